@@ -1,0 +1,115 @@
+"""What a method makes of its samples: which points to evaluate them at, what to remember, what it costs.
+
+An estimator is any object with ``evaluations``, the points at which every sample is evaluated (a step is charged
+`evaluations` · (B_f + B_g) calls), and::
+
+    estimate(level, gradient, x, memory, parameters) -> (estimate, memory)
+
+`level` is "upper" or "lower", `gradient` evaluates this step's mini-batch at any x, and `memory` is what the level's
+previous step returned: None at first, then a tuple of arrays with the runs along the first axis.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from tiebreak.oracles import Array
+from tiebreak.schedules import Law, Parameters
+
+Memory: TypeAlias = tuple[Array, ...] | None
+Gradient: TypeAlias = Callable[[Array], Array]
+
+__all__ = ["Average", "Estimator", "Minibatch", "Storm"]
+
+
+class Estimator(Protocol):
+    """Turns mini-batch gradients into the estimates that the rule sees."""
+
+    @property
+    def evaluations(self) -> int:
+        """How often every sample is evaluated."""
+
+    def estimate(
+        self, level: str, gradient: Gradient, x: Array, memory: Memory, parameters: Parameters
+    ) -> tuple[Array, Memory]:
+        """The estimate at x, and what to remember."""
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """The mini-batch mean itself."""
+
+    evaluations = 1
+
+    def estimate(
+        self, level: str, gradient: Gradient, x: Array, memory: Memory, parameters: Parameters
+    ) -> tuple[Array, Memory]:
+        return gradient(x), None
+
+
+@dataclass(frozen=True)
+class Storm:
+    """Recursive momentum: v_k = G_k(x_k) + (1 − α_k)(v_{k−1} − G_k(x_{k−1})), the same mini-batch at both points.
+
+    Every step is charged for two evaluations, the first too, as in the paper.
+
+    Parameters
+    ----------
+    momentum : law or float, optional
+        α_k in [0, 1]; without it, the schedule's `momentum`.
+    """
+
+    momentum: Law | float | None = None
+    evaluations = 2
+
+    def estimate(
+        self, level: str, gradient: Gradient, x: Array, memory: Memory, parameters: Parameters
+    ) -> tuple[Array, Memory]:
+        estimate = gradient(x)
+        if memory is not None:
+            previous, previous_x = memory
+            keep = 1 - _momentum(self, parameters)
+            estimate = estimate + keep * (previous - gradient(previous_x))
+        return estimate, (estimate, x)
+
+
+@dataclass(frozen=True)
+class Average:
+    """An exponential average of the lower gradient, for batches that cannot grow; the upper gradient stays a mini-batch.
+
+    m_k = (1 − α_k) m_{k−1} + α_k G_k(x_k), started so that early averages are unbiased: the weights always add up to 1.
+    With small batches ‖G‖² is mostly noise and the multiplier degenerates to a fixed weight β; averaging brings the
+    signal back, at the price of a lag of about 1/α steps.
+
+    Parameters
+    ----------
+    momentum : law or float, optional
+        α_k in [0, 1]; without it, the schedule's `momentum`.
+    """
+
+    momentum: Law | float | None = None
+    evaluations = 1
+
+    def estimate(
+        self, level: str, gradient: Gradient, x: Array, memory: Memory, parameters: Parameters
+    ) -> tuple[Array, Memory]:
+        fresh = gradient(x)
+        if level == "upper":
+            return fresh, None
+        rate = _momentum(self, parameters)
+        # `weight` is the total weight given so far, 1 − Π(1 − α): dividing by it makes the weights add up to 1.
+        total, weight = memory if memory is not None else (0 * fresh, 0 * fresh[:, :1])
+        total = (1 - rate) * total + rate * fresh
+        weight = (1 - rate) * weight + rate
+        return total / (weight + (weight == 0)), (total, weight)
+
+
+def _momentum(estimator: Any, parameters: Parameters) -> float:
+    law = estimator.momentum
+    name = type(estimator).__name__
+    value = parameters.momentum if law is None else float(law(parameters.k) if callable(law) else law)
+    if value is None:
+        raise ValueError(f"{name} needs a momentum in [0, 1]: give {name}(momentum=…) or set it in the schedule")
+    if not 0 <= value <= 1:
+        raise ValueError(f"momentum of {name} at step {parameters.k} is {value!r}; it must be in [0, 1]")
+    return value

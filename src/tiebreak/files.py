@@ -1,0 +1,41 @@
+"""Files that are either whole or as they were: written beside their place, flushed to the disk, then moved there."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+__all__ = ["atomic"]
+
+
+@contextmanager
+def atomic(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open `path` for writing so that a crash, a kill or a full disk leaves the old file, or none, never half of one.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "note.txt"
+    >>> with atomic(path, "w") as file:
+    ...     _ = file.write("whole")
+    >>> path.read_text()
+    'whole'
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, mode, **text) as file:  # type: ignore[call-overload]  # one of two literal modes
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files; results are as readable as any other
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,152 @@
+"""An objective as the solver sees it: all runs at once, every shape checked, whatever the oracle can or cannot do."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator, SeedSequence, default_rng
+
+from tiebreak.oracles import Array, Exact, Oracle
+
+__all__ = ["Level", "Stream"]
+
+_LARGEST_BLOCK = 2**21  # numbers drawn ahead at most (16 MiB), however many runs and dimensions there are
+
+
+class Level:
+    """The upper or lower objective for points kept as rows, (…, dimension).
+
+    Parameters
+    ----------
+    name : str
+        "upper" or "lower", for messages.
+    oracle : Oracle or callable
+        A plain function is taken as an exact gradient.
+    shape, dtype :
+        Of one point.
+    """
+
+    def __init__(self, name: str, oracle: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        if not isinstance(oracle, Oracle):
+            if not callable(oracle):
+                raise TypeError(
+                    f"{name}={oracle!r} must be an oracle (with `sample(rng, size)` and `gradient(x, token)`), or a function "
+                    "that gives the exact gradient"
+                )
+            oracle = Exact(oracle)
+        if hasattr(oracle, "bind"):
+            oracle = oracle.bind(shape)
+        self.name, self.oracle, self.shape, self.dtype = name, oracle, shape, dtype
+        self.dimension = int(np.prod(shape, dtype=int))
+        self.vectorized = bool(getattr(oracle, "vectorized", False))
+        self.has_exact = hasattr(oracle, "exact_gradient")
+        self.has_value = bool(getattr(oracle, "has_value", hasattr(oracle, "value")))
+        self._draws_blocks = hasattr(oracle, "sample_block")
+
+    def block_size(self, runs: int) -> int:
+        """How many steps to draw ahead."""
+        wanted = int(getattr(self.oracle, "block_size", 1)) if self._draws_blocks else 1
+        return max(1, min(wanted, _LARGEST_BLOCK // (runs * self.dimension)))
+
+    def draw(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Sequence[Any]:
+        """The tokens of all runs, step by step."""
+        if self._draws_blocks:
+            return self.oracle.sample_block(rngs, sizes)  # type: ignore[no-any-return]  # checked where it is used
+        tokens = [[self.oracle.sample(rng, size) for rng in rngs] for size in sizes]
+        return [np.stack(step) for step in tokens] if self.vectorized else tokens
+
+    def gradient(self, x: Array, tokens: Any) -> Array:
+        """Mini-batch gradients at the rows of x."""
+        return self._rows(self.oracle.gradient, x, tokens, "gradient")
+
+    def exact(self, x: Array) -> Array:
+        """Exact gradients at the rows of x, (…, dimension)."""
+        return self._rows(self.oracle.exact_gradient, x, None, "exact_gradient")  # type: ignore[attr-defined]  # has_exact
+
+    def value(self, x: Array, tokens: Any = None) -> Array:
+        """Values at the rows of x, (…), in float64."""
+        function, leading = self.oracle.value, x.shape[:-1]  # type: ignore[attr-defined]  # has_value
+        points = x.reshape(*leading, *self.shape)
+        if self.vectorized:
+            values = np.asarray(function(points) if tokens is None else function(points, tokens), dtype=np.float64)
+        else:
+            flat = points.reshape(-1, *self.shape)
+            each = [function(p) for p in flat] if tokens is None else [function(*pair) for pair in zip(flat, tokens)]
+            values = np.asarray([np.asarray(v, dtype=np.float64).reshape(()) for v in each]).reshape(leading)
+        if values.shape != leading:
+            raise ValueError(f"{self.name}.value returned shape {values.shape} for points of shape {points.shape}; expected {leading}")
+        return values
+
+    def _rows(self, function: Callable[..., Any], x: Array, tokens: Any, what: str) -> Array:
+        points = x if len(self.shape) == 1 else x.reshape(*x.shape[:-1], *self.shape)
+        if self.vectorized:
+            result = np.asarray(function(points) if what == "exact_gradient" else function(points, tokens))
+            self._check(result, points.shape, what)
+        else:
+            flat = points.reshape(-1, *self.shape)
+            if what == "exact_gradient":
+                rows = [np.asarray(function(point)) for point in flat]
+            else:
+                each = [None] * len(flat) if tokens is None else tokens
+                rows = [np.asarray(function(point, token)) for point, token in zip(flat, each, strict=True)]
+            for row in rows:
+                self._check(row, self.shape, what)
+            result = np.stack(rows)
+        return result.reshape(x.shape).astype(self.dtype, copy=False)
+
+    def _check(self, result: Array, shape: tuple[int, ...], what: str) -> None:
+        if result.shape != shape:
+            hint = " (a vectorized function keeps all leading axes)" if self.vectorized else ""
+            raise ValueError(f"{self.name}.{what} returned shape {result.shape}; expected x's shape {shape}{hint}")
+        if result.dtype.kind not in "fiu":
+            raise TypeError(f"{self.name}.{what} returned dtype {result.dtype}; expected real numbers")
+
+
+class Stream:
+    """Random draws for one purpose, one generator a run, made in blocks and known at every step.
+
+    A generator gives the same numbers whether asked for ten steps at once or ten times for one, so blocks are a matter
+    of speed alone: `rewind` puts the generators where they would be had only the first steps of the block been drawn.
+    """
+
+    def __init__(self, rngs: list[Generator], draw: Callable[[Sequence[Generator], Sequence[Any]], Any]) -> None:
+        self.rngs = rngs
+        self._draw = draw
+        self._before: list[Any] = []
+        self._block: Sequence[Any] = ()
+
+    def block(self, arguments: Sequence[Any]) -> Any:
+        """Draw for as many steps as there are arguments."""
+        self._before = self.states()
+        self._block = arguments
+        return self._draw(self.rngs, arguments)
+
+    def rewind(self, taken: int) -> None:
+        """Undo all but the first `taken` steps of the block."""
+        if taken < len(self._block):
+            for rng, state in zip(self.rngs, self._before, strict=True):
+                rng.bit_generator.state = state
+            if taken:
+                self._draw(self.rngs, self._block[:taken])
+        self._block = ()
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these runs only."""
+        self.rngs = [self.rngs[row] for row in rows]
+
+    def states(self) -> list[Any]:
+        """The state of every generator."""
+        return [rng.bit_generator.state for rng in self.rngs]
+
+
+def generators(seed: SeedSequence, runs: Sequence[int]) -> tuple[list[Generator], list[Generator], list[Generator]]:
+    """Generators for upper samples, lower samples and selection, of each run: children of `seed` by the run's number.
+
+    A run's streams depend on the seed and on its own number, never on how many runs there are beside it.
+    """
+    streams: tuple[list[Generator], list[Generator], list[Generator]] = ([], [], [])
+    for run in runs:
+        for purpose, stream in enumerate(streams):
+            child = SeedSequence(entropy=seed.entropy, spawn_key=(*seed.spawn_key, run, purpose), pool_size=seed.pool_size)
+            stream.append(default_rng(child))
+    return streams

@@ -1,0 +1,126 @@
+"""The methods, one row each: rule × schedule × estimator.
+
+>>> from tiebreak import methods
+>>> print(methods.sdbgd.schedule)
+step_size=0.05·t^-0.25, upper_batch=1·t^1, lower_batch=1·t^2.5, barrier=0.5·t^-0.25, regularizer=1·t^-1.5
+
+A method of your own is a row as well, inside the package or out of it:
+
+>>> mine = methods.Method("mine", lambda fg, gg, barrier: barrier / (1 + gg), methods.sdbgd.schedule)
+>>> mine.needs
+('barrier',)
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from tiebreak import rules
+from tiebreak.estimators import Estimator, Minibatch, Storm
+from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
+
+__all__ = ["METHODS", "Method", "dbgd", "get", "pr_sdbpg", "penalty", "sdbgd", "sdbpg", "vr_pr_sdbpg"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """How to choose λ, with which parameters, from which estimates.
+
+    Parameters
+    ----------
+    name : str
+        What tables and legends call it.
+    rule : callable
+        ``rule(fg, gg, …)`` ↦ λ. Its further arguments are found by their names: any parameter that the schedule sets, its
+        `others`, the step ``k``, and ``lower_value``, the lower objective at the current point.
+    schedule : Schedule
+    estimator : Estimator
+    """
+
+    name: str
+    rule: rules.Rule
+    schedule: Schedule
+    estimator: Estimator = Minibatch()
+
+    def __post_init__(self) -> None:
+        for name, kind in (("rule", callable(self.rule)), ("schedule", isinstance(self.schedule, Schedule))):
+            if not kind:
+                raise TypeError(f"{name}={getattr(self, name)!r} of method {self.name!r} must be a {name}")
+        if not (hasattr(self.estimator, "estimate") and hasattr(self.estimator, "evaluations")):
+            raise TypeError(f"estimator={self.estimator!r} of method {self.name!r} must have `estimate` and `evaluations`")
+        given = {"k", "lower_value", *self.schedule.others}
+        given |= {name for name in LEGAL if getattr(self.schedule, name) is not None}
+        missing = [n for n, p in self._arguments.items() if p.default is p.empty and n not in given]
+        if missing:
+            raise ValueError(f"the rule of {self.name!r} needs {missing}, which its schedule does not set; it sets {sorted(given)}")
+
+    @cached_property
+    def _arguments(self) -> Mapping[str, inspect.Parameter]:
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = list(inspect.signature(self.rule).parameters.values())
+        if len(parameters) < 2:
+            raise TypeError(f"rule={self.rule!r} must take fg and gg first, and then what it needs by name")
+        return {p.name: p for p in parameters[2:] if p.kind in named}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The names that the rule asks for, after fg and gg."""
+        return tuple(self._arguments)
+
+    def arguments(self, parameters: Parameters) -> dict[str, float]:
+        """What the rule gets at a step, but for ``lower_value``, which is not the schedule's to know."""
+        named = parameters.named()
+        return {name: named[name] for name in self._arguments if name in named}
+
+    def replace(self, **changes: Any) -> "Method":
+        """This method with another rule, schedule, estimator or name."""
+        unknown = set(changes) - {f.name for f in fields(self)}
+        if unknown:
+            raise TypeError(f"unknown parts {sorted(unknown)}; a method has {[f.name for f in fields(self)]}")
+        return replace(self, **changes)
+
+
+sdbgd = Method("SDBGD", rules.sdbgd, PAPER["sdbgd"])
+sdbpg = Method("SDBPG", rules.sdbpg, PAPER["sdbpg"])
+pr_sdbpg = Method("PR-SDBPG", rules.penalized, PAPER["pr_sdbpg"])  # reconstruction: see docs/reconstruction
+vr_pr_sdbpg = Method("VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm())  # likewise
+#: Deterministic: meant for exact gradients, hence batches of one.
+dbgd = Method("DBGD", rules.dbgd, Schedule(step_size=Power(0.05, -1 / 4), barrier=Power(0.5, -1 / 4)))
+#: Gradient descent on f + β_k g with a growing weight: the plain baseline, with the batch growth its own theory asks for.
+penalty = Method(
+    "Penalty",
+    rules.constant,
+    Schedule(
+        step_size=Power(0.05, -1 / 4),
+        barrier=Power(0.5, 1 / 4),
+        upper_batch=Power(1, 1 / 2),
+        lower_batch=Power(1, 1),
+    ),
+)
+
+#: Every method by its Python name.
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "sdbgd": sdbgd,
+        "sdbpg": sdbpg,
+        "pr_sdbpg": pr_sdbpg,
+        "vr_pr_sdbpg": vr_pr_sdbpg,
+        "dbgd": dbgd,
+        "penalty": penalty,
+    }
+)
+
+
+def get(method: str | Method) -> Method:
+    """The method of this name (as Python or as tables spell it), or the method itself."""
+    if isinstance(method, Method):
+        return method
+    if isinstance(method, str):
+        wanted = method.lower().replace("-", "_")
+        if wanted in METHODS:
+            return METHODS[wanted]
+        raise ValueError(f"method={method!r} must be a Method or one of {', '.join(map(repr, METHODS))}")
+    raise TypeError(f"method={method!r} must be a Method or one of {', '.join(map(repr, METHODS))}")

@@ -1,0 +1,307 @@
+"""Stochastic gradients, sampled apart from being evaluated.
+
+An oracle draws a token, then gives the gradient at any point for that token::
+
+    token = oracle.sample(rng, size)          # what is random: a mini-batch of `size` samples
+    gradient = oracle.gradient(x, token)      # the mean gradient of that mini-batch at x
+
+STORM evaluates one token at two points; a Gaussian oracle's token is the noise of the batch mean. Any object with these
+two methods is an oracle. What else the solver uses, where it is there:
+
+``exact_gradient(x)``
+    the expectation, for residuals; never used by a method, never charged;
+``value(x, token=None)``
+    the mean value of the batch or, without a token, of the objective (``has_value = False`` says that it is not known);
+``vectorized = True``
+    the methods accept arrays with further axes in front of x's own, and tokens stacked along a first axis;
+``sample_block(rngs, sizes)`` and ``block_size``
+    the tokens of several steps for several runs at once, equal to those drawn one by one, up to `block_size` steps;
+``bind(shape)``
+    returns the oracle for points of this shape, or raises.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.floating[Any]]
+Function: TypeAlias = Callable[..., Any]
+
+__all__ = ["Exact", "FiniteSum", "Gaussian", "Oracle"]
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """What the solver needs of an objective; see the module for what it can use besides."""
+
+    def sample(self, rng: Generator, size: int) -> Any:
+        """Draw a mini-batch of `size` samples."""
+
+    def gradient(self, x: Array, token: Any) -> Array:
+        """The mean gradient of the mini-batch at x."""
+
+
+class Exact:
+    """The gradient itself, without noise.
+
+    Parameters
+    ----------
+    gradient : callable
+        x ↦ ∇(x), of x's shape.
+    value : callable, optional
+        x ↦ the objective's value.
+    vectorized : bool
+        Whether both functions accept arrays with further axes in front of x's own: then all runs take one call.
+
+    Examples
+    --------
+    >>> Exact(lambda x: 2 * x).gradient(np.array([1.0, 2.0]))
+    array([2., 4.])
+    """
+
+    block_size = 256
+
+    def __init__(self, gradient: Function, value: Function | None = None, *, vectorized: bool = False) -> None:
+        self._gradient = _callable("gradient", gradient)
+        self._value = value if value is None else _callable("value", value)
+        self.vectorized = vectorized
+
+    @property
+    def has_value(self) -> bool:
+        return self._value is not None
+
+    def sample(self, rng: Generator, size: int) -> Any:
+        """Nothing is random: no token."""
+
+    def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Any:
+        """No tokens for all runs, a step each."""
+        return [None] * len(sizes)
+
+    def gradient(self, x: Array, token: Any = None) -> Any:
+        """∇(x)."""
+        return self._gradient(x)
+
+    def exact_gradient(self, x: Array) -> Any:
+        """∇(x)."""
+        return self._gradient(x)
+
+    def value(self, x: Array, token: Any = None) -> Any:
+        """The objective at x."""
+        return _known(self._value)(x)
+
+
+class Gaussian(Exact):
+    """Additive Gaussian noise: every sample is ∇(x) + N(0, σ² I), so a batch mean is ∇(x) + N(0, σ²/B I).
+
+    The batch mean is drawn from its exact law, in O(d) whatever the batch size, unless `per_sample` asks for every sample.
+
+    Parameters
+    ----------
+    gradient : callable
+        x ↦ ∇(x), the exact gradient.
+    sigma : float or array
+        Standard deviation *per coordinate* (an array must broadcast to x). The theory's σ² is the total variance, the
+        sum of the squares over the coordinates: for a number, σ² times the dimension.
+    value : callable, optional
+        x ↦ the objective's value, known without noise.
+    shape : tuple of int, optional
+        The shape of x; the solver fills it in.
+    vectorized : bool
+        Whether the functions accept further axes in front of x's own.
+    per_sample : bool
+        Really draw each of the B samples, in bounded memory. The same law, B times the work.
+
+    Examples
+    --------
+    >>> oracle = Gaussian(lambda x: 2 * x, sigma=0.5, shape=(2,))
+    >>> token = oracle.sample(np.random.default_rng(0), size=10**12)
+    >>> np.round(oracle.gradient(np.array([1.0, 2.0]), token), 3)
+    array([2., 4.])
+    """
+
+    def __init__(
+        self,
+        gradient: Function,
+        sigma: Any,
+        value: Function | None = None,
+        *,
+        shape: tuple[int, ...] | None = None,
+        vectorized: bool = False,
+        per_sample: bool = False,
+    ) -> None:
+        super().__init__(gradient, value, vectorized=vectorized)
+        self.sigma = np.asarray(sigma, dtype=float)
+        if not (np.isfinite(self.sigma).all() and (self.sigma >= 0).all()):
+            raise ValueError(f"sigma={sigma!r} must be finite and ≥ 0")
+        self.shape = None if shape is None else tuple(shape)
+        self.per_sample = per_sample
+        # Per sample, drawing is the work, and only the next step's draws are made.
+        self.block_size = 1 if per_sample else 256
+
+    def bind(self, shape: tuple[int, ...]) -> "Gaussian":
+        """This oracle for points of this shape."""
+        if self.shape is not None and self.shape != shape:
+            raise ValueError(f"shape={self.shape!r} of the Gaussian oracle must be x0's shape, {shape!r}")
+        try:
+            fits = np.broadcast_shapes(self.sigma.shape, shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(f"sigma of shape {self.sigma.shape} must broadcast to x0's shape, {shape!r}")
+        bound = copy.copy(self)
+        bound.shape = shape
+        return bound
+
+    def sample(self, rng: Generator, size: int) -> Array:
+        """The noise of a batch mean."""
+        noise: Array = self.sample_block([rng], [size])[0, 0]
+        return noise
+
+    def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
+        """The noise of the batch means, (steps, runs, *shape)."""
+        if self.shape is None:
+            raise ValueError("shape=None: to sample outside of minimize, give the Gaussian oracle the shape of x")
+        dimension = math.prod(self.shape)
+        noise = np.empty((len(sizes), len(rngs), dimension))
+        if self.per_sample:
+            for r, rng in enumerate(rngs):
+                for i, size in enumerate(sizes):
+                    noise[i, r] = _mean_of_normals(rng, size, dimension)
+        else:
+            for r, rng in enumerate(rngs):
+                noise[:, r] = rng.standard_normal((len(sizes), dimension))
+            noise /= np.sqrt(np.asarray(sizes, dtype=float))[:, None, None]
+        shaped = noise.reshape(len(sizes), len(rngs), *self.shape)
+        shaped *= self.sigma
+        return shaped
+
+    def gradient(self, x: Array, token: Any = None) -> Any:
+        """∇(x) plus the batch's noise."""
+        return self._gradient(x) + token
+
+
+_CHUNK = 2**14  # normals drawn at a time: 128 KiB stay in the cache between being drawn and being added
+
+
+def _mean_of_normals(rng: Generator, size: int, dimension: int) -> Array:
+    """Mean of `size` standard normal vectors, every one drawn, in O(chunk) memory."""
+    total = np.zeros(dimension)
+    step = max(1, _CHUNK // dimension)
+    # Coordinates first, so that the sum runs along memory: summing columns of (size, 2) costs as much as drawing them.
+    chunk = np.empty((dimension, min(step, size)))
+    for start in range(0, size, step):
+        count = min(step, size - start)
+        if count != chunk.shape[1]:
+            chunk = np.empty((dimension, count))
+        rng.standard_normal(out=chunk)
+        total += np.add.reduce(chunk, axis=1)
+    return total / size
+
+
+class FiniteSum:
+    """The mean of n terms, sampled with replacement.
+
+    Parameters
+    ----------
+    gradient : callable
+        (x, indices) ↦ the mean gradient of those terms; with `per_example`, (x, i) ↦ the gradient of one term.
+    n : int
+        How many terms there are.
+    value : callable, optional
+        (x, indices) ↦ the mean value of those terms; with `per_example`, (x, i) ↦ the value of one.
+    per_example : bool
+        Whether the functions take one index.
+    chunk : int
+        At most so many indices are given to a function at once.
+
+    Notes
+    -----
+    A batch larger than n is drawn as multinomial counts, so memory never exceeds n indices. Its gradient is then
+    assembled from the terms grouped by count: `gradient` needs no weights.
+
+    Examples
+    --------
+    >>> data = np.array([1.0, 2.0, 6.0])
+    >>> oracle = FiniteSum(lambda x, i: x - data[i].mean(), n=3)  # the mean of ½(x − data_i)²
+    >>> float(oracle.exact_gradient(np.array(0.0)))
+    -3.0
+    >>> token = oracle.sample(np.random.default_rng(0), size=10**15)
+    >>> float(np.round(oracle.gradient(np.array(0.0), token), 4))
+    -3.0
+    """
+
+    vectorized = False
+
+    def __init__(
+        self,
+        gradient: Function,
+        n: int,
+        value: Function | None = None,
+        *,
+        per_example: bool = False,
+        chunk: int = 2**16,
+    ) -> None:
+        for name, count in (("n", n), ("chunk", chunk)):
+            if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+                raise ValueError(f"{name}={count!r} must be a whole number ≥ 1")
+        self._gradient = _callable("gradient", gradient)
+        self._value = value if value is None else _callable("value", value)
+        self.n, self.per_example, self.chunk = int(n), per_example, int(chunk)
+
+    @property
+    def has_value(self) -> bool:
+        return self._value is not None
+
+    def sample(self, rng: Generator, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Indices, and how often each occurs; None where every one stands for itself."""
+        if size <= self.n:
+            return rng.integers(self.n, size=size), None
+        counts = rng.multinomial(size, np.full(self.n, 1 / self.n))
+        indices = np.flatnonzero(counts)
+        return indices, counts[indices]
+
+    def gradient(self, x: Array, token: Any) -> Any:
+        """The batch's mean gradient."""
+        return self._mean(self._gradient, x, *token)
+
+    def exact_gradient(self, x: Array) -> Any:
+        """The mean gradient of all n terms."""
+        return self._mean(self._gradient, x, np.arange(self.n), None)
+
+    def value(self, x: Array, token: Any = None) -> Any:
+        """The mean value of the batch or, without one, of all n terms."""
+        return self._mean(_known(self._value), x, *(token or (np.arange(self.n), None)))
+
+    def _mean(
+        self, function: Function, x: Array, indices: NDArray[np.int64], counts: NDArray[np.int64] | None
+    ) -> Any:
+        if counts is None:
+            return self._sum(function, x, indices) / len(indices)
+        order = np.argsort(counts, kind="stable")
+        levels, starts = np.unique(counts[order], return_index=True)
+        groups = np.split(indices[order], starts[1:])
+        total = sum(int(level) * self._sum(function, x, group) for level, group in zip(levels, groups, strict=True))
+        return total / int(counts.sum())
+
+    def _sum(self, function: Function, x: Array, indices: NDArray[np.int64]) -> Any:
+        if self.per_example:
+            return sum(np.asarray(function(x, int(i))) for i in indices)
+        parts = [indices[s : s + self.chunk] for s in range(0, len(indices), self.chunk)]
+        return sum(len(part) * np.asarray(function(x, part)) for part in parts)
+
+
+def _known(value: Function | None) -> Function:
+    if value is None:
+        raise ValueError("value=None: this oracle was given no function for its values")
+    return value
+
+
+def _callable(name: str, function: Function) -> Function:
+    if not callable(function):
+        raise TypeError(f"{name}={function!r} must be a function")
+    return function

@@ -1,0 +1,6 @@
+"""Problems to try methods on: one file each, with its objectives, samplers, start and solution."""
+
+from tiebreak.problems.paper import paper
+from tiebreak.problems.problem import Problem
+
+__all__ = ["Problem", "paper"]

@@ -1,0 +1,73 @@
+"""The paper's example: f = √(1+‖x−c‖²), g = 2 − cos x₁ − exp(−x₂²/2), c = (7.1, 1), with additive Gaussian noise.
+
+argmin g = {(2πm, 0)}, so the solution is (2π, 0). From the paper's start all methods head for (0, 0) instead, a minimiser
+of g as well: stationarity is what they promise, not the solution.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tiebreak.oracles import Array, Gaussian
+from tiebreak.problems.problem import Problem
+
+__all__ = ["paper"]
+
+CENTER = (7.1, 1.0)
+
+
+def upper_value(x: Array) -> Any:
+    return np.sqrt(1 + ((x - CENTER) ** 2).sum(axis=-1))
+
+
+def upper_gradient(x: Array) -> Array:
+    offset = x - np.asarray(CENTER, dtype=x.dtype)
+    first, second = offset[..., 0], offset[..., 1]
+    return offset / np.sqrt(1 + (first * first + second * second))[..., None]  # type: ignore[no-any-return]
+
+
+def lower_value(x: Array) -> Any:
+    first, second = _coordinates(x)
+    return 2 - np.cos(first) - np.exp(-0.5 * (second * second))
+
+
+def lower_gradient(x: Array) -> Array:
+    first, second = _coordinates(x)
+    gradient = np.empty_like(x)
+    gradient[..., 0] = np.sin(first)
+    gradient[..., 1] = second * np.exp(-0.5 * (second * second))
+    return gradient
+
+
+def _coordinates(x: Array) -> tuple[Array, Array]:
+    # Contiguous: NumPy may take another sin for strided memory, and runs would no longer be equal to the last bit.
+    return np.ascontiguousarray(x[..., 0]), np.ascontiguousarray(x[..., 1])
+
+
+def paper(sigma: float = 0.5, *, x0: tuple[float, float] = (1.5, 1.5), per_sample: bool = False) -> Problem:
+    """The paper's problem.
+
+    Parameters
+    ----------
+    sigma : float
+        Noise of both levels, per coordinate.
+    x0 : pair of float
+        Where to start.
+    per_sample : bool
+        Draw every sample instead of the batch mean's exact law.
+
+    Examples
+    --------
+    >>> problem = paper()
+    >>> problem.solution
+    array([6.28318531, 0.        ])
+    """
+    levels = [
+        Gaussian(gradient, sigma, value, shape=(2,), vectorized=True, per_sample=per_sample)
+        for gradient, value in ((upper_gradient, upper_value), (lower_gradient, lower_value))
+    ]
+    start = np.array(x0, dtype=float)
+    if start.shape != (2,):
+        raise ValueError(f"x0={x0!r} must be two numbers")
+    return Problem("paper", *levels, x0=start, solution=np.array([2 * math.pi, 0.0]))

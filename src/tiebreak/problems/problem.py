@@ -1,0 +1,25 @@
+"""What a problem is."""
+
+from dataclasses import dataclass
+
+from tiebreak.oracles import Array, Oracle
+
+__all__ = ["Problem"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Two oracles, a start and, where it is known, the solution.
+
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=10, seed=0)
+    >>> result.steps
+    10
+    """
+
+    name: str
+    upper: Oracle
+    lower: Oracle
+    x0: Array
+    solution: Array | None = None

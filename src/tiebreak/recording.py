@@ -1,0 +1,151 @@
+"""Measuring along the way: exact gradients, never charged, never seen by the method.
+
+Recorded iterates are kept by reference and measured together, a block at a time: for a vectorized problem the whole
+history costs a few array operations.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebreak.levels import Level
+from tiebreak.methods import Method
+from tiebreak.oracles import Array
+from tiebreak.result import MEASURES
+from tiebreak.schedules import Parameters
+from tiebreak.stationarity import dot, residuals
+
+Columns = dict[str, NDArray[Any]]
+
+__all__ = ["Measurer", "Record", "Recorder", "wanted"]
+
+_PER_DECADE = 50
+
+
+def wanted(record: str | int | None, k: int) -> bool:
+    """Whether step k is recorded: every n-th, none, or about 50 a decade (and each of the first twenty).
+
+    Examples
+    --------
+    >>> [k for k in range(100) if wanted("log", k)][-5:]
+    [83, 86, 91, 95, 99]
+    """
+    if record is None:
+        return False
+    if isinstance(record, int):
+        return k % record == 0
+    return k == 0 or math.floor(_PER_DECADE * math.log10(k + 1)) > math.floor(_PER_DECADE * math.log10(k))
+
+
+class Measurer:
+    """Evaluates residuals and values at any iterates, as far as the oracles can tell."""
+
+    def __init__(self, method: Method, upper: Level, lower: Level) -> None:
+        self.method, self.upper, self.lower = method, upper, lower
+
+    def __call__(self, x: Array, parameters: Sequence[Parameters]) -> Columns:
+        """Measures of iterates (m, runs, dimension); parameters one for each of the m, or one for each run where m = 1."""
+        columns: Columns = {}
+        axis = (-1, 1) if len(parameters) == len(x) else (1, -1)
+        with np.errstate(all="ignore"):
+            if self.lower.has_value:
+                columns["lower_value"] = self.lower.value(x)
+            if self.upper.has_value:
+                columns["upper_value"] = self.upper.value(x)
+            if self.lower.has_exact:
+                lower = self.lower.exact(x)
+                columns["lower_level"] = dot(lower, lower)
+                if self.upper.has_exact:
+                    each = [self.method.arguments(p) for p in parameters]
+                    arguments: dict[str, Any] = {n: np.array([a[n] for a in each]).reshape(axis) for n in each[0]}
+                    if "lower_value" in self.method.needs:
+                        arguments["lower_value"] = columns["lower_value"]
+                    found = residuals(self.upper.exact(x), lower, lambda fg, gg: self.method.rule(fg, gg, **arguments))
+                    columns |= {"direction": found.direction, "stationarity": found.stationarity}
+                    columns["exact_multiplier"] = found.multiplier
+        return {name: columns[name] for name in MEASURES if name in columns}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a callback receives after a step; read-only.
+
+    `x`, `multiplier` (the λ̂ just used) and the measures have a leading axis for the runs that are still going, `runs`, if
+    runs were asked for. The measures, `direction`, `lower_level`, `stationarity`, `upper_value` and `lower_value`, are those
+    of :class:`tiebreak.result.Point`, evaluated if they are asked for.
+    """
+
+    step: int
+    upper_calls: int
+    lower_calls: int
+    x: Array
+    multiplier: Any
+    parameters: Parameters
+    runs: tuple[int, ...]
+    _measurer: Measurer
+    _rows: Array
+    _single: bool
+
+    @property
+    def calls(self) -> int:
+        """Calls of both levels, so far."""
+        return self.upper_calls + self.lower_calls
+
+    @cached_property
+    def _measures(self) -> Mapping[str, Any]:
+        measured = self._measurer(self._rows[None], [self.parameters])
+        return {name: column[0, 0] if self._single else column[0] for name, column in measured.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._measures:
+            raise AttributeError(f"{name!r} is not known here; known are {sorted(self._measures)}")
+        return self._measures[name]
+
+
+class Recorder:
+    """Collects the history."""
+
+    def __init__(self, measurer: Measurer, runs: int, keep_iterates: bool, history: Columns | None = None) -> None:
+        self._measurer, self._runs, self._keep_iterates = measurer, runs, keep_iterates
+        self._blocks: list[Columns] = [history] if history else []
+        self._pending: list[tuple[Parameters, int, int, Array, Array]] = []
+
+    def add(self, parameters: Parameters, upper_calls: int, lower_calls: int, x: Array, multiplier: Array) -> None:
+        """Note an iterate, the cost of reaching it, and the multiplier used there; measured at the next flush."""
+        self._pending.append((parameters, upper_calls, lower_calls, x, multiplier))
+
+    def flush(self, alive: Sequence[int], steps: int) -> None:
+        """Measure what was noted of the first `steps` steps; its rows are the runs `alive`."""
+        pending, self._pending = [row for row in self._pending if row[0].k < steps], []
+        if not pending:
+            return
+        parameters, upper_calls, lower_calls, iterates, multipliers = zip(*pending, strict=True)
+        x = np.stack(iterates)
+        columns = {"multiplier": np.stack(multipliers)} | self._measurer(x, parameters)
+        block: Columns = {name: self._widen(column, alive) for name, column in columns.items()}
+        block["step"] = np.array([p.k for p in parameters], dtype=np.int64)
+        block["upper_calls"] = np.array(upper_calls, dtype=np.int64)
+        block["lower_calls"] = np.array(lower_calls, dtype=np.int64)
+        if self._keep_iterates:
+            block["x"] = self._widen(x, alive)
+        self._blocks.append(block)
+
+    def _widen(self, column: NDArray[Any], alive: Sequence[int]) -> NDArray[Any]:
+        if len(alive) == self._runs:
+            return column
+        wide = np.full((len(column), self._runs, *column.shape[2:]), np.nan, dtype=column.dtype)
+        wide[:, alive] = column
+        return wide
+
+    def history(self) -> Columns:
+        """All that was recorded so far, joined."""
+        if len(self._blocks) > 1:
+            self._blocks = [{name: np.concatenate([b[name] for b in self._blocks]) for name in self._blocks[0]}]
+        return dict(self._blocks[0]) if self._blocks else {}

@@ -1,0 +1,239 @@
+"""What a run gives back: iterates, residuals, counts, reasons, and the history as arrays and tidy tables."""
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebreak.files import atomic
+from tiebreak.oracles import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Values = NDArray[np.float64]
+
+__all__ = ["History", "Point", "Result", "Status"]
+
+
+class Status(Enum):
+    """Why a run ended."""
+
+    STEPS = "all steps were made"
+    BUDGET = "the next step did not fit in the budget"
+    CALLBACK = "the callback asked to stop"
+    INTERRUPTED = "interrupted from the keyboard"
+    NON_FINITE = "a gradient or an iterate was not finite"
+    RUNNING = "saved in the middle of a run"
+
+    @property
+    def success(self) -> bool:
+        """Whether the run went as far as it was asked to."""
+        return self in (Status.STEPS, Status.BUDGET, Status.CALLBACK)
+
+
+#: What may be known of a point, in the order of tables.
+MEASURES = ("direction", "lower_level", "stationarity", "exact_multiplier", "upper_value", "lower_value")
+
+
+@dataclass(frozen=True)
+class Point:
+    """An iterate and what is known of it; a leading axis for runs, where runs were asked for.
+
+    Attributes
+    ----------
+    x : the iterate.
+    step : how many steps led to it.
+    direction : ‖∇f + λ_k∇g‖² with exact gradients and the method's own multiplier.
+    lower_level : ‖∇g‖².
+    stationarity : min over λ ≥ 0 of ‖∇f + λ∇g‖²: the residual that compares methods.
+    exact_multiplier : λ_k, the rule at the exact gradients.
+    upper_value, lower_value : f and g.
+
+    All but the first two are None where the oracles cannot tell.
+    """
+
+    x: Array
+    step: Any
+    direction: Any = None
+    lower_level: Any = None
+    stationarity: Any = None
+    exact_multiplier: Any = None
+    upper_value: Any = None
+    lower_value: Any = None
+
+
+@dataclass(frozen=True)
+class History:
+    """Recorded steps: row i is the iterate x_k with k = ``step[i]``, before step k is made; the last row is the last iterate.
+
+    ``history["lower_level"]`` or ``history.lower_level`` is an array (records, runs), or (records,) for a single run;
+    NaN after a run has ended. `step`, `upper_calls`, `lower_calls` and `calls`, what it cost to reach x_k, are (records,).
+    """
+
+    step: NDArray[np.int64]
+    upper_calls: NDArray[np.int64]
+    lower_calls: NDArray[np.int64]
+    columns: Mapping[str, Values]
+    runs: tuple[int, ...]
+    last_step: NDArray[np.int64]
+    x: Array | None = None
+    single: bool = False
+
+    @property
+    def calls(self) -> NDArray[np.int64]:
+        """Calls of both levels."""
+        return self.upper_calls + self.lower_calls
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in ("step", "upper_calls", "lower_calls", "calls", "x"):
+            return getattr(self, name)
+        if name not in self.columns:
+            raise KeyError(f"{name!r} was not recorded; recorded are {['step', 'calls', *self.columns]}")
+        return self.columns[name][:, 0] if self.single else self.columns[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "columns":
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def tidy(self) -> dict[str, NDArray[Any]]:
+        """Columns of equal length, a row for each run and recorded step, runs one after another."""
+        rows, runs = np.nonzero(self.step[:, None] <= self.last_step[None, :])
+        order = np.lexsort((rows, runs))
+        rows, runs = rows[order], runs[order]
+        table: dict[str, NDArray[Any]] = {"run": np.asarray(self.runs, dtype=np.int64)[runs]}
+        for name in ("step", "upper_calls", "lower_calls", "calls"):
+            table[name] = self[name][rows]
+        table |= {name: column[rows, runs] for name, column in self.columns.items()}
+        if self.x is not None:
+            flat = (self.x[:, None] if self.single else self.x).reshape(len(self), len(self.runs), -1)
+            table |= {f"x{i}": flat[rows, runs, i] for i in range(flat.shape[-1])}
+        return table
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The tidy table as a data frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.tidy())
+
+    def to_arrow(self) -> "pa.Table":
+        """The tidy table as an Arrow table."""
+        import pyarrow as pa
+
+        return pa.table(self.tidy())
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the tidy table as CSV, every digit of it."""
+        write_csv(self.tidy(), path)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write the tidy table as Parquet."""
+        import pyarrow.parquet as pq
+
+        with atomic(path) as file:
+            pq.write_table(self.to_arrow(), file)
+
+
+def write_csv(table: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write columns of equal length as CSV, every digit of them."""
+    with atomic(path, "w") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table)
+        writer.writerows(zip(*(np.asarray(column).tolist() for column in table.values()), strict=True))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What :func:`tiebreak.minimize` returns.
+
+    Attributes
+    ----------
+    last, selected : Point
+        The last iterate, and x_{N_K}, the one that the theory speaks of, drawn with P(N_K = k) ∝ η_k β_k.
+    status : Status, or a list of one per run
+        Why it ended; `message` says it in words.
+    steps, upper_calls, lower_calls, calls :
+        What was done, per run.
+    history : History
+    method : str
+    seed : int or sequence of int
+        What `seed=` reproduces this result.
+    elapsed : float
+        Seconds, of this call.
+
+    Arrays have a leading axis for runs if runs were asked for, and the shape of x0 if not.
+    """
+
+    last: Point
+    selected: Point
+    status: Any
+    steps: Any
+    upper_calls: Any
+    lower_calls: Any
+    history: History
+    method: str
+    seed: Any
+    elapsed: float
+    faults: Mapping[int, str] = field(default_factory=dict)
+    state: Any = field(default=None, repr=False)
+
+    @property
+    def x(self) -> Array:
+        """The last iterate."""
+        return self.last.x
+
+    @property
+    def calls(self) -> Any:
+        """Calls of both levels, per run."""
+        return self.upper_calls + self.lower_calls
+
+    @property
+    def success(self) -> bool:
+        """Whether every run went as far as it was asked to."""
+        return all(status.success for status in self._statuses)
+
+    @property
+    def message(self) -> str:
+        """Why the runs ended, in words."""
+        counts = {status: self._statuses.count(status) for status in dict.fromkeys(self._statuses)}
+        if len(self._statuses) == 1:
+            text = next(iter(counts)).value
+        else:
+            text = "; ".join(f"{count} of {len(self._statuses)} runs: {status.value}" for status, count in counts.items())
+        return "; ".join([text, *self.faults.values()])
+
+    @property
+    def _statuses(self) -> Sequence[Status]:
+        return [self.status] if isinstance(self.status, Status) else self.status
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file, atomically: :func:`tiebreak.load` reads it, ``minimize(…, resume=path)`` goes on."""
+        self.state.save(path)
+
+    def __str__(self) -> str:
+        runs = "" if isinstance(self.status, Status) else f", {len(self.status)} runs"
+        lines = [f"{self.method}{runs}: {self.message}"]
+        lines.append(f"  steps {_span(self.steps)}, upper calls {_span(self.upper_calls)}, lower calls {_span(self.lower_calls)}")
+        for name in MEASURES:
+            value = getattr(self.last, name)
+            if value is not None:
+                lines.append(f"  {name:<16} {np.mean(value):.4g}" + ("" if np.ndim(value) == 0 else " (mean over runs)"))
+        return "\n".join(lines)
+
+
+def _span(values: Any) -> str:
+    low, high = np.min(values), np.max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

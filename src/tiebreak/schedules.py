@@ -1,0 +1,301 @@
+"""What changes from step to step: η_k, β_k, ρ_k, B_f,k, B_g,k and the rest, as laws of the step number k = 0, 1, ….
+
+A law is any function of k. The theory's laws are powers of t = k + 1 (:class:`Power`); :func:`anytime` and
+:func:`horizon` build the paper's Corollary 1 for every a in (0, 1/3), and :data:`PAPER` is its parameter table.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+Law: TypeAlias = Callable[[int], float]
+
+__all__ = ["PAPER", "Law", "Parameters", "Power", "Schedule", "anytime", "horizon", "largest_step_size"]
+
+
+@dataclass(frozen=True)
+class Power:
+    """The law c · (k+1)^e.
+
+    Examples
+    --------
+    >>> Power(0.5, -0.25)(15)
+    0.25
+    """
+
+    constant: float
+    exponent: float = 0.0
+
+    def __call__(self, k: int) -> float:
+        return float(self.constant * (k + 1) ** self.exponent)
+
+    def __str__(self) -> str:
+        return f"{self.constant:g}" if self.exponent == 0 else f"{self.constant:g}·t^{self.exponent:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The schedule at one step, checked; what a rule or an estimator asks for is found here by name."""
+
+    k: int
+    step_size: float
+    upper_batch: int = 1
+    lower_batch: int = 1
+    barrier: float | None = None
+    regularizer: float | None = None
+    penalty: float | None = None
+    momentum: float | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> float:
+        """η_k β_k, the chance (up to a factor) that x_k is the returned iterate; η_k where there is no barrier."""
+        return self.step_size * (1.0 if self.barrier is None else self.barrier)
+
+    def named(self) -> dict[str, float]:
+        """Every parameter that is set, and k, by name."""
+        known = {name: getattr(self, name) for name in ("k", *LEGAL)}
+        return {name: value for name, value in {**known, **self.others}.items() if value is not None}
+
+
+#: name → (what is legal, in words; the test). The one place that knows the range of every parameter.
+LEGAL: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
+    {
+        "step_size": ("finite and > 0", lambda v: 0 < v < math.inf),
+        "upper_batch": ("finite (it is floored, and at least 1)", math.isfinite),
+        "lower_batch": ("finite (it is floored, and at least 1)", math.isfinite),
+        "barrier": ("finite and ≥ 0", lambda v: 0 <= v < math.inf),
+        "regularizer": ("finite and ≥ 0", lambda v: 0 <= v < math.inf),
+        "penalty": ("finite and > 0", lambda v: 0 < v < math.inf),
+        "momentum": ("in [0, 1]", lambda v: 0 <= v <= 1),
+    }
+)
+
+
+def _batch(value: float) -> int:
+    """⌊value⌋, at least 1. The tolerance forgives the last bits of a power: 32^2.8 must floor to 2^14, not to 2^14 − 1."""
+    return max(1, math.floor(value * (1 + 1e-14)))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A law for each parameter; numbers stand for constant laws, and any function of k will do.
+
+    Parameters
+    ----------
+    step_size : law
+        η_k, finite and > 0.
+    barrier : law, optional
+        β_k ≥ 0. Also weighs the returned iterate: P(N_K = k) ∝ η_k β_k.
+    regularizer : law, optional
+        ρ_k ≥ 0 (γ_k for `penalized`).
+    upper_batch, lower_batch : law
+        B_f,k and B_g,k; floored, and at least 1.
+    penalty : law, optional
+        μ_k > 0.
+    momentum : law, optional
+        α_k in [0, 1], for the estimators `Storm` and `Average`.
+    others : mapping of name to law
+        What a rule of your own asks for beyond these.
+
+    Examples
+    --------
+    >>> schedule = Schedule(step_size=0.1, barrier=lambda k: 1 / (k + 1), regularizer=Power(1, -1), lower_batch=2.9)
+    >>> schedule.at(3).barrier, schedule.at(3).lower_batch
+    (0.25, 2)
+    """
+
+    step_size: Law | float
+    barrier: Law | float | None = None
+    regularizer: Law | float | None = None
+    upper_batch: Law | float = 1
+    lower_batch: Law | float = 1
+    penalty: Law | float | None = None
+    momentum: Law | float | None = None
+    others: Mapping[str, Law | float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in LEGAL:
+            object.__setattr__(self, name, _as_law(name, getattr(self, name)))
+        taken = {"k", "fg", "gg", "lower_value", *LEGAL} & set(self.others)
+        if taken:
+            raise ValueError(f"others={sorted(taken)!r} are names the solver gives itself; choose different ones")
+        laws = {name: _as_law(name, law) for name, law in self.others.items()}
+        object.__setattr__(self, "others", MappingProxyType(laws))
+
+    def __hash__(self) -> int:
+        return hash((*(getattr(self, name) for name in LEGAL), tuple(self.others.items())))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy cannot be pickled or deep-copied; its dict can
+        return (Schedule, (*(getattr(self, f.name) for f in fields(self)[:-1]), dict(self.others)))
+
+    def __str__(self) -> str:
+        laws = {name: getattr(self, name) for name in LEGAL} | dict(self.others)
+        return ", ".join(f"{name}={law}" for name, law in laws.items() if law is not None)
+
+    def at(self, k: int) -> Parameters:
+        """The parameters of step k; an illegal value raises and is named."""
+        values: dict[str, Any] = {}
+        for name, (legal, holds) in LEGAL.items():
+            law = getattr(self, name)
+            if law is None:
+                continue
+            value = float(law(k))
+            if not holds(value):
+                raise ValueError(f"{name} at step {k} is {value!r}; it must be {legal}")
+            values[name] = _batch(value) if name.endswith("batch") else value
+        others = {name: float(law(k)) for name, law in self.others.items()}  # type: ignore[operator]  # made laws above
+        return Parameters(k, others=others, **values)
+
+    def replace(self, **changes: Any) -> "Schedule":
+        """This schedule with some of its laws changed."""
+        unknown = set(changes) - {f.name for f in fields(self)}
+        if unknown:
+            raise TypeError(f"unknown parameters {sorted(unknown)}; a schedule has {[f.name for f in fields(self)]}")
+        return replace(self, **changes)
+
+
+def _as_law(name: str, value: Any) -> Law | None:
+    if value is None or callable(value):
+        return value  # type: ignore[no-any-return]  # any callable is taken at its word and checked at every step
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        try:  # NumPy and other scalars
+            value = value.__float__()
+        except (AttributeError, TypeError, ValueError):
+            raise TypeError(f"{name}={value!r} must be a number or a function of the step k") from None
+    legal, holds = LEGAL.get(name, ("a finite number", math.isfinite))
+    if not holds(float(value)):
+        raise ValueError(f"{name}={value!r} must be {legal}")
+    return Power(float(value))
+
+
+def largest_step_size(L_f: float, L_g: float) -> float:
+    """1 / (2(L_f + 2L_g)), the largest step size that the theorem allows.
+
+    Examples
+    --------
+    >>> largest_step_size(L_f=1.0, L_g=1.0) == 1 / 6
+    True
+    """
+    for name, value in (("L_f", L_f), ("L_g", L_g)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r} must be finite and > 0")
+    return 1 / (2 * (L_f + 2 * L_g))
+
+
+def anytime(
+    a: float = 0.25,
+    *,
+    step_size: float | None = None,
+    barrier: float = 0.5,
+    regularizer: float = 1.0,
+    upper_batch: float = 1.0,
+    lower_batch: float = 1.0,
+    L_f: float | None = None,
+    L_g: float | None = None,
+) -> Schedule:
+    """The anytime schedule of Corollary 1: good at every K, no horizon needed.
+
+    η ∝ t^−a, β ∝ t^(3a−1), ρ ∝ t^(2a−2), B_f ∝ t^(2−4a), B_g ∝ max(η^−2, η^6 t^4) = t^max(2a, 4−6a), t = k + 1.
+
+    Parameters
+    ----------
+    a : float
+        In (0, 1/3). Large a favours ‖∇g‖², small a favours ‖d‖²; 1/4 balances them.
+    step_size, barrier, regularizer, upper_batch, lower_batch : float
+        The proportionality constants, each the factor of its own power of t, so that changing one moves no other. The
+        defaults are the paper's: `anytime(1/4)` is its SDBGD row. With L_f and L_g given, `step_size` defaults to the
+        largest legal one.
+    L_f, L_g : float, optional
+        Smoothness constants. Where given, the theorem's caps η ≤ 1/(2(L_f+2L_g)) and β ≤ 1 are checked.
+
+    Examples
+    --------
+    >>> print(anytime(0.25))
+    step_size=0.05·t^-0.25, upper_batch=1·t^1, lower_batch=1·t^2.5, barrier=0.5·t^-0.25, regularizer=1·t^-1.5
+    """
+    constants = (step_size, barrier, regularizer, upper_batch, lower_batch)
+    return _corollary(a, Power, constants, L_f, L_g)
+
+
+def horizon(
+    K: int,
+    a: float = 0.25,
+    *,
+    step_size: float | None = None,
+    barrier: float = 0.5,
+    regularizer: float = 1.0,
+    upper_batch: float = 1.0,
+    lower_batch: float = 1.0,
+    L_f: float | None = None,
+    L_g: float | None = None,
+) -> Schedule:
+    """The horizon schedule of Corollary 1: the laws of :func:`anytime` with t = K throughout, so constant in k.
+
+    Examples
+    --------
+    >>> print(horizon(16, 0.25))
+    step_size=0.025, upper_batch=16, lower_batch=1024, barrier=0.25, regularizer=0.015625
+    """
+    if isinstance(K, bool) or K != int(K) or K < 1:
+        raise ValueError(f"K={K!r} must be a whole number ≥ 1")
+    constants = (step_size, barrier, regularizer, upper_batch, lower_batch)
+    return _corollary(a, lambda c, e: Power(Power(c, e)(int(K) - 1)), constants, L_f, L_g)
+
+
+def _corollary(
+    a: float,
+    law: Callable[[float, float], Power],
+    constants: tuple[float | None, float, float, float, float],
+    L_f: float | None,
+    L_g: float | None,
+) -> Schedule:
+    if not 0 < a < 1 / 3:
+        raise ValueError(f"a={a!r} must be in (0, 1/3), where Corollary 1 holds")
+    if (L_f is None) != (L_g is None):
+        raise ValueError(f"L_f={L_f!r} and L_g={L_g!r} must be given together: the step-size cap needs both")
+    cap = None if L_f is None or L_g is None else largest_step_size(L_f, L_g)
+    step_size, *rest = constants
+    if step_size is None:  # the largest value of the law is at t = 1, whatever a is
+        step_size = 0.05 if cap is None else cap
+    names = ("step_size", "barrier", "regularizer", "upper_batch", "lower_batch")
+    for name, value in zip(names, (step_size, *rest), strict=True):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r}: a proportionality constant must be a number, finite and > 0")
+    exponents = (-a, 3 * a - 1, 2 * a - 2, 2 - 4 * a, max(2 * a, 4 - 6 * a))
+    laws = {n: law(c, e) for n, c, e in zip(names, (step_size, *rest), exponents, strict=True)}
+    if cap is not None:
+        largest, top = laws["step_size"](0), laws["barrier"](0)
+        if largest > cap:
+            raise ValueError(f"step_size reaches {largest!r}; the theorem allows at most 1/(2(L_f+2L_g)) = {cap!r}")
+        if top > 1:
+            raise ValueError(f"barrier reaches {top!r}; the theorem allows values in (0, 1]")
+    return Schedule(**laws)
+
+
+#: The paper's parameter table, a row per method, exactly.
+PAPER: Mapping[str, Schedule] = MappingProxyType(
+    {
+        "sdbgd": anytime(1 / 4),
+        "sdbpg": anytime(1 / 4).replace(regularizer=Power(1, -1), lower_batch=Power(1, 2)),
+        "pr_sdbpg": Schedule(
+            step_size=Power(0.05, -1 / 2),
+            barrier=Power(0.5, 1 / 4),
+            regularizer=1,
+            upper_batch=Power(1, 1),
+            lower_batch=Power(1, 3 / 2),
+            penalty=1,
+        ),
+        "vr_pr_sdbpg": Schedule(
+            step_size=Power(0.05, -1 / 2),
+            barrier=Power(0.5, 1 / 4),
+            regularizer=1,
+            upper_batch=Power(1, 1 / 2),
+            lower_batch=Power(1, 1),
+            penalty=1,
+            momentum=Power(0.2, -1 / 2),
+        ),
+    }
+)

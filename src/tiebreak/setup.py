@@ -1,0 +1,192 @@
+"""From what a user gives to what the loop needs: every argument checked before anything is changed."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import SeedSequence
+
+from tiebreak import methods
+from tiebreak.levels import Level
+from tiebreak.methods import Method
+from tiebreak.oracles import Array
+from tiebreak.schedules import Power
+from tiebreak.state import Configuration, State, load_state
+
+__all__ = ["Setup", "prepare"]
+
+
+class Setup(NamedTuple):
+    """A checked problem and the state to start from."""
+
+    upper: Level
+    lower: Level
+    method: Method
+    configuration: Configuration
+    state: State
+
+
+def prepare(
+    upper: Any,
+    lower: Any,
+    x0: Any,
+    method: str | Method | None,
+    budget: Any,
+    steps: Any,
+    runs: Any,
+    seed: Any,
+    record: Any,
+    keep_iterates: bool,
+    resume: str | os.PathLike[str] | None,
+) -> Setup:
+    """Check every argument of :func:`tiebreak.minimize`; start afresh, or from the file `resume`."""
+    budget, steps = whole("budget", budget), whole("steps", steps)
+    if resume is None:
+        if budget is None and steps is None:
+            raise ValueError("budget=None and steps=None: give at least one of them, a whole number ≥ 1")
+        chosen = methods.get("sdbgd" if method is None else method)
+        state = _fresh(x0, chosen, budget, steps, runs, seed, record, keep_iterates)
+    else:
+        state = load_state(resume)
+        chosen = _resumed(state, resume, method, x0, runs, seed)
+        if budget is not None or steps is not None:
+            state.configuration.budget, state.configuration.steps = budget, steps
+    c = state.configuration
+    levels = [Level(n, o, c.shape, np.dtype(c.dtype)) for n, o in (("upper", upper), ("lower", lower))]
+    if "lower_value" in chosen.needs and not levels[1].has_value:
+        raise ValueError(f"the rule of {chosen.name!r} needs the lower objective's value: give the lower oracle `value=`")
+    first = chosen.schedule.at(0)
+    cost = chosen.estimator.evaluations * (first.upper_batch + first.lower_batch)
+    if c.budget is not None and c.budget < cost:
+        raise ValueError(f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}")
+    return Setup(*levels, chosen, c, state)
+
+
+def _fresh(
+    x0: Any, method: Method, budget: int | None, steps: int | None, runs: Any, seed: Any, record: Any, keep_iterates: bool
+) -> State:
+    start = _point(x0)
+    single = runs is None
+    numbers = _runs(runs)
+    sequence = _seed(seed)
+    if not (record is None or record == "log" or (isinstance(record, int) and not isinstance(record, bool) and record >= 1)):
+        raise ValueError(f"record={record!r} must be 'log', a whole number n ≥ 1 (every n-th step) or None")
+    configuration = Configuration(
+        method=method.name,
+        fingerprint=_fingerprint(method),
+        shape=start.shape,
+        dtype=start.dtype.name,
+        entropy=sequence.entropy,
+        spawn_key=sequence.spawn_key,
+        runs=numbers,
+        single=single,
+        record=record,
+        keep_iterates=bool(keep_iterates),
+        budget=budget,
+        steps=steps,
+    )
+    count = len(numbers)
+    x = np.repeat(start.reshape(1, -1), count, axis=0)
+    zeros = [np.zeros(count, dtype=np.int64) for _ in range(4)]
+    return State(
+        configuration=configuration,
+        k=0,
+        weight=0.0,
+        alive=list(range(count)),
+        memory={"upper": None, "lower": None},
+        streams={},
+        x=x,
+        selected=x.copy(),
+        selected_step=zeros[0],
+        steps=zeros[1],
+        upper_calls=zeros[2],
+        lower_calls=zeros[3],
+        status=["RUNNING"] * count,
+        faults={},
+        history={},
+        last_measures={},
+        selected_measures={},
+    )
+
+
+def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any) -> Method:
+    """The method to go on with; whatever was given again must be what it was."""
+    c = state.configuration
+    if method is None:
+        named = [m for m in methods.METHODS.values() if m.name == c.method]
+        if not named:
+            raise ValueError(f"method=None: {os.fspath(path)!r} was made with {c.method!r}, a method of your own; give it again")
+        method = named[0]
+    method = methods.get(method)
+    if method.name != c.method:
+        raise ValueError(f"method={method.name!r} must be {c.method!r}, which {os.fspath(path)!r} was made with")
+    if _fingerprint(method) != c.fingerprint:
+        raise ValueError(f"method={method.name!r} has another rule, estimator or schedule than the one in {os.fspath(path)!r}")
+    if x0 is not None and np.shape(x0) != c.shape:
+        raise ValueError(f"x0 has shape {np.shape(x0)}; {os.fspath(path)!r} has {c.shape}. Leave it out to resume")
+    if runs is not None and _runs(runs) != c.runs:
+        raise ValueError(f"runs={runs!r} must be those of {os.fspath(path)!r}, {list(c.runs)}. Leave it out to resume")
+    if seed is not None and (_seed(seed).entropy, _seed(seed).spawn_key) != (c.entropy, c.spawn_key):
+        raise ValueError(f"seed={seed!r} must be that of {os.fspath(path)!r}, {c.entropy!r}. Leave it out to resume")
+    return method
+
+
+def _fingerprint(method: Method) -> list[Any]:
+    """What tells two methods apart without comparing functions: names, power laws, first values of all other laws."""
+    rule = getattr(method.rule, "__qualname__", type(method.rule).__qualname__)
+    first = method.schedule.at(0).named()
+    laws = {name: getattr(method.schedule, name, None) for name in first}
+    return [rule, type(method.estimator).__qualname__, {n: repr(w) if isinstance(w, Power) else first[n] for n, w in laws.items()}]
+
+
+def _point(x0: Any) -> Array:
+    if x0 is None:
+        raise ValueError("x0=None: give the point to start from")
+    start = np.array(x0)
+    if start.dtype.kind in "iu":
+        start = start.astype(np.float64)
+    if start.dtype not in (np.float32, np.float64):
+        raise TypeError(f"x0 has dtype {start.dtype}; it must be float32 or float64 (or whole numbers)")
+    if start.size == 0:
+        raise ValueError(f"x0 has shape {start.shape}; it must hold at least one number")
+    if not np.isfinite(start).all():
+        raise ValueError(f"x0={x0!r} must be finite")
+    return start
+
+
+def _runs(runs: Any) -> tuple[int, ...]:
+    if runs is None:
+        return (0,)
+    if isinstance(runs, (int, np.integer)) and not isinstance(runs, bool):
+        if runs < 1:
+            raise ValueError(f"runs={runs!r} must be a whole number ≥ 1, or the numbers of the runs wanted")
+        return tuple(range(int(runs)))
+    if not isinstance(runs, (Sequence, range, np.ndarray)) or isinstance(runs, str):
+        raise TypeError(f"runs={runs!r} must be a whole number ≥ 1, or the numbers of the runs wanted")
+    numbers = tuple(int(r) for r in runs)
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise ValueError(f"runs={runs!r} must be different whole numbers ≥ 0, at least one")
+    return numbers
+
+
+def _seed(seed: Any) -> SeedSequence:
+    if isinstance(seed, SeedSequence):
+        return seed
+    try:
+        return SeedSequence(seed)
+    except (TypeError, ValueError):
+        raise ValueError(f"seed={seed!r} must be a whole number ≥ 0, a sequence of them, a SeedSequence or None") from None
+
+
+def whole(name: str, value: Any) -> int | None:
+    """`value` as an int, if it is a whole number ≥ 1 (1e8 is one)."""
+    if value is None:
+        return None
+    try:
+        number = int(value)
+        if isinstance(value, bool) or isinstance(value, str) or number != value or number < 1:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name}={value!r} must be a whole number ≥ 1") from None
+    return number

@@ -1,0 +1,441 @@
+"""The only loop: sample → estimate → inner products → rule → step → record."""
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from tiebreak.estimators import Memory
+from tiebreak.levels import Level, Stream, generators
+from tiebreak.methods import Method
+from tiebreak.oracles import Array
+from tiebreak.recording import Measurer, Record, Recorder, wanted
+from tiebreak.result import Result, Status
+from tiebreak.schedules import Parameters
+from tiebreak.selection import replacements
+from tiebreak.setup import Setup, prepare
+from tiebreak.state import State
+from tiebreak.stationarity import dot
+
+__all__ = ["Progress", "minimize"]
+
+
+class Progress(NamedTuple):
+    """What a progress function is told, between blocks of steps."""
+
+    steps: int
+    calls: int
+    fraction: float
+
+
+def minimize(
+    upper: Any,
+    lower: Any,
+    x0: Any = None,
+    *,
+    method: str | Method | None = None,
+    budget: int | None = None,
+    steps: int | None = None,
+    runs: int | Sequence[int] | None = None,
+    seed: int | Sequence[int] | SeedSequence | None = None,
+    callback: Callable[[Record], Any] | None = None,
+    record: str | int | None = "log",
+    keep_iterates: bool = False,
+    progress: bool | Callable[[Progress], Any] = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 1000,
+    resume: str | os.PathLike[str] | None = None,
+) -> Result:
+    """Minimise the upper objective f among the minimisers of the lower objective g, from stochastic gradients.
+
+    Parameters
+    ----------
+    upper, lower : Oracle or callable
+        f, the tie-breaker, and g, what must be optimal. A plain function is taken as an exact gradient.
+    x0 : array_like
+        Where to start; any shape, float32 or float64 (whole numbers become float64).
+    method : Method or str
+        A row of :mod:`tiebreak.methods`, by itself or by name; "sdbgd" if none is given.
+    budget : int, optional
+        Calls of both levels together that each run may make. A step is made only if all of it fits.
+    steps : int, optional
+        Steps to make. With both limits, the first to be reached ends the run.
+    runs : int or sequence of int, optional
+        How many independent runs, or the numbers of those wanted: run 3 is the same run whatever runs beside it. If given,
+        every array of the result has a leading axis for runs.
+    seed : int, sequence of int or SeedSequence, optional
+        Each run has streams of its own for upper samples, lower samples and selection. Without a seed, a fresh one is
+        taken and kept in the result.
+    callback : callable, optional
+        Called after every step with a :class:`~tiebreak.recording.Record`; stops the run by returning True or raising
+        StopIteration.
+    record : "log", int or None
+        What goes into the history: about 50 steps a decade, every n-th step, or nothing. Never charged, and without
+        influence on the run.
+    keep_iterates : bool
+        Whether the history keeps the recorded iterates, too.
+    progress : bool or callable
+        True for a line on standard error, or a function of :class:`Progress`.
+    checkpoint : path, optional
+        Where to save the run every `checkpoint_every` steps, atomically, and when it is cut short by an error.
+    resume : path, optional
+        Go on from a checkpoint or a saved result; equal, bit for bit, to a run that was never stopped. Give `upper` and
+        `lower` again, and `method` if it is your own; new limits may be given, the rest is in the file.
+
+    Returns
+    -------
+    Result
+
+    Examples
+    --------
+    The points with x₁ = x₂ minimise g; f prefers (3, 1), so the answer is (2, 2).
+
+    >>> import numpy as np, tiebreak
+    >>> lower = lambda x: (x[0] - x[1]) * np.array([1.0, -1.0])
+    >>> upper = lambda x: x - np.array([3.0, 1.0])
+    >>> schedule = tiebreak.Schedule(step_size=0.1, barrier=1.0)
+    >>> method = tiebreak.methods.dbgd.replace(schedule=schedule)
+    >>> result = tiebreak.minimize(upper, lower, [0.0, 0.0], method=method, steps=200)
+    >>> result.x.round(3)
+    array([2., 2.])
+    """
+    setup = prepare(upper, lower, x0, method, budget, steps, runs, seed, record, keep_iterates, resume)
+    if checkpoint is not None and (isinstance(checkpoint_every, bool) or int(checkpoint_every) != checkpoint_every or checkpoint_every < 1):
+        raise ValueError(f"checkpoint_every={checkpoint_every!r} must be a whole number of steps ≥ 1")
+    solver = _Solver(setup, callback, _progress(progress), checkpoint, int(checkpoint_every))
+    try:
+        return solver.run().result()
+    finally:
+        if progress is True:
+            print(file=sys.stderr)
+
+
+class _Now(NamedTuple):
+    """All that a step changes, replaced in one assignment: an interrupt finds the state before a step or after it."""
+
+    k: int
+    x: Array
+    upper: Memory
+    lower: Memory
+    selected: Array
+    selected_step: NDArray[np.int64]
+    upper_calls: int
+    lower_calls: int
+    multiplier: NDArray[np.float64]  # λ̂ of the step just made
+
+
+class _Solver:
+    def __init__(
+        self,
+        setup: Setup,
+        callback: Callable[[Record], Any] | None,
+        progress: Callable[[Progress], Any] | None,
+        checkpoint: str | os.PathLike[str] | None,
+        checkpoint_every: int,
+    ) -> None:
+        self.started = time.perf_counter()
+        self.configuration, self.method = setup.configuration, setup.method
+        self.upper, self.lower, state = setup.upper, setup.lower, setup.state
+        self.callback, self.progress = callback, progress
+        self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
+        self.state, self.weight = state, state.weight
+        self.now = _Now(
+            state.k,
+            state.x[state.alive],
+            state.memory["upper"],
+            state.memory["lower"],
+            state.selected[state.alive],
+            state.selected_step[state.alive],
+            int(state.upper_calls[state.alive[0]]) if state.alive else 0,
+            int(state.lower_calls[state.alive[0]]) if state.alive else 0,
+            np.zeros(len(state.alive)),
+        )
+        draws: tuple[Callable[..., Any], ...] = (
+            self.upper.draw,
+            self.lower.draw,
+            lambda rngs, weights: replacements(rngs, weights, self.weight),
+        )
+        numbers = [self.configuration.runs[r] for r in state.alive]
+        fresh = generators(SeedSequence(self.configuration.entropy, spawn_key=self.configuration.spawn_key), numbers)
+        self.streams = {
+            name: Stream(rngs, draw)
+            for name, rngs, draw in zip(("upper", "lower", "selection"), fresh, draws, strict=True)
+        }
+        for name, states in state.streams.items():
+            for rng, saved in zip(self.streams[name].rngs, states, strict=True):
+                rng.bit_generator.state = saved
+        self.measurer = Measurer(self.method, self.upper, self.lower)
+        runs = len(self.configuration.runs)
+        self.recorder = Recorder(self.measurer, runs, self.configuration.keep_iterates, state.history)
+        self.parameters: Parameters | None = None  # of the step just made; the residuals of the last iterate use them
+        self.next: Parameters | None = None  # of the next step, once looked up
+        self.stopped: Status | None = None
+
+    def run(self) -> State:
+        """Make steps until something says to stop."""
+        with _interrupts() as interrupted:
+            while self.state.alive and self.stopped is None:
+                steps, limit = self.plan()
+                if not steps:
+                    self.stopped = limit
+                    break
+                self.advance(steps, interrupted)
+                if self.progress is not None:
+                    self.progress(self.report())
+                due = self.now.k % self.checkpoint_every == 0
+                if self.checkpoint is not None and self.stopped is None and due:
+                    self.save_checkpoint()
+        return self.snapshot(self.stopped or Status.STEPS)
+
+    def plan(self) -> tuple[list[Parameters], Status]:
+        """The next steps that fit the limits, a block at most, and the limit that ends them."""
+        now, c, alive = self.now, self.configuration, len(self.state.alive)
+        size = min(self.upper.block_size(alive), self.lower.block_size(alive))
+        if self.checkpoint is not None:  # a block ends where a checkpoint is due
+            size = min(size, self.checkpoint_every - now.k % self.checkpoint_every)
+        spent = now.upper_calls + now.lower_calls
+        steps: list[Parameters] = []
+        while len(steps) < size:
+            k = now.k + len(steps)
+            if c.steps is not None and k >= c.steps:
+                return steps, Status.STEPS
+            if self.next is None or self.next.k != k:
+                self.next = self.method.schedule.at(k)
+            spent += self.cost(self.next.upper_batch) + self.cost(self.next.lower_batch)
+            if c.budget is not None and spent > c.budget:
+                return steps, Status.BUDGET
+            steps.append(self.next)
+        return steps, Status.RUNNING
+
+    def cost(self, batch: int) -> int:
+        """Calls that a batch of one level is charged."""
+        return self.method.estimator.evaluations * batch
+
+    def advance(self, steps: Sequence[Parameters], interrupted: Callable[[], bool]) -> None:
+        """Make these steps, or as many of them as nothing stops."""
+        first = self.now.k
+        weights = [p.weight for p in steps]
+        losses: dict[int, str] = {}
+        try:
+            upper_tokens = self.streams["upper"].block([p.upper_batch for p in steps])
+            lower_tokens = self.streams["lower"].block([p.lower_batch for p in steps])
+            replaced = self.streams["selection"].block(weights)
+            with np.errstate(all="ignore"):
+                for i, parameters in enumerate(steps):
+                    losses = self.step(parameters, upper_tokens[i], lower_tokens[i], replaced[i])
+                    if not losses and self.callback is not None:
+                        self.call_back()
+                    if interrupted():
+                        self.stopped = Status.INTERRUPTED
+                    if losses or self.stopped is not None:
+                        break
+        except KeyboardInterrupt:
+            self.stopped = Status.INTERRUPTED
+        except BaseException:
+            if self.checkpoint is not None:
+                self.close_block(self.now.k - first, weights)
+                self.save_checkpoint()
+            raise
+        self.close_block(self.now.k - first, weights)
+        if losses:
+            self.bury(losses, steps[self.now.k - first - 1])
+            if self.callback is not None and self.state.alive:
+                self.call_back()
+
+    def step(self, parameters: Parameters, upper_tokens: Any, lower_tokens: Any, replaced: NDArray[np.bool_]) -> dict[int, str]:
+        """One step of every living run. Returns the rows that cannot go on, and why; they keep their iterate."""
+        now, x, method = self.now, self.now.x, self.method
+        estimate = method.estimator.estimate
+        a, upper = estimate("upper", lambda z: self.upper.gradient(z, upper_tokens), x, now.upper, parameters)
+        b, lower = estimate("lower", lambda z: self.lower.gradient(z, lower_tokens), x, now.lower, parameters)
+        arguments: dict[str, Any] = method.arguments(parameters)
+        if "lower_value" in method.needs:
+            arguments["lower_value"] = self.lower.value(x, lower_tokens)
+        multiplier = self.apply_rule(dot(a, b), dot(b, b), arguments)
+        moved = multiplier.astype(x.dtype, copy=False)[:, None] * b
+        moved += a
+        moved *= -parameters.step_size
+        moved += x
+        if wanted(self.configuration.record, parameters.k):
+            self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier)
+        losses: dict[int, str] = {}
+        # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
+        finite = np.isfinite(moved)
+        if not finite.all():
+            fine = finite.all(axis=1)
+            losses = {int(row): _fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
+            moved = np.where(fine[:, None], moved, x)
+            replaced = replaced & fine
+        selected, selected_step = now.selected, now.selected_step
+        if replaced.any():
+            selected = np.where(replaced[:, None], x, selected)
+            selected_step = np.where(replaced, now.k, selected_step)
+        self.parameters = parameters
+        self.now = _Now(
+            now.k + 1,
+            moved,
+            upper,
+            lower,
+            selected,
+            selected_step,
+            now.upper_calls + self.cost(parameters.upper_batch),
+            now.lower_calls + self.cost(parameters.lower_batch),
+            multiplier,
+        )
+        return losses
+
+    def apply_rule(self, fg: NDArray[np.float64], gg: NDArray[np.float64], arguments: dict[str, Any]) -> NDArray[np.float64]:
+        try:
+            multiplier = np.asarray(self.method.rule(fg, gg, **arguments), dtype=np.float64)
+            return np.broadcast_to(multiplier, fg.shape)
+        except Exception as error:
+            error.add_note(
+                f"in the rule of method {self.method.name!r}. A rule sees arrays, a value for each of the {len(fg)} runs, "
+                "and returns as many: np.maximum and np.where instead of max and if."
+            )
+            raise
+
+    def call_back(self) -> None:
+        assert self.callback is not None and self.parameters is not None
+        now, c = self.now, self.configuration
+        points = now.x.reshape(len(now.x), *c.shape)
+        shown = [(a[0] if c.single else a).view() for a in (points, now.multiplier.reshape(-1, 1))]
+        for view in shown:
+            view.flags.writeable = False
+        runs = tuple(c.runs[r] for r in self.state.alive)
+        calls = (now.upper_calls, now.lower_calls)
+        seen = Record(now.k, *calls, shown[0], shown[1][..., 0], self.parameters, runs, self.measurer, now.x, c.single)
+        try:
+            if self.callback(seen):
+                self.stopped = Status.CALLBACK
+        except StopIteration:
+            self.stopped = Status.CALLBACK
+
+    def close_block(self, made: int, weights: Sequence[float]) -> None:
+        """Leave generators, weights and history as after `made` steps of the block."""
+        for stream in self.streams.values():
+            stream.rewind(made)
+        for weight in weights[:made]:
+            self.weight += weight
+        self.recorder.flush(self.state.alive, self.now.k)
+
+    def bury(self, losses: dict[int, str], parameters: Parameters) -> None:
+        """Put aside the runs that cannot go on; the step that failed was charged but not made."""
+        state, now = self.state, self.now
+        for row, reason in losses.items():
+            run = state.alive[row]
+            self.store(run, row, now.k - 1, Status.NON_FINITE)
+            state.faults[run] = f"run {self.configuration.runs[run]} at step {parameters.k}: {reason}; its last finite iterate is kept"
+        rows = [row for row in range(len(state.alive)) if row not in losses]
+        state.alive = [state.alive[row] for row in rows]
+        for stream in self.streams.values():
+            stream.keep(rows)
+
+        def keep(memory: Memory) -> Memory:
+            return None if memory is None else tuple(array[rows] for array in memory)
+
+        self.now = now._replace(
+            x=now.x[rows],
+            upper=keep(now.upper),
+            lower=keep(now.lower),
+            selected=now.selected[rows],
+            selected_step=now.selected_step[rows],
+            multiplier=now.multiplier[rows],
+        )
+
+    def store(self, run: int, row: int, steps: int, status: Status) -> None:
+        """Write a row of the working arrays to the state of its run."""
+        state, now = self.state, self.now
+        state.x[run], state.selected[run], state.selected_step[run] = now.x[row], now.selected[row], now.selected_step[row]
+        state.upper_calls[run], state.lower_calls[run] = now.upper_calls, now.lower_calls
+        state.steps[run], state.status[run] = steps, status.name
+
+    def snapshot(self, status: Status) -> State:
+        """The state as of now, whole and measured."""
+        state, now = self.state, self.now
+        for row, run in enumerate(state.alive):
+            self.store(run, row, now.k, status)
+        state.k, state.weight = now.k, self.weight
+        state.memory = {"upper": now.upper, "lower": now.lower}
+        state.streams = {name: stream.states() for name, stream in self.streams.items()}
+        state.history = self.recorder.history()
+        # An iterate is measured with the parameters of the step that it starts; the last one starts none, and takes
+        # those in force: a schedule need not be defined beyond the last step.
+        at = self.method.schedule.at
+        each = [at(max(0, int(made) - 1)) for made in state.steps]
+        state.last_measures = self.measure(state.x, each)
+        state.selected_measures = self.measure(state.selected, [at(int(k)) for k in state.selected_step])
+        state.elapsed = time.perf_counter() - self.started
+        return state
+
+    def measure(self, x: Array, parameters: Sequence[Parameters]) -> dict[str, NDArray[Any]]:
+        return {name: column[0] for name, column in self.measurer(x[None], parameters).items()}
+
+    def save_checkpoint(self) -> None:
+        assert self.checkpoint is not None
+        try:
+            self.snapshot(Status.RUNNING).save(self.checkpoint)
+        except OSError as error:  # a full disk must not end a long run; what was saved before is still there
+            warnings.warn(f"checkpoint not written at step {self.now.k}: {error}; the run goes on", RuntimeWarning, stacklevel=4)
+
+    def report(self) -> Progress:
+        now, c = self.now, self.configuration
+        calls = now.upper_calls + now.lower_calls
+        done = [now.k / c.steps] if c.steps else []
+        done += [calls / c.budget] if c.budget else []
+        return Progress(now.k, calls, max(done))
+
+
+def _fault(a: Array, b: Array, multiplier: np.float64) -> str:
+    if not np.isfinite(a).all():
+        return "the upper gradient is not finite"
+    if not np.isfinite(b).all():
+        return "the lower gradient is not finite"
+    if not np.isfinite(multiplier):
+        return f"the multiplier is {multiplier}"
+    return "the step overflows"
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a question that the loop asks after each step; the second interrupts at once."""
+    asked = False
+
+    def note(*_: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    # Only the main thread may, and only the default handler is ours to replace.
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: asked
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _progress(progress: bool | Callable[[Progress], Any]) -> Callable[[Progress], Any] | None:
+    if progress is not True:
+        return progress or None
+    last = 0.0
+
+    def show(now: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.1 or now.fraction >= 1:
+            last = time.monotonic()
+            print(f"\r{now.fraction:7.1%}  step {now.steps:,}  {now.calls:,} calls", end="", file=sys.stderr, flush=True)
+
+    return show

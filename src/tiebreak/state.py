@@ -1,0 +1,161 @@
+"""A run, whole: what a result is read from and what a resumed run starts from. Saved as one file, without pickles."""
+
+import json
+import os
+import zipfile
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebreak.estimators import Memory
+from tiebreak.files import atomic
+from tiebreak.oracles import Array
+from tiebreak.result import MEASURES, History, Point, Result, Status
+
+__all__ = ["Configuration", "State", "load"]
+
+_FORMAT = 1
+
+
+@dataclass
+class Configuration:
+    """What was asked for; everything that must stay the same when a run is resumed."""
+
+    method: str
+    fingerprint: list[Any]
+    shape: tuple[int, ...]
+    dtype: str
+    entropy: Any
+    spawn_key: tuple[int, ...]
+    runs: tuple[int, ...]
+    single: bool
+    record: str | int | None
+    keep_iterates: bool
+    budget: int | None
+    steps: int | None
+
+
+@dataclass
+class State:
+    """Everything after k steps. `x`, `selected` and the per-run counts cover all runs; `memory` and `streams` the living."""
+
+    configuration: Configuration
+    k: int
+    weight: float
+    alive: list[int]
+    memory: dict[str, Memory]
+    streams: dict[str, list[Any]]
+    x: Array
+    selected: Array
+    selected_step: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    upper_calls: NDArray[np.int64]
+    lower_calls: NDArray[np.int64]
+    status: list[str]
+    faults: dict[int, str]
+    history: dict[str, NDArray[Any]]
+    last_measures: dict[str, NDArray[Any]]
+    selected_measures: dict[str, NDArray[Any]]
+    elapsed: float = 0.0
+
+    _ARRAYS = ("x", "selected", "selected_step", "steps", "upper_calls", "lower_calls")
+    _TABLES = ("history", "last_measures", "selected_measures")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write atomically: `path` is the old file or the new one, never a part."""
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in self._ARRAYS}
+        for table in self._TABLES:
+            arrays |= {f"{table}.{name}": column for name, column in getattr(self, table).items()}
+        for level, memory in self.memory.items():
+            arrays |= {f"memory.{level}.{i}": array for i, array in enumerate(memory or ())}
+        meta = {"format": _FORMAT, "configuration": asdict(self.configuration)}
+        meta |= {name: getattr(self, name) for name in ("k", "weight", "alive", "streams", "status", "elapsed")}
+        meta["faults"] = list(self.faults.items())
+        meta["memory"] = {level: None if memory is None else len(memory) for level, memory in self.memory.items()}
+        with atomic(path) as file:
+            np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+
+    def result(self) -> Result:
+        """What a user sees of it."""
+        c = self.configuration
+        take = (lambda a: a[0]) if c.single else (lambda a: a)
+
+        def point(x: Array, step: NDArray[np.int64], measures: dict[str, NDArray[Any]]) -> Point:
+            known = {name: take(measures[name]) for name in MEASURES if name in measures}
+            return Point(take(x.reshape(len(c.runs), *c.shape)), take(step), **known)
+
+        status = [Status[name] for name in self.status]
+        seed = c.entropy if not c.spawn_key else {"entropy": c.entropy, "spawn_key": c.spawn_key}
+        return Result(
+            last=point(self.x, self.steps, self.last_measures),
+            selected=point(self.selected, self.selected_step, self.selected_measures),
+            status=take(status),
+            steps=take(self.steps),
+            upper_calls=take(self.upper_calls),
+            lower_calls=take(self.lower_calls),
+            history=self._history(),
+            method=c.method,
+            seed=seed,
+            elapsed=self.elapsed,
+            faults=self.faults,
+            state=self,
+        )
+
+    def _history(self) -> History:
+        c = self.configuration
+        rows = dict(self.history)
+        if c.record is not None:  # the last iterate closes the history
+            alive = np.isin(np.arange(len(c.runs)), self.alive)
+            calls = [int(array[self.alive[0]]) if self.alive else 0 for array in (self.upper_calls, self.lower_calls)]
+            last: dict[str, Any] = {"step": self.k, "upper_calls": calls[0], "lower_calls": calls[1]}
+            last["multiplier"] = np.full(len(c.runs), np.nan)
+            last |= {name: np.where(alive, column, np.nan) for name, column in self.last_measures.items()}
+            if c.keep_iterates:
+                last["x"] = np.where(alive[:, None], self.x, np.nan)
+            if self.alive or not rows:
+                rows = {n: np.concatenate([rows[n], [v]]) if n in rows else np.array([v]) for n, v in last.items()}
+        shared = [rows.pop(n, np.zeros(0, dtype=np.int64)) for n in ("step", "upper_calls", "lower_calls")]
+        x = rows.pop("x", None)
+        if x is not None:
+            x = x.reshape(len(x), len(c.runs), *c.shape)
+            x = x[:, 0] if c.single else x
+        order = ("multiplier", *MEASURES)
+        columns = {name: rows[name] for name in order if name in rows}
+        return History(*shared, columns, c.runs, self.steps, x, c.single)
+
+
+def load(path: str | os.PathLike[str]) -> Result:
+    """Read a saved result, or a checkpoint of a run that was cut short."""
+    return load_state(path).result()
+
+
+def load_state(path: str | os.PathLike[str]) -> State:
+    """Read what :meth:`State.save` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            meta = json.loads(str(file["meta"]))
+            arrays = {name: file[name] for name in file.files if name != "meta"}
+    except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
+        raise ValueError(f"{os.fspath(path)!r} is not a result saved by tiebreak ({error})") from None
+    if meta.get("format") != _FORMAT:
+        raise ValueError(f"{os.fspath(path)!r} has format {meta.get('format')!r}; this version reads format {_FORMAT}")
+    c = meta["configuration"]
+    c |= {name: tuple(c[name]) for name in ("shape", "spawn_key", "runs")}
+    tables = {
+        table: {n.removeprefix(f"{table}."): a for n, a in arrays.items() if n.startswith(f"{table}.")}
+        for table in State._TABLES
+    }
+    memory = {
+        level: None if count is None else tuple(arrays[f"memory.{level}.{i}"] for i in range(count))
+        for level, count in meta["memory"].items()
+    }
+    return State(
+        configuration=Configuration(**c),
+        memory=memory,
+        faults={int(run): text for run, text in meta["faults"]},
+        **{name: meta[name] for name in ("k", "weight", "alive", "streams", "status", "elapsed")},
+        **{name: arrays[name] for name in State._ARRAYS},
+        **tables,
+    )
