@@ -1,4 +1,4 @@
-"""tiebreak: minimise one objective among the minimisers of another, min f(x) s.t. x ∈ argmin g, from stochastic gradients."""
+"""Minimise one objective among the minimisers of another, min f(x) s.t. x ∈ argmin g, from stochastic gradients."""
 
 from tiebreak import methods, problems, rules, schedules, stationarity
 from tiebreak.estimators import Average, Minibatch, Storm

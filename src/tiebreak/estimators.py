@@ -75,7 +75,7 @@ class Storm:
 
 @dataclass(frozen=True)
 class Average:
-    """An exponential average of the lower gradient, for batches that cannot grow; the upper gradient stays a mini-batch.
+    """An exponential average of the lower gradient, for batches that cannot grow; the upper one stays a mini-batch.
 
     m_k = (1 − α_k) m_{k−1} + α_k G_k(x_k), started so that early averages are unbiased: the weights always add up to 1.
     With small batches ‖G‖² is mostly noise and the multiplier degenerates to a fixed weight β; averaging brings the

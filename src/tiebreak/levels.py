@@ -1,6 +1,7 @@
 """An objective as the solver sees it: all runs at once, every shape checked, whatever the oracle can or cannot do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ class Level:
         if not isinstance(oracle, Oracle):
             if not callable(oracle):
                 raise TypeError(
-                    f"{name}={oracle!r} must be an oracle (with `sample(rng, size)` and `gradient(x, token)`), or a function "
-                    "that gives the exact gradient"
+                    f"{name}={oracle!r} must be an oracle (with `sample(rng, size)` and `gradient(x, token)`), "
+                    "or a function that gives the exact gradient"
                 )
             oracle = Exact(oracle)
         if hasattr(oracle, "bind"):
@@ -56,50 +57,44 @@ class Level:
         return [np.stack(step) for step in tokens] if self.vectorized else tokens
 
     def gradient(self, x: Array, tokens: Any) -> Array:
-        """Mini-batch gradients at the rows of x."""
-        return self._rows(self.oracle.gradient, x, tokens, "gradient")
+        """Mini-batch gradients at the rows of x, one for each run."""
+        return self._evaluate("gradient", x, self.shape, tokens).reshape(x.shape).astype(self.dtype, copy=False)
 
     def exact(self, x: Array) -> Array:
         """Exact gradients at the rows of x, (…, dimension)."""
-        return self._rows(self.oracle.exact_gradient, x, None, "exact_gradient")  # type: ignore[attr-defined]  # has_exact
+        return self._evaluate("exact_gradient", x, self.shape).reshape(x.shape).astype(self.dtype, copy=False)
 
-    def value(self, x: Array, tokens: Any = None) -> Array:
-        """Values at the rows of x, (…), in float64."""
-        function, leading = self.oracle.value, x.shape[:-1]  # type: ignore[attr-defined]  # has_value
+    def value(self, x: Array, *tokens: Any) -> Array:
+        """Values at the rows of x, (…), in float64: of the mini-batches where tokens are given, else exact."""
+        return self._evaluate("value", x, (), *tokens).astype(np.float64, copy=False)
+
+    def _evaluate(self, what: str, x: Array, shape: tuple[int, ...], *tokens: Any) -> Array:
+        """The oracle's function `what` at every row of x, in one call where it can, as an array (…, *shape)."""
+        function, leading = getattr(self.oracle, what), x.shape[:-1]
         points = x.reshape(*leading, *self.shape)
         if self.vectorized:
-            values = np.asarray(function(points) if tokens is None else function(points, tokens), dtype=np.float64)
-        else:
-            flat = points.reshape(-1, *self.shape)
-            each = [function(p) for p in flat] if tokens is None else [function(*pair) for pair in zip(flat, tokens)]
-            values = np.asarray([np.asarray(v, dtype=np.float64).reshape(()) for v in each]).reshape(leading)
-        if values.shape != leading:
-            raise ValueError(f"{self.name}.value returned shape {values.shape} for points of shape {points.shape}; expected {leading}")
-        return values
+            result = np.asarray(function(points, *tokens))
+            self._check(what, result, (*leading, *shape))
+            return result
+        rows = points.reshape(-1, *self.shape)
+        each: Iterable[Any] = (
+            zip(rows, strict=True) if not tokens else zip(rows, _per_run(tokens[0], len(rows)), strict=True)
+        )
+        results = [np.asarray(function(*arguments)) for arguments in each]
+        for result in results:
+            self._check(what, result, shape)
+        return np.stack(results).reshape(*leading, *shape)
 
-    def _rows(self, function: Callable[..., Any], x: Array, tokens: Any, what: str) -> Array:
-        points = x if len(self.shape) == 1 else x.reshape(*x.shape[:-1], *self.shape)
-        if self.vectorized:
-            result = np.asarray(function(points) if what == "exact_gradient" else function(points, tokens))
-            self._check(result, points.shape, what)
-        else:
-            flat = points.reshape(-1, *self.shape)
-            if what == "exact_gradient":
-                rows = [np.asarray(function(point)) for point in flat]
-            else:
-                each = [None] * len(flat) if tokens is None else tokens
-                rows = [np.asarray(function(point, token)) for point, token in zip(flat, each, strict=True)]
-            for row in rows:
-                self._check(row, self.shape, what)
-            result = np.stack(rows)
-        return result.reshape(x.shape).astype(self.dtype, copy=False)
-
-    def _check(self, result: Array, shape: tuple[int, ...], what: str) -> None:
+    def _check(self, what: str, result: Array, shape: tuple[int, ...]) -> None:
         if result.shape != shape:
-            hint = " (a vectorized function keeps all leading axes)" if self.vectorized else ""
-            raise ValueError(f"{self.name}.{what} returned shape {result.shape}; expected x's shape {shape}{hint}")
+            hint = " (a vectorized function keeps all axes in front of x's own)" if self.vectorized else ""
+            raise ValueError(f"{self.name}.{what} returned shape {result.shape}; it must be {shape}{hint}")
         if result.dtype.kind not in "fiu":
-            raise TypeError(f"{self.name}.{what} returned dtype {result.dtype}; expected real numbers")
+            raise TypeError(f"{self.name}.{what} returned dtype {result.dtype}; it must be real numbers")
+
+
+def _per_run(tokens: Any, runs: int) -> Iterable[Any]:
+    return repeat(None, runs) if tokens is None else tokens
 
 
 class Stream:
@@ -147,6 +142,8 @@ def generators(seed: SeedSequence, runs: Sequence[int]) -> tuple[list[Generator]
     streams: tuple[list[Generator], list[Generator], list[Generator]] = ([], [], [])
     for run in runs:
         for purpose, stream in enumerate(streams):
-            child = SeedSequence(entropy=seed.entropy, spawn_key=(*seed.spawn_key, run, purpose), pool_size=seed.pool_size)
+            child = SeedSequence(
+                entropy=seed.entropy, spawn_key=(*seed.spawn_key, run, purpose), pool_size=seed.pool_size
+            )
             stream.append(default_rng(child))
     return streams

@@ -13,7 +13,7 @@ A method of your own is a row as well, inside the package or out of it:
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from tiebreak import rules
 from tiebreak.estimators import Estimator, Minibatch, Storm
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
 
-__all__ = ["METHODS", "Method", "dbgd", "get", "pr_sdbpg", "penalty", "sdbgd", "sdbpg", "vr_pr_sdbpg"]
+__all__ = ["METHODS", "Method", "dbgd", "get", "penalty", "pr_sdbpg", "sdbgd", "sdbpg", "vr_pr_sdbpg"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Method:
     name : str
         What tables and legends call it.
     rule : callable
-        ``rule(fg, gg, …)`` ↦ λ. Its further arguments are found by their names: any parameter that the schedule sets, its
-        `others`, the step ``k``, and ``lower_value``, the lower objective at the current point.
+        ``rule(fg, gg, …)`` ↦ λ, on arrays with a value per run. Its further arguments are found by their names: any
+        parameter that the schedule sets, its `others`, the step ``k``, and ``lower_value``, the lower objective at x_k.
     schedule : Schedule
     estimator : Estimator
     """
@@ -43,19 +43,23 @@ class Method:
     name: str
     rule: rules.Rule
     schedule: Schedule
-    estimator: Estimator = Minibatch()
+    estimator: Estimator = field(default_factory=Minibatch)
 
     def __post_init__(self) -> None:
         for name, kind in (("rule", callable(self.rule)), ("schedule", isinstance(self.schedule, Schedule))):
             if not kind:
                 raise TypeError(f"{name}={getattr(self, name)!r} of method {self.name!r} must be a {name}")
         if not (hasattr(self.estimator, "estimate") and hasattr(self.estimator, "evaluations")):
-            raise TypeError(f"estimator={self.estimator!r} of method {self.name!r} must have `estimate` and `evaluations`")
+            raise TypeError(
+                f"estimator={self.estimator!r} of method {self.name!r} must have `estimate` and `evaluations`"
+            )
         given = {"k", "lower_value", *self.schedule.others}
         given |= {name for name in LEGAL if getattr(self.schedule, name) is not None}
         missing = [n for n, p in self._arguments.items() if p.default is p.empty and n not in given]
         if missing:
-            raise ValueError(f"the rule of {self.name!r} needs {missing}, which its schedule does not set; it sets {sorted(given)}")
+            raise ValueError(
+                f"the rule of {self.name!r} needs {missing}, which its schedule does not set; it sets {sorted(given)}"
+            )
 
     @cached_property
     def _arguments(self) -> Mapping[str, inspect.Parameter]:
@@ -72,8 +76,8 @@ class Method:
 
     def arguments(self, parameters: Parameters) -> dict[str, float]:
         """What the rule gets at a step, but for ``lower_value``, which is not the schedule's to know."""
-        named = parameters.named()
-        return {name: named[name] for name in self._arguments if name in named}
+        named = {name: getattr(parameters, name, parameters.others.get(name)) for name in self._arguments}
+        return {name: value for name, value in named.items() if value is not None}
 
     def replace(self, **changes: Any) -> "Method":
         """This method with another rule, schedule, estimator or name."""
@@ -89,7 +93,7 @@ pr_sdbpg = Method("PR-SDBPG", rules.penalized, PAPER["pr_sdbpg"])  # reconstruct
 vr_pr_sdbpg = Method("VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm())  # likewise
 #: Deterministic: meant for exact gradients, hence batches of one.
 dbgd = Method("DBGD", rules.dbgd, Schedule(step_size=Power(0.05, -1 / 4), barrier=Power(0.5, -1 / 4)))
-#: Gradient descent on f + β_k g with a growing weight: the plain baseline, with the batch growth its own theory asks for.
+#: Gradient descent on f + β_k g, the weight growing: the plain baseline, with the batches that its own theory asks for.
 penalty = Method(
     "Penalty",
     rules.constant,

@@ -98,7 +98,7 @@ class Exact:
 class Gaussian(Exact):
     """Additive Gaussian noise: every sample is ∇(x) + N(0, σ² I), so a batch mean is ∇(x) + N(0, σ²/B I).
 
-    The batch mean is drawn from its exact law, in O(d) whatever the batch size, unless `per_sample` asks for every sample.
+    The batch mean is drawn from its exact law, in O(d) whatever the batch size, unless `per_sample` asks for more.
 
     Parameters
     ----------
@@ -277,9 +277,7 @@ class FiniteSum:
         """The mean value of the batch or, without one, of all n terms."""
         return self._mean(_known(self._value), x, *(token or (np.arange(self.n), None)))
 
-    def _mean(
-        self, function: Function, x: Array, indices: NDArray[np.int64], counts: NDArray[np.int64] | None
-    ) -> Any:
+    def _mean(self, function: Function, x: Array, indices: NDArray[np.int64], counts: NDArray[np.int64] | None) -> Any:
         if counts is None:
             return self._sum(function, x, indices) / len(indices)
         order = np.argsort(counts, kind="stable")

@@ -33,7 +33,7 @@ def wanted(record: str | int | None, k: int) -> bool:
     Examples
     --------
     >>> [k for k in range(100) if wanted("log", k)][-5:]
-    [83, 86, 91, 95, 99]
+    [83, 87, 91, 95, 99]
     """
     if record is None:
         return False
@@ -49,7 +49,7 @@ class Measurer:
         self.method, self.upper, self.lower = method, upper, lower
 
     def __call__(self, x: Array, parameters: Sequence[Parameters]) -> Columns:
-        """Measures of iterates (m, runs, dimension); parameters one for each of the m, or one for each run where m = 1."""
+        """Measures of iterates (m, runs, dimension), with parameters for each of the m, or for each run where m = 1."""
         columns: Columns = {}
         axis = (-1, 1) if len(parameters) == len(x) else (1, -1)
         with np.errstate(all="ignore"):
@@ -75,9 +75,9 @@ class Measurer:
 class Record:
     """What a callback receives after a step; read-only.
 
-    `x`, `multiplier` (the λ̂ just used) and the measures have a leading axis for the runs that are still going, `runs`, if
-    runs were asked for. The measures, `direction`, `lower_level`, `stationarity`, `upper_value` and `lower_value`, are those
-    of :class:`tiebreak.result.Point`, evaluated if they are asked for.
+    `x`, `multiplier` (the λ̂ just used) and the measures have a leading axis for the runs that are still going, `runs`,
+    if runs were asked for. The measures are those of :class:`tiebreak.result.Point` (`direction`, `lower_level`,
+    `stationarity`, …), with exact gradients, evaluated only if they are asked for.
     """
 
     step: int

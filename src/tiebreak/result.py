@@ -71,10 +71,10 @@ class Point:
 
 @dataclass(frozen=True)
 class History:
-    """Recorded steps: row i is the iterate x_k with k = ``step[i]``, before step k is made; the last row is the last iterate.
+    """Recorded steps: row i is the iterate x_k, k = ``step[i]``, from which step k was made; the last row the last one.
 
     ``history["lower_level"]`` or ``history.lower_level`` is an array (records, runs), or (records,) for a single run;
-    NaN after a run has ended. `step`, `upper_calls`, `lower_calls` and `calls`, what it cost to reach x_k, are (records,).
+    NaN after a run has ended. `step`, `upper_calls`, `lower_calls` and `calls` (the cost of x_k) are (records,).
     """
 
     step: NDArray[np.int64]
@@ -212,7 +212,9 @@ class Result:
         if len(self._statuses) == 1:
             text = next(iter(counts)).value
         else:
-            text = "; ".join(f"{count} of {len(self._statuses)} runs: {status.value}" for status, count in counts.items())
+            text = "; ".join(
+                f"{count} of {len(self._statuses)} runs: {status.value}" for status, count in counts.items()
+            )
         return "; ".join([text, *self.faults.values()])
 
     @property
@@ -220,17 +222,24 @@ class Result:
         return [self.status] if isinstance(self.status, Status) else self.status
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file, atomically: :func:`tiebreak.load` reads it, ``minimize(…, resume=path)`` goes on."""
+        """Write everything to one file, atomically.
+
+        :func:`tiebreak.load` reads it, and ``minimize(…, resume=path)`` goes on from it.
+        """
         self.state.save(path)
 
     def __str__(self) -> str:
         runs = "" if isinstance(self.status, Status) else f", {len(self.status)} runs"
         lines = [f"{self.method}{runs}: {self.message}"]
-        lines.append(f"  steps {_span(self.steps)}, upper calls {_span(self.upper_calls)}, lower calls {_span(self.lower_calls)}")
+        lines.append(
+            f"  steps {_span(self.steps)}, upper calls {_span(self.upper_calls)}, lower calls {_span(self.lower_calls)}"
+        )
         for name in MEASURES:
             value = getattr(self.last, name)
             if value is not None:
-                lines.append(f"  {name:<16} {np.mean(value):.4g}" + ("" if np.ndim(value) == 0 else " (mean over runs)"))
+                lines.append(
+                    f"  {name:<16} {np.mean(value):.4g}" + ("" if np.ndim(value) == 0 else " (mean over runs)")
+                )
         return "\n".join(lines)
 
 

@@ -166,11 +166,11 @@ def stability(barrier: Scalar, regularizer: Scalar, upper_norm: Scalar) -> Scala
     1.75
     """
     if isinstance(regularizer, (int, float)) and not 0 < regularizer < float("inf"):
-        raise ValueError(f"regularizer={regularizer!r} must be in (0, ∞): without it the direction is not Lipschitz in ∇g")
+        raise ValueError(
+            f"regularizer={regularizer!r} must be in (0, ∞): without it the direction is not Lipschitz in ∇g"
+        )
     return 1.5 * barrier + 2 * upper_norm / regularizer**0.5
 
 
 #: Every rule by name.
-RULES: dict[str, Rule] = {
-    rule.__name__: rule for rule in (dbgd, sdbpg, sdbgd, penalized, by_value, least, constant)
-}
+RULES: dict[str, Rule] = {rule.__name__: rule for rule in (dbgd, sdbpg, sdbgd, penalized, by_value, least, constant)}

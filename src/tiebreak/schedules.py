@@ -7,6 +7,7 @@ A law is any function of k. The theory's laws are powers of t = k + 1 (:class:`P
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -75,8 +76,9 @@ LEGAL: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
 
 
 def _batch(value: float) -> int:
-    """⌊value⌋, at least 1. The tolerance forgives the last bits of a power: 32^2.8 must floor to 2^14, not to 2^14 − 1."""
-    return max(1, math.floor(value * (1 + 1e-14)))
+    """⌊value⌋, at least 1; the tolerance forgives the last bits of a power: 32^2.8 floors to 2^14, not to 2^14 − 1."""
+    nearest = round(value)
+    return max(1, nearest if nearest - value <= 1e-14 * value else math.floor(value))
 
 
 @dataclass(frozen=True)
@@ -138,16 +140,21 @@ class Schedule:
     def at(self, k: int) -> Parameters:
         """The parameters of step k; an illegal value raises and is named."""
         values: dict[str, Any] = {}
-        for name, (legal, holds) in LEGAL.items():
-            law = getattr(self, name)
-            if law is None:
-                continue
+        for name, law in self._set:
             value = float(law(k))
+            legal, holds = LEGAL[name]
             if not holds(value):
                 raise ValueError(f"{name} at step {k} is {value!r}; it must be {legal}")
-            values[name] = _batch(value) if name.endswith("batch") else value
+            values[name] = value
+        for name in ("upper_batch", "lower_batch"):
+            values[name] = _batch(values[name])
         others = {name: float(law(k)) for name, law in self.others.items()}  # type: ignore[operator]  # made laws above
         return Parameters(k, others=others, **values)
+
+    @cached_property
+    def _set(self) -> tuple[tuple[str, Law], ...]:
+        """The laws that are set; kept, because every step asks for them."""
+        return tuple((name, getattr(self, name)) for name in LEGAL if getattr(self, name) is not None)
 
     def replace(self, **changes: Any) -> "Schedule":
         """This schedule with some of its laws changed."""
@@ -239,7 +246,7 @@ def horizon(
     >>> print(horizon(16, 0.25))
     step_size=0.025, upper_batch=16, lower_batch=1024, barrier=0.25, regularizer=0.015625
     """
-    if isinstance(K, bool) or K != int(K) or K < 1:
+    if isinstance(K, bool) or int(K) != K or K < 1:
         raise ValueError(f"K={K!r} must be a whole number ≥ 1")
     constants = (step_size, barrier, regularizer, upper_batch, lower_batch)
     return _corollary(a, lambda c, e: Power(Power(c, e)(int(K) - 1)), constants, L_f, L_g)
@@ -265,7 +272,7 @@ def _corollary(
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r}: a proportionality constant must be a number, finite and > 0")
     exponents = (-a, 3 * a - 1, 2 * a - 2, 2 - 4 * a, max(2 * a, 4 - 6 * a))
-    laws = {n: law(c, e) for n, c, e in zip(names, (step_size, *rest), exponents, strict=True)}
+    laws: dict[str, Any] = {n: law(c, e) for n, c, e in zip(names, (step_size, *rest), exponents, strict=True)}
     if cap is not None:
         largest, top = laws["step_size"](0), laws["barrier"](0)
         if largest > cap:

@@ -55,22 +55,33 @@ def prepare(
     c = state.configuration
     levels = [Level(n, o, c.shape, np.dtype(c.dtype)) for n, o in (("upper", upper), ("lower", lower))]
     if "lower_value" in chosen.needs and not levels[1].has_value:
-        raise ValueError(f"the rule of {chosen.name!r} needs the lower objective's value: give the lower oracle `value=`")
+        raise ValueError(
+            f"the rule of {chosen.name!r} needs the lower objective's value: give the lower oracle `value=`"
+        )
     first = chosen.schedule.at(0)
     cost = chosen.estimator.evaluations * (first.upper_batch + first.lower_batch)
     if c.budget is not None and c.budget < cost:
         raise ValueError(f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}")
-    return Setup(*levels, chosen, c, state)
+    return Setup(levels[0], levels[1], chosen, c, state)
 
 
 def _fresh(
-    x0: Any, method: Method, budget: int | None, steps: int | None, runs: Any, seed: Any, record: Any, keep_iterates: bool
+    x0: Any,
+    method: Method,
+    budget: int | None,
+    steps: int | None,
+    runs: Any,
+    seed: Any,
+    record: Any,
+    keep_iterates: bool,
 ) -> State:
     start = _point(x0)
     single = runs is None
     numbers = _runs(runs)
     sequence = _seed(seed)
-    if not (record is None or record == "log" or (isinstance(record, int) and not isinstance(record, bool) and record >= 1)):
+    if not (
+        record is None or record == "log" or (isinstance(record, int) and not isinstance(record, bool) and record >= 1)
+    ):
         raise ValueError(f"record={record!r} must be 'log', a whole number n ≥ 1 (every n-th step) or None")
     configuration = Configuration(
         method=method.name,
@@ -116,20 +127,24 @@ def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
     if method is None:
         named = [m for m in methods.METHODS.values() if m.name == c.method]
         if not named:
-            raise ValueError(f"method=None: {os.fspath(path)!r} was made with {c.method!r}, a method of your own; give it again")
+            raise ValueError(
+                f"method=None: {os.fspath(path)!r} was made with {c.method!r}, a method of your own; give it again"
+            )
         method = named[0]
-    method = methods.get(method)
-    if method.name != c.method:
-        raise ValueError(f"method={method.name!r} must be {c.method!r}, which {os.fspath(path)!r} was made with")
-    if _fingerprint(method) != c.fingerprint:
-        raise ValueError(f"method={method.name!r} has another rule, estimator or schedule than the one in {os.fspath(path)!r}")
+    chosen = methods.get(method)
+    if chosen.name != c.method:
+        raise ValueError(f"method={chosen.name!r} must be {c.method!r}, which {os.fspath(path)!r} was made with")
+    if _fingerprint(chosen) != c.fingerprint:
+        raise ValueError(
+            f"method={chosen.name!r} has another rule, estimator or schedule than the one in {os.fspath(path)!r}"
+        )
     if x0 is not None and np.shape(x0) != c.shape:
         raise ValueError(f"x0 has shape {np.shape(x0)}; {os.fspath(path)!r} has {c.shape}. Leave it out to resume")
     if runs is not None and _runs(runs) != c.runs:
         raise ValueError(f"runs={runs!r} must be those of {os.fspath(path)!r}, {list(c.runs)}. Leave it out to resume")
     if seed is not None and (_seed(seed).entropy, _seed(seed).spawn_key) != (c.entropy, c.spawn_key):
         raise ValueError(f"seed={seed!r} must be that of {os.fspath(path)!r}, {c.entropy!r}. Leave it out to resume")
-    return method
+    return chosen
 
 
 def _fingerprint(method: Method) -> list[Any]:
@@ -137,7 +152,11 @@ def _fingerprint(method: Method) -> list[Any]:
     rule = getattr(method.rule, "__qualname__", type(method.rule).__qualname__)
     first = method.schedule.at(0).named()
     laws = {name: getattr(method.schedule, name, None) for name in first}
-    return [rule, type(method.estimator).__qualname__, {n: repr(w) if isinstance(w, Power) else first[n] for n, w in laws.items()}]
+    return [
+        rule,
+        type(method.estimator).__qualname__,
+        {n: repr(w) if isinstance(w, Power) else first[n] for n, w in laws.items()},
+    ]
 
 
 def _point(x0: Any) -> Array:
@@ -176,7 +195,9 @@ def _seed(seed: Any) -> SeedSequence:
     try:
         return SeedSequence(seed)
     except (TypeError, ValueError):
-        raise ValueError(f"seed={seed!r} must be a whole number ≥ 0, a sequence of them, a SeedSequence or None") from None
+        raise ValueError(
+            f"seed={seed!r} must be a whole number ≥ 0, a sequence of them, a SeedSequence or None"
+        ) from None
 
 
 def whole(name: str, value: Any) -> int | None:
@@ -185,7 +206,7 @@ def whole(name: str, value: Any) -> int | None:
         return None
     try:
         number = int(value)
-        if isinstance(value, bool) or isinstance(value, str) or number != value or number < 1:
+        if isinstance(value, (bool, str)) or number != value or number < 1:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name}={value!r} must be a whole number ≥ 1") from None

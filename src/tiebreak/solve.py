@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,14 +15,14 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from tiebreak.estimators import Memory
-from tiebreak.levels import Level, Stream, generators
+from tiebreak.levels import Stream, generators
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
 from tiebreak.recording import Measurer, Record, Recorder, wanted
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
-from tiebreak.setup import Setup, prepare
+from tiebreak.setup import Setup, prepare, whole
 from tiebreak.state import State
 from tiebreak.stationarity import dot
 
@@ -70,8 +70,8 @@ def minimize(
     steps : int, optional
         Steps to make. With both limits, the first to be reached ends the run.
     runs : int or sequence of int, optional
-        How many independent runs, or the numbers of those wanted: run 3 is the same run whatever runs beside it. If given,
-        every array of the result has a leading axis for runs.
+        How many independent runs, or the numbers of those wanted: run 3 is the same run whatever runs beside it. If
+        given, every array of the result has a leading axis for runs; if not, there is one run and no such axis.
     seed : int, sequence of int or SeedSequence, optional
         Each run has streams of its own for upper samples, lower samples and selection. Without a seed, a fresh one is
         taken and kept in the result.
@@ -109,9 +109,12 @@ def minimize(
     array([2., 2.])
     """
     setup = prepare(upper, lower, x0, method, budget, steps, runs, seed, record, keep_iterates, resume)
-    if checkpoint is not None and (isinstance(checkpoint_every, bool) or int(checkpoint_every) != checkpoint_every or checkpoint_every < 1):
-        raise ValueError(f"checkpoint_every={checkpoint_every!r} must be a whole number of steps ≥ 1")
-    solver = _Solver(setup, callback, _progress(progress), checkpoint, int(checkpoint_every))
+    if not (callback is None or callable(callback)):
+        raise TypeError(f"callback={callback!r} must be a function of a record, or None")
+    if not (isinstance(progress, bool) or callable(progress)):
+        raise TypeError(f"progress={progress!r} must be True, False or a function")
+    every = whole("checkpoint_every", checkpoint_every) or 1000
+    solver = _Solver(setup, callback, _progress(progress), checkpoint, every)
     try:
         return solver.run().result()
     finally:
@@ -242,8 +245,9 @@ class _Solver:
             self.stopped = Status.INTERRUPTED
         except BaseException:
             if self.checkpoint is not None:
-                self.close_block(self.now.k - first, weights)
-                self.save_checkpoint()
+                with suppress(Exception):  # measuring may fail as the step did
+                    self.close_block(self.now.k - first, weights)
+                self.save_checkpoint(measured=False)
             raise
         self.close_block(self.now.k - first, weights)
         if losses:
@@ -251,7 +255,9 @@ class _Solver:
             if self.callback is not None and self.state.alive:
                 self.call_back()
 
-    def step(self, parameters: Parameters, upper_tokens: Any, lower_tokens: Any, replaced: NDArray[np.bool_]) -> dict[int, str]:
+    def step(
+        self, parameters: Parameters, upper_tokens: Any, lower_tokens: Any, replaced: NDArray[np.bool_]
+    ) -> dict[int, str]:
         """One step of every living run. Returns the rows that cannot go on, and why; they keep their iterate."""
         now, x, method = self.now, self.now.x, self.method
         estimate = method.estimator.estimate
@@ -265,13 +271,14 @@ class _Solver:
         moved += a
         moved *= -parameters.step_size
         moved += x
+        moved.flags.writeable = False  # an oracle that works in place must fail loudly, not corrupt the run
         if wanted(self.configuration.record, parameters.k):
             self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier)
         losses: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
-        finite = np.isfinite(moved)
+        finite: NDArray[np.bool_] = np.isfinite(moved)
         if not finite.all():
-            fine = finite.all(axis=1)
+            fine = np.asarray(finite.all(axis=1))
             losses = {int(row): _fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
             moved = np.where(fine[:, None], moved, x)
             replaced = replaced & fine
@@ -293,19 +300,22 @@ class _Solver:
         )
         return losses
 
-    def apply_rule(self, fg: NDArray[np.float64], gg: NDArray[np.float64], arguments: dict[str, Any]) -> NDArray[np.float64]:
+    def apply_rule(
+        self, fg: NDArray[np.float64], gg: NDArray[np.float64], arguments: dict[str, Any]
+    ) -> NDArray[np.float64]:
         try:
             multiplier = np.asarray(self.method.rule(fg, gg, **arguments), dtype=np.float64)
-            return np.broadcast_to(multiplier, fg.shape)
+            return multiplier if multiplier.shape == fg.shape else np.broadcast_to(multiplier, fg.shape)
         except Exception as error:
             error.add_note(
-                f"in the rule of method {self.method.name!r}. A rule sees arrays, a value for each of the {len(fg)} runs, "
-                "and returns as many: np.maximum and np.where instead of max and if."
+                f"in the rule of method {self.method.name!r}. A rule sees arrays, a value for each of the {len(fg)} "
+                "runs, and returns as many: np.maximum and np.where instead of max and if."
             )
             raise
 
     def call_back(self) -> None:
-        assert self.callback is not None and self.parameters is not None
+        assert self.callback is not None
+        assert self.parameters is not None
         now, c = self.now, self.configuration
         points = now.x.reshape(len(now.x), *c.shape)
         shown = [(a[0] if c.single else a).view() for a in (points, now.multiplier.reshape(-1, 1))]
@@ -334,7 +344,9 @@ class _Solver:
         for row, reason in losses.items():
             run = state.alive[row]
             self.store(run, row, now.k - 1, Status.NON_FINITE)
-            state.faults[run] = f"run {self.configuration.runs[run]} at step {parameters.k}: {reason}; its last finite iterate is kept"
+            state.faults[run] = (
+                f"run {self.configuration.runs[run]} at step {parameters.k}: {reason}; its last finite iterate is kept"
+            )
         rows = [row for row in range(len(state.alive)) if row not in losses]
         state.alive = [state.alive[row] for row in rows]
         for stream in self.streams.values():
@@ -355,12 +367,16 @@ class _Solver:
     def store(self, run: int, row: int, steps: int, status: Status) -> None:
         """Write a row of the working arrays to the state of its run."""
         state, now = self.state, self.now
-        state.x[run], state.selected[run], state.selected_step[run] = now.x[row], now.selected[row], now.selected_step[row]
+        state.x[run], state.selected[run], state.selected_step[run] = (
+            now.x[row],
+            now.selected[row],
+            now.selected_step[row],
+        )
         state.upper_calls[run], state.lower_calls[run] = now.upper_calls, now.lower_calls
         state.steps[run], state.status[run] = steps, status.name
 
-    def snapshot(self, status: Status) -> State:
-        """The state as of now, whole and measured."""
+    def snapshot(self, status: Status, measured: bool = True) -> State:
+        """The state as of now, whole and, but for emergencies, measured."""
         state, now = self.state, self.now
         for row, run in enumerate(state.alive):
             self.store(run, row, now.k, status)
@@ -372,20 +388,23 @@ class _Solver:
         # those in force: a schedule need not be defined beyond the last step.
         at = self.method.schedule.at
         each = [at(max(0, int(made) - 1)) for made in state.steps]
-        state.last_measures = self.measure(state.x, each)
-        state.selected_measures = self.measure(state.selected, [at(int(k)) for k in state.selected_step])
+        chosen = [at(int(k)) for k in state.selected_step]
+        state.last_measures = self.measure(state.x, each) if measured else {}
+        state.selected_measures = self.measure(state.selected, chosen) if measured else {}
         state.elapsed = time.perf_counter() - self.started
         return state
 
     def measure(self, x: Array, parameters: Sequence[Parameters]) -> dict[str, NDArray[Any]]:
         return {name: column[0] for name, column in self.measurer(x[None], parameters).items()}
 
-    def save_checkpoint(self) -> None:
+    def save_checkpoint(self, measured: bool = True) -> None:
         assert self.checkpoint is not None
         try:
-            self.snapshot(Status.RUNNING).save(self.checkpoint)
+            self.snapshot(Status.RUNNING, measured).save(self.checkpoint)
         except OSError as error:  # a full disk must not end a long run; what was saved before is still there
-            warnings.warn(f"checkpoint not written at step {self.now.k}: {error}; the run goes on", RuntimeWarning, stacklevel=4)
+            warnings.warn(
+                f"checkpoint not written at step {self.now.k}: {error}; the run goes on", RuntimeWarning, stacklevel=4
+            )
 
     def report(self) -> Progress:
         now, c = self.now, self.configuration
@@ -417,7 +436,10 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
         asked = True
 
     # Only the main thread may, and only the default handler is ours to replace.
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
     if ours:
         signal.signal(signal.SIGINT, note)
     try:
@@ -436,6 +458,8 @@ def _progress(progress: bool | Callable[[Progress], Any]) -> Callable[[Progress]
         nonlocal last
         if time.monotonic() - last > 0.1 or now.fraction >= 1:
             last = time.monotonic()
-            print(f"\r{now.fraction:7.1%}  step {now.steps:,}  {now.calls:,} calls", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{now.fraction:7.1%}  step {now.steps:,}  {now.calls:,} calls", end="", file=sys.stderr, flush=True
+            )
 
     return show

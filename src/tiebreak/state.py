@@ -39,7 +39,7 @@ class Configuration:
 
 @dataclass
 class State:
-    """Everything after k steps. `x`, `selected` and the per-run counts cover all runs; `memory` and `streams` the living."""
+    """Everything after k steps: `memory` and `streams` of the runs that go on, all else of every run."""
 
     configuration: Configuration
     k: int
@@ -80,11 +80,15 @@ class State:
     def result(self) -> Result:
         """What a user sees of it."""
         c = self.configuration
-        take = (lambda a: a[0]) if c.single else (lambda a: a)
+
+        def take(values: Any) -> Any:
+            first = values[0] if c.single else values
+            return first.item() if isinstance(first, np.generic) else first
 
         def point(x: Array, step: NDArray[np.int64], measures: dict[str, NDArray[Any]]) -> Point:
             known = {name: take(measures[name]) for name in MEASURES if name in measures}
-            return Point(take(x.reshape(len(c.runs), *c.shape)), take(step), **known)
+            points = x.reshape(len(c.runs), *c.shape)
+            return Point(points[0, ...] if c.single else points, take(step), **known)
 
         status = [Status[name] for name in self.status]
         seed = c.entropy if not c.spawn_key else {"entropy": c.entropy, "spawn_key": c.spawn_key}
@@ -114,8 +118,11 @@ class State:
             last |= {name: np.where(alive, column, np.nan) for name, column in self.last_measures.items()}
             if c.keep_iterates:
                 last["x"] = np.where(alive[:, None], self.x, np.nan)
-            if self.alive or not rows:
-                rows = {n: np.concatenate([rows[n], [v]]) if n in rows else np.array([v]) for n, v in last.items()}
+            unknown = np.full(len(c.runs), np.nan)
+            if not rows:
+                rows = {name: np.array([value]) for name, value in last.items()}
+            elif self.alive:
+                rows = {name: np.concatenate([rows[name], [last.get(name, unknown)]]) for name in rows}
         shared = [rows.pop(n, np.zeros(0, dtype=np.int64)) for n in ("step", "upper_calls", "lower_calls")]
         x = rows.pop("x", None)
         if x is not None:
@@ -123,7 +130,7 @@ class State:
             x = x[:, 0] if c.single else x
         order = ("multiplier", *MEASURES)
         columns = {name: rows[name] for name in order if name in rows}
-        return History(*shared, columns, c.runs, self.steps, x, c.single)
+        return History(shared[0], shared[1], shared[2], columns, c.runs, self.steps, x, c.single)
 
 
 def load(path: str | os.PathLike[str]) -> Result:
@@ -134,7 +141,7 @@ def load(path: str | os.PathLike[str]) -> Result:
 def load_state(path: str | os.PathLike[str]) -> State:
     """Read what :meth:`State.save` wrote."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             meta = json.loads(str(file["meta"]))
             arrays = {name: file[name] for name in file.files if name != "meta"}
     except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
@@ -143,7 +150,7 @@ def load_state(path: str | os.PathLike[str]) -> State:
         raise ValueError(f"{os.fspath(path)!r} has format {meta.get('format')!r}; this version reads format {_FORMAT}")
     c = meta["configuration"]
     c |= {name: tuple(c[name]) for name in ("shape", "spawn_key", "runs")}
-    tables = {
+    tables: dict[str, Any] = {
         table: {n.removeprefix(f"{table}."): a for n, a in arrays.items() if n.startswith(f"{table}.")}
         for table in State._TABLES
     }

@@ -1,7 +1,7 @@
 """The paper's example: f = √(1+‖x−c‖²), g = 2 − cos x₁ − exp(−x₂²/2), c = (7.1, 1), with additive Gaussian noise.
 
-argmin g = {(2πm, 0)}, so the solution is (2π, 0). From the paper's start all methods head for (0, 0) instead, a minimiser
-of g as well: stationarity is what they promise, not the solution.
+argmin g = {(2πm, 0)}, so the solution is (2π, 0). From the paper's start all methods head for (0, 0) instead, which
+minimises g as well: stationarity is what they promise, not the solution.
 """
 
 import math
@@ -24,7 +24,7 @@ def upper_value(x: Array) -> Any:
 def upper_gradient(x: Array) -> Array:
     offset = x - np.asarray(CENTER, dtype=x.dtype)
     first, second = offset[..., 0], offset[..., 1]
-    return offset / np.sqrt(1 + (first * first + second * second))[..., None]  # type: ignore[no-any-return]
+    return offset / np.sqrt(1 + (first * first + second * second))[..., None]
 
 
 def lower_value(x: Array) -> Any:
@@ -63,11 +63,10 @@ def paper(sigma: float = 0.5, *, x0: tuple[float, float] = (1.5, 1.5), per_sampl
     >>> problem.solution
     array([6.28318531, 0.        ])
     """
-    levels = [
-        Gaussian(gradient, sigma, value, shape=(2,), vectorized=True, per_sample=per_sample)
-        for gradient, value in ((upper_gradient, upper_value), (lower_gradient, lower_value))
-    ]
+    options: dict[str, Any] = {"shape": (2,), "vectorized": True, "per_sample": per_sample}
+    upper = Gaussian(upper_gradient, sigma, upper_value, **options)
+    lower = Gaussian(lower_gradient, sigma, lower_value, **options)
     start = np.array(x0, dtype=float)
     if start.shape != (2,):
         raise ValueError(f"x0={x0!r} must be two numbers")
-    return Problem("paper", *levels, x0=start, solution=np.array([2 * math.pi, 0.0]))
+    return Problem("paper", upper, lower, x0=start, solution=np.array([2 * math.pi, 0.0]))

@@ -1,0 +1,56 @@
+# Two commands do everything on a fresh machine: `make reproduce` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help reproduce test lint check docs bench format clean
+
+help:
+	@echo "make reproduce   the paper's experiment: figures, table and data in results/"
+	@echo "make test        lint, types, import contracts, all tests, docs"
+	@echo "make check       the tests alone"
+	@echo "make bench       the benchmarks, as ratios"
+	@echo "make docs        the documentation in docs/_build/html"
+	@echo "make format      format the code"
+
+reproduce: $(VENV)/.cli
+	$(BIN)/tiebreak reproduce
+
+test: lint check docs
+
+check: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+bench: $(VENV)/.cli
+	$(BIN)/python -m benchmarks
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) results build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.python:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.cli: $(VENV)/.python pyproject.toml
+	$(PIP) -e ".[cli]"
+	touch $@
+
+# torch first and pinned: whatever depends on it then takes it as it is.
+$(VENV)/.dev: $(VENV)/.python pyproject.toml
+	$(PIP) torch==2.13.0
+	$(PIP) -e ".[dev,jax]"
+	touch $@ $(VENV)/.cli

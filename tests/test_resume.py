@@ -1,0 +1,221 @@
+"""A run stopped and resumed equals the run never stopped, bit for bit, however it was stopped."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+import tiebreak
+from tiebreak import Average, FiniteSum, Gaussian, Status, methods, minimize
+
+PAPER = tiebreak.problems.paper()
+DATA = np.random.default_rng(5).standard_normal((30, 3))
+
+
+def paper_levels():
+    return PAPER.upper, PAPER.lower, PAPER.x0
+
+
+def per_sample_levels():
+    problem = tiebreak.problems.paper(per_sample=True)
+    return problem.upper, problem.lower, problem.x0
+
+
+def finite_sum_levels():
+    upper = FiniteSum(lambda x, i: x - DATA[i].mean(axis=0), n=30)
+    lower = FiniteSum(lambda x, i: DATA[i] * (DATA[i] @ x - 1), n=30, per_example=True)
+    return upper, lower, np.zeros(3)
+
+
+LEVELS = {"paper": paper_levels, "per sample": per_sample_levels, "finite sum": finite_sum_levels}
+METHODS = [*methods.METHODS.values(), methods.sdbgd.replace(name="averaged", estimator=Average(0.1))]
+
+
+def assert_equal(a, b):
+    for point in ("last", "selected"):
+        for name in ("x", "step", "direction", "lower_level", "stationarity"):
+            first, second = getattr(getattr(a, point), name), getattr(getattr(b, point), name)
+            np.testing.assert_array_equal(first, second, err_msg=f"{point}.{name}")
+    assert np.array_equal(a.history.step, b.history.step)
+    for name in a.history.columns:
+        np.testing.assert_array_equal(a.history[name], b.history[name], err_msg=name)
+    assert np.array_equal(a.calls, b.calls)
+    assert a.status == b.status
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("runs", [None, 3])
+def test_resumed_equals_uninterrupted(levels, method, runs, tmp_path):
+    upper, lower, x0 = LEVELS[levels]()
+    options = {"method": method, "runs": runs, "seed": 7, "keep_iterates": True}
+    whole = minimize(upper, lower, x0, steps=35, **options)
+    part = minimize(upper, lower, x0, steps=13, **options)
+    for steps in (20, 35):
+        part.save(tmp_path / "part.npz")
+        part = minimize(upper, lower, method=method, steps=steps, resume=tmp_path / "part.npz")
+    assert_equal(part, whole)
+
+
+def test_stopped_in_the_middle_of_a_block(tmp_path):
+    """Tokens are drawn 256 steps ahead; a callback stops at 100 and the generators must stand there."""
+    options = {"method": "vr_pr_sdbpg", "runs": 4, "seed": 0, "record": 3}
+    whole = minimize(*paper_levels(), steps=700, **options)
+    part = minimize(*paper_levels(), steps=700, callback=lambda r: r.step in (100, 400), **options)
+    assert part.steps.tolist() == [100] * 4
+    part.save(tmp_path / "a")
+    part = minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "a", callback=lambda r: r.step in (100, 400))
+    assert part.steps.tolist() == [400] * 4
+    part.save(tmp_path / "a")
+    assert_equal(minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "a"), whole)
+
+
+def test_load_gives_the_result_back(tmp_path):
+    result = minimize(*paper_levels(), steps=20, runs=2, seed=3, keep_iterates=True)
+    result.save(tmp_path / "deep" / "r.npz")
+    loaded = tiebreak.load(tmp_path / "deep" / "r.npz")
+    assert_equal(result, loaded)
+    assert np.array_equal(result.history.x, loaded.history.x)
+    assert loaded.message == result.message
+    assert loaded.seed == 3
+
+
+def test_a_dead_run_stays_dead_and_the_others_go_on(tmp_path):
+    class Trap(Gaussian):
+        def gradient(self, x, token):
+            return np.where(x[:, :1] > 4, np.nan, super().gradient(x, token))
+
+    upper, lower = Trap(lambda x: x - 9, 8.0, vectorized=True), Gaussian(lambda x: 0 * x, 0.0, vectorized=True)
+    options = {"method": "vr_pr_sdbpg", "runs": 12, "seed": 1}
+    whole = minimize(upper, lower, [0.0, 0.0], steps=60, **options)
+    assert 0 < sum(s is Status.NON_FINITE for s in whole.status) < 12
+    part = minimize(upper, lower, [0.0, 0.0], steps=30, **options)
+    part.save(tmp_path / "r")
+    resumed = minimize(upper, lower, resume=tmp_path / "r", steps=60)
+    assert_equal(resumed, whole)
+    assert resumed.faults == whole.faults
+
+
+def test_budget_can_be_raised(tmp_path):
+    whole = minimize(*paper_levels(), budget=10**6, seed=0)
+    part = minimize(*paper_levels(), budget=10**4, seed=0)
+    part.save(tmp_path / "r")
+    assert_equal(minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r", budget=10**6), whole)
+    again = minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r")  # the old limit: nothing left to do
+    assert again.steps == part.steps
+    assert again.status is Status.BUDGET
+
+
+CHILD = """
+import sys, time, tiebreak
+problem = tiebreak.problems.paper()
+def slow(record):
+    time.sleep(0.0005)
+fresh = dict(x0=problem.x0, method="vr_pr_sdbpg", runs=2, seed=9, steps=3000)
+options = dict(resume=sys.argv[1]) if len(sys.argv) > 2 else fresh
+print("started", flush=True)
+tiebreak.minimize(problem.upper, problem.lower, checkpoint=sys.argv[1], checkpoint_every=50, callback=slow, **options)
+"""
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path):
+    """kill −9 at arbitrary moments, three times; the checkpoint is always whole."""
+    path = tmp_path / "run.npz"
+    script = tmp_path / "child.py"
+    script.write_text(textwrap.dedent(CHILD))
+    for attempt in range(3):
+        arguments = [sys.executable, str(script), str(path)] + (["resume"] if attempt else [])
+        before = tiebreak.load(path).steps.max() if attempt else 0
+        child = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+        assert child.stdout.readline() == b"started\n"
+        deadline = time.monotonic() + 60
+        while (not path.exists() or tiebreak.load(path).steps.max() <= before) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.013 * attempt)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        saved = tiebreak.load(path)
+        assert saved.steps.max() > before
+        assert saved.steps.max() % 50 == 0
+        assert saved.status[0] is Status.RUNNING
+    resumed = minimize(PAPER.upper, PAPER.lower, resume=path)
+    assert_equal(resumed, minimize(*paper_levels(), method="vr_pr_sdbpg", runs=2, seed=9, steps=3000))
+
+
+def test_a_full_disk_ends_neither_the_run_nor_the_old_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    minimize(*paper_levels(), steps=20, seed=0, checkpoint=path, checkpoint_every=20)
+    saved = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(RuntimeWarning, match="checkpoint not written at step 20: .*No space left.*; the run goes on"):
+        result = minimize(*paper_levels(), steps=21, seed=1, checkpoint=path, checkpoint_every=20)
+    assert result.steps == 21
+    assert path.read_bytes() == saved
+    assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
+    with pytest.raises(OSError, match="No space left"):
+        result.save(path)
+
+
+def test_an_error_in_an_oracle_loses_nothing(tmp_path):
+    def broken(x):
+        if broken.calls == 30:
+            raise RuntimeError("the data loader died")
+        broken.calls += 1
+        return x
+
+    broken.calls = 0
+    with pytest.raises(RuntimeError, match="data loader"):
+        minimize(broken, PAPER.lower, [1.0, 1.0], steps=90, seed=0, checkpoint=tmp_path / "c", record=None)
+    saved = tiebreak.load(tmp_path / "c")
+    assert saved.steps > 0
+    resumed = minimize(lambda x: x, PAPER.lower, resume=tmp_path / "c")
+    assert np.array_equal(resumed.x, minimize(lambda x: x, PAPER.lower, [1.0, 1.0], steps=90, seed=0, record=None).x)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "sdbpg"}, "method='SDBPG' must be 'SDBGD'"),
+        (
+            {"method": methods.sdbgd.replace(schedule=methods.sdbgd.schedule.replace(barrier=0.1))},
+            "has another rule, estimator or schedule",
+        ),
+        ({"x0": [1.0, 2.0, 3.0]}, r"x0 has shape \(3,\)"),
+        ({"seed": 5}, "seed=5 must be that of"),
+        ({"runs": 3}, "runs=3 must be those of"),
+        ({"budget": 0}, "budget=0 must be a whole number ≥ 1"),
+    ],
+)
+def test_resuming_something_else_is_refused(change, message, tmp_path):
+    minimize(*paper_levels(), steps=5, seed=0, runs=2).save(tmp_path / "r")
+    with pytest.raises(ValueError, match=message):
+        minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r", **change)
+
+
+def test_a_method_of_your_own_must_be_given_again(tmp_path):
+    mine = methods.sdbgd.replace(name="mine")
+    minimize(*paper_levels(), method=mine, steps=5, seed=0).save(tmp_path / "r")
+    with pytest.raises(ValueError, match="a method of your own; give it again"):
+        minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r", steps=9)
+    assert minimize(PAPER.upper, PAPER.lower, method=mine, resume=tmp_path / "r", steps=9).steps == 9
+
+
+@pytest.mark.parametrize("content", [b"", b"not a result", b"PK\x03\x04 half a file"])
+def test_a_file_that_is_no_result_is_named(content, tmp_path):
+    path = tmp_path / "bad.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"bad\.npz' is not a result saved by tiebreak"):
+        tiebreak.load(path)
+    with pytest.raises(FileNotFoundError):
+        minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "missing.npz")
