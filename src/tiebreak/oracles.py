@@ -22,7 +22,9 @@ two methods is an oracle. What else the solver uses, where it is there:
 
 import copy
 import math
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -169,9 +171,8 @@ class Gaussian(Exact):
         dimension = math.prod(self.shape)
         noise = np.empty((len(sizes), len(rngs), dimension))
         if self.per_sample:
-            for r, rng in enumerate(rngs):
-                for i, size in enumerate(sizes):
-                    noise[i, r] = _mean_of_normals(rng, size, dimension)
+            for i, size in enumerate(sizes):
+                noise[i] = _means_of_normals(rngs, size, dimension)
         else:
             for r, rng in enumerate(rngs):
                 noise[:, r] = rng.standard_normal((len(sizes), dimension))
@@ -186,18 +187,26 @@ class Gaussian(Exact):
 
 
 _CHUNK = 2**14  # normals drawn at a time: 128 KiB stay in the cache between being drawn and being added
+_WORTH_A_THREAD = 2**20  # normals per call, some 10 ms of drawing
+
+
+def _means_of_normals(rngs: Sequence[Generator], size: int, dimension: int) -> list[Array]:
+    """For each generator the mean of `size` standard normal vectors, every one drawn, in O(chunk) memory."""
+    if len(rngs) == 1 or len(rngs) * size * dimension < _WORTH_A_THREAD:
+        return [_mean_of_normals(rng, size, dimension) for rng in rngs]
+    # NumPy lets go of the interpreter while it draws, and every run has a generator of its own.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda rng: _mean_of_normals(rng, size, dimension), rngs))
 
 
 def _mean_of_normals(rng: Generator, size: int, dimension: int) -> Array:
-    """Mean of `size` standard normal vectors, every one drawn, in O(chunk) memory."""
-    total = np.zeros(dimension)
     step = max(1, _CHUNK // dimension)
+    total = np.zeros(dimension)
     # Coordinates first, so that the sum runs along memory: summing columns of (size, 2) costs as much as drawing them.
     chunk = np.empty((dimension, min(step, size)))
     for start in range(0, size, step):
-        count = min(step, size - start)
-        if count != chunk.shape[1]:
-            chunk = np.empty((dimension, count))
+        if size - start < chunk.shape[1]:
+            chunk = np.empty((dimension, size - start))
         rng.standard_normal(out=chunk)
         total += np.add.reduce(chunk, axis=1)
     return total / size

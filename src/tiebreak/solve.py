@@ -1,19 +1,17 @@
 """The only loop: sample → estimate → inner products → rule → step → record."""
 
 import os
-import signal
-import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from tiebreak.console import Progress, interrupts, progress_line
 from tiebreak.estimators import Memory
 from tiebreak.levels import Stream, generators
 from tiebreak.methods import Method
@@ -26,15 +24,7 @@ from tiebreak.setup import Setup, prepare, whole
 from tiebreak.state import State
 from tiebreak.stationarity import dot
 
-__all__ = ["Progress", "minimize"]
-
-
-class Progress(NamedTuple):
-    """What a progress function is told, between blocks of steps."""
-
-    steps: int
-    calls: int
-    fraction: float
+__all__ = ["minimize"]
 
 
 def minimize(
@@ -114,12 +104,8 @@ def minimize(
     if not (isinstance(progress, bool) or callable(progress)):
         raise TypeError(f"progress={progress!r} must be True, False or a function")
     every = whole("checkpoint_every", checkpoint_every) or 1000
-    solver = _Solver(setup, callback, _progress(progress), checkpoint, every)
-    try:
-        return solver.run().result()
-    finally:
-        if progress is True:
-            print(file=sys.stderr)
+    with progress_line() if progress is True else nullcontext(progress or None) as tell:
+        return _Solver(setup, callback, tell, checkpoint, every).run().result()
 
 
 class _Now(NamedTuple):
@@ -185,7 +171,7 @@ class _Solver:
 
     def run(self) -> State:
         """Make steps until something says to stop."""
-        with _interrupts() as interrupted:
+        with interrupts() as interrupted:
             while self.state.alive and self.stopped is None:
                 steps, limit = self.plan()
                 if not steps:
@@ -422,44 +408,3 @@ def _fault(a: Array, b: Array, multiplier: np.float64) -> str:
     if not np.isfinite(multiplier):
         return f"the multiplier is {multiplier}"
     return "the step overflows"
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a question that the loop asks after each step; the second interrupts at once."""
-    asked = False
-
-    def note(*_: Any) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-
-    # Only the main thread may, and only the default handler is ours to replace.
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if ours:
-        signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: asked
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _progress(progress: bool | Callable[[Progress], Any]) -> Callable[[Progress], Any] | None:
-    if progress is not True:
-        return progress or None
-    last = 0.0
-
-    def show(now: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.1 or now.fraction >= 1:
-            last = time.monotonic()
-            print(
-                f"\r{now.fraction:7.1%}  step {now.steps:,}  {now.calls:,} calls", end="", file=sys.stderr, flush=True
-            )
-
-    return show
