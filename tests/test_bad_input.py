@@ -92,11 +92,6 @@ TABLE = {
         ValueError,
         "the rule of 'v' needs the lower objective's value: give the lower oracle `value=`",
     ),
-    "storm without momentum": (
-        {"method": methods.sdbgd.replace(estimator=Storm())},
-        ValueError,
-        r"Storm needs a momentum in \[0, 1\]: give Storm\(momentum=…\) or set it in the schedule",
-    ),
     "storm momentum": (
         {"method": methods.sdbgd.replace(estimator=Storm(momentum=1.5))},
         ValueError,
@@ -144,10 +139,15 @@ CONSTRUCTIONS = {
         ValueError,
         r"the rule of 'm' needs \['regularizer'\], which its schedule does not set; it sets \['barrier'",
     ),
+    "storm without momentum": (
+        lambda: methods.sdbgd.replace(estimator=Storm()),
+        ValueError,
+        r"Storm needs \['momentum'\]: give Storm\(momentum=…\), or set it in the schedule",
+    ),
     "parts": (
         lambda: methods.sdbgd.replace(step=3),
         TypeError,
-        r"unknown parts \['step'\]; a method has \['name', 'rule'",
+        r"unknown \['step'\]; a method has \['estimator', 'name', 'rule'",
     ),
     "start": (lambda: tiebreak.problems.paper(x0=(1.0,)), ValueError, r"x0=\(1.0,\) must be two numbers"),
 }

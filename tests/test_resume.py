@@ -158,13 +158,22 @@ def test_a_full_disk_ends_neither_the_run_nor_the_old_checkpoint(tmp_path, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.warns(RuntimeWarning, match="checkpoint not written at step 20: .*No space left.*; the run goes on"):
+    with pytest.warns(RuntimeWarning, match="No space left.*; the run goes on") as caught:
         result = minimize(*paper_levels(), steps=21, seed=1, checkpoint=path, checkpoint_every=20)
+    assert [str(w.message)[:34] for w in caught] == [f"checkpoint not written at step {k}:" for k in (20, 21)]
     assert result.steps == 21
     assert path.read_bytes() == saved
     assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
     with pytest.raises(OSError, match="No space left"):
         result.save(path)
+
+
+def test_the_checkpoint_is_current_at_the_end_however_it_comes(tmp_path):
+    path = tmp_path / "c"
+    ended = minimize(*paper_levels(), steps=45, seed=0, checkpoint=path, checkpoint_every=20)
+    assert_equal(tiebreak.load(path), ended)
+    stopped = minimize(*paper_levels(), steps=45, seed=1, checkpoint=path, callback=lambda record: record.step == 7)
+    assert_equal(tiebreak.load(path), stopped)
 
 
 def test_an_error_in_an_oracle_loses_nothing(tmp_path):

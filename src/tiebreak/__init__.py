@@ -1,6 +1,7 @@
 """Minimise one objective among the minimisers of another, min f(x) s.t. x ∈ argmin g, from stochastic gradients."""
 
-from tiebreak import methods, problems, rules, schedules, stationarity
+from tiebreak import methods, problems, rules, schedules, stationarity, theory
+from tiebreak.certificates import Certificate, certify
 from tiebreak.console import Progress
 from tiebreak.estimators import Average, Minibatch, Storm
 from tiebreak.methods import Method
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Average",
+    "Certificate",
     "Exact",
     "FiniteSum",
     "Gaussian",
@@ -31,6 +33,7 @@ __all__ = [
     "Status",
     "Storm",
     "anytime",
+    "certify",
     "horizon",
     "load",
     "methods",
@@ -39,4 +42,5 @@ __all__ = [
     "rules",
     "schedules",
     "stationarity",
+    "theory",
 ]

@@ -6,7 +6,8 @@ An estimator is any object with ``evaluations``, the points at which every sampl
     estimate(level, gradient, x, memory, parameters) -> (estimate, memory)
 
 `level` is "upper" or "lower", `gradient` evaluates this step's mini-batch at any x, and `memory` is what the level's
-previous step returned: None at first, then a tuple of arrays with the runs along the first axis.
+previous step returned: None at first, then a tuple of arrays with the runs along the first axis. ``needs``, if there,
+names the parameters that the schedule has to set.
 """
 
 from collections.abc import Callable
@@ -62,6 +63,11 @@ class Storm:
     momentum: Law | float | None = None
     evaluations = 2
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the schedule has to set."""
+        return ("momentum",) if self.momentum is None else ()
+
     def estimate(
         self, level: str, gradient: Gradient, x: Array, memory: Memory, parameters: Parameters
     ) -> tuple[Array, Memory]:
@@ -78,7 +84,7 @@ class Average:
     """An exponential average of the lower gradient, for batches that cannot grow; the upper one stays a mini-batch.
 
     m_k = (1 − α_k) m_{k−1} + α_k G_k(x_k), started so that early averages are unbiased: the weights always add up to 1.
-    With small batches ‖G‖² is mostly noise and the multiplier degenerates to a fixed weight β; averaging brings the
+    With small batches ‖G‖² is mostly noise, and the multiplier falls towards a fixed weight β; averaging brings the
     signal back, at the price of a lag of about 1/α steps.
 
     Parameters
@@ -89,6 +95,11 @@ class Average:
 
     momentum: Law | float | None = None
     evaluations = 1
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the schedule has to set."""
+        return ("momentum",) if self.momentum is None else ()
 
     def estimate(
         self, level: str, gradient: Gradient, x: Array, memory: Memory, parameters: Parameters
@@ -108,8 +119,6 @@ def _momentum(estimator: Any, parameters: Parameters) -> float:
     law = estimator.momentum
     name = type(estimator).__name__
     value = parameters.momentum if law is None else float(law(parameters.k) if callable(law) else law)
-    if value is None:
-        raise ValueError(f"{name} needs a momentum in [0, 1]: give {name}(momentum=…) or set it in the schedule")
-    if not 0 <= value <= 1:
+    if value is None or not 0 <= value <= 1:
         raise ValueError(f"momentum of {name} at step {parameters.k} is {value!r}; it must be in [0, 1]")
     return value

@@ -54,7 +54,13 @@ class Level:
         if self._draws_blocks:
             return self.oracle.sample_block(rngs, sizes)  # type: ignore[no-any-return]  # checked where it is used
         tokens = [[self.oracle.sample(rng, size) for rng in rngs] for size in sizes]
-        return [np.stack(step) for step in tokens] if self.vectorized else tokens
+        if not self.vectorized:
+            return tokens
+        if any(not isinstance(token, np.ndarray) or token.shape != step[0].shape for step in tokens for token in step):
+            raise TypeError(
+                f"{self.name}.sample must return arrays of one shape: a vectorized oracle's tokens are stacked"
+            )
+        return [np.stack(step) for step in tokens]
 
     def gradient(self, x: Array, tokens: Any) -> Array:
         """Mini-batch gradients at the rows of x, one for each run."""

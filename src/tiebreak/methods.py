@@ -18,6 +18,9 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tiebreak import rules
 from tiebreak.estimators import Estimator, Minibatch, Storm
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
@@ -25,7 +28,7 @@ from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
 __all__ = ["METHODS", "Method", "dbgd", "get", "penalty", "pr_sdbpg", "sdbgd", "sdbpg", "vr_pr_sdbpg"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Method:
     """How to choose λ, with which parameters, from which estimates.
 
@@ -46,8 +49,8 @@ class Method:
     estimator: Estimator = field(default_factory=Minibatch)
 
     def __post_init__(self) -> None:
-        for name, kind in (("rule", callable(self.rule)), ("schedule", isinstance(self.schedule, Schedule))):
-            if not kind:
+        for name, right in (("rule", callable(self.rule)), ("schedule", isinstance(self.schedule, Schedule))):
+            if not right:
                 raise TypeError(f"{name}={getattr(self, name)!r} of method {self.name!r} must be a {name}")
         if not (hasattr(self.estimator, "estimate") and hasattr(self.estimator, "evaluations")):
             raise TypeError(
@@ -55,6 +58,10 @@ class Method:
             )
         given = {"k", "lower_value", *self.schedule.others}
         given |= {name for name in LEGAL if getattr(self.schedule, name) is not None}
+        wanting = [name for name in getattr(self.estimator, "needs", ()) if name not in given]
+        if wanting:
+            kind = type(self.estimator).__name__
+            raise ValueError(f"{kind} needs {wanting}: give {kind}({wanting[0]}=…), or set it in the schedule")
         missing = [n for n, p in self._arguments.items() if p.default is p.empty and n not in given]
         if missing:
             raise ValueError(
@@ -79,12 +86,37 @@ class Method:
         named = {name: getattr(parameters, name, parameters.others.get(name)) for name in self._arguments}
         return {name: value for name, value in named.items() if value is not None}
 
+    def multiplier(self, fg: Any, gg: Any, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
+        """The rule on arrays, as an array of their shape."""
+        try:
+            found = np.asarray(self.rule(fg, gg, **arguments), dtype=np.float64)
+            return found if found.shape == fg.shape else np.broadcast_to(found, fg.shape)
+        except Exception as error:
+            error.add_note(
+                f"in the rule of method {self.name!r}. A rule sees arrays, with a value for each run and record, and "
+                "returns as many: np.maximum and np.where instead of max and if."
+            )
+            raise
+
     def replace(self, **changes: Any) -> "Method":
-        """This method with another rule, schedule, estimator or name."""
-        unknown = set(changes) - {f.name for f in fields(self)}
+        """This method with another rule, schedule, estimator or name, or with some laws of its schedule changed.
+
+        >>> sdbgd.replace(barrier=0.3).schedule.at(99).barrier
+        0.3
+        """
+        parts = {f.name for f in fields(self)}
+        laws = {f.name for f in fields(Schedule)}
+        unknown = set(changes) - parts - laws
         if unknown:
-            raise TypeError(f"unknown parts {sorted(unknown)}; a method has {[f.name for f in fields(self)]}")
-        return replace(self, **changes)
+            raise TypeError(f"unknown {sorted(unknown)}; a method has {sorted(parts)}, its schedule {sorted(laws)}")
+        schedule = changes.get("schedule", self.schedule)
+        changed = {name: law for name, law in changes.items() if name in laws}
+        whole = {name: part for name, part in changes.items() if name in parts}
+        return replace(self, **whole | {"schedule": schedule.replace(**changed) if changed else schedule})
+
+    def __repr__(self) -> str:
+        rule = getattr(self.rule, "__name__", type(self.rule).__name__)
+        return f"Method({self.name!r}, rule={rule}, estimator={self.estimator!r}, {self.schedule})"
 
 
 sdbgd = Method("SDBGD", rules.sdbgd, PAPER["sdbgd"])
@@ -118,8 +150,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 )
 
 
-def get(method: str | Method) -> Method:
-    """The method of this name (as Python or as tables spell it), or the method itself."""
+def get(method: Any) -> Method:
+    """The method of this name (as Python or as tables spell it), the method itself, or that of a plan."""
+    method = getattr(method, "method", method)
     if isinstance(method, Method):
         return method
     if isinstance(method, str):

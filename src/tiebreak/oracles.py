@@ -31,6 +31,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from tiebreak.checks import whole
+
 Array: TypeAlias = NDArray[np.floating[Any]]
 Function: TypeAlias = Callable[..., Any]
 
@@ -165,7 +167,7 @@ class Gaussian(Exact):
         return noise
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
-        """The noise of the batch means, (steps, runs, *shape)."""
+        """The noise of the batch means, steps × runs × x's shape."""
         if self.shape is None:
             raise ValueError("shape=None: to sample outside of minimize, give the Gaussian oracle the shape of x")
         dimension = math.prod(self.shape)
@@ -255,12 +257,9 @@ class FiniteSum:
         per_example: bool = False,
         chunk: int = 2**16,
     ) -> None:
-        for name, count in (("n", n), ("chunk", chunk)):
-            if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-                raise ValueError(f"{name}={count!r} must be a whole number ≥ 1")
         self._gradient = _callable("gradient", gradient)
         self._value = value if value is None else _callable("value", value)
-        self.n, self.per_example, self.chunk = int(n), per_example, int(chunk)
+        self.n, self.per_example, self.chunk = whole("n", n), per_example, whole("chunk", chunk)
 
     @property
     def has_value(self) -> bool:

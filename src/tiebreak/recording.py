@@ -65,7 +65,9 @@ class Measurer:
                     arguments: dict[str, Any] = {n: np.array([a[n] for a in each]).reshape(axis) for n in each[0]}
                     if "lower_value" in self.method.needs:
                         arguments["lower_value"] = columns["lower_value"]
-                    found = residuals(self.upper.exact(x), lower, lambda fg, gg: self.method.rule(fg, gg, **arguments))
+                    found = residuals(
+                        self.upper.exact(x), lower, lambda fg, gg: self.method.multiplier(fg, gg, arguments)
+                    )
                     columns |= {"direction": found.direction, "stationarity": found.stationarity}
                     columns["exact_multiplier"] = found.multiplier
         return {name: columns[name] for name in MEASURES if name in columns}

@@ -46,17 +46,24 @@ MEASURES = ("direction", "lower_level", "stationarity", "exact_multiplier", "upp
 class Point:
     """An iterate and what is known of it; a leading axis for runs, where runs were asked for.
 
+    All but the first two are None where the oracles cannot tell.
+
     Attributes
     ----------
-    x : the iterate.
-    step : how many steps led to it.
-    direction : ‖∇f + λ_k∇g‖² with exact gradients and the method's own multiplier.
-    lower_level : ‖∇g‖².
-    stationarity : min over λ ≥ 0 of ‖∇f + λ∇g‖²: the residual that compares methods.
-    exact_multiplier : λ_k, the rule at the exact gradients.
-    upper_value, lower_value : f and g.
-
-    All but the first two are None where the oracles cannot tell.
+    x : array
+        The iterate.
+    step : int
+        How many steps led to it.
+    direction : float
+        ‖∇f + λ_k∇g‖² with exact gradients and the method's own multiplier.
+    lower_level : float
+        ‖∇g‖².
+    stationarity : float
+        The least ‖∇f + λ∇g‖² over λ ≥ 0: the residual that compares methods.
+    exact_multiplier : float
+        λ_k, the rule at the exact gradients.
+    upper_value, lower_value : float
+        f and g.
     """
 
     x: Array
@@ -69,7 +76,7 @@ class Point:
     lower_value: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class History:
     """Recorded steps: row i is the iterate x_k, k = ``step[i]``, from which step k was made; the last row the last one.
 
@@ -93,6 +100,11 @@ class History:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def __repr__(self) -> str:
+        return (
+            f"<History of {len(self)} records × {len(self.runs)} runs: {', '.join(['step', 'calls', *self.columns])}>"
+        )
 
     def __getitem__(self, name: str) -> Any:
         if name in ("step", "upper_calls", "lower_calls", "calls", "x"):
@@ -155,9 +167,11 @@ def write_csv(table: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         writer.writerows(zip(*(np.asarray(column).tolist() for column in table.values()), strict=True))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What :func:`tiebreak.minimize` returns.
+
+    Arrays have a leading axis for runs if runs were asked for, and the shape of x0 if not.
 
     Attributes
     ----------
@@ -169,12 +183,10 @@ class Result:
         What was done, per run.
     history : History
     method : str
-    seed : int or sequence of int
+    seed : int, sequence of int or SeedSequence
         What `seed=` reproduces this result.
     elapsed : float
         Seconds, of this call.
-
-    Arrays have a leading axis for runs if runs were asked for, and the shape of x0 if not.
     """
 
     last: Point
@@ -227,6 +239,9 @@ class Result:
         :func:`tiebreak.load` reads it, and ``minimize(…, resume=path)`` goes on from it.
         """
         self.state.save(path)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def __str__(self) -> str:
         runs = "" if isinstance(self.status, Status) else f", {len(self.status)} runs"

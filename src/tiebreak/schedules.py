@@ -11,6 +11,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from tiebreak.checks import whole
+
 Law: TypeAlias = Callable[[int], float]
 
 __all__ = ["PAPER", "Law", "Parameters", "Power", "Schedule", "anytime", "horizon", "largest_step_size"]
@@ -75,10 +77,10 @@ LEGAL: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
 )
 
 
-def _batch(value: float) -> int:
-    """⌊value⌋, at least 1; the tolerance forgives the last bits of a power: 32^2.8 floors to 2^14, not to 2^14 − 1."""
-    nearest = round(value)
-    return max(1, nearest if nearest - value <= 1e-14 * value else math.floor(value))
+def floored(value: Any) -> Any:
+    """⌊value⌋, of a float or an array, forgiving the last bits of a power: 32^2.8 floors to 2^14, not to 2^14 − 1."""
+    missing = -value % 1
+    return value // 1 + ((missing > 0) & (missing <= 1e-14 * value))
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class Schedule:
                 raise ValueError(f"{name} at step {k} is {value!r}; it must be {legal}")
             values[name] = value
         for name in ("upper_batch", "lower_batch"):
-            values[name] = _batch(values[name])
+            values[name] = max(1, int(floored(values[name])))
         others = {name: float(law(k)) for name, law in self.others.items()}  # type: ignore[operator]  # made laws above
         return Parameters(k, others=others, **values)
 
@@ -155,6 +157,11 @@ class Schedule:
     def _set(self) -> tuple[tuple[str, Law], ...]:
         """The laws that are set; kept, because every step asks for them."""
         return tuple((name, getattr(self, name)) for name in LEGAL if getattr(self, name) is not None)
+
+    def constant(self, *names: str) -> bool:
+        """Whether the named laws, or all that are set, are known not to change from step to step."""
+        laws = dict(self._set)
+        return all(isinstance(laws[n], Power) and not laws[n].exponent for n in names or laws)  # type: ignore[attr-defined]
 
     def replace(self, **changes: Any) -> "Schedule":
         """This schedule with some of its laws changed."""
@@ -246,10 +253,9 @@ def horizon(
     >>> print(horizon(16, 0.25))
     step_size=0.025, upper_batch=16, lower_batch=1024, barrier=0.25, regularizer=0.015625
     """
-    if isinstance(K, bool) or int(K) != K or K < 1:
-        raise ValueError(f"K={K!r} must be a whole number ≥ 1")
+    last = whole("K", K) - 1
     constants = (step_size, barrier, regularizer, upper_batch, lower_batch)
-    return _corollary(a, lambda c, e: Power(Power(c, e)(int(K) - 1)), constants, L_f, L_g)
+    return _corollary(a, lambda c, e: Power(Power(c, e)(last)), constants, L_f, L_g)
 
 
 def _corollary(

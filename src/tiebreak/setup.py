@@ -8,6 +8,7 @@ import numpy as np
 from numpy.random import SeedSequence
 
 from tiebreak import methods
+from tiebreak.checks import whole
 from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
@@ -31,7 +32,7 @@ def prepare(
     upper: Any,
     lower: Any,
     x0: Any,
-    method: str | Method | None,
+    method: Any,
     budget: Any,
     steps: Any,
     runs: Any,
@@ -41,7 +42,8 @@ def prepare(
     resume: str | os.PathLike[str] | None,
 ) -> Setup:
     """Check every argument of :func:`tiebreak.minimize`; start afresh, or from the file `resume`."""
-    budget, steps = whole("budget", budget), whole("steps", steps)
+    budget = None if budget is None else whole("budget", budget)
+    steps = None if steps is None else whole("steps", steps)
     if resume is None:
         if budget is None and steps is None:
             raise ValueError("budget=None and steps=None: give at least one of them, a whole number ≥ 1")
@@ -50,8 +52,8 @@ def prepare(
     else:
         state = load_state(resume)
         chosen = _resumed(state, resume, method, x0, runs, seed)
-        if budget is not None or steps is not None:
-            state.configuration.budget, state.configuration.steps = budget, steps
+        state.configuration.budget = state.configuration.budget if budget is None else budget
+        state.configuration.steps = state.configuration.steps if steps is None else steps
     c = state.configuration
     levels = [Level(n, o, c.shape, np.dtype(c.dtype)) for n, o in (("upper", upper), ("lower", lower))]
     if "lower_value" in chosen.needs and not levels[1].has_value:
@@ -198,16 +200,3 @@ def _seed(seed: Any) -> SeedSequence:
         raise ValueError(
             f"seed={seed!r} must be a whole number ≥ 0, a sequence of them, a SeedSequence or None"
         ) from None
-
-
-def whole(name: str, value: Any) -> int | None:
-    """`value` as an int, if it is a whole number ≥ 1 (1e8 is one)."""
-    if value is None:
-        return None
-    try:
-        number = int(value)
-        if isinstance(value, (bool, str)) or number != value or number < 1:
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name}={value!r} must be a whole number ≥ 1") from None
-    return number

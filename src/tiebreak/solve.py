@@ -11,16 +11,16 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from tiebreak.checks import whole
 from tiebreak.console import Progress, interrupts, progress_line
 from tiebreak.estimators import Memory
 from tiebreak.levels import Stream, generators
-from tiebreak.methods import Method
 from tiebreak.oracles import Array
 from tiebreak.recording import Measurer, Record, Recorder, wanted
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
-from tiebreak.setup import Setup, prepare, whole
+from tiebreak.setup import Setup, prepare
 from tiebreak.state import State
 from tiebreak.stationarity import dot
 
@@ -32,7 +32,7 @@ def minimize(
     lower: Any,
     x0: Any = None,
     *,
-    method: str | Method | None = None,
+    method: Any = None,
     budget: int | None = None,
     steps: int | None = None,
     runs: int | Sequence[int] | None = None,
@@ -53,8 +53,8 @@ def minimize(
         f, the tie-breaker, and g, what must be optimal. A plain function is taken as an exact gradient.
     x0 : array_like
         Where to start; any shape, float32 or float64 (whole numbers become float64).
-    method : Method or str
-        A row of :mod:`tiebreak.methods`, by itself or by name; "sdbgd" if none is given.
+    method : Method, str or Plan
+        A row of :mod:`tiebreak.methods`, by itself or by name, or a plan of :mod:`tiebreak.theory`; "sdbgd" if none.
     budget : int, optional
         Calls of both levels together that each run may make. A step is made only if all of it fits.
     steps : int, optional
@@ -76,10 +76,10 @@ def minimize(
     progress : bool or callable
         True for a line on standard error, or a function of :class:`Progress`.
     checkpoint : path, optional
-        Where to save the run every `checkpoint_every` steps, atomically, and when it is cut short by an error.
+        Where to save the run, atomically: every `checkpoint_every` steps, at its end, and when an error cuts it short.
     resume : path, optional
         Go on from a checkpoint or a saved result; equal, bit for bit, to a run that was never stopped. Give `upper` and
-        `lower` again, and `method` if it is your own; new limits may be given, the rest is in the file.
+        `lower` again, and `method` if it is your own. A limit that is given replaces the file's; the rest is as it was.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def minimize(
         raise TypeError(f"callback={callback!r} must be a function of a record, or None")
     if not (isinstance(progress, bool) or callable(progress)):
         raise TypeError(f"progress={progress!r} must be True, False or a function")
-    every = whole("checkpoint_every", checkpoint_every) or 1000
+    every = whole("checkpoint_every", checkpoint_every)
     with progress_line() if progress is True else nullcontext(progress or None) as tell:
         return _Solver(setup, callback, tell, checkpoint, every).run().result()
 
@@ -182,8 +182,11 @@ class _Solver:
                     self.progress(self.report())
                 due = self.now.k % self.checkpoint_every == 0
                 if self.checkpoint is not None and self.stopped is None and due:
-                    self.save_checkpoint()
-        return self.snapshot(self.stopped or Status.STEPS)
+                    self.save_checkpoint(Status.RUNNING)
+        ended = self.stopped or Status.STEPS
+        if self.checkpoint is not None:
+            self.save_checkpoint(ended)
+        return self.snapshot(ended)
 
     def plan(self) -> tuple[list[Parameters], Status]:
         """The next steps that fit the limits, a block at most, and the limit that ends them."""
@@ -233,7 +236,7 @@ class _Solver:
             if self.checkpoint is not None:
                 with suppress(Exception):  # measuring may fail as the step did
                     self.close_block(self.now.k - first, weights)
-                self.save_checkpoint(measured=False)
+                self.save_checkpoint(Status.RUNNING, measured=False)
             raise
         self.close_block(self.now.k - first, weights)
         if losses:
@@ -252,7 +255,7 @@ class _Solver:
         arguments: dict[str, Any] = method.arguments(parameters)
         if "lower_value" in method.needs:
             arguments["lower_value"] = self.lower.value(x, lower_tokens)
-        multiplier = self.apply_rule(dot(a, b), dot(b, b), arguments)
+        multiplier = method.multiplier(dot(a, b), dot(b, b), arguments)
         moved = multiplier.astype(x.dtype, copy=False)[:, None] * b
         moved += a
         moved *= -parameters.step_size
@@ -285,19 +288,6 @@ class _Solver:
             multiplier,
         )
         return losses
-
-    def apply_rule(
-        self, fg: NDArray[np.float64], gg: NDArray[np.float64], arguments: dict[str, Any]
-    ) -> NDArray[np.float64]:
-        try:
-            multiplier = np.asarray(self.method.rule(fg, gg, **arguments), dtype=np.float64)
-            return multiplier if multiplier.shape == fg.shape else np.broadcast_to(multiplier, fg.shape)
-        except Exception as error:
-            error.add_note(
-                f"in the rule of method {self.method.name!r}. A rule sees arrays, a value for each of the {len(fg)} "
-                "runs, and returns as many: np.maximum and np.where instead of max and if."
-            )
-            raise
 
     def call_back(self) -> None:
         assert self.callback is not None
@@ -383,10 +373,10 @@ class _Solver:
     def measure(self, x: Array, parameters: Sequence[Parameters]) -> dict[str, NDArray[Any]]:
         return {name: column[0] for name, column in self.measurer(x[None], parameters).items()}
 
-    def save_checkpoint(self, measured: bool = True) -> None:
+    def save_checkpoint(self, status: Status, measured: bool = True) -> None:
         assert self.checkpoint is not None
         try:
-            self.snapshot(Status.RUNNING, measured).save(self.checkpoint)
+            self.snapshot(status, measured).save(self.checkpoint)
         except OSError as error:  # a full disk must not end a long run; what was saved before is still there
             warnings.warn(
                 f"checkpoint not written at step {self.now.k}: {error}; the run goes on", RuntimeWarning, stacklevel=4

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from tiebreak.estimators import Memory
@@ -91,7 +92,7 @@ class State:
             return Point(points[0, ...] if c.single else points, take(step), **known)
 
         status = [Status[name] for name in self.status]
-        seed = c.entropy if not c.spawn_key else {"entropy": c.entropy, "spawn_key": c.spawn_key}
+        seed = c.entropy if not c.spawn_key else SeedSequence(c.entropy, spawn_key=c.spawn_key)
         return Result(
             last=point(self.x, self.steps, self.last_measures),
             selected=point(self.selected, self.selected_step, self.selected_measures),

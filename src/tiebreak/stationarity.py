@@ -38,10 +38,14 @@ class Residuals(NamedTuple):
 
     Attributes
     ----------
-    direction : ‖∇f + λ∇g‖² with the method's own λ.
-    lower_level : ‖∇g‖².
-    stationarity : min over λ ≥ 0 of ‖∇f + λ∇g‖², the same for every method.
-    multiplier : the method's own λ.
+    direction : array
+        ‖∇f + λ∇g‖² with the method's own λ.
+    lower_level : array
+        ‖∇g‖².
+    stationarity : array
+        The least ‖∇f + λ∇g‖² over λ ≥ 0, the same for every method.
+    multiplier : array
+        The method's own λ.
     """
 
     direction: Values

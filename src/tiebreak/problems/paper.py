@@ -11,6 +11,7 @@ import numpy as np
 
 from tiebreak.oracles import Array, Gaussian
 from tiebreak.problems.problem import Problem
+from tiebreak.theory.constants import Constants
 
 __all__ = ["paper"]
 
@@ -41,8 +42,8 @@ def lower_gradient(x: Array) -> Array:
 
 
 def _coordinates(x: Array) -> tuple[Array, Array]:
-    # Contiguous: NumPy may take another sin for strided memory, and runs would no longer be equal to the last bit.
-    return np.ascontiguousarray(x[..., 0]), np.ascontiguousarray(x[..., 1])
+    # Copied to be contiguous: for strided memory NumPy may take another sin, and runs would differ in the last bit.
+    return x[..., 0].copy(), x[..., 1].copy()
 
 
 def paper(sigma: float = 0.5, *, x0: tuple[float, float] = (1.5, 1.5), per_sample: bool = False) -> Problem:
@@ -69,4 +70,14 @@ def paper(sigma: float = 0.5, *, x0: tuple[float, float] = (1.5, 1.5), per_sampl
     start = np.array(x0, dtype=float)
     if start.shape != (2,):
         raise ValueError(f"x0={x0!r} must be two numbers")
-    return Problem("paper", upper, lower, x0=start, solution=np.array([2 * math.pi, 0.0]))
+    total = math.sqrt(2) * sigma  # the theory's σ² is the total variance, over both coordinates
+    constants = Constants(
+        L_f=1,  # ∇²f has eigenvalues in (0, 1]
+        L_g=1,  # ∇²g = diag(cos x₁, (1 − x₂²) exp(−x₂²/2))
+        G_f=1,
+        sigma_f=total,
+        sigma_g=total,
+        delta_f=float(upper_value(start)) - 1,  # inf f = f(c) = 1
+        delta_g=float(lower_value(start)),  # inf g = 0
+    )
+    return Problem("paper", upper, lower, start, np.array([2 * math.pi, 0.0]), constants)

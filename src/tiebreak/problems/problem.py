@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from tiebreak.oracles import Array, Oracle
+from tiebreak.theory.constants import Constants
 
 __all__ = ["Problem"]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Two oracles, a start and, where it is known, the solution.
+    """Two oracles, a start and, where they are known, the solution and the constants of the theory.
 
     >>> import tiebreak
     >>> problem = tiebreak.problems.paper()
@@ -23,3 +24,4 @@ class Problem:
     lower: Oracle
     x0: Array
     solution: Array | None = None
+    constants: Constants | None = None

@@ -1,0 +1,258 @@
+"""Is this point stationary? Confidence intervals for both residuals from stochastic gradients alone.
+
+A squared norm of a mean is estimated without bias by inner products of *different* samples, ‖μ‖² = E⟨v_i, v_j⟩, i ≠ j.
+The variance of this U-statistic has a part that falls as 1/n (away from zero) and one that falls as 1/n² (near zero).
+Both are estimated, so that the intervals hold in either case.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.random import default_rng
+from numpy.typing import NDArray
+
+from tiebreak.checks import whole
+from tiebreak.levels import Level
+from tiebreak.stationarity import best_multiplier
+
+Values = NDArray[np.float64]
+
+__all__ = ["Certificate", "Interval", "certify"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An unbiased estimate and an interval that holds it with the stated confidence."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.estimate:.3g} in [{self.low:.3g}, {self.high:.3g}]"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What samples say of a point.
+
+    Attributes
+    ----------
+    lower_level : Interval
+        For ‖∇g(x)‖².
+    stationarity : Interval
+        For min over λ ≥ 0 of ‖∇f(x) + λ∇g(x)‖². Its estimate is of ‖∇f + λ̂∇g‖² at the multiplier below.
+    multiplier : float
+        λ̂, chosen on one half of the samples and judged on the other.
+    confidence : float
+        With which both intervals hold at once.
+    verdict : str
+        "stationary", "not stationary" or "not decided"; "" where no ε was given.
+    more_samples : int
+        About how many more per level would decide; 0 where decided.
+    upper_calls, lower_calls : int
+        What was spent.
+    """
+
+    lower_level: Interval
+    stationarity: Interval
+    multiplier: float
+    confidence: float
+    epsilon: tuple[float, float] | None
+    verdict: str
+    more_samples: int
+    upper_calls: int
+    lower_calls: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"‖∇g‖²              {self.lower_level}",
+            f"min ‖∇f + λ∇g‖²    {self.stationarity}   at λ = {self.multiplier:.3g}",
+        ]
+        if self.epsilon is not None:
+            more = f", about {self.more_samples:,} more samples per level" if self.more_samples else ""
+            where = f"at (ε_f, ε_g) = ({self.epsilon[0]:g}, {self.epsilon[1]:g})"
+            lines.append(f"{self.verdict} {where}{more}")
+        return "\n".join([*lines, f"both at once with confidence {self.confidence:g}"])
+
+
+def certify(
+    upper: Any,
+    lower: Any,
+    x: Any,
+    samples: int,
+    confidence: float = 0.95,
+    *,
+    epsilon: float | tuple[float, float] | None = None,
+    groups: int = 64,
+    seed: Any = None,
+) -> Certificate:
+    """Confidence intervals for both residuals at x, and a verdict.
+
+    Parameters
+    ----------
+    upper, lower : Oracle
+    x : array_like
+    samples : int
+        Per level, at least 16.
+    confidence : float
+        In (0, 1): the probability that both intervals hold.
+    epsilon : float or pair, optional
+        (ε_f, ε_g), or one number for both: what x is to be judged by.
+    groups : int
+        The samples are averaged in so many groups; the intervals rest on the groups' means being near normal.
+    seed : optional
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> certify(problem.upper, problem.lower, [0.049, 0.007], samples=10**6, epsilon=0.01, seed=0).verdict
+    'stationary'
+    >>> found = certify(problem.upper, problem.lower, [1.5, 1.5], samples=10**4, epsilon=0.01, seed=0)
+    >>> found.verdict, found.lower_level.low < 1.23 < found.lower_level.high
+    ('not stationary', True)
+    """
+    point = np.array(x, dtype=np.float64)
+    if point.size == 0 or not np.isfinite(point).all():
+        raise ValueError(f"x={x!r} must be finite and not empty")
+    total, most = whole("samples", samples), whole("groups", groups)
+    if total < 16 or most < 16:
+        raise ValueError(f"samples={samples!r} and groups={groups!r} must be at least 16: an interval needs them")
+    if isinstance(confidence, (bool, str)) or not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence!r} must be in (0, 1)")
+    target = _target(epsilon)
+    count = min(total, most) // 2 * 2
+    size = total // count
+    half, risk = count // 2, 1 - confidence
+    rngs = default_rng(seed).spawn(2)
+    levels = [Level(n, o, point.shape, point.dtype) for n, o in (("upper", upper), ("lower", lower))]
+    a, b = (_group_gradients(*pair, point, size, count) for pair in zip(levels, rngs, strict=True))
+
+    gg = _square(b)
+    lower_level = gg.interval(risk / 4)
+    # λ̂ from the first half: it minimises an upper limit, not an estimate, because λ multiplies the noise of ∇g.
+    first = _square(b[:half])
+    guess = float(best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0)))
+    choices = [guess * factor for factor in (0, 0.25, 0.5, 0.75, 1, 1.5)]
+    multiplier = min(choices, key=lambda factor: _square(a[:half] + factor * b[:half]).limit(risk / 4))
+    a2, b2 = a[half:], b[half:]
+    c2 = a2 + multiplier * b2
+    own = _square(c2)
+    cross, curvature = _UStatistic(c2, b2), _square(b2).limit(-risk / 12)
+    # min over λ ≥ 0 of ‖c + (λ−λ̂)b‖² from below: ⟨c, b⟩ is near 0 at the minimiser, so little is lost.
+    lost = 0.0
+    for slope, room in ((-cross.limit(-risk / 24), math.inf), (cross.limit(risk / 24), multiplier)):
+        if slope > 0 and room > 0:
+            way = min(slope / curvature, room) if curvature > 0 else room
+            lost = max(lost, math.inf if math.isinf(way) else 2 * way * slope - way**2 * curvature)
+    high = own.limit(risk / 4)
+    low = min(max(0.0, own.limit(-risk / 12) - lost), max(high, 0.0))
+    stationarity = Interval(own.value, low, max(high, 0.0))
+    verdict, more = "", 0
+    if target is not None:
+        judged = ((stationarity, target[0], own, half), (lower_level, target[1], gg, count))
+        if all(interval.high <= limit for interval, limit, _, _ in judged):
+            verdict = "stationary"
+        elif any(interval.low > limit for interval, limit, _, _ in judged):
+            verdict = "not stationary"
+        else:
+            verdict = "not decided"
+            factor = max(
+                statistic.growth(limit, risk / 4) for interval, limit, statistic, _ in judged if interval.high > limit
+            )
+            more = _round(max(1.0, factor - 1) * total)
+    calls = size * count
+    return Certificate(lower_level, stationarity, multiplier, confidence, target, verdict, more, calls, calls)
+
+
+class _UStatistic:
+    """⟨E u, E v⟩ from pairs of different groups; rows are groups, independent of one another."""
+
+    def __init__(self, u: Values, v: Values) -> None:
+        n = len(u)
+        kernel = u @ v.T
+        kernel = (kernel + kernel.T) / 2
+        centered = kernel - kernel.mean(axis=0) - kernel.mean(axis=1)[:, None] + kernel.mean()
+        self.largest = float(np.linalg.eigvalsh(centered)[-1]) / (
+            n - 1
+        )  # where u is v, the covariance's top eigenvalue
+        np.fill_diagonal(kernel, 0.0)
+        self.n = n
+        self.value = float(kernel.sum() / (n * (n - 1)))
+        rows = kernel.sum(axis=1) / (n - 1)
+        rest = kernel - rows[:, None] - rows[None, :] + self.value
+        np.fill_diagonal(rest, 0.0)
+        # Hoeffding's decomposition: Var = linear/n + degenerate/(n(n−1)).
+        self.linear = 4 * float(np.sum((rows - self.value) ** 2)) / (n - 1)
+        self.degenerate = 2 * float(np.sum(rest**2)) / (n * (n - 1))
+
+    def limit(self, tail: float) -> float:
+        """The limit above, or for a negative `tail` below, which the truth passes with this probability at most."""
+        n, z, linear = self.n, _student(abs(tail), self.n - 1), self.linear
+        if tail > 0:
+            # The linear part, 4μᵀΣμ, is small wherever the estimate of μ happens to be; but μ may be off by e with
+            # eᵀΣe ~ tr Σ²/n, and an upper limit must reckon with that. (Below, a small estimate only widens.)
+            error = (self.degenerate / 2 + max(z**2 - 1, 0) * self.largest**2) / n
+            linear = (math.sqrt(linear) + 2 * math.sqrt(error)) ** 2
+        return self.value + math.copysign(z * math.sqrt(linear / n + self.degenerate / (n * (n - 1))), tail)
+
+    def width(self, tail: float, factor: float) -> float:
+        """How far the value may be off, but for a probability of `tail`, with `factor` times as many samples."""
+        n = self.n
+        variance = self.linear / (n * factor) + self.degenerate / (n * (n - 1) * factor**2)
+        return _student(tail, n - 1) * math.sqrt(variance)
+
+    def interval(self, tail: float) -> Interval:
+        """For a squared norm: both limits, neither negative."""
+        return Interval(self.value, max(0.0, self.limit(-tail)), max(0.0, self.limit(tail)))
+
+    def growth(self, limit: float, tail: float) -> float:
+        """How many times the samples would put the interval to one side of `limit`, were the estimate right."""
+        gap = max(abs(self.value - limit), 1e-3 * abs(limit))
+        low, high = 0.0, 1.0
+        while self.width(tail, math.exp(high)) > gap:
+            high += 1
+        while high - low > 0.01:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.width(tail, math.exp(middle)) > gap else (low, middle)
+        return math.exp(high)
+
+
+def _square(rows: Values) -> _UStatistic:
+    return _UStatistic(rows, rows)
+
+
+def _group_gradients(level: Level, rng: np.random.Generator, point: Values, size: int, count: int) -> Values:
+    rows = point.reshape(1, -1)
+    gradients = np.concatenate([level.gradient(rows, level.draw([rng], [size])[0]) for _ in range(count)])
+    if not np.isfinite(gradients).all():
+        raise ValueError(f"the {level.name} gradient is not finite at x; nothing can be certified there")
+    return gradients
+
+
+def _student(tail: float, degrees: int) -> float:
+    """The upper `tail` quantile of Student's t, by its expansion around the normal one; good from 15 degrees on."""
+    z, v = NormalDist().inv_cdf(1 - tail), degrees
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / v + second / v**2 + third / v**3
+
+
+def _target(epsilon: Any) -> tuple[float, float] | None:
+    if epsilon is None:
+        return None
+    pair = tuple(epsilon) if isinstance(epsilon, (tuple, list)) else (epsilon, epsilon)
+    for value in pair:
+        if len(pair) != 2 or isinstance(value, (bool, str)) or not 0 < value < math.inf:
+            raise ValueError(f"epsilon={epsilon!r} must be finite and > 0, or a pair of such numbers")
+    return float(pair[0]), float(pair[1])
+
+
+def _round(count: float) -> int:
+    """To two digits: it is an estimate."""
+    return int(float(f"{min(count, 1e18):.1e}"))

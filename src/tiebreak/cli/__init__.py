@@ -1,0 +1,24 @@
+"""The command line. A command is a function in a module of its own, and a name in :mod:`tiebreak.cli.app`."""
+
+import io
+import sys
+
+__all__ = ["main"]
+
+_EXTRA = {"typer", "rich", "matplotlib", "pyarrow"}
+
+
+def main() -> None:
+    """Run the command line; what only the `cli` extra installs is asked for kindly."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ∇ shows a question mark, not a traceback
+    try:
+        from tiebreak.cli.app import app
+
+        app(prog_name="tiebreak")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRA:
+            raise
+        sys.exit(f"tiebreak: {missing} is not installed; the command line needs: pip install 'tiebreak[cli]'")

@@ -1,0 +1,34 @@
+"""All commands in one place, and what belongs to none of them: help and version."""
+
+from typing import Annotated
+
+import typer
+
+import tiebreak
+from tiebreak.cli.methods import methods
+from tiebreak.cli.plot import plot
+from tiebreak.cli.reproduce import reproduce
+
+__all__ = ["app"]
+
+# A traceback is for bugs; rich's would fill the screen with arrays.
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tiebreak {tiebreak.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Minimise one objective among the minimisers of another, from stochastic gradients."""
+
+
+for command in (reproduce, plot, methods):
+    app.command()(command)

@@ -1,0 +1,20 @@
+"""``tiebreak methods``."""
+
+from rich.console import Console
+from rich.markup import escape
+
+from tiebreak.experiments.configuration import describe, reconstructed
+from tiebreak.methods import METHODS
+
+__all__ = ["methods"]
+
+
+def methods() -> None:
+    """List the methods: rule, schedule and estimator of each."""
+    console = Console(highlight=False, soft_wrap=True)
+    for name in METHODS:
+        parts = describe(name)
+        title = parts.pop("name") + ("  † our reconstruction" if reconstructed(name) else "")
+        console.print(f"[bold]{name}[/]  {escape(title)}")
+        for part, text in parts.items():
+            console.print(f"  [dim]{part:<10}[/] {escape(text)}")

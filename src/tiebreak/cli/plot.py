@@ -1,0 +1,23 @@
+"""``tiebreak plot``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiebreak.cli.console import kindly, say, show
+
+__all__ = ["plot"]
+
+
+def plot(
+    folder: Annotated[Path, typer.Argument(help="A folder that `tiebreak reproduce` wrote.", show_default=False)],
+) -> None:
+    """Draw the figures and write the summary again, from the saved data."""
+    from tiebreak.experiments import draw, load  # here, so that `tiebreak --help` need not wait for matplotlib
+
+    with kindly():
+        outcome = load(folder)
+        written = draw(outcome, folder)
+    show(outcome)
+    say(f"Written to {folder}: {', '.join(path.name for path in written)}.")

@@ -1,0 +1,46 @@
+"""The paper's experiment, from Python: what to run, what came of it, files, figures, a summary.
+
+>>> from tiebreak.experiments import Experiment, run
+>>> outcome = run(Experiment(methods=("sdbgd",), runs=2, budget=1000))
+>>> outcome.at("sdbgd", "last")["steps"]
+array([9, 9])
+
+``save(outcome, folder)`` and ``load(folder)`` keep the data, ``draw(outcome, folder)`` writes figures and summary.
+``tiebreak reproduce`` and ``tiebreak plot`` do no more than call these.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tiebreak.experiments.configuration import Experiment, describe
+from tiebreak.experiments.outcome import Outcome, run
+from tiebreak.experiments.report import markdown, summarize
+
+if TYPE_CHECKING:
+    from tiebreak.experiments.figures import comparison, draw, trajectories
+    from tiebreak.experiments.folder import check_folder, load, save
+
+__all__ = [
+    "Experiment",
+    "Outcome",
+    "check_folder",
+    "comparison",
+    "describe",
+    "draw",
+    "load",
+    "markdown",
+    "run",
+    "save",
+    "summarize",
+    "trajectories",
+]
+
+# pyarrow and matplotlib are slow to import, and an experiment can be run without either.
+_LATER = dict.fromkeys(("check_folder", "load", "save"), "folder")
+_LATER |= dict.fromkeys(("comparison", "draw", "trajectories"), "figures")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -1,0 +1,224 @@
+"""Every symbol of the appendix, the combined-descent inequalities and the three bounds of Theorem 1, as functions.
+
+The constants of step k, for any schedule::
+
+    ν_f² = σ_f²/B_f      ν_g² = σ_g²/B_g
+    τ²   = 2ν_f² + 2(3β/2 + 2G_f/√ρ)² ν_g²
+    C_f  = G_f τ + L_f η τ²
+    C_g  = βρ + (G_f/2)√ρ + τ²/(2β) + L_g η τ²
+    R    = 4C_f + 8β C_g + C_g/(L_g η) + 8β L_g η G_f²
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebreak.checks import whole
+from tiebreak.rules import stability
+from tiebreak.schedules import Parameters, Power, Schedule, floored
+from tiebreak.theory.constants import Constants
+
+Values = NDArray[np.float64]
+
+__all__ = ["Bounds", "Descent", "Terms", "combined_descent", "laws", "penalty_bounds", "residual_bounds", "terms"]
+
+
+class Terms(NamedTuple):
+    """The appendix's symbols at one step or many."""
+
+    nu_f: Any
+    nu_g: Any
+    tau: Any
+    C_f: Any
+    C_g: Any
+    R: Any
+
+
+def terms(parameters: Any, constants: Constants) -> Terms:
+    """ν, τ, C_f, C_g and R at the given parameters: a step's :class:`~tiebreak.Parameters`, or arrays of them by name.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> found = terms(tiebreak.methods.sdbgd.schedule.at(99), tiebreak.problems.paper().constants)
+    >>> round(float(found.tau), 4)
+    0.2243
+    """
+    p, c = parameters, constants
+    eta, beta, rho = p.step_size, p.barrier, p.regularizer
+    nu_f2, nu_g2 = c.sigma_f**2 / p.upper_batch, c.sigma_g**2 / p.lower_batch
+    tau2 = 2 * nu_f2 + 2 * stability(beta, rho, c.G_f) ** 2 * nu_g2
+    tau = tau2**0.5
+    C_f = c.G_f * tau + c.L_f * eta * tau2
+    C_g = beta * rho + 0.5 * c.G_f * rho**0.5 + tau2 / (2 * beta) + c.L_g * eta * tau2
+    R = 4 * C_f + 8 * beta * C_g + C_g / (c.L_g * eta) + 8 * beta * c.L_g * eta * c.G_f**2
+    return Terms(nu_f2**0.5, nu_g2**0.5, tau, C_f, C_g, R)
+
+
+class Descent(NamedTuple):
+    """Right-hand sides of the combined-descent lemma, for ‖d_k‖² and for (β_k/2)‖∇g(x_k)‖²."""
+
+    direction: Any
+    lower_level: Any
+
+
+def combined_descent(parameters: Parameters, constants: Constants, decrease_f: Any, decrease_g: Any) -> Descent:
+    """The two inequalities of the combined-descent lemma, given δ_f,k = f(x_k) − E_k f(x_{k+1}) and δ_g,k likewise.
+
+    ‖d_k‖² ≤ (4/η)δ_f + (8βηL_g+1)/(η²L_g) δ_g + R and (β/2)‖∇g‖² ≤ 4L_g δ_f + (8L_gβη+2)/η δ_g + ηL_gR + C_g.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> step = tiebreak.methods.sdbgd.schedule.at(0)
+    >>> bound = combined_descent(step, tiebreak.problems.paper().constants, 0.0, 0.0)
+    >>> bound.direction > 0
+    True
+    """
+    p, c, t = parameters, constants, terms(parameters, constants)
+    assert p.barrier is not None
+    eta, beta = p.step_size, p.barrier
+    direction = 4 / eta * decrease_f + (8 * beta * eta * c.L_g + 1) / (eta**2 * c.L_g) * decrease_g + t.R
+    lower = 4 * c.L_g * decrease_f + (8 * c.L_g * beta * eta + 2) / eta * decrease_g + eta * c.L_g * t.R + t.C_g
+    return Descent(direction, lower)
+
+
+@dataclass(frozen=True)
+class Laws:
+    """A schedule's first steps as arrays, by the names of :class:`~tiebreak.schedules.Parameters`."""
+
+    step_size: Values
+    barrier: Values
+    regularizer: Values
+    upper_batch: Values
+    lower_batch: Values
+
+
+def laws(schedule: Schedule, steps: int, start: int = 0) -> Laws:
+    """The parameters of steps `start`, …, `start` + `steps` − 1; power laws without a Python loop."""
+    t = np.arange(start + 1, start + steps + 1, dtype=np.float64)
+
+    def values(name: str) -> Values:
+        law: Any = getattr(schedule, name)
+        if law is None:
+            raise ValueError(f"{name} is not set by the schedule, and the bound needs it")
+        if isinstance(law, Power):
+            return law.constant * t**law.exponent if law.exponent else np.full(steps, float(law.constant))
+        return np.array([float(law(k)) for k in range(start, start + steps)])
+
+    batches = [np.maximum(1, floored(values(name))) for name in ("upper_batch", "lower_batch")]
+    return Laws(values("step_size"), values("barrier"), values("regularizer"), *batches)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What Theorem 1 says of x_{N_K}.
+
+    Attributes
+    ----------
+    steps : K.
+    lower_level : bound on E‖∇g(x_{N_K})‖².
+    direction : bound on E‖d_{N_K}‖²; infinite where (β_k/η_k) is not monotone, and `note` says so.
+    note : which condition of the theorem is not met, or "".
+    """
+
+    steps: Any
+    lower_level: Any
+    direction: Any
+    note: str = ""
+
+
+def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bounds:
+    """The bounds of Theorem 1 after K steps of SDBGD; for an array of K, arrays.
+
+    Raises a ValueError that names the condition where one is violated: η_k ≤ 1/(2(L_f+2L_g)), 0 < β_k ≤ 1, ρ_k > 0,
+    (η_k) and (β_k) nonincreasing. The bound on the direction needs (β_k/η_k) to be monotone besides; where it is
+    constant, the smaller of the theorem's two is given.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> bounds = residual_bounds(tiebreak.methods.sdbgd.schedule, problem.constants, 275)
+    >>> print(f"{bounds.lower_level:.1f} {bounds.direction:.0f}")  # nothing above 1.37 can happen: vacuous, and true
+    22.7 67
+    """
+    wanted = np.asarray(steps)
+    if wanted.dtype.kind not in "iuO" or wanted.size == 0 or wanted.min() < 1:
+        raise ValueError(f"steps={steps!r} must be whole numbers ≥ 1")
+    fixed = schedule.constant()  # then sums are products, and K may be astronomical
+    p, c = laws(schedule, 1 if fixed else int(wanted.max())), constants
+    eta, beta = p.step_size, p.barrier
+    for text, holds in _conditions(p, c).items():
+        if not holds.all():
+            k = int(np.argmin(holds))
+            values = f"step_size={eta[k]:g}, barrier={beta[k]:g}, regularizer={p.regularizer[k]:g}"
+            raise ValueError(f"Theorem 1 needs {text}; at step {k} the schedule has {values}")
+    count = wanted.astype(np.float64)
+
+    def total(values: Values) -> Any:
+        return values[0] * count if fixed else np.cumsum(values)[wanted - 1]
+
+    t, L_g = terms(p, c), c.L_g
+    eta0, beta0, ratio = eta[0], beta[0], beta / eta
+    weight = total(eta * beta)
+    lower = 8 * eta0 * L_g * c.delta_f + (16 * eta0 * beta0 * L_g + 4) * c.delta_g
+    lower = (lower + 2 * total(eta**2 * L_g * t.R + eta * t.C_g)) / weight
+    slack = 1e-12 * ratio[:-1]
+    falling, rising = np.all(np.diff(ratio) <= slack), np.all(np.diff(ratio) >= -slack)
+    direction = np.full(wanted.shape, np.inf)
+    if falling:
+        start = 4 * beta0 * c.delta_f + (8 * beta0**2 * L_g + beta0 / eta0) / L_g * c.delta_g
+        direction = np.minimum(direction, (start + total(eta * beta * t.R)) / weight)
+    if rising:
+        start = 4 * eta0 * c.delta_f + (8 * L_g * beta0 * eta0 + 1) / L_g * c.delta_g
+        last = ratio[0] if fixed else ratio[wanted - 1]
+        direction = np.minimum(direction, last * (start + total(eta**2 * t.R)) / weight)
+    note = "" if falling or rising else "(barrier/step_size) is not monotone: no bound on the direction"
+    single = wanted.ndim == 0
+    return Bounds(steps, float(lower) if single else lower, float(direction) if single else direction, note)
+
+
+def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:
+    def falls(values: Values) -> NDArray[np.bool_]:
+        return np.concatenate([[True], np.diff(values) <= 1e-12 * values[:-1]])
+
+    cap = c.largest_step_size
+    return {
+        f"0 < step_size ≤ 1/(2(L_f+2L_g)) = {cap:g}": (p.step_size > 0) & (p.step_size <= cap * (1 + 1e-12)),
+        "0 < barrier ≤ 1": (p.barrier > 0) & (p.barrier <= 1),
+        "regularizer > 0": p.regularizer > 0,
+        "a nonincreasing step_size": falls(p.step_size),
+        "a nonincreasing barrier": falls(p.barrier),
+    }
+
+
+def penalty_bounds(schedule: Schedule, constants: Constants, steps: int) -> Bounds:
+    """What plain gradient descent on f + βg guarantees, with constant η = 1/(L_f+βL_g) or less, β, B_f and B_g.
+
+    Φ = f + βg is smooth with L = L_f + βL_g. For η ≤ 1/L, E‖∇Φ(x_N)‖² ≤ 2(Δ_f+βΔ_g)/(ηK) + Lη(σ_f²/B_f + β²σ_g²/B_g)
+    for N uniform; ∇Φ is the direction with λ = β, and ∇g = (∇Φ − ∇f)/β gives ‖∇g‖² ≤ 2(‖∇Φ‖² + G_f²)/β².
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> constants = tiebreak.problems.paper().constants
+    >>> fixed = tiebreak.Schedule(step_size=1 / 11, barrier=10, upper_batch=100, lower_batch=10_000)
+    >>> print(f"{penalty_bounds(fixed, constants, 10**5).direction:.4f}")
+    0.0146
+    """
+    steps = whole("steps", steps)
+    c, first = constants, schedule.at(0)
+    if not schedule.constant():
+        raise ValueError(f"the penalty bound needs a constant schedule, not {schedule}")
+    if not first.barrier:
+        raise ValueError(f"barrier={first.barrier!r} must be > 0")
+    eta, beta = first.step_size, first.barrier
+    smoothness = c.L_f + beta * c.L_g
+    if eta > (1 + 1e-12) / smoothness:
+        raise ValueError(f"step_size={eta!r} must be at most 1/(L_f + barrier·L_g) = {1 / smoothness!r}")
+    noise = c.sigma_f**2 / first.upper_batch + beta**2 * c.sigma_g**2 / first.lower_batch
+    direction = 2 * (c.delta_f + beta * c.delta_g) / (eta * steps) + smoothness * eta * noise
+    return Bounds(steps, 2 * (direction + c.G_f**2) / beta**2, direction)

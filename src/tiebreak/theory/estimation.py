@@ -1,0 +1,213 @@
+"""Constants from gradients alone: what a pilot run sees of them. Estimates, and said to be."""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator, default_rng
+from numpy.typing import NDArray
+
+from tiebreak import methods, rules
+from tiebreak.checks import whole
+from tiebreak.levels import Level
+from tiebreak.methods import Method
+from tiebreak.oracles import Exact
+from tiebreak.schedules import Schedule
+from tiebreak.solve import minimize
+from tiebreak.theory.constants import Constants
+
+Values = NDArray[np.float64]
+
+__all__ = ["EstimatedConstants", "estimate_constants"]
+
+
+@dataclass(frozen=True)
+class EstimatedConstants(Constants):
+    """Constants as a pilot saw them: smoothness, G_f and Δ are the largest values met, so the truth may be larger.
+
+    Attributes
+    ----------
+    sigma_f_interval, sigma_g_interval : pair of float
+        For σ_f and σ_g at the pilot's noisiest point, with `confidence`.
+    upper_calls, lower_calls : int
+        What the estimation spent.
+    """
+
+    sigma_f_interval: tuple[float, float] = (0.0, math.inf)
+    sigma_g_interval: tuple[float, float] = (0.0, math.inf)
+    confidence: float = 0.95
+    upper_calls: int = 0
+    lower_calls: int = 0
+
+    def with_margin(self, factor: float = 2.0) -> Constants:
+        """Plain constants, each `factor` times the estimate (σ: times its interval's upper end): for the careful."""
+        if not 1 <= factor < math.inf:
+            raise ValueError(f"factor={factor!r} must be finite and ≥ 1")
+        return Constants(
+            L_f=factor * self.L_f,
+            L_g=factor * self.L_g,
+            G_f=factor * self.G_f,
+            sigma_f=factor * self.sigma_f_interval[1],
+            sigma_g=factor * self.sigma_g_interval[1],
+            delta_f=factor * self.delta_f,
+            delta_g=factor * self.delta_g,
+        )
+
+    def __str__(self) -> str:
+        lines = [f"{name} ≈ {getattr(self, name):.4g}" for name in ("L_f", "L_g", "G_f", "delta_f", "delta_g")]
+        for name in ("sigma_f", "sigma_g"):
+            low, high = getattr(self, f"{name}_interval")
+            lines.append(f"{name} ≈ {getattr(self, name):.4g} in [{low:.4g}, {high:.4g}] ({self.confidence:.0%})")
+        spent = f"{self.upper_calls:,} upper and {self.lower_calls:,} lower calls"
+        return "\n".join(["Estimates, from a pilot run; the true constants may be larger.", *lines, spent])
+
+
+def estimate_constants(
+    problem: Any,
+    x0: Any = None,
+    *,
+    steps: int = 50,
+    batch: int = 256,
+    points: int = 8,
+    repeats: int = 64,
+    confidence: float = 0.95,
+    seed: Any = None,
+) -> EstimatedConstants:
+    """Estimate the constants of the theory from stochastic gradients near x0.
+
+    Three short pilots descend on f, on g and on both. At `points` points along each the curvature is looked for by
+    power iteration on gradient differences, the same samples at both points; the variance by `repeats` single samples;
+    G_f as the largest mean gradient. Δ is the largest decrease that a pilot met, by the integral of the gradient.
+
+    Parameters
+    ----------
+    problem : Problem or pair of oracles
+        With `upper` and `lower`.
+    x0 : array_like, optional
+        Where to start; the problem's own start if it has one.
+    steps, batch : int
+        Length and batch size of each pilot.
+    points, repeats : int
+        Where, and how often, the variance is looked at.
+    confidence : float
+        Of the intervals for σ.
+    seed : optional
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> estimated = estimate_constants(problem, seed=0)
+    >>> 0.9 < estimated.L_g <= 1.01 and 0.9 < estimated.G_f <= 1.05
+    True
+    """
+    upper, lower = (problem.upper, problem.lower) if hasattr(problem, "upper") else problem
+    start = np.array(getattr(problem, "x0", None) if x0 is None else x0, dtype=np.float64)
+    if start.dtype != np.float64 or start.size == 0 or not np.isfinite(start).all():
+        raise ValueError(f"x0={x0!r} must be finite and not empty")
+    steps, batch, points = whole("steps", steps), whole("batch", batch), whole("points", points)
+    if whole("repeats", repeats) < 8:
+        raise ValueError(f"repeats={repeats!r} must be at least 8: an interval needs them")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence!r} must be in (0, 1)")
+    rngs = default_rng(seed).spawn(3)
+    probes = [
+        _Probe(*pair, start.shape, batch, rng)
+        for pair, rng in zip((("upper", upper), ("lower", lower)), rngs, strict=False)
+    ]
+    row = start.reshape(-1)
+    step = 1 / (2 * sum(weight * max(probe.curvature(row), 1e-8) for probe, weight in zip(probes, (1, 2), strict=True)))
+    paths = [_descend(probe, start, step, steps, rngs[2]) for probe in probes]
+    both = Schedule(step_size=step, barrier=0.5, regularizer=1e-3, upper_batch=batch, lower_batch=batch)
+    paths.append(_path(upper, lower, start, methods.sdbgd.replace(schedule=both), steps, rngs[2]))
+    places = np.concatenate([path[np.linspace(0, len(path) - 1, points).astype(int)] for path in paths])
+    spent = [steps * batch * 2, steps * batch * 2]  # its own descent, and its half of the joint one
+    smooth = [max(probe.curvature(place) for place in places) for probe in probes]
+    slopes = [max(probe.steepness(place) for place in places) for probe in probes]
+    noise = [
+        max((probe.variance(place, repeats, confidence) for place in places[::3]), key=lambda v: v[0])
+        for probe in probes
+    ]
+    falls = [probe.decrease(path) for probe, path in zip(probes, paths, strict=False)]
+    intervals = [(math.sqrt(max(low, 0.0)), math.sqrt(high)) for _, low, high in noise]
+    return EstimatedConstants(
+        L_f=max(smooth[0], 1e-12),
+        L_g=max(smooth[1], 1e-12),
+        G_f=max(slopes[0], 1e-12),
+        sigma_f=math.sqrt(noise[0][0]),
+        sigma_g=math.sqrt(noise[1][0]),
+        delta_f=falls[0],
+        delta_g=falls[1],
+        sigma_f_interval=intervals[0],
+        sigma_g_interval=intervals[1],
+        confidence=confidence,
+        upper_calls=probes[0].calls + spent[0],
+        lower_calls=probes[1].calls + spent[1],
+    )
+
+
+def _path(upper: Any, lower: Any, start: Values, method: Method, steps: int, rng: Generator) -> Values:
+    seed = int(rng.integers(2**63))
+    found = minimize(upper, lower, start, method=method, steps=steps, seed=seed, record=1, keep_iterates=True)
+    assert found.history.x is not None
+    return np.asarray(found.history.x, dtype=np.float64).reshape(len(found.history), -1)
+
+
+def _descend(probe: "_Probe", start: Values, step: float, steps: int, rng: Generator) -> Values:
+    """A plain descent on one level: the other one is flat, and its multiplier 0."""
+    alone = Schedule(step_size=step, barrier=0, upper_batch=probe.batch)
+    flat = Exact(np.zeros_like, vectorized=True)
+    return _path(probe.level.oracle, flat, start, Method("descent", rules.constant, alone), steps, rng)
+
+
+class _Probe:
+    """Gradients of one level at any point, counted."""
+
+    def __init__(self, name: str, oracle: Any, shape: tuple[int, ...], batch: int, rng: Generator) -> None:
+        self.level, self.batch, self.rng, self.calls = Level(name, oracle, shape, np.dtype(np.float64)), batch, rng, 0
+
+    def gradient(self, x: Values, token: Any, size: int) -> Values:
+        self.calls += size
+        gradient: Values = np.asarray(self.level.gradient(x[None], token)[0], dtype=np.float64)
+        if not np.isfinite(gradient).all():
+            raise ValueError(f"the {self.level.name} gradient is not finite at a point of the pilot: {x!r}")
+        return gradient
+
+    def token(self, size: int) -> Any:
+        return self.level.draw([self.rng], [size])[0]
+
+    def curvature(self, x: Values, rounds: int = 6) -> float:
+        """‖∇(x+hv) − ∇(x)‖/h for v that power iteration turns to where it is largest."""
+        token, size = self.token(self.batch), self.batch
+        base = self.gradient(x, token, size)
+        direction = self.rng.standard_normal(len(x))
+        largest, h = 0.0, 1e-4 * (1 + float(np.linalg.norm(x)) / math.sqrt(len(x)))
+        for _ in range(rounds):
+            direction = direction / max(float(np.linalg.norm(direction)), 1e-300)
+            direction = (self.gradient(x + h * direction, token, size) - base) / h
+            largest = max(largest, float(np.linalg.norm(direction)))
+            if largest == 0:
+                break
+        return largest
+
+    def steepness(self, x: Values) -> float:
+        """The norm of the mean gradient, from two independent batches: the square of one would add its noise."""
+        first, second = (self.gradient(x, self.token(self.batch), self.batch) for _ in range(2))
+        return math.sqrt(max(0.0, float(first @ second)))
+
+    def variance(self, x: Values, repeats: int, confidence: float) -> tuple[float, float, float]:
+        """Total variance of one sample, and an interval for it."""
+        draws = np.stack([self.gradient(x, self.token(1), 1) for _ in range(repeats)])
+        squares = np.sum((draws - draws.mean(axis=0)) ** 2, axis=1) * repeats / (repeats - 1)
+        value, error = float(squares.mean()), float(squares.std(ddof=1)) / math.sqrt(repeats)
+        # On the scale of logarithms: a variance is positive, and its estimate skew.
+        spread = math.exp(NormalDist().inv_cdf((1 + confidence) / 2) * error / value) if value > 0 else 1.0
+        return value, value / spread, value * spread
+
+    def decrease(self, path: Values) -> float:
+        """The largest fall below the start along the path: ∫⟨∇, dx⟩ by trapezoids."""
+        slopes = [self.gradient(x, self.token(self.batch), self.batch) for x in path]
+        falls = [float((a + b) @ (x - y)) / 2 for a, b, x, y in zip(slopes, slopes[1:], path, path[1:], strict=False)]
+        return max(0.0, float(np.max(np.cumsum(falls))))

@@ -1,0 +1,340 @@
+"""The command line as a user meets it: another process, its files, its words and its exit code."""
+
+import csv
+import inspect
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import tiebreak
+from tiebreak.cli.app import app
+from tiebreak.cli.console import number, numbers
+from tiebreak.cli.reproduce import reproduce
+from tiebreak.experiments import Experiment, Outcome, load, run
+from tiebreak.methods import METHODS
+
+FILES = {
+    "comparison.pdf",
+    "comparison.png",
+    "configuration.json",
+    "curves.csv",
+    "curves.parquet",
+    "points.csv",
+    "summary.md",
+    "trajectories.pdf",
+    "trajectories.png",
+}
+FIGURES = {name for name in FILES if name.endswith(("png", "pdf"))}
+# A warning in the command is an error, as in every other test; the width keeps tables from being folded.
+ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "error", "COLUMNS": "100", "PYTHONUTF8": "1"}
+SMALL = ("--budget", "2e4", "--runs", "3", "--seed", "7")
+
+
+def call(*words: str | Path, code: int = 0, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line in another process, after the Python statement `before`."""
+    start = ["-m", "tiebreak"] if not before else ["-c", f"{before}; from tiebreak.cli import main; main()"]
+    done = subprocess.run(
+        [sys.executable, *start, *map(str, words)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=ENVIRONMENT,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "new" / "results"
+    done = call("reproduce", *SMALL, "--output", folder)
+    (folder.parent / "shown.txt").write_text(done.stdout, encoding="utf-8")
+    return folder
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_file_is_there_and_is_what_it_says(results: Path) -> None:
+    assert {path.name for path in results.iterdir()} == FILES  # and no temporary ones
+    for name in FIGURES:
+        content = (results / name).read_bytes()
+        assert content.startswith(b"\x89PNG\r\n" if name.endswith("png") else b"%PDF-")
+        assert len(content) > 10_000
+    assert json.loads((results / "configuration.json").read_text(encoding="utf-8"))["experiment"]["seed"] == 7
+
+
+def test_csv_equals_parquet(results: Path) -> None:
+    """Cell by cell and to the last digit."""
+    parquet = pq.read_table(results / "curves.parquet")
+    text = rows(results / "curves.csv")
+    assert list(text[0]) == parquet.column_names
+    assert len(text) == parquet.num_rows
+    for name in parquet.column_names:
+        values = parquet.column(name).to_numpy()
+        np.testing.assert_array_equal(np.array([row[name] for row in text]).astype(values.dtype), values, err_msg=name)
+    assert list(dict.fromkeys(row["method"] for row in text)) == ["sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg"]
+    assert {"direction", "lower_level", "stationarity", "upper_value", "lower_value", "x0", "x1"} <= set(text[0])
+
+
+def test_summary_agrees_with_the_data(results: Path) -> None:
+    """Every cell is recomputed from the CSV files by other means, with as many digits as are shown."""
+    summary = (results / "summary.md").read_text(encoding="utf-8")
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in summary.splitlines() if line.startswith("|")]
+    curves, points = rows(results / "curves.csv"), rows(results / "points.csv")
+    names = {METHODS[m].name: m for m in METHODS}
+    checked = 0
+    for cell in cells:
+        method = names.get(cell[0].rstrip("†"))
+        if method is None:
+            continue
+        if cell[1] == "selected":
+            chosen = [r for r in points if r["method"] == method and r["iterate"] == "selected"]
+        else:
+            last = max(int(r["step"]) for r in curves if r["method"] == method)
+            chosen = [r for r in curves if r["method"] == method and int(r["step"]) == last]
+        assert len(chosen) == 3
+        if cell[1] in ("last", "selected"):
+            shown = dict(zip(("direction", "lower_level", "stationarity"), cell[2:], strict=True))
+        else:
+            assert int(cell[1].replace(",", "")) == last
+            assert int(cell[2].replace(",", "")) == int(chosen[0]["calls"])
+            shown = dict(zip(("upper_value", "lower_value"), cell[3:5], strict=True))
+        for column, text in shown.items():
+            values = [float(r[column]) for r in chosen]
+            mean, error = map(float, text.split(" ± "))
+            digits = ".5g" if column.endswith("value") else ".2e"
+            assert mean == float(format(statistics.mean(values), digits)), (method, column)
+            assert error == float(f"{statistics.stdev(values) / 3**0.5:.0e}"), (method, column)
+            checked += 1
+    assert checked == 4 * (3 + 3 + 2)
+    assert "reconstruction" in summary
+    assert "does not compare methods" in summary
+    assert "(0, 0) in 12 of 12 runs" in summary
+
+
+def test_the_screen_shows_the_summary(results: Path) -> None:
+    shown = (results.parent / "shown.txt").read_text(encoding="utf-8")
+    summary = (results / "summary.md").read_text(encoding="utf-8")
+    numbers = re.findall(r"\d\.\d\de-\d ± \de-\d", summary)
+    assert len(numbers) > 10
+    assert all(number in shown for number in numbers)
+
+
+def test_configuration_names_no_folder_of_the_machine(results: Path) -> None:
+    text = (results / "configuration.json").read_text(encoding="utf-8")
+    assert str(results.parent) not in text
+    assert str(Path.home()) not in text
+    assert str(Path.cwd()) not in text
+    assert json.loads(text)["command"].startswith(
+        "tiebreak reproduce --methods sdbgd,sdbpg,pr_sdbpg,vr_pr_sdbpg --runs 3 "
+    )
+
+
+def test_plot_draws_the_same_again(results: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(results, tmp_path / "copy"))
+    for name in FIGURES | {"summary.md"}:
+        (folder / name).unlink()
+    call("plot", folder)
+    for name in FILES:
+        assert (folder / name).read_bytes() == (results / name).read_bytes(), name
+
+
+def test_plot_without_parquet_reads_csv(results: Path, tmp_path: Path) -> None:
+    for name in ("curves.csv", "points.csv", "configuration.json"):
+        (tmp_path / name).write_bytes((results / name).read_bytes())
+    call("plot", tmp_path)
+    assert (tmp_path / "summary.md").read_bytes() == (results / "summary.md").read_bytes()
+    assert (tmp_path / "comparison.png").read_bytes() == (results / "comparison.png").read_bytes()
+
+
+def test_the_saved_command_gives_the_same_bytes(results: Path, tmp_path: Path) -> None:
+    command = json.loads((results / "configuration.json").read_text(encoding="utf-8"))["command"].split()
+    call(*command[1:], "--output", tmp_path)
+    for name in ("curves.csv", "points.csv"):
+        assert (tmp_path / name).read_bytes() == (results / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--budget", "much"), ("budget='much'", "whole number ≥ 1")),
+        (("--budget", "-1e8"), ("budget=-100000000.0", "≥ 1")),
+        (("--budget", "3"), ("budget=3", "at least 4", "vr_pr_sdbpg")),
+        (("--runs", "2.5"), ("runs=2.5", "whole number ≥ 1")),
+        (("--seed", "-1"), ("seed=-1", "≥ 0")),
+        (("--methods", "sdbgd,nope"), ("methods", "'nope'", "penalty")),
+        (("--start", "1;2"), ("start='1;2'", "two numbers")),
+        (("--start", "1,2,3"), ("start=[1, 2, 3]", "two numbers")),
+        (("--noise", "-0.5"), ("noise=-0.5", "from 0 to")),
+        (("--record", "sometimes"), ("record='sometimes'", "'log', 'all'")),
+    ],
+)
+def test_bad_values_get_one_kind_line(options: tuple[str, ...], words: tuple[str, ...], tmp_path: Path) -> None:
+    done = call("reproduce", *options, "--output", tmp_path / "never", code=2)
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert all(word in done.stderr for word in words), done.stderr
+    assert not (tmp_path / "never").exists()
+
+
+def test_every_option_reaches_the_experiment(tmp_path: Path) -> None:
+    """Methods by commas and repeated, in any spelling; numbers that begin with a minus are values, not options."""
+    words = "--methods SDBGD,penalty --methods dbgd --runs 2 --budget 300 --seed 3 --start -1.5,-2 --noise 0.25"
+    call("reproduce", *words.split(), "--record", "all", "--per-sample", "--output", tmp_path)
+    assert json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))["experiment"] == {
+        "methods": ["sdbgd", "penalty", "dbgd"],
+        "runs": 2,
+        "budget": 300,
+        "seed": 3,
+        "start": [-1.5, -2.0],
+        "noise": 0.25,
+        "per_sample": True,
+        "record": 1,
+    }
+    curves = rows(tmp_path / "curves.csv")
+    assert (curves[0]["x0"], curves[0]["x1"]) == ("-1.5", "-2")
+    assert [int(r["step"]) for r in curves if r["method"] == "dbgd" and r["run"] == "1"] == list(range(151))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = call("reproduce", *SMALL, "--output", tmp_path / "file" / "results", code=2)
+    assert "output=" in done.stderr
+    assert "'file' is a file" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_plot_of_no_folder_and_of_an_empty_one(tmp_path: Path) -> None:
+    assert "it is no folder" in call("plot", tmp_path / "nowhere", code=2).stderr
+    assert "curves.parquet or curves.csv" in call("plot", tmp_path, code=2).stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
+def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
+    """A budget that takes minutes, interrupted: data, figures and summary of what was reached, exit code 130."""
+    # A parent may ignore SIGINT, and its children would too.
+    start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from tiebreak.cli import main; main()"
+    words = ["reproduce", "--methods", "sdbgd,vr_pr_sdbpg,penalty", "--runs", "2", "--budget", "1e14", "--output"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *words, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=ENVIRONMENT,
+    )
+    try:
+        assert process.stderr is not None
+        assert "calls a run" in process.stderr.readline()
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        shown, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "Interrupted: the files hold what was reached" in said
+    assert "not run: Penalty" in shown
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    points = rows(tmp_path / "points.csv")
+    assert points[-1]["status"] == "interrupted"
+    assert int(points[-1]["steps"]) > 0
+    assert json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))["interrupted"] is True
+    assert load(tmp_path).methods[-1] == points[-1]["method"] != "penalty"
+
+
+@pytest.mark.parametrize("stage", ["folder.save", "figures.draw"])
+def test_ctrl_c_while_writing_keeps_the_data(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name = (import_module(f"tiebreak.experiments.{stage.split('.')[0]}"), stage.split(".")[1])
+    real, calls = getattr(module, name), []
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(module, name, interrupted)
+    done = CliRunner().invoke(app, ["reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)])
+    assert done.exit_code == 130
+    assert "The data are saved" in done.output
+    assert {path.name for path in tmp_path.iterdir()} == FILES - FIGURES - {"summary.md"}
+    assert load(tmp_path).methods == ("sdbgd",)
+
+
+def test_runs_that_could_not_go_on_are_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*arguments: Any) -> Outcome:
+        return replace(run(*arguments), faults=("SDBGD, run 0 at step 3: the upper gradient is not finite",))
+
+    monkeypatch.setattr("tiebreak.cli.reproduce.run", faulty)
+    done = CliRunner().invoke(app, ["reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "run 0 at step 3" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+
+
+def test_version_help_and_the_list_of_methods() -> None:
+    assert call("--version").stdout == f"tiebreak {tiebreak.__version__}\n"
+    shown = call("--help").stdout
+    assert all(command in shown for command in ("reproduce", "plot", "methods"))
+    listed = call("methods").stdout
+    for name, method in METHODS.items():
+        assert re.search(rf"^{name}  {re.escape(method.name)}", listed, re.MULTILINE)
+        assert str(method.schedule) in listed
+    assert listed.count("† our reconstruction") == 2
+
+
+def test_the_script_is_the_same_program() -> None:
+    (script,) = entry_points(group="console_scripts", name="tiebreak")
+    assert script.value == "tiebreak.cli:main"
+    assert script.load().__module__ == "tiebreak.cli"
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("typer", ["--help"]), ("rich", ["methods"]), ("matplotlib", ["reproduce", "--budget", "1e5"])],
+)
+def test_a_missing_extra_is_asked_for(missing: str, words: list[str]) -> None:
+    done = call(*words, code=1, before=f"import sys; sys.modules[{missing!r}] = None")
+    assert done.stderr.splitlines() == [
+        f"tiebreak: {missing} is not installed; the command line needs: pip install 'tiebreak[cli]'"
+    ]
+
+
+def test_help_does_not_wait_for_figures() -> None:
+    loaded = (
+        "import sys, atexit; atexit.register(lambda: print([m for m in ('matplotlib', 'pyarrow') if m in sys.modules]))"
+    )
+    assert call("--help", before=loaded).stdout.splitlines()[-1] == "[]"
+
+
+def test_the_defaults_are_the_paper_s() -> None:
+    default: dict[str, Any] = {n: p.default for n, p in inspect.signature(reproduce).parameters.items()}
+    asked = Experiment(
+        methods=default["methods"],
+        start=numbers(default["start"]),
+        per_sample=default["per_sample"],
+        **{name: number(default[name]) for name in ("runs", "budget", "seed", "noise", "record")},
+    )
+    assert asked == Experiment()

@@ -1,0 +1,444 @@
+"""The formulas of the appendix against an independent evaluation in 50 digits, and the theorem against simulation."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiebreak
+from tiebreak import Power, Schedule, anytime, horizon, methods, minimize
+from tiebreak.theory import (
+    TABLE,
+    Constants,
+    combined_descent,
+    estimate_constants,
+    exponents,
+    oracle_complexity,
+    penalty_bounds,
+    plan,
+    predicted,
+    rare_visits,
+    residual_bounds,
+    steps_within,
+    terms,
+)
+
+PAPER = tiebreak.problems.paper()
+CONSTANTS = PAPER.constants
+
+scales = st.floats(-3, 3).map(lambda e: 10.0**e)
+constants_ = st.builds(Constants, *[scales] * 7)
+
+
+def exact_terms(eta, beta, rho, B_f, B_g, c):
+    """ν_f², ν_g², τ, C_f, C_g, R, as the appendix writes them."""
+    eta, beta, rho, B_f, B_g = map(mp.mpf, (eta, beta, rho, B_f, B_g))
+    L_f, L_g, G_f, s_f, s_g = (mp.mpf(getattr(c, n)) for n in ("L_f", "L_g", "G_f", "sigma_f", "sigma_g"))
+    nu_f2, nu_g2 = s_f**2 / B_f, s_g**2 / B_g
+    tau2 = 2 * nu_f2 + 2 * (3 * beta / 2 + 2 * G_f / mp.sqrt(rho)) ** 2 * nu_g2
+    C_f = G_f * mp.sqrt(tau2) + L_f * eta * tau2
+    C_g = beta * rho + G_f / 2 * mp.sqrt(rho) + tau2 / (2 * beta) + L_g * eta * tau2
+    R = 4 * C_f + 8 * beta * C_g + C_g / (L_g * eta) + 8 * beta * L_g * eta * G_f**2
+    return nu_f2, nu_g2, mp.sqrt(tau2), C_f, C_g, R
+
+
+@given(constants_, scales, st.floats(0.01, 1), scales, st.integers(1, 10**6), st.integers(1, 10**9))
+def test_every_symbol_of_the_appendix(c, eta, beta, rho, B_f, B_g):
+    with mp.workdps(50):
+        nu_f2, nu_g2, *rest = exact_terms(eta, beta, rho, B_f, B_g, c)
+        expected = [mp.sqrt(nu_f2), mp.sqrt(nu_g2), *rest]
+        found = terms(tiebreak.schedules.Parameters(0, eta, B_f, B_g, beta, rho), c)
+        for name, value, truth in zip(found._fields, found, expected, strict=True):
+            assert abs(value - truth) <= 1e-13 * truth, name
+
+
+@given(
+    constants_,
+    st.floats(0.02, 0.32),
+    st.floats(0.05, 1),
+    st.floats(0.05, 1),
+    scales,
+    scales,
+    scales,
+    st.integers(1, 30),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_three_bounds_of_theorem_1(c, a, share, beta0, rho0, c_f, c_g, K):
+    schedule = anytime(
+        a, step_size=share * c.largest_step_size, barrier=beta0, regularizer=rho0, upper_batch=c_f, lower_batch=c_g
+    )
+    found = residual_bounds(schedule, c, K)
+    with mp.workdps(50):
+        steps = [schedule.at(k) for k in range(K)]
+        t = [exact_terms(p.step_size, p.barrier, p.regularizer, p.upper_batch, p.lower_batch, c) for p in steps]
+        eta, beta = [mp.mpf(p.step_size) for p in steps], [mp.mpf(p.barrier) for p in steps]
+        L_g, D_f, D_g = mp.mpf(c.L_g), mp.mpf(c.delta_f), mp.mpf(c.delta_g)
+        S = sum(e * b for e, b in zip(eta, beta, strict=True))
+        C_g, R = [row[4] for row in t], [row[5] for row in t]
+        noise = 2 * sum(e**2 * L_g * r + e * g for e, r, g in zip(eta, R, C_g, strict=True))
+        lower = 8 * eta[0] * L_g / S * D_f + (16 * eta[0] * beta[0] * L_g + 4) / S * D_g + noise / S
+        if a <= 0.25 or K == 1:
+            weighted = sum(e * b * r for e, b, r in zip(eta, beta, R, strict=True))
+            direction = (
+                4 * beta[0] / S * D_f + (8 * beta[0] ** 2 * L_g + beta[0] / eta[0]) / (L_g * S) * D_g + weighted / S
+            )
+        else:
+            squares = sum(e**2 * r for e, r in zip(eta, R, strict=True))
+            inner = 4 * eta[0] / S * D_f + (8 * L_g * beta[0] * eta[0] + 1) / (L_g * S) * D_g + squares / S
+            direction = beta[-1] / eta[-1] * inner
+        assert abs(found.lower_level - lower) <= 1e-11 * lower
+        assert abs(found.direction - direction) <= 1e-11 * direction
+
+
+def test_bounds_for_many_horizons_at_once():
+    many = residual_bounds(methods.sdbgd.schedule, CONSTANTS, np.array([1, 10, 275]))
+    for i, K in enumerate((1, 10, 275)):
+        one = residual_bounds(methods.sdbgd.schedule, CONSTANTS, K)
+        assert many.lower_level[i] == pytest.approx(one.lower_level, rel=1e-12)
+        assert many.direction[i] == pytest.approx(one.direction, rel=1e-12)
+
+
+def test_user_laws_are_evaluated_as_they_are():
+    law = Schedule(lambda k: 0.05, lambda k: 0.5, lambda k: 0.01, lambda k: 3.7, lambda k: 10)
+    plain = Schedule(0.05, 0.5, 0.01, 3, 10)
+    found, expected = residual_bounds(law, CONSTANTS, 40), residual_bounds(plain, CONSTANTS, 40)
+    assert found.lower_level == pytest.approx(expected.lower_level, rel=1e-12)
+    assert found.direction == pytest.approx(expected.direction, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (
+            Schedule(0.2, 0.5, 0.1),
+            r"0 < step_size ≤ 1/\(2\(L_f\+2L_g\)\) = 0.166667; at step 0 the schedule has step_size=0.2",
+        ),
+        (Schedule(0.1, 1.5, 0.1), "0 < barrier ≤ 1; at step 0"),
+        (Schedule(0.1, 0.5, 0.0), "regularizer > 0"),
+        (Schedule(lambda k: 0.1 + 0.001 * k, 0.5, 0.1), "a nonincreasing step_size; at step 1"),
+        (Schedule(0.1, Power(0.1, 0.1), 0.1), "a nonincreasing barrier; at step 1"),
+        (Schedule(0.1, 0.5), "regularizer is not set by the schedule"),
+    ],
+)
+def test_a_condition_that_fails_is_named(schedule, message):
+    with pytest.raises(ValueError, match=message):
+        residual_bounds(schedule, CONSTANTS, 10)
+
+
+def test_a_ratio_that_is_not_monotone_bounds_the_lower_level_only():
+    schedule = Schedule(lambda k: 0.1 if k < 5 else 0.05, lambda k: 0.5 if k < 8 else 0.1, 0.1)
+    found = residual_bounds(schedule, CONSTANTS, 20)
+    assert math.isinf(found.direction)
+    assert "not monotone" in found.note
+    assert math.isfinite(found.lower_level)
+
+
+def test_combined_descent_holds_along_runs():
+    """Both inequalities of the lemma at many x, δ by averaging the next step over many samples (with 5σ to spare)."""
+    rng = np.random.default_rng(0)
+    schedule = anytime(0.25, step_size=1 / 6, barrier=1.0)
+    for k in (0, 5, 50):
+        p = schedule.at(k)
+        for x in rng.uniform(-4, 8, (20, 2)):
+            n = 4000
+            a = PAPER.upper.exact_gradient(x) + 0.5 / math.sqrt(p.upper_batch) * rng.standard_normal((n, 2))
+            b = PAPER.lower.exact_gradient(x) + 0.5 / math.sqrt(p.lower_batch) * rng.standard_normal((n, 2))
+            factor = tiebreak.rules.sdbgd((a * b).sum(1), (b * b).sum(1), p.barrier, p.regularizer)
+            after = x - p.step_size * (a + factor[:, None] * b)
+            df = PAPER.upper.value(x) - PAPER.upper.value(after)
+            dg = PAPER.lower.value(x) - PAPER.lower.value(after)
+            room = [d.mean() + 5 * d.std() / math.sqrt(n) for d in (df, dg)]
+            bound = combined_descent(p, CONSTANTS, *room)
+            exact = [PAPER.upper.exact_gradient(x), PAPER.lower.exact_gradient(x)]
+            own = tiebreak.stationarity.residuals(
+                *exact, lambda fg, gg, p=p: tiebreak.rules.sdbgd(fg, gg, p.barrier, p.regularizer)
+            )
+            assert own.direction <= bound.direction
+            assert p.barrier / 2 * own.lower_level <= bound.lower_level
+
+
+def test_the_theorem_against_simulation():
+    """Σ w_k E‖·‖²/Σ w_k at several K, 64 runs: mean + 5 standard errors stays below the bound."""
+    schedule = anytime(0.25, step_size=1 / 6, barrier=1.0)
+    method = methods.sdbgd.replace(schedule=schedule)
+    result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=2000, runs=64, seed=0, record=1)
+    weight = np.array([schedule.at(k).weight for k in range(2000)])[:, None]
+    for K in (10, 100, 2000):
+        bounds = residual_bounds(schedule, CONSTANTS, K)
+        for name in ("lower_level", "direction"):
+            each = (weight[:K] * result.history[name][:K]).sum(axis=0) / weight[:K].sum()
+            assert each.mean() + 5 * each.std() / 8 <= getattr(bounds, name)
+
+
+def test_penalty_bounds_in_high_precision_and_in_simulation():
+    c = CONSTANTS
+    schedule = Schedule(1 / 11, 10, None, 100, 10_000)
+    found = penalty_bounds(schedule, c, 10**5)
+    with mp.workdps(40):
+        V = mp.mpf(c.sigma_f) ** 2 / 100 + 100 * mp.mpf(c.sigma_g) ** 2 / 10_000
+        direction = 2 * mp.mpf(11) * (mp.mpf(c.delta_f) + 10 * mp.mpf(c.delta_g)) / 10**5 + V
+        assert found.direction == pytest.approx(float(direction), rel=1e-13)
+        assert found.lower_level == pytest.approx(float(2 * (direction + 1) / 100), rel=1e-13)
+    method = methods.penalty.replace(schedule=schedule)
+    result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=500, runs=64, seed=0, record=1)
+    bounds = penalty_bounds(schedule, c, 500)
+    for name in ("lower_level", "direction"):
+        each = result.history[name][:500].mean(axis=0)
+        assert each.mean() + 5 * each.std() / 8 <= getattr(bounds, name)
+    with pytest.raises(ValueError, match="needs a constant schedule"):
+        penalty_bounds(methods.penalty.schedule, c, 10)
+    with pytest.raises(ValueError, match=r"step_size=0.5 must be at most 1/\(L_f \+ barrier·L_g\)"):
+        penalty_bounds(Schedule(0.5, 10), c, 10)
+
+
+@given(st.floats(0.01, 0.33))
+def test_exponents_of_corollary_1(a):
+    fixed, free = exponents(a, "horizon"), exponents(a, "anytime")
+    assert fixed.direction == pytest.approx(1 - 2 * a)
+    assert fixed.lower_level == free.lower_level == pytest.approx(2 * a)
+    assert free.direction == pytest.approx(2 * a if a < 0.25 else 1 - 2 * a)
+    assert (free.direction_log, free.lower_level_log, fixed.lower_level_log) == (a >= 0.25, True, False)
+
+
+@pytest.mark.parametrize("a", [0.1, 0.2, 0.25, 0.3])
+def test_computed_horizon_bounds_fall_as_the_corollary_says(a):
+    """The slope of the bound between K = 10^7 and 10^8, the constants being fixed."""
+    options = {"step_size": 1 / 6, "barrier": 0.9}
+    K = np.array([10**7, 10**8])
+    bounds = []
+    for k in K:
+        schedule, long = horizon(int(k), a, **options), 1000
+        # A constant schedule's bound is transient/K + the rest: two values give both parts exactly.
+        short, longer = (residual_bounds(schedule, CONSTANTS, n) for n in (long, 2 * long))
+        for name in ("direction", "lower_level"):
+            one, two = getattr(short, name), getattr(longer, name)
+            transient = (one - two) * 2 * long
+            bounds.append(transient / k + (2 * two - one))
+    slopes = [math.log10(bounds[i] / bounds[i + 2]) for i in range(2)]
+    expected = exponents(a, "horizon")
+    assert slopes[0] == pytest.approx(expected.direction, abs=0.05)
+    assert slopes[1] == pytest.approx(expected.lower_level, abs=0.05)
+
+
+def test_table_1_is_the_papers_and_the_penalty_beats_its_stochastic_rows():
+    rows = {row.key: (row.iterations, row.upper, row.lower) for row in TABLE}
+    assert rows["dbgd"] == (2, 2, 2)
+    assert rows["sdbpg"] == (2, 4, 6)
+    assert rows["pr_sdbpg"] == (4, 8, 10)
+    assert rows["vr_pr_sdbpg"] == (4, 6, 8)
+    assert rows["sdbgd"] == (2, 4, 7)
+    for row in TABLE:
+        if row.setting == "stochastic" and row.key != "penalty":
+            assert all(p <= other for p, other in zip(rows["penalty"], rows[row.key], strict=True))
+
+
+@pytest.mark.parametrize("method", ["sdbgd", "penalty"])
+def test_complexity_with_constants_has_the_tables_exponents(method):
+    """Calls at ε and ε/10, deep enough for the leading term: their ratio's exponent is the table's.
+
+    The plan is the cheapest in total, which lower calls make up; it spends upper calls more freely than the table.
+    """
+    row = next(row for row in TABLE if row.key == method)
+    high, low = (oracle_complexity(e, method, CONSTANTS) for e in (1e-6, 1e-7))
+    assert high.exact
+    assert math.log10(low.iterations / high.iterations) == pytest.approx(row.iterations, abs=0.15)
+    assert math.log10(low.lower_calls / high.lower_calls) == pytest.approx(row.lower, abs=0.15)
+    assert low.upper_calls < low.lower_calls
+
+
+@pytest.mark.parametrize(
+    ("method", "objective", "kind"),
+    [
+        ("sdbgd", "bound", "horizon"),
+        ("sdbgd", "bound", "anytime"),
+        ("sdbgd", "practice", None),
+        ("penalty", "bound", None),
+    ],
+)
+@pytest.mark.parametrize("budget", [100, 10**5, 10**8])
+def test_a_plan_costs_what_it_says_and_is_legal(method, objective, kind, budget):
+    chosen = plan(CONSTANTS, budget=budget, method=method, objective=objective, kind=kind)
+    assert chosen.upper_calls + chosen.lower_calls <= budget
+    evaluate = residual_bounds if method == "sdbgd" else penalty_bounds
+    assert chosen.bounds == evaluate(
+        chosen.schedule, CONSTANTS, chosen.steps
+    )  # the theorem's conditions are checked there
+    result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, budget=budget, steps=chosen.steps, seed=0)
+    assert result.steps == chosen.steps
+    assert (result.upper_calls, result.lower_calls) == (chosen.upper_calls, chosen.lower_calls)
+    assert str(chosen).count("\n") > 8
+
+
+def test_a_plan_of_the_bound_is_hard_to_beat():
+    """Thousands of random legal constant schedules at the same budget: none has a smaller bound by more than 1 %."""
+    budget, c = 10**7, CONSTANTS
+    best = plan(c, budget=budget)
+    target = max(best.bounds.direction, best.bounds.lower_level)
+    rng, least = np.random.default_rng(0), np.inf
+    for _ in range(3000):
+        eta = c.largest_step_size * 10 ** -rng.uniform(0, 2)
+        sizes = 10 ** rng.uniform(0, 5, 2)
+        schedule = Schedule(eta, 10 ** -rng.uniform(0, 2), 10 ** -rng.uniform(0, 6), *sizes)
+        steps = budget // int(sizes[0] // 1 + sizes[1] // 1)
+        if steps >= 1:
+            found = residual_bounds(schedule, c, min(steps, 3000))
+            least = min(least, max(found.direction, found.lower_level))
+    assert target <= 1.01 * least
+
+
+def test_epsilon_plans_reach_epsilon_with_the_least_budget():
+    for method, epsilon in (("sdbgd", 0.5), ("penalty", 0.01)):
+        chosen = plan(CONSTANTS, epsilon=epsilon, method=method)
+        assert max(chosen.bounds.direction, chosen.bounds.lower_level) <= epsilon
+        cheaper = plan(CONSTANTS, budget=int(0.95 * chosen.budget), method=method)
+        assert max(cheaper.bounds.direction, cheaper.bounds.lower_level) > epsilon
+
+
+def test_the_practice_plan_on_the_papers_problem():
+    """10^8 calls: ‖∇g‖² at least 5 × below the best of the paper's rows, 3.7e-2; ‖d‖² at most 2 × above it, 9.3e-5."""
+    chosen = plan(CONSTANTS, budget=10**8, objective="practice")
+    result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, budget=10**8, runs=100, seed=0)
+    assert result.last.lower_level.mean() <= 3.7e-2 / 5
+    assert result.last.direction.mean() <= 2 * 9.3e-5
+    assert chosen.prediction.lower_level == pytest.approx(result.last.lower_level.mean(), rel=0.3)
+    assert 1 / 3 < chosen.prediction.direction / result.last.direction.mean() < 3
+
+
+@pytest.mark.parametrize("scale_f", [0.1, 10.0])
+@pytest.mark.parametrize("scale_g", [0.1, 10.0])
+def test_the_practice_plan_beats_the_papers_constants_on_rescaled_problems(scale_f, scale_g):
+    """Other units of f and g: ‖∇g‖² and the plan's own objective fall below those of the paper's constants."""
+
+    def scaled(oracle, factor):
+        return tiebreak.Gaussian(lambda x: factor * oracle.exact_gradient(x), 0.5 * factor, shape=(2,), vectorized=True)
+
+    upper, lower = scaled(PAPER.upper, scale_f), scaled(PAPER.lower, scale_g)
+    c = Constants(
+        scale_f, scale_g, scale_f, scale_f * CONSTANTS.sigma_f, scale_g * CONSTANTS.sigma_g,
+        scale_f * CONSTANTS.delta_f, scale_g * CONSTANTS.delta_g,
+    )  # fmt: skip
+    chosen = plan(c, budget=10**7, objective="practice")
+    ours = minimize(upper, lower, PAPER.x0, method=chosen, budget=10**7, runs=20, seed=0)
+    theirs = minimize(upper, lower, PAPER.x0, method="sdbgd", budget=10**7, runs=20, seed=0)
+
+    def objective(result):
+        return result.last.lower_level.mean() ** 1.5 * result.last.direction.mean()
+
+    assert ours.last.lower_level.mean() < theirs.last.lower_level.mean()
+    assert objective(ours) < objective(theirs)
+
+
+def test_prediction_follows_the_resting_point():
+    for rho in (0.1, 1.0, 10.0):
+        schedule = anytime(0.25, step_size=1 / 6, barrier=1.0, regularizer=rho, upper_batch=10, lower_batch=0.01)
+        method = methods.sdbgd.replace(schedule=schedule)
+        result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=1000, runs=40, seed=0)
+        expected = predicted(schedule, CONSTANTS, 1000).lower_level
+        assert result.last.lower_level.mean() == pytest.approx(expected, rel=0.4)
+
+
+def test_steps_within_counts_like_the_solver():
+    for name in ("sdbgd", "sdbpg", "pr_sdbpg", "penalty"):
+        for budget in (2, 777, 10**6):
+            steps, upper, lower = steps_within(methods.get(name).schedule, budget)
+            result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=name, budget=budget, seed=0)
+            assert (steps, upper, lower) == (result.steps, result.upper_calls, result.lower_calls)
+    assert steps_within(methods.sdbgd.schedule, 10**8, horizon=10)[0] == 10
+
+
+def test_estimated_constants_are_near_the_true_ones():
+    found = estimate_constants(PAPER, seed=0)
+    for name in ("L_f", "L_g", "G_f", "sigma_f", "sigma_g", "delta_f", "delta_g"):
+        assert getattr(found, name) == pytest.approx(getattr(CONSTANTS, name), rel=0.12), name
+    assert found.upper_calls == found.lower_calls > 0
+    assert "Estimates" in str(found)
+    careful = found.with_margin(2.0)
+    assert careful.L_g == 2 * found.L_g
+    assert isinstance(plan(found, budget=10**6, objective="practice").steps, int)
+
+
+def test_estimation_counts_every_call():
+    calls = {"upper": 0, "lower": 0}
+
+    class Counting:
+        def __init__(self, level):
+            self.level = level
+
+        def sample(self, rng, size):
+            return size, rng.standard_normal(3) / math.sqrt(size)
+
+        def gradient(self, x, token):
+            calls[self.level] += token[0]
+            return np.array([1.0, 2.0, 3.0]) * x + token[1]
+
+    found = estimate_constants((Counting("upper"), Counting("lower")), [1.0, 1.0, 1.0], seed=1)
+    assert calls == {"upper": found.upper_calls, "lower": found.lower_calls}
+    assert found.L_f == pytest.approx(3.0, rel=0.01)
+    assert found.delta_f == pytest.approx(3.0, rel=0.1)  # (1+2+3)/2, if the pilot comes near the minimum
+    assert found.sigma_f_interval[0] < math.sqrt(3) < found.sigma_f_interval[1]
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_the_variance_interval_covers(seed):
+    """At 99.9 %: 20 problems, none missed."""
+    oracle = tiebreak.Gaussian(lambda x: x, 2.0)
+    found = estimate_constants(
+        (oracle, oracle), np.ones(3), steps=2, points=1, repeats=200, confidence=0.999, seed=seed
+    )
+    assert found.sigma_f_interval[0] <= 2 * math.sqrt(3) <= found.sigma_f_interval[1] * 1.05
+
+
+def test_rare_visits_counts_what_was_visited():
+    def visits(regularizer, record=1, runs=3):
+        options = {"method": "dbgd", "steps": 400, "record": record, "runs": runs, "seed": 0}
+        result = minimize(lambda x: 0 * x, lambda x: x, [1.0], **options)
+        return rare_visits(result.history, lambda k: regularizer), result
+
+    found, result = visits(0.5)
+    share = np.mean(result.history.lower_level[:-1] <= 0.5)
+    assert found.share == pytest.approx(share)
+    assert found.deepest == pytest.approx(result.history.lower_level[:-1].min() / 0.5)
+    assert found.exponent == pytest.approx(max(0, 1 - math.log(share * 400) / math.log(400)))
+    assert visits(1e-9)[0].exponent == 0.5
+    assert visits(2.0)[0].exponent == pytest.approx(0.0)
+    assert visits(0.5, record="log")[0].share == pytest.approx(share, abs=0.05)
+    assert "a posteriori" in str(found)
+
+
+BAD = {
+    "negative L": (lambda: CONSTANTS.replace(L_f=-1.0), "L_f=-1.0 must be finite and > 0"),
+    "zero G": (lambda: CONSTANTS.replace(G_f=0.0), "G_f=0.0 must be finite and > 0"),
+    "nan sigma": (lambda: CONSTANTS.replace(sigma_g=math.nan), "sigma_g=nan must be finite and ≥ 0"),
+    "infinite delta": (lambda: CONSTANTS.replace(delta_f=math.inf), "delta_f=inf must be finite and ≥ 0"),
+    "epsilon 0": (lambda: plan(CONSTANTS, epsilon=0), "epsilon=0 must be finite and > 0"),
+    "epsilon negative": (lambda: oracle_complexity(-1.0), "epsilon=-1.0 must be finite and > 0"),
+    "budget for no step": (lambda: plan(CONSTANTS, budget=1), "budget=1 must be at least 2"),
+    "budget half": (lambda: plan(CONSTANTS, budget=10.5), "budget=10.5 must be a whole number ≥ 1"),
+    "both": (lambda: plan(CONSTANTS, budget=10, epsilon=0.1), "give one of them"),
+    "neither": (lambda: plan(CONSTANTS), "give one of them"),
+    "method": (lambda: plan(CONSTANTS, budget=10, method="pr_sdbpg"), "must be one of those with a known bound"),
+    "complexity": (lambda: oracle_complexity(0.1, "sdbpg", CONSTANTS), "must be one of those with a known bound"),
+    "objective": (lambda: plan(CONSTANTS, budget=10, objective="luck"), "must be one of those"),
+    "a": (lambda: exponents(0.4), r"a=0.4 must be in \(0, 1/3\)"),
+    "kind": (lambda: exponents(0.2, "always"), "kind='always' must be 'anytime' or 'horizon'"),
+    "steps": (lambda: residual_bounds(methods.sdbgd.schedule, CONSTANTS, 0), "steps=0 must be whole numbers ≥ 1"),
+    "steps float": (lambda: residual_bounds(methods.sdbgd.schedule, CONSTANTS, 1.5), "steps=1.5 must be whole numbers"),
+    "margin": (lambda: estimate_constants(PAPER, steps=2).with_margin(0.5), "factor=0.5 must be finite and ≥ 1"),
+    "repeats": (lambda: estimate_constants(PAPER, repeats=2), "repeats=2 must be at least 8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", BAD)
+def test_bad_input(row):
+    make, message = BAD[row]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_constants_must_be_constants():
+    with pytest.raises(TypeError, match="must be Constants"):
+        plan({"L_f": 1}, budget=10)
