@@ -12,15 +12,14 @@ import numpy as np
 
 import tiebreak
 from tiebreak import Average, Method, Minibatch, Power, Result, Schedule, Storm, methods, rules, schedules
+from tiebreak.theory import plan, residual_bounds
 
 TABLES = Path(__file__).parent / "_tables"
 PAPER_METHODS = ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg")
 RESIDUALS = ("direction", "stationarity", "lower_level")
 
 
-def solve(
-    method: Method | str, problem: Any = None, *, runs: int = 400, budget: int | None = 10**8, **more: Any
-) -> Result:
+def solve(method: Any, problem: Any = None, *, runs: int = 400, budget: int | None = 10**8, **more: Any) -> Result:
     """The paper's problem with the paper's budget, if nothing else is said."""
     chosen = problem or tiebreak.problems.paper()
     limits = {"record": None, "seed": 0, "budget": budget} | more
@@ -196,28 +195,31 @@ def noise() -> Iterable[Sequence[str]]:
 
 def bounds() -> Iterable[Sequence[str]]:
     """Theorem 1 at the steps that the budget allows, beside what was measured."""
-    result = solve("sdbgd")
-    K, problem = int(result.steps[0]), tiebreak.problems.paper()
-    steps = [methods.sdbgd.schedule.at(k) for k in range(K)]
-    eta, beta, rho = (np.array([getattr(p, n) for p in steps]) for n in ("step_size", "barrier", "regularizer"))
-    batch_f, batch_g = (np.array([getattr(p, n) for p in steps]) for n in ("upper_batch", "lower_batch"))
-    L_f = L_g = G_f = 1.0
-    variance = 2 * 0.5**2  # the total over both coordinates
-    start = problem.x0[None]
-    delta_f, delta_g = problem.upper.value(start)[0] - 1, problem.lower.value(start)[0]  # inf f = 1, inf g = 0
-    tau2 = 2 * variance / batch_f + 2 * rules.stability(beta, rho, G_f) ** 2 * variance / batch_g
-    C_f = G_f * np.sqrt(tau2) + L_f * eta * tau2
-    C_g = beta * rho + G_f / 2 * np.sqrt(rho) + tau2 / (2 * beta) + L_g * eta * tau2
-    R = 4 * C_f + 8 * beta * C_g + C_g / (L_g * eta) + 8 * beta * L_g * eta * G_f**2
-    total = (eta * beta).sum()
-    lower = 8 * eta[0] * L_g * delta_f + (16 * eta[0] * beta[0] * L_g + 4) * delta_g
-    lower = (lower + 2 * (eta**2 * L_g * R + eta * C_g).sum()) / total
-    upper = 4 * beta[0] * delta_f + (8 * beta[0] ** 2 * L_g + beta[0] / eta[0]) / L_g * delta_g
-    upper = (upper + (eta * beta * R).sum()) / total
+    result, problem = solve("sdbgd"), tiebreak.problems.paper()
+    steps = int(result.steps[0])
+    proved = residual_bounds(methods.sdbgd.schedule, problem.constants, steps)
     largest = 1 + np.exp(-1)  # of sin² x₁ + x₂² exp(−x₂²)
-    yield "K = " + str(K), "Theorem 1", "measured at x_{N_K}", "largest possible value"
-    yield "E ‖∇g‖²", number(lower), number(result.selected.lower_level.mean()), f"{largest:.2f}"
-    yield "E ‖d‖²", number(upper), number(result.selected.direction.mean()), "–"
+    yield "K = " + str(steps), "Theorem 1", "measured at x_{N_K}", "largest possible value"
+    yield "E ‖∇g‖²", number(proved.lower_level), number(result.selected.lower_level.mean()), f"{largest:.2f}"
+    yield "E ‖d‖²", number(proved.direction), number(result.selected.direction.mean()), "–"
+
+
+def plans() -> Iterable[Sequence[str]]:
+    """The paper's rows and the plain baseline beside plans, 100 runs."""
+    known = tiebreak.problems.paper().constants
+    yield "method", "steps", "‖d‖², own λ", "min over λ", "‖∇g‖²", "proved: E ‖d‖²", "proved: E ‖∇g‖²"
+    for name in (*PAPER_METHODS, "penalty"):
+        result = solve(name, runs=100)
+        yield label(methods.get(name)), f"{result.steps[0]:,}", *means(result), "", ""
+    for text, options in (
+        ("SDBGD, plan for the bound", {}),
+        ("SDBGD, plan for practice", {"objective": "practice"}),
+        ("Penalty, plan for the bound", {"method": "penalty"}),
+    ):
+        chosen = plan(known, budget=10**8, **options)
+        result = solve(chosen, runs=100, steps=chosen.steps)
+        proved = (number(chosen.bounds.direction), number(chosen.bounds.lower_level))
+        yield text, f"{chosen.steps:,}", *means(result), *proved
 
 
 def write(name: str, rows: Iterable[Sequence[str]]) -> None:
@@ -230,7 +232,7 @@ def write(name: str, rows: Iterable[Sequence[str]]) -> None:
 
 
 MEASUREMENTS: dict[str, Callable[[], Iterable[Sequence[str]]]] = {
-    f.__name__: f for f in (comparison, many_runs, constants, sensitivity, capped, scatter, noise, bounds)
+    f.__name__: f for f in (comparison, many_runs, constants, sensitivity, capped, scatter, noise, bounds, plans)
 }
 
 if __name__ == "__main__":

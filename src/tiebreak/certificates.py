@@ -186,25 +186,28 @@ class _UStatistic:
         rows = kernel.sum(axis=1) / (n - 1)
         rest = kernel - rows[:, None] - rows[None, :] + self.value
         np.fill_diagonal(rest, 0.0)
-        # Hoeffding's decomposition: Var = linear/n + degenerate/(n(n−1)).
-        self.linear = 4 * float(np.sum((rows - self.value) ** 2)) / (n - 1)
+        # Hoeffding's decomposition: Var = linear/n + degenerate/(n(n−1)). A row's mean leaves out the row itself, which
+        # shrinks its deviation by (n−2)/(n−1).
+        self.linear = 4 * float(np.sum((rows - self.value) ** 2)) / (n - 1) * ((n - 1) / (n - 2)) ** 2
         self.degenerate = 2 * float(np.sum(rest**2)) / (n * (n - 1))
 
-    def limit(self, tail: float) -> float:
-        """The limit above, or for a negative `tail` below, which the truth passes with this probability at most."""
-        n, z, linear = self.n, _student(abs(tail), self.n - 1), self.linear
+    def width(self, tail: float, factor: float = 1.0) -> float:
+        """How far the truth may lie above the value, or for a negative `tail` below, but for this probability.
+
+        `factor` times as many samples make the groups' variances so many times smaller.
+        """
+        n, z = self.n, _student(abs(tail), self.n - 1)
+        linear, degenerate, largest = self.linear / factor, self.degenerate / factor**2, self.largest / factor
         if tail > 0:
             # The linear part, 4μᵀΣμ, is small wherever the estimate of μ happens to be; but μ may be off by e with
             # eᵀΣe ~ tr Σ²/n, and an upper limit must reckon with that. (Below, a small estimate only widens.)
-            error = (self.degenerate / 2 + max(z**2 - 1, 0) * self.largest**2) / n
+            error = (degenerate / 2 + max(z**2 - 1, 0) * largest**2) / n
             linear = (math.sqrt(linear) + 2 * math.sqrt(error)) ** 2
-        return self.value + math.copysign(z * math.sqrt(linear / n + self.degenerate / (n * (n - 1))), tail)
+        return z * math.sqrt(linear / n + degenerate / (n * (n - 1)))
 
-    def width(self, tail: float, factor: float) -> float:
-        """How far the value may be off, but for a probability of `tail`, with `factor` times as many samples."""
-        n = self.n
-        variance = self.linear / (n * factor) + self.degenerate / (n * (n - 1) * factor**2)
-        return _student(tail, n - 1) * math.sqrt(variance)
+    def limit(self, tail: float) -> float:
+        """The limit above, or for a negative `tail` below, which the truth passes with this probability at most."""
+        return self.value + math.copysign(self.width(tail), tail)
 
     def interval(self, tail: float) -> Interval:
         """For a squared norm: both limits, neither negative."""

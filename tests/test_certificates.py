@@ -1,0 +1,166 @@
+"""Certificates: unbiased estimates, intervals that cover as often as they say, verdicts that follow from them."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import tiebreak
+from tiebreak import certify
+from tiebreak.certificates import _student, _UStatistic
+
+PAPER = tiebreak.problems.paper()
+
+
+class Noisy:
+    """A fixed mean gradient under noise of a given kind, of variance 1 in each coordinate."""
+
+    def __init__(self, mean, kind, scales=1.0):
+        self.mean, self.kind, self.scales = np.asarray(mean, dtype=float), kind, scales
+
+    def sample(self, rng, size):
+        shape = (size, len(self.mean))
+        if self.kind == "gaussian":
+            noise = rng.standard_normal(shape)
+        elif self.kind == "student":  # three degrees of freedom: the fourth moment is infinite
+            noise = rng.standard_t(3, shape) / math.sqrt(3)
+        else:  # skew
+            noise = rng.exponential(size=shape) - 1
+        return (self.scales * noise).mean(axis=0)
+
+    def gradient(self, x, token):
+        return self.mean + token
+
+
+def truth(a, b):
+    """‖b‖², and min over λ ≥ 0 of ‖a + λb‖²."""
+    gg, fg = float(b @ b), float(a @ b)
+    return gg, float(a @ a) - (max(0.0, -fg) ** 2 / gg if gg > 0 else 0.0)
+
+
+REPEATS = 200
+CASES = {  # what the lower gradient looks like beside a noise of 1/16 in its mean
+    "zero": 0.0,
+    "near zero": 0.05,
+    "large": 2.0,
+}
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("kind", ["gaussian", "student", "skew"])
+@pytest.mark.parametrize("case", CASES)
+def test_intervals_cover(confidence, kind, case):
+    """Both intervals at once, in dimension 2 and 12, isotropic or not: no fewer than the stated share less 3σ."""
+    for dimension, scales in ((2, 1.0), (12, np.linspace(0.05, 1, 12))):
+        first = np.eye(dimension)[0]
+        a, b = np.full(dimension, 0.2) - 0.6 * first, CASES[case] * first
+        covered = 0
+        for seed in range(REPEATS):
+            upper, lower = Noisy(a, kind, scales), Noisy(b, kind, scales)
+            found = certify(upper, lower, np.zeros(dimension), samples=256, confidence=confidence, groups=32, seed=seed)
+            gg, best = truth(a, b)
+            covered += (
+                found.lower_level.low <= gg <= found.lower_level.high
+                and found.stationarity.low <= best <= found.stationarity.high
+            )
+        share = covered / REPEATS
+        assert share >= confidence - 3 * math.sqrt(confidence * (1 - confidence) / REPEATS), (dimension, share)
+
+
+def test_estimates_are_unbiased():
+    """E of the U-statistic is the squared norm: 4000 repetitions, within 4 standard errors; the naive square is not."""
+    rng = np.random.default_rng(0)
+    mean = np.array([0.1, 0.0, -0.05])
+    rows = mean + rng.standard_normal((4000, 16, 3))
+    values = np.array([_UStatistic(r, r).value for r in rows])
+    assert values.mean() == pytest.approx(mean @ mean, abs=4 * values.std() / math.sqrt(4000))
+    naive = (rows.mean(axis=1) ** 2).sum(axis=1)
+    assert naive.mean() > mean @ mean + 0.1
+
+
+def test_its_variance_is_estimated():
+    """The two parts of Hoeffding's decomposition, against the spread seen, at zero and far from it."""
+    rng = np.random.default_rng(1)
+    for size in (0.0, 3.0):
+        rows = size * np.eye(4)[0] + rng.standard_normal((3000, 20, 4))
+        found = [_UStatistic(r, r) for r in rows]
+        seen = np.var([f.value for f in found])
+        told = np.mean([f.linear / f.n + f.degenerate / (f.n * (f.n - 1)) for f in found])
+        assert 0.9 * seen < told < 3.5 * seen  # near zero the linear part is estimated with noise, on the safe side
+
+
+def test_intervals_shrink_with_samples():
+    widths = []
+    for samples in (10**3, 10**5, 10**7):
+        found = certify(PAPER.upper, PAPER.lower, [1.5, 1.5], samples=samples, seed=0)
+        widths.append(found.lower_level.high - found.lower_level.low)
+    assert widths[0] / widths[1] == pytest.approx(10, rel=0.5)
+    assert widths[1] / widths[2] == pytest.approx(10, rel=0.5)
+
+
+def test_verdicts_on_a_run():
+    """Where the paper's problem is not stationary it says so, where it is it says so, and calls are counted."""
+    start = certify(PAPER.upper, PAPER.lower, PAPER.x0, samples=10**5, epsilon=(0.05, 0.05), seed=0)
+    assert start.verdict == "not stationary"
+    chosen = tiebreak.theory.plan(PAPER.constants, budget=10**8, objective="practice")
+    end = tiebreak.minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, budget=10**8, seed=0)
+    found = certify(PAPER.upper, PAPER.lower, end.x, samples=10**6, epsilon=(0.01, 0.01), seed=0)
+    assert found.verdict == "stationary"
+    assert found.more_samples == 0
+    assert found.stationarity.low <= end.last.stationarity <= found.stationarity.high
+    assert found.lower_level.low <= end.last.lower_level <= found.lower_level.high
+    assert found.upper_calls == found.lower_calls <= 10**6
+    assert "stationary at (ε_f, ε_g) = (0.01, 0.01)" in str(found)
+    assert certify(PAPER.upper, PAPER.lower, end.x, samples=10**4, seed=0).verdict == ""
+
+
+def test_undecided_says_how_many_more_and_is_about_right():
+    """‖∇g‖² = 0.8 ε: few samples do not decide; the number asked for, and half as many again, do, most times."""
+    b = np.array([0.5, 0.0])
+    upper, lower = Noisy([0.0, 0.0], "gaussian"), Noisy(b, "gaussian")
+    decided = asked = 0
+    for seed in range(20):
+        few = certify(upper, lower, np.zeros(2), samples=500, epsilon=(1.0, 0.25 / 0.8), seed=seed)
+        if few.verdict == "stationary":
+            continue
+        assert few.verdict == "not decided"
+        assert few.more_samples > 0
+        assert "more samples per level" in str(few)
+        more = min(500 + int(1.5 * few.more_samples), 200_000)
+        again = certify(upper, lower, np.zeros(2), samples=more, epsilon=(1.0, 0.25 / 0.8), seed=1000 + seed)
+        decided += again.verdict != "not decided"
+        asked += 1
+    assert asked >= 10
+    assert decided >= asked / 2
+
+
+@pytest.mark.parametrize("degrees", [15, 31, 63])
+def test_student_quantiles(degrees):
+    for tail in (0.1, 0.01, 1e-3, 1e-4):
+        assert _student(tail, degrees) == pytest.approx(stats.t.isf(tail, degrees), rel=5e-3)
+
+
+def test_exact_oracles_are_certain():
+    found = certify(lambda x: x, lambda x: x - 1, [3.0], samples=16, epsilon=0.1)
+    assert (found.lower_level.low, found.lower_level.high) == pytest.approx((4.0, 4.0))
+    assert found.verdict == "not stationary"
+
+
+BAD = {
+    "samples": ({"samples": 4}, "samples=4 and groups=64 must be at least 16"),
+    "samples half": ({"samples": 20.5}, "samples=20.5 must be a whole number ≥ 1"),
+    "confidence": ({"confidence": 1.0}, r"confidence=1.0 must be in \(0, 1\)"),
+    "epsilon": ({"epsilon": 0.0}, "epsilon=0.0 must be finite and > 0"),
+    "epsilon three": ({"epsilon": (1, 2, 3)}, r"epsilon=\(1, 2, 3\) must be finite and > 0, or a pair"),
+    "x": ({"x": [np.nan, 1.0]}, "x=.*nan.* must be finite and not empty"),
+    "gradient": ({"upper": lambda x: x * np.inf}, "the upper gradient is not finite at x"),
+}
+
+
+@pytest.mark.parametrize("row", BAD)
+def test_bad_input(row):
+    change, message = BAD[row]
+    arguments = {"upper": PAPER.upper, "lower": PAPER.lower, "x": [1.0, 1.0], "samples": 64} | change
+    with pytest.raises(ValueError, match=message):
+        certify(**arguments)
