@@ -93,7 +93,7 @@ TABLE = {
         "the rule of 'v' needs the lower objective's value: give the lower oracle `value=`",
     ),
     "storm momentum": (
-        {"method": methods.sdbgd.replace(estimator=Storm(momentum=1.5))},
+        {"method": methods.sdbgd.replace(estimator=Storm(momentum=lambda k: 1.5))},
         ValueError,
         r"momentum of Storm at step 1 is 1.5; it must be in \[0, 1\]",
     ),

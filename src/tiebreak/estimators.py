@@ -63,6 +63,9 @@ class Storm:
     momentum: Law | float | None = None
     evaluations = 2
 
+    def __post_init__(self) -> None:
+        _check(self)
+
     @property
     def needs(self) -> tuple[str, ...]:
         """What the schedule has to set."""
@@ -96,6 +99,9 @@ class Average:
     momentum: Law | float | None = None
     evaluations = 1
 
+    def __post_init__(self) -> None:
+        _check(self)
+
     @property
     def needs(self) -> tuple[str, ...]:
         """What the schedule has to set."""
@@ -112,7 +118,14 @@ class Average:
         total, weight = memory if memory is not None else (0 * fresh, 0 * fresh[:, :1])
         total = (1 - rate) * total + rate * fresh
         weight = (1 - rate) * weight + rate
-        return total / (weight + (weight == 0)), (total, weight)
+        nothing = weight == 0  # α has been 0 so far: then the newest gradient is all there is
+        return total / (weight + nothing) + nothing * fresh, (total, weight)
+
+
+def _check(estimator: Any) -> None:
+    law = estimator.momentum
+    if law is not None and not callable(law) and (isinstance(law, (bool, str)) or not 0 <= law <= 1):
+        raise ValueError(f"momentum={law!r} of {type(estimator).__name__} must be in [0, 1], or a function of the step")
 
 
 def _momentum(estimator: Any, parameters: Parameters) -> float:

@@ -139,7 +139,10 @@ class Gaussian(Exact):
         per_sample: bool = False,
     ) -> None:
         super().__init__(gradient, value, vectorized=vectorized)
-        self.sigma = np.asarray(sigma, dtype=float)
+        try:
+            self.sigma = np.asarray(sigma, dtype=float)
+        except (TypeError, ValueError):
+            raise ValueError(f"sigma={sigma!r} must be a number or an array of numbers, finite and ≥ 0") from None
         if not (np.isfinite(self.sigma).all() and (self.sigma >= 0).all()):
             raise ValueError(f"sigma={sigma!r} must be finite and ≥ 0")
         self.shape = None if shape is None else tuple(shape)

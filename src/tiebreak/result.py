@@ -1,6 +1,7 @@
 """What a run gives back: iterates, residuals, counts, reasons, and the history as arrays and tidy tables."""
 
 import csv
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,14 +138,12 @@ class History:
 
     def to_pandas(self) -> "pd.DataFrame":
         """The tidy table as a data frame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.tidy())
+        pd = _extra("pandas")
+        return pd.DataFrame(self.tidy())  # type: ignore[no-any-return]
 
     def to_arrow(self) -> "pa.Table":
         """The tidy table as an Arrow table."""
-        import pyarrow as pa
-
+        pa = _extra("pyarrow")
         return pa.table(self.tidy())
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
@@ -153,10 +152,16 @@ class History:
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the tidy table as Parquet."""
-        import pyarrow.parquet as pq
-
+        pq = _extra("pyarrow.parquet")
         with atomic(path) as file:
             pq.write_table(self.to_arrow(), file)
+
+
+def _extra(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"this needs {name.split('.')[0]}: pip install 'tiebreak[data]'") from error
 
 
 def write_csv(table: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

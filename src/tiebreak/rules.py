@@ -52,10 +52,11 @@ def multiplier(fg: Scalar, gg: Scalar, threshold: Scalar, slack: Scalar = 0.0) -
     """
     gap = threshold - fg
     denominator = gg + slack
-    # `gap * (gap > 0)` is the positive part in every library, and −∞ · 0 = NaN keeps an infinite fg from hiding.
+    # `gap * (gap > 0)` is the positive part in every library.
     numerator = gap * (gap > 0) * (denominator != 0)
-    # The last term is 0 for a number and NaN for an infinity, which otherwise would divide a finite gap to λ = 0.
-    return numerator / (denominator + (denominator == 0)) + (denominator - denominator)
+    # The differences are 0 for a number and NaN for anything else: an infinite denominator would divide to λ = 0, and
+    # XLA makes a selection of the product above, which loses a NaN.
+    return numerator / (denominator + (denominator == 0)) + (denominator - denominator) + (gap - gap)
 
 
 def dbgd(fg: Scalar, gg: Scalar, barrier: Scalar) -> Scalar:
@@ -139,9 +140,11 @@ def least(
     >>> least(fg=0.0, gg=2.0, barrier=0.5, lower_value=9.0, target=1.0)  # min{8, 1} / 2
     0.5
     """
-    value, gradient = rate * (lower_value - target), barrier * gg
-    # Selecting by a product is exact in every library, and an infinity times 0 is NaN: it cannot be selected away.
-    return multiplier(fg, gg, value * (value <= gradient) + gradient * (gradient < value), regularizer)
+    # 0 · gg gives a Python float gg's type: torch would make float32 of a float times a comparison.
+    value, gradient = rate * (lower_value - target) + 0 * gg, barrier * gg
+    # Selecting by a product is exact in every library; the differences keep what is not finite from being lost by it.
+    smaller = value * (value <= gradient) + gradient * (gradient < value)
+    return multiplier(fg, gg, smaller + (value - value) + (gradient - gradient), regularizer)
 
 
 def constant(fg: Scalar, gg: Scalar, barrier: Scalar) -> Scalar:
@@ -169,7 +172,7 @@ def stability(barrier: Scalar, regularizer: Scalar, upper_norm: Scalar) -> Scala
         raise ValueError(
             f"regularizer={regularizer!r} must be in (0, ∞): without it the direction is not Lipschitz in ∇g"
         )
-    return 1.5 * barrier + 2 * upper_norm / regularizer**0.5
+    return 1.5 * barrier + 2 * upper_norm / regularizer**0.5 + (regularizer - regularizer)
 
 
 #: Every rule by name.

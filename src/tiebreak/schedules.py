@@ -7,6 +7,7 @@ A law is any function of k. The theory's laws are powers of t = k + 1 (:class:`P
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -32,7 +33,18 @@ class Power:
     exponent: float = 0.0
 
     def __call__(self, k: int) -> float:
-        return float(self.constant * (k + 1) ** self.exponent)
+        value = float(self.constant * (k + 1) ** self.exponent)
+        nearest = round(value) if math.isfinite(value) else 0
+        near = 0 < abs(value - nearest) <= 1e-13 * nearest and self.constant == 1
+        if near and (e := self._ratio) is not None and nearest**e.denominator == (k + 1) ** e.numerator:
+            return float(nearest)  # 32^2.8 is 2^14, though 2.8 is no float: a whole power is given whole, for floors
+        return value
+
+    @cached_property
+    def _ratio(self) -> Fraction | None:
+        """The exponent as a fraction p/q with q ≤ 64, if it is one."""
+        near = Fraction(self.exponent).limit_denominator(64)
+        return near if self.exponent > 0 and abs(float(near) - self.exponent) <= 1e-15 * (1 + self.exponent) else None
 
     def __str__(self) -> str:
         return f"{self.constant:g}" if self.exponent == 0 else f"{self.constant:g}·t^{self.exponent:g}"
@@ -75,12 +87,6 @@ LEGAL: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
         "momentum": ("in [0, 1]", lambda v: 0 <= v <= 1),
     }
 )
-
-
-def floored(value: Any) -> Any:
-    """⌊value⌋, of a float or an array, forgiving the last bits of a power: 32^2.8 floors to 2^14, not to 2^14 − 1."""
-    missing = -value % 1
-    return value // 1 + ((missing > 0) & (missing <= 1e-14 * value))
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ class Schedule:
         object.__setattr__(self, "others", MappingProxyType(laws))
 
     def __hash__(self) -> int:
-        return hash((*(getattr(self, name) for name in LEGAL), tuple(self.others.items())))
+        return hash((*(getattr(self, name) for name in LEGAL), frozenset(self.others.items())))
 
     def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy cannot be pickled or deep-copied; its dict can
         return (Schedule, (*(getattr(self, f.name) for f in fields(self)[:-1]), dict(self.others)))
@@ -143,14 +149,18 @@ class Schedule:
         """The parameters of step k; an illegal value raises and is named."""
         values: dict[str, Any] = {}
         for name, law in self._set:
-            value = float(law(k))
+            value = _number(name, law, k)
             legal, holds = LEGAL[name]
             if not holds(value):
                 raise ValueError(f"{name} at step {k} is {value!r}; it must be {legal}")
             values[name] = value
         for name in ("upper_batch", "lower_batch"):
-            values[name] = max(1, int(floored(values[name])))
-        others = {name: float(law(k)) for name, law in self.others.items()}  # type: ignore[operator]  # made laws above
+            values[name] = max(1, math.floor(values[name]))
+        others = {}
+        for name, other in self.others.items():
+            others[name] = _number(name, other, k)
+            if not math.isfinite(others[name]):
+                raise ValueError(f"{name} at step {k} is {others[name]!r}; it must be finite")
         return Parameters(k, others=others, **values)
 
     @cached_property
@@ -172,17 +182,27 @@ class Schedule:
 
 
 def _as_law(name: str, value: Any) -> Law | None:
-    if value is None or callable(value):
+    if callable(value):
         return value  # type: ignore[no-any-return]  # any callable is taken at its word and checked at every step
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        try:  # NumPy and other scalars
-            value = value.__float__()
-        except (AttributeError, TypeError, ValueError):
-            raise TypeError(f"{name}={value!r} must be a number or a function of the step k") from None
+    if value is None and name in LEGAL and name not in ("step_size", "upper_batch", "lower_batch"):
+        return None
     legal, holds = LEGAL.get(name, ("a finite number", math.isfinite))
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name}={value!r} must be a number or a function of the step k; values are {legal}")
     if not holds(float(value)):
         raise ValueError(f"{name}={value!r} must be {legal}")
     return Power(float(value))
+
+
+def _number(name: str, law: Any, k: int) -> float:
+    """The law at a step, as a float; whatever is no number is named."""
+    value = law(k)
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} at step {k} is {value!r}; it must be a number") from None
 
 
 def largest_step_size(L_f: float, L_g: float) -> float:
@@ -275,10 +295,10 @@ def _corollary(
         step_size = 0.05 if cap is None else cap
     names = ("step_size", "barrier", "regularizer", "upper_batch", "lower_batch")
     for name, value in zip(names, (step_size, *rest), strict=True):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r}: a proportionality constant must be a number, finite and > 0")
     exponents = (-a, 3 * a - 1, 2 * a - 2, 2 - 4 * a, max(2 * a, 4 - 6 * a))
-    laws: dict[str, Any] = {n: law(c, e) for n, c, e in zip(names, (step_size, *rest), exponents, strict=True)}
+    laws: dict[str, Any] = {n: law(float(c), e) for n, c, e in zip(names, (step_size, *rest), exponents, strict=True)}
     if cap is not None:
         largest, top = laws["step_size"](0), laws["barrier"](0)
         if largest > cap:

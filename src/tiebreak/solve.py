@@ -137,9 +137,11 @@ class _Solver:
         self.callback, self.progress = callback, progress
         self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
         self.state, self.weight = state, state.weight
+        start = state.x[state.alive]
+        start.flags.writeable = False
         self.now = _Now(
             state.k,
-            state.x[state.alive],
+            start,
             state.memory["upper"],
             state.memory["lower"],
             state.selected[state.alive],
@@ -270,6 +272,7 @@ class _Solver:
             fine = np.asarray(finite.all(axis=1))
             losses = {int(row): _fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
             moved = np.where(fine[:, None], moved, x)
+            moved.flags.writeable = False
             replaced = replaced & fine
         selected, selected_step = now.selected, now.selected_step
         if replaced.any():

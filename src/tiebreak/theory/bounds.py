@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tiebreak.checks import whole
 from tiebreak.rules import stability
-from tiebreak.schedules import Parameters, Power, Schedule, floored
+from tiebreak.schedules import Parameters, Power, Schedule
 from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
@@ -105,10 +105,13 @@ def laws(schedule: Schedule, steps: int, start: int = 0) -> Laws:
         if law is None:
             raise ValueError(f"{name} is not set by the schedule, and the bound needs it")
         if isinstance(law, Power):
-            return law.constant * t**law.exponent if law.exponent else np.full(steps, float(law.constant))
+            found: Values = law.constant * t**law.exponent if law.exponent else np.full(steps, float(law.constant))
+            for i in np.flatnonzero(np.abs(found - np.rint(found)) <= 1e-12 * found) if law.exponent > 0 else ():
+                found[i] = law(start + int(i))  # near a whole number the last bits decide how a batch is floored
+            return found
         return np.array([float(law(k)) for k in range(start, start + steps)])
 
-    batches = [np.maximum(1, floored(values(name))) for name in ("upper_batch", "lower_batch")]
+    batches = [np.maximum(1, np.floor(values(name))) for name in ("upper_batch", "lower_batch")]
     return Laws(values("step_size"), values("barrier"), values("regularizer"), *batches)
 
 

@@ -1,0 +1,306 @@
+"""A slow, obvious reference: Python floats, lists and loops, each formula as the paper (or NOTES 1 and 3) writes it.
+
+Nothing of `tiebreak` is imported, and of NumPy only the random generators, whose streams are part of what the solver
+promises. t = k + 1 throughout, as in the paper's table.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from numpy.random import Generator, SeedSequence, default_rng
+
+Vector = list[float]
+
+# --------------------------------------------------------------------------------------------------- vectors
+
+
+def inner(u: Vector, v: Vector) -> float:
+    total = 0.0
+    for ui, vi in zip(u, v, strict=True):
+        total += ui * vi
+    return total
+
+
+def plus(u: Vector, factor: float, v: Vector) -> Vector:
+    """u + factor · v."""
+    return [ui + factor * vi for ui, vi in zip(u, v, strict=True)]
+
+
+# ----------------------------------------------------------------------------------------------------- rules
+
+
+def positive_part(value: float) -> float:
+    return value if value > 0 else 0.0
+
+
+def dbgd(fg: float, gg: float, beta: float) -> float:
+    """Paper, section 3: [β‖∇g‖² − ⟨∇f,∇g⟩]₊ / ‖∇g‖², and 0 where ∇g = 0."""
+    return 0.0 if gg == 0 else positive_part(beta * gg - fg) / gg
+
+
+def sdbgd(fg: float, gg: float, beta: float, rho: float) -> float:
+    """Paper, eq. (mult): [β‖∇g‖² − ⟨∇f,∇g⟩]₊ / (‖∇g‖² + ρ)."""
+    return positive_part(beta * gg - fg) / (gg + rho)
+
+
+def sdbpg(fg: float, gg: float, beta: float, rho: float) -> float:
+    """Paper, section 1: ρ in the numerator, too."""
+    return positive_part(beta * (gg + rho) - fg) / (gg + rho)
+
+
+def penalized(fg: float, gg: float, beta: float, gamma: float, mu: float) -> float:
+    """NOTES 1: [β(gg + γ) − fg]₊ / (gg + 1/μ)."""
+    return positive_part(beta * (gg + gamma) - fg) / (gg + 1 / mu)
+
+
+def by_value(fg: float, gg: float, value: float, target: float, alpha: float, rho: float) -> float:
+    """NOTES 1: φ = α (g − target)."""
+    return positive_part(alpha * (value - target) - fg) / (gg + rho)
+
+
+def least(fg: float, gg: float, beta: float, value: float, target: float, alpha: float, rho: float) -> float:
+    """NOTES 1: φ = min{α (g − target), β gg}."""
+    return positive_part(min(alpha * (value - target), beta * gg) - fg) / (gg + rho)
+
+
+def constant(fg: float, gg: float, beta: float) -> float:
+    """Gradient descent on f + βg."""
+    return beta
+
+
+# -------------------------------------------------------------------------------------------------- problems
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Gradients and values as functions of a flat list; σ of the noise per coordinate, for each level."""
+
+    grad_f: Callable[[Vector], Vector]
+    grad_g: Callable[[Vector], Vector]
+    f: Callable[[Vector], float]
+    g: Callable[[Vector], float]
+    sigma_f: Vector
+    sigma_g: Vector
+    x0: Vector
+
+
+def paper_problem() -> Problem:
+    """Appendix B: f = √(1+‖x−c‖²), g = 2 − cos x₁ − exp(−x₂²/2), c = (7.1, 1), x₀ = (1.5, 1.5), σ = 0.5."""
+
+    def f(x: Vector) -> float:
+        return math.sqrt(1 + (x[0] - 7.1) ** 2 + (x[1] - 1) ** 2)
+
+    def grad_f(x: Vector) -> Vector:
+        return [(x[0] - 7.1) / f(x), (x[1] - 1) / f(x)]
+
+    def g(x: Vector) -> float:
+        return 2 - math.cos(x[0]) - math.exp(-(x[1] ** 2) / 2)
+
+    def grad_g(x: Vector) -> Vector:
+        return [math.sin(x[0]), x[1] * math.exp(-(x[1] ** 2) / 2)]
+
+    return Problem(grad_f, grad_g, f, g, [0.5, 0.5], [0.5, 0.5], [1.5, 1.5])
+
+
+def random_problem(matrix: list[Vector], centre: Vector, sigma_f: Vector, sigma_g: Vector, x0: Vector) -> Problem:
+    """f = Σᵢ √(1+(xᵢ−cᵢ)²), nonlinear and with bounded gradient; g = ½‖Mx‖², a null space of ties."""
+
+    def f(x: Vector) -> float:
+        return sum(math.sqrt(1 + (xi - ci) ** 2) for xi, ci in zip(x, centre, strict=True))
+
+    def grad_f(x: Vector) -> Vector:
+        return [(xi - ci) / math.sqrt(1 + (xi - ci) ** 2) for xi, ci in zip(x, centre, strict=True)]
+
+    def g(x: Vector) -> float:
+        return sum(inner(row, x) ** 2 for row in matrix) / 2
+
+    def grad_g(x: Vector) -> Vector:
+        gradient = [0.0] * len(x)
+        for row in matrix:
+            gradient = plus(gradient, inner(row, x), row)
+        return gradient
+
+    return Problem(grad_f, grad_g, f, g, sigma_f, sigma_g, x0)
+
+
+# -------------------------------------------------------------------------------------------------- schedules
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method: parameters as functions of t = k + 1, a rule, and how gradients are estimated.
+
+    `rule(fg, gg, t, g_value)` returns λ. `average` is α_t of the exponential average, `storm` that of STORM. `charge`
+    is what a sample costs: 2 for STORM, on every step.
+    """
+
+    eta: Callable[[int], float]
+    rule: Callable[[float, float, int, float], float]
+    upper_batch: Callable[[int], int]
+    lower_batch: Callable[[int], int]
+    weight: Callable[[int], float]
+    storm: Callable[[int], float] | None = None
+    average: float | None = None
+    charge: int = 1
+
+
+def _quarter(t: int) -> float:
+    return t ** (-1 / 4)
+
+
+#: The paper's parameter table, with exact floors (⌊t^{5/2}⌋ = ⌊√t⁵⌋), and the two rows that are ours: DBGD and penalty.
+METHODS: dict[str, Row] = {
+    "sdbgd": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: sdbgd(fg, gg, 0.5 * _quarter(t), t ** (-3 / 2)),
+        upper_batch=lambda t: t,
+        lower_batch=lambda t: math.isqrt(t**5),
+        weight=lambda t: 0.05 * _quarter(t) * 0.5 * _quarter(t),
+    ),
+    "sdbpg": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: sdbpg(fg, gg, 0.5 * _quarter(t), 1 / t),
+        upper_batch=lambda t: t,
+        lower_batch=lambda t: t**2,
+        weight=lambda t: 0.05 * _quarter(t) * 0.5 * _quarter(t),
+    ),
+    "pr_sdbpg": Row(
+        eta=lambda t: 0.05 / math.sqrt(t),
+        rule=lambda fg, gg, t, value: penalized(fg, gg, 0.5 * t ** (1 / 4), 1, 1),
+        upper_batch=lambda t: t,
+        lower_batch=lambda t: math.isqrt(t**3),
+        weight=lambda t: 0.05 / math.sqrt(t) * 0.5 * t ** (1 / 4),
+    ),
+    "vr_pr_sdbpg": Row(
+        eta=lambda t: 0.05 / math.sqrt(t),
+        rule=lambda fg, gg, t, value: penalized(fg, gg, 0.5 * t ** (1 / 4), 1, 1),
+        upper_batch=lambda t: math.isqrt(t),
+        lower_batch=lambda t: t,
+        weight=lambda t: 0.05 / math.sqrt(t) * 0.5 * t ** (1 / 4),
+        storm=lambda t: 0.2 / math.sqrt(t),
+        charge=2,
+    ),
+    "dbgd": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: dbgd(fg, gg, 0.5 * _quarter(t)),
+        upper_batch=lambda t: 1,
+        lower_batch=lambda t: 1,
+        weight=lambda t: 0.05 * _quarter(t) * 0.5 * _quarter(t),
+    ),
+    "penalty": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: constant(fg, gg, 0.5 * t ** (1 / 4)),
+        upper_batch=lambda t: math.isqrt(t),
+        lower_batch=lambda t: t,
+        weight=lambda t: 0.05 * _quarter(t) * 0.5 * t ** (1 / 4),
+    ),
+}
+
+# --------------------------------------------------------------------------------------------------- the loop
+
+
+@dataclass
+class Trajectory:
+    """x[k] for k = 0 … K; the rest for every step k = 0 … K−1 but calls, which are those made before step k."""
+
+    x: list[Vector] = field(default_factory=list)
+    multiplier: list[float] = field(default_factory=list)
+    upper_calls: list[int] = field(default_factory=list)
+    lower_calls: list[int] = field(default_factory=list)
+    selected: int = 0
+    why: str = ""
+
+    @property
+    def steps(self) -> int:
+        return len(self.multiplier)
+
+
+def streams(seed: int, run: int) -> tuple[Generator, Generator, Generator]:
+    """Upper samples, lower samples, selection: the solver's own, three children of the seed for each run."""
+    return tuple(default_rng(SeedSequence(seed, spawn_key=(run, purpose))) for purpose in range(3))
+
+
+def batch_noise(rng: Generator, sigma: Vector, batch: int) -> Vector:
+    """The mean of `batch` draws of N(0, diag σ²), from its law N(0, diag σ²/batch)."""
+    return [s * float(rng.standard_normal()) / math.sqrt(batch) for s in sigma]
+
+
+def solve(
+    problem: Problem, row: Row, seed: int, run: int = 0, steps: int | None = None, budget: int | None = None
+) -> Trajectory:
+    """Algorithm 1, with the estimates of the row; a step is made only if its whole cost fits."""
+    upper_stream, lower_stream, selection_stream = streams(seed, run)
+    x = list(problem.x0)
+    upper_calls = lower_calls = 0
+    path = Trajectory(x=[x], upper_calls=[0], lower_calls=[0])
+    v_f: Vector = []  # STORM's estimates of the previous step, and where they were made
+    v_g: Vector = []
+    x_previous: Vector = []
+    total: Vector = [0.0] * len(x)  # Σᵢ wᵢ G(xᵢ) and Σᵢ wᵢ of the exponential average
+    total_weight = 0.0
+    sum_of_weights = 0.0
+    k = 0
+    while True:
+        t = k + 1
+        if steps is not None and k == steps:
+            path.why = "steps"
+            return path
+        cost_f, cost_g = row.charge * row.upper_batch(t), row.charge * row.lower_batch(t)
+        if budget is not None and upper_calls + lower_calls + cost_f + cost_g > budget:
+            path.why = "budget"
+            return path
+
+        # Draw the independent mini-batches; additive noise, so a mini-batch is ∇ + its mean noise at every x.
+        xi = batch_noise(upper_stream, problem.sigma_f, row.upper_batch(t))
+        zeta = batch_noise(lower_stream, problem.sigma_g, row.lower_batch(t))
+        a = plus(problem.grad_f(x), 1, xi)
+        b = plus(problem.grad_g(x), 1, zeta)
+        if row.storm is not None:  # v_k = ∇_B(x_k) + (1−α_k)(v_{k−1} − ∇_B(x_{k−1})); v₀ is the batch mean
+            if k > 0:
+                keep = 1 - row.storm(t)
+                a = plus(a, keep, plus(v_f, -1, plus(problem.grad_f(x_previous), 1, xi)))
+                b = plus(b, keep, plus(v_g, -1, plus(problem.grad_g(x_previous), 1, zeta)))
+            v_f, v_g, x_previous = a, b, x
+        if row.average is not None:  # weights α(1−α)^{k−i}, normalised by their sum
+            total = plus([(1 - row.average) * ti for ti in total], row.average, b)
+            total_weight = (1 - row.average) * total_weight + row.average
+            b = [ti / total_weight for ti in total]
+
+        # λ, d, x_{k+1}.
+        multiplier = row.rule(inner(a, b), inner(b, b), t, problem.g(x))
+        d = plus(a, multiplier, b)
+        x_next = plus(x, -row.eta(t), d)
+
+        # N_K: x_k is kept with probability w_k / (w_0 + … + w_k).
+        sum_of_weights += row.weight(t)
+        if float(selection_stream.random()) < row.weight(t) / sum_of_weights:
+            path.selected = k
+
+        upper_calls, lower_calls = upper_calls + cost_f, lower_calls + cost_g
+        path.multiplier.append(multiplier)
+        path.x.append(x_next)
+        path.upper_calls.append(upper_calls)
+        path.lower_calls.append(lower_calls)
+        x, k = x_next, k + 1
+
+
+# ------------------------------------------------------------------------------------------------- residuals
+
+
+def residuals(problem: Problem, row: Row, x: Vector, t: int) -> dict[str, float]:
+    """From exact gradients, with the rule's own parameters at t: the columns of the history."""
+    a, b = problem.grad_f(x), problem.grad_g(x)
+    own = row.rule(inner(a, b), inner(b, b), t, problem.g(x))
+    d = plus(a, own, b)
+    # min over λ ≥ 0 of ‖a + λb‖² is attained at [−⟨a,b⟩]₊ / ‖b‖².
+    best = 0.0 if inner(b, b) == 0 else positive_part(-inner(a, b)) / inner(b, b)
+    closest = plus(a, best, b)
+    return {
+        "direction": inner(d, d),
+        "lower_level": inner(b, b),
+        "stationarity": inner(closest, closest),
+        "exact_multiplier": own,
+        "upper_value": problem.f(x),
+        "lower_value": problem.g(x),
+    }
