@@ -1,0 +1,128 @@
+"""What the rule sees of the gradients: the mini-batch, an exponential average of ∇g, or STORM estimates of both."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tiebreak.torch.gradients import LEVELS, Gradients, Grads
+
+if TYPE_CHECKING:
+    from tiebreak.torch.optimizer import DynamicBarrier
+
+__all__ = ["KINDS", "Estimates"]
+
+KINDS = ("minibatch", "average", "storm")
+
+
+class Estimates:
+    """Holds what an estimator remembers: nothing, one tensor per parameter (average), or three (storm)."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.weight = 0.0  # given so far to gradients in the average: dividing by it makes the weights add up to 1
+        self.memory: dict[str, dict[Tensor, Tensor]] = {}
+
+    @property
+    def own(self) -> bool:
+        """Whether the lower gradients are a batch's own, free to be overwritten, and no estimate to be kept."""
+        return self.kind == "minibatch"
+
+    def advance(self, momentum: float) -> None:
+        """A step begins."""
+        if self.kind == "average":
+            self.weight = (1 - momentum) * self.weight + momentum
+
+    def lower(self, parameters: Sequence[Tensor], fresh: Grads, momentum: float) -> tuple[Grads, float]:
+        """The estimate of ∇g, up to a factor, and the factor to divide by."""
+        if self.kind != "average":
+            return fresh, 1.0
+        kept = self.memory.setdefault("lower", {})
+        for p, g in zip(parameters, fresh, strict=True):
+            if p in kept:
+                kept[p].mul_(1 - momentum)
+                if g is not None:
+                    kept[p].add_(g, alpha=momentum)
+            elif g is not None:
+                kept[p] = momentum * g.detach()
+        return [kept.get(p) for p in parameters], self.weight or 1.0
+
+    def evaluate(
+        self, optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor], momentum: float
+    ) -> None:
+        """Gradients from closures; for STORM at two points, the same batch and the same random numbers at both."""
+        gradients = optimizer.gradients
+        if self.kind != "storm":
+            _backward(optimizer, upper, lower)
+            return
+        parameters = list(gradients.parameters())
+        state = _random_state()
+        if "x" in self.memory:
+            here = [p.detach().clone() for p in parameters]
+            _set(parameters, [self.memory["x"].get(p, p) for p in parameters])
+            _backward(optimizer, upper, lower)
+            before = {level: gradients.of(level, parameters) for level in LEVELS}
+            gradients.clear()
+            optimizer.forget_losses()
+            _set(parameters, here)
+            _restore(state)
+        _backward(optimizer, upper, lower)
+        if "x" in self.memory:
+            for level in LEVELS:
+                now = gradients.of(level, parameters)
+                for p, new, old in zip(parameters, now, before[level], strict=True):
+                    estimate = self.memory[level].get(p)
+                    if new is not None and estimate is not None and old is not None:
+                        new.add_(estimate - old, alpha=1 - momentum)  # v = G(x) + (1 − α)(v₋ − G(x₋))
+        self.memory = {"x": {p: p.detach().clone() for p in parameters}}
+        for level in LEVELS:
+            found = zip(parameters, gradients.of(level, parameters), strict=True)
+            self.memory[level] = {p: g.detach().clone() for p, g in found if g is not None}
+
+    def state_dict(self, gradients: Gradients) -> dict[str, Any]:
+        """Tensors by the number of their parameter, as torch optimizers save them."""
+        numbers = {p: i for i, p in enumerate(gradients.parameters())}
+        memory = {name: {numbers[p]: t for p, t in kept.items()} for name, kept in self.memory.items()}
+        return {"kind": self.kind, "weight": self.weight, "memory": memory}
+
+    def load_state_dict(self, state: dict[str, Any], gradients: Gradients) -> None:
+        """Take up what `state_dict` gave."""
+        if state["kind"] != self.kind:
+            raise ValueError(f"estimator={self.kind!r} cannot load a state of estimator={state['kind']!r}")
+        parameters = list(gradients.parameters())
+        self.weight = state["weight"]
+        self.memory = {
+            name: {parameters[i]: t.clone().to(device=parameters[i].device) for i, t in kept.items()}
+            for name, kept in state["memory"].items()
+        }
+
+
+def _backward(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
+    # Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
+    for level, closure in (("lower", lower), ("upper", upper)):
+        with torch.enable_grad():
+            loss = closure()
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                raise TypeError(
+                    f"the {level} closure returned {type(loss).__name__}; it must return its loss, one number"
+                )
+            with getattr(optimizer, level)(loss):
+                torch.autograd.backward(loss)
+
+
+@torch.no_grad()
+def _set(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for p, value in zip(parameters, values, strict=True):
+        if p is not value:
+            p.copy_(value)
+
+
+def _random_state() -> tuple[Tensor, list[Tensor]]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+
+def _restore(state: tuple[Tensor, list[Tensor]]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])

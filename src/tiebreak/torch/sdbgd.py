@@ -1,0 +1,53 @@
+"""The paper's method itself: a plain step along d, with the core's schedules."""
+
+from typing import Any
+
+import torch
+
+from tiebreak import methods
+from tiebreak.schedules import Schedule
+from tiebreak.torch.optimizer import DynamicBarrier, Step
+
+__all__ = ["SDBGD"]
+
+
+class SDBGD(DynamicBarrier):
+    """x ← x − η_k (∇f + λ∇g), λ by the SDBGD rule.
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters or groups, as for any torch optimizer.
+    lr : float, optional
+        A constant step size, for learning-rate schedulers to change; without it, the schedule's `step_size`.
+    schedule : Schedule
+        β_k, ρ_k and, without `lr`, η_k; the paper's row if none is given. Batch sizes are yours to follow
+        (:class:`~tiebreak.torch.GrowingBatches`).
+    **options
+        Those of :class:`DynamicBarrier`: `rule`, `estimator`, `normalize`, `scope`, `nonfinite`, ….
+
+    Examples
+    --------
+    >>> x = torch.nn.Parameter(torch.tensor([1.5, 1.5]))
+    >>> opt = SDBGD([x])
+    >>> info = opt.step(upper=lambda: (x - 3).square().sum(), lower=lambda: x[0].square())
+    >>> opt.param_groups[0]["lr"]
+    0.05
+    """
+
+    def __init__(
+        self, params: Any, lr: float | None = None, *, schedule: Schedule | None = None, **options: Any
+    ) -> None:
+        chosen = methods.sdbgd.schedule if schedule is None else schedule
+        if not isinstance(chosen, Schedule):
+            raise TypeError(f"schedule={schedule!r} must be a tiebreak.Schedule")
+        base = torch.optim.SGD(params, lr=chosen.at(0).step_size if lr is None else lr)
+        laws = {n: getattr(chosen, n) for n in ("barrier", "regularizer", "momentum", "penalty")}
+        super().__init__(base, **{n: law for n, law in laws.items() if law is not None} | options)
+        self.plan = chosen if lr is None else None
+
+    def _apply(self) -> Step:
+        if self.plan is not None:
+            for group in self.param_groups:
+                group["lr"] = self.plan.at(self.count).step_size
+        return super()._apply()

@@ -1,0 +1,55 @@
+"""The engineer's mode: keep the lower loss within a tolerance of a reference, spend the rest on the upper loss."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Target"]
+
+
+class Target:
+    """Follows the lower loss by an exponential average and says where it has to be.
+
+    Parameters
+    ----------
+    tolerance : float or str
+        0.01 for an absolute tolerance, "2%" for one relative to the reference.
+    reference : float, optional
+        A loss known to be attainable; without it, the best average so far.
+    momentum : float
+        Weight of the newest loss in the average.
+    """
+
+    def __init__(self, tolerance: float | str, reference: float | None, momentum: float) -> None:
+        text = str(tolerance).strip()
+        self.relative = text.endswith("%")
+        try:
+            self.amount = float(text.removesuffix("%")) / (100 if self.relative else 1)
+        except ValueError:
+            self.amount = math.nan
+        if isinstance(tolerance, bool) or not 0 <= self.amount < math.inf:
+            raise ValueError(f'tolerance={tolerance!r} must be a number ≥ 0, or a share such as "2%"')
+        if reference is not None and not math.isfinite(reference):
+            raise ValueError(f"reference={reference!r} must be finite, or None for the best loss so far")
+        self.reference, self.momentum = reference, momentum
+        self.state: dict[str, Any] = {"total": None, "weight": 0.0, "best": None}
+
+    def update(self, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """The averaged loss and its target, as tensors on the loss's device."""
+        s = self.state
+        total = torch.zeros_like(loss) if s["total"] is None else s["total"].to(loss.device)
+        # A loss that is not finite ends this step, not the average.
+        fine = torch.isfinite(loss)
+        total = torch.where(
+            fine, (1 - self.momentum) * total + self.momentum * torch.where(fine, loss, 0 * total), total
+        )
+        s["total"], s["weight"] = total, (1 - self.momentum) * s["weight"] + self.momentum
+        average = total / s["weight"]
+        if self.reference is None:
+            s["best"] = average if s["best"] is None else torch.minimum(s["best"].to(loss.device), average)
+            base = s["best"]
+        else:
+            base = torch.full_like(average, self.reference)
+        return average, base + self.amount * (base.abs() if self.relative else 1.0)

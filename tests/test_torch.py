@@ -1,0 +1,526 @@
+"""The torch optimizer: the core's numbers, and the manners of any torch optimizer."""
+
+import copy
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiebreak
+from tiebreak import rules
+from tiebreak.torch import SDBGD, DynamicBarrier
+
+PAPER = tiebreak.problems.paper(sigma=0)
+CENTER = torch.tensor([7.1, 1.0], dtype=torch.float64)
+
+
+def f(x):
+    return (1 + (x - CENTER).square().sum()).sqrt()
+
+
+def g(x):
+    return 2 - x[0].cos() - (-x[1].square() / 2).exp()
+
+
+def start():
+    return torch.nn.Parameter(torch.tensor([1.5, 1.5], dtype=torch.float64))
+
+
+def core(method, steps):
+    return tiebreak.minimize(
+        PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=steps, record=1, keep_iterates=True
+    )
+
+
+@pytest.mark.parametrize("name", ["sdbgd", "sdbpg", "pr_sdbpg", "dbgd"])
+def test_equals_the_core_step_by_step(name):
+    method = tiebreak.methods.get(name)
+    expected = core(method, 60)
+    x = start()
+    rule = {"pr_sdbpg": "penalized"}.get(name, name)
+    opt = SDBGD([x], schedule=method.schedule.replace(regularizer=method.schedule.regularizer or 0), rule=rule)
+    for k in range(60):
+        np.testing.assert_allclose(x.detach(), expected.history.x[k], rtol=1e-10)
+        info = opt.step(upper=lambda: f(x), lower=lambda: g(x))
+        assert info.multiplier.item() == pytest.approx(expected.history.multiplier[k], rel=1e-9, abs=1e-12)
+        assert info.direction.item() == pytest.approx(expected.history.direction[k], rel=1e-8, abs=1e-12)
+        assert info.gg.item() == pytest.approx(expected.history.lower_level[k], rel=1e-10)
+        assert info.stationarity.item() == pytest.approx(expected.history.stationarity[k], rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["storm", "average"])
+def test_estimators_equal_the_core(kind):
+    estimator = tiebreak.Storm(0.3) if kind == "storm" else tiebreak.Average(0.3)
+    method = tiebreak.methods.sdbgd.replace(estimator=estimator)
+    expected = core(method, 40)
+    x = start()
+    opt = SDBGD([x], schedule=method.schedule.replace(momentum=0.3), estimator=kind)
+    for _ in range(40):
+        opt.step(upper=lambda: f(x), lower=lambda: g(x))
+    np.testing.assert_allclose(x.detach(), expected.x, rtol=1e-9)
+
+
+def losses(model, batch):
+    inputs, targets = batch
+    lower = torch.nn.functional.mse_loss(model(inputs), targets)
+    upper = sum(p.abs().sum() for p in model.parameters()) / 10
+    return upper, lower
+
+
+def setup(seed=0, dtype=torch.float32, base=torch.optim.SGD, **options):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).to(dtype)
+    batches = [(torch.randn(16, 4, dtype=dtype), torch.randn(16, 2, dtype=dtype)) for _ in range(10)]
+    return model, DynamicBarrier(base(model.parameters(), lr=0.01), **options), batches
+
+
+def train(model, opt, batches, scheduler=None):
+    for batch in batches:
+        opt.zero_grad()
+        upper, lower = losses(model, batch)
+        with opt.lower(lower):
+            lower.backward()
+        with opt.upper(upper):
+            upper.backward()
+        opt.step()
+        if scheduler is not None:
+            scheduler.step()
+
+
+def weights(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def by_hand(model, batches, rule, lr=0.01, **parameters):
+    """d = ∇f + λ∇g with a rule of the core, spelled out."""
+    for batch in batches:
+        upper, lower = losses(model, batch)
+        a = torch.cat([v.reshape(-1) for v in torch.autograd.grad(upper, list(model.parameters()))]).double()
+        b = torch.cat([v.reshape(-1) for v in torch.autograd.grad(lower, list(model.parameters()))]).double()
+        d = a + rule(float(a @ b), float(b @ b), **parameters) * b
+        offset = 0
+        for p in model.parameters():
+            p.data -= lr * d[offset : offset + p.numel()].reshape(p.shape).to(p.dtype)
+            offset += p.numel()
+
+
+@pytest.mark.parametrize("name", ["dbgd", "sdbpg", "sdbgd", "penalized", "constant"])
+def test_every_rule_equals_its_formula(name):
+    parameters = {"barrier": 0.7, "regularizer": 0.01, "penalty": 2.0}
+    model, opt, batches = setup(dtype=torch.float64, rule=name, **parameters)
+    twin = copy.deepcopy(model)
+    train(model, opt, batches)
+    needed = {"dbgd": 1, "constant": 1, "sdbpg": 2, "sdbgd": 2, "penalized": 3}[name]
+    by_hand(twin, batches, rules.RULES[name], **dict(list(parameters.items())[:needed]))
+    torch.testing.assert_close(weights(model), weights(twin), rtol=1e-10, atol=1e-12)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=1, max_size=4),
+    st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_shapes_and_dtypes(shapes, dtype, seed):
+    """Parameters of any shape, empty ones too: the direction in float64 by hand, to the dtype's precision."""
+    generator = torch.Generator().manual_seed(seed)
+    params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
+    grads = [[torch.randn(p.shape, generator=generator).to(dtype) for p in params] for _ in range(2)]
+    opt = DynamicBarrier(torch.optim.SGD(params, lr=0.0), barrier=0.5, regularizer=0.1)
+    for level, gs in zip((opt.upper, opt.lower), grads, strict=True):
+        with level():
+            for p, v in zip(params, gs, strict=True):
+                p.grad = v.clone()
+    info = opt.step()
+    a, b = (torch.cat([v.double().reshape(-1) for v in gs]) if gs else torch.zeros(0) for gs in grads)
+    multiplier = rules.sdbgd(float(a @ b), float(b @ b), 0.5, 0.1)
+    assert info.multiplier.item() == pytest.approx(multiplier, rel=1e-4, abs=1e-5)
+    expected = a + multiplier * b
+    found = torch.cat([p.grad.double().reshape(-1) for p in params])
+    tolerance = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        found, expected, rtol=tolerance, atol=tolerance * float(1 + expected.abs().max()) if len(expected) else 0
+    )
+
+
+def test_is_an_optimizer_in_every_respect():
+    model, opt, batches = setup(base=torch.optim.AdamW)
+    assert isinstance(opt, torch.optim.Optimizer)
+    assert opt.param_groups is opt.base.param_groups
+    scheduler = torch.optim.lr_scheduler.StepLR(opt, step_size=3, gamma=0.1)
+    seen = []
+    opt.register_step_post_hook(lambda *_: seen.append("after"))
+    opt.register_step_pre_hook(lambda *_: seen.append("before"))
+    train(model, opt, batches[:4], scheduler)
+    assert opt.param_groups[0]["lr"] == pytest.approx(0.001)
+    assert seen == ["before", "after"] * 4
+    opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))], "lr": 0.5})
+    assert len(opt.base.param_groups) == 2
+    opt.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("estimator", ["minibatch", "average"])
+@pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("tolerance", [None, 0.01])
+def test_resumed_training_equals_uninterrupted(estimator, base, tolerance):
+    options = {"base": base, "estimator": estimator, "tolerance": tolerance, "normalize": tolerance is not None}
+    model, opt, batches = setup(**options)
+    train(model, opt, batches)
+    half, first, _ = setup(**options)
+    train(half, first, batches[:5])
+    file = io.BytesIO()
+    torch.save({"model": half.state_dict(), "opt": first.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    fresh, second, _ = setup(seed=99, **options)
+    fresh.load_state_dict(saved["model"])
+    second.load_state_dict(saved["opt"])
+    train(fresh, second, batches[5:])
+    assert torch.equal(weights(fresh), weights(model))
+
+
+def test_storm_resumes_too():
+    def closures(model, batch):
+        return {"upper": lambda: losses(model, batch)[0], "lower": lambda: losses(model, batch)[1]}
+
+    model, opt, batches = setup(estimator="storm")
+    for batch in batches:
+        opt.step(**closures(model, batch))
+    half, first, _ = setup(estimator="storm")
+    for batch in batches[:5]:
+        first.step(**closures(half, batch))
+    fresh, second, _ = setup(seed=9, estimator="storm")
+    fresh.load_state_dict(half.state_dict())
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for batch in batches[5:]:
+        second.step(**closures(fresh, batch))
+    assert torch.equal(weights(fresh), weights(model))
+
+
+def test_deepcopy_goes_its_own_way():
+    model, opt, batches = setup(estimator="average")
+    torch.optim.lr_scheduler.StepLR(opt, step_size=3)
+    train(model, opt, batches[:3])
+    twin_model, twin = copy.deepcopy((model, opt))
+    train(model, opt, batches[3:])
+    train(twin_model, twin, batches[3:])
+    assert torch.equal(weights(model), weights(twin_model))
+    assert twin.param_groups is twin.base.param_groups
+    assert twin.param_groups[0]["params"][0] is next(twin_model.parameters())
+
+
+def test_micro_batches_equal_one_batch():
+    model, opt, batches = setup(dtype=torch.float64)
+    twin, other, _ = setup(dtype=torch.float64)
+    train(model, opt, batches)
+    for inputs, targets in batches:
+        for part in range(4):
+            rows = slice(4 * part, 4 * part + 4)
+            with other.lower():
+                (torch.nn.functional.mse_loss(twin(inputs[rows]), targets[rows]) / 4).backward()
+            with other.upper():
+                (sum(p.abs().sum() for p in twin.parameters()) / 40).backward()
+        other.step()
+    torch.testing.assert_close(weights(model), weights(twin), rtol=1e-10, atol=1e-12)
+
+
+def test_order_of_levels_does_not_matter():
+    model, opt, batches = setup(dtype=torch.float64)
+    twin, other, _ = setup(dtype=torch.float64)
+    train(model, opt, batches)
+    for batch in batches:
+        upper, lower = losses(twin, batch)
+        with other.upper():
+            upper.backward()
+        with other.lower():
+            lower.backward()
+        other.step()
+    assert torch.equal(weights(model), weights(twin))
+
+
+def test_storm_uses_the_same_random_numbers_at_both_points():
+    """With dropout and α = 0, STORM telescopes only if both points see one mask: v stays finite-difference exact."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(6, 1, dtype=torch.float64)
+    drop = torch.nn.Dropout(0.5)
+    inputs = torch.randn(32, 6, dtype=torch.float64)
+    opt = DynamicBarrier(torch.optim.SGD(layer.parameters(), lr=0.0), estimator="storm", momentum=0.0)
+    norms = []
+    for _ in range(5):
+        info = opt.step(upper=lambda: layer.bias.sum(), lower=lambda: layer(drop(inputs)).square().mean())
+        norms.append(info.gg.item())
+    assert norms == pytest.approx([norms[0]] * 5)  # lr = 0: both points coincide, so the masks must cancel
+
+
+MISUSE = {
+    "forgot lower": (["upper"], "no lower gradients in this step"),
+    "forgot upper": (["lower"], "no upper gradients in this step"),
+    "forgot both": ([], "no upper gradients in this step"),
+}
+
+
+@pytest.mark.parametrize("case", MISUSE)
+def test_forgetting_a_level(case):
+    levels, message = MISUSE[case]
+    model, opt, batches = setup()
+    for level in levels:
+        with getattr(opt, level)():
+            losses(model, batches[0])[level == "lower"].backward()
+    with pytest.raises(RuntimeError, match=message):
+        opt.step()
+
+
+def test_other_misuse_is_explained():
+    model, opt, batches = setup()
+    with opt.upper(), pytest.raises(RuntimeError, match=r"opt.lower\(\) was entered inside opt.upper\(\)"), opt.lower():
+        pass
+    with pytest.raises(TypeError, match=r"step\(closure\) knows one loss"):
+        opt.step(lambda: 1.0)
+    with pytest.raises(TypeError, match="needs both closures"):
+        opt.step(upper=lambda: 1.0)
+    with pytest.raises(TypeError, match="the lower closure returned float"):
+        opt.step(upper=lambda: 1.0, lower=lambda: 1.0)
+    with pytest.raises(TypeError, match=r"base=3 must be a torch.optim.Optimizer"):
+        DynamicBarrier(3)
+    for change, message in (
+        ({"rule": "magic"}, "rule='magic' must be one of"),
+        ({"scope": "layer"}, "scope='layer' must be one of 'global', 'group', 'tensor'"),
+        ({"estimator": "ema"}, "estimator='ema' must be one of"),
+        ({"nonfinite": "pray"}, "nonfinite='pray' must be one of"),
+        ({"tolerance": -0.1}, "tolerance=-0.1 must be a number ≥ 0"),
+        ({"tolerance": "lots"}, "tolerance='lots' must be a number ≥ 0"),
+        ({"tolerance": 0.1, "reference": math.inf}, "reference=inf must be finite"),
+        ({"barrier": -1.0}, "barrier=-1.0 must be finite and ≥ 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            setup(**change)
+    _, value, _ = setup(tolerance=0.01)
+    with value.lower():
+        losses(model, batches[0])[1].backward()
+    with value.upper():
+        pass
+    with pytest.raises(RuntimeError, match="needs the lower loss"):
+        value.step()
+    storm = setup(estimator="storm")[1]
+    with pytest.raises(RuntimeError, match="use closures"):
+        storm.step()
+    with pytest.raises(ValueError, match="saved by another optimizer"):
+        opt.load_state_dict(opt.base.state_dict())
+
+
+def test_sparse_gradients_are_refused_by_name():
+    table = torch.nn.Embedding(10, 3, sparse=True)
+    opt = DynamicBarrier(torch.optim.SGD(table.parameters(), lr=0.1))
+    for level in (opt.upper, opt.lower):
+        with level():
+            table(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(TypeError, match=r"shape \(10, 3\) has a sparse gradient"):
+        opt.step()
+
+
+def test_parameters_that_one_loss_does_not_reach():
+    x, y, frozen = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(3))
+    frozen.requires_grad_(False)
+    opt = DynamicBarrier(torch.optim.SGD([x, y, frozen], lr=0.1), barrier=1.0, regularizer=0.0)
+    with opt.upper():
+        (3 * x).sum().backward()
+    with opt.lower():
+        y.square().sum().backward()
+    info = opt.step()
+    assert info.fg.item() == 0
+    assert info.multiplier.item() == 1.0
+    assert torch.equal(x.grad, torch.full((2,), 3.0, dtype=torch.float64))
+    assert torch.equal(y.grad, torch.full((2,), 2.0, dtype=torch.float64))
+    assert torch.equal(frozen, torch.ones(2, dtype=torch.float64))
+
+
+def test_where_the_upper_gradient_vanishes_the_lower_loss_still_descends():
+    x = torch.nn.Parameter(torch.tensor([2.0]))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    for _ in range(20):
+        opt.step(upper=lambda: 0 * x.sum(), lower=lambda: x.square().sum())
+    assert abs(x.item()) < 0.1
+
+
+@pytest.mark.parametrize("level", ["upper", "lower"])
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_non_finite_policies(level, bad):
+    def stepped(policy, estimator="minibatch"):
+        x = torch.nn.Parameter(torch.ones(3))
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), nonfinite=policy, estimator=estimator)
+        for name in ("upper", "lower"):
+            with getattr(opt, name)():
+                (x.sum() * (bad if name == level else 1.0)).backward()
+        return x, opt, opt.step()
+
+    with pytest.raises(FloatingPointError, match="not finite"):
+        stepped("raise")
+    x, opt, info = stepped("skip", "average")
+    assert torch.equal(x, torch.ones(3))
+    assert info.skipped
+    assert opt.count == 0
+    opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())  # the average took nothing bad in
+    assert torch.isfinite(x).all()
+    assert not opt.last.skipped
+    assert not torch.isfinite(stepped("ignore")[0]).all()
+
+
+@pytest.mark.parametrize("level", ["upper", "lower", None])
+@pytest.mark.parametrize("order", [("upper", "lower"), ("lower", "upper")])
+def test_the_four_lines_of_a_gradient_scaler(level, order):
+    """A finite step equals the unscaled one; an overflow at either level skips the step and lowers the scale."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    model, opt, batches = setup(dtype=torch.float64, regularizer=0.01)
+    twin, plain, _ = setup(dtype=torch.float64, regularizer=0.01)
+    before = weights(model).clone()
+    pair = dict(zip(("upper", "lower"), losses(model, batches[0]), strict=True))
+    for name in order:
+        with getattr(opt, name)():
+            scaler.scale(pair[name] * (math.inf if name == level else 1.0)).backward()
+    scaler.step(opt)
+    scaler.update()
+    if level is None:
+        train(twin, plain, batches[:1])
+        torch.testing.assert_close(weights(model), weights(twin), rtol=1e-10, atol=1e-12)
+        assert scaler.get_scale() == 2.0**10
+        assert opt.last.gg.item() == pytest.approx(plain.last.gg.item(), rel=1e-10)
+    else:
+        assert torch.equal(weights(model), before)
+        assert scaler.get_scale() == 2.0**9
+        assert opt.last.skipped
+    opt.zero_grad()
+    train(model, opt, batches[:1])  # nothing of the scaler sticks
+    assert not torch.equal(weights(model), before)
+
+
+def test_unscaling_before_clipping():
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    model, opt, batches = setup(dtype=torch.float64)
+    twin, plain, _ = setup(dtype=torch.float64)
+    for batch in batches[:3]:
+        upper, lower = losses(model, batch)
+        with opt.upper():
+            scaler.scale(upper).backward()
+        with opt.lower():
+            scaler.scale(lower).backward()
+        opt.unscale_(scaler)
+        scaler.step(opt)
+        scaler.update()
+    train(twin, plain, batches[:3])
+    torch.testing.assert_close(weights(model), weights(twin), rtol=1e-10, atol=1e-12)
+    upper, lower = losses(model, batches[4])
+    with opt.upper():
+        scaler.scale(upper).backward()
+    with opt.lower():
+        scaler.scale(lower).backward()
+    scaler.unscale_(opt)
+    with pytest.raises(RuntimeError, match=r"use opt.unscale_\(scaler\)"):
+        scaler.step(opt)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_parameters_train(dtype):
+    model, opt, batches = setup(dtype=dtype, base=torch.optim.SGD)
+    train(model, opt, batches)
+    assert torch.isfinite(weights(model)).all()
+    assert opt.last.gg.dtype in (torch.float32, torch.float64)
+
+
+def test_autocast():
+    model, opt, batches = setup()
+    for batch in batches:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            upper, lower = losses(model, batch)
+        with opt.upper():
+            upper.backward()
+        with opt.lower():
+            lower.backward()
+        opt.step()
+    assert torch.isfinite(weights(model)).all()
+
+
+def test_compiled_models():
+    model, opt, batches = setup()
+    twin, other, _ = setup()
+    compiled = torch.compile(twin, backend="eager")
+    train(model, opt, batches)
+    for inputs, targets in batches:
+        other.step(
+            upper=lambda: sum(p.abs().sum() for p in twin.parameters()) / 10,
+            lower=lambda inputs=inputs, targets=targets: torch.nn.functional.mse_loss(compiled(inputs), targets),
+        )
+    torch.testing.assert_close(weights(model), weights(twin))
+
+
+@pytest.mark.parametrize("scope", ["global", "group", "tensor"])
+def test_regions_have_multipliers_of_their_own(scope):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+    groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}]
+    opt = DynamicBarrier(torch.optim.SGD(groups, lr=0.0), scope=scope, barrier=0.5)
+    batch = (torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64))
+    upper, lower = losses(model, batch)
+    parameters = list(model.parameters())
+    a, b = (torch.autograd.grad(loss, parameters, retain_graph=True) for loss in (upper, lower))
+    with opt.lower():
+        lower.backward(retain_graph=True)
+    with opt.upper():
+        upper.backward()
+    info = opt.step()
+    areas = {"global": [[0, 1, 2, 3]], "group": [[0, 1], [2, 3]], "tensor": [[0], [1], [2], [3]]}[scope]
+    for number, area in enumerate(areas):
+        fg = sum(float((a[i] * b[i]).sum()) for i in area)
+        gg = sum(float(b[i].square().sum()) for i in area)
+        factor = rules.sdbgd(fg, gg, 0.5, 1e-8)
+        assert (info.multiplier if scope == "global" else info.multiplier[number]).item() == pytest.approx(factor)
+        for i in area:
+            torch.testing.assert_close(parameters[i].grad, a[i] + factor * b[i])
+
+
+def test_normalized_steps_are_not_lengthened_by_the_multiplier():
+    x = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=1.0), barrier=1e6, regularizer=0.0, normalize=True)
+    info = opt.step(upper=lambda: 0 * x.sum(), lower=lambda: x.square().sum() / 2)
+    assert info.multiplier.item() == pytest.approx(1e6)
+    assert abs(x.item()) < 1e-5  # λ/(1+λ) ∇g, not λ∇g
+
+
+def test_tolerance_keeps_the_lower_loss_near_its_reference():
+    """Least squares and an ℓ2 pull: the lower loss ends within the tolerance, and the pull is obeyed."""
+    torch.manual_seed(0)
+    data = torch.randn(200, 5, dtype=torch.float64)
+    truth = torch.tensor([1.0, -2.0, 3.0, 0.0, 0.0], dtype=torch.float64)
+    noise = 0.1 * torch.randn(200, dtype=torch.float64)
+    best = float((noise**2).mean())
+    for tolerance in (0.01, 0.1):
+        w = torch.nn.Parameter(truth.clone())
+        opt = DynamicBarrier(
+            torch.optim.SGD([w], lr=0.02), tolerance=tolerance, reference=best, rate=5.0, normalize=True
+        )
+        for _ in range(1500):
+            opt.step(upper=lambda w=w: w.square().sum(), lower=lambda w=w: (data @ (w - truth) - noise).square().mean())
+        final = float((data @ (w.detach() - truth) - noise).square().mean())
+        assert final <= best + 1.5 * tolerance
+        assert final >= best + 0.3 * tolerance  # and what the tolerance allows is spent on the upper loss
+
+
+def test_the_log_is_numbers():
+    model, opt, batches = setup()
+    assert opt.log() == {}
+    train(model, opt, batches[:1])
+    log = opt.log()
+    assert set(log) >= {"multiplier", "fg", "gg", "ff", "direction", "stationarity", "upper_loss", "lower_loss"}
+    assert all(isinstance(log[name], float) for name in ("multiplier", "gg", "lower_loss"))
+
+
+def test_memory_beyond_parameters_is_two_gradients():
+    """After a step nothing of parameter size is held but .grad (and the average, where asked for)."""
+    model, opt, batches = setup()
+    train(model, opt, batches[:2])
+    assert opt.gradients.put_away() == []
+    assert opt.estimates.memory == {}
