@@ -524,3 +524,58 @@ def test_memory_beyond_parameters_is_two_gradients():
     train(model, opt, batches[:2])
     assert opt.gradients.put_away() == []
     assert opt.estimates.memory == {}
+
+
+def noisy_steps(opt, x, micro, generator, scale=3.0, steps=60):
+    """A mean lower gradient of 1 in each coordinate under noise, `micro` micro-batches a step."""
+    seen = []
+    for _ in range(steps):
+        for _ in range(micro):
+            with opt.lower():
+                ((1 + scale * torch.randn(x.shape, generator=generator, dtype=x.dtype)) @ x / micro).backward()
+        with opt.upper():
+            (0 * x.sum()).backward()
+        seen.append(opt.step())
+    return seen
+
+
+def test_the_noise_share_is_told_by_micro_batches():
+    """ν² = 9d/m beside ‖μ‖² = d: with m = 4 the share is 9/13; correct_noise takes it out of gg (ρ = gg tells)."""
+    x = torch.nn.Parameter(torch.zeros(2000, dtype=torch.float64))
+    opt = DynamicBarrier(
+        torch.optim.SGD([x], lr=0.0), correct_noise=True, rule="sdbgd", barrier=1.0, regularizer=2000.0
+    )
+    last = noisy_steps(opt, x, 4, torch.Generator().manual_seed(0))[-1]
+    share = 1 - 2000 / last.gg.item()
+    assert opt.noise.share().item() == pytest.approx(9 / 13, abs=0.05)
+    assert share == pytest.approx(9 / 13, abs=0.05)
+    assert last.multiplier.item() == pytest.approx(0.5, abs=0.07)  # gg/(gg+ρ) with the signal's gg = ρ
+
+
+def test_high_noise_warns_once_and_names_the_remedy():
+    def run(**options):
+        x = torch.nn.Parameter(torch.zeros(200, dtype=torch.float64))
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), **options)
+        noisy_steps(opt, x, 2, torch.Generator().manual_seed(0), steps=120)
+
+    with pytest.warns(RuntimeWarning, match=r"noise makes up \d+% .*estimator='average'") as caught:
+        run()
+    assert len(caught) == 1
+    run(estimator="average")  # warnings are errors here: silence is what is tested
+    run(correct_noise=True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
+def test_the_compiled_step_is_the_same_step():
+    model, opt, batches = setup(nonfinite="ignore")
+    twin, other, _ = setup(nonfinite="ignore")
+    train(model, opt, batches)
+    step = torch.compile(other.step, backend="eager")
+    for batch in batches:
+        upper, lower = losses(twin, batch)
+        with other.lower(lower):
+            lower.backward()
+        with other.upper(upper):
+            upper.backward()
+        step()
+    torch.testing.assert_close(weights(model), weights(twin))

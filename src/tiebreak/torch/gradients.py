@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["LEVELS", "Gradients", "combine", "dots", "regions"]
+__all__ = ["LEVELS", "Gradients", "combine", "dots", "regions", "square_norm", "usable"]
 
 LEVELS = ("upper", "lower")
 _NARROW = (torch.float16, torch.bfloat16)
@@ -64,12 +64,13 @@ class Gradients:
     def poison(self) -> None:
         """Let a non-finite gradient that is put away show in ``.grad``, where a gradient scaler looks for it."""
         away = [g for g in self.put_away() if g.layout == torch.strided]
-        here = next((p.grad for p in self.parameters() if _usable(p.grad)), None)
+        here = next((p.grad for p in self.parameters() if usable(p.grad)), None)
         if away and here is not None:
             here.view(-1)[:1].add_((0 * square_norm(away)).to(device=here.device, dtype=here.dtype))
 
 
-def _usable(grad: Tensor | None) -> bool:
+def usable(grad: Tensor | None) -> bool:
+    """Whether there is a dense gradient with numbers in it."""
     return grad is not None and grad.layout == torch.strided and grad.numel() > 0
 
 

@@ -12,7 +12,8 @@ from tiebreak import rules, stationarity
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 from tiebreak.torch.estimates import Estimates
-from tiebreak.torch.gradients import Gradients, combine, dots, regions, square_norm
+from tiebreak.torch.gradients import Gradients, combine, dots, regions, square_norm, usable
+from tiebreak.torch.noise import Noise
 from tiebreak.torch.target import Target
 
 __all__ = ["DynamicBarrier", "Step"]
@@ -60,10 +61,13 @@ class DynamicBarrier(Optimizer):
         How fast the value barrier asks an excess of the lower loss to shrink.
     normalize : bool
         Step along d/(1+λ), so that a large λ does not lengthen the step.
+    correct_noise : bool
+        Take the noise out of gg, where a step has several micro-batches to tell it by.
     scope : {"global", "group", "tensor"}
         One multiplier for all parameters (the paper), one per group, or one per tensor.
     nonfinite : {"raise", "skip", "ignore"}
-        What to do where a gradient is not finite.
+        What to do where a gradient is not finite. The first two wait for the device once a step (so does a GradScaler,
+        which then decides instead); "ignore" never waits.
 
     Examples
     --------
@@ -94,6 +98,7 @@ class DynamicBarrier(Optimizer):
         reference: float | None = None,
         rate: Any = 1.0,
         normalize: bool = False,
+        correct_noise: bool = False,
         scope: str = "global",
         nonfinite: str = "raise",
     ) -> None:
@@ -118,6 +123,7 @@ class DynamicBarrier(Optimizer):
         self.estimates = Estimates(estimator)
         self.scope, self.normalize, self.nonfinite = scope, normalize, nonfinite
         self.gradients = Gradients(base)
+        self.noise = Noise(bool(correct_noise))
         self.count = 0
         self.last: Step | None = None
         self._losses: dict[str, Tensor] = {}
@@ -153,6 +159,7 @@ class DynamicBarrier(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The base's state, and this optimizer's own under "barrier"."""
         own: dict[str, Any] = {"count": self.count, "estimates": self.estimates.state_dict(self.gradients)}
+        own["noise"] = dict(self.noise.state)
         if self.target is not None:
             own["target"] = dict(self.target.state)
         return {**self.base.state_dict(), "barrier": own}
@@ -167,6 +174,7 @@ class DynamicBarrier(Optimizer):
         own = state_dict["barrier"]
         self.count = own["count"]
         self.estimates.load_state_dict(own["estimates"], self.gradients)
+        self.noise.state = dict(own["noise"])
         if self.target is not None:
             self.target.state = dict(own["target"])
         self.gradients.clear()
@@ -196,6 +204,9 @@ class DynamicBarrier(Optimizer):
         if loss is not None:
             told = loss.detach().sum().double() if loss.device.type == "cpu" else loss.detach().sum().float()
             self._losses[level] = self._losses[level] + told if level in self._losses else told
+        if level == "lower" and self.noise.wanted(self.count):
+            grads = (p.grad for p in self.gradients.parameters())
+            self.noise.add(square_norm([g for g in grads if g is not None and usable(g)]))
         self.gradients.poison()
 
     # --- the step ----------------------------------------------------------------------------------------------------
@@ -244,7 +255,8 @@ class DynamicBarrier(Optimizer):
             for p, g in zip((*area, *area), (*a, *b), strict=True):
                 if g is not None and g.layout != torch.strided:
                     raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
-        if self._stops(pairs, found_inf):
+        products = [dots(area, a, b) for area, (a, b) in zip(areas, pairs, strict=True)]
+        if self._stops(products, found_inf):
             return self._finish(self.last or _nothing(areas[0][0]), torch.ones((), dtype=torch.bool))
         arguments: dict[str, Any] = self.method.arguments(self.method.schedule.at(self.count))
         if self.target is not None:
@@ -253,12 +265,14 @@ class DynamicBarrier(Optimizer):
             arguments["lower_value"], arguments["target"] = self.target.update(self._losses["lower"])
         momentum, rows = self._momentum(), []
         self.estimates.advance(momentum)
-        for area, (a, fresh) in zip(areas, pairs, strict=True):
+        noise = self._noise_share()
+        for area, (a, fresh), product in zip(areas, pairs, products, strict=True):
             seen, weight = self.estimates.lower(area, fresh, momentum)
-            fg, gg, ff = dots(area, a, seen)
+            fg, gg, ff = dots(area, a, seen) if seen is not fresh else product
             unit = 1.0 if scale is None else scale.to(fg)
             fg, gg, ff = fg * unit**2 / weight, gg * unit**2 / weight**2, ff * unit**2
-            multiplier = self.method.rule(fg, gg, **_on(arguments, fg)) + 0 * fg
+            signal = gg if noise is None else gg * (1 - noise.to(gg))
+            multiplier = self.method.rule(fg, signal, **_on(arguments, fg)) + 0 * fg
             rows.append((multiplier, fg, gg, ff))
             shrink = 1 / (1 + multiplier) if self.normalize else None
             factor = unit if shrink is None else shrink * unit
@@ -269,14 +283,23 @@ class DynamicBarrier(Optimizer):
         self.count += 1
         return self._finish(record, record.skipped)
 
-    def _stops(self, pairs: Any, found_inf: Tensor | None) -> bool:
+    def _noise_share(self) -> Tensor | None:
+        """What to take out of gg; warns where nothing takes it out."""
+        if not self.noise.wanted(self.count):
+            return None
+        share = self.noise.share()
+        self.noise.warn(share, self.estimates.own and not self.noise.correct and self.target is None)
+        # Never all of it: where the estimate says that all is noise, a tenth of gg keeps the multiplier finite.
+        return share.clamp_max(0.9) if share is not None and self.noise.correct and self.estimates.own else None
+
+    def _stops(self, products: list[tuple[Tensor, Tensor, Tensor]], found_inf: Tensor | None) -> bool:
         """Whether this step is not to be made; looks before anything is changed."""
         if found_inf is not None:  # a scaler looked already, at both levels
             return bool(found_inf)
         if self.nonfinite == "ignore":
             return False
-        norms = [square_norm([g for g in grads if g is not None]) for pair in pairs for grads in pair]
-        if all(bool(torch.isfinite(norm)) for norm in norms):
+        # A gradient that is not finite makes its own square so; one look at all of them is one wait for the device.
+        if bool(torch.isfinite(torch.stack([square for product in products for square in product[1:]])).all()):
             return False
         if self.nonfinite == "raise":
             raise FloatingPointError("a gradient is not finite; nonfinite='skip' skips such steps, 'ignore' takes them")
@@ -285,6 +308,7 @@ class DynamicBarrier(Optimizer):
     def _finish(self, record: Step, skipped: Tensor) -> Step:
         self.gradients.clear()
         self.forget_losses()
+        self.noise.squares = []
         self.last = record._replace(skipped=skipped)
         return self.last
 
