@@ -153,7 +153,7 @@ BAD = {
     "confidence": ({"confidence": 1.0}, r"confidence=1.0 must be in \(0, 1\)"),
     "epsilon": ({"epsilon": 0.0}, "epsilon=0.0 must be finite and > 0"),
     "epsilon three": ({"epsilon": (1, 2, 3)}, r"epsilon=\(1, 2, 3\) must be finite and > 0, or a pair"),
-    "x": ({"x": [np.nan, 1.0]}, "x=.*nan.* must be finite and not empty"),
+    "x": ({"x": [np.nan, 1.0]}, "x must be finite and not empty"),
     "gradient": ({"upper": lambda x: x * np.inf}, "the upper gradient is not finite at x"),
 }
 

@@ -198,9 +198,10 @@ def test_an_error_in_an_oracle_loses_nothing(tmp_path):
         ({"method": "sdbpg"}, "method='SDBPG' must be 'SDBGD'"),
         (
             {"method": methods.sdbgd.replace(schedule=methods.sdbgd.schedule.replace(barrier=0.1))},
-            "has another rule, estimator or schedule",
+            "method='SDBGD' is another one; .* was made with a SDBGD of another rule, estimator or schedule",
         ),
         ({"x0": [1.0, 2.0, 3.0]}, r"x0 has shape \(3,\)"),
+        ({"x0": [1.0, 2.0]}, "x0 differs from the start of"),
         ({"seed": 5}, "seed=5 must be that of"),
         ({"runs": 3}, "runs=3 must be those of"),
         ({"budget": 0}, "budget=0 must be a whole number ≥ 1"),

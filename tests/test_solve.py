@@ -420,9 +420,14 @@ def test_a_rule_of_your_own_goes_in():
     def scalar_minded(fg, gg, barrier):
         return max(barrier * gg - fg, 0.0) / gg
 
-    with pytest.raises(ValueError, match="truth value") as caught:
+    with pytest.raises(
+        ValueError, match=r"rule of method 'SDBGD' failed: .*truth value.*np.maximum and np.where instead"
+    ):
         solve(method=METHOD.replace(rule=scalar_minded), runs=3)
-    assert "np.maximum and np.where instead of max and if" in caught.value.__notes__[0]
+    with pytest.raises(ValueError, match=r"rule of method 'SDBGD' failed: .*shape"):
+        solve(method=METHOD.replace(rule=lambda fg, gg: np.ones(7)), runs=3)
+    with pytest.raises(TypeError, match=r"rule of method 'SDBGD' failed: it returned array\(None"):
+        solve(method=METHOD.replace(rule=lambda fg, gg: None), runs=3)
 
 
 def test_time_is_spent_on_steps_not_on_batches():

@@ -421,7 +421,7 @@ BAD = {
     "both": (lambda: plan(CONSTANTS, budget=10, epsilon=0.1), "give one of them"),
     "neither": (lambda: plan(CONSTANTS), "give one of them"),
     "method": (lambda: plan(CONSTANTS, budget=10, method="pr_sdbpg"), "must be one of those with a known bound"),
-    "complexity": (lambda: oracle_complexity(0.1, "sdbpg", CONSTANTS), "must be one of those with a known bound"),
+    "complexity": (lambda: oracle_complexity(0.1, "sdbpg", CONSTANTS), "method='sdbpg' has no computable bound; with"),
     "objective": (lambda: plan(CONSTANTS, budget=10, objective="luck"), "must be one of those"),
     "a": (lambda: exponents(0.4), r"a=0.4 must be in \(0, 1/3\)"),
     "kind": (lambda: exponents(0.2, "always"), "kind='always' must be 'anytime' or 'horizon'"),

@@ -579,3 +579,67 @@ def test_the_compiled_step_is_the_same_step():
             upper.backward()
         step()
     torch.testing.assert_close(weights(model), weights(twin))
+
+
+def test_unequal_micro_batches_tell_the_noise_by_their_weights():
+    """64 + 1 samples: without weights the small one would pass for noise."""
+    x = torch.nn.Parameter(torch.zeros(500, dtype=torch.float64))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), correct_noise=True)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        for size in (64, 1):
+            mean = 1 + 3 * torch.randn(500, generator=generator, dtype=torch.float64) / math.sqrt(size)
+            with opt.lower(weight=size):
+                (size / 65 * (mean @ x)).backward()
+        with opt.upper():
+            (0 * x.sum()).backward()
+        opt.step()
+    assert opt.noise.share().item() == pytest.approx(9 / 65 / (1 + 9 / 65), abs=0.06)
+
+
+def test_a_discarded_accumulation_leaves_nothing():
+    model, opt, batches = setup(dtype=torch.float64, correct_noise=True)
+    twin, other, _ = setup(dtype=torch.float64, correct_noise=True)
+    with opt.lower():
+        losses(model, batches[3])[1].backward()
+    opt.zero_grad()
+    train(model, opt, batches)
+    train(twin, other, batches)
+    assert torch.equal(weights(model), weights(twin))
+
+
+@pytest.mark.parametrize("scope", ["global", "group", "tensor"])
+def test_a_skipped_step_knows_nothing(scope):
+    model, opt, batches = setup(nonfinite="skip", scope=scope)
+    train(model, opt, batches[:1])
+    shape = opt.last.gg.shape
+    opt.step(upper=lambda: weights_sum(model) * math.inf, lower=lambda: losses(model, batches[0])[1])
+    assert opt.last.skipped
+    assert opt.last.gg.shape == shape
+    assert torch.isnan(opt.last.multiplier).all()
+
+
+def weights_sum(model):
+    return sum(p.sum() for p in model.parameters())
+
+
+def test_a_scheduler_multiplies_the_schedules_step_size():
+    x = start()
+    opt = SDBGD([x], schedule=tiebreak.Schedule(tiebreak.Power(0.1, -0.5), 0.5, 0.1))
+    scheduler = torch.optim.lr_scheduler.StepLR(opt, step_size=1, gamma=0.5)
+    for k in range(3):
+        before = x.detach().clone()
+        info = opt.step(upper=lambda: f(x), lower=lambda: g(x))
+        length = (x.detach() - before).norm().item()
+        assert length == pytest.approx(0.1 * (k + 1) ** -0.5 * 0.5**k * math.sqrt(info.direction.item()), rel=1e-6)
+        scheduler.step()
+
+
+def test_groups_that_join_late_are_averaged_without_bias():
+    x, y = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), estimator="average", momentum=0.1)
+    for _ in range(10):
+        opt.step(upper=lambda: 0 * x.sum(), lower=lambda: x.sum())
+    opt.add_param_group({"params": [y], "lr": 0.0})
+    info = opt.step(upper=lambda: 0 * (x + y).sum(), lower=lambda: (x + y).sum())
+    assert info.gg.item() == pytest.approx(4.0)

@@ -97,13 +97,15 @@ def certify(
     upper, lower : Oracle
     x : array_like
     samples : int
-        Per level, at least 16.
+        Per level, at least 16; rounded down to a multiple of the groups.
     confidence : float
         In (0, 1): the probability that both intervals hold.
     epsilon : float or pair, optional
         (ε_f, ε_g), or one number for both: what x is to be judged by.
     groups : int
-        The samples are averaged in so many groups; the intervals rest on the groups' means being near normal.
+        The samples are averaged in so many groups; the intervals rest on the groups' means being near normal. With very
+        skew noise that takes samples: for log-normal factors with σ = 1.2 a nominal 95 % covered 83 % with 64 samples,
+        90 % with 256 and 96 % with 4096.
     seed : optional
 
     Examples
@@ -118,7 +120,7 @@ def certify(
     """
     point = np.array(x, dtype=np.float64)
     if point.size == 0 or not np.isfinite(point).all():
-        raise ValueError(f"x={x!r} must be finite and not empty")
+        raise ValueError("x must be finite and not empty")
     total, most = whole("samples", samples), whole("groups", groups)
     if total < 16 or most < 16:
         raise ValueError(f"samples={samples!r} and groups={groups!r} must be at least 16: an interval needs them")

@@ -7,7 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["atomic"]
+__all__ = ["atomic", "probe"]
+
+
+def probe(path: str | os.PathLike[str]) -> None:
+    """Make sure that a file can be written at `path`, now rather than when it is needed; leaves its folder alone."""
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}."):
+            pass
+    except OSError as error:
+        raise type(error)(error.errno, f"{os.fspath(path)!r} cannot be written: {error.strerror}") from None
 
 
 @contextmanager

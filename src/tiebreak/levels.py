@@ -56,7 +56,11 @@ class Level:
         tokens = [[self.oracle.sample(rng, size) for rng in rngs] for size in sizes]
         if not self.vectorized:
             return tokens
-        if any(not isinstance(token, np.ndarray) or token.shape != step[0].shape for step in tokens for token in step):
+        if any(
+            np.asarray(token).dtype == object or np.shape(token) != np.shape(step[0])
+            for step in tokens
+            for token in step
+        ):
             raise TypeError(
                 f"{self.name}.sample must return arrays of one shape: a vectorized oracle's tokens are stacked"
             )
@@ -79,24 +83,30 @@ class Level:
         function, leading = getattr(self.oracle, what), x.shape[:-1]
         points = x.reshape(*leading, *self.shape)
         if self.vectorized:
-            result = np.asarray(function(points, *tokens))
-            self._check(what, result, (*leading, *shape))
-            return result
+            return self._check(what, function(points, *tokens), (*leading, *shape))
         rows = points.reshape(-1, *self.shape)
         each: Iterable[Any] = (
             zip(rows, strict=True) if not tokens else zip(rows, _per_run(tokens[0], len(rows)), strict=True)
         )
-        results = [np.asarray(function(*arguments)) for arguments in each]
-        for result in results:
-            self._check(what, result, shape)
+        results = [self._check(what, function(*arguments), shape) for arguments in each]
         return np.stack(results).reshape(*leading, *shape)
 
-    def _check(self, what: str, result: Array, shape: tuple[int, ...]) -> None:
+    def _check(self, what: str, returned: Any, shape: tuple[int, ...]) -> Array:
+        """What the function returned, as an array of this shape."""
+        try:
+            result = np.asarray(returned)
+        except ValueError as error:
+            raise ValueError(f"{self.name}.{what} returned no array, but {returned!r} ({error})") from None
+        if result.dtype.kind not in "fiu":
+            raise TypeError(f"{self.name}.{what} returned {_shown(returned)}; it must be an array of real numbers")
         if result.shape != shape:
             hint = " (a vectorized function keeps all axes in front of x's own)" if self.vectorized else ""
             raise ValueError(f"{self.name}.{what} returned shape {result.shape}; it must be {shape}{hint}")
-        if result.dtype.kind not in "fiu":
-            raise TypeError(f"{self.name}.{what} returned dtype {result.dtype}; it must be real numbers")
+        return result
+
+
+def _shown(returned: Any) -> str:
+    return f"dtype {returned.dtype}" if isinstance(returned, np.ndarray) else repr(returned)
 
 
 def _per_run(tokens: Any, runs: int) -> Iterable[Any]:

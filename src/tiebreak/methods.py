@@ -89,14 +89,16 @@ class Method:
     def multiplier(self, fg: Any, gg: Any, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
         """The rule on arrays, as an array of their shape."""
         try:
-            found = np.asarray(self.rule(fg, gg, **arguments), dtype=np.float64)
+            found = np.asarray(self.rule(fg, gg, **arguments))
+            if found.dtype.kind not in "fiub":
+                raise TypeError(f"it returned {found!r}")
+            found = found.astype(np.float64, copy=False)
             return found if found.shape == fg.shape else np.broadcast_to(found, fg.shape)
-        except Exception as error:
-            error.add_note(
-                f"in the rule of method {self.name!r}. A rule sees arrays, with a value for each run and record, and "
-                "returns as many: np.maximum and np.where instead of max and if."
-            )
-            raise
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"the rule of method {self.name!r} failed: {error}. A rule sees arrays, a value for each run and "
+                "record, and returns as many: np.maximum and np.where instead of max and if."
+            ) from error
 
     def replace(self, **changes: Any) -> "Method":
         """This method with another rule, schedule, estimator or name, or with some laws of its schedule changed.

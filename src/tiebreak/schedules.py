@@ -32,6 +32,12 @@ class Power:
     constant: float
     exponent: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name in ("constant", "exponent"):
+            value = getattr(self, name)
+            if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not math.isfinite(value):
+                raise ValueError(f"{name}={value!r} of a power law must be a finite number")
+
     def __call__(self, k: int) -> float:
         value = float(self.constant * (k + 1) ** self.exponent)
         nearest = round(value) if math.isfinite(value) else 0

@@ -42,6 +42,8 @@ def prepare(
     resume: str | os.PathLike[str] | None,
 ) -> Setup:
     """Check every argument of :func:`tiebreak.minimize`; start afresh, or from the file `resume`."""
+    if budget is None and steps is None and resume is None:  # a plan knows
+        budget, steps = getattr(method, "budget", None), getattr(method, "steps", None)
     budget = None if budget is None else whole("budget", budget)
     steps = None if steps is None else whole("steps", steps)
     if resume is None:
@@ -50,6 +52,10 @@ def prepare(
         chosen = methods.get("sdbgd" if method is None else method)
         state = _fresh(x0, chosen, budget, steps, runs, seed, record, keep_iterates)
     else:
+        if not isinstance(resume, (str, os.PathLike)):
+            raise TypeError(
+                f"resume={resume!r} must be the path of a saved result: result.save(path), then resume=path"
+            )
         state = load_state(resume)
         chosen = _resumed(state, resume, method, x0, runs, seed)
         state.configuration.budget = state.configuration.budget if budget is None else budget
@@ -109,6 +115,7 @@ def _fresh(
         alive=list(range(count)),
         memory={"upper": None, "lower": None},
         streams={},
+        start=start.reshape(-1),
         x=x,
         selected=x.copy(),
         selected_step=zeros[0],
@@ -125,7 +132,7 @@ def _fresh(
 
 def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any) -> Method:
     """The method to go on with; whatever was given again must be what it was."""
-    c = state.configuration
+    c, given = state.configuration, method
     if method is None:
         named = [m for m in methods.METHODS.values() if m.name == c.method]
         if not named:
@@ -137,11 +144,14 @@ def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
     if chosen.name != c.method:
         raise ValueError(f"method={chosen.name!r} must be {c.method!r}, which {os.fspath(path)!r} was made with")
     if _fingerprint(chosen) != c.fingerprint:
+        again = "method=None: give it again" if given is None else f"method={chosen.name!r} is another one"
         raise ValueError(
-            f"method={chosen.name!r} has another rule, estimator or schedule than the one in {os.fspath(path)!r}"
+            f"{again}; {os.fspath(path)!r} was made with a {c.method} of another rule, estimator or schedule"
         )
     if x0 is not None and np.shape(x0) != c.shape:
         raise ValueError(f"x0 has shape {np.shape(x0)}; {os.fspath(path)!r} has {c.shape}. Leave it out to resume")
+    if x0 is not None and not np.array_equal(_point(x0).reshape(-1), state.start):
+        raise ValueError(f"x0 differs from the start of {os.fspath(path)!r}. Leave it out to resume")
     if runs is not None and _runs(runs) != c.runs:
         raise ValueError(f"runs={runs!r} must be those of {os.fspath(path)!r}, {list(c.runs)}. Leave it out to resume")
     if seed is not None and (_seed(seed).entropy, _seed(seed).spawn_key) != (c.entropy, c.spawn_key):
@@ -172,7 +182,8 @@ def _point(x0: Any) -> Array:
     if start.size == 0:
         raise ValueError(f"x0 has shape {start.shape}; it must hold at least one number")
     if not np.isfinite(start).all():
-        raise ValueError(f"x0={x0!r} must be finite")
+        where = int(np.flatnonzero(~np.isfinite(start.reshape(-1)))[0])
+        raise ValueError(f"x0 must be finite; number {where} of it is {start.reshape(-1)[where]}")
     return start
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tiebreak.checks import whole
 from tiebreak.console import Progress, interrupts, progress_line
 from tiebreak.estimators import Memory
+from tiebreak.files import probe
 from tiebreak.levels import Stream, generators
 from tiebreak.oracles import Array
 from tiebreak.recording import Measurer, Record, Recorder, wanted
@@ -58,7 +59,7 @@ def minimize(
     budget : int, optional
         Calls of both levels together that each run may make. A step is made only if all of it fits.
     steps : int, optional
-        Steps to make. With both limits, the first to be reached ends the run.
+        Steps to make. With both limits, the first to be reached ends the run. A plan brings its own.
     runs : int or sequence of int, optional
         How many independent runs, or the numbers of those wanted: run 3 is the same run whatever runs beside it. If
         given, every array of the result has a leading axis for runs; if not, there is one run and no such axis.
@@ -104,6 +105,8 @@ def minimize(
     if not (isinstance(progress, bool) or callable(progress)):
         raise TypeError(f"progress={progress!r} must be True, False or a function")
     every = whole("checkpoint_every", checkpoint_every)
+    if checkpoint is not None:
+        probe(checkpoint)
     with progress_line() if progress is True else nullcontext(progress or None) as tell:
         return _Solver(setup, callback, tell, checkpoint, every).run().result()
 
@@ -304,9 +307,12 @@ class _Solver:
         calls = (now.upper_calls, now.lower_calls)
         seen = Record(now.k, *calls, shown[0], shown[1][..., 0], self.parameters, runs, self.measurer, now.x, c.single)
         try:
-            if self.callback(seen):
-                self.stopped = Status.CALLBACK
+            answer = self.callback(seen)
         except StopIteration:
+            answer = True
+        if np.size(answer) != 1:
+            raise ValueError(f"callback returned {answer!r}; it must be one truth value: True to stop")
+        if answer:
             self.stopped = Status.CALLBACK
 
     def close_block(self, made: int, weights: Sequence[float]) -> None:

@@ -48,6 +48,7 @@ class State:
     alive: list[int]
     memory: dict[str, Memory]
     streams: dict[str, list[Any]]
+    start: Array
     x: Array
     selected: Array
     selected_step: NDArray[np.int64]
@@ -61,7 +62,7 @@ class State:
     selected_measures: dict[str, NDArray[Any]]
     elapsed: float = 0.0
 
-    _ARRAYS = ("x", "selected", "selected_step", "steps", "upper_calls", "lower_calls")
+    _ARRAYS = ("start", "x", "selected", "selected_step", "steps", "upper_calls", "lower_calls")
     _TABLES = ("history", "last_measures", "selected_measures")
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -145,8 +146,8 @@ def load_state(path: str | os.PathLike[str]) -> State:
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             meta = json.loads(str(file["meta"]))
             arrays = {name: file[name] for name in file.files if name != "meta"}
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
-        raise ValueError(f"{os.fspath(path)!r} is not a result saved by tiebreak ({error})") from None
+    except (zipfile.BadZipFile, ValueError, KeyError, EOFError):
+        raise ValueError(f"{os.fspath(path)!r} is not a result saved by tiebreak, or not all of one") from None
     if meta.get("format") != _FORMAT:
         raise ValueError(f"{os.fspath(path)!r} has format {meta.get('format')!r}; this version reads format {_FORMAT}")
     c = meta["configuration"]

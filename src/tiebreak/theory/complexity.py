@@ -117,5 +117,7 @@ def oracle_complexity(epsilon: float, method: str = "sdbgd", constants: Constant
     if constants is None:
         iterations, upper, lower = ((1 / epsilon) ** power for power in (row.iterations, row.upper, row.lower))
         return Complexity(iterations, upper, lower, exact=False)
+    if row.key not in ("sdbgd", "penalty"):
+        raise ValueError(f"method={method!r} has no computable bound; with constants, give 'sdbgd' or 'penalty'")
     found: Any = plan(constants, epsilon=epsilon, method=row.key)
     return Complexity(found.steps, found.upper_calls, found.lower_calls, exact=True)

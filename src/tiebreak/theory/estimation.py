@@ -103,10 +103,15 @@ def estimate_constants(
     >>> 0.9 < estimated.L_g <= 1.01 and 0.9 < estimated.G_f <= 1.05
     True
     """
+    if not hasattr(problem, "upper") and not (isinstance(problem, (tuple, list)) and len(problem) == 2):
+        raise TypeError(f"problem={problem!r} must be a Problem, or the pair (upper, lower)")
     upper, lower = (problem.upper, problem.lower) if hasattr(problem, "upper") else problem
-    start = np.array(getattr(problem, "x0", None) if x0 is None else x0, dtype=np.float64)
-    if start.dtype != np.float64 or start.size == 0 or not np.isfinite(start).all():
-        raise ValueError(f"x0={x0!r} must be finite and not empty")
+    given = getattr(problem, "x0", None) if x0 is None else x0
+    if given is None:
+        raise ValueError("x0=None: give the point to start from")
+    start = np.array(given, dtype=np.float64)
+    if start.size == 0 or not np.isfinite(start).all():
+        raise ValueError("x0 must be finite and not empty")
     steps, batch, points = whole("steps", steps), whole("batch", batch), whole("points", points)
     if whole("repeats", repeats) < 8:
         raise ValueError(f"repeats={repeats!r} must be at least 8: an interval needs them")
@@ -202,6 +207,8 @@ class _Probe:
         draws = np.stack([self.gradient(x, self.token(1), 1) for _ in range(repeats)])
         squares = np.sum((draws - draws.mean(axis=0)) ** 2, axis=1) * repeats / (repeats - 1)
         value, error = float(squares.mean()), float(squares.std(ddof=1)) / math.sqrt(repeats)
+        if value <= 1e-24 * float(np.sum(draws.mean(axis=0) ** 2)):  # rounding, not noise
+            return 0.0, 0.0, 0.0
         # On the scale of logarithms: a variance is positive, and its estimate skew.
         spread = math.exp(NormalDist().inv_cdf((1 + confidence) / 2) * error / value) if value > 0 else 1.0
         return value, value / spread, value * spread

@@ -20,7 +20,7 @@ from tiebreak.methods import Method
 from tiebreak.schedules import Schedule, anytime
 from tiebreak.theory.bounds import Bounds, laws, penalty_bounds, residual_bounds, terms
 from tiebreak.theory.constants import Constants
-from tiebreak.theory.practice import model, predicted
+from tiebreak.theory.practice import model, predicted, travel_time
 from tiebreak.theory.search import search
 
 Values = NDArray[np.float64]
@@ -78,11 +78,14 @@ class Plan:
             law, ends = getattr(self.schedule, name), (getattr(first, name), getattr(last, name))
             if law is not None:
                 rows.append((name, f"{law}" + (f"   ({ends[0]:.4g} … {ends[1]:.4g})" if ends[0] != ends[1] else "")))
-        rows.append(("proved: E‖∇g‖² ≤", f"{self.bounds.lower_level:.3g}"))
-        rows.append(("proved: E‖d‖² ≤", f"{self.bounds.direction:.3g}"))
+        exact = type(self.constants) is Constants
+        rows.append(("proved: E‖∇g‖² ≤", f"{self.bounds.lower_level:.3g}" + " if the estimates hold" * (not exact)))
+        rows.append(("proved: E‖d‖² ≤", f"{self.bounds.direction:.3g}" + " if the estimates hold" * (not exact)))
         if self.prediction is not None:
             rows.append(("expected ‖∇g‖²", f"{self.prediction.lower_level:.2g} (a model, not a bound)"))
             rows.append(("expected ‖d‖²", f"{self.prediction.direction:.2g} (a model, not a bound)"))
+            if self.prediction.note:
+                rows.append(("but", self.prediction.note))
         return rows
 
     def __str__(self) -> str:
@@ -346,11 +349,11 @@ def _practice(constants: Constants, budget: float) -> tuple[Method, int | None]:
         )
         found = model(p, c, steps, (1 + a) / 3)
         # The model speaks of the time after the transient, so time is needed: some e-foldings at rate βL_g to settle on
-        # g, which is a must, and 2Δ_f/G_f² to travel at the speed of f, which g may make unnecessary.
+        # g, which is a must, and `travel_time` to travel with f, which g may make unnecessary.
         settled = np.minimum(1, eta0 * steps ** (2 * a) / (2 * a) * c.L_g / 5)
-        travelled = np.minimum(1, eta0 * steps ** (1 - a) / (1 - a) / (2 * c.delta_f / c.G_f**2 + 1e-300))
+        travelled = np.minimum(1, eta0 * steps ** (1 - a) / (1 - a) / (travel_time(c) + 1e-300))
         noisy = np.maximum(1, 4 * found.noise_share)  # the model needs ‖∇g‖² to stand out of the noise
-        value = found.lower_level**1.5 * found.direction * noisy**3 / (settled**6 * travelled)
+        value = found.lower_level**1.5 * found.direction * noisy**6 / (settled**6 * travelled)
         return np.where(found.stiffness < 1, value, np.inf)  # half of what is stable
 
     size = math.log(budget / 2) + 1e-9

@@ -11,14 +11,15 @@ from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
 
-__all__ = ["model", "predicted"]
+__all__ = ["model", "predicted", "travel_time"]
 
 
 def predicted(schedule: Schedule, constants: Constants, steps: int) -> Bounds:
     """What to expect of the last iterate after the transient, by a quasi-static model; an estimate, never a bound.
 
     Where f still pulls (‖∇f‖ ≈ G_f) the iterate rests where d = 0, at ‖∇g‖ = s, s³ = G_f (ρ + ν_g²)/β and λ = G_f/s.
-    Noise shakes it there against the stiffness λL_g + L_f, and s itself shrinks, so the iterate lags behind.
+    Noise shakes it there against the stiffness λL_g + L_f, and s itself shrinks, so the iterate lags behind. A `note`
+    says where the steps may not reach that far.
 
     Examples
     --------
@@ -31,7 +32,15 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Bounds:
     p = laws(schedule, 1, steps - 1)
     slope = _slope(schedule)
     found = model(p, constants, np.array([float(steps)]), np.array([slope]))
-    return Bounds(steps, float(found.lower_level[0]), float(found.direction[0]), "a model, not a bound")
+    time = float(np.sum(laws(schedule, steps).step_size))
+    short = time < 0.99 * travel_time(constants)
+    note = f"the transient may not be over: {time:.2g} of {travel_time(constants):.2g} units of time" if short else ""
+    return Bounds(steps, float(found.lower_level[0]), float(found.direction[0]), note)
+
+
+def travel_time(constants: Constants) -> float:
+    """8Δ_f/G_f²: four times as long as f would take to fall all the way if it always fell at its steepest."""
+    return 8 * constants.delta_f / constants.G_f**2
 
 
 def _slope(schedule: Schedule) -> float:

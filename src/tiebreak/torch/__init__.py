@@ -1,6 +1,13 @@
 """PyTorch: an optimizer that keeps one loss optimal and improves another among what is left."""
 
+try:
+    import torch as _torch  # noqa: F401  # for the message alone
+except ImportError as error:
+    raise ImportError("tiebreak.torch needs PyTorch: pip install 'tiebreak[torch]'") from error
+
+from tiebreak.torch.batches import Batch, GrowingBatches
+from tiebreak.torch.logs import CSVLog, TensorBoardLog
 from tiebreak.torch.optimizer import DynamicBarrier, Step
 from tiebreak.torch.sdbgd import SDBGD
 
-__all__ = ["SDBGD", "DynamicBarrier", "Step"]
+__all__ = ["SDBGD", "Batch", "CSVLog", "DynamicBarrier", "GrowingBatches", "Step", "TensorBoardLog"]

@@ -21,7 +21,7 @@ class Estimates:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.weight = 0.0  # given so far to gradients in the average: dividing by it makes the weights add up to 1
+        self.weights: dict[Tensor, float] = {}
         self.memory: dict[str, dict[Tensor, Tensor]] = {}
 
     @property
@@ -29,24 +29,23 @@ class Estimates:
         """Whether the lower gradients are a batch's own, free to be overwritten, and no estimate to be kept."""
         return self.kind == "minibatch"
 
-    def advance(self, momentum: float) -> None:
-        """A step begins."""
-        if self.kind == "average":
-            self.weight = (1 - momentum) * self.weight + momentum
-
-    def lower(self, parameters: Sequence[Tensor], fresh: Grads, momentum: float) -> tuple[Grads, float]:
-        """The estimate of ∇g, up to a factor, and the factor to divide by."""
+    def lower(self, parameters: Sequence[Tensor], fresh: Grads, momentum: float) -> Grads:
+        """The estimate of ∇g."""
         if self.kind != "average":
-            return fresh, 1.0
+            return fresh
         kept = self.memory.setdefault("lower", {})
         for p, g in zip(parameters, fresh, strict=True):
+            # The share of the newest gradient that makes all weights add up to 1 from the first step on; per parameter,
+            # because groups may join late.
+            total = self.weights[p] = (1 - momentum) * self.weights.get(p, 0.0) + momentum
+            share = momentum / total if total > 0 else 1.0
             if p in kept:
-                kept[p].mul_(1 - momentum)
+                kept[p].mul_(1 - share)
                 if g is not None:
-                    kept[p].add_(g, alpha=momentum)
+                    kept[p].add_(g, alpha=share)
             elif g is not None:
-                kept[p] = momentum * g.detach()
-        return [kept.get(p) for p in parameters], self.weight or 1.0
+                kept[p] = share * g.detach()
+        return [kept.get(p) for p in parameters]
 
     def evaluate(
         self, optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor], momentum: float
@@ -84,14 +83,14 @@ class Estimates:
         """Tensors by the number of their parameter, as torch optimizers save them."""
         numbers = {p: i for i, p in enumerate(gradients.parameters())}
         memory = {name: {numbers[p]: t for p, t in kept.items()} for name, kept in self.memory.items()}
-        return {"kind": self.kind, "weight": self.weight, "memory": memory}
+        return {"kind": self.kind, "weights": {numbers[p]: w for p, w in self.weights.items()}, "memory": memory}
 
     def load_state_dict(self, state: dict[str, Any], gradients: Gradients) -> None:
         """Take up what `state_dict` gave."""
         if state["kind"] != self.kind:
             raise ValueError(f"estimator={self.kind!r} cannot load a state of estimator={state['kind']!r}")
         parameters = list(gradients.parameters())
-        self.weight = state["weight"]
+        self.weights = {parameters[i]: w for i, w in state["weights"].items()}
         self.memory = {
             name: {parameters[i]: t.clone().to(device=parameters[i].device) for i, t in kept.items()}
             for name, kept in state["memory"].items()

@@ -1,7 +1,8 @@
 """How much of ‖∇g‖² is noise, from micro-batches: free where several make up a step.
 
-The sum of j micro-batch gradients has E‖S_j‖² = j²‖μ‖² + jν². The squared norms of the growing sum, one after each
-micro-batch, tell signal from noise without any micro-batch being kept: ‖S_j‖²/j is a line in j, its slope the signal.
+The sum of micro-batch gradients of total weight W (their sizes, or shares) has E‖S‖² = W²‖μ‖² + Wν². The squared norms
+of the growing sum, one after each micro-batch, tell signal from noise without any micro-batch being kept: ‖S‖²/W is a
+line in W, its slope the signal.
 """
 
 import warnings
@@ -27,30 +28,39 @@ class Noise:
 
     def __init__(self, correct: bool) -> None:
         self.correct, self.warned = correct, False
-        self.squares: list[Tensor] = []
         self.state: dict[str, Any] = {"noise": None, "total": None}
+        self.begin()
+
+    def begin(self) -> None:
+        """A step begins: no micro-batch yet."""
+        self._sums: list[Any] = [0.0] * 5  # of 1, w, w², y, wy: all that a line needs, however many micro-batches come
+        self._weight = 0.0
+        self._last: Tensor | None = None
 
     def wanted(self, count: int) -> bool:
         """Whether to measure in this step."""
         return self.correct or (not self.warned and count % _LOOK == 0)
 
-    def add(self, square: Tensor) -> None:
-        """The squared norm of the lower gradient, as far as it has accumulated."""
-        self.squares.append(square)
+    def add(self, square: Tensor, weight: float) -> None:
+        """The squared norm of the lower gradient as far as it has accumulated, after a micro-batch of this weight."""
+        self._weight += weight
+        y = square / self._weight  # E‖S‖² = W²‖μ‖² + Wν²
+        terms = (1.0, self._weight, self._weight**2, y, self._weight * y)
+        self._sums = [total + term for total, term in zip(self._sums, terms, strict=True)]
+        self._last = square
 
     def share(self) -> Tensor | None:
         """ν²/gg for the sum of this step's micro-batches; None until a step had two or more."""
-        n, squares = len(self.squares), self.squares
-        self.squares = []
-        if n >= 2:
-            y = torch.stack([square / j for j, square in enumerate(squares, 1)])
-            j = torch.arange(1, n + 1, device=y.device, dtype=y.dtype)
-            slope = ((j - j.mean()) * (y - y.mean())).sum() / (j - j.mean()).square().sum()
-            noise = n * (y.mean() - slope * j.mean())
-            for name, value in (("noise", noise), ("total", squares[-1])):
+        n, w, ww, y, wy = self._sums
+        spread = n * ww - w * w
+        if n >= 2 and spread > 0 and self._last is not None:
+            slope = (n * wy - w * y) / spread
+            noise = self._weight * (y - slope * w) / n
+            for name, value in (("noise", noise), ("total", self._last)):
                 before = self.state[name]
                 now = value if before is None else 0.9 * before.to(value.device) + 0.1 * value
                 self.state[name] = torch.where(torch.isfinite(value), now, now if before is None else before)
+        self.begin()
         if self.state["total"] is None:
             return None
         share: Tensor = self.state["noise"] / self.state["total"]

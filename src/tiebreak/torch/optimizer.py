@@ -154,6 +154,7 @@ class DynamicBarrier(Optimizer):
         """Forget the gradients and losses of both levels."""
         self.base.zero_grad(set_to_none)
         self.gradients.clear()
+        self.noise.begin()
         self._losses = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -183,14 +184,17 @@ class DynamicBarrier(Optimizer):
 
     def upper(self, loss: Tensor | None = None) -> Any:
         """``with opt.upper(): loss_f.backward()``, any number of times before a step; gradients and losses add up."""
-        return self._level("upper", loss)
+        return self._level("upper", loss, 1.0)
 
-    def lower(self, loss: Tensor | None = None) -> Any:
-        """``with opt.lower(loss_g): loss_g.backward()``; the loss is needed with ``tolerance=`` only."""
-        return self._level("lower", loss)
+    def lower(self, loss: Tensor | None = None, *, weight: float = 1.0) -> Any:
+        """``with opt.lower(loss_g): loss_g.backward()``; the loss is needed with ``tolerance=`` only.
+
+        `weight` is a micro-batch's size or share, where they differ: the look at the noise needs it.
+        """
+        return self._level("lower", loss, weight)
 
     @contextmanager
-    def _level(self, level: str, loss: Tensor | None) -> Iterator[None]:
+    def _level(self, level: str, loss: Tensor | None, weight: float) -> Iterator[None]:
         if self._active is not None:
             raise RuntimeError(
                 f"opt.{level}() was entered inside opt.{self._active}(); leave one level before the other"
@@ -202,11 +206,12 @@ class DynamicBarrier(Optimizer):
         finally:
             self._active = None
         if loss is not None:
-            told = loss.detach().sum().double() if loss.device.type == "cpu" else loss.detach().sum().float()
+            wide = torch.float64 if loss.dtype == torch.float64 or loss.device.type == "cpu" else torch.float32
+            told = loss.detach().sum(dtype=wide)
             self._losses[level] = self._losses[level] + told if level in self._losses else told
         if level == "lower" and self.noise.wanted(self.count):
             grads = (p.grad for p in self.gradients.parameters())
-            self.noise.add(square_norm([g for g in grads if g is not None and usable(g)]))
+            self.noise.add(square_norm([g for g in grads if g is not None and usable(g)]), float(weight))
         self.gradients.poison()
 
     # --- the step ----------------------------------------------------------------------------------------------------
@@ -257,31 +262,30 @@ class DynamicBarrier(Optimizer):
                     raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
         products = [dots(area, a, b) for area, (a, b) in zip(areas, pairs, strict=True)]
         if self._stops(products, found_inf):
-            return self._finish(self.last or _nothing(areas[0][0]), torch.ones((), dtype=torch.bool))
+            return self._finish(self._unknown(len(areas), areas[0][0].device), True)
         arguments: dict[str, Any] = self.method.arguments(self.method.schedule.at(self.count))
         if self.target is not None:
             if "lower" not in self._losses:
                 raise RuntimeError("the value barrier needs the lower loss: `with opt.lower(loss): …`, or closures")
             arguments["lower_value"], arguments["target"] = self.target.update(self._losses["lower"])
         momentum, rows = self._momentum(), []
-        self.estimates.advance(momentum)
         noise = self._noise_share()
         for area, (a, fresh), product in zip(areas, pairs, products, strict=True):
-            seen, weight = self.estimates.lower(area, fresh, momentum)
+            seen = self.estimates.lower(area, fresh, momentum)
             fg, gg, ff = dots(area, a, seen) if seen is not fresh else product
             unit = 1.0 if scale is None else scale.to(fg)
-            fg, gg, ff = fg * unit**2 / weight, gg * unit**2 / weight**2, ff * unit**2
+            fg, gg, ff = fg * unit**2, gg * unit**2, ff * unit**2
             signal = gg if noise is None else gg * (1 - noise.to(gg))
             multiplier = self.method.rule(fg, signal, **_on(arguments, fg)) + 0 * fg
             rows.append((multiplier, fg, gg, ff))
             shrink = 1 / (1 + multiplier) if self.normalize else None
             factor = unit if shrink is None else shrink * unit
             factor = factor if isinstance(factor, Tensor) else None
-            combine(area, a, seen, multiplier / weight, factor, self.estimates.own)
+            combine(area, a, seen, multiplier, factor, self.estimates.own)
         record = self._record(rows)
         self.base.step()
         self.count += 1
-        return self._finish(record, record.skipped)
+        return self._finish(record, False)
 
     def _noise_share(self) -> Tensor | None:
         """What to take out of gg; warns where nothing takes it out."""
@@ -305,11 +309,16 @@ class DynamicBarrier(Optimizer):
             raise FloatingPointError("a gradient is not finite; nonfinite='skip' skips such steps, 'ignore' takes them")
         return True
 
-    def _finish(self, record: Step, skipped: Tensor) -> Step:
+    def _unknown(self, areas: int, device: torch.device) -> Step:
+        nan = torch.full(() if self.scope == "global" else (areas,), float("nan"), device=device)
+        losses = (self._losses.get("upper"), self._losses.get("lower"))
+        return Step(nan, nan, nan, nan, nan, nan, *losses, torch.zeros(()))
+
+    def _finish(self, record: Step, skipped: bool) -> Step:
         self.gradients.clear()
         self.forget_losses()
-        self.noise.squares = []
-        self.last = record._replace(skipped=skipped)
+        self.noise.begin()
+        self.last = record._replace(skipped=torch.tensor(skipped, device="cpu"))  # known here: reading it never waits
         return self.last
 
     def unscale_(self, scaler: Any) -> None:
@@ -331,7 +340,7 @@ class DynamicBarrier(Optimizer):
             return (ff + 2 * multiplier * fg + multiplier**2 * gg).clamp_min(0)
 
         losses = (self._losses.get("upper"), self._losses.get("lower"))
-        return Step(factor, fg, gg, ff, along(factor), along(best), *losses, torch.zeros((), dtype=torch.bool))
+        return Step(factor, fg, gg, ff, along(factor), along(best), *losses, torch.zeros(()))
 
     def log(self) -> dict[str, Any]:
         """The last step as numbers; waits for the device."""
@@ -347,11 +356,6 @@ def _scaling(optimizer: DynamicBarrier) -> tuple[Tensor | None, Tensor | None]:
     if found is not None and scale is None and not unscaled:
         raise RuntimeError("scaler.unscale_(opt) reaches one of the two gradients only: use opt.unscale_(scaler)")
     return (None if scale is None else 1 / scale), found
-
-
-def _nothing(like: Tensor) -> Step:
-    nan = torch.full((), float("nan"), device=like.device)
-    return Step(nan, nan, nan, nan, nan, nan, None, None, torch.zeros((), dtype=torch.bool))
 
 
 def _on(arguments: dict[str, Any], like: Tensor) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class SDBGD(DynamicBarrier):
     params : iterable
         Parameters or groups, as for any torch optimizer.
     lr : float, optional
-        A constant step size, for learning-rate schedulers to change; without it, the schedule's `step_size`.
+        A constant step size; without it, the schedule's `step_size`. Learning-rate schedulers multiply either.
     schedule : Schedule
         β_k, ρ_k and, without `lr`, η_k; the paper's row if none is given. Batch sizes are yours to follow
         (:class:`~tiebreak.torch.GrowingBatches`).
@@ -47,7 +47,15 @@ class SDBGD(DynamicBarrier):
         self.plan = chosen if lr is None else None
 
     def _apply(self) -> Step:
-        if self.plan is not None:
+        if self.plan is None:
+            return super()._apply()
+        # The law's value for this step, times what a learning-rate scheduler has made of the first one.
+        first, now = self.plan.at(0).step_size, self.plan.at(self.count).step_size
+        rates = [group["lr"] for group in self.param_groups]
+        try:
             for group in self.param_groups:
-                group["lr"] = self.plan.at(self.count).step_size
-        return super()._apply()
+                group["lr"] = group["lr"] * now / first
+            return super()._apply()
+        finally:
+            for group, rate in zip(self.param_groups, rates, strict=True):
+                group["lr"] = rate

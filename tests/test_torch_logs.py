@@ -1,0 +1,259 @@
+"""Logs as hooks: every number of every step, once, whatever happens to the process."""
+
+import copy
+import csv
+import gc
+import math
+import signal
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Step, TensorBoardLog
+
+COLUMNS = ["step", *Step._fields]
+REGIONS = ("multiplier", "fg", "gg", "ff", "direction", "stationarity")
+
+
+class Writer:
+    """A stand-in for SummaryWriter."""
+
+    def __init__(self):
+        self.told, self.flushed = [], 0
+
+    def add_scalar(self, tag, scalar_value, global_step=None):
+        self.told.append((tag, scalar_value, global_step))
+
+    def flush(self):
+        self.flushed += 1
+
+
+def problem(kind="barrier", **options):
+    torch.manual_seed(0)
+    x, y = (torch.nn.Parameter(torch.randn(3, dtype=torch.float64)) for _ in range(2))
+    groups = [{"params": [x]}, {"params": [y]}]
+    if kind == "sdbgd":
+        return (x, y), SDBGD(groups, **options)
+    return (x, y), DynamicBarrier(torch.optim.AdamW(groups, lr=0.1), **options)
+
+
+def step(opt, parameters, bad=False, told=True):
+    x, y = parameters
+    for level, loss in (("lower", (x * y).square().sum()), ("upper", (x - 2).square().sum() + y.sum())):
+        with getattr(opt, level)(loss if told else None):
+            (loss * (math.nan if bad else 1.0)).backward()
+    return opt.step()
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("kind", ["barrier", "sdbgd"])
+def test_the_csv_log_has_every_number_of_every_step(kind, tmp_path):
+    """In full: what is read back is what was written, to the last bit."""
+    parameters, opt = problem(kind)
+    with CSVLog(tmp_path / "new" / "log.csv") as log:
+        opt.register_step_post_hook(log)
+        expected = []
+        for _ in range(7):
+            step(opt, parameters)
+            expected.append(opt.log())
+    rows = read(log.path)
+    assert list(rows[0]) == COLUMNS
+    assert [int(row["step"]) for row in rows] == list(range(7))
+    for row, want in zip(rows, expected, strict=True):
+        assert row["skipped"] == "0"
+        assert {name: float(row[name]) for name in COLUMNS[1:-1]} == {name: want[name] for name in COLUMNS[1:-1]}
+
+
+@pytest.mark.parametrize(("scope", "number"), [("group", 2), ("tensor", 2)])
+def test_regions_have_columns_of_their_own(scope, number, tmp_path):
+    parameters, opt = problem(scope=scope)
+    log, writer = CSVLog(tmp_path / "log.csv"), Writer()
+    opt.register_step_post_hook(log)
+    opt.register_step_post_hook(TensorBoardLog(writer, every=1))
+    info = step(opt, parameters)
+    (row,) = read(log.path)
+    names = [f"{name}[{i}]" for name in REGIONS for i in range(number)]
+    assert list(row) == ["step", *names, "upper_loss", "lower_loss", "skipped"]
+    tags = {tag: value for tag, value, _ in writer.told}
+    for name in REGIONS:
+        for i in range(number):
+            assert float(row[f"{name}[{i}]"]) == tags[f"tiebreak/{name}/{i}"] == getattr(info, name)[i].item()
+
+
+def test_only_every_so_many_steps_are_read_from_the_device(tmp_path, monkeypatch):
+    """Steps 0, 4, 8 by the optimizer's count, so a resumed run keeps to them; the others are not even looked at."""
+    looks = []
+    original = DynamicBarrier.log
+    monkeypatch.setattr(DynamicBarrier, "log", lambda self: looks.append(self.count - 1) or original(self))
+    path = tmp_path / "log.csv"
+    parameters, opt = problem()
+    opt.register_step_post_hook(CSVLog(path, every=4))
+    for _ in range(6):
+        step(opt, parameters)
+    again, second = problem()
+    second.load_state_dict(copy.deepcopy(opt.state_dict()))
+    second.register_step_post_hook(CSVLog(path, every=4))
+    for _ in range(4):
+        step(second, again)
+    assert looks == [0, 4, 8]
+    assert [row["step"] for row in read(path)] == ["0", "4", "8"]
+    assert path.read_text().count("step,multiplier") == 1
+
+
+def test_losses_that_were_not_told_are_empty(tmp_path):
+    parameters, opt = problem()
+    writer, log = Writer(), CSVLog(tmp_path / "log.csv")
+    opt.register_step_post_hook(log)
+    opt.register_step_post_hook(TensorBoardLog(writer))
+    step(opt, parameters, told=False)
+    (row,) = read(log.path)
+    assert (row["upper_loss"], row["lower_loss"]) == ("", "")
+    assert [tag for tag, _, _ in writer.told] == [f"tiebreak/{name}" for name in (*REGIONS, "skipped")]
+
+
+@pytest.mark.parametrize("scope", ["global", "group"])
+def test_skipped_steps_are_written_without_numbers(scope, tmp_path):
+    """Also the very first one, also between two that are due; a step keeps its number until it succeeds."""
+    parameters, opt = problem(nonfinite="skip", scope=scope)
+    writer, log = Writer(), CSVLog(tmp_path / "log.csv", every=2)
+    opt.register_step_post_hook(log)
+    opt.register_step_post_hook(TensorBoardLog(writer, every=2))
+    for bad in (True, False, False, True, False):  # steps 0 (skipped), 0, 1 (not due), 2 (skipped), 2
+        step(opt, parameters, bad)
+    rows = read(log.path)
+    assert [(row["step"], row["skipped"]) for row in rows] == [("0", "1"), ("0", "0"), ("2", "1"), ("2", "0")]
+    for row in rows:
+        filled = {name for name, value in row.items() if value} - {"step", "skipped"}
+        assert bool(filled) == (row["skipped"] == "0")
+    skips = [(k, value) for tag, value, k in writer.told if tag == "tiebreak/skipped"]
+    assert skips == [(0, 1.0), (0, 0.0), (2, 1.0), (2, 0.0)]
+    assert all(math.isfinite(value) for _, value, _ in writer.told)
+
+
+def test_a_log_is_continued_after_half_a_line(tmp_path):
+    path = tmp_path / "log.csv"
+    path.touch()  # an empty file is a new one
+    for start in range(0, 6, 2):
+        parameters, opt = problem()
+        opt.count = start
+        opt.register_step_post_hook(CSVLog(path))
+        step(opt, parameters)
+        step(opt, parameters)
+        gc.collect()
+        with path.open("a") as file:
+            file.write("6,0.123" if start else "1" * 70_000)  # a crash in the middle of a line, of any length
+    rows = read(path)
+    assert [row["step"] for row in rows] == ["0", "1", "2", "3", "4", "5", "6"]
+    assert rows[-1]["gg"] is None
+    CSVLog(path)
+    assert [row["step"] for row in read(path)] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_files_of_another_kind_are_left_alone(tmp_path):
+    path = tmp_path / "diary.txt"
+    path.write_text("Dear diary,\nno newline here")
+    with pytest.raises(ValueError, match=r"diary.txt' exists and is no log of this kind"):
+        CSVLog(path)
+    assert path.read_text() == "Dear diary,\nno newline here"
+
+
+def test_other_columns_need_another_file(tmp_path):
+    path = tmp_path / "log.csv"
+    parameters, opt = problem()
+    opt.register_step_post_hook(CSVLog(path))
+    step(opt, parameters)
+    before = path.read_text()
+    parameters, opt = problem(scope="group")
+    opt.register_step_post_hook(CSVLog(path))
+    with pytest.raises(ValueError, match=r"has the columns step, multiplier, fg.*needs step, multiplier\[0\]"):
+        step(opt, parameters)
+    assert path.read_text() == before
+
+
+def test_a_killed_process_loses_nothing_that_was_written(tmp_path):
+    path = tmp_path / "log.csv"
+    program = f"""
+        import os, signal, torch
+        from tiebreak.torch import SDBGD, CSVLog
+        x = torch.nn.Parameter(torch.ones(2))
+        opt = SDBGD([x])
+        opt.register_step_post_hook(CSVLog({str(path)!r}))
+        for _ in range(5):
+            opt.step(upper=lambda: (x - 3).square().sum(), lower=lambda: x[0].square())
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert path.read_text().endswith("\n")
+    assert [row["step"] for row in read(path)] == ["0", "1", "2", "3", "4"]
+
+
+def test_closed_logs_write_no_more(tmp_path):
+    parameters, opt = problem()
+    writer = Writer()
+    with CSVLog(tmp_path / "log.csv") as log, TensorBoardLog(writer, every=1) as board:
+        for hook in (log, board):
+            opt.register_step_post_hook(hook)
+        step(opt, parameters)
+    told = len(writer.told)
+    step(opt, parameters)
+    log.close()
+    assert len(read(log.path)) == 1
+    assert len(writer.told) == told == len(COLUMNS) - 1
+    assert writer.flushed == 1
+    TensorBoardLog(SimpleNamespace(add_scalar=print)).close()  # a writer need not be able to flush
+
+
+def test_a_log_that_is_forgotten_does_not_complain(tmp_path):
+    """``opt.register_step_post_hook(CSVLog(…))`` leaves nobody to close the file: no ResourceWarning."""
+    parameters, opt = problem()
+    opt.register_step_post_hook(CSVLog(tmp_path / "log.csv"))
+    step(opt, parameters)
+    twin = copy.deepcopy(opt)  # hooks stay with the original
+    del opt
+    gc.collect()
+    assert not twin._optimizer_step_post_hooks
+    assert len(read(tmp_path / "log.csv")) == 1
+
+
+def test_tensorboard_tags_values_and_steps():
+    parameters, opt = problem("sdbgd")
+    writer = Writer()
+    opt.register_step_post_hook(TensorBoardLog(writer, every=3, prefix="run 1/"))
+    expected = []
+    for k in range(5):
+        info = step(opt, parameters)
+        if k % 3 == 0:
+            expected += [(f"run 1/{name}", float(value), k) for name, value in info._asdict().items()]
+    assert writer.told == expected
+    assert all(type(value) is float for _, value, _ in writer.told)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda path: CSVLog(path / "a.csv", every=0), ValueError, "every=0 must be a whole number ≥ 1"),
+        (lambda path: TensorBoardLog(Writer(), every=2.5), ValueError, "every=2.5 must be a whole number ≥ 1"),
+        (lambda path: TensorBoardLog(3), TypeError, r"writer=3 must have add_scalar\(tag, value, step\)"),
+        (lambda path: TensorBoardLog(Writer(), prefix=None), TypeError, "prefix=None must be a string"),
+        (lambda path: CSVLog(path), IsADirectoryError, "Is a directory"),
+    ],
+)
+def test_bad_input_is_named(make, kind, message, tmp_path):
+    with pytest.raises(kind, match=message):
+        make(tmp_path)
+
+
+def test_the_base_optimizer_is_the_wrong_place(tmp_path):
+    parameters, opt = problem()
+    opt.base.register_step_post_hook(CSVLog(tmp_path / "log.csv"))
+    with pytest.raises(TypeError, match="CSVLog is for DynamicBarrier and its kin; AdamW has no multiplier"):
+        step(opt, parameters)
