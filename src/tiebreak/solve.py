@@ -210,6 +210,10 @@ class _Solver:
             spent += self.cost(self.next.upper_batch) + self.cost(self.next.lower_batch)
             if c.budget is not None and spent > c.budget:
                 return steps, Status.BUDGET
+            if spent >= 2**63:
+                raise OverflowError(
+                    f"step {k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
+                )
             steps.append(self.next)
         return steps, Status.RUNNING
 

@@ -6,8 +6,11 @@ import typer
 
 import tiebreak
 from tiebreak.cli.methods import methods
+from tiebreak.cli.plan import plan
 from tiebreak.cli.plot import plot
 from tiebreak.cli.reproduce import reproduce
+from tiebreak.cli.table import table
+from tiebreak.cli.verify import verify
 
 __all__ = ["app"]
 
@@ -30,5 +33,5 @@ def _options(
     """Minimise one objective among the minimisers of another, from stochastic gradients."""
 
 
-for command in (reproduce, plot, methods):
+for command in (reproduce, plot, methods, table, plan, verify):
     app.command()(command)

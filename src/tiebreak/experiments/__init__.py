@@ -6,7 +6,8 @@
 array([9, 9])
 
 ``save(outcome, folder)`` and ``load(folder)`` keep the data, ``draw(outcome, folder)`` writes figures and summary.
-``tiebreak reproduce`` and ``tiebreak plot`` do no more than call these.
+``tiebreak reproduce`` and ``tiebreak plot`` do no more than call these. ``verify()`` checks the theorems against
+simulation, and ``save_verification(findings, folder)`` keeps and draws what it finds, as ``tiebreak verify`` does.
 """
 
 from importlib import import_module
@@ -15,14 +16,18 @@ from typing import TYPE_CHECKING, Any
 from tiebreak.experiments.configuration import Experiment, describe
 from tiebreak.experiments.outcome import Outcome, run
 from tiebreak.experiments.report import markdown, summarize
+from tiebreak.experiments.verification import Findings, Verification, verify
 
 if TYPE_CHECKING:
     from tiebreak.experiments.figures import comparison, draw, trajectories
     from tiebreak.experiments.folder import check_folder, load, save
+    from tiebreak.experiments.verification_figures import save_verification
 
 __all__ = [
     "Experiment",
+    "Findings",
     "Outcome",
+    "Verification",
     "check_folder",
     "comparison",
     "describe",
@@ -31,13 +36,16 @@ __all__ = [
     "markdown",
     "run",
     "save",
+    "save_verification",
     "summarize",
     "trajectories",
+    "verify",
 ]
 
 # pyarrow and matplotlib are slow to import, and an experiment can be run without either.
 _LATER = dict.fromkeys(("check_folder", "load", "save"), "folder")
 _LATER |= dict.fromkeys(("comparison", "draw", "trajectories"), "figures")
+_LATER |= {"save_verification": "verification_figures"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,5 +2,6 @@
 
 from tiebreak.problems.paper import paper
 from tiebreak.problems.problem import Problem
+from tiebreak.problems.random import random_problem
 
-__all__ = ["Problem", "paper"]
+__all__ = ["Problem", "paper", "random_problem"]

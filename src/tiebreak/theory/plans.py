@@ -207,10 +207,15 @@ def steps_within(schedule: Schedule, budget: int, horizon: int | None = None) ->
     size = 1024
     while horizon is None or steps < horizon:
         size = size if horizon is None else min(size, horizon - steps)
-        p = _batches(schedule, steps, size)
-        total = upper + lower + np.cumsum(p[0] + p[1])
-        fit = int(np.searchsorted(total, budget, side="right"))
-        steps, upper, lower = steps + fit, upper + int(p[0][:fit].sum()), lower + int(p[1][:fit].sum())
+        if steps > 2 * 10**7:
+            raise ValueError(f"more than {steps:.0e} steps would fit: too many to count one by one; use kind='horizon'")
+        # Batches are whole, so counting them in whole numbers is exact; beyond 2^62 a float must do.
+        batches = _batches(schedule, steps, size)
+        small = all(b.max() < 2**62 / size for b in batches)
+        uppers, lowers = (b.astype(np.int64) if small else b for b in batches)
+        total = np.cumsum(uppers + lowers)
+        fit = int(np.searchsorted(total, budget - upper - lower, side="right"))
+        steps, upper, lower = steps + fit, upper + int(uppers[:fit].sum()), lower + int(lowers[:fit].sum())
         if fit < size:
             break
         size *= 2

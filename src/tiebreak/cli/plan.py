@@ -1,0 +1,90 @@
+"""``tiebreak plan``."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiebreak import theory
+from tiebreak.cli.console import INTERRUPTED, kindly, number, say
+from tiebreak.cli.table import CONSTANTS_HELP, show_sheets
+from tiebreak.cli.verify import stages
+from tiebreak.experiments import Experiment
+from tiebreak.experiments.planning import (
+    check_runnable,
+    compare,
+    comparison_sheet,
+    constants_from,
+    plan_figure,
+    record_of,
+    run_plan,
+)
+from tiebreak.experiments.report import Sheet
+from tiebreak.experiments.verification_report import scientific
+from tiebreak.files import atomic
+
+__all__ = ["plan"]
+
+_NOTES = (
+    "‖d‖² is ‖∇f+λ∇g‖² with each method's own λ; the least over all λ ≥ 0 compares methods. Proved: Theorem 1, or the "
+    "bound of plain penalty descent. Both speak of x_{N_K}, not of the last iterate.",
+    "The constants of the first five rows were picked by hand. A plan is a fair comparison with SDBGD by hand, not "
+    "with competitors that were tuned as well: see the documentation (docs/planning.md).",
+    "† Our reconstruction of the rule.",
+)
+_MEASURES = {"direction": "‖d‖²", "lower_level": "‖∇g‖²", "stationarity": "min over λ"}
+
+
+def plan(
+    budget: Annotated[str | None, typer.Option(metavar="CALLS", help="Oracle calls that may be spent.")] = None,
+    epsilon: Annotated[str | None, typer.Option(metavar="E", help="Or the accuracy wanted of both residuals.")] = None,
+    method: Annotated[str, typer.Option(metavar="NAME", help="sdbgd or penalty.")] = "sdbgd",
+    objective: Annotated[str, typer.Option(metavar="bound|practice", help="What is proved, or expected.")] = "bound",
+    kind: Annotated[str | None, typer.Option(metavar="horizon|anytime", help="Constant parameters, or laws.")] = None,
+    constants: Annotated[str, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = "paper",
+    run: Annotated[bool, typer.Option("--run", help="Run it on the paper's problem, too.")] = False,
+    compare_: Annotated[
+        bool, typer.Option("--compare", help="And compare it there with the paper's rows; needs a budget.")
+    ] = False,
+    runs: Annotated[str, typer.Option(metavar="N", help="Runs for --run and --compare.")] = "100",
+    seed: Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = "0",
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results/plan"),
+) -> None:
+    """Choose all constants of a schedule, for a budget or for an accuracy."""
+    with kindly():
+        asked = Experiment(runs=number(runs), seed=number(seed))
+        known = constants_from(constants)
+        calls, accuracy = (None if text is None else number(text) for text in (budget, epsilon))
+        if compare_ and (calls is None or known != constants_from("paper")):
+            raise ValueError(f"compare needs a budget and the paper's constants; budget={calls!r}, {constants=}")
+        from tiebreak.experiments import check_folder
+        from tiebreak.experiments.verification_figures import write
+
+        check_folder(output)
+        chosen = theory.plan(known, budget=calls, epsilon=accuracy, method=method, objective=objective, kind=kind)
+        sheets, record, result = [Sheet("The plan", ("", ""), chosen.rows())], record_of(chosen), None
+        if run:
+            check_runnable(chosen)
+        try:
+            with stages() if run or compare_ else nullcontext(lambda what, share: None) as hear:
+                if run:
+                    result = run_plan(chosen, asked.runs, asked.seed, lambda share: hear("The plan", share))
+                entries = compare(chosen.budget, asked.runs, asked.seed, hear) if compare_ else []
+        except KeyboardInterrupt:
+            say("Interrupted; nothing was written.")
+            raise typer.Exit(INTERRUPTED) from None
+        if result is not None:
+            ends = {name: float(getattr(result.last, name).mean()) for name in _MEASURES}
+            record["measured"] = ends | {"runs": asked.runs, "seed": asked.seed}
+            title = f"Measured at the last iterate, {asked.runs} runs"
+            sheets.append(Sheet(title, tuple(_MEASURES.values()), [[scientific(value) for value in ends.values()]]))
+        if entries:
+            record["comparison"] = [entry.record() for entry in entries]
+            sheets.append(comparison_sheet(entries, chosen.budget, asked.runs))
+        with atomic(output / "plan.json", "w") as file:
+            file.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        write(plan_figure(chosen, result), output / "plan")
+    show_sheets(sheets, _NOTES if entries else (), prose=("",))
+    say(f"Written to {output}: plan.json, plan.png, plan.pdf.")

@@ -1,0 +1,212 @@
+"""What simulation says of a theorem: means with standard errors beside the bounds that they must not exceed.
+
+A mean is compared with its bound at six standard errors, so that a thousand comparisons raise no false alarm: PASS if
+it is below the bound by so much, FAIL if it is above by so much, "open" in between.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.random import default_rng
+from numpy.typing import NDArray
+
+from tiebreak import methods, theory
+from tiebreak.experiments.outcome import Table
+from tiebreak.methods import Method
+from tiebreak.problems import Problem
+from tiebreak.result import Result, Status
+from tiebreak.schedules import Parameters
+from tiebreak.solve import minimize
+from tiebreak.stationarity import dot
+from tiebreak.theory import Constants
+
+Values: TypeAlias = NDArray[np.float64]
+Steps: TypeAlias = NDArray[np.int64]
+Hear: TypeAlias = Callable[[float], Any]
+
+__all__ = ["RESIDUALS", "Case", "bounds_of", "deviations", "grid", "joined", "rates", "simulate", "theorem", "verdicts"]
+
+#: The two residuals of the theorem, by the names of :class:`tiebreak.Point`.
+RESIDUALS = ("direction", "lower_level")
+ERRORS = 6  # standard errors
+_LEMMA_RUNS = 8  # runs at whose iterates the lemma is looked at
+
+
+class Case(NamedTuple):
+    """A method with a proved bound, on a problem whose constants are known, for so many steps."""
+
+    group: str
+    problem: Problem
+    label: str
+    method: Method
+    steps: int
+
+    @property
+    def constants(self) -> Constants:
+        """Those of the problem."""
+        assert self.problem.constants is not None
+        return self.problem.constants
+
+
+def grid(steps: int, per_decade: int = 6, start: int = 10) -> Steps:
+    """Numbers of steps from `start` on, evenly in the logarithm, with every power of ten and the last.
+
+    >>> grid(250, per_decade=2).tolist()
+    [10, 32, 100, 250]
+    """
+    powers = np.arange(0, max(0.0, np.log10(steps / start)), 1 / per_decade)
+    return np.unique(np.append(np.rint(start * 10**powers), steps)).astype(np.int64)
+
+
+def bounds_of(method: Method, constants: Constants, K: Steps) -> dict[str, Values]:
+    """The proved bounds of both residuals after K steps, for an array of K."""
+    if method.rule is methods.penalty.rule:
+        each = [theory.penalty_bounds(method.schedule, constants, int(steps)) for steps in K]
+        return {name: np.array([getattr(one, name) for one in each]) for name in RESIDUALS}
+    found = theory.residual_bounds(method.schedule, constants, K)
+    return {name: getattr(found, name) for name in RESIDUALS}
+
+
+def simulate(case: Case, runs: int, seed: int, hear: Hear | None = None, **options: Any) -> Result:
+    """Run the case; `steps`, `record` and so on as :func:`tiebreak.minimize` takes them. Ctrl-C is passed on."""
+    result = minimize(
+        case.problem.upper,
+        case.problem.lower,
+        case.problem.x0,
+        method=case.method,
+        runs=runs,
+        seed=seed,
+        progress=False if hear is None else (lambda now: hear(now.fraction)),
+        **{"steps": case.steps} | options,
+    )
+    if Status.INTERRUPTED in result.status:
+        raise KeyboardInterrupt
+    return result
+
+
+def theorem(case: Case, result: Result, runs: int, seed: int) -> Table:
+    """Theorem 1: both residuals at x_{N_K}, against their bounds. `result` has ``record=1``.
+
+    A row for each K, residual and estimate of the expectation: "weighted" takes that over N_K exactly,
+    Σ η_kβ_k r_k / Σ η_kβ_k, a value for every run; "sampled" takes the iterate that the solver itself has drawn, one a
+    run, and is too noisy to do more than refute.
+    """
+    K = grid(case.steps)
+    tables = [_compared(case, "weighted", K, {name: weighted(case, result, name, K) for name in RESIDUALS})]
+    for steps in [*(10**i for i in range(1, 18) if 10**i < case.steps), case.steps]:
+        end = result if steps == case.steps else simulate(case, runs, seed, steps=steps, record=None)
+        drawn = {name: getattr(end.selected, name)[None] for name in RESIDUALS}
+        tables.append(_compared(case, "sampled", np.array([steps]), drawn))
+    return joined(tables)
+
+
+def weighted(case: Case, result: Result, name: str, K: Steps) -> Values:
+    """Σ_{k<K} η_kβ_k r_k / Σ η_kβ_k for every K and run."""
+    weight = np.array([case.method.schedule.at(k).weight for k in range(case.steps)])
+    total = np.cumsum(weight[:, None] * result.history[name][: case.steps], axis=0)
+    return np.asarray(total[K - 1] / np.cumsum(weight)[K - 1, None])
+
+
+def _compared(case: Case, estimate: str, K: Steps, values: Mapping[str, Values]) -> Table:
+    bounds, tables = bounds_of(case.method, case.constants, K), []
+    for name, each in values.items():
+        mean, error = _mean(each, axis=1)
+        table = {"K": K, "residual": np.full(len(K), name), "estimate": np.full(len(K), estimate)}
+        table |= {"mean": mean, "error": error, "bound": bounds[name], "ratio": mean / bounds[name]}
+        table["verdict"] = verdicts(mean, error, bounds[name], decided=estimate == "sampled")
+        tables.append(_named(case, table))
+    return joined(tables)
+
+
+def verdicts(mean: Any, error: Any, bound: Any, decided: bool = False) -> NDArray[np.str_]:
+    """PASS, FAIL or open; with `decided`, what is not refuted passes.
+
+    >>> verdicts(np.array([1.0, 1.0, 1.0]), np.array([0.1, 0.2, 0.1]), np.array([2.0, 2.0, 0.1])).tolist()
+    ['PASS', 'open', 'FAIL']
+    """
+    refuted, shown = ~(mean - ERRORS * error <= bound), mean + ERRORS * error <= bound  # NaN is refuted
+    return np.where(refuted, "FAIL", np.where(shown | decided, "PASS", "open"))
+
+
+def deviations(case: Case, result: Result, seed: int, draws: int) -> Table:
+    """The stability lemma, E‖d − d̂‖² ≤ τ², by simulation at iterates that were visited; `result` has them all.
+
+    A row for each step; `ratio` and `limit` are those of the worst of its iterates.
+    """
+    assert result.history.x is not None
+    rows: dict[str, list[Any]] = {name: [] for name in ("step", "tau2", "mean", "limit", "ratio", "verdict")}
+    for k in grid(case.steps, per_decade=3, start=1) - 1:
+        parameters = case.method.schedule.at(int(k))
+        off = _deviation(case, result.history.x[k, :_LEMMA_RUNS], parameters, seed, draws)
+        mean, error = _mean(off, axis=0)
+        tau2 = float(theory.terms(parameters, case.constants).tau) ** 2
+        words = verdicts(mean, error, tau2)
+        worst = next((word for word in ("FAIL", "open") if word in words), "PASS")
+        values = (k, tau2, mean.mean(), (mean + ERRORS * error).max(), (mean / tau2).max(), worst)
+        for column, value in zip(rows.values(), values, strict=True):
+            column.append(value)
+    return _named(case, {name: np.array(column) for name, column in rows.items()})
+
+
+def _deviation(case: Case, points: Any, parameters: Parameters, seed: int, draws: int) -> Values:
+    """‖d − d̂‖² for many mini-batches at each point: (draws, points)."""
+    x, arguments = np.ascontiguousarray(points), case.method.arguments(parameters)
+    rngs = default_rng([seed, parameters.k]).spawn(2 * len(x))
+
+    def estimates(oracle: Any, batch: int, rngs: Any) -> Any:
+        tokens = oracle.sample_block(rngs, [batch] * draws)
+        return oracle.gradient(np.broadcast_to(x, (draws, *x.shape)), tokens)
+
+    def direction(a: Any, b: Any) -> Any:
+        return a + case.method.multiplier(dot(a, b), dot(b, b), arguments)[..., None] * b
+
+    upper, lower = case.problem.upper, case.problem.lower
+    a = estimates(upper, parameters.upper_batch, rngs[: len(x)])
+    b = estimates(lower, parameters.lower_batch, rngs[len(x) :])
+    exact: Any = [getattr(oracle, "exact_gradient")(x) for oracle in (upper, lower)]  # noqa: B009  # known problems do
+    off = direction(a, b) - direction(*exact)
+    return dot(off, off)
+
+
+def rates(case: Case, result: Result) -> tuple[Table, list[dict[str, Any]]]:
+    """Corollary 1: both residuals against K, and how fast they fall over the last decade; `result` has ``record=1``."""
+    K = grid(case.steps, per_decade=20)
+    late, bounds = case.steps / 10 <= K, bounds_of(case.method, case.constants, K)
+    curves, slopes = [], []
+    for name in RESIDUALS:
+        means, last = weighted(case, result, name, K), result.history[name][K]
+        table = {"schedule": np.full(len(K), case.label), "residual": np.full(len(K), name), "K": K}
+        curves.append(
+            table | {"weighted": means.mean(axis=1), "last": last.mean(axis=1), "bound": np.asarray(bounds[name])}
+        )
+        slope: dict[str, Any] = {"schedule": case.label, "residual": name}
+        slope["bound"] = float(_slopes(K[late], bounds[name][late, None])[0])
+        for estimate, values in (("weighted", means), ("last", last)):
+            mean, error = _mean(_slopes(K[late], values[late]), axis=0)
+            slope |= {estimate: float(mean), f"{estimate}_error": float(error)}
+        slopes.append(slope)
+    return joined(curves), slopes
+
+
+def _slopes(K: Steps, values: Values) -> Values:
+    """−d log r / d log K by least squares, for every run."""
+    return np.asarray(-np.polyfit(np.log(K), np.log(values), 1)[0])
+
+
+def _mean(values: Values, axis: int) -> tuple[Any, Any]:
+    """The mean along an axis, and its standard error."""
+    return values.mean(axis=axis), values.std(axis=axis, ddof=1) / np.sqrt(values.shape[axis])
+
+
+def _named(case: Case, table: Table) -> Table:
+    """The table with the case's names in front."""
+    rows = len(next(iter(table.values())))
+    names = {"group": case.group, "problem": case.problem.name, "dimension": len(case.problem.x0)}
+    return {name: np.full(rows, value) for name, value in (names | {"schedule": case.label}).items()} | table
+
+
+def joined(tables: Iterable[Table]) -> Table:
+    """One table of many."""
+    found = list(tables)
+    return {name: np.concatenate([table[name] for table in found]) for name in found[0]}

@@ -1,0 +1,196 @@
+"""A verification on disk: tidy tables, configuration, summary, and three figures."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+
+from tiebreak.experiments.curves import _log_grid as log_grid
+from tiebreak.experiments.evidence import RESIDUALS
+from tiebreak.experiments.style import look, style
+from tiebreak.experiments.verification import Findings
+from tiebreak.experiments.verification_report import chosen, report
+from tiebreak.files import atomic
+from tiebreak.methods import METHODS
+from tiebreak.result import write_csv
+
+__all__ = [
+    "COLOURS",
+    "TITLES",
+    "bounds_figure",
+    "family_figure",
+    "panels",
+    "rates_figure",
+    "save_verification",
+    "write",
+]
+
+COLOURS = [look(name)["color"] for name in METHODS]
+TITLES = {"direction": r"$\mathbb{E}\|d\|^2$", "lower_level": r"$\mathbb{E}\|\nabla g\|^2$"}
+_TABLES = ("bounds", "deviations", "rates", "slopes")
+
+
+def save_verification(findings: Findings, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write tables (CSV and Parquet), configuration.json, summary.md and the figures (PNG and PDF)."""
+    place, written = Path(folder), []
+    for name in _TABLES:
+        table = getattr(findings, name)
+        written += [place / f"{name}.csv", place / f"{name}.parquet"]
+        write_csv(table, written[-2])
+        with atomic(written[-1]) as file:
+            pa.parquet.write_table(pa.table(table), file)
+    texts = {"configuration.json": json.dumps(findings.configuration(), indent=2, ensure_ascii=False) + "\n"}
+    for name, text in (texts | {"summary.md": report(findings)}).items():
+        written.append(place / name)
+        with atomic(written[-1], "w") as file:
+            file.write(text)
+    for name, make in (("bounds", bounds_figure), ("rates", rates_figure), ("family", family_figure)):
+        written += write(make(findings), place / name)
+    return written
+
+
+def write(figure: Figure, path: Path) -> list[Path]:
+    """The figure as PNG and PDF; the same figure gives the same bytes."""
+    written = []
+    for kind, metadata in (("png", {}), ("pdf", {"CreationDate": None})):
+        written.append(path.with_name(f"{path.name}.{kind}"))
+        with style(), atomic(written[-1]) as file:
+            figure.savefig(file, format=kind, metadata=metadata)
+    return written
+
+
+def panels(titles: Iterable[str], xlabels: Iterable[str], height: float = 3.7) -> tuple[Figure, Any]:
+    """Two panels with logarithmic axes."""
+    figure = Figure(figsize=(7.4, height), layout=ConstrainedLayoutEngine(h_pad=0.06))
+    both = figure.subplots(1, 2)
+    for axes, title, xlabel in zip(both, titles, xlabels, strict=True):
+        axes.set(xscale="log", yscale="log", xlabel=xlabel)
+        axes.set_title(title, loc="left")
+    return figure, both
+
+
+def bounds_figure(findings: Findings) -> Figure:
+    """Theorem 1 on the paper's problem: what is proved and what is measured, against K."""
+    table = chosen(findings.bounds, group="paper")
+    schedules = list(dict.fromkeys(table["schedule"]))
+    with style():
+        figure, both = panels((f"{TITLES[name]} at $x_{{N_K}}$" for name in RESIDUALS), ["steps $K$"] * 2)
+        for axes, name in zip(both, RESIDUALS, strict=True):
+            for colour, schedule in zip(COLOURS, schedules, strict=False):
+                here = chosen(table, residual=name, schedule=schedule)
+                exact, drawn = (chosen(here, estimate=e) for e in ("weighted", "sampled"))
+                axes.plot(exact["K"], exact["bound"], color=colour, linewidth=1.3, linestyle=(0, (4, 2)))
+                axes.plot(exact["K"], exact["mean"], color=colour, linewidth=1.8)
+                axes.plot(drawn["K"], drawn["mean"], "o", color=colour, markerfacecolor="white", markersize=4.5)
+            log_grid(axes)
+        kinds = [
+            Line2D([], [], color="0.3", linewidth=1.3, linestyle=(0, (4, 2)), label="proved"),
+            Line2D([], [], color="0.3", linewidth=1.8, label="measured"),
+            Line2D([], [], color="0.3", linestyle="", marker="o", markerfacecolor="white", label="sampled $x_{N_K}$"),
+        ]
+        names = [Line2D([], [], color=c, linewidth=4, label=s) for c, s in zip(COLOURS, schedules, strict=False)]
+        handles = [line for pair in zip(names, kinds, strict=False) for line in pair]
+        figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, handlelength=2.4)
+        runs = findings.verification.runs
+        text = (
+            f"The paper's problem, {runs} runs; one draw of $N_K$ a run, which mostly misses the rare early iterates."
+        )
+        figure.supxlabel(text, fontsize=8.5, color="0.35")
+    return figure
+
+
+def rates_figure(findings: Findings) -> Figure:
+    """Corollary 1: residuals at x_{N_K} against K, with the promised slopes."""
+    with style():
+        figure, both = panels((f"{TITLES[name]} at $x_{{N_K}}$" for name in RESIDUALS), ["steps $K$"] * 2)
+        every = dict(zip(sorted(set(findings.rates["a"].tolist())), COLOURS, strict=False))
+        for axes, name in zip(both, RESIDUALS, strict=True):
+            for a, colour in every.items():
+                curve, slope = (chosen(t, a=a, residual=name) for t in (findings.rates, findings.slopes))
+                K, mean = curve["K"], curve["weighted"]
+                axes.plot(K, mean, color=colour, linewidth=1.8)
+                late = K[-1] / 30 <= K
+                promised = mean[late][0] * (K[late] / K[late][0]) ** -float(slope["corollary"][0])
+                axes.plot(K[late], 1.1 * promised, color=colour, linewidth=1.2, linestyle=(0, (1.2, 1.2)))
+            log_grid(axes)
+        handles = [Line2D([], [], color=colour, linewidth=4, label=f"$a = {a:g}$") for a, colour in every.items()]
+        handles += [
+            Line2D([], [], color="0.3", linewidth=1.8, label="measured"),
+            Line2D([], [], color="0.3", linewidth=1.2, linestyle=(0, (1.2, 1.2)), label="slope of Corollary 1"),
+        ]
+        figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, handlelength=2.4)
+        text = (
+            "The paper's problem, anytime schedules with the largest legal step size. A measured slope may be steeper."
+        )
+        figure.supxlabel(text, fontsize=8.5, color="0.35")
+    return figure
+
+
+def family_figure(findings: Findings) -> Figure:
+    """The share of every bound that was measured, on all problems; 1 is the bound."""
+    groups = {"paper": COLOURS[0], "additive": COLOURS[1], "multiplicative": COLOURS[2]}
+    labels = {"paper": "the paper's problem", "additive": "random, additive noise"}
+    labels["multiplicative"] = "random, multiplicative noise"
+    exact = chosen(findings.bounds, estimate="weighted")
+    looks: dict[str, Any] = {"direction": "-", "lower_level": (0, (4, 1.6))}
+    with style():
+        titles = ("Theorem 1: measured / proved", r"Stability: $\mathbb{E}\|d_k-\hat d_k\|^2\,/\,\tau_k^2$")
+        figure, both = panels(titles, ("steps $K$", "step $k+1$"))
+        for group, colour in groups.items():
+            width = {"color": colour, "linewidth": 1.6 if group == "paper" else 0.7}
+            for problem, schedule in _cases(exact, group):
+                for name, dashes in looks.items():
+                    here = chosen(exact, problem=problem, schedule=schedule, residual=name)
+                    both[0].plot(here["K"], here["ratio"], linestyle=dashes, **width)
+            for problem, schedule in _cases(findings.deviations, group):
+                here = chosen(findings.deviations, problem=problem, schedule=schedule)
+                both[1].plot(here["step"] + 1, here["ratio"], **width)
+        for K, ratio in _first(exact, schedule="Penalty, planned", residual="direction"):
+            both[0].annotate("penalty", (K, ratio), (2, 3), textcoords="offset points", color=COLOURS[0], fontsize=9)
+        for axes in both:
+            _one(axes)
+            log_grid(axes)
+        kinds = [Line2D([], [], color="0.3", linestyle=dashes, label=TITLES[name]) for name, dashes in looks.items()]
+        names = [Line2D([], [], color=colour, linewidth=4, label=labels[group]) for group, colour in groups.items()]
+        handles = [names[0], kinds[0], names[1], kinds[1], names[2]]  # column by column
+        figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, handlelength=2.4)
+        count = len(set(exact["problem"][exact["group"] != "paper"]))
+        text = f"{count} random problems and the paper's; a line each. Nothing may be above 1."
+        figure.supxlabel(text, fontsize=8.5, color="0.35")
+    return figure
+
+
+def _cases(table: Any, group: str) -> list[tuple[str, str]]:
+    here = chosen(table, group=group)
+    return list(dict.fromkeys(zip(here["problem"].tolist(), here["schedule"].tolist(), strict=True)))
+
+
+def _first(table: Any, **wanted: Any) -> list[tuple[int, float]]:
+    """Where the curve of these rows begins, if there is one."""
+    here = chosen(table, **wanted)
+    return list(zip(here["K"].tolist(), here["ratio"].tolist(), strict=True))[:1]
+
+
+def _one(axes: Axes) -> None:
+    """A line where the bound is."""
+    axes.axhline(1, color="black", linewidth=1)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, max(high, 4))
+    axes.annotate(
+        "the bound",
+        (1, 1),
+        xycoords=("axes fraction", "data"),
+        xytext=(-2, 2),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=9,
+    )

@@ -1,0 +1,127 @@
+"""What a verification says, as tables and notes for the screen and for Markdown."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiebreak.experiments.evidence import ERRORS, RESIDUALS
+from tiebreak.experiments.outcome import Table
+from tiebreak.experiments.report import Sheet
+from tiebreak.experiments.verification import Findings
+
+__all__ = ["PROSE", "as_markdown", "chosen", "notes", "report", "scientific", "sheets"]
+
+PROSE = ("schedule", "residual")  # columns of words
+_SYMBOLS = {"direction": "‖d‖²", "lower_level": "‖∇g‖²"}
+
+
+def scientific(value: float, digits: int = 1) -> str:
+    """A number in few letters.
+
+    >>> scientific(0.0123), scientific(1.0), scientific(2e22)
+    ('1.2e-2', '1.0', '2.0e22')
+    """
+    return f"{value:.{digits}e}".replace("e-0", "e-").replace("e+00", "").replace("e+0", "e").replace("e+", "e")
+
+
+def as_markdown(sheet: Sheet, prose: Collection[str] = ()) -> list[str]:
+    """The lines of a Markdown table; the first column and those of `prose` to the left, the others to the right."""
+    aligned = ["---" if i == 0 or name in prose else "---:" for i, name in enumerate(sheet.header)]
+    rows = [sheet.header, aligned, *sheet.rows]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def sheets(findings: Findings) -> tuple[Sheet, ...]:
+    """Theorem 1 in detail, all bounds at a glance, the rates."""
+    return _theorem(findings), _shares(findings), _rates(findings)
+
+
+def chosen(table: Table, **wanted: Any) -> Table:
+    """The rows of a table that have these values."""
+    rows = np.logical_and.reduce([table[name] == value for name, value in wanted.items()])
+    return {name: column[rows] for name, column in table.items()}
+
+
+def _theorem(findings: Findings) -> Sheet:
+    table = chosen(findings.bounds, group="paper")
+    rows = []
+    for schedule in dict.fromkeys(table["schedule"]):
+        for K in chosen(table, schedule=schedule, estimate="sampled", residual="direction")["K"]:
+            row, here = [str(schedule), f"{K:,}"], chosen(table, schedule=schedule, K=K)
+            for name in RESIDUALS:
+                means = [chosen(here, residual=name, estimate=e)["mean"][0] for e in ("weighted", "sampled")]
+                row += map(scientific, [*means, chosen(here, residual=name)["bound"][0]])
+            rows.append([*row, _worst(here["verdict"])])
+    header = ("schedule", "K", "E‖d‖²", "at x_N", "bound", "E‖∇g‖²", "at x_N", "bound", "verdict")
+    return Sheet("Theorem 1 on the paper's problem", header, rows)
+
+
+def _shares(findings: Findings) -> Sheet:
+    bounds, lemma, rows = findings.bounds, findings.deviations, []
+    keys = zip(*(bounds[name].tolist() for name in ("group", "dimension", "schedule")), strict=True)
+    for group, dimension, schedule in dict.fromkeys(keys):
+        key = {"group": group, "dimension": dimension, "schedule": schedule}
+        here, there = chosen(bounds, **key), chosen(lemma, **key)
+        name = "paper" if group == "paper" else f"random, {group} noise"
+        largest = [chosen(here, residual=r, estimate="weighted")["ratio"].max() for r in RESIDUALS]
+        deviation = f"{there['ratio'].max():.1%}" if len(there["ratio"]) else "–"
+        words = np.concatenate([here["verdict"], there["verdict"]])
+        counts = [str(dimension), schedule, str(len(set(here["problem"]))), f"{len(words):,}"]
+        rows.append([name, *counts, *(f"{share:.1%}" for share in largest), deviation, _worst(words)])
+    header = ("problem", "dim", "schedule", "count", "checks", "‖d‖²", "‖∇g‖²", "‖d−d̂‖²", "verdict")
+    return Sheet("The largest share of each bound that was measured", header, rows)
+
+
+def _rates(findings: Findings) -> Sheet:
+    t, rows = findings.slopes, []
+    for i, name in enumerate(t["residual"].tolist()):
+        log = " (log)" if t["log"][i] else ""
+        measured = [f"{t[e][i]:.3f} ± {t[f'{e}_error'][i]:.0e}".replace("e-0", "e-") for e in ("weighted", "last")]
+        rows.append(
+            [f"{t['a'][i]:g}", _SYMBOLS[name], f"{t['corollary'][i]:g}{log}", f"{t['bound'][i]:.3f}", *measured]
+        )
+    steps = findings.verification.sizes.rate_steps
+    title = f"Rates: the power of 1/K, over K from {steps // 10:,} to {steps:,}"
+    return Sheet(title, ("a", "residual", "Corollary 1", "the bound's own", "measured at x_N", "measured at x_K"), rows)
+
+
+def _worst(words: Iterable[str]) -> str:
+    return next((word for word in ("FAIL", "open") if word in set(words)), "PASS")
+
+
+def notes(findings: Findings) -> list[str]:
+    """What a reader must know to read the tables."""
+    counts, v = findings.verdicts, findings.verification
+    steeper = [
+        f"{_SYMBOLS[name]} at a = {a:g}"
+        for a, name, measured, promised in zip(
+            *(findings.slopes[c].tolist() for c in ("a", "residual", "weighted", "corollary")), strict=True
+        )
+        if measured > promised + 0.05
+    ]
+    return [
+        f"{counts['PASS']:,} comparisons passed, {counts['FAIL']} failed, {counts['open']} are open. A mean passes if "
+        f"it is below its bound by {ERRORS} standard errors or more, and fails if it is above by as many.",
+        f"E is the mean over {v.runs} runs of Σ η_kβ_k r_k / Σ η_kβ_k, the expectation over N_K taken exactly. x_N is "
+        "the iterate that the solver drew, one a run: rare early iterates make up much of its mean, so it can refute "
+        "a bound, and not do much more.",
+        "Bounds hold for the worst problem with these constants, and these problems are not the worst. On the paper's, "
+        "‖∇g‖² never exceeds 1.37: a bound above that says nothing there. It is true all the same.",
+        f"‖d−d̂‖² is the stability lemma, E‖d−d̂‖² ≤ τ², from {v.sizes.draws:,} mini-batches at each of eight iterates "
+        "of a step; the share is that of the worst iterate.",
+        "The corollary's powers are promises for the worst case, so measured ones may be steeper"
+        + (f"; here {', '.join(steeper)}" if steeper else "")
+        + ". At x_N they cannot be much more than 2a: the start stays in the mean, with a weight that falls as "
+        "1/Σ η_kβ_k ~ K^−2a. The last iterate, of which the theorem does not speak, is much better. (log): times log "
+        "K.",
+    ]
+
+
+def report(findings: Findings) -> str:
+    """All of it as a Markdown document."""
+    lines: Sequence[str] = ["# Verification", "", "**PASS**" if findings.passed else "**FAIL**: a bound is violated."]
+    lines = [*lines, "", f"    {findings.verification.command}"]
+    for sheet in sheets(findings):
+        lines = [*lines, "", f"## {sheet.title}", "", *as_markdown(sheet, PROSE)]
+    return "\n".join([*lines, "", "## Notes", "", *(f"- {text}" for text in notes(findings)), ""])

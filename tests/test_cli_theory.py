@@ -1,0 +1,267 @@
+"""``tiebreak table``, ``plan`` and ``verify`` as a user meets them: other processes, their words, files, exit codes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tiebreak import minimize
+from tiebreak.cli.app import app
+from tiebreak.experiments.planning import compare, constants_from, record_of, schedule_of
+from tiebreak.experiments.verification_report import scientific
+from tiebreak.problems import paper
+from tiebreak.theory import TABLE, oracle_complexity, plan, residual_bounds
+
+PAPER = paper()
+# A warning in the command is an error, as in every other test.
+ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}
+OTHER = "L_f=2,L_g=0.5,G_f=3,sigma_f=1,sigma_g=2,delta_f=10,delta_g=4"
+TINY = "import tiebreak.experiments.verification as v; v._QUICK = v.Sizes(60, 60, 30, (2,), 1, 100)"
+
+
+def call(*words: str | Path, code: int = 0, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line in another process, after the Python statements `before`."""
+    start = ["-m", "tiebreak"] if not before else ["-c", f"{before}\nfrom tiebreak.cli import main; main()"]
+    done = subprocess.run(
+        [sys.executable, *start, *map(str, words)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=ENVIRONMENT,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def cells(markdown: str) -> list[list[str]]:
+    """The rows of all Markdown tables, without headers."""
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in markdown.splitlines() if line.startswith("|")]
+    return [row for row in rows if not set(row[0]) <= {"-", ":"} and row[0] != "method"]
+
+
+@pytest.mark.parametrize(("epsilon", "constants"), [("0.01", "paper"), ("0.3", OTHER)])
+def test_table_has_the_orders_and_the_numbers_of_the_theory(epsilon: str, constants: str) -> None:
+    rows = cells(call("table", "--epsilon", epsilon, "--constants", constants, "--markdown").stdout)
+    assert len(rows) == 2 * len(TABLE)
+    superscripts = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+    for row, order, counts in zip(TABLE, rows[: len(TABLE)], rows[len(TABLE) :], strict=True):
+        assert order[:2] == [row.name, row.setting]
+        powers = [int(cell.removeprefix("ε").translate(superscripts)) for cell in order[2:5]]
+        assert powers == [-row.iterations, -row.upper, -row.lower]
+        assert order[5:] == [row.assumption, row.source]
+        exact = row.key in ("sdbgd", "penalty")
+        found = oracle_complexity(float(epsilon), row.key, constants_from(constants) if exact else None)
+        numbers = [float(f"{v:.2e}") for v in (found.iterations, found.upper_calls, found.lower_calls)]
+        assert [float(cell) for cell in counts[1:4]] == numbers
+        assert counts[4] == ("enough" if exact else "order only, constants unknown")
+
+
+def test_table_on_the_screen_says_the_same_and_says_it_plainly() -> None:
+    shown, markdown = call("table").stdout, call("table", "--markdown").stdout
+    for row in cells(markdown):
+        line = next(line for line in shown.splitlines() if line.startswith(f"{row[0]} ") and row[2] in line)
+        assert all(cell in line for cell in row[:4])
+    for text in (shown, markdown):
+        plain = " ".join(text.split())
+        assert "is better than every stochastic row of the paper, and under the same assumptions" in plain
+        assert "docs/theory.md" in plain
+    assert (Path(__file__).parents[1] / "docs" / "theory.md").read_text(encoding="utf-8").count(
+        "## The penalty row"
+    ) == 1
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("plan") / "new"
+    options = ("--budget", "2e4", "--objective", "practice", "--runs", "5", "--seed", "3", "--output", folder)
+    return folder, call("plan", "--run", "--compare", *options).stdout
+
+
+def test_a_plan_is_printed_and_can_be_rebuilt(planned: tuple[Path, str]) -> None:
+    folder, shown = planned
+    chosen = plan(PAPER.constants, budget=20_000, objective="practice")
+    for name, value in chosen.rows():
+        assert re.search(rf"^{re.escape(name)} +{re.escape(value)} *$", shown, re.MULTILINE), name
+    saved = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    assert {key: saved[key] for key in record_of(chosen)} == json.loads(json.dumps(record_of(chosen)))
+    assert schedule_of(saved) == chosen.schedule
+    assert (
+        residual_bounds(schedule_of(saved), PAPER.constants, saved["steps"]).direction == saved["bounds"]["direction"]
+    )
+    assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "plan.pdf").read_bytes().startswith(b"%PDF-")
+    assert {path.name for path in folder.iterdir()} == {"plan.json", "plan.png", "plan.pdf"}
+
+
+def test_what_was_measured_is_what_the_solver_gives(planned: tuple[Path, str]) -> None:
+    folder, shown = planned
+    chosen = plan(PAPER.constants, budget=20_000, objective="practice")
+    options = {"budget": 20_000, "runs": 5, "seed": 3}
+    result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, **options)
+    saved = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["measured"]
+    for name in ("direction", "lower_level", "stationarity"):
+        assert saved[name] == getattr(result.last, name).mean()
+        assert scientific(saved[name]) in shown
+
+
+def test_compare_shows_every_row_honestly(planned: tuple[Path, str]) -> None:
+    """The same numbers as from Python, each of which is a run of the solver's; a row for each method and plan."""
+    folder, shown = planned
+    entries = compare(20_000, runs=5, seed=3)
+    saved = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["comparison"]
+    assert saved == json.loads(json.dumps([entry.record() for entry in entries]))
+    assert [entry.name for entry in entries] == [
+        "SDBGD",
+        "SDBPG",
+        "PR-SDBPG†",
+        "VR-PR-SDBPG†",
+        "Penalty",
+        "SDBGD, plan for the bound",
+        "SDBGD, plan for practice",
+        "Penalty, plan for the bound",
+    ]
+    table = shown[shown.index("The paper's problem, 20,000 calls, 5 runs") :]
+    for entry in entries:
+        line = next(line for line in table.splitlines() if re.match(rf"{re.escape(entry.name)}  ", line))
+        assert f" {entry.steps} " in line
+        for measure in entry.measured.values():
+            assert f"{scientific(measure.mean)} ± {scientific(measure.error, 0)}" in line
+        assert (entry.bounds is None) == (" – " in line)
+    options = {"budget": 20_000, "runs": 5, "seed": 3}
+    for entry, method in ((entries[3], "vr_pr_sdbpg"), (entries[5], plan(PAPER.constants, budget=20_000))):
+        last = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, **options).last
+        assert entry.measured["lower_level"].mean == last.lower_level.mean()
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--epsilon 0.05 --method penalty", {"epsilon": 0.05, "method": "penalty"}),
+        ("--budget 1e5 --kind anytime", {"budget": 100_000, "kind": "anytime"}),
+        (f"--budget 1e5 --constants {OTHER}", {"budget": 100_000, "constants": constants_from(OTHER)}),
+        ("--epsilon 1e-8", {"epsilon": 1e-8}),
+    ],
+)
+def test_every_option_reaches_the_plan(words: str, options: dict[str, object], tmp_path: Path) -> None:
+    call("plan", *words.split(), "--output", tmp_path)
+    chosen = plan(**{"constants": PAPER.constants} | options)  # type: ignore[arg-type]
+    assert json.loads((tmp_path / "plan.json").read_text(encoding="utf-8")) == json.loads(json.dumps(record_of(chosen)))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("table --epsilon 0", ("epsilon=0", "finite and > 0")),
+        ("table --epsilon small", ("epsilon='small'", "finite and > 0")),
+        ("table --constants L_f=1", ("constants='L_f=1'", "delta_g", "does not set L_g")),
+        ("table --constants paper,sigma=1", ("'sigma=1' is none of them", "sigma_f")),
+        ("table --constants paper,L_f=x", ("L_f='x' is no number",)),
+        ("table --constants paper,L_f=0", ("L_f=0.0", "finite and > 0")),
+        ("plan", ("budget=None, epsilon=None", "give one of them")),
+        ("plan --budget much", ("budget='much'", "whole number ≥ 1")),
+        ("plan --budget 1", ("budget=1", "at least 2")),
+        ("plan --budget 1e5 --method sdbpg", ("sdbpg", "(sdbgd, bound, horizon)")),
+        ("plan --budget 1e5 --method nope", ("method='nope'", "'penalty'")),
+        ("plan --budget 1e5 --objective luck", ("luck", "(sdbgd, practice, anytime)")),
+        ("plan --budget 1e5 --runs 0 --run", ("runs=0", "whole number ≥ 1")),
+        ("plan --epsilon 0.01 --run", ("steps=9,057,884", "at most 1,000,000")),
+        ("plan --budget 1e5 --constants paper,L_f=2 --run", ("constants=", "paper's problem")),
+        ("plan --epsilon 0.5 --compare", ("compare needs a budget", "budget=None")),
+        ("verify --runs 3", ("runs=3", "whole number ≥ 4")),
+        ("verify --seed -1", ("seed=-1", "≥ 0")),
+    ],
+)
+def test_bad_values_get_one_kind_line(words: str, expected: tuple[str, ...], tmp_path: Path) -> None:
+    folder = [] if words.startswith("table") else ["--output", str(tmp_path / "never")]
+    done = CliRunner().invoke(app, [*words.split(), *folder])
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert len(done.stderr.strip("\n").split("\n")) == 1, done.stderr
+    assert all(word in done.stderr for word in expected), done.stderr
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("words", ["table --epsilon 0", "plan --budget much", "verify --runs 3"])
+def test_bad_values_in_another_process(words: str, tmp_path: Path) -> None:
+    done = call(*words.split(), *(() if words.startswith("table") else ("--output", tmp_path / "never")), code=2)
+    assert done.stdout == ""
+    assert len(done.stderr.strip("\n").split("\n")) == 1, done.stderr
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("command", ["plan --budget 100", "verify --quick"])
+def test_a_folder_that_cannot_be_written(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = call(*command.split(), "--output", tmp_path / "file" / "results", code=2)
+    assert "output=" in done.stderr
+    assert "'file' is a file" in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_verify_passes_writes_and_shows(tmp_path: Path) -> None:
+    done = call("verify", "--quick", "--runs", "4", "--seed", "2", "--output", tmp_path, before=TINY)
+    assert done.stderr.splitlines()[-1] == "PASS: no bound is violated."
+    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
+    assert saved["passed"] is True
+    assert saved["verification"]["runs"] == 4
+    assert saved["verification"]["seed"] == 2
+    assert f"{saved['verdicts']['PASS']} comparisons passed, 0 failed" in done.stdout
+    summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    for line in summary.splitlines():
+        if line.startswith(("| SDBGD", "| Penalty", "| random", "| paper", "| 0.")):
+            words = [cell.strip() for cell in line.strip("|").split("|")]
+            assert any(all(word in shown for word in words) for shown in done.stdout.splitlines()), line
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".parquet", ".png", ".pdf", ".md", ".json"}
+
+
+def test_verify_finds_a_planted_violation(tmp_path: Path) -> None:
+    """Constants far below the truth: exit code 1, and every place says FAIL."""
+    wrong = "sigma_f=1e-9, sigma_g=1e-9, G_f=1e-6, delta_f=1e-9, delta_g=1e-9"
+    planted = (
+        f"{TINY}\nimport dataclasses\nreal = v.cases\n"
+        "def lie(c): return dataclasses.replace(c.problem, constants=c.constants.replace(" + wrong + "))\n"
+        "v.cases = lambda *a: [c._replace(problem=lie(c)) for c in real(*a)]"
+    )
+    done = call("verify", "--quick", "--runs", "4", "--output", tmp_path, before=planted, code=1)
+    assert re.search(r"^FAIL: [1-9]\d* comparisons violate a bound", done.stderr, re.MULTILINE)
+    assert re.search(r"^Penalty, planned .* FAIL$", done.stdout, re.MULTILINE)
+    assert "**FAIL**" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))["passed"] is False
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
+def test_ctrl_c_ends_a_verification(tmp_path: Path) -> None:
+    # A parent may ignore SIGINT, and its children would too.
+    start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from tiebreak.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, "verify", "--output", str(tmp_path / "results")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=ENVIRONMENT,
+    )
+    try:
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "Interrupted; nothing was written." in said
+    assert not (tmp_path / "results").exists()
+
+
+def test_help_names_the_commands() -> None:
+    shown = call("--help").stdout
+    assert all(re.search(rf"\b{command}\b", shown) for command in ("table", "plan", "verify"))

@@ -1,0 +1,389 @@
+"""The random problems have the constants that they claim, and the verification finds what is true and what is not."""
+
+import csv
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import tiebreak
+from tiebreak import Storm, anytime, methods, minimize
+from tiebreak.experiments import Verification, evidence, save_verification, verification, verify
+from tiebreak.experiments.evidence import Case
+from tiebreak.experiments.verification_figures import family_figure, write
+from tiebreak.experiments.verification_report import notes, report, scientific, sheets
+from tiebreak.problems import paper, random_problem
+from tiebreak.theory import exponents, penalty_bounds, plan, residual_bounds, terms
+
+PAPER = paper()
+NOISES = ("additive", "multiplicative")
+FAMILY = [(d, seed, noise) for d in (1, 2, 7) for seed in (0, 1) for noise in NOISES]
+
+
+def levels(problem):
+    """(oracle, L, σ, Δ) of both levels."""
+    c = problem.constants
+    return (problem.upper, c.L_f, c.sigma_f, c.delta_f), (problem.lower, c.L_g, c.sigma_g, c.delta_g)
+
+
+def points(problem, count=40):
+    """Near the start, near 0 and far away."""
+    rng, d = np.random.default_rng(1), len(problem.x0)
+    near = problem.x0 + rng.normal(0, 1, (count, d))
+    return np.concatenate([near, rng.normal(0, 1, (count, d)), rng.normal(0, 20, (count, d)), np.zeros((1, d))])
+
+
+def hessian(oracle, x, h=1e-5):
+    steps = h * np.eye(len(x))
+    rows = (oracle.exact_gradient(x + steps) - oracle.exact_gradient(x - steps)) / (2 * h)
+    return (rows + rows.T) / 2
+
+
+def center(problem):
+    """c, and u far away from it, where f's gradient is steepest."""
+    level = problem.upper.exact_gradient.__self__._gradient.__self__
+    return level.center, level.direction
+
+
+def worst_of_g(problem):
+    """Where every term of g is steepest: ⟨v_i, x⟩ = π/2 for waves and 1 for wells."""
+    level = problem.lower.exact_gradient.__self__._gradient.__self__
+    target = np.where(np.arange(len(level.vectors)) % 2 == 0, math.pi / 2, 1.0)
+    return np.linalg.lstsq(level.vectors, target, rcond=None)[0]
+
+
+@pytest.mark.parametrize(("dimension", "seed", "noise"), FAMILY)
+def test_gradients_are_those_of_the_values(dimension, seed, noise):
+    problem = random_problem(dimension, seed, noise)
+    for oracle, *_ in levels(problem):
+        for x in points(problem, 3):
+            steps = 1e-5 * np.eye(dimension)
+            slope = (oracle.value(x + steps) - oracle.value(x - steps)) / 2e-5
+            np.testing.assert_allclose(oracle.exact_gradient(x), slope, atol=1e-8)
+
+
+@pytest.mark.parametrize(("dimension", "seed", "noise"), FAMILY)
+def test_smoothness_is_never_exceeded_and_is_attained(dimension, seed, noise):
+    """‖∇²‖ ≤ L at random points; equal to L at c for f, and at 0 for g."""
+    problem = random_problem(dimension, seed, noise)
+    attained = (center(problem)[0], np.zeros(dimension))
+    for (oracle, L, *_), worst in zip(levels(problem), attained, strict=True):
+        norms = [np.linalg.norm(hessian(oracle, x), 2) for x in points(problem)]
+        assert max(norms) <= L * (1 + 1e-6)
+        assert np.linalg.norm(hessian(oracle, worst), 2) == pytest.approx(L, rel=1e-6)
+
+
+@pytest.mark.parametrize(("dimension", "seed", "noise"), FAMILY)
+def test_the_gradient_of_f_is_bounded_and_the_bound_is_approached(dimension, seed, noise):
+    problem = random_problem(dimension, seed, noise)
+    G = problem.constants.G_f
+    assert np.linalg.norm(problem.upper.exact_gradient(points(problem)), axis=1).max() < G
+    c, u = center(problem)
+    far = c + (math.pi / 2 + 200 * math.pi) * u
+    assert 0.999 * G < np.linalg.norm(problem.upper.exact_gradient(far)) < G
+
+
+@pytest.mark.parametrize(("dimension", "seed", "noise"), FAMILY)
+def test_least_values(dimension, seed, noise):
+    """Δ is the value at x₀ less the least one, which c and 0 attain and no other point falls below."""
+    problem = random_problem(dimension, seed, noise)
+    minimisers = (center(problem)[0], np.zeros(dimension))
+    for (oracle, _, _, delta), minimiser in zip(levels(problem), minimisers, strict=True):
+        least = oracle.value(minimiser)
+        assert oracle.value(problem.x0) - least == pytest.approx(delta, rel=1e-12)
+        assert (oracle.value(points(problem)) >= least).all()
+        assert np.linalg.norm(oracle.exact_gradient(minimiser)) < 1e-12
+
+
+@pytest.mark.parametrize(("dimension", "seed", "noise"), FAMILY)
+def test_the_variance_is_never_above_sigma_squared_and_attains_it(dimension, seed, noise):
+    """3 E‖∇_B − ∇‖² from 20 000 batches of 3: at most σ² + 5 errors anywhere, at least σ² − 5 errors at the worst."""
+    problem = random_problem(dimension, seed, noise)
+    c, u = center(problem)
+    worst = (c + (math.pi / 2 + 2000 * math.pi) * u, worst_of_g(problem))
+    for (oracle, _, sigma, _), place in zip(levels(problem), worst, strict=True):
+        tokens = oracle.sample_block([np.random.default_rng(5)], [3] * 20_000)[:, 0]
+        for x, attained in [*((x, False) for x in points(problem, 2)), (place, True)]:
+            off = oracle.gradient(np.broadcast_to(x, (20_000, dimension)), tokens) - oracle.exact_gradient(x)
+            squares = 3 * (off**2).sum(axis=1)
+            error = squares.std() / math.sqrt(20_000)
+            assert squares.mean() <= sigma**2 + 5 * error
+            assert np.abs(off.mean(axis=0)).max() <= 5 * off.std(axis=0).max() / math.sqrt(20_000) + 1e-15
+            if attained:
+                assert squares.mean() >= sigma**2 * (1 - 1e-6) - 5 * error
+
+
+def test_multiplicative_noise_vanishes_where_the_terms_are_flat():
+    problem = random_problem(6, 0, "multiplicative")
+    token = problem.lower.sample(np.random.default_rng(0), 1)
+    assert np.linalg.norm(token) > 0.1
+    assert (problem.lower.gradient(np.zeros(6), token) == 0).all()
+    assert problem.lower.value(problem.x0, token) != problem.lower.value(problem.x0)
+    assert problem.lower.value(problem.x0, 0 * token) == problem.lower.value(problem.x0)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_runs_together_equal_runs_apart_bit_for_bit(noise):
+    problem = random_problem(9, 4, noise)
+    schedule = anytime(0.25, step_size=problem.constants.largest_step_size).replace(momentum=0.3)
+    for method in (methods.sdbgd, methods.sdbgd.replace(schedule=schedule, estimator=Storm())):
+        options = {"method": method, "steps": 60, "seed": 3}
+        together = minimize(problem.upper, problem.lower, problem.x0, runs=5, **options)
+        for run in (0, 3):
+            apart = minimize(problem.upper, problem.lower, problem.x0, runs=[run], **options)
+            assert (apart.x[0] == together.x[run]).all()
+
+
+def test_a_seed_is_a_problem():
+    first, again, other = random_problem(4, 1), random_problem(4, 1), random_problem(4, 2)
+    assert first.constants == again.constants != other.constants
+    assert (first.x0 == again.x0).all()
+    assert first.solution is None
+    assert random_problem(4, 1, "multiplicative").constants.L_g == first.constants.L_g  # the same functions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0,), "dimension=0 must be a whole number ≥ 1"),
+        ((2.5,), "dimension=2.5 must be a whole number ≥ 1"),
+        ((2, -1), "seed=-1 must be a whole number ≥ 0"),
+        ((2, 0.5), "seed=0.5 must be a whole number ≥ 0"),
+        ((2, 0, "loud"), "noise='loud' must be 'additive' or 'multiplicative'"),
+    ],
+)
+def test_bad_problems(arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        random_problem(*arguments)
+
+
+def case(steps=100, method=methods.sdbgd, problem=PAPER, **constants):
+    changed = replace(problem, constants=problem.constants.replace(**constants))
+    return Case("paper", changed, "SDBGD, paper's row", method, steps)
+
+
+def simulated(chosen, runs=6, seed=0):
+    return evidence.simulate(chosen, runs, seed, record=1, keep_iterates=True)
+
+
+def test_the_theorem_table_against_a_plain_program():
+    """Σ η_kβ_k r_k / Σ η_kβ_k in a loop, from runs of exactly K steps; the bound from its own function."""
+    chosen = case(120)
+    table = evidence.theorem(chosen, simulated(chosen), 6, 0)
+    for K in (10, 100, 120):
+        result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method="sdbgd", steps=K, runs=6, seed=0, record=1)
+        bounds = residual_bounds(methods.sdbgd.schedule, PAPER.constants, K)
+        for name in evidence.RESIDUALS:
+            total = weight = 0.0
+            for k in range(K):
+                w = 0.05 * (k + 1) ** -0.25 * 0.5 * (k + 1) ** -0.25
+                total, weight = total + w * result.history[name][k], weight + w
+            expected = {"weighted": total / weight, "sampled": getattr(result.selected, name)}
+            for estimate, values in expected.items():
+                rows = (table["K"] == K) & (table["residual"] == name) & (table["estimate"] == estimate)
+                assert rows.sum() == 1
+                row = {column: values_[rows][0] for column, values_ in table.items()}
+                assert row["mean"] == pytest.approx(values.mean(), rel=1e-12)
+                assert row["error"] == pytest.approx(values.std(ddof=1) / math.sqrt(6), rel=1e-9)
+                assert row["bound"] == pytest.approx(getattr(bounds, name), rel=1e-12)
+                assert row["ratio"] == pytest.approx(row["mean"] / row["bound"], rel=1e-12)
+                assert row["verdict"] == "PASS"
+
+
+def test_penalty_bounds_are_for_the_penalty():
+    method = plan(PAPER.constants, budget=10**6, method="penalty").method
+    found = evidence.bounds_of(method, PAPER.constants, np.array([10, 50]))
+    for i, K in enumerate((10, 50)):
+        one = penalty_bounds(method.schedule, PAPER.constants, K)
+        assert (found["direction"][i], found["lower_level"][i]) == (one.direction, one.lower_level)
+
+
+@pytest.mark.parametrize("problem", [PAPER, random_problem(3, 2, "multiplicative")])
+def test_deviations_against_a_plain_program(problem):
+    """E‖d − d̂‖² at one iterate, batch by batch with other random numbers: within 6 errors of the table's mean."""
+    chosen = case(20, problem=problem)
+    result = simulated(chosen, runs=4)
+    table = evidence.deviations(chosen, result, seed=0, draws=4000)
+    k = int(table["step"][-2])
+    p = chosen.method.schedule.at(k)
+    assert table["tau2"][-2] == pytest.approx(float(terms(p, problem.constants).tau) ** 2, rel=1e-12)
+    rng, each = np.random.default_rng(99), []
+    for run in range(4):
+        x = result.history.x[k, run]
+        a, b = problem.upper.exact_gradient(x), problem.lower.exact_gradient(x)
+        d = a + max(p.barrier * b @ b - a @ b, 0) / (b @ b + p.regularizer) * b
+        for _ in range(1000):
+            a = problem.upper.gradient(x, problem.upper.sample(rng, p.upper_batch))
+            b = problem.lower.gradient(x, problem.lower.sample(rng, p.lower_batch))
+            off = d - a - max(p.barrier * b @ b - a @ b, 0) / (b @ b + p.regularizer) * b
+            each.append(off @ off)
+    assert table["mean"][-2] == pytest.approx(np.mean(each), abs=6 * np.std(each) / math.sqrt(len(each)))
+    assert table["ratio"].max() <= 1
+    assert (table["limit"] > table["mean"]).all()
+    assert set(table["verdict"]) == {"PASS"}
+
+
+def test_a_bound_made_too_small_is_found_out():
+    """Constants far below the truth: the bounds fall below what is measured, and the verdict is FAIL, for both."""
+    wrong = {"G_f": 1e-6, "sigma_f": 1e-9, "sigma_g": 1e-9, "delta_f": 1e-6, "delta_g": 1e-6}
+    method = methods.sdbgd.replace(schedule=anytime(0.25, regularizer=1e-8))  # β ρ/(L_g η) is in the bound as well
+    chosen = case(100, method, **wrong)
+    table = evidence.theorem(chosen, simulated(chosen), 6, 0)
+    assert set(table["verdict"][table["estimate"] == "weighted"]) == {"FAIL"}
+    assert "FAIL" in table["verdict"][table["estimate"] == "sampled"]
+    honest = case(100, method)
+    assert set(evidence.theorem(honest, simulated(honest), 6, 0)["verdict"]) == {"PASS"}
+
+
+@pytest.mark.parametrize("quiet", ["upper", "lower"])
+def test_a_variance_made_too_small_is_found_out(quiet):
+    """The noise of one level forgotten, the other level having none."""
+    oracle = getattr(PAPER, quiet)
+    silent = tiebreak.Gaussian(oracle.exact_gradient, 0.0, oracle.value, shape=(2,), vectorized=True)
+    chosen = case(10, problem=replace(PAPER, **{quiet: silent}), sigma_f=1e-6, sigma_g=1e-6)
+    table = evidence.deviations(chosen, simulated(chosen), seed=0, draws=500)
+    assert set(table["verdict"]) == {"FAIL"}
+
+
+def test_verdicts_have_six_errors_of_room():
+    mean, error = np.array([1.0, 1.0, 1.0, 1.0, np.nan]), np.array([0.1, 0.1, 0.1, 0.1, 0.1])
+    bound = np.array([1.61, 1.59, 0.41, 0.39, 1.0])
+    assert evidence.verdicts(mean, error, bound).tolist() == ["PASS", "open", "open", "FAIL", "FAIL"]
+    assert evidence.verdicts(mean, error, bound, decided=True).tolist() == ["PASS", "PASS", "PASS", "FAIL", "FAIL"]
+
+
+def test_slopes_of_known_curves():
+    K = np.array([100, 200, 500, 1000])
+    values = np.stack([3 * K**-0.7, 5 * K**-0.2], axis=1)
+    np.testing.assert_allclose(evidence._slopes(K, values), [0.7, 0.2], rtol=1e-12)
+
+
+def test_grids_hold_the_powers_of_ten_and_the_last():
+    K = evidence.grid(25_000)
+    assert {10, 100, 1000, 10_000, 25_000} <= set(K.tolist())
+    assert (np.diff(K) > 0).all()
+    assert evidence.grid(10).tolist() == evidence.grid(10, start=10).tolist() == [10]
+    assert evidence.grid(5).tolist() == [5]
+
+
+@pytest.fixture(scope="module")
+def findings():
+    """A whole verification, of few steps."""
+    tiny = verification.Sizes(120, 200, 40, (2, 3), 1, 200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification, "_QUICK", tiny)
+        heard = []
+        found = verify(Verification(runs=4, seed=1, quick=True), lambda *words: heard.append(words))
+        yield found, heard
+
+
+def test_a_whole_verification_passes(findings):
+    found, heard = findings
+    assert found.passed
+    assert found.verdicts["FAIL"] == 0
+    assert sum(found.verdicts.values()) == len(found.bounds["K"]) + len(found.deviations["step"])
+    assert set(found.bounds["schedule"]) == {"SDBGD, paper's row", "SDBGD, planned", "Penalty, planned"}
+    assert set(found.bounds["group"]) == {"paper", *NOISES}
+    assert set(found.bounds["dimension"]) == {2, 3}
+    assert "Penalty, planned" not in found.deviations["schedule"]  # the lemma is not about it
+    assert found.slopes["a"].tolist() == [0.1, 0.1, 0.2, 0.2, 0.25, 0.25, 0.3, 0.3]
+    for i, name in enumerate(found.slopes["residual"]):
+        assert found.slopes["corollary"][i] == getattr(exponents(found.slopes["a"][i]), name)
+    stages = list(dict.fromkeys(stage for stage, _ in heard))
+    assert stages[0] == "Plans"
+    assert stages[-1] == "Rates"
+    for stage in stages:
+        shares = [share for what, share in heard if what == stage]
+        assert shares == sorted(shares)
+        assert shares[-1] == 1
+
+
+def test_the_weighted_mean_falls_as_the_corollary_says():
+    """a = 1/4, K from 200 to 2000: as K^−1/2 or faster."""
+    case_ = verification.rate_cases(Verification())[0.25]._replace(steps=2000)
+    slopes = evidence.rates(case_, evidence.simulate(case_, 4, 0, record=1))[1]
+    for slope in slopes:
+        assert slope["weighted"] >= 0.5 - 0.02
+        assert slope["bound"] == pytest.approx(0.45, abs=0.05)  # the logarithm makes it a little less than 1/2
+
+
+def test_every_number_of_the_summary_is_in_the_tables(findings):
+    found, _ = findings
+    theorem, shares, rates = sheets(found)
+    for row in theorem.rows:
+        for i, name in ((2, "direction"), (5, "lower_level")):
+            rows = found.bounds["residual"] == name
+            for column, value in zip(("group", "schedule", "K"), ("paper", row[0], int(row[1])), strict=True):
+                rows &= found.bounds[column] == value
+            for j, estimate in enumerate(("weighted", "sampled")):
+                (one,) = found.bounds["mean"][rows & (found.bounds["estimate"] == estimate)]
+                assert row[i + j] == scientific(one)
+            assert row[i + 2] == scientific(found.bounds["bound"][rows][0])
+    assert len(theorem.rows) == 3 * 3  # K = 10, 100, 120
+    assert len(shares.rows) == 3 + 2 * 2
+    assert sum(int(row[4].replace(",", "")) for row in shares.rows) == sum(found.verdicts.values())
+    multiplicative = (found.deviations["group"] == "multiplicative") & (found.deviations["dimension"] == 3)
+    assert shares.rows[-1][-2] == f"{found.deviations['ratio'][multiplicative].max():.1%}"
+    assert len(rates.rows) == 8
+    for i, row in enumerate(rates.rows):
+        assert row[4].startswith(f"{found.slopes['weighted'][i]:.3f} ± ")
+    text = report(found)
+    assert "**PASS**" in text
+    assert all(note in text for note in notes(found))
+    assert f"{found.verdicts['PASS']:,} comparisons passed, 0 failed" in text
+
+
+def test_a_failure_is_seen_everywhere(findings):
+    found, _ = findings
+    bounds = {name: column.copy() for name, column in found.bounds.items()}
+    bounds["verdict"][3] = "FAIL"
+    failed = replace(found, bounds=bounds)
+    assert not failed.passed
+    assert "**FAIL**: a bound is violated." in report(failed)
+    assert sheets(failed)[1].rows[0][-1] == "FAIL"
+    assert failed.configuration()["passed"] is False
+
+
+def test_files(findings, tmp_path):
+    found, _ = findings
+    written = save_verification(found, tmp_path)
+    assert sorted(written) == sorted(tmp_path.iterdir())
+    for name in ("bounds", "deviations", "rates", "slopes"):
+        parquet = pq.read_table(tmp_path / f"{name}.parquet")
+        with (tmp_path / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        table = getattr(found, name)
+        assert list(rows[0]) == parquet.column_names == list(table)
+        for column, values in table.items():
+            np.testing.assert_array_equal(
+                parquet.column(column).to_numpy(zero_copy_only=False).astype(values.dtype), values
+            )
+            if values.dtype.kind in "fi":
+                np.testing.assert_array_equal(np.array([row[column] for row in rows]).astype(values.dtype), values)
+    for name in ("bounds", "rates", "family"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
+    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
+    assert saved["command"] == "tiebreak verify --runs 4 --seed 1 --quick"
+    assert saved["passed"] is True
+    assert len(saved["cases"]) == 3 + 4 + 4
+    assert (tmp_path / "summary.md").read_text(encoding="utf-8") == report(found)
+    for again in write(family_figure(found), tmp_path / "again"):
+        assert again.read_bytes() == (tmp_path / f"family{again.suffix}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"runs": 3}, "runs=3 must be a whole number ≥ 4"),
+        ({"runs": "many"}, "runs='many' must be a whole number"),
+        ({"seed": -1}, "seed=-1 must be a whole number ≥ 0"),
+    ],
+)
+def test_bad_verifications(options, message):
+    with pytest.raises(ValueError, match=message):
+        Verification(**options)
