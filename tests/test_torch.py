@@ -52,16 +52,31 @@ def test_equals_the_core_step_by_step(name):
         assert info.stationarity.item() == pytest.approx(expected.history.stationarity[k], rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["storm", "average"])
-def test_estimators_equal_the_core(kind):
-    estimator = tiebreak.Storm(0.3) if kind == "storm" else tiebreak.Average(0.3)
-    method = tiebreak.methods.sdbgd.replace(estimator=estimator)
+def test_storm_equals_the_core():
+    method = tiebreak.methods.sdbgd.replace(estimator=tiebreak.Storm(0.3))
     expected = core(method, 40)
     x = start()
-    opt = SDBGD([x], schedule=method.schedule.replace(momentum=0.3), estimator=kind)
+    opt = SDBGD([x], schedule=method.schedule.replace(momentum=0.3), estimator="storm")
     for _ in range(40):
         opt.step(upper=lambda: f(x), lower=lambda: g(x))
     np.testing.assert_allclose(x.detach(), expected.x, rtol=1e-9)
+
+
+def test_the_average_enters_the_multiplier_alone():
+    """λ from the average of ∇g, its weights adding up to 1; d with the fresh gradient."""
+    x = start()
+    opt = DynamicBarrier(
+        torch.optim.SGD([x], lr=0.1), barrier=0.5, regularizer=0.1, estimator="average", normalize=False
+    )
+    total, weight = torch.zeros(2, dtype=torch.float64), 0.0
+    for _ in range(20):
+        a, b = (torch.autograd.grad(loss(x), x)[0] for loss in (f, g))
+        total, weight = 0.9 * total + 0.1 * b, 0.9 * weight + 0.1
+        mean = total / weight
+        factor = rules.sdbgd(float(a @ mean), float(mean @ mean), 0.5, 0.1)
+        expected = x.detach() - 0.1 * (a + factor * b)
+        opt.step(upper=lambda: f(x), lower=lambda: g(x))
+        torch.testing.assert_close(x.detach(), expected, rtol=1e-12, atol=1e-12)
 
 
 def losses(model, batch):
@@ -75,7 +90,7 @@ def setup(seed=0, dtype=torch.float32, base=torch.optim.SGD, **options):
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).to(dtype)
     batches = [(torch.randn(16, 4, dtype=dtype), torch.randn(16, 2, dtype=dtype)) for _ in range(10)]
-    return model, DynamicBarrier(base(model.parameters(), lr=0.01), **options), batches
+    return model, DynamicBarrier(base(model.parameters(), lr=0.01), **{"normalize": False} | options), batches
 
 
 def train(model, opt, batches, scheduler=None):
@@ -130,7 +145,7 @@ def test_any_shapes_and_dtypes(shapes, dtype, seed):
     generator = torch.Generator().manual_seed(seed)
     params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
     grads = [[torch.randn(p.shape, generator=generator).to(dtype) for p in params] for _ in range(2)]
-    opt = DynamicBarrier(torch.optim.SGD(params, lr=0.0), barrier=0.5, regularizer=0.1)
+    opt = DynamicBarrier(torch.optim.SGD(params, lr=0.0), barrier=0.5, regularizer=0.1, normalize=False)
     for level, gs in zip((opt.upper, opt.lower), grads, strict=True):
         with level():
             for p, v in zip(params, gs, strict=True):
@@ -293,6 +308,8 @@ def test_other_misuse_is_explained():
         ({"estimator": "ema"}, "estimator='ema' must be one of"),
         ({"nonfinite": "pray"}, "nonfinite='pray' must be one of"),
         ({"tolerance": -0.1}, "tolerance=-0.1 must be a number ≥ 0"),
+        ({"tolerance": 0.0}, "tolerance=0.0 must be > 0"),
+        ({"tolerance": 0.1, "rule": "dbgd"}, "a tolerance brings its own rule"),
         ({"tolerance": "lots"}, "tolerance='lots' must be a number ≥ 0"),
         ({"tolerance": 0.1, "reference": math.inf}, "reference=inf must be finite"),
         ({"barrier": -1.0}, "barrier=-1.0 must be finite and ≥ 0"),
@@ -326,7 +343,7 @@ def test_sparse_gradients_are_refused_by_name():
 def test_parameters_that_one_loss_does_not_reach():
     x, y, frozen = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(3))
     frozen.requires_grad_(False)
-    opt = DynamicBarrier(torch.optim.SGD([x, y, frozen], lr=0.1), barrier=1.0, regularizer=0.0)
+    opt = DynamicBarrier(torch.optim.SGD([x, y, frozen], lr=0.1), barrier=1.0, regularizer=0.0, normalize=False)
     with opt.upper():
         (3 * x).sum().backward()
     with opt.lower():
@@ -340,11 +357,12 @@ def test_parameters_that_one_loss_does_not_reach():
 
 
 def test_where_the_upper_gradient_vanishes_the_lower_loss_still_descends():
-    x = torch.nn.Parameter(torch.tensor([2.0]))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
-    for _ in range(20):
-        opt.step(upper=lambda: 0 * x.sum(), lower=lambda: x.square().sum())
-    assert abs(x.item()) < 0.1
+    for options in ({"barrier": 1.0}, {"tolerance": 0.001, "reference": 0.0}):
+        x = torch.nn.Parameter(torch.tensor([2.0]))
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **options)
+        for _ in range(60):
+            opt.step(upper=lambda x=x: 0 * x.sum(), lower=lambda x=x: x.square().sum())
+        assert abs(x.item()) < 0.1
 
 
 @pytest.mark.parametrize("level", ["upper", "lower"])
@@ -462,7 +480,7 @@ def test_regions_have_multipliers_of_their_own(scope):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
     groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}]
-    opt = DynamicBarrier(torch.optim.SGD(groups, lr=0.0), scope=scope, barrier=0.5)
+    opt = DynamicBarrier(torch.optim.SGD(groups, lr=0.0), scope=scope, barrier=0.5, normalize=False)
     batch = (torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64))
     upper, lower = losses(model, batch)
     parameters = list(model.parameters())
@@ -499,14 +517,27 @@ def test_tolerance_keeps_the_lower_loss_near_its_reference():
     best = float((noise**2).mean())
     for tolerance in (0.01, 0.1):
         w = torch.nn.Parameter(truth.clone())
-        opt = DynamicBarrier(
-            torch.optim.SGD([w], lr=0.02), tolerance=tolerance, reference=best, rate=5.0, normalize=True
-        )
+        opt = DynamicBarrier(torch.optim.SGD([w], lr=0.02), tolerance=tolerance, reference=best)
         for _ in range(1500):
             opt.step(upper=lambda w=w: w.square().sum(), lower=lambda w=w: (data @ (w - truth) - noise).square().mean())
         final = float((data @ (w.detach() - truth) - noise).square().mean())
         assert final <= best + 1.5 * tolerance
         assert final >= best + 0.3 * tolerance  # and what the tolerance allows is spent on the upper loss
+
+
+def test_a_tolerance_does_not_know_the_units_of_either_loss():
+    """f and g (with tolerance and reference) multiplied by constants: the same iterates."""
+    found = []
+    for scale_f, scale_g in ((1.0, 1.0), (1000.0, 1.0), (1.0, 0.01)):
+        x = start()
+        opt = DynamicBarrier(
+            torch.optim.Adam([x], lr=0.01), tolerance=0.1 * scale_g, reference=0.3 * scale_g, regularizer=0
+        )
+        for _ in range(100):
+            opt.step(upper=lambda s=scale_f, x=x: s * f(x), lower=lambda s=scale_g, x=x: s * g(x))
+        found.append(x.detach().clone())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found[0], found[2], rtol=1e-3, atol=1e-3)  # Adam's own ε has units, too
 
 
 def test_the_log_is_numbers():

@@ -26,11 +26,11 @@ class Estimates:
 
     @property
     def own(self) -> bool:
-        """Whether the lower gradients are a batch's own, free to be overwritten, and no estimate to be kept."""
+        """Whether the rule sees the batch's own gradient, with all its noise."""
         return self.kind == "minibatch"
 
     def lower(self, parameters: Sequence[Tensor], fresh: Grads, momentum: float) -> Grads:
-        """The estimate of ∇g."""
+        """The estimate of ∇g that the rule sees."""
         if self.kind != "average":
             return fresh
         kept = self.memory.setdefault("lower", {})

@@ -109,14 +109,12 @@ def square_norm(tensors: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def combine(
-    parameters: Sequence[Tensor], upper: Grads, lower: Grads, multiplier: Tensor, scale: Tensor | None, own: bool
-) -> None:
-    """Put scale · (∇f + λ∇g) into ``.grad``, in the memory of ∇f; ∇g is overwritten only where it is `own`."""
+def combine(parameters: Sequence[Tensor], upper: Grads, lower: Grads, multiplier: Tensor, scale: Tensor | None) -> None:
+    """Put scale · (∇f + λ∇g) into ``.grad``, in the memory that the gradients have."""
     for p, u, g in zip(parameters, upper, lower, strict=True):
         if u is None and g is not None:
             factor = multiplier.to(device=g.device, dtype=torch.float32 if g.dtype in _NARROW else g.dtype)
-            u = g.mul_(factor) if own else (g * factor).to(g.dtype)
+            u = g.mul_(factor)
         elif u is not None and g is not None:
             factor = multiplier.to(device=g.device, dtype=torch.float32 if g.dtype in _NARROW else g.dtype)
             if g.dtype in _NARROW:  # rounded once: the sum is made in float32, with all digits of λ

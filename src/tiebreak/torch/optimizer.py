@@ -18,6 +18,8 @@ from tiebreak.torch.target import Target
 
 __all__ = ["DynamicBarrier", "Step"]
 
+_LOSS_MOMENTUM = 0.1  # weight of the newest loss in the average that the value barrier looks at
+
 
 class Step(NamedTuple):
     """What a step did, as tensors on the device: 0-d, or one value per region with ``scope="group"`` or ``"tensor"``.
@@ -48,19 +50,25 @@ class DynamicBarrier(Optimizer):
     rule : str or callable
         A name of :data:`tiebreak.rules.RULES`, or a function ``rule(fg, gg, …)``.
     estimator : {"minibatch", "average", "storm"}
-        What the rule sees of ∇g: the mini-batch, an exponential average, or STORM estimates of both gradients (closures
-        only; holds the previous parameters and both estimates).
+        What the rule sees of ∇g: the mini-batch, an exponential average (for λ alone: the direction keeps the fresh
+        gradient, because the base smooths it again), or STORM estimates of both gradients (closures only; holds the
+        previous parameters and both estimates).
     momentum : float or function of the step
-        Weight of the newest gradient (and of the newest loss) in averages and STORM.
+        Weight of the newest gradient in the average and in STORM.
+    penalty : float or function of the step
+        μ of the rule "penalized".
     tolerance : float or str, optional
-        Keep the averaged lower loss within this much (0.01, or "2%") of `reference`, by the value barrier; no weight to
-        choose. The lower loss has to be told: ``with opt.lower(loss): …``, or by closures.
+        Aim at keeping the averaged lower loss within this much (0.01, or "2%") of `reference`, by a value barrier
+        without units (:func:`tiebreak.rules.within`); no weight to choose. The lower loss has to be told:
+        ``with opt.lower(loss): …``, or by closures.
     reference : float, optional
-        The lower loss to stay near; without it, the best average so far.
-    rate : float
-        How fast the value barrier asks an excess of the lower loss to shrink.
+        The lower loss to stay near: what training on it alone reaches. Without it, the best average so far, which is
+        only as good as the model was before.
+    rate : float, optional
+        κ or α of the value barriers; 30 for `tolerance`.
     normalize : bool
-        Step along d/(1+λ), so that a large λ does not lengthen the step.
+        Step along d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` the step is always along
+        d/(‖∇f‖/‖∇g‖ + λ), the ratio averaged.
     correct_noise : bool
         Take the noise out of gg, where a step has several micro-batches to tell it by.
     scope : {"global", "group", "tensor"}
@@ -90,14 +98,14 @@ class DynamicBarrier(Optimizer):
         *,
         barrier: Any = 1.0,
         regularizer: Any = 1e-8,
-        rule: str | rules.Rule = "sdbgd",
+        rule: str | rules.Rule | None = None,
         estimator: str = "minibatch",
         momentum: Any = 0.1,
         penalty: Any = 1.0,
         tolerance: float | str | None = None,
         reference: float | None = None,
-        rate: Any = 1.0,
-        normalize: bool = False,
+        rate: Any = None,
+        normalize: bool = True,
         correct_noise: bool = False,
         scope: str = "global",
         nonfinite: str = "raise",
@@ -107,19 +115,25 @@ class DynamicBarrier(Optimizer):
         _one_of("scope", scope, ("global", "group", "tensor"))
         _one_of("nonfinite", nonfinite, ("raise", "skip", "ignore"))
         _one_of("estimator", estimator, ("minibatch", "average", "storm"))
-        if tolerance is not None:
-            rule = rules.by_value
-        elif isinstance(rule, str):
+        if tolerance is not None and rule is not None:
+            raise ValueError(
+                f"rule={rule!r} and tolerance={tolerance!r}: a tolerance brings its own rule; give one of them"
+            )
+        if isinstance(rule, str):
             _one_of("rule", rule, tuple(rules.RULES))
-            rule = rules.RULES[rule]
+        chosen: Any = rules.within if tolerance is not None else rules.RULES.get(str(rule or "sdbgd"), rule)
         self.base = base
         Optimizer.__setstate__(self, {"defaults": base.defaults})
         self._warned_capturable_if_run_uncaptured = True
-        schedule = Schedule(1.0, barrier, regularizer, penalty=penalty, momentum=momentum, others={"rate": rate})
-        needs_target = tolerance is not None or rule in (rules.by_value, rules.least)
-        self.target = Target(tolerance or 0.0, reference, schedule.at(0).momentum or 0.1) if needs_target else None
-        given = schedule.replace(others={"rate": rate, "target": 0.0}) if needs_target else schedule
-        self.method = Method(getattr(rule, "__name__", type(rule).__name__), rule, given)
+        # What only a step can know stands in the schedule as a number, and is replaced at the step.
+        known = {"target": 0.0, "tolerance": 1.0, "ff": 0.0} | ({} if rate is None else {"rate": rate})
+        schedule = Schedule(1.0, barrier, regularizer, penalty=penalty, momentum=momentum, others=known)
+        self.method = Method(getattr(chosen, "__name__", type(chosen).__name__), chosen, schedule)
+        valued = tolerance is not None or {"lower_value", "target"} & set(self.method.needs)
+        self.target = Target(tolerance or 0.0, reference, _LOSS_MOMENTUM) if valued else None
+        if tolerance is not None and self.target is not None and self.target.amount == 0:
+            raise ValueError(f"tolerance={tolerance!r} must be > 0")
+        self.tolerant = tolerance is not None
         self.estimates = Estimates(estimator)
         self.scope, self.normalize, self.nonfinite = scope, normalize, nonfinite
         self.gradients = Gradients(base)
@@ -267,7 +281,12 @@ class DynamicBarrier(Optimizer):
         if self.target is not None:
             if "lower" not in self._losses:
                 raise RuntimeError("the value barrier needs the lower loss: `with opt.lower(loss): …`, or closures")
-            arguments["lower_value"], arguments["target"] = self.target.update(self._losses["lower"])
+            told = dict(
+                zip(("lower_value", "target", "tolerance"), self.target.update(self._losses["lower"]), strict=True)
+            )
+            arguments |= {name: value for name, value in told.items() if name in self.method.needs}
+            totals = [torch.stack([product[i].to(products[0][i]) for product in products]).sum() for i in (2, 1)]
+            unit_length = self.target.unit(totals[0], totals[1])
         momentum, rows = self._momentum(), []
         noise = self._noise_share()
         for area, (a, fresh), product in zip(areas, pairs, products, strict=True):
@@ -276,12 +295,16 @@ class DynamicBarrier(Optimizer):
             unit = 1.0 if scale is None else scale.to(fg)
             fg, gg, ff = fg * unit**2, gg * unit**2, ff * unit**2
             signal = gg if noise is None else gg * (1 - noise.to(gg))
+            if "ff" in self.method.needs:
+                arguments["ff"] = ff
             multiplier = self.method.rule(fg, signal, **_on(arguments, fg)) + 0 * fg
             rows.append((multiplier, fg, gg, ff))
-            shrink = 1 / (1 + multiplier) if self.normalize else None
+            # d/(s+λ): as long as a step on g alone, whatever λ is, and whatever the units of f are.
+            length = unit_length.to(fg) if self.tolerant else 1.0
+            shrink = 1 / (length + multiplier + 1e-30) if self.tolerant or self.normalize else None
             factor = unit if shrink is None else shrink * unit
             factor = factor if isinstance(factor, Tensor) else None
-            combine(area, a, seen, multiplier, factor, self.estimates.own)
+            combine(area, a, fresh, multiplier, factor)
         record = self._record(rows)
         self.base.step()
         self.count += 1

@@ -43,7 +43,8 @@ class SDBGD(DynamicBarrier):
             raise TypeError(f"schedule={schedule!r} must be a tiebreak.Schedule")
         base = torch.optim.SGD(params, lr=chosen.at(0).step_size if lr is None else lr)
         laws = {n: getattr(chosen, n) for n in ("barrier", "regularizer", "momentum", "penalty")}
-        super().__init__(base, **{n: law for n, law in laws.items() if law is not None} | options)
+        given = {n: law for n, law in laws.items() if law is not None}
+        super().__init__(base, **{"normalize": False} | given | options)
         self.plan = chosen if lr is None else None
 
     def _apply(self) -> Step:

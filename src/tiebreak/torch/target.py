@@ -8,6 +8,8 @@ from torch import Tensor
 
 __all__ = ["Target"]
 
+_SLOW = 0.02  # weight of the newest squares in the unit: it is to follow the training, not the batches
+
 
 class Target:
     """Follows the lower loss by an exponential average and says where it has to be.
@@ -34,10 +36,10 @@ class Target:
         if reference is not None and not math.isfinite(reference):
             raise ValueError(f"reference={reference!r} must be finite, or None for the best loss so far")
         self.reference, self.momentum = reference, momentum
-        self.state: dict[str, Any] = {"total": None, "weight": 0.0, "best": None}
+        self.state: dict[str, Any] = {"total": None, "weight": 0.0, "best": None, "ff": None, "gg": None}
 
-    def update(self, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """The averaged loss and its target, as tensors on the loss's device."""
+    def update(self, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The averaged loss, its target and the tolerance, as tensors on the loss's device."""
         s = self.state
         total = torch.zeros_like(loss) if s["total"] is None else s["total"].to(loss.device)
         # A loss that is not finite ends this step, not the average.
@@ -52,4 +54,13 @@ class Target:
             base = s["best"]
         else:
             base = torch.full_like(average, self.reference)
-        return average, base + self.amount * (base.abs() if self.relative else 1.0)
+        tolerance = self.amount * (base.abs().clamp_min(1e-12) if self.relative else torch.ones_like(base))
+        return average, base + tolerance, tolerance
+
+    def unit(self, ff: Tensor, gg: Tensor) -> Tensor:
+        """‖∇f‖/‖∇g‖, averaged: what a multiplier is large or small against."""
+        for name, value in (("ff", ff), ("gg", gg)):
+            before = self.state[name]
+            self.state[name] = value if before is None else before.to(value) + _SLOW * (value - before.to(value))
+        unit: Tensor = (self.state["ff"] / (self.state["gg"] + 1e-30)).sqrt()
+        return unit
