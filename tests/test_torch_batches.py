@@ -22,6 +22,12 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 import tiebreak
 from tiebreak.torch import DynamicBarrier, GrowingBatches
 
+# Other tests of the same process may have started JAX, which warns of every fork; workers do not use it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
 WORKERS = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*multi-threaded")
 MODES = pytest.mark.parametrize("sampling", ["iid", "epoch"])
 

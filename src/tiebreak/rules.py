@@ -170,17 +170,17 @@ def within(
     rate: Scalar = 30.0,
     regularizer: Scalar = 0.0,
 ) -> Scalar:
-    """φ = κ ((g − target)/tolerance + ½) ‖∇f‖‖∇g‖: a value barrier without units, for keeping g below `target`.
+    """φ = κ ((g − target)/tolerance + ¾) ‖∇f‖‖∇g‖: a value barrier without units, for keeping g below `target`.
 
     The excess is counted in tolerances and the descent in units of both gradients, so scaling either loss changes λ as
-    it must and nothing else. It aims half a tolerance below the target, because g swings about its aim.
+    it must and nothing else. It aims three quarters of a tolerance below the target, because g swings about its aim.
 
     Examples
     --------
     >>> round(within(fg=0.0, gg=4.0, ff=1.0, lower_value=1.0, target=1.0, tolerance=0.1, rate=2.0), 9)
-    0.5
+    0.75
     """
-    excess = (lower_value - target) / tolerance + 0.5
+    excess = (lower_value - target) / tolerance + 0.75
     # The second term counts where ∇f = 0 alone: there any λ > 0 will do, and g must still descend.
     threshold = rate * excess * ff**0.5 * gg**0.5 + 1e-12 * excess * (excess > 0) * gg
     return multiplier(fg, gg, threshold, regularizer)

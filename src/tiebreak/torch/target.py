@@ -36,21 +36,22 @@ class Target:
         if reference is not None and not math.isfinite(reference):
             raise ValueError(f"reference={reference!r} must be finite, or None for the best loss so far")
         self.reference, self.momentum = reference, momentum
-        self.state: dict[str, Any] = {"total": None, "weight": 0.0, "best": None, "ff": None, "gg": None}
+        self.state: dict[str, Any] = {"total": None, "weight": None, "best": None, "ff": None, "gg": None}
 
     def update(self, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The averaged loss, its target and the tolerance, as tensors on the loss's device."""
         s = self.state
-        total = torch.zeros_like(loss) if s["total"] is None else s["total"].to(loss.device)
-        # A loss that is not finite ends this step, not the average.
+        # A loss that is not finite ends a step, not the averages: their weight stays as it was, too.
         fine = torch.isfinite(loss)
-        total = torch.where(
-            fine, (1 - self.momentum) * total + self.momentum * torch.where(fine, loss, 0 * total), total
-        )
-        s["total"], s["weight"] = total, (1 - self.momentum) * s["weight"] + self.momentum
-        average = total / s["weight"]
+        keep = 1 - self.momentum * fine
+        total, weight = (_or_zero(s[name], loss) for name in ("total", "weight"))
+        s["total"] = keep * total + self.momentum * torch.where(fine, loss, torch.zeros_like(loss))
+        s["weight"] = keep * weight + self.momentum * fine
+        average = s["total"] / (s["weight"] + (s["weight"] == 0))
+        average = torch.where(s["weight"] == 0, loss, average)
         if self.reference is None:
-            s["best"] = average if s["best"] is None else torch.minimum(s["best"].to(loss.device), average)
+            best = torch.full_like(loss, math.inf) if s["best"] is None else s["best"].to(loss.device)
+            s["best"] = torch.fmin(best, average)
             base = s["best"]
         else:
             base = torch.full_like(average, self.reference)
@@ -61,6 +62,12 @@ class Target:
         """‖∇f‖/‖∇g‖, averaged: what a multiplier is large or small against."""
         for name, value in (("ff", ff), ("gg", gg)):
             before = self.state[name]
-            self.state[name] = value if before is None else before.to(value) + _SLOW * (value - before.to(value))
+            now = value if before is None else before.to(value) + _SLOW * (value - before.to(value))
+            last = torch.zeros_like(value) if before is None else before.to(value)
+            self.state[name] = torch.where(torch.isfinite(now), now, last)
         unit: Tensor = (self.state["ff"] / (self.state["gg"] + 1e-30)).sqrt()
         return unit
+
+
+def _or_zero(value: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if value is None else value.to(like.device)

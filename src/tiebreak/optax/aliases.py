@@ -1,0 +1,128 @@
+"""The methods of the core as optimizers: direction and step, with the paper's schedules."""
+
+from typing import Any
+
+import optax
+
+from tiebreak import methods
+from tiebreak.estimators import Average, Minibatch
+from tiebreak.methods import Method
+from tiebreak.optax import laws
+from tiebreak.optax.laws import Law
+from tiebreak.optax.transform import dynamic_barrier
+from tiebreak.schedules import Schedule
+
+__all__ = ["dbgd", "from_method", "penalty", "pr_sdbpg", "sdbgd", "sdbpg"]
+
+
+def from_method(
+    method: Method | str, step_size: Law | None = None, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """A row of :mod:`tiebreak.methods`, or your own, as an optimizer: x ← x − η_k (∇f + λ∇g).
+
+    Parameters
+    ----------
+    method : Method or str
+        Its rule, schedule and estimator; batch sizes are yours to follow. A method with :class:`tiebreak.Storm` takes
+        the estimates of :func:`storm` as its gradients.
+    step_size : float or function of the step, optional
+        η_k, in place of the schedule's.
+    **options
+        Those of :func:`dynamic_barrier`; they replace what the method says.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> optimizer = from_method("sdbgd", step_size=optax.cosine_decay_schedule(0.1, 1000))
+    >>> state = optimizer.init(jnp.zeros(2))
+    >>> updates, state = optimizer.update(jnp.ones(2), state, lower_grads=jnp.array([0.0, 1.0]))
+    >>> updates
+    Array([-0.1, -0.1], dtype=float32)
+    """
+    row = methods.get(method)
+    schedule = row.schedule if step_size is None else row.schedule.replace(step_size=laws.held(step_size))
+    others = dict(schedule.others)
+    if "lower_value" in row.needs:  # the core gives the loss itself, not an average
+        others.setdefault("target", 0.0)
+    given: dict[str, Any] = {"rule": row.rule, "others": others, "normalize": False, "average_direction": True}
+    # What the method does not set stays unset, and the rule's own default holds.
+    given |= {name: getattr(schedule, name) for name in ("barrier", "regularizer", "penalty", "momentum")}
+    if isinstance(row.estimator, Average):
+        given |= {"estimator": "average"} | (
+            {} if row.estimator.momentum is None else {"momentum": row.estimator.momentum}
+        )
+    elif not isinstance(row.estimator, Minibatch) and not hasattr(row.estimator, "momentum"):
+        raise TypeError(
+            f"estimator={row.estimator!r} of {row.name!r} is not known here: use Minibatch, Average or Storm"
+        )
+    law: Any = schedule.step_size
+    return optax.chain(
+        dynamic_barrier(**given | options),
+        optax.scale_by_learning_rate(lambda count: laws.at("step_size", law, count)),
+    )
+
+
+def _alias(
+    row: Method, schedule: Schedule | None, step_size: Law | None, options: Any
+) -> optax.GradientTransformationExtraArgs:
+    return from_method(row if schedule is None else row.replace(schedule=schedule), step_size, **options)
+
+
+def sdbgd(
+    step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """SDBGD, the paper's method: λ = [β gg − fg]₊ / (gg+ρ), with η_k, β_k and ρ_k of its table.
+
+    Parameters
+    ----------
+    step_size : float or function of the step, optional
+        η_k, in place of the schedule's.
+    schedule : Schedule, optional
+        In place of the paper's: ``tiebreak.anytime(a)``, ``tiebreak.horizon(K, a)``, or your own.
+    **options
+        Those of :func:`dynamic_barrier`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from tiebreak.optax import value_and_grads
+    >>> both = value_and_grads(lambda x: jnp.sum((x - jnp.array([3.0, 1.0])) ** 2), lambda x: (x[0] - x[1]) ** 2)
+    >>> optimizer, x = sdbgd(0.05), jnp.zeros(2)
+    >>> def step(carry, _):
+    ...     x, state = carry
+    ...     _, (df, dg) = both(x)
+    ...     updates, state = optimizer.update(df, state, x, lower_grads=dg)
+    ...     return (optax.apply_updates(x, updates), state), None
+    >>> (x, state), _ = jax.lax.scan(step, (x, optimizer.init(x)), length=3000)
+    >>> x.round(1)  # the points with x₁ = x₂ minimise g; f prefers (3, 1)
+    Array([2., 2.], dtype=float32)
+    """
+    return _alias(methods.sdbgd, schedule, step_size, options)
+
+
+def sdbpg(
+    step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """SDBPG (Ahmadi et al. 2026), λ = [β (gg+ρ) − fg]₊ / (gg+ρ); arguments as for :func:`sdbgd`."""
+    return _alias(methods.sdbpg, schedule, step_size, options)
+
+
+def pr_sdbpg(
+    step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """PR-SDBPG, λ = [β (gg+γ) − fg]₊ / (gg + 1/μ), **our reconstruction**; arguments as for :func:`sdbgd`."""
+    return _alias(methods.pr_sdbpg, schedule, step_size, options)
+
+
+def dbgd(
+    step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """DBGD, λ = [β gg − fg]₊ / gg, meant for exact gradients; arguments as for :func:`sdbgd`."""
+    return _alias(methods.dbgd, schedule, step_size, options)
+
+
+def penalty(
+    step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """Gradient descent on f + β_k g, the plain baseline; arguments as for :func:`sdbgd`."""
+    return _alias(methods.penalty, schedule, step_size, options)

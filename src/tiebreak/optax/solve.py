@@ -1,0 +1,202 @@
+"""Whole experiments in JAX: the schedule is the core's, the loop is compiled, the result is the core's."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+
+from tiebreak import oracles
+from tiebreak.estimators import Average, Minibatch, Storm
+from tiebreak.methods import Method
+from tiebreak.optax.oracles import oracle
+from tiebreak.optax.run import Problem, execute
+from tiebreak.optax.trees import Tree
+from tiebreak.recording import wanted
+from tiebreak.result import Result, Status
+from tiebreak.schedules import Parameters
+from tiebreak.setup import prepare
+from tiebreak.state import Configuration, State
+
+__all__ = ["solve"]
+
+_ESTIMATORS = {Minibatch: "minibatch", Average: "average", Storm: "storm"}
+
+
+def solve(
+    upper: Any,
+    lower: Any,
+    x0: Tree,
+    method: Method | str = "sdbgd",
+    *,
+    steps: int | None = None,
+    budget: int | None = None,
+    runs: int | Sequence[int] | None = None,
+    key: Any = 0,
+    record: str | int | None = "log",
+    keep_iterates: bool = False,
+) -> Result:
+    """:func:`tiebreak.minimize` for problems in JAX: all steps of all runs are one compiled program.
+
+    Parameters
+    ----------
+    upper, lower : callable or oracle
+        f and g. A plain function is a loss, with exact gradients by ``jax.grad``; for noise give :class:`Gaussian` or
+        an object of your own with ``gradient(x, key, size)``.
+    x0 : tree
+        Where to start. Its dtype is the run's: for float64 enable ``jax_enable_x64``.
+    method : Method or str
+        A row of :mod:`tiebreak.methods`, or your own (its rule in jax.numpy, its schedule in plain Python).
+    steps, budget : int, optional
+        Steps to make, and calls that each run may make; the first to be reached ends the run.
+    runs : int or sequence of int, optional
+        How many independent runs, or the numbers of those wanted: run 3 has the same random numbers whatever runs
+        beside it. If given, every array of the result has a leading axis for runs.
+    key : int or key
+        A seed, or a key of ``jax.random``.
+    record : "log", int or None
+        What goes into the history: about 50 steps a decade, every n-th step, or nothing.
+    keep_iterates : bool
+        Whether the history keeps the recorded iterates, too (flat, where x0 is no array).
+
+    Returns
+    -------
+    Result
+        As of :func:`tiebreak.minimize`, in NumPy arrays, with ``history`` as there; ``x`` has the structure of x0. It
+        can be saved and loaded, but not resumed.
+
+    Notes
+    -----
+    Compiling takes a second or so, once for each set of objectives, method and number of steps and runs: pass the same
+    functions again, rather than new ones. The random numbers are not those of `minimize`, only their law is.
+
+    Examples
+    --------
+    >>> def f(x): return jnp.sum((x - jnp.array([3.0, 1.0])) ** 2)
+    >>> def g(x): return (x[0] - x[1]) ** 2
+    >>> result = solve(f, g, jnp.zeros(2), steps=300, runs=4)
+    >>> result.history.multiplier.shape
+    (79, 4)
+    >>> result.x.shape, bool((result.last.lower_level < 0.1).all())
+    ((4, 2), True)
+    """
+    began = time.perf_counter()
+    levels = oracle("upper", upper), oracle("lower", lower)
+    start = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=jnp.result_type(leaf, jnp.bfloat16)), x0)
+    flat, unravel = ravel_pytree(start)
+    array = jax.tree.structure(start) == jax.tree.structure(0)  # type: ignore[operator]  # jaxlib has no types
+    point = np.asarray(start if array else flat)
+    seed = int(key) if isinstance(key, (int, np.integer)) else np.asarray(jax.random.key_data(key)).tolist()
+    # The core checks the arguments, and holds the state that results are read from. It does not see the objectives.
+    stub = oracles.Exact(lambda x: x, (lambda x: x) if hasattr(levels[1], "value") else None)
+    checked = point if point.dtype in (np.float32, np.float64) else point.astype(np.float32)
+    setup = prepare(stub, stub, checked, method, budget, steps, runs, seed, record, bool(keep_iterates), None)
+    row, state = setup.method, setup.state
+    kind = next((name for known, name in _ESTIMATORS.items() if isinstance(row.estimator, known)), None)
+    if kind is None:
+        raise TypeError(f"estimator={row.estimator!r} of {row.name!r} must be Minibatch, Average or Storm")
+    momentum = getattr(row.estimator, "momentum", None)
+    row = row if momentum is None else row.replace(momentum=momentum)
+    plan, ended = _plan(row, setup.configuration)
+    recorded = [k for k in range(len(plan)) if wanted(record, k)] or [0]
+    base = jax.random.key(seed) if isinstance(seed, int) else key
+    numbers = setup.configuration.runs
+    program = partial(
+        execute,
+        Problem(*levels, row, kind, bool(keep_iterates)),
+        start,
+        jax.vmap(jax.random.fold_in, (None, 0))(base, jnp.array(numbers)),
+        table={name: jnp.asarray(values, dtype=flat.dtype) for name, values in _table(plan).items()},
+        starts=jnp.array(recorded, dtype=int),
+        stops=jnp.array([*recorded[1:], len(plan)], dtype=int),
+    )
+    entropy = np.asarray(jax.random.key_data(base)).tolist()
+    uniforms = np.array([np.random.default_rng([*entropy, run]).random() for run in numbers])
+    chosen = _selected(plan, uniforms, np.full(len(numbers), len(plan)))
+    found = jax.device_get(program(chosen))
+    allowed = _selected(plan, uniforms, found["steps"])
+    if (allowed != chosen).any():  # runs that ended early select among the steps they made: once more, the same numbers
+        chosen = allowed
+        found = jax.device_get(program(chosen))
+    state.selected_step = chosen
+    _fill(state, found, plan, recorded, ended, row.estimator.evaluations)
+    state.elapsed = time.perf_counter() - began
+    result = state.result()
+    return result if array else _structured(result, unravel, runs is None)
+
+
+def _plan(method: Method, c: Configuration) -> tuple[list[Parameters], Status]:
+    """The parameters of every step that fits, from the core's schedule with all its checks, and why no more do."""
+    plan: list[Parameters] = []
+    spent = 0
+    while c.steps is None or len(plan) < c.steps:
+        at = method.schedule.at(len(plan))
+        spent += method.estimator.evaluations * (at.upper_batch + at.lower_batch)
+        if c.budget is not None and spent > c.budget:
+            return plan, Status.BUDGET
+        plan.append(at)
+    return plan, Status.STEPS
+
+
+def _table(plan: list[Parameters]) -> dict[str, list[float]]:
+    rows = [p.named() for p in plan]
+    return {name: [row[name] for row in rows] for name in rows[0] if name != "k"}
+
+
+def _selected(plan: list[Parameters], uniforms: NDArray[np.float64], steps: Any) -> NDArray[np.int64]:
+    """N_K of each run, P(N_K = k) ∝ η_k β_k among the steps it made, by inversion: all weights are known ahead."""
+    totals = np.add.accumulate([p.weight for p in plan])
+    made = np.maximum(np.asarray(steps), 1)
+    found: NDArray[np.int64] = np.searchsorted(totals, uniforms * totals[made - 1], side="right")
+    return np.where(found < made, found, made - 1)
+
+
+def _fill(
+    state: State, found: dict[str, Any], plan: list[Parameters], recorded: list[int], ended: Status, evaluations: int
+) -> None:
+    """Put what the program returned into the core's state."""
+    c = state.configuration
+    c.fingerprint = ["jax"]  # so that `minimize` refuses to go on from it
+    made = np.asarray(found["steps"], dtype=np.int64)
+    alive = made == len(plan)
+    sizes = np.array([[p.upper_batch, p.lower_batch] for p in plan], dtype=np.int64)
+    calls = np.concatenate([np.zeros((1, 2), dtype=np.int64), np.cumsum(evaluations * sizes, axis=0)])
+    charged = calls[np.minimum(made + 1, len(plan))]  # the step that failed was charged
+    if c.record is not None:
+        rows = np.array([k for k in recorded if k <= made.max()])
+        beyond = rows[:, None] > made[None, :]
+        for name, values in found["history"].items():
+            column = np.moveaxis(np.asarray(values), 0, 1)[: len(rows)]
+            column = column.astype(c.dtype if name == "x" else np.float64)
+            state.history[name] = np.where(beyond.reshape(*beyond.shape, *(1,) * (column.ndim - 2)), np.nan, column)
+        state.history |= {"step": rows, "upper_calls": calls[rows, 0], "lower_calls": calls[rows, 1]}
+    state.last_measures, state.selected_measures = (
+        {n: np.asarray(v, np.float64) for n, v in found[name].items()}
+        for name in ("last_measures", "selected_measures")
+    )
+    state.k, state.alive = len(plan), [int(r) for r in np.flatnonzero(alive)]
+    state.weight = float(sum(p.weight for p in plan))
+    state.x, state.selected = np.array(found["x"], dtype=c.dtype), np.array(found["selected"], dtype=c.dtype)
+    state.steps = made
+    state.upper_calls, state.lower_calls = charged[:, 0], charged[:, 1]
+    state.status = [ended.name if going else Status.NON_FINITE.name for going in alive]
+    state.faults = {
+        int(r): f"run {c.runs[r]} at step {made[r]}: not finite; its last finite iterate is kept"
+        for r in np.flatnonzero(~alive)
+    }
+
+
+def _structured(result: Result, unravel: Any, single: bool) -> Result:
+    """The iterates in the structure of x0."""
+
+    def points(x: Any) -> Any:
+        return jax.tree.map(np.asarray, unravel(x) if single else jax.vmap(unravel)(x))
+
+    last, selected = (replace(point, x=points(point.x)) for point in (result.last, result.selected))
+    return replace(result, last=last, selected=selected)

@@ -1,0 +1,109 @@
+"""Two gradients as pytrees: matched leaf by leaf, multiplied, combined."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+
+#: Arrays in any nesting of containers.
+Tree: TypeAlias = Any
+
+__all__ = ["Tree", "combine", "dots", "is_masked", "match", "products", "widen"]
+
+
+def is_masked(node: Any) -> bool:
+    """Whether `optax.masked` or `optax.partition` took something out here."""
+    return isinstance(node, optax.MaskedNode)
+
+
+def match(upper: Tree, lower: Tree, names: tuple[str, str] = ("updates", "lower_grads")) -> list[Any]:
+    """The leaves of `lower` in the order of `upper`'s; what is masked in `upper` is left out of both.
+
+    Raises
+    ------
+    ValueError
+        Where the trees differ, or the shapes of two leaves; the leaf is named.
+    """
+    here, there = jax.tree.flatten(upper), jax.tree.flatten(lower)
+    if here[1] != there[1]:  # type: ignore[operator]  # jaxlib has no types
+        there = (_aligned(upper, lower, names), here[1])
+    for u, g in zip(here[0], there[0], strict=True):
+        if jnp.shape(u) != jnp.shape(g):
+            at = next(p for p, leaf in jax.tree_util.tree_leaves_with_path(upper) if leaf is u)
+            path = jax.tree_util.keystr(at)
+            raise ValueError(
+                f"{names[1]}{path} has shape {jnp.shape(g)}; it must be that of {names[0]}{path}, {jnp.shape(u)}"
+            )
+    return there[0]
+
+
+def _aligned(upper: Tree, lower: Tree, names: tuple[str, str]) -> list[Any]:
+    """`lower`'s leaves by the paths of `upper`'s, for trees of different structure."""
+    found = {jax.tree_util.keystr(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(lower)}
+    nodes = jax.tree_util.tree_leaves_with_path(upper, is_leaf=is_masked)
+    paths = [(jax.tree_util.keystr(p), is_masked(node)) for p, node in nodes]
+    wanted = [path for path, masked in paths if not masked]
+    hidden = tuple(path for path, masked in paths if masked)
+    for path in wanted:
+        if path not in found:
+            raise ValueError(f"{names[1]} has no leaf {path or '(the tree itself)'}, which {names[0]} has")
+    for path in found:
+        if path not in wanted and not _below(path, hidden):
+            raise ValueError(f"{names[1]} has a leaf {path or '(the tree itself)'}, which {names[0]} has not")
+    return [found[path] for path in wanted]
+
+
+def _below(path: str, parents: Sequence[str]) -> bool:
+    """Whether a path goes through one of `parents`: ['a1'] is not below ['a'], and keystr closes every bracket."""
+    return any(path == parent or path.startswith((f"{parent}[", f"{parent}.")) for parent in parents)
+
+
+def widen(leaf: Any) -> jax.Array:
+    """The leaf in float32 or wider."""
+    return jnp.asarray(leaf).astype(jnp.promote_types(jnp.result_type(leaf), jnp.float32))
+
+
+def products(a: Any, b: Any) -> jax.Array:
+    """Re⟨a, b⟩ of two leaves, accumulated in float32 or wider."""
+    # Not jnp.vdot: a TPU multiplies float32 matrices in bfloat16 unless told otherwise. XLA fuses this into one pass.
+    a, b = widen(a), widen(b)
+    if jnp.iscomplexobj(a) or jnp.iscomplexobj(b):
+        return jnp.sum(a.real * b.real + a.imag * b.imag)
+    return jnp.sum(a * b)
+
+
+def differentiable(leaf: Any) -> bool:
+    """Whether a leaf takes part: whole numbers and `float0`, which jax.grad gives for them, do not."""
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
+
+
+def dots(upper: Sequence[Any], lower: Sequence[Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """fg, gg and ff of two lists of leaves, as 0-d arrays in float32 or wider.
+
+    Examples
+    --------
+    >>> fg, gg, ff = dots([jnp.array([1.0, 2.0])], [jnp.array([3.0, 0.0])])
+    >>> float(fg), float(gg), float(ff)
+    (3.0, 9.0, 5.0)
+    """
+    pairs = [(u, g) for u, g in zip(upper, lower, strict=True) if differentiable(u)]
+    none = jnp.zeros((), jnp.float32)
+    fg = sum((products(u, g) for u, g in pairs), none)
+    gg = sum((products(g, g) for _, g in pairs), none)
+    ff = sum((products(u, u) for u, _ in pairs), none)
+    return fg, gg, ff
+
+
+def combine(upper: Sequence[Any], lower: Sequence[Any], multiplier: Any, scale: Any = 1.0) -> list[Any]:
+    """scale · (∇f + λ∇g), leaf by leaf, in float32 or wider and rounded once, to the dtype of ∇f."""
+
+    def direction(u: Any, g: Any) -> Any:
+        if not differentiable(u):
+            return u
+        wide = widen(u)
+        sum_ = wide + multiplier.astype(wide.real.dtype) * widen(g)
+        return (jnp.asarray(scale, wide.real.dtype) * sum_).astype(jnp.result_type(u))
+
+    return [direction(u, g) for u, g in zip(upper, lower, strict=True)]
