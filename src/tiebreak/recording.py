@@ -22,7 +22,7 @@ from tiebreak.stationarity import dot, residuals
 
 Columns = dict[str, NDArray[Any]]
 
-__all__ = ["Measurer", "Record", "Recorder", "wanted"]
+__all__ = ["Measurer", "Record", "Recorder", "fault", "wanted"]
 
 _PER_DECADE = 50
 
@@ -151,3 +151,14 @@ class Recorder:
         if len(self._blocks) > 1:
             self._blocks = [{name: np.concatenate([b[name] for b in self._blocks]) for name in self._blocks[0]}]
         return dict(self._blocks[0]) if self._blocks else {}
+
+
+def fault(a: Array, b: Array, multiplier: np.float64) -> str:
+    """What was not finite in a step whose iterate is not."""
+    if not np.isfinite(a).all():
+        return "the upper gradient is not finite"
+    if not np.isfinite(b).all():
+        return "the lower gradient is not finite"
+    if not np.isfinite(multiplier):
+        return f"the multiplier is {multiplier}"
+    return "the step overflows"

@@ -17,7 +17,7 @@ from tiebreak.estimators import Memory
 from tiebreak.files import probe
 from tiebreak.levels import Stream, generators
 from tiebreak.oracles import Array
-from tiebreak.recording import Measurer, Record, Recorder, wanted
+from tiebreak.recording import Measurer, Record, Recorder, fault, wanted
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
@@ -277,7 +277,7 @@ class _Solver:
         finite: NDArray[np.bool_] = np.isfinite(moved)
         if not finite.all():
             fine = np.asarray(finite.all(axis=1))
-            losses = {int(row): _fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
+            losses = {int(row): fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
             moved = np.where(fine[:, None], moved, x)
             moved.flags.writeable = False
             replaced = replaced & fine
@@ -344,8 +344,10 @@ class _Solver:
         def keep(memory: Memory) -> Memory:
             return None if memory is None else tuple(array[rows] for array in memory)
 
+        going = now.x[rows]
+        going.flags.writeable = False
         self.now = now._replace(
-            x=now.x[rows],
+            x=going,
             upper=keep(now.upper),
             lower=keep(now.lower),
             selected=now.selected[rows],
@@ -356,11 +358,8 @@ class _Solver:
     def store(self, run: int, row: int, steps: int, status: Status) -> None:
         """Write a row of the working arrays to the state of its run."""
         state, now = self.state, self.now
-        state.x[run], state.selected[run], state.selected_step[run] = (
-            now.x[row],
-            now.selected[row],
-            now.selected_step[row],
-        )
+        state.x[run], state.selected[run] = now.x[row], now.selected[row]
+        state.selected_step[run] = now.selected_step[row]
         state.upper_calls[run], state.lower_calls[run] = now.upper_calls, now.lower_calls
         state.steps[run], state.status[run] = steps, status.name
 
@@ -378,13 +377,15 @@ class _Solver:
         at = self.method.schedule.at
         each = [at(max(0, int(made) - 1)) for made in state.steps]
         chosen = [at(int(k)) for k in state.selected_step]
-        state.last_measures = self.measure(state.x, each) if measured else {}
-        state.selected_measures = self.measure(state.selected, chosen) if measured else {}
+        if measured:
+            state.last_measures, state.selected_measures = (
+                {name: column[0] for name, column in self.measurer(x[None], parameters).items()}
+                for x, parameters in ((state.x, each), (state.selected, chosen))
+            )
+        else:
+            state.last_measures, state.selected_measures = {}, {}
         state.elapsed = time.perf_counter() - self.started
         return state
-
-    def measure(self, x: Array, parameters: Sequence[Parameters]) -> dict[str, NDArray[Any]]:
-        return {name: column[0] for name, column in self.measurer(x[None], parameters).items()}
 
     def save_checkpoint(self, status: Status, measured: bool = True) -> None:
         assert self.checkpoint is not None
@@ -401,13 +402,3 @@ class _Solver:
         done = [now.k / c.steps] if c.steps else []
         done += [calls / c.budget] if c.budget else []
         return Progress(now.k, calls, max(done))
-
-
-def _fault(a: Array, b: Array, multiplier: np.float64) -> str:
-    if not np.isfinite(a).all():
-        return "the upper gradient is not finite"
-    if not np.isfinite(b).all():
-        return "the lower gradient is not finite"
-    if not np.isfinite(multiplier):
-        return f"the multiplier is {multiplier}"
-    return "the step overflows"

@@ -1,10 +1,11 @@
 """The engineer's mode under tracing: follow the lower loss by an average, and say where it has to be."""
 
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from tiebreak.checks import tolerated
 
 __all__ = ["Target", "TargetState"]
 
@@ -34,16 +35,7 @@ class Target:
     """
 
     def __init__(self, tolerance: float | str, reference: float | None) -> None:
-        text = str(tolerance).strip()
-        self.relative = text.endswith("%")
-        try:
-            self.amount = float(text.removesuffix("%")) / (100 if self.relative else 1)
-        except ValueError:
-            self.amount = math.nan
-        if isinstance(tolerance, bool) or not 0 <= self.amount < math.inf:
-            raise ValueError(f'tolerance={tolerance!r} must be a number ≥ 0, or a share such as "2%"')
-        if reference is not None and not math.isfinite(reference):
-            raise ValueError(f"reference={reference!r} must be finite, or None for the best loss so far")
+        self.amount, self.relative = tolerated(tolerance, reference)
         self.reference = reference
 
     def init(self) -> TargetState:

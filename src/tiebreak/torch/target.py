@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiebreak.checks import tolerated
+
 __all__ = ["Target"]
 
 _SLOW = 0.02  # weight of the newest squares in the unit: it is to follow the training, not the batches
@@ -25,16 +27,7 @@ class Target:
     """
 
     def __init__(self, tolerance: float | str, reference: float | None, momentum: float) -> None:
-        text = str(tolerance).strip()
-        self.relative = text.endswith("%")
-        try:
-            self.amount = float(text.removesuffix("%")) / (100 if self.relative else 1)
-        except ValueError:
-            self.amount = math.nan
-        if isinstance(tolerance, bool) or not 0 <= self.amount < math.inf:
-            raise ValueError(f'tolerance={tolerance!r} must be a number ≥ 0, or a share such as "2%"')
-        if reference is not None and not math.isfinite(reference):
-            raise ValueError(f"reference={reference!r} must be finite, or None for the best loss so far")
+        self.amount, self.relative = tolerated(tolerance, reference)
         self.reference, self.momentum = reference, momentum
         self.state: dict[str, Any] = {"total": None, "weight": None, "best": None, "ff": None, "gg": None}
 
@@ -43,10 +36,11 @@ class Target:
         s = self.state
         # A loss that is not finite ends a step, not the averages: their weight stays as it was, too.
         fine = torch.isfinite(loss)
-        keep = 1 - self.momentum * fine
+        counted = fine.to(loss.dtype)  # a float times a comparison would be float32
+        keep = 1 - self.momentum * counted
         total, weight = (_or_zero(s[name], loss) for name in ("total", "weight"))
         s["total"] = keep * total + self.momentum * torch.where(fine, loss, torch.zeros_like(loss))
-        s["weight"] = keep * weight + self.momentum * fine
+        s["weight"] = keep * weight + self.momentum * counted
         average = s["total"] / (s["weight"] + (s["weight"] == 0))
         average = torch.where(s["weight"] == 0, loss, average)
         if self.reference is None:
