@@ -377,13 +377,12 @@ class _Solver:
         at = self.method.schedule.at
         each = [at(max(0, int(made) - 1)) for made in state.steps]
         chosen = [at(int(k)) for k in state.selected_step]
+        state.last_measures, state.selected_measures = {}, {}
         if measured:
             state.last_measures, state.selected_measures = (
                 {name: column[0] for name, column in self.measurer(x[None], parameters).items()}
                 for x, parameters in ((state.x, each), (state.selected, chosen))
             )
-        else:
-            state.last_measures, state.selected_measures = {}, {}
         state.elapsed = time.perf_counter() - self.started
         return state
 
