@@ -153,11 +153,7 @@ class _Solver:
             int(state.lower_calls[state.alive[0]]) if state.alive else 0,
             np.zeros(len(state.alive)),
         )
-        draws: tuple[Callable[..., Any], ...] = (
-            self.upper.draw,
-            self.lower.draw,
-            lambda rngs, weights: replacements(rngs, weights, self.weight),
-        )
+        draws: tuple[Callable[..., Any], ...] = (self.upper.draw, self.lower.draw, self.select)
         numbers = [self.configuration.runs[r] for r in state.alive]
         fresh = generators(SeedSequence(self.configuration.entropy, spawn_key=self.configuration.spawn_key), numbers)
         self.streams = {
@@ -216,6 +212,9 @@ class _Solver:
                 )
             steps.append(self.next)
         return steps, Status.RUNNING
+
+    def select(self, rngs: Any, weights: Sequence[float]) -> NDArray[np.bool_]:
+        return replacements(rngs, weights, self.weight)
 
     def cost(self, batch: int) -> int:
         """Calls that a batch of one level is charged."""
@@ -398,6 +397,4 @@ class _Solver:
     def report(self) -> Progress:
         now, c = self.now, self.configuration
         calls = now.upper_calls + now.lower_calls
-        done = [now.k / c.steps] if c.steps else []
-        done += [calls / c.budget] if c.budget else []
-        return Progress(now.k, calls, max(done))
+        return Progress(now.k, calls, max(now.k / (c.steps or np.inf), calls / (c.budget or np.inf)))
