@@ -388,6 +388,23 @@ def test_non_finite_policies(level, bad):
     assert not torch.isfinite(stepped("ignore")[0]).all()
 
 
+@pytest.mark.parametrize("level", ["upper", "lower"])
+def test_plain_steps_are_skipped_without_asking(level):
+    """SDBGD: both gradients become zero, which is no step, and the record says so on the device."""
+    x = start()
+    opt = SDBGD([x], nonfinite="skip")
+    pair = {"upper": lambda: f(x), "lower": lambda: g(x)}
+    opt.step(**pair)
+    before = x.detach().clone()
+    good = pair[level]
+    opt.step(**pair | {level: lambda: good() * math.nan})
+    assert torch.equal(x.detach(), before)
+    assert opt.last.skipped
+    opt.step(**pair)
+    assert not opt.last.skipped
+    assert not torch.equal(x.detach(), before)
+
+
 @pytest.mark.parametrize("level", ["upper", "lower", None])
 @pytest.mark.parametrize("order", [("upper", "lower"), ("lower", "upper")])
 def test_the_four_lines_of_a_gradient_scaler(level, order):

@@ -54,8 +54,9 @@ def test_the_gpu_gives_the_cpus_numbers(options):
     torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)
 
 
-def test_no_step_waits_for_the_device():
-    model, opt, batches = setup("cuda", nonfinite="ignore", base=torch.optim.AdamW)
+@pytest.mark.parametrize(("base", "nonfinite"), [(torch.optim.AdamW, "ignore"), (torch.optim.SGD, "skip")])
+def test_no_step_waits_for_the_device(base, nonfinite):
+    model, opt, batches = setup("cuda", nonfinite=nonfinite, base=base)
     train(model, opt, batches[:2])
     opt.noise.warned = True  # the look at the noise share, every fiftieth step, does wait
     with warnings.catch_warnings():

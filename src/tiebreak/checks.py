@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-__all__ = ["tolerated", "whole"]
+__all__ = ["one_of", "tolerated", "whole"]
 
 
 def whole(name: str, value: Any) -> int:
@@ -42,3 +42,9 @@ def tolerated(tolerance: Any, reference: Any) -> tuple[float, bool]:
     if reference is not None and not math.isfinite(reference):
         raise ValueError(f"reference={reference!r} must be finite, or None for the best loss so far")
     return amount, relative
+
+
+def one_of(name: str, value: Any, legal: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of the words that are legal."""
+    if value not in legal:
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, legal))}")

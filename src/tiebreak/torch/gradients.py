@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["LEVELS", "Gradients", "combine", "dots", "regions", "square_norm", "usable"]
+__all__ = ["LEVELS", "Gradients", "combine", "dots", "regions", "silence", "square_norm", "usable"]
 
 LEVELS = ("upper", "lower")
 _NARROW = (torch.float16, torch.bfloat16)
@@ -111,20 +111,41 @@ def square_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 def combine(parameters: Sequence[Tensor], upper: Grads, lower: Grads, multiplier: Tensor, scale: Tensor | None) -> None:
     """Put scale · (∇f + λ∇g) into ``.grad``, in the memory that the gradients have."""
+    together: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
     for p, u, g in zip(parameters, upper, lower, strict=True):
-        if u is None and g is not None:
+        if g is not None:
             factor = multiplier.to(device=g.device, dtype=torch.float32 if g.dtype in _NARROW else g.dtype)
-            u = g.mul_(factor)
-        elif u is not None and g is not None:
-            factor = multiplier.to(device=g.device, dtype=torch.float32 if g.dtype in _NARROW else g.dtype)
-            if g.dtype in _NARROW:  # rounded once: the sum is made in float32, with all digits of λ
+            if u is None:
+                g.mul_(factor)
+            elif g.dtype in _NARROW:  # rounded once: the sum is made in float32, with all digits of λ
                 u.copy_(torch.addcmul(u.float(), g.float(), factor))
+            elif g.is_cuda:  # few launches for many tensors; on the CPU one pass each is faster
+                for tensors, tensor in zip(together[g.device, g.dtype], (u, g), strict=True):
+                    tensors.append(tensor)
             else:
-                u.addcmul_(g, factor)  # one pass: reads both, writes one
-        p.grad = u
+                u.addcmul_(g, factor)
+        p.grad = g if u is None else u
+    for (device, dtype), (uppers, lowers) in together.items():
+        torch._foreach_mul_(lowers, multiplier.to(device=device, dtype=dtype))
+        torch._foreach_add_(uppers, lowers)
     if scale is not None:
         for (device, dtype), group in _alike([p.grad for p in parameters if p.grad is not None]).items():
             torch._foreach_mul_(group, scale.to(device=device, dtype=torch.float32 if dtype in _NARROW else dtype))
+
+
+def silence(
+    pairs: Sequence[tuple[Grads, Grads]], products: Sequence[tuple[Tensor, Tensor, Tensor]]
+) -> tuple[list[tuple[Tensor, Tensor, Tensor]], Tensor]:
+    """Set all gradients and products to zero if any is not finite, without asking; and whether, on the device."""
+    bad = ~torch.isfinite(
+        torch.stack([square.to(products[0][1]) for product in products for square in product[1:]])
+    ).all()
+    for grads in (g for pair in pairs for g in pair):
+        for g in grads:
+            if g is not None:
+                g.masked_fill_(bad.to(g.device), 0.0)
+    quiet = [tuple(torch.where(bad.to(v.device), torch.zeros_like(v), v) for v in product) for product in products]
+    return [(q[0], q[1], q[2]) for q in quiet], bad
 
 
 def _alike(tensors: Sequence[Tensor]) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:

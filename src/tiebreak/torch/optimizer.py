@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tiebreak import rules, stationarity
+from tiebreak.checks import one_of
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 from tiebreak.torch.estimates import Estimates
-from tiebreak.torch.gradients import Gradients, combine, dots, regions, square_norm, usable
+from tiebreak.torch.gradients import Gradients, combine, dots, regions, silence, square_norm, usable
 from tiebreak.torch.noise import Noise
 from tiebreak.torch.target import Target
 
@@ -74,8 +75,9 @@ class DynamicBarrier(Optimizer):
     scope : {"global", "group", "tensor"}
         One multiplier for all parameters (the paper), one per group, or one per tensor.
     nonfinite : {"raise", "skip", "ignore"}
-        What to do where a gradient is not finite. The first two wait for the device once a step (so does a GradScaler,
-        which then decides instead); "ignore" never waits.
+        What to do where a gradient is not finite. "raise" waits for the device once a step, and so does "skip" unless a
+        zero gradient is no step for the base (plain SGD, :class:`SDBGD`); "ignore" never waits. A GradScaler decides
+        by itself.
 
     Examples
     --------
@@ -112,15 +114,15 @@ class DynamicBarrier(Optimizer):
     ) -> None:
         if not isinstance(base, Optimizer):
             raise TypeError(f"base={base!r} must be a torch.optim.Optimizer, such as torch.optim.AdamW(…)")
-        _one_of("scope", scope, ("global", "group", "tensor"))
-        _one_of("nonfinite", nonfinite, ("raise", "skip", "ignore"))
-        _one_of("estimator", estimator, ("minibatch", "average", "storm"))
+        one_of("scope", scope, ("global", "group", "tensor"))
+        one_of("nonfinite", nonfinite, ("raise", "skip", "ignore"))
+        one_of("estimator", estimator, ("minibatch", "average", "storm"))
         if tolerance is not None and rule is not None:
             raise ValueError(
                 f"rule={rule!r} and tolerance={tolerance!r}: a tolerance brings its own rule; give one of them"
             )
         if isinstance(rule, str):
-            _one_of("rule", rule, tuple(rules.RULES))
+            one_of("rule", rule, tuple(rules.RULES))
         chosen: Any = rules.within if tolerance is not None else rules.RULES.get(str(rule or "sdbgd"), rule)
         self.base = base
         Optimizer.__setstate__(self, {"defaults": base.defaults})
@@ -275,8 +277,11 @@ class DynamicBarrier(Optimizer):
                 if g is not None and g.layout != torch.strided:
                     raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
         products = [dots(area, a, b) for area, (a, b) in zip(areas, pairs, strict=True)]
-        if self._stops(products, found_inf):
-            return self._finish(self._unknown(len(areas), areas[0][0].device), True)
+        bad = torch.zeros((), dtype=torch.bool, device="cpu")
+        if found_inf is None and self.nonfinite == "skip" and self._rests_on_zero():
+            products, bad = silence(pairs, products)
+        elif self._stops(products, found_inf):
+            return self._finish(self._unknown(len(areas), areas[0][0].device), torch.ones_like(bad))
         arguments: dict[str, Any] = self.method.arguments(self.method.schedule.at(self.count))
         if self.target is not None:
             if "lower" not in self._losses:
@@ -308,7 +313,7 @@ class DynamicBarrier(Optimizer):
         record = self._record(rows)
         self.base.step()
         self.count += 1
-        return self._finish(record, False)
+        return self._finish(record, bad)
 
     def _noise_share(self) -> Tensor | None:
         """What to take out of gg; warns where nothing takes it out."""
@@ -337,11 +342,21 @@ class DynamicBarrier(Optimizer):
         losses = (self._losses.get("upper"), self._losses.get("lower"))
         return Step(nan, nan, nan, nan, nan, nan, *losses, torch.zeros(()))
 
-    def _finish(self, record: Step, skipped: bool) -> Step:
+    def _rests_on_zero(self) -> bool:
+        """Whether a zero gradient is no step at all, so that a step can be skipped without the host knowing."""
+        plain = type(self.base) is torch.optim.SGD and self.estimates.own
+        return plain and not any(group["momentum"] or group["weight_decay"] for group in self.param_groups)
+
+    def _finish(self, record: Step, skipped: Tensor) -> Step:
         self.gradients.clear()
         self.forget_losses()
         self.noise.begin()
-        self.last = record._replace(skipped=torch.tensor(skipped, device="cpu"))  # known here: reading it never waits
+        if skipped.device.type != "cpu" or bool(skipped):  # on the device, or known: what a skipped step has is unknown
+            for name in Step._fields[:6]:
+                value = getattr(record, name)
+                unknown = torch.where(skipped.to(value.device), torch.full_like(value, float("nan")), value)
+                record = record._replace(**{name: unknown})
+        self.last = record._replace(skipped=skipped)
         return self.last
 
     def unscale_(self, scaler: Any) -> None:
@@ -383,8 +398,3 @@ def _scaling(optimizer: DynamicBarrier) -> tuple[Tensor | None, Tensor | None]:
 
 def _on(arguments: dict[str, Any], like: Tensor) -> dict[str, Any]:
     return {n: v.to(device=like.device, dtype=like.dtype) if isinstance(v, Tensor) else v for n, v in arguments.items()}
-
-
-def _one_of(name: str, value: Any, legal: tuple[str, ...]) -> None:
-    if value not in legal:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, legal))}")
