@@ -1,12 +1,13 @@
 """Sparsity without giving up the fit, in JAX: ``python examples/digits_jax.py`` (a minute on a CPU).
 
-A small network on scikit-learn's digits. The lower loss is cross-entropy; the upper loss is the mean absolute weight,
-smoothed. A weighted sum f + c·g needs a c, and every c is another answer. The barrier is told instead how much of the
-fit may be given up. Training is one `lax.scan`, and all seeds run side by side under `vmap`.
+A small Equinox network on scikit-learn's digits. The lower loss is cross-entropy; the upper loss is the mean absolute
+weight, smoothed. A weighted sum f + c·g needs a c, and every c is another answer. The barrier is told instead how much
+of the fit may be given up. Training is one `lax.scan`, and all seeds run side by side under `vmap`.
 """
 
 import argparse
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -17,7 +18,7 @@ from sklearn.model_selection import train_test_split
 
 from tiebreak.optax import dynamic_barrier, value_and_grads
 
-STEPS, BATCH, SEEDS = 3000, 64, 5
+BATCH, SEEDS = 64, 5
 IMAGES, LABELS = load_digits(return_X_y=True)
 TRAIN_X, TEST_X, TRAIN_Y, TEST_Y = (
     jnp.asarray(part) for part in train_test_split(IMAGES.astype(np.float32) / 16, LABELS, random_state=0)
@@ -25,17 +26,15 @@ TRAIN_X, TEST_X, TRAIN_Y, TEST_Y = (
 
 
 def init(key):
-    """An MLP with 64, 64 and 10 units."""
-    first, second = jax.random.split(key)
-    return {
-        "hidden": {"w": jax.random.normal(first, (64, 64)) / 8, "b": jnp.zeros(64)},
-        "out": {"w": jax.random.normal(second, (64, 10)) / 8, "b": jnp.zeros(10)},
-    }
+    """The arrays of an MLP with 64, 64 and 10 units."""
+    return eqx.partition(eqx.nn.MLP(64, 10, 64, depth=1, key=key), eqx.is_array)[0]
+
+
+STATIC = eqx.partition(eqx.nn.MLP(64, 10, 64, depth=1, key=jax.random.key(0)), eqx.is_array)[1]
 
 
 def logits(params, images):
-    hidden = jax.nn.relu(images @ params["hidden"]["w"] + params["hidden"]["b"])
-    return hidden @ params["out"]["w"] + params["out"]["b"]
+    return jax.vmap(eqx.combine(params, STATIC))(images)
 
 
 def fit(params, batch):
@@ -50,7 +49,7 @@ def size(params, batch):
 
 
 def weights(params):
-    return jnp.concatenate([layer["w"].ravel() for layer in params.values()])
+    return jnp.concatenate([layer.weight.ravel() for layer in params.layers])
 
 
 def kept(params):
@@ -58,7 +57,7 @@ def kept(params):
     return jnp.mean(jnp.abs(weights(params)) > 1e-2)
 
 
-def train(optimizer, key):
+def train(optimizer, key, steps):
     """A whole training run: its curves, and the test accuracy at its end."""
     both = value_and_grads(size, fit)
 
@@ -73,14 +72,14 @@ def train(optimizer, key):
 
     start, draws = jax.random.split(key)
     params = init(start)
-    (params, _), curves = jax.lax.scan(step, (params, optimizer.init(params)), jax.random.split(draws, STEPS))
+    (params, _), curves = jax.lax.scan(step, (params, optimizer.init(params)), jax.random.split(draws, steps))
     accuracy = jnp.mean(jnp.argmax(logits(params, TEST_X), axis=1) == TEST_Y)
     return curves | {"accuracy": accuracy, "train loss": fit(params, (TRAIN_X, TRAIN_Y))}
 
 
-def optimizers():
+def optimizers(steps):
     """Weighted sums are the rule `constant`, λ = c: the same code, another rule."""
-    adam = optax.adam(optax.cosine_decay_schedule(3e-3, STEPS))
+    adam = optax.adam(optax.cosine_decay_schedule(3e-3, steps))
     rows = {
         f"f + {c:g} g": optax.chain(dynamic_barrier(c, rule="constant", normalize=True), adam) for c in (0.02, 0.2, 2)
     }
@@ -95,13 +94,16 @@ def smooth(curve, width=50):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--figure", default="digits_jax.png")
-    path = parser.parse_args().figure
+    parser.add_argument("--steps", type=int, default=3000)
+    options = parser.parse_args()
     keys = jax.random.split(jax.random.key(0), SEEDS)
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
-    print(f"{SEEDS} seeds, {STEPS} steps of {BATCH} images: means")
+    print(f"{SEEDS} seeds, {options.steps} steps of {BATCH} images: means")
     print(f"{'optimizer':<18} {'train loss':>10} {'accuracy':>9} {'weights kept':>13} {'last λ':>8}")
-    for (name, optimizer), color in zip(optimizers().items(), ("0.75", "0.55", "0.35", "tab:red"), strict=True):
-        found = jax.device_get(jax.jit(jax.vmap(lambda key, o=optimizer: train(o, key)))(keys))
+    for (name, optimizer), color in zip(
+        optimizers(options.steps).items(), ("0.75", "0.55", "0.35", "tab:red"), strict=True
+    ):
+        found = jax.device_get(jax.jit(jax.vmap(lambda key, o=optimizer: train(o, key, options.steps)))(keys))
         means = [found[n].mean() for n in ("train loss", "accuracy")]
         last = [found[n][:, -100:].mean() for n in ("kept", "multiplier")]
         print(f"{name:<18} {means[0]:>10.3f} {means[1]:>9.1%} {last[0]:>13.1%} {last[1]:>8.2g}")
@@ -117,7 +119,7 @@ def main() -> None:
     axes[1].set_ylim(0, 1)
     axes[2].set_yscale("symlog", linthresh=0.01)
     axes[1].legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+    figure.savefig(options.figure, dpi=150)
 
 
 if __name__ == "__main__":
