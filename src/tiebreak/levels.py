@@ -43,6 +43,7 @@ class Level:
         self.has_exact = hasattr(oracle, "exact_gradient")
         self.has_value = bool(getattr(oracle, "has_value", hasattr(oracle, "value")))
         self._draws_blocks = hasattr(oracle, "sample_block")
+        self.samples_ahead = getattr(oracle, "samples_ahead", None) or float("inf")
 
     def block_size(self, runs: int) -> int:
         """How many steps to draw ahead."""

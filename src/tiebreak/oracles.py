@@ -15,7 +15,8 @@ two methods is an oracle. What else the solver uses, where it is there:
 ``vectorized = True``
     the methods accept arrays with further axes in front of x's own, and tokens stacked along a first axis;
 ``sample_block(rngs, sizes)`` and ``block_size``
-    the tokens of several steps for several runs at once, equal to those drawn one by one, up to `block_size` steps;
+    the tokens of several steps for several runs at once, equal to those drawn one by one, up to `block_size` steps, and
+    up to ``samples_ahead`` samples a run, if that is there;
 ``bind(shape)``
     returns the oracle for points of this shape, or raises.
 """
@@ -147,8 +148,8 @@ class Gaussian(Exact):
             raise ValueError(f"sigma={sigma!r} must be finite and ≥ 0")
         self.shape = None if shape is None else tuple(shape)
         self.per_sample = per_sample
-        # Per sample, drawing is the work, and only the next step's draws are made.
-        self.block_size = 1 if per_sample else 256
+        # Per sample, drawing is the work: no more is drawn ahead than keeps the bookkeeping small beside it.
+        self.samples_ahead = 2**19 if per_sample else None
 
     def bind(self, shape: tuple[int, ...]) -> "Gaussian":
         """This oracle for points of this shape."""

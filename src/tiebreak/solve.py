@@ -184,10 +184,9 @@ class _Solver:
                 due = self.now.k % self.checkpoint_every == 0
                 if self.checkpoint is not None and self.stopped is None and due:
                     self.save_checkpoint(Status.RUNNING)
-        ended = self.stopped or Status.STEPS
         if self.checkpoint is not None:
-            self.save_checkpoint(ended)
-        return self.snapshot(ended)
+            self.save_checkpoint(self.stopped or Status.STEPS)
+        return self.snapshot(self.stopped or Status.STEPS)
 
     def plan(self) -> tuple[list[Parameters], Status]:
         """The next steps that fit the limits, a block at most, and the limit that ends them."""
@@ -197,7 +196,8 @@ class _Solver:
             size = min(size, self.checkpoint_every - now.k % self.checkpoint_every)
         spent = now.upper_calls + now.lower_calls
         steps: list[Parameters] = []
-        while len(steps) < size:
+        upper, lower = self.upper.samples_ahead, self.lower.samples_ahead  # at least one step, however many it takes
+        while len(steps) < size and upper > 0 and lower > 0:
             k = now.k + len(steps)
             if c.steps is not None and k >= c.steps:
                 return steps, Status.STEPS
@@ -211,6 +211,7 @@ class _Solver:
                     f"step {k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
                 )
             steps.append(self.next)
+            upper, lower = upper - self.next.upper_batch, lower - self.next.lower_batch
         return steps, Status.RUNNING
 
     def select(self, rngs: Any, weights: Sequence[float]) -> NDArray[np.bool_]:
@@ -390,9 +391,8 @@ class _Solver:
         try:
             self.snapshot(status, measured).save(self.checkpoint)
         except OSError as error:  # a full disk must not end a long run; what was saved before is still there
-            warnings.warn(
-                f"checkpoint not written at step {self.now.k}: {error}; the run goes on", RuntimeWarning, stacklevel=4
-            )
+            message = f"checkpoint not written at step {self.now.k}: {error}; the run goes on"
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def report(self) -> Progress:
         now, c = self.now, self.configuration
