@@ -139,7 +139,7 @@ class History:
     def to_pandas(self) -> "pd.DataFrame":
         """The tidy table as a data frame."""
         pd = _extra("pandas")
-        return pd.DataFrame(self.tidy())  # type: ignore[no-any-return]
+        return pd.DataFrame(self.tidy())  # type: ignore[no-any-return]  # pandas is imported by name
 
     def to_arrow(self) -> "pa.Table":
         """The tidy table as an Arrow table."""

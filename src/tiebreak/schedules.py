@@ -177,7 +177,8 @@ class Schedule:
     def constant(self, *names: str) -> bool:
         """Whether the named laws, or all that are set, are known not to change from step to step."""
         laws = dict(self._set)
-        return all(isinstance(laws[n], Power) and not laws[n].exponent for n in names or laws)  # type: ignore[attr-defined]
+        chosen = [laws[name] for name in names or laws]
+        return all(isinstance(law, Power) and law.exponent == 0 for law in chosen)
 
     def replace(self, **changes: Any) -> "Schedule":
         """This schedule with some of its laws changed."""

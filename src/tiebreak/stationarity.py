@@ -19,7 +19,8 @@ __all__ = ["Residuals", "best_multiplier", "dot", "residuals"]
 
 def dot(a: Array, b: Array) -> Values:
     """⟨a, b⟩ along the last axis, accumulated in float64, one row like another whatever the number of rows."""
-    return np.vecdot(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))  # type: ignore[no-any-return]
+    wide = (a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
+    return np.vecdot(*wide)  # type: ignore[no-any-return]  # a ufunc's result is Any
 
 
 def best_multiplier(fg: Any, gg: Any) -> Any:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -157,7 +158,7 @@ def compare(
         rows[name] = theory.plan(constants, budget=asked.budget, method=method, objective=objective)
     entries = []
     for name, row in rows.items():
-        result = _result(row, asked.budget, asked.runs, asked.seed, lambda share, name=name: hear(name, share))  # type: ignore[misc]
+        result = _result(row, asked.budget, asked.runs, asked.seed, partial(hear, name))
         hear(name, 1.0)
         steps, bounds = int(result.steps[0]), getattr(row, "bounds", None)
         if row is methods.sdbgd:

@@ -174,7 +174,7 @@ def _orthogonal(rng: Generator, dimension: int) -> Values:
 
 def _times(x: Array, rows: Values) -> Values:
     """⟨x, row⟩ for every row; unlike a matrix product, to the same last bit however many points there are."""
-    return np.vecdot(x[..., None, :], rows)  # type: ignore[no-any-return]
+    return np.vecdot(x[..., None, :], rows)  # type: ignore[no-any-return]  # a ufunc's result is Any
 
 
 def _unstacked(weights: Any) -> tuple[Any, Any]:

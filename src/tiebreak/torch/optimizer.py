@@ -25,7 +25,8 @@ _LOSS_MOMENTUM = 0.1  # weight of the newest loss in the average that the value 
 class Step(NamedTuple):
     """What a step did, as tensors on the device: 0-d, or one value per region with ``scope="group"`` or ``"tensor"``.
 
-    Reading one waits for the device; :meth:`DynamicBarrier.log` reads all.
+    Reading one waits for the device; :meth:`DynamicBarrier.log` reads all. The residuals are made of inner products,
+    and are no finer than those are rounded.
     """
 
     multiplier: Tensor
@@ -245,16 +246,14 @@ class DynamicBarrier(Optimizer):
         """
         if closure is not None:
             raise TypeError(
-                "step(closure) knows one loss; give two, step(upper=…, lower=…), or use opt.upper() and opt.lower()"
+                "step(closure) knows one loss: give two, step(upper=…, lower=…), or opt.upper() and opt.lower()"
             )
         if (upper is None) != (lower is None):
             raise TypeError("step(upper=…, lower=…) needs both closures")
         if upper is not None and lower is not None:
             self.estimates.evaluate(self, upper, lower, self._momentum())
         elif self.estimates.kind == "storm":
-            raise RuntimeError(
-                "estimator='storm' evaluates a batch at two points: use closures, step(upper=…, lower=…)"
-            )
+            raise RuntimeError("estimator='storm' evaluates a batch twice: use closures, step(upper=…, lower=…)")
         for level in ("upper", "lower"):
             if level not in self.gradients.seen:
                 raise RuntimeError(f"no {level} gradients in this step: put the backward pass in `with opt.{level}():`")
@@ -286,12 +285,14 @@ class DynamicBarrier(Optimizer):
         if self.target is not None:
             if "lower" not in self._losses:
                 raise RuntimeError("the value barrier needs the lower loss: `with opt.lower(loss): …`, or closures")
-            told = dict(
-                zip(("lower_value", "target", "tolerance"), self.target.update(self._losses["lower"]), strict=True)
-            )
+            names = ("lower_value", "target", "tolerance")
+            told = dict(zip(names, self.target.update(self._losses["lower"]), strict=True))
             arguments |= {name: value for name, value in told.items() if name in self.method.needs}
             totals = [torch.stack([product[i].to(products[0][i]) for product in products]).sum() for i in (2, 1)]
-            unit_length = self.target.unit(totals[0], totals[1])
+            squared = (
+                1.0 if scale is None else scale.to(totals[0]) ** 2
+            )  # a scale that moves must not weigh in the averages
+            unit_length = self.target.unit(totals[0] * squared, totals[1] * squared)
         momentum, rows = self._momentum(), []
         noise = self._noise_share()
         for area, (a, fresh), product in zip(areas, pairs, products, strict=True):
