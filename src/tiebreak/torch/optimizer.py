@@ -293,8 +293,7 @@ class DynamicBarrier(Optimizer):
                 1.0 if scale is None else scale.to(totals[0]) ** 2
             )  # a scale that moves must not weigh in the averages
             unit_length = self.target.unit(totals[0] * squared, totals[1] * squared)
-        momentum, rows = self._momentum(), []
-        noise = self._noise_share()
+        momentum, noise, rows = self._momentum(), self._noise_share(), []
         for area, (a, fresh), product in zip(areas, pairs, products, strict=True):
             seen = self.estimates.lower(area, fresh, momentum)
             fg, gg, ff = dots(area, a, seen) if seen is not fresh else product
