@@ -176,7 +176,7 @@ class Schedule:
 
     def constant(self, *names: str) -> bool:
         """Whether the named laws, or all that are set, are known not to change from step to step."""
-        laws = dict(self._set)
+        laws = dict(self._set) | dict(self.others)
         chosen = [laws[name] for name in names or laws]
         return all(isinstance(law, Power) and law.exponent == 0 for law in chosen)
 

@@ -1,16 +1,17 @@
-"""Two gradients for every parameter: kept apart, multiplied, combined. All operations on tensors of parameter size."""
+"""Two gradients for every parameter, kept apart."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["LEVELS", "Gradients", "combine", "dots", "regions", "silence", "square_norm", "usable"]
+from tiebreak.torch.foreach import square_norm
+from tiebreak.torch.rows import Row
+
+__all__ = ["LEVELS", "Gradients", "regions", "usable"]
 
 LEVELS = ("upper", "lower")
-_NARROW = (torch.float16, torch.bfloat16)
 
 #: One entry per parameter; None where the loss does not reach it.
 Grads: TypeAlias = Sequence[Tensor | None]
@@ -57,6 +58,30 @@ class Gradients:
             return [p.grad for p in parameters]
         return [self._kept[level].get(p) for p in parameters]
 
+    def rows(self, scope: str) -> tuple[list[Row], int]:
+        """Every parameter with both gradients, in the order of the areas that share a multiplier; and how many."""
+        groups = self._optimizer.param_groups
+        number = {id(p): i for i, group in enumerate(groups) for p in group["params"]}
+        areas, rows = regions(groups, scope), []
+        for area, parameters in enumerate(areas):
+            pairs = zip(self.of("upper", parameters), self.of("lower", parameters), strict=True)
+            for p, pair in zip(parameters, pairs, strict=True):
+                for g in pair:
+                    if g is not None and g.layout != torch.strided:
+                        raise TypeError(
+                            f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False"
+                        )
+                slot = area * len(groups) + number[id(p)]
+                rows.append(Row(_real(p), _real(pair[0]), _real(pair[1]), area, slot))
+        return rows, len(areas)
+
+    def settle(self) -> None:
+        """Make ``.grad`` the place of the direction: where ∇f was, or ∇g where that is all there is."""
+        parameters = list(self.parameters())
+        pairs = zip(self.of("upper", parameters), self.of("lower", parameters), strict=True)
+        for p, (u, g) in zip(parameters, list(pairs), strict=True):
+            p.grad = g if u is None else u
+
     def put_away(self) -> list[Tensor]:
         """The gradients that are not in ``.grad``."""
         return [] if self.owner is None else list(self._kept[LEVELS[self.owner == "upper"]].values())
@@ -66,7 +91,7 @@ class Gradients:
         away = [g for g in self.put_away() if g.layout == torch.strided]
         here = next((p.grad for p in self.parameters() if usable(p.grad)), None)
         if away and here is not None:
-            here.view(-1)[:1].add_((0 * square_norm(away)).to(device=here.device, dtype=here.dtype))
+            here[(0,) * here.dim()].add_((0 * square_norm(away)).to(device=here.device, dtype=here.dtype))
 
 
 def usable(grad: Tensor | None) -> bool:
@@ -83,78 +108,5 @@ def regions(groups: list[dict[str, Any]], scope: str) -> list[list[Tensor]]:
     return [[p] for group in groups for p in group["params"]]
 
 
-def dots(parameters: Sequence[Tensor], upper: Grads, lower: Grads) -> tuple[Tensor, Tensor, Tensor]:
-    """fg, gg and ff as 0-d tensors on the device, in float32 or wider; a missing gradient is 0."""
-    home = parameters[0]
-    wide = torch.float64 if home.dtype == torch.float64 or home.device.type == "cpu" else torch.float32
-    fg = torch.zeros((), device=home.device, dtype=wide)
-    for u, g in zip(upper, lower, strict=True):
-        if u is not None and g is not None:  # torch.dot reads both once; a product would be of parameter size
-            fg = fg + torch.dot(_widen(u).reshape(-1), _widen(g).reshape(-1)).to(device=fg.device, dtype=wide)
-    squares = [
-        square_norm([g for g in level if g is not None]).to(device=fg.device, dtype=wide) for level in (lower, upper)
-    ]
-    return fg, squares[0], squares[1]
-
-
-def square_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Σ‖t‖², in float32 or wider."""
-    if not tensors:
-        return torch.zeros(())
-    home = tensors[0].device
-    total = torch.zeros((), device=home, dtype=torch.float64 if home.type == "cpu" else torch.float32)
-    for (_, dtype), group in _alike(tensors).items():
-        norms = torch._foreach_norm(group, 2, dtype=torch.float32 if dtype in _NARROW else dtype)
-        total = total + torch.stack(norms).to(device=home, dtype=total.dtype).square().sum()
-    return total
-
-
-def combine(parameters: Sequence[Tensor], upper: Grads, lower: Grads, multiplier: Tensor, scale: Tensor | None) -> None:
-    """Put scale · (∇f + λ∇g) into ``.grad``, in the memory that the gradients have."""
-    together: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
-    for p, u, g in zip(parameters, upper, lower, strict=True):
-        if g is not None:
-            factor = multiplier.to(device=g.device, dtype=torch.float32 if g.dtype in _NARROW else g.dtype)
-            if u is None:
-                g.mul_(factor)
-            elif g.dtype in _NARROW:  # rounded once: the sum is made in float32, with all digits of λ
-                u.copy_(torch.addcmul(u.float(), g.float(), factor))
-            elif g.is_cuda:  # few launches for many tensors; on the CPU one pass each is faster
-                for tensors, tensor in zip(together[g.device, g.dtype], (u, g), strict=True):
-                    tensors.append(tensor)
-            else:
-                u.addcmul_(g, factor)
-        p.grad = g if u is None else u
-    for (device, dtype), (uppers, lowers) in together.items():
-        torch._foreach_mul_(lowers, multiplier.to(device=device, dtype=dtype))
-        torch._foreach_add_(uppers, lowers)
-    if scale is not None:
-        for (device, dtype), group in _alike([p.grad for p in parameters if p.grad is not None]).items():
-            torch._foreach_mul_(group, scale.to(device=device, dtype=torch.float32 if dtype in _NARROW else dtype))
-
-
-def silence(
-    pairs: Sequence[tuple[Grads, Grads]], products: Sequence[tuple[Tensor, Tensor, Tensor]]
-) -> tuple[list[tuple[Tensor, Tensor, Tensor]], Tensor]:
-    """Set all gradients and products to zero if any is not finite, without asking; and whether, on the device."""
-    bad = ~torch.isfinite(
-        torch.stack([square.to(products[0][1]) for product in products for square in product[1:]])
-    ).all()
-    for grads in (g for pair in pairs for g in pair):
-        for g in grads:
-            if g is not None:
-                g.masked_fill_(bad.to(g.device), 0.0)
-    quiet = [tuple(torch.where(bad.to(v.device), torch.zeros_like(v), v) for v in product) for product in products]
-    return [(q[0], q[1], q[2]) for q in quiet], bad
-
-
-def _alike(tensors: Sequence[Tensor]) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
-    """Tensors by device and dtype, as the foreach kernels want them."""
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
-    for tensor in tensors:
-        groups[tensor.device, tensor.dtype].append(tensor)
-    return groups
-
-
-def _widen(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in _NARROW else tensor
+def _real(tensor: Tensor | None) -> Any:
+    return torch.view_as_real(tensor) if tensor is not None and tensor.is_complex() else tensor

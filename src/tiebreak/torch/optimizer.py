@@ -2,42 +2,28 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tiebreak import rules, stationarity
+from tiebreak import rules
 from tiebreak.checks import one_of
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
+from tiebreak.torch.context import cannot_wait, capturing, scaling
 from tiebreak.torch.estimates import Estimates
-from tiebreak.torch.gradients import Gradients, combine, dots, regions, silence, square_norm, usable
+from tiebreak.torch.foreach import square_norm
+from tiebreak.torch.gradients import Gradients, usable
 from tiebreak.torch.noise import Noise
+from tiebreak.torch.passes import Passes, Plan
+from tiebreak.torch.record import Step, record
 from tiebreak.torch.target import Target
 
 __all__ = ["DynamicBarrier", "Step"]
 
 _LOSS_MOMENTUM = 0.1  # weight of the newest loss in the average that the value barrier looks at
-
-
-class Step(NamedTuple):
-    """What a step did, as tensors on the device: 0-d, or one value per region with ``scope="group"`` or ``"tensor"``.
-
-    Reading one waits for the device; :meth:`DynamicBarrier.log` reads all. The residuals are made of inner products,
-    and are no finer than those are rounded.
-    """
-
-    multiplier: Tensor
-    fg: Tensor
-    gg: Tensor
-    ff: Tensor
-    direction: Tensor
-    stationarity: Tensor
-    upper_loss: Tensor | None
-    lower_loss: Tensor | None
-    skipped: Tensor
 
 
 class DynamicBarrier(Optimizer):
@@ -76,9 +62,12 @@ class DynamicBarrier(Optimizer):
     scope : {"global", "group", "tensor"}
         One multiplier for all parameters (the paper), one per group, or one per tensor.
     nonfinite : {"raise", "skip", "ignore"}
-        What to do where a gradient is not finite. "raise" waits for the device once a step, and so does "skip" unless a
-        zero gradient is no step for the base (plain SGD, :class:`SDBGD`); "ignore" never waits. A GradScaler decides
-        by itself.
+        What to do where a gradient is not finite. "raise" waits for the device once a step, and so does "skip" unless
+        the base can be told on the device: plain SGD, :class:`SDBGD`, and bases made with ``fused=True``. "ignore"
+        never waits. A GradScaler decides by itself.
+    fused : bool, optional
+        Whether to make the passes over the parameters by Triton kernels: None where they can run, False never, True
+        or an error. On a CPU there are none to choose.
 
     Examples
     --------
@@ -112,12 +101,15 @@ class DynamicBarrier(Optimizer):
         correct_noise: bool = False,
         scope: str = "global",
         nonfinite: str = "raise",
+        fused: bool | None = None,
     ) -> None:
         if not isinstance(base, Optimizer):
             raise TypeError(f"base={base!r} must be a torch.optim.Optimizer, such as torch.optim.AdamW(…)")
         one_of("scope", scope, ("global", "group", "tensor"))
         one_of("nonfinite", nonfinite, ("raise", "skip", "ignore"))
         one_of("estimator", estimator, ("minibatch", "average", "storm"))
+        if fused not in (None, True, False):
+            raise ValueError(f"fused={fused!r} must be None, True or False")
         if tolerance is not None and rule is not None:
             raise ValueError(
                 f"rule={rule!r} and tolerance={tolerance!r}: a tolerance brings its own rule; give one of them"
@@ -139,12 +131,16 @@ class DynamicBarrier(Optimizer):
         self.tolerant = tolerance is not None
         self.estimates = Estimates(estimator)
         self.scope, self.normalize, self.nonfinite = scope, normalize, nonfinite
-        self.gradients = Gradients(base)
+        self.gradients, self.passes = Gradients(base), Passes(fused)
         self.noise = Noise(bool(correct_noise))
         self.count = 0
         self.last: Step | None = None
         self._losses: dict[str, Tensor] = {}
         self._active: str | None = None
+        self._scaled: bool | None = None  # whether a GradScaler is at work; unknown until the first step
+        if fused:
+            for p in self.gradients.parameters():
+                self.passes.load(p.device)
 
     # --- being an optimizer: groups, state and learning rates are the base's ---------------------------------------
 
@@ -229,7 +225,8 @@ class DynamicBarrier(Optimizer):
         if level == "lower" and self.noise.wanted(self.count):
             grads = (p.grad for p in self.gradients.parameters())
             self.noise.add(square_norm([g for g in grads if g is not None and usable(g)]), float(weight))
-        self.gradients.poison()
+        if self._scaled is not False:
+            self.gradients.poison()
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
@@ -268,96 +265,116 @@ class DynamicBarrier(Optimizer):
 
     @torch.no_grad()
     def _apply(self) -> Step:
-        scale, found_inf = _scaling(self)
-        areas = regions(self.param_groups, self.scope)
-        pairs = [(self.gradients.of("upper", area), self.gradients.of("lower", area)) for area in areas]
-        for area, (a, b) in zip(areas, pairs, strict=True):
-            for p, g in zip((*area, *area), (*a, *b), strict=True):
-                if g is not None and g.layout != torch.strided:
-                    raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
-        products = [dots(area, a, b) for area, (a, b) in zip(areas, pairs, strict=True)]
-        bad = torch.zeros((), dtype=torch.bool, device="cpu")
-        if found_inf is None and self.nonfinite == "skip" and self._rests_on_zero():
-            products, bad = silence(pairs, products)
-        elif self._stops(products, found_inf):
-            return self._finish(self._unknown(len(areas), areas[0][0].device), torch.ones_like(bad))
+        scale, found_inf = scaling(self)
+        rows, areas = self.gradients.rows(self.scope)
+        plan = self.passes.plan(rows, areas)
+        products = plan.products()
+        bad = self._unusable(products, found_inf)
+        if bad is not None and not self._skips_on_device(bad.device):
+            cannot_wait(bad.device, f"nonfinite={self.nonfinite!r} with this base optimizer")
+            if bool(bad):
+                return self._stop(products, found_inf)
+            bad = None
+        if capturing(products.device) and not self._repeatable():
+            text = "a captured step repeats its numbers: barrier, regularizer, … must be constants"
+            raise RuntimeError(text + " and estimator='minibatch'")
+        seen, fresh = products, [row.lower for row in rows]
+        averaged = self.estimates.lower([row.parameter for row in rows], fresh, self._momentum())
+        if averaged is not fresh:
+            others = [row._replace(lower=g) for row, g in zip(rows, averaged, strict=True)]
+            seen = self.passes.plan(others, areas).products()
+        unit: Any = 1.0
+        if scale is not None:  # a scale that moves must not weigh in anything but the direction
+            unit = scale.to(products)
+            products, seen = products * unit**2, seen * unit**2
+        fg, gg, ff = (column[0] if self.scope == "global" else column for column in seen.unbind(-1))
+        multiplier, length = self._multiplier(fg, gg, ff, products)
+        # d/(s+λ): as long as a step on g alone, whatever λ is, and whatever the units of f are.
+        factor = unit / (length + multiplier + 1e-30) if length is not None else unit + 0 * multiplier
+        weights = torch.stack([factor, factor * multiplier], -1).reshape(areas, 2)
+        self.last = record(multiplier, fg, gg, ff, self._losses, bad)
+        self._advance(plan, weights, bad)
+        self.count += 1
+        return self._finish()
+
+    def _multiplier(self, fg: Tensor, gg: Tensor, ff: Tensor, products: Tensor) -> tuple[Tensor, Any]:
+        """λ of every area, and the length s of d/(s+λ), if the step is to be divided so."""
         arguments: dict[str, Any] = self.method.arguments(self.method.schedule.at(self.count))
+        length: Any = 1.0 if self.normalize else None
         if self.target is not None:
             if "lower" not in self._losses:
                 raise RuntimeError("the value barrier needs the lower loss: `with opt.lower(loss): …`, or closures")
             names = ("lower_value", "target", "tolerance")
             told = dict(zip(names, self.target.update(self._losses["lower"]), strict=True))
             arguments |= {name: value for name, value in told.items() if name in self.method.needs}
-            totals = [torch.stack([product[i].to(products[0][i]) for product in products]).sum() for i in (2, 1)]
-            squared = (
-                1.0 if scale is None else scale.to(totals[0]) ** 2
-            )  # a scale that moves must not weigh in the averages
-            unit_length = self.target.unit(totals[0] * squared, totals[1] * squared)
-        momentum, noise, rows = self._momentum(), self._noise_share(), []
-        for area, (a, fresh), product in zip(areas, pairs, products, strict=True):
-            seen = self.estimates.lower(area, fresh, momentum)
-            fg, gg, ff = dots(area, a, seen) if seen is not fresh else product
-            unit = 1.0 if scale is None else scale.to(fg)
-            fg, gg, ff = fg * unit**2, gg * unit**2, ff * unit**2
-            signal = gg if noise is None else gg * (1 - noise.to(gg))
-            if "ff" in self.method.needs:
-                arguments["ff"] = ff
-            multiplier = self.method.rule(fg, signal, **_on(arguments, fg)) + 0 * fg
-            rows.append((multiplier, fg, gg, ff))
-            # d/(s+λ): as long as a step on g alone, whatever λ is, and whatever the units of f are.
-            length = unit_length.to(fg) if self.tolerant else 1.0
-            shrink = 1 / (length + multiplier + 1e-30) if self.tolerant or self.normalize else None
-            factor = unit if shrink is None else shrink * unit
-            factor = factor if isinstance(factor, Tensor) else None
-            combine(area, a, fresh, multiplier, factor)
-        record = self._record(rows)
-        self.base.step()
-        self.count += 1
-        return self._finish(record, bad)
+            _, total_gg, total_ff = products.sum(0)
+            unit = self.target.unit(total_ff, total_gg)
+            length = unit.to(fg) if self.tolerant else length
+        if "ff" in self.method.needs:
+            arguments["ff"] = ff
+        noise = self._noise_share(fg.device)
+        signal = gg if noise is None else gg * (1 - noise.to(gg))
+        return self.method.rule(fg, signal, **_on(arguments, fg)) + 0 * fg, length
 
-    def _noise_share(self) -> Tensor | None:
+    def _advance(self, plan: Plan, weights: Tensor, skip: Tensor | None) -> None:
+        """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""
+        plan.combine(weights.repeat_interleave(len(self.param_groups), 0), skip)
+        self.gradients.settle()
+        if skip is not None and getattr(self.base, "_step_supports_amp_scaling", False):
+            self.base.grad_scale, self.base.found_inf = None, skip.float()  # type: ignore[attr-defined]
+            try:
+                self.base.step()
+            finally:
+                del self.base.grad_scale, self.base.found_inf  # type: ignore[attr-defined]
+        else:
+            self.base.step()
+
+    def _noise_share(self, device: torch.device) -> Tensor | None:
         """What to take out of gg; warns where nothing takes it out."""
-        if not self.noise.wanted(self.count):
+        if not self.noise.wanted(self.count) or (capturing(device) and not self.noise.correct):
             return None
         share = self.noise.share()
         self.noise.warn(share, self.estimates.own and not self.noise.correct and self.target is None)
         # Never all of it: where the estimate says that all is noise, a tenth of gg keeps the multiplier finite.
         return share.clamp_max(0.9) if share is not None and self.noise.correct and self.estimates.own else None
 
-    def _stops(self, products: list[tuple[Tensor, Tensor, Tensor]], found_inf: Tensor | None) -> bool:
-        """Whether this step is not to be made; looks before anything is changed."""
-        if found_inf is not None:  # a scaler looked already, at both levels
-            return bool(found_inf)
-        if self.nonfinite == "ignore":
+    def _unusable(self, products: Tensor, found_inf: Tensor | None) -> Tensor | None:
+        """Whether a gradient is not finite, as a tensor; None where nobody asks."""
+        self._scaled = found_inf is not None
+        if found_inf is None and self.nonfinite == "ignore":
+            return None
+        bad = ~torch.isfinite(products[:, 1:]).all()  # a gradient that is not finite makes its own square so
+        return bad if found_inf is None else bad | (found_inf.to(bad.device) != 0)
+
+    def _repeatable(self) -> bool:
+        """Whether a step is the same whenever it is made, as a captured one must be."""
+        return self.estimates.own and self.method.schedule.constant()
+
+    def _skips_on_device(self, device: torch.device) -> bool:
+        """Whether a step can be skipped without the host knowing."""
+        asked = self._scaled or self.nonfinite == "skip"
+        if device.type == "cpu" or not asked or not self.estimates.own:
             return False
-        # A gradient that is not finite makes its own square so; one look at all of them is one wait for the device.
-        if bool(torch.isfinite(torch.stack([square for product in products for square in product[1:]])).all()):
-            return False
-        if self.nonfinite == "raise":
+        return self._plain() or getattr(self.base, "_step_supports_amp_scaling", False)
+
+    def _plain(self) -> bool:
+        """Whether the base's step is x − η d and nothing else: then a zero gradient is no step at all."""
+        extras = ("momentum", "weight_decay", "maximize")
+        return type(self.base) is torch.optim.SGD and not any(g[name] for g in self.param_groups for name in extras)
+
+    def _stop(self, products: Tensor, found_inf: Tensor | None) -> Step:
+        """A step that is not made, for the host knows; nothing was changed yet."""
+        if found_inf is None and self.nonfinite == "raise":
             raise FloatingPointError("a gradient is not finite; nonfinite='skip' skips such steps, 'ignore' takes them")
-        return True
+        unknown = products[0, 0] if self.scope == "global" else products[:, 0]
+        self.last = record(unknown, unknown, unknown, unknown, self._losses, torch.ones_like(products[0, 0]).bool())
+        return self._finish()
 
-    def _unknown(self, areas: int, device: torch.device) -> Step:
-        nan = torch.full(() if self.scope == "global" else (areas,), float("nan"), device=device)
-        losses = (self._losses.get("upper"), self._losses.get("lower"))
-        return Step(nan, nan, nan, nan, nan, nan, *losses, torch.zeros(()))
-
-    def _rests_on_zero(self) -> bool:
-        """Whether a zero gradient is no step at all, so that a step can be skipped without the host knowing."""
-        plain = type(self.base) is torch.optim.SGD and self.estimates.own
-        return plain and not any(group["momentum"] or group["weight_decay"] for group in self.param_groups)
-
-    def _finish(self, record: Step, skipped: Tensor) -> Step:
+    def _finish(self) -> Step:
         self.gradients.clear()
         self.forget_losses()
         self.noise.begin()
-        if skipped.device.type != "cpu" or bool(skipped):  # on the device, or known: what a skipped step has is unknown
-            for name in Step._fields[:6]:
-                value = getattr(record, name)
-                unknown = torch.where(skipped.to(value.device), torch.full_like(value, float("nan")), value)
-                record = record._replace(**{name: unknown})
-        self.last = record._replace(skipped=skipped)
-        return self.last
+        return self.last  # type: ignore[return-value]  # both ways here have just set it
 
     def unscale_(self, scaler: Any) -> None:
         """Like ``scaler.unscale_(opt)``, for the gradients of both levels: before clipping."""
@@ -369,31 +386,11 @@ class DynamicBarrier(Optimizer):
                 g.mul_(inverse.to(g.device))
         self._unscaled = True
 
-    def _record(self, found: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Step:
-        columns = [torch.stack([row[i].detach() for row in found]) for i in range(4)]
-        factor, fg, gg, ff = (c[0] if self.scope == "global" else c for c in columns)
-        best = stationarity.best_multiplier(fg, gg)
-
-        def along(multiplier: Tensor) -> Tensor:
-            return (ff + 2 * multiplier * fg + multiplier**2 * gg).clamp_min(0)
-
-        losses = (self._losses.get("upper"), self._losses.get("lower"))
-        return Step(factor, fg, gg, ff, along(factor), along(best), *losses, torch.zeros(()))
-
     def log(self) -> dict[str, Any]:
         """The last step as numbers; waits for the device."""
         if self.last is None:
             return {}
         return {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
-
-
-def _scaling(optimizer: DynamicBarrier) -> tuple[Tensor | None, Tensor | None]:
-    """What a GradScaler left here: 1/scale, and whether it saw a gradient that is not finite."""
-    scale, found = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-    unscaled = optimizer.__dict__.pop("_unscaled", False)
-    if found is not None and scale is None and not unscaled:
-        raise RuntimeError("scaler.unscale_(opt) reaches one of the two gradients only: use opt.unscale_(scaler)")
-    return (None if scale is None else 1 / scale), found
 
 
 def _on(arguments: dict[str, Any], like: Tensor) -> dict[str, Any]:

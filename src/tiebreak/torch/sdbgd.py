@@ -3,16 +3,20 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tiebreak import methods
 from tiebreak.schedules import Schedule
-from tiebreak.torch.optimizer import DynamicBarrier, Step
+from tiebreak.torch.optimizer import DynamicBarrier
+from tiebreak.torch.passes import Plan
 
 __all__ = ["SDBGD"]
 
 
 class SDBGD(DynamicBarrier):
     """x ← x − η_k (∇f + λ∇g), λ by the SDBGD rule.
+
+    The update is one pass over the memory. ``.grad`` keeps the gradient of the level that came last: d is not stored.
 
     Parameters
     ----------
@@ -47,16 +51,22 @@ class SDBGD(DynamicBarrier):
         super().__init__(base, **{"normalize": False} | given | options)
         self.plan = chosen if lr is None else None
 
-    def _apply(self) -> Step:
-        if self.plan is None:
-            return super()._apply()
+    def _advance(self, plan: Plan, weights: Tensor, skip: Tensor | None) -> None:
         # The law's value for this step, times what a learning-rate scheduler has made of the first one.
-        first, now = self.plan.at(0).step_size, self.plan.at(self.count).step_size
-        rates = [group["lr"] for group in self.param_groups]
+        law = 1.0 if self.plan is None else self.plan.at(self.count).step_size / self.plan.at(0).step_size
+        rates = [group["lr"] * law for group in self.param_groups]
+        hooked = self.base._optimizer_step_pre_hooks or self.base._optimizer_step_post_hooks
+        if self._plain() and not hooked:  # the whole update in one pass; d itself is never written
+            plan.descend(torch.stack([weights * rate for rate in rates], 1).reshape(-1, 2), skip)
+            return
+        before = [group["lr"] for group in self.param_groups]
         try:
-            for group in self.param_groups:
-                group["lr"] = group["lr"] * now / first
-            return super()._apply()
-        finally:
             for group, rate in zip(self.param_groups, rates, strict=True):
                 group["lr"] = rate
+            super()._advance(plan, weights, skip)
+        finally:
+            for group, rate in zip(self.param_groups, before, strict=True):
+                group["lr"] = rate
+
+    def _repeatable(self) -> bool:
+        return super()._repeatable() and (self.plan is None or self.plan.constant("step_size"))

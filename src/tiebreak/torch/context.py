@@ -1,0 +1,28 @@
+"""What may go on around a step: a gradient scaler, a CUDA graph being captured."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["cannot_wait", "capturing", "scaling"]
+
+
+def scaling(optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
+    """What a GradScaler left here: 1/scale, and whether it saw a gradient that is not finite."""
+    scale, found = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+    unscaled = optimizer.__dict__.pop("_unscaled", False)
+    if found is not None and scale is None and not unscaled:
+        raise RuntimeError("scaler.unscale_(opt) reaches one of the two gradients only: use opt.unscale_(scaler)")
+    return (None if scale is None else 1 / scale), found
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether what is launched now goes into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def cannot_wait(device: torch.device, what: str) -> None:
+    """Say what would wait for the device, before CUDA says that something did."""
+    if capturing(device):
+        raise RuntimeError(f"{what} waits for the device, which a captured step cannot: nonfinite='ignore' never does")

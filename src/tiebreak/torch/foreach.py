@@ -1,0 +1,91 @@
+"""The passes over all parameters in torch operations alone: any device, any layout, and a compiler can follow them."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from tiebreak.torch.rows import NARROW, Row, wide
+
+__all__ = ["combine", "descend", "products", "square_norm"]
+
+_Kind: TypeAlias = tuple[torch.device, torch.dtype]
+
+
+def products(rows: Sequence[Row], areas: int) -> Tensor:
+    """fg, gg and ff of every area, of shape (areas, 3)."""
+    home = rows[0].parameter.device
+    found = [[torch.zeros((), device=home, dtype=wide(home))] * 3 for _ in range(areas)]
+    for area in sorted({row.area for row in rows}):
+        mine = [row for row in rows if row.area == area]
+        fg = found[area][0]
+        for row in mine:
+            if row.upper is not None and row.lower is not None:  # a dot reads both once, and makes no product
+                fg = fg + torch.dot(_flat(row.upper), _flat(row.lower)).to(fg)
+        squares = [square_norm([t for t in level if t is not None]).to(fg) for level in _levels(mine)]
+        found[area] = [fg, squares[1], squares[0]]
+    return torch.stack([value for values in found for value in values]).reshape(areas, 3)
+
+
+def square_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Σ‖t‖², in float32 or wider."""
+    if not tensors:
+        return torch.zeros(())
+    home = tensors[0].device
+    total = torch.zeros((), device=home, dtype=wide(home))
+    for (_, dtype), group in _by_kind(tensors).items():
+        norms = torch._foreach_norm(group, 2, dtype=torch.float32 if dtype in NARROW else dtype)
+        total = total + torch.stack(norms).to(device=home, dtype=total.dtype).square().sum()
+    return total
+
+
+def combine(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
+    """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
+    together: dict[tuple[_Kind, int], tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+    for row in rows:
+        u, g, (a, b) = row.upper, row.lower, weights[row.slot]
+        if u is not None and g is not None and u.dtype not in NARROW:
+            for tensors, tensor in zip(together[(u.device, u.dtype), row.slot], (u, g), strict=True):
+                tensors.append(tensor)
+        elif u is not None and g is not None:  # rounded once: the sum is made in float32, with all digits of λ
+            u.copy_(u.float().mul_(a).add_(g.float().mul_(b)))
+        elif u is not None:
+            u.mul_(a)
+        elif g is not None:
+            g.mul_(b)
+    for ((device, dtype), slot), (uppers, lowers) in together.items():
+        a, b = weights[slot].to(device=device, dtype=dtype)
+        torch._foreach_mul_(uppers, a)
+        torch._foreach_mul_(lowers, b)
+        torch._foreach_add_(uppers, lowers)
+    if skip is not None:
+        for d in _directions(rows):
+            d.masked_fill_(skip.to(d.device), 0.0)
+
+
+def descend(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
+    """x ← x − a ∇f − b ∇g; uses up the gradients' memory."""
+    combine(rows, weights, skip)
+    torch._foreach_sub_([row.parameter for row in rows], _directions(rows))
+
+
+def _directions(rows: Sequence[Row]) -> list[Tensor]:
+    return [row.tensors[1] for row in rows]
+
+
+def _levels(rows: Sequence[Row]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    return [row.upper for row in rows], [row.lower for row in rows]
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return (tensor.float() if tensor.dtype in NARROW else tensor).reshape(-1)
+
+
+def _by_kind(tensors: Sequence[Tensor]) -> dict[_Kind, list[Tensor]]:
+    """Tensors by device and dtype, as the foreach kernels want them."""
+    groups: dict[_Kind, list[Tensor]] = defaultdict(list)
+    for tensor in tensors:
+        groups[tensor.device, tensor.dtype].append(tensor)
+    return groups

@@ -1,0 +1,126 @@
+"""Products and combinations over all parameters: each tensor by the fastest way that it allows.
+
+Three engines do the same three things, ``products``, ``combine`` and ``descend``: :mod:`~tiebreak.torch.fused` (Triton,
+on a GPU), :mod:`~tiebreak.torch.pieces` (on a CPU) and :mod:`~tiebreak.torch.foreach` (everything else).
+"""
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from tiebreak.torch import foreach, pieces
+from tiebreak.torch.rows import Row, alike, plain, wide
+
+__all__ = ["Passes", "Plan"]
+
+
+class Engine(Protocol):
+    """What makes the passes; weights have shape (slots, 2), and are on the parameters' device."""
+
+    products: Callable[[Sequence[Row], int], Tensor]
+    combine: Callable[[Sequence[Row], Tensor, Tensor | None], None]
+    descend: Callable[[Sequence[Row], Tensor, Tensor | None], None]
+
+
+class Passes:
+    """Chooses the engines, and keeps what they reuse from step to step.
+
+    Parameters
+    ----------
+    fused : bool, optional
+        Whether to use the Triton kernels; None where they work.
+    """
+
+    def __init__(self, fused: bool | None) -> None:
+        self.fused = fused
+        self._engines: dict[torch.device, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"fused": self.fused, "_engines": {}}  # addresses mean nothing elsewhere
+
+    def plan(self, rows: Sequence[Row], areas: int) -> "Plan":
+        """The work of a step, divided."""
+        parts: dict[tuple[torch.device, int], tuple[Any, list[Row]]] = {}
+        for row in rows:
+            if row.upper is not None or row.lower is not None:
+                device = row.parameter.device
+                engine = self._engine(row, device)
+                parts.setdefault((device, id(engine)), (engine, []))[1].append(row)
+        bound = [(e.bind(mine, areas) if hasattr(e, "bind") else e, mine) for e, mine in parts.values()]
+        return Plan(rows[0].parameter.device, areas, bound)
+
+    def _engine(self, row: Row, device: torch.device) -> Any:
+        if torch.compiler.is_compiling() or not plain(row.tensors):
+            return foreach
+        if device.type == "cpu" and device not in self._engines:
+            return pieces
+        fused = self.load(device)
+        return fused if fused is not None and fused.takes(row) and alike(row.tensors) else foreach
+
+    def load(self, device: torch.device) -> Any:
+        """The Triton engine for a device, or None; made and tried at the first call."""
+        if device not in self._engines:
+            self._engines[device] = None if self.fused is False else self._try(device)
+        return self._engines[device]
+
+    def _try(self, device: torch.device) -> Any:
+        reason = self._missing(device)
+        if reason is not None:
+            if self.fused:
+                raise ValueError(f"fused=True needs {reason}; fused=None uses the kernels where they can run")
+            return None
+        from tiebreak.torch.fused import Fused
+
+        try:
+            return Fused(device)
+        except Exception as error:  # Triton's failures have no common class: no C compiler, no space, an old driver
+            if self.fused:
+                raise RuntimeError(f"fused=True, and the Triton kernels do not run on {device}: {error}") from error
+            text = f"the Triton kernels do not run on {device} ({error}): the step is slower; fused=False says nothing"
+            warnings.warn(text, RuntimeWarning, stacklevel=6)
+            return None
+
+    def _missing(self, device: torch.device) -> str | None:
+        if device.type != "cuda":
+            return f"parameters on a CUDA device, and one is on {device}"
+        if importlib.util.find_spec("triton") is None:
+            return "Triton, which is not installed"
+        if torch.version.hip is None and torch.cuda.get_device_capability(device) < (7, 0):
+            return f"a GPU of compute capability 7.0, and {device} has {torch.cuda.get_device_capability(device)}"
+        return None
+
+
+class Plan:
+    """The passes of one step."""
+
+    def __init__(self, home: torch.device, areas: int, parts: list[tuple[Engine, list[Row]]]) -> None:
+        self.home, self.areas, self.parts = home, areas, parts
+
+    def products(self) -> Tensor:
+        """fg, gg and ff of every area, of shape (areas, 3), on the first parameter's device."""
+        found = [engine.products(rows, self.areas) for engine, rows in self.parts]
+        if not found:
+            return torch.zeros(self.areas, 3, dtype=wide(self.home), device=self.home)
+        total = found[0].to(device=self.home)
+        for more in found[1:]:
+            total = total + more.to(total)
+        return total
+
+    def combine(self, weights: Tensor, skip: Tensor | None) -> None:
+        """d = a ∇f + b ∇g in the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
+        for engine, rows in self.parts:
+            engine.combine(rows, *_there(rows, weights, skip))
+
+    def descend(self, weights: Tensor, skip: Tensor | None) -> None:
+        """x ← x − a ∇f − b ∇g; nothing where `skip` is true. What is left in the gradients is nobody's business."""
+        for engine, rows in self.parts:
+            engine.descend(rows, *_there(rows, weights, skip))
+
+
+def _there(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    device = rows[0].parameter.device
+    return weights.to(device), None if skip is None else skip.to(device)

@@ -1,0 +1,98 @@
+"""The passes over all parameters on a CPU: piece by piece, so that what is read once is still in the cache.
+
+A step must read both gradients for the inner products, both again and the parameters for the update, and write the
+parameters: six words per parameter. Whole-tensor operations move twelve, because each reads everything anew.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from tiebreak.torch.rows import NARROW, Row, alike
+
+__all__ = ["combine", "descend", "products"]
+
+PIECE = 2**19  # elements: three pieces of float32 are 6 MB, in the last cache of most machines
+_SAFE = (1e-25, 1e35)  # where a sum of float32 squares has neither lost nor overflowed anything that matters
+
+
+def products(rows: Sequence[Row], areas: int) -> Tensor:
+    """fg, gg and ff of every area, of shape (areas, 3), in float64."""
+    found = [[0.0, 0.0, 0.0] for _ in range(areas)]
+    for row in rows:
+        sums = _row_products(row, None)
+        squares = [s for s, t in zip(sums[1:], (row.lower, row.upper), strict=True) if t is not None]
+        if not all(_SAFE[0] < s < _SAFE[1] for s in squares):  # zero, not finite, or beyond float32: look again
+            sums = _row_products(row, torch.float64)
+        for i, value in enumerate(sums):
+            found[row.area][i] += value
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def _row_products(row: Row, dtype: torch.dtype | None) -> list[float]:
+    u, g = row.upper, row.lower
+    if u is None or g is None:
+        alone = _square(g if u is None else u, dtype)
+        return [0.0, 0.0, alone] if g is None else [0.0, alone, 0.0]
+    fg = gg = ff = 0.0
+    for a, b in _pieces(u, g):
+        x, y = _vector(a, dtype), _vector(b, dtype)
+        fg += torch.dot(x, y).item()
+        gg += torch.dot(y, y).item()
+        ff += torch.dot(x, x).item()
+    return [fg, gg, ff]
+
+
+def _square(tensor: Tensor | None, dtype: torch.dtype | None) -> float:
+    if tensor is None:
+        return 0.0
+    return sum(torch.dot(x, x).item() for x in (_vector(t, dtype) for (t,) in _pieces(tensor)))
+
+
+def combine(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
+    """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is."""
+    factors = weights.tolist()
+    for row in rows:
+        u, g, (a, b) = row.upper, row.lower, factors[row.slot]
+        if u is None or g is None:
+            row.tensors[1].mul_(b if u is None else a)
+            continue
+        for x, y in _pieces(u, g):
+            if u.dtype in NARROW:  # rounded once: the sum is made in float32, with all digits of λ
+                x.copy_(x.float().mul_(a).add_(y, alpha=b))
+            else:
+                x.mul_(a).add_(y, alpha=b)
+
+
+def descend(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
+    """x ← x − a ∇f − b ∇g; the gradients stay as they are."""
+    factors = weights.tolist()
+    for row in rows:
+        given = [(t, f) for t, f in zip((row.upper, row.lower), factors[row.slot], strict=True) if t is not None]
+        for p, *gradients in _pieces(row.parameter, *(t for t, _ in given)):
+            x = p.float() if p.dtype in NARROW else p
+            for gradient, (_, factor) in zip(gradients, given, strict=True):
+                x.add_(gradient, alpha=-factor)
+            if x is not p:
+                p.copy_(x)
+
+
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Views of at most `PIECE` elements that cover the tensors, the same elements of each; no copies."""
+    count = tensors[0].numel()
+    if count <= PIECE:
+        yield tensors
+    elif alike(tensors):
+        yield from zip(*(torch.split(t.as_strided((count,), (1,)), PIECE) for t in tensors), strict=True)
+    else:  # layouts that differ: cut along the longest side until pieces are small
+        shape = tensors[0].shape
+        side = max(range(len(shape)), key=shape.__getitem__)
+        length = max(1, min(shape[side] - 1, shape[side] * PIECE // count))
+        for parts in zip(*(torch.split(t, length, side) for t in tensors), strict=True):
+            yield from _pieces(*parts)
+
+
+def _vector(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    at_least = torch.float32 if tensor.dtype in NARROW else tensor.dtype
+    return tensor.to(dtype if dtype is not None else at_least).reshape(-1)

@@ -1,0 +1,314 @@
+"""The passes over all parameters, every engine against float64 by hand: any layout, dtype, size and scale.
+
+The Triton kernels run on the GPU where there is one, and in Triton's interpreter elsewhere: slow, but the same code.
+"""
+
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiebreak import rules
+from tiebreak.torch import SDBGD, DynamicBarrier, foreach, pieces
+from tiebreak.torch.passes import Passes
+from tiebreak.torch.rows import NARROW, Row, alike, dense
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+if not CUDA:
+    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported: it is looked at when they are decorated
+
+ENGINES = ["foreach", "fused"] if CUDA else ["foreach", "pieces", "fused"]
+SIZES = [0, 1, 127, 2**14, 2**14 + 1, 2**20 + 3]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+def engine(name, rows, areas):
+    if name == "fused":
+        pytest.importorskip("triton")
+        from tiebreak.torch.fused import Fused
+
+        return Fused(DEVICE).bind(rows, areas)
+    return {"foreach": foreach, "pieces": pieces}[name]
+
+
+def laid_out(tensor, layout):
+    """The same numbers in another order in memory; what is not part of the tensor is poisoned."""
+    tensor = tensor.to(DEVICE)
+    if layout == "offset":  # an address that is no multiple of 16 bytes
+        room = torch.full((tensor.numel() + 1,), float("nan"), dtype=tensor.dtype, device=DEVICE)
+        room[1:] = tensor.reshape(-1)
+        return room[1:].view(tensor.shape)
+    if layout == "channels last" and tensor.dim() == 4:
+        return tensor.to(memory_format=torch.channels_last)
+    if layout == "transposed" and tensor.dim() >= 2:
+        return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "strided" and tensor.dim() >= 1:
+        room = torch.full((*tensor.shape, 2), float("nan"), dtype=tensor.dtype, device=DEVICE)
+        room[..., 0] = tensor
+        return room[..., 0]
+    return tensor
+
+
+def make(generator, shape, dtype, layouts=("plain",) * 3, scale=1.0, area=0, slot=0, missing=None):
+    tensors = [
+        laid_out((scale * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype), layout)
+        for layout in layouts
+    ]
+    if missing is not None:
+        tensors[missing] = None
+    return Row(*tensors, area, slot)
+
+
+def zero(row):
+    return [torch.zeros_like(row.parameter) if t is None else t for t in row[:3]]
+
+
+def doubles(rows):
+    return [[t.detach().double().cpu().clone() for t in zero(row)] for row in rows]
+
+
+def expected_products(known, rows, areas):
+    found = torch.zeros(areas, 3, dtype=torch.float64)
+    for (_, u, g), row in zip(known, rows, strict=True):
+        found[row.area] += torch.stack([(u * g).sum(), (g * g).sum(), (u * u).sum()])
+    return found
+
+
+def check(name, rows, weights, skip=None):
+    """Products, then the direction, then the update, each from fresh copies of the same numbers."""
+    areas = 1 + max(row.area for row in rows)
+    there = [r for r in rows if r.upper is not None or r.lower is not None]
+    known = doubles(there)
+    made = engine(name, there, areas)
+    found = made.products(there, areas).cpu()
+    expected = expected_products(known, there, areas)
+    lengths = (expected[:, 1] * expected[:, 2]).sqrt()
+    narrow = any(r.parameter.dtype in NARROW for r in there)
+    # torch's own sums are made in float32, and those of narrow numbers on a CPU are biased: the same few bits each time
+    rtol = {"fused": 1e-6, "pieces": 2e-5 if narrow else 1e-6, "foreach": 2e-4 if narrow else 2e-5}[name]
+    torch.testing.assert_close(found[:, 1:], expected[:, 1:], rtol=rtol, atol=0)
+    assert ((found[:, 0] - expected[:, 0]).abs() <= rtol * lengths + 1e-300).all()
+    if name == "fused":  # in the same order every time
+        assert torch.equal(found, made.products(there, areas).cpu())
+    factors = torch.tensor(weights, dtype=torch.float64, device=DEVICE)
+    flag = None if skip is None else torch.tensor(skip, device=DEVICE)
+    before = [None if t is None else t.clone() for row in there for t in row[:3]]
+    made.descend(there, factors, flag)
+    for (p, u, g), row in zip(known, there, strict=True):
+        a, b = (0.0, 0.0) if skip else weights[row.slot]
+        close(row.parameter, p - a * u - b * g, (p, a * u, b * g))
+    for t, old in zip((t for row in there for t in row[:3]), before, strict=True):
+        if t is not None:
+            t.copy_(old)
+    made.combine(there, factors, flag)
+    for (_, u, g), row in zip(known, there, strict=True):
+        a, b = (0.0, 0.0) if skip else weights[row.slot]
+        close(row.upper if row.upper is not None else row.lower, a * u + b * g, (a * u, b * g))
+        if name == "fused" and row.upper is not None and row.lower is not None:
+            assert torch.equal(row.lower.double().cpu(), g)  # only the direction is written
+
+
+def close(found, expected, terms):
+    eps = torch.finfo(found.dtype).eps
+    tiny = torch.finfo(found.dtype).smallest_normal * eps
+    size = sum(t.abs() for t in terms)
+    error = (found.detach().double().cpu() - expected).abs()
+    wide = max(eps / 2, 2.0**-24 if found.dtype != torch.float64 else 0.0)
+    assert (error <= 4 * wide * size + 2 * tiny).all(), error.max()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_and_dtypes(name, dtype, size):
+    if name == "fused" and not CUDA and size > 2**15 and dtype != torch.float32:
+        pytest.skip("the interpreter is slow")
+    generator = torch.Generator().manual_seed(size)
+    rows = [make(generator, (size,), dtype), make(generator, (3, 5), dtype)]
+    check(name, rows, [[0.5, 0.25]])
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("layout", ["plain", "offset", "channels last", "transposed", "strided"])
+@pytest.mark.parametrize("shape", [(4, 3, 5, 7), (64, 33), (5,), ()])
+def test_layouts(name, layout, shape, monkeypatch):
+    """All three alike; `alike` tells which can be taken as plain memory, and the others do not reach the kernels."""
+    monkeypatch.setattr(pieces, "PIECE", 37)
+    rows = [make(torch.Generator().manual_seed(1), shape, torch.float32, (layout,) * 3)]
+    if name == "fused" and not alike(rows[0].tensors):
+        assert layout == "strided"
+        assert not dense(rows[0].parameter)
+        return
+    check(name, rows, [[0.5, 0.25]])
+
+
+@pytest.mark.parametrize("name", ["foreach", "pieces"])
+@pytest.mark.parametrize("layouts", [("plain", "transposed", "strided"), ("transposed", "plain", "offset")])
+def test_layouts_that_differ(name, layouts, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE", 37)
+    rows = [make(torch.Generator().manual_seed(2), (8, 6, 3), torch.float32, layouts)]
+    assert not alike(rows[0].tensors)
+    if name in ENGINES:
+        check(name, rows, [[0.5, 0.25]])
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_many_tensors_of_all_kinds_at_once(name):
+    """Areas and slots of their own, missing gradients, dtypes side by side, an empty tensor among them."""
+    generator = torch.Generator().manual_seed(3)
+    rows, shapes = [], [(17,), (0,), (2**14 + 5,), (3, 4, 5), (1,), (), (200,)]
+    for i, shape in enumerate(shapes):
+        for dtype, missing in ((torch.float32, None), (torch.bfloat16, 1), (torch.float16, 2), (torch.float64, None)):
+            rows.append(make(generator, shape, dtype, area=i, slot=i, missing=missing))
+    rows.append(Row(torch.ones(3, device=DEVICE), None, None, len(shapes) - 1, 0))
+    check(name, rows, [[0.1 * i + 0.3, 1.0 - 0.2 * i] for i in range(len(shapes))])
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("scale", [0.0, 1e-40, 1e-30, 1e-10, 1e10, 1e25])
+def test_wild_scales(name, scale):
+    """Zero gradients, subnormal ones, and squares beyond float32, which the sums must not lose."""
+    if name == "foreach" and scale in (1e-40, 1e-30, 1e25):
+        pytest.skip("torch's own norms are made in float32")
+    generator = torch.Generator().manual_seed(4)
+    row = make(generator, (1000,), torch.float32, scale=scale)
+    check(name, [row._replace(parameter=torch.ones(1000, device=DEVICE))], [[0.5, 0.25]])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, in the interpreter
+@pytest.mark.parametrize("name", ["fused", "foreach"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_skipped_step_changes_nothing(name, bad):
+    """Whatever is in the gradients: the parameters keep their bits, and a direction is 0."""
+    rows = [make(torch.Generator().manual_seed(5), shape, torch.float32) for shape in ((2**14 + 3,), (2**15,))]
+    for row in rows:
+        row.upper[-1] = row.lower[0] = bad
+    before = [row.parameter.clone() for row in rows]
+    made, weights = engine(name, rows, 1), torch.full((1, 2), float("nan"), dtype=torch.float64, device=DEVICE)
+    assert not torch.isfinite(made.products(rows, 1)[:, 1:]).any()
+    made.descend(rows, weights, torch.tensor(True, device=DEVICE))
+    assert all(torch.equal(row.parameter, old) for row, old in zip(rows, before, strict=True))
+    made.combine(rows, weights, torch.tensor(True, device=DEVICE))
+    assert not any(row.upper.any() for row in rows)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=4),
+    st.sampled_from(["plain", "offset", "channels last", "transposed", "strided"]),
+    st.sampled_from(DTYPES),
+    st.integers(1, 40),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=60, deadline=None)
+def test_pieces_cover_everything_once(shapes, layout, dtype, piece, seed):
+    generator, kept = torch.Generator().manual_seed(seed), pieces.PIECE
+    rows = [make(generator, shape, dtype, (layout,) * 3) for shape in shapes]
+    pieces.PIECE = piece
+    try:
+        check("pieces" if not CUDA else "foreach", rows, [[0.7, -0.4]])
+    finally:
+        pieces.PIECE = kept
+
+
+def fused_optimizer(kind, params, **options):
+    """An optimizer whose passes are the kernels, also where there is no GPU."""
+    opt = SDBGD(params, lr=0.1, **options) if kind == "sdbgd" else DynamicBarrier(kind(params), **options)
+    if not CUDA:
+        pytest.importorskip("triton")
+        from tiebreak.torch.fused import Fused
+
+        opt.passes._engines[DEVICE] = Fused(DEVICE)
+    return opt
+
+
+@pytest.mark.parametrize("kind", ["sdbgd", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), torch.optim.AdamW])
+@pytest.mark.parametrize("scope", ["global", "group", "tensor"])
+def test_the_optimizer_is_the_same_whichever_engine_works(kind, scope):
+    """Groups with rates of their own, a frozen parameter, one that a single loss reaches, layouts of every kind."""
+
+    def trained(fused):
+        torch.manual_seed(0)
+        conv = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last).double().to(DEVICE)
+        linear = torch.nn.Linear(16, 2).double().to(DEVICE)
+        alone = torch.nn.Parameter(torch.ones(3, dtype=torch.float64, device=DEVICE))
+        linear.bias.requires_grad_(False)
+        groups = [{"params": [*conv.parameters(), alone], "lr": 0.05}, {"params": list(linear.parameters()), "lr": 0.1}]
+        options = {"scope": scope, "nonfinite": "raise"}
+        opt = fused_optimizer(kind, groups, **options) if fused else plain(kind, groups, **options)
+        x = torch.randn(8, 3, 4, 4, dtype=torch.float64, device=DEVICE)
+        for _ in range(5):
+            out = linear(conv(x).flatten(1))
+            opt.step(
+                upper=lambda out=out: out.abs().sum() * 0 + conv.weight.abs().sum() + alone.square().sum(),
+                lower=lambda: (linear(conv(x).flatten(1)) - 1).square().mean(),
+            )
+        return [p.detach().cpu() for g in groups for p in g["params"]], opt.last
+
+    def plain(kind, groups, **options):
+        if kind == "sdbgd":
+            return SDBGD(groups, lr=0.1, fused=False, **options)
+        return DynamicBarrier(kind(groups), fused=False, **options)
+
+    (ours, ours_last), (theirs, theirs_last) = trained(True), trained(False)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(ours_last.multiplier, theirs_last.multiplier, rtol=1e-9, atol=1e-12)
+
+
+def test_sdbgd_is_the_formula_in_one_pass_and_leaves_the_gradients():
+    x = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    a, b = torch.tensor([1.0, -1.0, 0.5]).double(), torch.tensor([-2.0, 0.3, 1.0]).double()
+    opt = SDBGD([x], lr=0.1, barrier=0.5, regularizer=0.2)
+    info = opt.step(lower=lambda: b @ x, upper=lambda: a @ x)
+    multiplier = rules.sdbgd(float(a @ b), float(b @ b), 0.5, 0.2)
+    assert info.multiplier.item() == pytest.approx(multiplier, rel=1e-14)
+    torch.testing.assert_close(x.detach(), torch.tensor([1.0, 2, 3]).double() - 0.1 * (a + multiplier * b))
+    assert torch.equal(x.grad, a)
+
+
+def test_hooks_of_the_base_see_the_direction():
+    """With a hook on the base the step goes through it, and `.grad` is d."""
+    x = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    opt, seen = SDBGD([x], lr=0.1), []
+    opt.base.register_step_pre_hook(lambda *_: seen.append(x.grad.clone()))
+    info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
+    assert seen[0].square().sum().item() == pytest.approx(info.direction.item())
+
+
+def test_complex_parameters_are_pairs_of_real_ones():
+    def trained(make):
+        x = torch.nn.Parameter(make(torch.tensor([1 + 2j, -1j, 0.5], dtype=torch.complex128)))
+        opt = SDBGD([x], lr=0.1)
+        real = (lambda: torch.view_as_real(x)) if x.is_complex() else (lambda: x)
+        for _ in range(3):
+            opt.step(upper=lambda: (real() - 1).square().sum(), lower=lambda: real()[0].square().sum())
+        return real().detach()
+
+    torch.testing.assert_close(trained(lambda z: z), trained(torch.view_as_real))
+
+
+def test_fused_is_what_was_asked_for():
+    x = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="fused='yes' must be None, True or False"):
+        SDBGD([x], lr=0.1, fused="yes")
+    with pytest.raises(ValueError, match="fused=True needs parameters on a CUDA device, and one is on cpu"):
+        SDBGD([x], lr=0.1, fused=True)
+    assert Passes(False).load(DEVICE) is None
+
+
+def test_kernels_that_do_not_run_are_replaced_with_a_word(monkeypatch):
+    pytest.importorskip("triton")
+    from tiebreak.torch import fused
+
+    def broken(device):
+        raise OSError("no C compiler")
+
+    monkeypatch.setattr(fused, "Fused", broken)
+    monkeypatch.setattr(Passes, "_missing", lambda self, device: None)
+    with pytest.warns(RuntimeWarning, match="no C compiler"):
+        assert Passes(None).load(DEVICE) is None
+    with pytest.raises(RuntimeError, match="fused=True, and the Triton kernels do not run"):
+        Passes(True).load(DEVICE)
