@@ -1,4 +1,8 @@
-"""The peer: the paper's experiment as one would write it first, every sample drawn, one run at a time."""
+"""The peer: the paper's experiment as one would write it first, one run at a time.
+
+Every method takes the function that draws the mean noise of a batch: `every_sample`, as one would write it first, or
+`exact_law`, which tells how much of a difference is the law and how much the loop.
+"""
 
 import math
 
@@ -14,12 +18,17 @@ def lower_gradient(x):
     return np.array([math.sin(x[0]), x[1] * math.exp(-(x[1] ** 2) / 2)])
 
 
-def batch(rng, size):
+def every_sample(rng, size):
     """The mean noise of `size` samples."""
     return rng.normal(0.0, 0.5, (size, 2)).mean(axis=0)
 
 
-def sdbgd(budget, rng, regularized_numerator=False):
+def exact_law(rng, size):
+    """The same in law, from two normals whatever the size."""
+    return rng.normal(0.0, 0.5 / math.sqrt(size), 2)
+
+
+def sdbgd(budget, rng, batch=every_sample, regularized_numerator=False):
     """SDBGD, or SDBPG with `regularized_numerator`."""
     x, left, steps = np.array([1.5, 1.5]), budget, 0
     while True:
@@ -35,11 +44,11 @@ def sdbgd(budget, rng, regularized_numerator=False):
         steps += 1
 
 
-def sdbpg(budget, rng):
-    return sdbgd(budget, rng, regularized_numerator=True)
+def sdbpg(budget, rng, batch=every_sample):
+    return sdbgd(budget, rng, batch, regularized_numerator=True)
 
 
-def pr_sdbpg(budget, rng):
+def pr_sdbpg(budget, rng, batch=every_sample):
     x, left, steps = np.array([1.5, 1.5]), budget, 0
     while True:
         t = steps + 1
@@ -52,7 +61,7 @@ def pr_sdbpg(budget, rng):
         steps += 1
 
 
-def vr_pr_sdbpg(budget, rng):
+def vr_pr_sdbpg(budget, rng, batch=every_sample):
     x, left, steps = np.array([1.5, 1.5]), budget, 0
     previous = a = b = None
     while True:
@@ -75,3 +84,8 @@ def vr_pr_sdbpg(budget, rng):
 
 
 METHODS = {"sdbgd": sdbgd, "sdbpg": sdbpg, "pr_sdbpg": pr_sdbpg, "vr_pr_sdbpg": vr_pr_sdbpg}
+
+
+def experiment(budget, batch=every_sample):
+    """All four methods; the steps that each one made."""
+    return {name: method(budget, np.random.default_rng(0), batch)[1] for name, method in METHODS.items()}

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["cannot_wait", "capturing", "scaling"]
+__all__ = ["cannot_wait", "capturing", "scaling", "unscale"]
 
 
 def scaling(optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
@@ -15,6 +15,17 @@ def scaling(optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
     if found is not None and scale is None and not unscaled:
         raise RuntimeError("scaler.unscale_(opt) reaches one of the two gradients only: use opt.unscale_(scaler)")
     return (None if scale is None else 1 / scale), found
+
+
+def unscale(optimizer: Any, scaler: Any) -> None:
+    """``scaler.unscale_``, for the gradients of both levels."""
+    away = optimizer.gradients.put_away()
+    scaler.unscale_(optimizer)
+    inverse = 1 / scaler._get_scale_async() if scaler.is_enabled() else None
+    if inverse is not None:
+        for g in away:
+            g.mul_(inverse.to(g.device))
+    optimizer._unscaled = True
 
 
 def capturing(device: torch.device) -> bool:

@@ -77,14 +77,20 @@ class Fused:
     @staticmethod
     def takes(row: Row) -> bool:
         """Whether the kernels know these dtypes."""
-        return all(t.dtype in _TYPES for t in row.tensors)
+        p, u, g, _, _ = row
+        return p.dtype in _TYPES and (u is None or u.dtype in _TYPES) and (g is None or g.dtype in _TYPES)
 
     def bind(self, rows: Sequence[Row], areas: int) -> "Bound":
         """The engine for these tensors."""
         with self.here():
             if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 return Bound(self, self._build(rows, areas))  # its tables are filled at a replay: of no use elsewhere
-            key = (areas, *((*map(_place, row[:3]), row.parameter.numel(), row.area, row.slot) for row in rows))
+            parts: list[Any] = [areas]
+            for p, u, g, area, slot in rows:
+                parts += (p.data_ptr(), p.dtype, p.numel(), area, slot)
+                parts += (None, None) if u is None else (u.data_ptr(), u.dtype)
+                parts += (None, None) if g is None else (g.data_ptr(), g.dtype)
+            key = tuple(parts)
             if key not in self._launches:
                 _make_room(self._launches)
                 self._launches[key] = self._build(rows, areas)
@@ -191,7 +197,3 @@ class Bound:
 def _make_room(kept: dict[Any, Any]) -> None:
     while len(kept) >= _KEPT:
         kept.pop(next(iter(kept)))
-
-
-def _place(tensor: Tensor | None) -> Any:
-    return None if tensor is None else (tensor.data_ptr(), tensor.dtype)

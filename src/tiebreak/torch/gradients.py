@@ -31,7 +31,7 @@ class Gradients:
         """Forget both levels; does not touch ``.grad``."""
         self.seen: set[str] = set()
         self.owner: str | None = None
-        self._kept: dict[str, dict[Tensor, Tensor]] = {level: {} for level in LEVELS}
+        self._kept: dict[str, dict[int, Tensor]] = {level: {} for level in LEVELS}  # by the parameter's id
 
     def parameters(self) -> Iterator[Tensor]:
         """Every parameter, in the order of the groups."""
@@ -47,8 +47,8 @@ class Gradients:
             mine, others = self._kept[level], self._kept[self.owner]
             for p in self.parameters():
                 if p.grad is not None:
-                    others[p] = p.grad
-                p.grad = mine.pop(p, None)
+                    others[id(p)] = p.grad
+                p.grad = mine.pop(id(p), None)
         self.owner = level
         self.seen.add(level)
 
@@ -56,24 +56,23 @@ class Gradients:
         """This level's gradients."""
         if self.owner == level:
             return [p.grad for p in parameters]
-        return [self._kept[level].get(p) for p in parameters]
+        kept = self._kept[level]
+        return [kept.get(id(p)) for p in parameters]
 
     def rows(self, scope: str) -> tuple[list[Row], int]:
         """Every parameter with both gradients, in the order of the areas that share a multiplier; and how many."""
-        groups = self._optimizer.param_groups
-        number = {id(p): i for i, group in enumerate(groups) for p in group["params"]}
-        areas, rows = regions(groups, scope), []
-        for area, parameters in enumerate(areas):
+        groups, rows, area = self._optimizer.param_groups, [], 0
+        for number, group in enumerate(groups):
+            parameters = group["params"]
             pairs = zip(self.of("upper", parameters), self.of("lower", parameters), strict=True)
-            for p, pair in zip(parameters, pairs, strict=True):
-                for g in pair:
-                    if g is not None and g.layout != torch.strided:
-                        raise TypeError(
-                            f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False"
-                        )
-                slot = area * len(groups) + number[id(p)]
-                rows.append(Row(_real(p), _real(pair[0]), _real(pair[1]), area, slot))
-        return rows, len(areas)
+            for p, (u, g) in zip(parameters, pairs, strict=True):
+                if (u is not None and u.layout != torch.strided) or (g is not None and g.layout != torch.strided):
+                    raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
+                row = Row(p, u, g, area, area * len(groups) + number)
+                rows.append(_real(row) if p.is_complex() else row)
+                area += scope == "tensor"
+            area += scope == "group" and len(parameters) > 0
+        return rows, 1 if scope == "global" else area
 
     def settle(self) -> None:
         """Make ``.grad`` the place of the direction: where ∇f was, or ∇g where that is all there is."""
@@ -108,5 +107,6 @@ def regions(groups: list[dict[str, Any]], scope: str) -> list[list[Tensor]]:
     return [[p] for group in groups for p in group["params"]]
 
 
-def _real(tensor: Tensor | None) -> Any:
-    return torch.view_as_real(tensor) if tensor is not None and tensor.is_complex() else tensor
+def _real(row: Row) -> Row:
+    u, g = (None if t is None else torch.view_as_real(t) for t in (row.upper, row.lower))
+    return row._replace(parameter=torch.view_as_real(row.parameter), upper=u, lower=g)

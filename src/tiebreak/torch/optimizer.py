@@ -12,7 +12,7 @@ from tiebreak import rules
 from tiebreak.checks import one_of
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
-from tiebreak.torch.context import cannot_wait, capturing, scaling
+from tiebreak.torch.context import cannot_wait, capturing, scaling, unscale
 from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.gradients import Gradients, usable
@@ -271,9 +271,8 @@ class DynamicBarrier(Optimizer):
         products = plan.products()
         bad = self._unusable(products, found_inf)
         if bad is not None and not self._skips_on_device(bad.device):
-            cannot_wait(bad.device, f"nonfinite={self.nonfinite!r} with this base optimizer")
-            if bool(bad):
-                return self._stop(products, found_inf)
+            if self._is_true(bad):
+                return self._stop(products)
             bad = None
         if capturing(products.device) and not self._repeatable():
             text = "a captured step repeats its numbers: barrier, regularizer, … must be constants"
@@ -294,6 +293,8 @@ class DynamicBarrier(Optimizer):
         weights = torch.stack([factor, factor * multiplier], -1).reshape(areas, 2)
         self.last = record(multiplier, fg, gg, ff, self._losses, bad)
         self._advance(plan, weights, bad)
+        if bad is not None and self._raises():
+            self._is_true(bad)
         self.count += 1
         return self._finish()
 
@@ -352,20 +353,31 @@ class DynamicBarrier(Optimizer):
 
     def _skips_on_device(self, device: torch.device) -> bool:
         """Whether a step can be skipped without the host knowing."""
-        asked = self._scaled or self.nonfinite == "skip"
-        if device.type == "cpu" or not asked or not self.estimates.own:
-            return False
+        if device.type == "cpu" or not self.estimates.own or (self._raises() and not self._in_one_pass()):
+            return False  # to raise, one must know before ∇f is overwritten by d
         return self._plain() or getattr(self.base, "_step_supports_amp_scaling", False)
+
+    def _raises(self) -> bool:
+        return self.nonfinite == "raise" and not self._scaled
+
+    def _is_true(self, bad: Tensor) -> bool:
+        """Wait for the device, and raise if that was asked for."""
+        cannot_wait(bad.device, f"nonfinite={self.nonfinite!r} with this base optimizer")
+        if bool(bad) and self._raises():
+            raise FloatingPointError("a gradient is not finite; nonfinite='skip' skips such steps, 'ignore' takes them")
+        return bool(bad)
+
+    def _in_one_pass(self) -> bool:
+        """Whether a step leaves the gradients as they are."""
+        return False
 
     def _plain(self) -> bool:
         """Whether the base's step is x − η d and nothing else: then a zero gradient is no step at all."""
         extras = ("momentum", "weight_decay", "maximize")
         return type(self.base) is torch.optim.SGD and not any(g[name] for g in self.param_groups for name in extras)
 
-    def _stop(self, products: Tensor, found_inf: Tensor | None) -> Step:
-        """A step that is not made, for the host knows; nothing was changed yet."""
-        if found_inf is None and self.nonfinite == "raise":
-            raise FloatingPointError("a gradient is not finite; nonfinite='skip' skips such steps, 'ignore' takes them")
+    def _stop(self, products: Tensor) -> Step:
+        """A step that is not made, as the host knows; nothing was changed yet."""
         unknown = products[0, 0] if self.scope == "global" else products[:, 0]
         self.last = record(unknown, unknown, unknown, unknown, self._losses, torch.ones_like(products[0, 0]).bool())
         return self._finish()
@@ -378,13 +390,7 @@ class DynamicBarrier(Optimizer):
 
     def unscale_(self, scaler: Any) -> None:
         """Like ``scaler.unscale_(opt)``, for the gradients of both levels: before clipping."""
-        away = self.gradients.put_away()
-        scaler.unscale_(self)
-        inverse = 1 / scaler._get_scale_async() if scaler.is_enabled() else None
-        if inverse is not None:
-            for g in away:
-                g.mul_(inverse.to(g.device))
-        self._unscaled = True
+        unscale(self, scaler)
 
     def log(self) -> dict[str, Any]:
         """The last step as numbers; waits for the device."""

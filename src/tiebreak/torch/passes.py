@@ -45,21 +45,22 @@ class Passes:
     def plan(self, rows: Sequence[Row], areas: int) -> "Plan":
         """The work of a step, divided."""
         parts: dict[tuple[torch.device, int], tuple[Any, list[Row]]] = {}
+        compiling = torch.compiler.is_compiling()
         for row in rows:
             if row.upper is not None or row.lower is not None:
                 device = row.parameter.device
-                engine = self._engine(row, device)
+                engine = foreach if compiling else self._engine(row, device)
                 parts.setdefault((device, id(engine)), (engine, []))[1].append(row)
         bound = [(e.bind(mine, areas) if hasattr(e, "bind") else e, mine) for e, mine in parts.values()]
         return Plan(rows[0].parameter.device, areas, bound)
 
     def _engine(self, row: Row, device: torch.device) -> Any:
-        if torch.compiler.is_compiling() or not plain(row.tensors):
-            return foreach
-        if device.type == "cpu" and device not in self._engines:
-            return pieces
-        fused = self.load(device)
-        return fused if fused is not None and fused.takes(row) and alike(row.tensors) else foreach
+        engine = self._engines.get(device, self)  # self: nothing known of this device yet
+        if engine is self:
+            engine = pieces if device.type == "cpu" else self.load(device)
+        if engine is pieces:
+            return pieces if plain(row) else foreach
+        return engine if engine is not None and plain(row) and engine.takes(row) and alike(row) else foreach
 
     def load(self, device: torch.device) -> Any:
         """The Triton engine for a device, or None; made and tried at the first call."""

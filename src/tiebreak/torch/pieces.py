@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tiebreak.torch.rows import NARROW, Row, alike
+from tiebreak.torch.rows import NARROW, Row, dense
 
 __all__ = ["combine", "descend", "products"]
 
@@ -83,7 +83,7 @@ def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     count = tensors[0].numel()
     if count <= PIECE:
         yield tensors
-    elif alike(tensors):
+    elif _alike(tensors):
         yield from zip(*(torch.split(t.as_strided((count,), (1,)), PIECE) for t in tensors), strict=True)
     else:  # layouts that differ: cut along the longest side until pieces are small
         shape = tensors[0].shape
@@ -91,6 +91,12 @@ def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         length = max(1, min(shape[side] - 1, shape[side] * PIECE // count))
         for parts in zip(*(torch.split(t, length, side) for t in tensors), strict=True):
             yield from _pieces(*parts)
+
+
+def _alike(tensors: tuple[Tensor, ...]) -> bool:
+    if all(t.is_contiguous() for t in tensors):
+        return True
+    return dense(tensors[0]) and all(t.stride() == tensors[0].stride() for t in tensors)
 
 
 def _vector(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

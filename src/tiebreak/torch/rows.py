@@ -1,6 +1,5 @@
 """One parameter with its two gradients, and what the fast paths must know of how they lie in memory."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -39,18 +38,23 @@ def wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def plain(tensors: Sequence[Tensor]) -> bool:
-    """Whether these are ordinary dense tensors in memory, and not a subclass that means something else."""
-    return all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+# The next two are asked of every parameter at every step: hence no generators, and the common case first.
 
 
-def alike(tensors: Sequence[Tensor]) -> bool:
-    """Whether element i in memory is the same element in all of them: then a pass may forget their shapes."""
-    first = tensors[0]
-    if all(t.is_contiguous() for t in tensors):
+def plain(row: Row) -> bool:
+    """Whether these are ordinary tensors in memory, and not a subclass that means something else."""
+    p, u, g, _, _ = row
+    ours = (Tensor, torch.nn.Parameter)
+    return type(p) in ours and (u is None or type(u) in ours) and (g is None or type(g) in ours)
+
+
+def alike(row: Row) -> bool:
+    """Whether element i in memory is the same element in all three: then a pass may forget their shapes."""
+    p, u, g, _, _ = row
+    if p.is_contiguous() and (u is None or u.is_contiguous()) and (g is None or g.is_contiguous()):
         return True
-    strides = first.stride()
-    return all(t.stride() == strides for t in tensors) and dense(first)
+    strides = p.stride()
+    return (u is None or u.stride() == strides) and (g is None or g.stride() == strides) and dense(p)
 
 
 def dense(tensor: Tensor) -> bool:

@@ -55,8 +55,7 @@ class SDBGD(DynamicBarrier):
         # The law's value for this step, times what a learning-rate scheduler has made of the first one.
         law = 1.0 if self.plan is None else self.plan.at(self.count).step_size / self.plan.at(0).step_size
         rates = [group["lr"] * law for group in self.param_groups]
-        hooked = self.base._optimizer_step_pre_hooks or self.base._optimizer_step_post_hooks
-        if self._plain() and not hooked:  # the whole update in one pass; d itself is never written
+        if self._in_one_pass():
             plan.descend(torch.stack([weights * rate for rate in rates], 1).reshape(-1, 2), skip)
             return
         before = [group["lr"] for group in self.param_groups]
@@ -70,3 +69,7 @@ class SDBGD(DynamicBarrier):
 
     def _repeatable(self) -> bool:
         return super()._repeatable() and (self.plan is None or self.plan.constant("step_size"))
+
+    def _in_one_pass(self) -> bool:
+        """Whether the update can be made without writing d: it is the base's whole step, and nobody looks at d."""
+        return self._plain() and not (self.base._optimizer_step_pre_hooks or self.base._optimizer_step_post_hooks)
