@@ -278,10 +278,11 @@ def test_hooks_of_the_base_see_the_direction():
     assert seen[0].square().sum().item() == pytest.approx(info.direction.item())
 
 
-def test_complex_parameters_are_pairs_of_real_ones():
+@pytest.mark.parametrize("estimator", ["minibatch", "average"])
+def test_complex_parameters_are_pairs_of_real_ones(estimator):
     def trained(make):
         x = torch.nn.Parameter(make(torch.tensor([1 + 2j, -1j, 0.5], dtype=torch.complex128)))
-        opt = SDBGD([x], lr=0.1)
+        opt = SDBGD([x], lr=0.1, estimator=estimator)
         real = (lambda: torch.view_as_real(x)) if x.is_complex() else (lambda: x)
         for _ in range(3):
             opt.step(upper=lambda: (real() - 1).square().sum(), lower=lambda: real()[0].square().sum())

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["cannot_wait", "capturing", "scaling", "unscale"]
+__all__ = ["cannot_repeat", "cannot_wait", "capturing", "scaling", "unscale"]
 
 
 def scaling(optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
@@ -37,3 +37,11 @@ def cannot_wait(device: torch.device, what: str) -> None:
     """Say what would wait for the device, before CUDA says that something did."""
     if capturing(device):
         raise RuntimeError(f"{what} waits for the device, which a captured step cannot: nonfinite='ignore' never does")
+
+
+def cannot_repeat(device: torch.device) -> None:
+    """Say that a step changes from one to the next, where it is to be captured once and repeated."""
+    if capturing(device):
+        raise RuntimeError(
+            "a captured step repeats its numbers: barrier, regularizer, … must be constants, estimator='minibatch'"
+        )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tiebreak.torch.gradients import LEVELS, Gradients, Grads
+from tiebreak.torch.gradients import LEVELS, Gradients
+from tiebreak.torch.rows import Row
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
@@ -29,12 +30,11 @@ class Estimates:
         """Whether the rule sees the batch's own gradient, with all its noise."""
         return self.kind == "minibatch"
 
-    def lower(self, parameters: Sequence[Tensor], fresh: Grads, momentum: float) -> Grads:
-        """The estimate of ∇g that the rule sees."""
-        if self.kind != "average":
-            return fresh
-        kept = self.memory.setdefault("lower", {})
-        for p, g in zip(parameters, fresh, strict=True):
+    def averaged(self, rows: Sequence[Row], momentum: float) -> list[Row]:
+        """The rows as the rule sees them: with the average of ∇g, which takes in this step's."""
+        kept, seen = self.memory.setdefault("lower", {}), []
+        for row in rows:
+            p, g = row.parameter, row.lower
             # The share of the newest gradient that makes all weights add up to 1 from the first step on; per parameter,
             # because groups may join late.
             total = self.weights[p] = (1 - momentum) * self.weights.get(p, 0.0) + momentum
@@ -45,7 +45,8 @@ class Estimates:
                     kept[p].add_(g, alpha=share)
             elif g is not None:
                 kept[p] = share * g.detach()
-        return [kept.get(p) for p in parameters]
+            seen.append(row._replace(lower=kept.get(p)))
+        return seen
 
     def evaluate(
         self, optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor], momentum: float

@@ -1,7 +1,7 @@
 """Two gradients for every parameter, kept apart."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +12,6 @@ from tiebreak.torch.rows import Row
 __all__ = ["LEVELS", "Gradients", "regions", "usable"]
 
 LEVELS = ("upper", "lower")
-
-#: One entry per parameter; None where the loss does not reach it.
-Grads: TypeAlias = Sequence[Tensor | None]
 
 
 class Gradients:
@@ -68,8 +65,7 @@ class Gradients:
             for p, (u, g) in zip(parameters, pairs, strict=True):
                 if (u is not None and u.layout != torch.strided) or (g is not None and g.layout != torch.strided):
                     raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
-                row = Row(p, u, g, area, area * len(groups) + number)
-                rows.append(_real(row) if p.is_complex() else row)
+                rows.append(Row(p, u, g, area, area * len(groups) + number))
                 area += scope == "tensor"
             area += scope == "group" and len(parameters) > 0
         return rows, 1 if scope == "global" else area
@@ -105,8 +101,3 @@ def regions(groups: list[dict[str, Any]], scope: str) -> list[list[Tensor]]:
     if scope == "group":
         return [list(group["params"]) for group in groups if group["params"]]
     return [[p] for group in groups for p in group["params"]]
-
-
-def _real(row: Row) -> Row:
-    u, g = (None if t is None else torch.view_as_real(t) for t in (row.upper, row.lower))
-    return row._replace(parameter=torch.view_as_real(row.parameter), upper=u, lower=g)

@@ -12,7 +12,7 @@ from tiebreak import rules
 from tiebreak.checks import one_of
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
-from tiebreak.torch.context import cannot_wait, capturing, scaling, unscale
+from tiebreak.torch.context import cannot_repeat, cannot_wait, capturing, scaling, unscale
 from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.gradients import Gradients, usable
@@ -274,14 +274,11 @@ class DynamicBarrier(Optimizer):
             if self._is_true(bad):
                 return self._stop(products)
             bad = None
-        if capturing(products.device) and not self._repeatable():
-            text = "a captured step repeats its numbers: barrier, regularizer, … must be constants"
-            raise RuntimeError(text + " and estimator='minibatch'")
-        seen, fresh = products, [row.lower for row in rows]
-        averaged = self.estimates.lower([row.parameter for row in rows], fresh, self._momentum())
-        if averaged is not fresh:
-            others = [row._replace(lower=g) for row, g in zip(rows, averaged, strict=True)]
-            seen = self.passes.plan(others, areas).products()
+        if not self._repeatable():
+            cannot_repeat(products.device)
+        seen = products
+        if self.estimates.kind == "average":
+            seen = self.passes.plan(self.estimates.averaged(rows, self._momentum()), areas).products()
         unit: Any = 1.0
         if scale is not None:  # a scale that moves must not weigh in anything but the direction
             unit = scale.to(products)

@@ -49,8 +49,9 @@ class Passes:
         for row in rows:
             if row.upper is not None or row.lower is not None:
                 device = row.parameter.device
-                engine = foreach if compiling else self._engine(row, device)
-                parts.setdefault((device, id(engine)), (engine, []))[1].append(row)
+                real = _real(row) if row.parameter.is_complex() else row
+                engine = foreach if compiling else self._engine(real, device)
+                parts.setdefault((device, id(engine)), (engine, []))[1].append(real)
         bound = [(e.bind(mine, areas) if hasattr(e, "bind") else e, mine) for e, mine in parts.values()]
         return Plan(rows[0].parameter.device, areas, bound)
 
@@ -125,3 +126,8 @@ class Plan:
 def _there(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> tuple[Tensor, Tensor | None]:
     device = rows[0].parameter.device
     return weights.to(device), None if skip is None else skip.to(device)
+
+
+def _real(row: Row) -> Row:
+    u, g = (None if t is None else torch.view_as_real(t) for t in (row.upper, row.lower))
+    return row._replace(parameter=torch.view_as_real(row.parameter), upper=u, lower=g)
