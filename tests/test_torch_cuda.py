@@ -130,8 +130,7 @@ def test_a_captured_step_is_the_same_step(base, nonfinite, options, fused):
     def one(model, opt, batch):
         train(model, opt, [batch])
 
-    constants = {} if "tolerance" in options else {"barrier": 0.5, "regularizer": 0.1}  # SDBGD's own change
-    options = {"nonfinite": nonfinite, "fused": fused} | constants | options
+    options = {"nonfinite": nonfinite, "fused": fused, "barrier": 0.5, "regularizer": 0.1} | options  # SDBGD's change
     model, opt, batches = setup("cuda", base=base, **options)
     twin, other, _ = setup("cuda", base=base, **options)
     train(twin, other, batches[:10])

@@ -1,6 +1,6 @@
 """What may go on around a step: a gradient scaler, a CUDA graph being captured."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -39,9 +39,8 @@ def cannot_wait(device: torch.device, what: str) -> None:
         raise RuntimeError(f"{what} waits for the device, which a captured step cannot: nonfinite='ignore' never does")
 
 
-def cannot_repeat(device: torch.device) -> None:
+def cannot_repeat() -> NoReturn:
     """Say that a step changes from one to the next, where it is to be captured once and repeated."""
-    if capturing(device):
-        raise RuntimeError(
-            "a captured step repeats its numbers: barrier, regularizer, … must be constants, estimator='minibatch'"
-        )
+    raise RuntimeError(
+        "a captured step repeats its numbers: barrier, regularizer, … must be constants, estimator='minibatch'"
+    )

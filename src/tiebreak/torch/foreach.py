@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -43,23 +43,24 @@ def square_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 def combine(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
     """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
-    together: dict[tuple[_Kind, int], tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+    together: dict[tuple[int, torch.device, torch.dtype, bool, bool], list[Row]] = defaultdict(list)
     for row in rows:
-        u, g, (a, b) = row.upper, row.lower, weights[row.slot]
-        if u is not None and g is not None and u.dtype not in NARROW:
-            for tensors, tensor in zip(together[(u.device, u.dtype), row.slot], (u, g), strict=True):
-                tensors.append(tensor)
-        elif u is not None and g is not None:  # rounded once: the sum is made in float32, with all digits of λ
-            u.copy_(u.float().mul_(a).add_(g.float().mul_(b)))
-        elif u is not None:
-            u.mul_(a)
-        elif g is not None:
-            g.mul_(b)
-    for ((device, dtype), slot), (uppers, lowers) in together.items():
-        a, b = weights[slot].to(device=device, dtype=dtype)
-        torch._foreach_mul_(uppers, a)
-        torch._foreach_mul_(lowers, b)
-        torch._foreach_add_(uppers, lowers)
+        d = row.tensors[1]
+        together[row.slot, d.device, d.dtype, row.upper is None, row.lower is None].append(row)
+    for (slot, device, dtype, no_upper, no_lower), mine in together.items():
+        narrow = dtype in NARROW
+        a, b = weights[slot].to(device=device, dtype=torch.float32 if narrow else dtype).unbind()
+        if no_upper or no_lower:
+            torch._foreach_mul_(_directions(mine), b if no_upper else a)
+            continue
+        uppers, lowers = _levels(mine)
+        if narrow:  # rounded once: the sum is made in float32, with all digits of λ
+            for u, g in zip(uppers, lowers, strict=True):
+                u.copy_(u.float().mul_(a).add_(g.float().mul_(b)))
+        else:
+            torch._foreach_mul_(uppers, a)
+            torch._foreach_mul_(lowers, b)
+            torch._foreach_add_(uppers, lowers)
     if skip is not None:
         for d in _directions(rows):
             d.masked_fill_(skip.to(d.device), 0.0)
@@ -75,7 +76,7 @@ def _directions(rows: Sequence[Row]) -> list[Tensor]:
     return [row.tensors[1] for row in rows]
 
 
-def _levels(rows: Sequence[Row]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+def _levels(rows: Sequence[Row]) -> tuple[list[Any], list[Any]]:
     return [row.upper for row in rows], [row.lower for row in rows]
 
 

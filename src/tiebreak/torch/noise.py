@@ -66,6 +66,15 @@ class Noise:
         share: Tensor = self.state["noise"] / self.state["total"]
         return share.clamp(0.0, 1.0)
 
+    def removed(self, count: int, own: bool, alone: bool) -> Tensor | None:
+        """What to take out of gg, made of this step's `own` gradients; warns where nothing takes it out."""
+        if not self.wanted(count):
+            return None
+        share = self.share()
+        self.warn(share, own and alone and not self.correct)
+        # Never all of it: where the estimate says that all is noise, a tenth of gg keeps the multiplier finite.
+        return share.clamp_max(0.9) if share is not None and self.correct and own else None
+
     def warn(self, share: Tensor | None, alone: bool) -> None:
         """Say once that the multiplier is drowning, if it stands alone against the noise."""
         if self.warned or not alone or share is None:
@@ -77,5 +86,5 @@ class Noise:
                 f"noise makes up {value:.0%} of the lower gradient's squared norm: the multiplier falls towards the "
                 "fixed weight `barrier`. Use estimator='average', correct_noise=True, tolerance=… or larger batches.",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=8,
             )

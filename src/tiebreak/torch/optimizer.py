@@ -269,13 +269,19 @@ class DynamicBarrier(Optimizer):
         rows, areas = self.gradients.rows(self.scope)
         plan = self.passes.plan(rows, areas)
         products = plan.products()
-        bad = self._unusable(products, found_inf)
-        if bad is not None and not self._skips_on_device(bad.device):
+        self._scaled = found_inf is not None
+        if self._looks() and not self._skips_on_device(products.device):
+            cannot_wait(products.device, f"nonfinite={self.nonfinite!r} with this base optimizer")
+            products = (
+                products.cpu()
+            )  # it has to wait; then it makes the numbers, too, sooner than it could launch them
+        bad = _unusable(products, found_inf) if self._looks() else None
+        if bad is not None and bad.device.type == "cpu":
             if self._is_true(bad):
                 return self._stop(products)
             bad = None
-        if not self._repeatable():
-            cannot_repeat(products.device)
+        if capturing(plan.home) and not self._repeatable():
+            cannot_repeat()
         seen = products
         if self.estimates.kind == "average":
             seen = self.passes.plan(self.estimates.averaged(rows, self._momentum()), areas).products()
@@ -303,14 +309,15 @@ class DynamicBarrier(Optimizer):
             if "lower" not in self._losses:
                 raise RuntimeError("the value barrier needs the lower loss: `with opt.lower(loss): …`, or closures")
             names = ("lower_value", "target", "tolerance")
-            told = dict(zip(names, self.target.update(self._losses["lower"]), strict=True))
+            told = dict(zip(names, self.target.update(self._losses["lower"].to(fg.device)), strict=True))
             arguments |= {name: value for name, value in told.items() if name in self.method.needs}
             _, total_gg, total_ff = products.sum(0)
             unit = self.target.unit(total_ff, total_gg)
             length = unit.to(fg) if self.tolerant else length
         if "ff" in self.method.needs:
             arguments["ff"] = ff
-        noise = self._noise_share(fg.device)
+        counts = self.noise.correct or not capturing(fg.device)
+        noise = self.noise.removed(self.count, self.estimates.own, self.target is None) if counts else None
         signal = gg if noise is None else gg * (1 - noise.to(gg))
         return self.method.rule(fg, signal, **_on(arguments, fg)) + 0 * fg, length
 
@@ -327,26 +334,14 @@ class DynamicBarrier(Optimizer):
         else:
             self.base.step()
 
-    def _noise_share(self, device: torch.device) -> Tensor | None:
-        """What to take out of gg; warns where nothing takes it out."""
-        if not self.noise.wanted(self.count) or (capturing(device) and not self.noise.correct):
-            return None
-        share = self.noise.share()
-        self.noise.warn(share, self.estimates.own and not self.noise.correct and self.target is None)
-        # Never all of it: where the estimate says that all is noise, a tenth of gg keeps the multiplier finite.
-        return share.clamp_max(0.9) if share is not None and self.noise.correct and self.estimates.own else None
-
-    def _unusable(self, products: Tensor, found_inf: Tensor | None) -> Tensor | None:
-        """Whether a gradient is not finite, as a tensor; None where nobody asks."""
-        self._scaled = found_inf is not None
-        if found_inf is None and self.nonfinite == "ignore":
-            return None
-        bad = ~torch.isfinite(products[:, 1:]).all()  # a gradient that is not finite makes its own square so
-        return bad if found_inf is None else bad | (found_inf.to(bad.device) != 0)
-
     def _repeatable(self) -> bool:
         """Whether a step is the same whenever it is made, as a captured one must be."""
-        return self.estimates.own and self.method.schedule.constant()
+        told = {"target", "tolerance", "ff"}  # in the schedule for form's sake
+        laws = set(self.method.arguments(self.method.schedule.at(0))) - told
+        return self.estimates.own and "k" not in laws and (not laws or self.method.schedule.constant(*laws))
+
+    def _looks(self) -> bool:
+        return bool(self._scaled) or self.nonfinite != "ignore"
 
     def _skips_on_device(self, device: torch.device) -> bool:
         """Whether a step can be skipped without the host knowing."""
@@ -359,7 +354,7 @@ class DynamicBarrier(Optimizer):
 
     def _is_true(self, bad: Tensor) -> bool:
         """Wait for the device, and raise if that was asked for."""
-        cannot_wait(bad.device, f"nonfinite={self.nonfinite!r} with this base optimizer")
+        cannot_wait(bad.device, f"nonfinite={self.nonfinite!r}")
         if bool(bad) and self._raises():
             raise FloatingPointError("a gradient is not finite; nonfinite='skip' skips such steps, 'ignore' takes them")
         return bool(bad)
@@ -398,3 +393,8 @@ class DynamicBarrier(Optimizer):
 
 def _on(arguments: dict[str, Any], like: Tensor) -> dict[str, Any]:
     return {n: v.to(device=like.device, dtype=like.dtype) if isinstance(v, Tensor) else v for n, v in arguments.items()}
+
+
+def _unusable(products: Tensor, found_inf: Tensor | None) -> Tensor:
+    bad = ~torch.isfinite(products[:, 1:]).all()  # a gradient that is not finite makes its own square so
+    return bad if found_inf is None else bad | (found_inf.to(bad.device) != 0)

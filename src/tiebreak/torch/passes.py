@@ -83,7 +83,7 @@ class Passes:
             if self.fused:
                 raise RuntimeError(f"fused=True, and the Triton kernels do not run on {device}: {error}") from error
             text = f"the Triton kernels do not run on {device} ({error}): the step is slower; fused=False says nothing"
-            warnings.warn(text, RuntimeWarning, stacklevel=6)
+            warnings.warn(text, RuntimeWarning, stacklevel=9)
             return None
 
     def _missing(self, device: torch.device) -> str | None:

@@ -11,10 +11,10 @@ __all__ = ["Step", "record"]
 
 
 class Step(NamedTuple):
-    """What a step did, as tensors on the device: 0-d, or one value per region with ``scope="group"`` or ``"tensor"``.
+    """What a step did, as tensors: 0-d, or one value per region with ``scope="group"`` or ``"tensor"``.
 
-    Reading one waits for the device; :meth:`DynamicBarrier.log` reads all. The residuals are made of inner products,
-    and are no finer than those are rounded.
+    They are on the device, and reading one waits for it, unless the step had to wait anyway (``nonfinite="raise"``);
+    :meth:`DynamicBarrier.log` reads all. The residuals are made of inner products, and are no finer than those are.
     """
 
     multiplier: Tensor
