@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help reproduce test lint check docs bench format clean
+.PHONY: help reproduce test lint check docs bench regression format clean
 
 help:
 	@echo "make reproduce   the paper's experiment: figures, table and data in results/"
 	@echo "make test        lint, types, import contracts, all tests, docs"
 	@echo "make check       the tests alone"
-	@echo "make bench       the benchmarks, as ratios"
+	@echo "make bench       the benchmarks with all peers: tables and pictures in results/bench"
+	@echo "make regression  has something become slow? a minute"
 	@echo "make docs        the documentation in docs/_build/html"
 	@echo "make format      format the code"
 
@@ -31,8 +32,11 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
-bench: $(VENV)/.cli
+bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
+
+regression: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.regression
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
@@ -54,3 +58,9 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml
 	$(PIP) torch==2.13.0
 	$(PIP) -e ".[dev,jax]"
 	touch $@ $(VENV)/.cli
+
+# The peers too.
+$(VENV)/.bench: $(VENV)/.python pyproject.toml
+	$(PIP) torch==2.13.0
+	$(PIP) -e ".[bench]"
+	touch $@

@@ -232,15 +232,18 @@ def jax_run(kind, **options):
         import optax
 
         device = jax.devices("gpu" if task.device == "cuda" else "cpu")[0]
-        layers = [layer for layer in task.model() if hasattr(layer, "weight")]
-        params = [(layer.weight.detach().cpu().numpy().T.copy(), layer.bias.detach().cpu().numpy()) for layer in layers]
+        linear = [module for module in task.model() if hasattr(module, "weight")]
+        params = [(m.weight.detach().cpu().numpy().T.copy(), m.bias.detach().cpu().numpy()) for m in linear]
         upper, lower = ([array.cpu().numpy() for array in batch] for batch in task.batches)
         params, upper, lower = jax.device_put((params, upper, lower), device)
 
+        def layer(inputs, weight, bias):  # "highest" is plain float32, as in PyTorch: a GPU would take TF32 otherwise
+            return jax.numpy.matmul(inputs, weight, precision="highest") + bias
+
         def loss(params, inputs, labels):
-            for weight, bias in params[:-1]:
-                inputs = jax.nn.relu(inputs @ weight + bias)
-            logits = inputs @ params[-1][0] + params[-1][1]
+            for pair in params[:-1]:
+                inputs = jax.nn.relu(layer(inputs, *pair))
+            logits = layer(inputs, *params[-1])
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
         optimizer, direction = jax_direction(kind, loss, options)
@@ -347,7 +350,7 @@ def check(task, accuracy=1e-5):
         raise AssertionError("DBGD by hand did not move the parameters: the check would check nothing")
     checked = []
     for method in same:
-        if method.missing() or (method.jax and not task.jax()):
+        if method.missing() or (method.jax and task.without_jax()):
             continue
         found = after(method.start)
         error = max(np.abs(a - b).max() for a, b in zip(found, expected, strict=True)) / largest

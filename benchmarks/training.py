@@ -7,6 +7,7 @@ in the time. On a CPU two multilayer perceptrons; on a GPU a transformer of GPT-
 import argparse
 import functools
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -40,17 +41,18 @@ class Perceptron:
     def model(self):
         torch.manual_seed(0)
         pairs = zip(self.widths, self.widths[1:], strict=False)
-        layers = [layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())]
-        return nn.Sequential(*layers[:-1]).to(self.device)
+        with torch.device(self.device):  # made there: drawing 10⁸ numbers on a CPU takes seconds
+            layers = [layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())]
+        return nn.Sequential(*layers[:-1])
 
     def losses(self, model):
         return [functools.partial(lambda x, y: F.cross_entropy(model(x), y), *batch) for batch in self.batches]
 
-    def jax(self):
-        """Whether JAX can run this, where PyTorch does."""
+    def without_jax(self):
+        """Why JAX cannot run this where PyTorch does, or None."""
         import jax
 
-        return self.device == "cpu" or jax.default_backend() == "gpu"
+        return None if self.device == "cpu" or jax.default_backend() == "gpu" else "JAX sees no GPU"
 
 
 class Block(nn.Module):
@@ -95,7 +97,8 @@ class Language:
 
     def model(self):
         torch.manual_seed(0)
-        return Decoder(**self.shape).to(self.device)
+        with torch.device(self.device):
+            return Decoder(**self.shape)
 
     def losses(self, model):
         def loss(tokens):
@@ -104,8 +107,8 @@ class Language:
 
         return [functools.partial(loss, tokens) for tokens in self.batches]
 
-    def jax(self):
-        return False  # there is no twin of this model in JAX here
+    def without_jax(self):
+        return "this model is not written in JAX here"
 
 
 def tasks(device, quick):
@@ -121,8 +124,8 @@ def attempt(method, task, base="SGD"):
     """A function that makes a step, after its first one; and why there is none, where there is none."""
     if missing := method.missing():
         return None, f"not installed ({', '.join(missing)})"
-    if method.jax and not task.jax():
-        return None, "not run: no JAX twin of this model, or JAX sees no GPU"
+    if method.jax and (reason := task.without_jax()):
+        return None, f"not run: {reason}"
     try:
         step = method.start(task, base).step
         step()
@@ -174,8 +177,9 @@ def cpu_memory(task, methods):
     def child(method):
         code = f"from benchmarks.training import peak; print(*peak({task.name!r}, {method.name!r}))"
         root = Path(__file__).parents[1]
-        output = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, stdout=subprocess.PIPE, text=True)
-        return tuple(float(word) for word in output.stdout.split()[-2:])
+        alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # two at a time would wait for each other's threads
+        output = subprocess.check_output([sys.executable, "-c", code], cwd=root, env=alone, text=True)
+        return tuple(float(word) for word in output.split()[-2:])
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip((m.name for m in methods), pool.map(child, methods), strict=True))
@@ -219,21 +223,25 @@ def compare(task, seconds, remember=True):
     count = sum(p.numel() for p in task.model().parameters())
     title = f"A whole training step: {task.name}, {count / 1e6:.1f} M parameters, {where(task.device)}"
     plot = {"kind": "bars", "x": "method", "y": ["ratio"], "log": ""}
-    return Table("training-" + task.name.lower().replace(" ", "-"), title, COLUMNS, rows, remarks(task), plot)
+    return Table("training-" + task.name.lower().replace(" ", "-"), title, COLUMNS, rows, remarks(task, remember), plot)
 
 
-def remarks(task):
-    memory = (
-        "resident memory of a process of its own that makes five steps; imports are in the peak and not in the growth"
-    )
-    if task.device == "cuda":
+def remarks(task, remember):
+    memory = "not measured here"
+    if remember and task.device == "cuda":
         memory = "PyTorch's allocator over three steps, the method alone on the device"
+    elif remember:
+        memory = (
+            "resident, of a process of its own that makes five steps. The peak has everything; “of model and step” "
+            "leaves out what was held before the model was made, imports above all. JAX's has compilation in it"
+        )
     found = ", ".join(f"{name} {version}" for name, version in speed_peers.versions().items())
     return [
         f"Two losses on two batches; base SGD; ratio to “{REFERENCE}”. Medians, methods taken in turns in one process.",
         "Gradients apart: yes where the multiplier can depend on both gradients; no where one loss is differentiated.",
         "TorchJD: parallel_chunk_size=1 and optimize_gramian_computation=True, which its documentation has for memory; "
         "“default call” has neither.",
+        "optax rows: the same model in JAX, one jitted step; their ratio is to PyTorch's reference.",
         "torchopt solves another problem: the gradient of the upper loss through a step on the lower one.",
         f"Memory: {memory}.",
         f"torch {torch.__version__}, {torch.get_num_threads()} threads; {found}.",
@@ -268,10 +276,17 @@ def overhead(chosen, seconds):
 
 def measure(device="cpu", quick=False):
     """All tables; raises where methods that should make the same step do not."""
+    return list(tables(device, quick))
+
+
+def tables(device, quick):
+    """The tables, as they are ready."""
     speed_peers.check(Perceptron("check", device))
-    chosen = tasks(device, quick)
-    seconds = 0.2 if quick else 1.5
-    return [*(compare(task, seconds, not quick) for task in chosen), overhead(chosen, seconds)]
+    chosen, seconds = tasks(device, quick), 0.2 if quick else 1.2
+    for task in chosen:
+        # A process holds some 400 MB before any model: on a CPU only the largest model's memory stands out.
+        yield compare(task, seconds, not quick and (device == "cuda" or task is chosen[-1]))
+    yield overhead(chosen, seconds)
 
 
 def text(table):
@@ -294,12 +309,13 @@ def main():
     parser.add_argument("--quick", action="store_true", help="short and rough: does everything run?")
     parser.add_argument("--output", type=Path, help="keep the tables as JSON")
     options = parser.parse_args()
-    tables = measure(options.device, options.quick)
-    for table in tables:
-        print(text(table))
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps([asdict(t) for t in tables], indent=1, ensure_ascii=False) + "\n")
+    kept = []
+    for table in tables(options.device, options.quick):
+        print(text(table), flush=True)
+        kept.append(asdict(table))
+        if options.output:  # each as it comes: what was measured is kept if a later one fails
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

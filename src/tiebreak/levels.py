@@ -67,6 +67,10 @@ class Level:
             )
         return [np.stack(step) for step in tokens]
 
+    def stream(self, rngs: list[Generator]) -> "Stream":
+        """This level's draws from these generators, one a run."""
+        return Stream(rngs, self.draw, cheap=self._draws_blocks and self.samples_ahead == float("inf"))
+
     def gradient(self, x: Array, tokens: Any) -> Array:
         """Mini-batch gradients at the rows of x, one for each run."""
         return self._evaluate("gradient", x, self.shape, tokens).reshape(x.shape).astype(self.dtype, copy=False)
@@ -119,32 +123,42 @@ class Stream:
 
     A generator gives the same numbers whether asked for ten steps at once or ten times for one, so blocks are a matter
     of speed alone: `rewind` puts the generators where they would be had only the first steps of the block been drawn.
+    Asking thousands of generators for their state takes as long as drawing a block from them. Where draws are `cheap`
+    that is done every few blocks only, and what was drawn since is drawn again.
     """
 
-    def __init__(self, rngs: list[Generator], draw: Callable[[Sequence[Generator], Sequence[Any]], Any]) -> None:
+    def __init__(
+        self, rngs: list[Generator], draw: Callable[[Sequence[Generator], Sequence[Any]], Any], cheap: bool = False
+    ) -> None:
         self.rngs = rngs
-        self._draw = draw
-        self._before: list[Any] = []
-        self._block: Sequence[Any] = ()
+        self._draw, self._every = draw, 8 if cheap else 1
+        self._before: list[Any] = []  # the states before the oldest of `_blocks`
+        self._blocks: list[Sequence[Any]] = []
+        self._open = False  # whether the last of them may still be undone
 
     def block(self, arguments: Sequence[Any]) -> Any:
         """Draw for as many steps as there are arguments."""
-        self._before = self.states()
-        self._block = arguments
+        if len(self._blocks) % self._every == 0:
+            self._before, self._blocks = self.states(), []
+        self._blocks.append(arguments)
+        self._open = True
         return self._draw(self.rngs, arguments)
 
     def rewind(self, taken: int) -> None:
-        """Undo all but the first `taken` steps of the block."""
-        if taken < len(self._block):
+        """Undo all but the first `taken` steps of the last block."""
+        if self._open and taken < len(self._blocks[-1]):
             for rng, state in zip(self.rngs, self._before, strict=True):
                 rng.bit_generator.state = state
-            if taken:
-                self._draw(self.rngs, self._block[:taken])
-        self._block = ()
+            self._blocks[-1] = self._blocks[-1][:taken]
+            for arguments in self._blocks:
+                if len(arguments):
+                    self._draw(self.rngs, arguments)
+        self._open = False
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these runs only."""
         self.rngs = [self.rngs[row] for row in rows]
+        self._before = [self._before[row] for row in rows] if self._before else []
 
     def states(self) -> list[Any]:
         """The state of every generator."""

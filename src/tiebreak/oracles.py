@@ -180,8 +180,7 @@ class Gaussian(Exact):
             for i, size in enumerate(sizes):
                 noise[i] = _means_of_normals(rngs, size, dimension)
         else:
-            for r, rng in enumerate(rngs):
-                noise[:, r] = rng.standard_normal((len(sizes), dimension))
+            _fill(noise, rngs)
             noise /= np.sqrt(np.asarray(sizes, dtype=float))[:, None, None]
         shaped = noise.reshape(len(sizes), len(rngs), *self.shape)
         shaped *= self.sigma
@@ -190,6 +189,23 @@ class Gaussian(Exact):
     def gradient(self, x: Array, token: Any = None) -> Any:
         """∇(x) plus the batch's noise."""
         return self._gradient(x) + token
+
+
+def _fill(noise: Array, rngs: Sequence[Generator]) -> None:
+    """Standard normals (steps, runs, dimension), each run's from its generator, step by step."""
+    steps, runs, dimension = noise.shape
+    if runs == 1:
+        rngs[0].standard_normal(out=noise)
+        return
+    # A few runs at a time, into a buffer that stays in the cache: run by run, a handful of numbers would be written
+    # to every step's row, each to a memory page of its own.
+    group = max(1, min(runs, _CHUNK // (steps * dimension)))
+    buffer = np.empty((group, steps, dimension))
+    for start in range(0, runs, group):
+        some = rngs[start : start + group]
+        for row, rng in zip(buffer, some, strict=False):
+            rng.standard_normal(out=row)
+        noise[:, start : start + group] = buffer[: len(some)].transpose(1, 0, 2)
 
 
 _CHUNK = 2**14  # normals drawn at a time: 128 KiB stay in the cache between being drawn and being added
@@ -216,6 +232,9 @@ def _mean_of_normals(rng: Generator, size: int, dimension: int) -> Array:
         rng.standard_normal(out=chunk)
         total += np.add.reduce(chunk, axis=1)
     return total / size
+
+
+_WORTH_A_CALL = 64  # terms of a sum: below, calling the function costs more than they do
 
 
 class FiniteSum:
@@ -251,6 +270,7 @@ class FiniteSum:
     """
 
     vectorized = False
+    block_size, samples_ahead = 64, 2**14
 
     def __init__(
         self,
@@ -277,6 +297,10 @@ class FiniteSum:
         indices = np.flatnonzero(counts)
         return indices, counts[indices]
 
+    def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Any:
+        """The tokens of several steps for several runs."""
+        return [[self.sample(rng, size) for rng in rngs] for size in sizes]
+
     def gradient(self, x: Array, token: Any) -> Any:
         """The batch's mean gradient."""
         return self._mean(self._gradient, x, *token)
@@ -294,8 +318,16 @@ class FiniteSum:
             return self._sum(function, x, indices) / len(indices)
         order = np.argsort(counts, kind="stable")
         levels, starts = np.unique(counts[order], return_index=True)
-        groups = np.split(indices[order], starts[1:])
-        total = sum(int(level) * self._sum(function, x, group) for level, group in zip(levels, groups, strict=True))
+        if len(indices) >= _WORTH_A_CALL * len(levels):
+            groups = np.split(indices[order], starts[1:])
+            total = sum(int(level) * self._sum(function, x, group) for level, group in zip(levels, groups, strict=True))
+        else:  # nearly every term has a count of its own: the least count of all, and the rest by binary digits
+            least, rest = int(levels[0]), counts - levels[0]
+            total = least * self._sum(function, x, indices)
+            for digit in range(int(rest.max()).bit_length()):
+                chosen = indices[rest >> digit & 1 == 1]
+                if len(chosen):
+                    total = total + 2**digit * self._sum(function, x, chosen)
         return total / int(counts.sum())
 
     def _sum(self, function: Function, x: Array, indices: NDArray[np.int64]) -> Any:

@@ -40,8 +40,10 @@ class Power:
 
     def __call__(self, k: int) -> float:
         value = float(self.constant * (k + 1) ** self.exponent)
+        if self.constant != 1 or self.exponent <= 0:  # nothing that is floored to a whole power
+            return value
         nearest = round(value) if math.isfinite(value) else 0
-        near = 0 < abs(value - nearest) <= 1e-13 * nearest and self.constant == 1
+        near = 0 < abs(value - nearest) <= 1e-13 * nearest
         if near and (e := self._ratio) is not None and nearest**e.denominator == (k + 1) ** e.numerator:
             return float(nearest)  # 32^2.8 is 2^14, though 2.8 is no float: a whole power is given whole, for floors
         return value

@@ -32,5 +32,7 @@ def replacements(rngs: Sequence[Generator], weights: Sequence[float], total: flo
     """
     # Added one by one, so that the total at a step does not depend on how steps are grouped into calls.
     totals = np.add.accumulate(np.concatenate([[total], weights]))[1:, None]
-    uniforms = np.stack([rng.random(len(weights)) for rng in rngs], axis=1)
-    return uniforms * totals < np.asarray(weights, dtype=float)[:, None]
+    uniforms = np.empty((len(rngs), len(weights)))
+    for row, rng in zip(uniforms, rngs, strict=True):
+        row[:] = rng.random(len(weights))
+    return np.ascontiguousarray(uniforms.T) * totals < np.asarray(weights, dtype=float)[:, None]

@@ -153,13 +153,11 @@ class _Solver:
             int(state.lower_calls[state.alive[0]]) if state.alive else 0,
             np.zeros(len(state.alive)),
         )
-        draws: tuple[Callable[..., Any], ...] = (self.upper.draw, self.lower.draw, self.select)
         numbers = [self.configuration.runs[r] for r in state.alive]
-        fresh = generators(SeedSequence(self.configuration.entropy, spawn_key=self.configuration.spawn_key), numbers)
-        self.streams = {
-            name: Stream(rngs, draw)
-            for name, rngs, draw in zip(("upper", "lower", "selection"), fresh, draws, strict=True)
-        }
+        seed = SeedSequence(self.configuration.entropy, spawn_key=self.configuration.spawn_key)
+        upper, lower, selection = generators(seed, numbers)
+        self.streams = {"upper": self.upper.stream(upper), "lower": self.lower.stream(lower)}
+        self.streams["selection"] = Stream(selection, self.select, cheap=True)
         for name, states in state.streams.items():
             for rng, saved in zip(self.streams[name].rngs, states, strict=True):
                 rng.bit_generator.state = saved
@@ -374,9 +372,9 @@ class _Solver:
         state.history = self.recorder.history()
         # An iterate is measured with the parameters of the step that it starts; the last one starts none, and takes
         # those in force: a schedule need not be defined beyond the last step.
-        at = self.method.schedule.at
-        each = [at(max(0, int(made) - 1)) for made in state.steps]
-        chosen = [at(int(k)) for k in state.selected_step]
+        ends, picks = [max(0, made - 1) for made in state.steps.tolist()], state.selected_step.tolist()
+        known = {k: self.method.schedule.at(k) for k in {*ends, *picks}}  # thousands of runs share few steps
+        each, chosen = [known[k] for k in ends], [known[k] for k in picks]
         state.last_measures, state.selected_measures = {}, {}
         if measured:
             state.last_measures, state.selected_measures = (
