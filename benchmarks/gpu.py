@@ -1,7 +1,7 @@
 """The part of the benchmarks that needs a CUDA device: ``python -m benchmarks.gpu``, some five minutes.
 
-Writes ``benchmarks/results/gpu.json``, which is committed with machine, versions and date: no machine of the tests has a
-GPU. ``python -m benchmarks.report benchmarks/results/gpu.json --output FOLDER`` makes tables and pictures of it.
+Writes ``benchmarks/results/gpu.json``, which is committed with machine, versions and date, because the tests' machines
+have no GPU. ``python -m benchmarks.report benchmarks/results/gpu.json --output FOLDER`` makes tables and pictures.
 """
 
 import argparse

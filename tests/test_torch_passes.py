@@ -313,3 +313,33 @@ def test_kernels_that_do_not_run_are_replaced_with_a_word(monkeypatch):
         assert Passes(None).load(DEVICE) is None
     with pytest.raises(RuntimeError, match="fused=True, and the Triton kernels do not run"):
         Passes(True).load(DEVICE)
+
+
+def test_tables_follow_the_tensors():
+    """Gradients at new places in every step, and some at old ones: always this step's numbers; few tables are kept."""
+    x = [torch.nn.Parameter(torch.zeros(n, device=DEVICE)) for n in (5, 300)]
+    opt = fused_optimizer("sdbgd", x, normalize=True)
+    generator, kept = torch.Generator().manual_seed(6), []
+    for k in range(25):
+        grads = [[torch.randn(p.shape, generator=generator).to(DEVICE) for p in x] for _ in range(2)]
+        if k % 3 == 2:  # the last step's places, with new numbers
+            for old, new in zip(
+                (t for pair in kept[-1] for t in pair), (t for pair in grads for t in pair), strict=True
+            ):
+                old.copy_(new)
+            grads = kept[-1]
+        kept.append(grads)
+        before = [p.detach().clone() for p in x]
+        for level, values in zip((opt.upper, opt.lower), grads, strict=True):
+            with level():
+                for p, v in zip(x, values, strict=True):
+                    p.grad = v
+        info = opt.step()
+        gg = sum(v.double().square().sum() for v in grads[1])
+        torch.testing.assert_close(info.gg.cpu(), gg.cpu(), rtol=1e-6, atol=0)
+        multiplier = info.multiplier.to(DEVICE)
+        for p, old, u, g in zip(x, before, *grads, strict=True):
+            expected = old - 0.1 * (u + multiplier * g) / (1 + multiplier)
+            torch.testing.assert_close(p.detach().double(), expected.double(), rtol=1e-5, atol=1e-6)
+    engine = opt.passes._engines[DEVICE] if not CUDA else opt.passes.load(x[0].device)
+    assert 1 < len(engine._launches) <= 8

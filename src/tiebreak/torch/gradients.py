@@ -43,8 +43,9 @@ class Gradients:
         elif self.owner != level:
             mine, others = self._kept[level], self._kept[self.owner]
             for p in self.parameters():
-                if p.grad is not None:
-                    others[id(p)] = p.grad
+                grad = p.grad
+                if grad is not None:
+                    others[id(p)] = grad
                 p.grad = mine.pop(id(p), None)
         self.owner = level
         self.seen.add(level)
@@ -72,10 +73,12 @@ class Gradients:
 
     def settle(self) -> None:
         """Make ``.grad`` the place of the direction: where ∇f was, or ∇g where that is all there is."""
-        parameters = list(self.parameters())
-        pairs = zip(self.of("upper", parameters), self.of("lower", parameters), strict=True)
-        for p, (u, g) in zip(parameters, list(pairs), strict=True):
-            p.grad = g if u is None else u
+        uppers, lowers = self._kept["upper"], self._kept["lower"]
+        for p in self.parameters():
+            if self.owner == "lower" and id(p) in uppers:
+                p.grad = uppers[id(p)]
+            elif p.grad is None:
+                p.grad = lowers.get(id(p))
 
     def put_away(self) -> list[Tensor]:
         """The gradients that are not in ``.grad``."""

@@ -111,9 +111,7 @@ class DynamicBarrier(Optimizer):
         if fused not in (None, True, False):
             raise ValueError(f"fused={fused!r} must be None, True or False")
         if tolerance is not None and rule is not None:
-            raise ValueError(
-                f"rule={rule!r} and tolerance={tolerance!r}: a tolerance brings its own rule; give one of them"
-            )
+            raise ValueError(f"rule={rule!r} and tolerance={tolerance!r}: a tolerance brings its own rule; give one")
         if isinstance(rule, str):
             one_of("rule", rule, tuple(rules.RULES))
         chosen: Any = rules.within if tolerance is not None else rules.RULES.get(str(rule or "sdbgd"), rule)
@@ -319,7 +317,8 @@ class DynamicBarrier(Optimizer):
         counts = self.noise.correct or not capturing(fg.device)
         noise = self.noise.removed(self.count, self.estimates.own, self.target is None) if counts else None
         signal = gg if noise is None else gg * (1 - noise.to(gg))
-        return self.method.rule(fg, signal, **_on(arguments, fg)) + 0 * fg, length
+        multiplier = self.method.rule(fg, signal, **_on(arguments, fg))
+        return multiplier if getattr(multiplier, "shape", None) == fg.shape else multiplier + 0 * fg, length
 
     def _advance(self, plan: Plan, weights: Tensor, skip: Tensor | None) -> None:
         """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""

@@ -44,16 +44,21 @@ class Passes:
 
     def plan(self, rows: Sequence[Row], areas: int) -> "Plan":
         """The work of a step, divided."""
-        parts: dict[tuple[torch.device, int], tuple[Any, list[Row]]] = {}
+        home = rows[0].parameter.device
         compiling = torch.compiler.is_compiling()
+        fused = None if compiling else self._engines.get(home)
+        if fused is not None and (bound := fused.known(rows, areas)) is not None:
+            return Plan(home, areas, [(bound, [rows[0]])])  # it has all it needs
+        parts: dict[tuple[torch.device, int], tuple[Any, list[Row]]] = {}
         for row in rows:
             if row.upper is not None or row.lower is not None:
                 device = row.parameter.device
                 real = _real(row) if row.parameter.is_complex() else row
                 engine = foreach if compiling else self._engine(real, device)
                 parts.setdefault((device, id(engine)), (engine, []))[1].append(real)
-        bound = [(e.bind(mine, areas) if hasattr(e, "bind") else e, mine) for e, mine in parts.values()]
-        return Plan(rows[0].parameter.device, areas, bound)
+        return Plan(
+            home, areas, [(e.bind(mine, areas) if hasattr(e, "bind") else e, mine) for e, mine in parts.values()]
+        )
 
     def _engine(self, row: Row, device: torch.device) -> Any:
         engine = self._engines.get(device, self)  # self: nothing known of this device yet
