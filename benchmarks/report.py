@@ -129,7 +129,8 @@ def markdown(stored, pictures=()):
         about = [f"{known['cores']} cores"] if known.get("cores") else []
         about += [str(known[name]) for name in ("cpu", "gpu", "platform") if known.get(name)]
         about += [f"{n} {known[n]}" for n in ("python", "numpy", "torch", "jax", "tiebreak") if known.get(n)]
-        lines += [f"{', '.join(about)}. {known.get('date', '')}".strip(), ""]
+        when = "; ".join(str(known[name]) for name in ("date", "note") if known.get(name))
+        lines += [f"{', '.join(about)}. {when}".strip(), ""]
     lines += [
         "Ratios within a table were measured in one run; times of different tables or machines do not compare.",
         "",

@@ -144,7 +144,7 @@ def table(name, title, sizes, device, dtype=torch.float32, seconds=2.0, leave_ou
     return Table(name, title, columns, body, notes, {"kind": "bars", "x": "step", "y": ["/ floor"], "log": ""})
 
 
-REPEAT = 10  # steps between two waits for the device, as in training: there, too, the host runs ahead
+REPEAT = 30  # steps between two waits for the device, as in training: there, too, the host runs ahead
 
 
 def repeated(function):
