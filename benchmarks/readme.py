@@ -1,20 +1,26 @@
-"""The README's tables of speed, from the committed results: ``python -m benchmarks.readme`` writes them anew."""
+"""The README's tables of speed and the docs' pages, from the committed results: ``python -m benchmarks.readme``."""
 
 import json
 from pathlib import Path
 
+from benchmarks import report
 from benchmarks.report import shown
 from benchmarks.table import Table
 from tiebreak.files import atomic
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ROOT / "docs" / "benchmarks"
 BEGIN, END = "<!-- written by python -m benchmarks.readme -->", "<!-- end -->"
+
+
+def committed(name):
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def stored(name):
     """Committed results: the machine, and tables by name."""
-    found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    found = committed(name)
     return found["machine"], {entry["name"]: Table(**entry) for entry in found["tables"]}
 
 
@@ -71,6 +77,8 @@ def main():
     text = renewed(path.read_text(encoding="utf-8"))
     with atomic(path, "w") as file:
         file.write(text)
+    for name in ("cpu", "gpu"):
+        report.render(committed(name), PAGES, name)
 
 
 if __name__ == "__main__":
