@@ -199,6 +199,33 @@ def test_resumed_training_equals_uninterrupted(estimator, base, tolerance):
     assert torch.equal(weights(fresh), weights(model))
 
 
+def test_a_saved_state_stays_what_it_was():
+    """What goes on does not change it, and two optimizers that load it do not share it."""
+    options = {"tolerance": 0.01, "reference": 0.1, "correct_noise": True}
+    model, opt, batches = setup(**options)
+    train(model, opt, batches[:3])
+    saved = opt.state_dict()
+    copied = copy.deepcopy(saved["barrier"])
+    train(model, opt, batches[3:])
+    assert_same(saved["barrier"], copied)
+    assert not torch.equal(opt.target.state["total"], saved["barrier"]["target"]["total"])
+    others = [setup(**options) for _ in range(2)]
+    for _, other, _ in others:
+        other.load_state_dict(saved)
+    train(others[0][0], others[0][1], batches[3:])
+    assert_same(others[1][1].state_dict()["barrier"], copied)
+    assert_same(saved["barrier"], copied)
+
+
+def assert_same(found, expected):
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        if isinstance(value, dict):
+            assert_same(found[name], value)
+        else:
+            assert torch.equal(found[name], value) if isinstance(value, torch.Tensor) else found[name] == value
+
+
 def test_storm_resumes_too():
     def closures(model, batch):
         return {"upper": lambda: losses(model, batch)[0], "lower": lambda: losses(model, batch)[1]}

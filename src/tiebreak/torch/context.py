@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-__all__ = ["cannot_repeat", "cannot_wait", "capturing", "scaling", "unscale"]
+__all__ = ["cannot_repeat", "cannot_wait", "capturing", "copied", "keep", "scaling", "unscale"]
 
 
 def scaling(optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
@@ -44,3 +44,17 @@ def cannot_repeat() -> NoReturn:
     raise RuntimeError(
         "a captured step repeats its numbers: barrier, regularizer, … must be constants, estimator='minibatch'"
     )
+
+
+def keep(state: dict[str, Any], name: str, value: Tensor) -> None:
+    """Store in place where that is possible: a captured step finds its state where it left it."""
+    before = state[name]
+    if before is not None and (before.device, before.dtype) == (value.device, value.dtype):
+        before.copy_(value)
+    else:
+        state[name] = value.clone()
+
+
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    """A state of its own: what is saved does not change with what goes on, nor do two that load it share it."""
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiebreak.torch.context import keep
+
 __all__ = ["Noise"]
 
 _LOOK = 50  # steps between two looks where only a warning is at stake: looking costs a pass over ∇g and a sync
@@ -59,7 +61,8 @@ class Noise:
             for name, value in (("noise", noise), ("total", self._last)):
                 before = self.state[name]
                 now = value if before is None else 0.9 * before.to(value.device) + 0.1 * value
-                self.state[name] = torch.where(torch.isfinite(value), now, now if before is None else before)
+                last = now if before is None else before.to(value.device)
+                keep(self.state, name, torch.where(torch.isfinite(value), now, last))
         self.begin()
         if self.state["total"] is None:
             return None

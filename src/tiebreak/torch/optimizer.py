@@ -12,7 +12,7 @@ from tiebreak import rules
 from tiebreak.checks import one_of
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
-from tiebreak.torch.context import cannot_repeat, cannot_wait, capturing, scaling, unscale
+from tiebreak.torch.context import cannot_repeat, cannot_wait, capturing, copied, scaling, unscale
 from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.gradients import Gradients, usable
@@ -171,9 +171,9 @@ class DynamicBarrier(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The base's state, and this optimizer's own under "barrier"."""
         own: dict[str, Any] = {"count": self.count, "estimates": self.estimates.state_dict(self.gradients)}
-        own["noise"] = dict(self.noise.state)
+        own["noise"] = copied(self.noise.state)
         if self.target is not None:
-            own["target"] = dict(self.target.state)
+            own["target"] = copied(self.target.state)
         return {**self.base.state_dict(), "barrier": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -186,9 +186,9 @@ class DynamicBarrier(Optimizer):
         own = state_dict["barrier"]
         self.count = own["count"]
         self.estimates.load_state_dict(own["estimates"], self.gradients)
-        self.noise.state = dict(own["noise"])
+        self.noise.state = copied(own["noise"])
         if self.target is not None:
-            self.target.state = dict(own["target"])
+            self.target.state = copied(own["target"])
         self.gradients.clear()
 
     # --- the two levels ----------------------------------------------------------------------------------------------

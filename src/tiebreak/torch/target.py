@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tiebreak.checks import tolerated
+from tiebreak.torch.context import keep
 
 __all__ = ["Target"]
 
@@ -37,15 +38,15 @@ class Target:
         # A loss that is not finite ends a step, not the averages: their weight stays as it was, too.
         fine = torch.isfinite(loss)
         counted = fine.to(loss.dtype)  # a float times a comparison would be float32
-        keep = 1 - self.momentum * counted
+        rest = 1 - self.momentum * counted
         total, weight = (_or_zero(s[name], loss) for name in ("total", "weight"))
-        self._keep("total", keep * total + self.momentum * torch.where(fine, loss, torch.zeros_like(loss)))
-        self._keep("weight", keep * weight + self.momentum * counted)
+        keep(self.state, "total", rest * total + self.momentum * torch.where(fine, loss, torch.zeros_like(loss)))
+        keep(self.state, "weight", rest * weight + self.momentum * counted)
         average = s["total"] / (s["weight"] + (s["weight"] == 0))
         average = torch.where(s["weight"] == 0, loss, average)
         if self.reference is None:
             best = torch.full_like(loss, math.inf) if s["best"] is None else s["best"].to(loss.device)
-            self._keep("best", torch.fmin(best, average))
+            keep(self.state, "best", torch.fmin(best, average))
             base = s["best"]
         else:
             base = torch.full_like(average, self.reference)
@@ -58,17 +59,9 @@ class Target:
             before = self.state[name]
             now = value if before is None else before.to(value) + _SLOW * (value - before.to(value))
             last = torch.zeros_like(value) if before is None else before.to(value)
-            self._keep(name, torch.where(torch.isfinite(now), now, last))
+            keep(self.state, name, torch.where(torch.isfinite(now), now, last))
         unit: Tensor = (self.state["ff"] / (self.state["gg"] + 1e-30)).sqrt()
         return unit
-
-    def _keep(self, name: str, value: Tensor) -> None:
-        """In place: a captured step finds its state where it left it."""
-        before = self.state[name]
-        if before is not None and (before.device, before.dtype) == (value.device, value.dtype):
-            before.copy_(value)
-        else:
-            self.state[name] = value.clone()
 
 
 def _or_zero(value: Tensor | None, like: Tensor) -> Tensor:
