@@ -31,9 +31,14 @@ def options():
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas: " + ", ".join(PARTS))
     parser.add_argument("--device", default="cpu", help="of step and training: cpu or cuda")
     help_ = "folder for JSON, Markdown and pictures; what is there is replaced"
-    parser.add_argument("--output", type=Path, default=Path("results/bench"), help=help_)
+    parser.add_argument("--output", type=Path, help=help_ + "; results/bench, or results/bench-quick with --quick")
     chosen = parser.parse_args()
+    chosen.output = chosen.output or Path("results/bench-quick" if chosen.quick else "results/bench")
     chosen.only = [name.strip() for name in chosen.only.split(",") if name.strip()]
+    if chosen.device not in ("cpu", "cuda"):
+        parser.error(f"--device: {chosen.device!r} is neither cpu nor cuda")
+    if chosen.device == "cuda" and not importlib.import_module("torch").cuda.is_available():
+        parser.error("--device cuda: no CUDA device here")
     unknown = [name for name in chosen.only if name not in PARTS]
     if unknown or not chosen.only:
         parser.error(f"--only: {', '.join(unknown) or 'nothing'} is no part; parts are {', '.join(PARTS)}")
@@ -92,6 +97,9 @@ class Benchmarks:
         return report.record(self.tables, self.left_out, self.chosen.quick)
 
     def write(self):
+        if not self.tables:
+            print("Nothing was measured, and nothing is written.")
+            return
         stored = self.record()
         path = report.store(stored, self.chosen.output)
         written, missing = report.render(stored, self.chosen.output)
@@ -99,7 +107,7 @@ class Benchmarks:
             print(f"Left out: {name}: {reason}")
         if missing:
             print(missing)
-        print(f"Written: {path}, {written[0]} and {len(written) - 1} pictures")
+        print(f"Written: {path}, {written[0]} and pictures, {len(written) - 1} in all")
 
 
 def main():
@@ -108,7 +116,7 @@ def main():
     try:
         benchmarks.run()
     except KeyboardInterrupt:
-        print(f"\nInterrupted; {len(benchmarks.tables)} tables are finished and kept.")
+        print(f"\nInterrupted; {len(benchmarks.tables)} finished table(s) kept.")
         benchmarks.left_out["the rest"] = "The run was interrupted."
         code = 130
     if benchmarks.tables or not code:  # an interrupt before the first table leaves an older report as it was

@@ -1,5 +1,6 @@
 """The torch optimizer: the core's numbers, and the manners of any torch optimizer."""
 
+import contextlib
 import copy
 import io
 import math
@@ -327,7 +328,7 @@ def test_other_misuse_is_explained():
         opt.step(upper=lambda: 1.0)
     with pytest.raises(TypeError, match="the lower closure returned float"):
         opt.step(upper=lambda: 1.0, lower=lambda: 1.0)
-    with pytest.raises(TypeError, match=r"base=3 must be a torch.optim.Optimizer"):
+    with pytest.raises(TypeError, match=r"base is a int; it must be a torch.optim.Optimizer"):
         DynamicBarrier(3)
     for change, message in (
         ({"rule": "magic"}, "rule='magic' must be one of"),
@@ -686,6 +687,90 @@ def test_unequal_micro_batches_tell_the_noise_by_their_weights():
             (0 * x.sum()).backward()
         opt.step()
     assert opt.noise.share().item() == pytest.approx(9 / 65 / (1 + 9 / 65), abs=0.06)
+
+
+@pytest.mark.parametrize("fails", ["upper", "lower", "base"])
+@pytest.mark.parametrize("estimator", ["minibatch", "storm"])
+def test_a_step_that_failed_is_over(fails, estimator):
+    """A closure raises, or the base before it steps: the parameters stay, and the next step is as ever."""
+    model, opt, batches = setup(dtype=torch.float64, estimator=estimator, momentum=0.5)
+    twin, other, _ = setup(dtype=torch.float64, estimator=estimator, momentum=0.5)
+    pairs = [
+        [{"upper": lambda m=m, b=b: losses(m, b)[0], "lower": lambda m=m, b=b: losses(m, b)[1]} for b in batches]
+        for m in (model, twin)
+    ]
+    opt.step(**pairs[0][0])
+    other.step(**pairs[1][0])
+    before = weights(model).clone()
+
+    def broken(*_):
+        raise KeyError("the user's own")
+
+    hook = opt.base.register_step_pre_hook(broken) if fails == "base" else None
+    with pytest.raises(KeyError):
+        opt.step(**pairs[0][1] | ({} if hook else {fails: broken}))
+    assert torch.equal(weights(model), before)
+    if hook:
+        hook.remove()
+        if estimator == "storm":
+            return  # the estimate has taken that batch in, as it should
+    opt.step(**pairs[0][2])
+    other.step(**pairs[1][2])
+    torch.testing.assert_close(weights(model), weights(twin), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("estimator", ["minibatch", "average", "storm"])
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_after_a_bad_batch_training_goes_on(estimator, policy):
+    model, opt, batches = setup(dtype=torch.float64, estimator=estimator, nonfinite=policy, correct_noise=True)
+    twin, other, _ = setup(dtype=torch.float64, estimator=estimator, nonfinite=policy, correct_noise=True)
+    bad = {"upper": lambda: losses(model, batches[0])[0] * math.nan, "lower": lambda: losses(model, batches[0])[1]}
+    with pytest.raises(FloatingPointError, match="begins anew") if policy == "raise" else contextlib.nullcontext():
+        opt.step(**bad)
+    for m, o in ((model, opt), (twin, other)):
+        for batch in batches[:4]:
+            o.step(upper=lambda m=m, b=batch: losses(m, b)[0], lower=lambda m=m, b=batch: losses(m, b)[1])
+    torch.testing.assert_close(weights(model), weights(twin), rtol=1e-12, atol=1e-14)
+
+
+def test_a_copy_between_the_levels_has_both_gradients():
+    x = torch.nn.Parameter(torch.ones(2))
+    opt = SDBGD([x], lr=0.1)
+    with opt.lower():
+        (3 * x.sum()).backward()
+    with opt.upper():
+        x.sum().backward()
+    twin = copy.deepcopy(opt)
+    assert twin.step().gg.item() == opt.step().gg.item() == 18
+
+
+def test_an_average_does_not_know_the_scale():
+    """The scale moves from step to step; the average is that of the gradients."""
+
+    def trained(scales):
+        x = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), estimator="average", barrier=1.0, regularizer=0.1)
+        for scale in scales:
+            scaler = torch.amp.GradScaler("cpu", init_scale=scale) if scale else None
+            for level, loss in ((opt.lower, x.square().sum()), (opt.upper, (x - 3).square().sum())):
+                with level():
+                    (scaler.scale(loss) if scaler else loss).backward()
+            scaler.step(opt) if scaler else opt.step()
+            opt.__dict__.pop("grad_scale", None), opt.__dict__.pop("found_inf", None)
+        return x.detach()
+
+    torch.testing.assert_close(trained([1024.0, 512.0, 2.0, 64.0]), trained([None] * 4), rtol=1e-10, atol=0)
+
+
+def test_a_first_look_at_the_noise_that_is_not_finite_is_forgotten():
+    from tiebreak.torch.noise import Noise
+
+    noise = Noise(True)
+    for squares in ((math.inf, math.nan), (2.0, 6.0), (2.0, 6.0)):
+        for square in squares:
+            noise.add(torch.tensor(square, dtype=torch.float64), 1.0)
+        share = noise.share()
+    assert 0 <= share.item() <= 1
 
 
 def test_a_discarded_accumulation_leaves_nothing():

@@ -88,7 +88,7 @@ def check(name, rows, weights, skip=None):
     lengths = (expected[:, 1] * expected[:, 2]).sqrt()
     narrow = any(r.parameter.dtype in NARROW for r in there)
     # torch's own sums are made in float32, and those of narrow numbers on a CPU are biased: the same few bits each time
-    rtol = {"fused": 1e-6, "pieces": 2e-5 if narrow else 1e-6, "foreach": 2e-4 if narrow else 2e-5}[name]
+    rtol = {"fused": 1e-6, "pieces": 5e-5 if narrow else 2e-5, "foreach": 2e-4 if narrow else 2e-5}[name]
     torch.testing.assert_close(found[:, 1:], expected[:, 1:], rtol=rtol, atol=0)
     assert ((found[:, 0] - expected[:, 0]).abs() <= rtol * lengths + 1e-300).all()
     if name == "fused":  # in the same order every time
@@ -179,7 +179,7 @@ def test_wild_scales(name, scale):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, in the interpreter
-@pytest.mark.parametrize("name", ["fused", "foreach"])
+@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_skipped_step_changes_nothing(name, bad):
     """Whatever is in the gradients: the parameters keep their bits, and a direction is 0."""
@@ -343,3 +343,79 @@ def test_tables_follow_the_tensors():
             torch.testing.assert_close(p.detach().double(), expected.double(), rtol=1e-5, atol=1e-6)
     engine = opt.passes._engines[DEVICE] if not CUDA else opt.passes.load(x[0].device)
     assert 1 < len(engine._launches) <= 8
+
+
+def test_autograd_sees_what_the_kernels_wrote():
+    """Backward through a graph from before the step is an error, as with any update in place."""
+    x = torch.nn.Parameter(torch.ones(3, device=DEVICE))
+    opt = fused_optimizer("sdbgd", [x])
+    old = (x * x).sum()
+    opt.step(upper=lambda: x.sum(), lower=lambda: (x - 1).square().sum())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        old.backward()
+
+
+@pytest.mark.parametrize("kind", ["sdbgd", "plain"])
+def test_signs_that_autograd_keeps_as_a_bit(kind):
+    """A gradient may be a view whose sign is not in its memory."""
+
+    def trained(options):
+        x = torch.nn.Parameter(torch.ones(1, device=DEVICE, dtype=torch.float64))
+        opt = fused_optimizer("sdbgd", [x]) if options == "sdbgd" else SDBGD([x], lr=0.1, fused=False)
+        for level, value in ((opt.lower, 2.0), (opt.upper, 1.0)):
+            with level():
+                x.grad = torch._neg_view(torch.full((1,), -value, device=DEVICE, dtype=torch.float64))
+        opt.step()
+        return x.item()
+
+    plain = SDBGD([x := torch.nn.Parameter(torch.ones(1, dtype=torch.float64))], lr=0.1)
+    plain.step(upper=lambda: x.sum(), lower=lambda: 2 * x.sum())
+    assert trained(kind) == pytest.approx(x.item(), rel=1e-12)
+
+
+def test_one_tensor_for_both_levels_is_refused():
+    x = torch.nn.Parameter(torch.ones(2))
+    opt, shared = SDBGD([x], lr=0.1), torch.ones(2)
+    for level in (opt.lower, opt.upper):
+        with level():
+            x.grad = shared
+    with pytest.raises(RuntimeError, match="gradient_as_bucket_view"):
+        opt.step()
+
+
+def test_a_scheduler_on_the_base_is_heard():
+    """Whoever wraps the base's step finds it called; `.grad` is then d."""
+    x = torch.nn.Parameter(torch.ones(2))
+    opt = SDBGD([x], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(opt.base, step_size=1, gamma=0.5)
+    opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
+    scheduler.step()  # warns where the base has not stepped; warnings are errors here
+    assert opt.param_groups[0]["lr"] == 0.05
+
+
+def test_sharded_parameters():
+    """DTensors, one rank: as plain tensors."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    def trained(kind, mesh):
+        torch.manual_seed(0)
+        values = [torch.randn(4, 4), torch.randn(4)]
+        given = [distribute_tensor(v, mesh, [Shard(0)]) if mesh else v for v in values]
+        params = [torch.nn.Parameter(v) for v in given]
+        opt = SDBGD(params, lr=0.1) if kind == "sdbgd" else DynamicBarrier(kind(params))
+        for _ in range(3):
+            opt.step(
+                upper=lambda: sum((p - 1).square().sum() for p in params),
+                lower=lambda: params[0].square().sum() + params[1].abs().sum(),
+            )
+        return [p.detach().full_tensor() if mesh else p.detach() for p in params]
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for kind in ("sdbgd", torch.optim.AdamW):
+            for a, b in zip(trained(kind, init_device_mesh("cpu", (1,))), trained(kind, None), strict=True):
+                torch.testing.assert_close(a, b)
+    finally:
+        dist.destroy_process_group()

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-__all__ = ["cannot_repeat", "cannot_wait", "capturing", "copied", "keep", "scaling", "unscale"]
+__all__ = ["cannot_repeat", "cannot_wait", "capturing", "copied", "keep", "load", "scaling", "unscale"]
 
 
 def scaling(optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
@@ -53,6 +53,16 @@ def keep(state: dict[str, Any], name: str, value: Tensor) -> None:
         before.copy_(value)
     else:
         state[name] = value.clone()
+
+
+def load(state: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Take up a saved state, in place: a captured step goes on with it."""
+    for name, value in saved.items():
+        if isinstance(value, Tensor):
+            before = state[name]
+            keep(state, name, value if before is None else value.to(before))
+        else:
+            state[name] = value
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:

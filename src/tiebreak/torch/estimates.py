@@ -30,8 +30,8 @@ class Estimates:
         """Whether the rule sees the batch's own gradient, with all its noise."""
         return self.kind == "minibatch"
 
-    def averaged(self, rows: Sequence[Row], momentum: float) -> list[Row]:
-        """The rows as the rule sees them: with the average of ∇g, which takes in this step's."""
+    def averaged(self, rows: Sequence[Row], momentum: float, unit: float) -> list[Row]:
+        """The rows as the rule sees them: with the average of ∇g, which takes in `unit` times this step's."""
         kept, seen = self.memory.setdefault("lower", {}), []
         for row in rows:
             p, g = row.parameter, row.lower
@@ -42,9 +42,9 @@ class Estimates:
             if p in kept:
                 kept[p].mul_(1 - share)
                 if g is not None:
-                    kept[p].add_(g, alpha=share)
+                    kept[p].add_(g, alpha=share * unit)
             elif g is not None:
-                kept[p] = share * g.detach()
+                kept[p] = share * unit * g.detach()
             seen.append(row._replace(lower=kept.get(p)))
         return seen
 
@@ -61,11 +61,12 @@ class Estimates:
         if "x" in self.memory:
             here = [p.detach().clone() for p in parameters]
             _set(parameters, [self.memory["x"].get(p, p) for p in parameters])
-            _backward(optimizer, upper, lower)
-            before = {level: gradients.of(level, parameters) for level in LEVELS}
-            gradients.clear()
-            optimizer.forget_losses()
-            _set(parameters, here)
+            try:
+                _backward(optimizer, upper, lower)
+                before = {level: gradients.of(level, parameters) for level in LEVELS}
+            finally:  # whatever a closure does, the parameters are where they were
+                optimizer.forget()
+                _set(parameters, here)
             _restore(state)
         _backward(optimizer, upper, lower)
         if "x" in self.memory:
@@ -75,10 +76,15 @@ class Estimates:
                     estimate = self.memory[level].get(p)
                     if new is not None and estimate is not None and old is not None:
                         new.add_(estimate - old, alpha=1 - momentum)  # v = G(x) + (1 − α)(v₋ − G(x₋))
-        self.memory = {"x": {p: p.detach().clone() for p in parameters}}
-        for level in LEVELS:
-            found = zip(parameters, gradients.of(level, parameters), strict=True)
-            self.memory[level] = {p: g.detach().clone() for p, g in found if g is not None}
+
+    def accept(self, gradients: Gradients) -> None:
+        """The step will be made: remember what STORM found. A batch that is skipped leaves nothing behind."""
+        if self.kind == "storm":
+            parameters = list(gradients.parameters())
+            self.memory = {"x": {p: p.detach().clone() for p in parameters}}
+            for level in LEVELS:
+                found = zip(parameters, gradients.of(level, parameters), strict=True)
+                self.memory[level] = {p: g.detach().clone() for p, g in found if g is not None}
 
     def state_dict(self, gradients: Gradients) -> dict[str, Any]:
         """Tensors by the number of their parameter, as torch optimizers save them."""
@@ -100,6 +106,14 @@ class Estimates:
 
 def _backward(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
     # Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
+    try:
+        _both(optimizer, upper, lower)
+    except BaseException:  # half a step is none: the next one begins anew
+        optimizer.forget()
+        raise
+
+
+def _both(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
     for level, closure in (("lower", lower), ("upper", upper)):
         with torch.enable_grad():
             loss = closure()

@@ -1,5 +1,6 @@
 """The passes over all parameters in torch operations alone: any device, any layout, and a compiler can follow them."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from tiebreak.torch.rows import NARROW, Row, wide
 
-__all__ = ["combine", "descend", "products", "square_norm"]
+__all__ = ["combine", "descend", "largest", "products", "square_norm"]
 
 _Kind: TypeAlias = tuple[torch.device, torch.dtype]
 
@@ -26,7 +27,8 @@ def products(rows: Sequence[Row], areas: int) -> Tensor:
                 fg = fg + torch.dot(_flat(row.upper), _flat(row.lower)).to(fg)
         squares = [square_norm([t for t in level if t is not None]).to(fg) for level in _levels(mine)]
         found[area] = [fg, squares[1], squares[0]]
-    return torch.stack([value for values in found for value in values]).reshape(areas, 3)
+    made = torch.stack([value for values in found for value in values]).reshape(areas, 3)
+    return made.full_tensor() if hasattr(made, "full_tensor") else made  # a DTensor's sums are numbers like others
 
 
 def square_norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -39,6 +41,14 @@ def square_norm(tensors: Sequence[Tensor]) -> Tensor:
         norms = torch._foreach_norm(group, 2, dtype=torch.float32 if dtype in NARROW else dtype)
         total = total + torch.stack(norms).to(device=home, dtype=total.dtype).square().sum()
     return total
+
+
+def largest(tensors: Sequence[Tensor]) -> Tensor:
+    """max|t| over all, or what is not finite."""
+    norms = [torch.stack(torch._foreach_norm(group, math.inf)).max() for group in _by_kind(tensors).values()]
+    return torch.stack(
+        [norm.to(norms[0].device, torch.float64 if norm.is_cpu else torch.float32) for norm in norms]
+    ).max()
 
 
 def combine(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:

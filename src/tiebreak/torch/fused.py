@@ -68,7 +68,7 @@ class Fused:
         self._layouts: dict[Any, _Layout] = {}
         self._launches: dict[Any, list[_Launch]] = {}
         self._spare: list[Tensor] = []
-        self._held: list[tuple[Tensor, Tensor]] = []
+        self._held: list[Any] = []
         ones = [torch.ones(3, device=device) for _ in range(3)]
         row = Row(ones[0], ones[1], ones[2], 0, 0)
         bound = self.bind([row], 1)
@@ -99,7 +99,8 @@ class Fused:
     def _key(self, rows: Sequence[Row], areas: int) -> Any:
         """All that launches for plain tensors depend on, or None. For every parameter at every step: hence so terse."""
         index = -1 if self.device.index is None else self.device.index
-        plain, parts = (Tensor, torch.nn.Parameter), list[Any]([areas])
+        stream = torch.cuda.current_stream(self.device).cuda_stream if index >= 0 else 0  # a table belongs to one
+        plain, parts = (Tensor, torch.nn.Parameter), list[Any]([areas, stream])
         for p, u, g, area, slot in rows:
             if type(u) is not Tensor or type(g) is not Tensor or type(p) not in plain or p.get_device() != index:
                 if u is None and g is None:
@@ -129,6 +130,8 @@ class Fused:
         if not kinds:
             return []
         layouts = [self._layout(mine, areas) for mine in kinds.values()]
+        if capturing(self.device):
+            self._held.append(layouts)  # a graph reads them as long as it lives
         lines = [
             [*(0 if t is None else t.data_ptr() for t in row[:3]), row.parameter.numel(), first, row.slot]
             for mine, layout in zip(kinds.values(), layouts, strict=True)
@@ -146,7 +149,7 @@ class Fused:
         if key not in self._layouts:
             if capturing(self.device):
                 raise RuntimeError("take a step with these parameters before capturing one")
-            _make_room(self._layouts)
+            _make_room(self._layouts, 4 * _KEPT)
             counts = np.array([-(-row.parameter.numel() // CHUNK) for row in rows])
             owners = np.repeat(np.arange(len(rows)), counts)
             # Rows come in the order of their areas, so that the chunks of an area lie side by side.
@@ -197,10 +200,14 @@ class Bound:
     def combine(self, rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g into the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
         self._combine(weights, skip, descend=False)
+        torch.autograd.graph.increment_version([row.tensors[1] for row in rows if len(row.tensors) > 1])
 
     def descend(self, rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
         """x ← x − a ∇f − b ∇g; the gradients stay as they are, and where `skip` is true x does, too."""
         self._combine(weights, skip, descend=True)
+        torch.autograd.graph.increment_version(
+            [row.parameter for row in rows]
+        )  # autograd cannot see what kernels write
 
     def _combine(self, weights: Tensor, skip: Tensor | None, descend: bool) -> None:
         factors = weights.to(torch.float64).contiguous()
@@ -213,6 +220,6 @@ class Bound:
                 )
 
 
-def _make_room(kept: dict[Any, Any]) -> None:
-    while len(kept) >= _KEPT:
+def _make_room(kept: dict[Any, Any], most: int = _KEPT) -> None:
+    while len(kept) >= most:
         kept.pop(next(iter(kept)))

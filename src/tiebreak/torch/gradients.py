@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiebreak.torch.foreach import square_norm
+from tiebreak.torch.foreach import largest
 from tiebreak.torch.rows import Row
 
 __all__ = ["LEVELS", "Gradients", "regions", "usable"]
@@ -59,17 +59,50 @@ class Gradients:
 
     def rows(self, scope: str) -> tuple[list[Row], int]:
         """Every parameter with both gradients, in the order of the areas that share a multiplier; and how many."""
-        groups, rows, area = self._optimizer.param_groups, [], 0
+        groups, rows, area, whole = self._optimizer.param_groups, [], 0, scope == "global"
         for number, group in enumerate(groups):
             parameters = group["params"]
             pairs = zip(self.of("upper", parameters), self.of("lower", parameters), strict=True)
             for p, (u, g) in zip(parameters, pairs, strict=True):
+                if u is not None and u is g:
+                    raise RuntimeError(
+                        f"both gradients of a parameter of shape {tuple(p.shape)} are one tensor, as with "
+                        "DistributedDataParallel(gradient_as_bucket_view=True): leave that at False"
+                    )
                 if (u is not None and u.layout != torch.strided) or (g is not None and g.layout != torch.strided):
                     raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
-                rows.append(Row(p, u, g, area, area * len(groups) + number))
+                u, g = self._resolved("upper", p, u), self._resolved("lower", p, g)
+                rows.append(Row(p, u, g, area, number if whole else area))
                 area += scope == "tensor"
             area += scope == "group" and len(parameters) > 0
-        return rows, 1 if scope == "global" else area
+        return rows, 1 if whole else area
+
+    def _resolved(self, level: str, p: Tensor, grad: Tensor | None) -> Tensor | None:
+        """A gradient with its signs in memory: autograd may keep them as a bit, which no kernel sees."""
+        if grad is not None and (grad.is_neg() or grad.is_conj()):
+            grad = grad.resolve_conj().resolve_neg()
+            if self.owner == level:
+                p.grad = grad
+            else:
+                self._kept[level][id(p)] = grad
+        return grad
+
+    def slots(self, scope: str) -> list[int]:
+        """The group of each slot: with one multiplier a slot is a group, otherwise an area, which lies in one group."""
+        groups = self._optimizer.param_groups
+        if scope == "global":
+            return list(range(len(groups)))
+        return [i for i, g in enumerate(groups) for _ in (g["params"] if scope == "tensor" else g["params"][:1])]
+
+    def __getstate__(self) -> dict[str, Any]:
+        pairs = {
+            level: [(p, kept[id(p)]) for p in self.parameters() if id(p) in kept] for level, kept in self._kept.items()
+        }
+        return self.__dict__ | {"_kept": pairs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kept = {level: {id(p): grad for p, grad in pairs} for level, pairs in state["_kept"].items()}
+        self.__dict__.update(state | {"_kept": kept})
 
     def settle(self) -> None:
         """Make ``.grad`` the place of the direction: where ∇f was, or ∇g where that is all there is."""
@@ -86,10 +119,10 @@ class Gradients:
 
     def poison(self) -> None:
         """Let a non-finite gradient that is put away show in ``.grad``, where a gradient scaler looks for it."""
-        away = [g for g in self.put_away() if g.layout == torch.strided]
+        away = [g for g in self.put_away() if usable(g)]
         here = next((p.grad for p in self.parameters() if usable(p.grad)), None)
         if away and here is not None:
-            here[(0,) * here.dim()].add_((0 * square_norm(away)).to(device=here.device, dtype=here.dtype))
+            here[(0,) * here.dim()].add_((0 * largest(away)).to(device=here.device, dtype=here.dtype))
 
 
 def usable(grad: Tensor | None) -> bool:

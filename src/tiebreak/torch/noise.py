@@ -61,12 +61,12 @@ class Noise:
             for name, value in (("noise", noise), ("total", self._last)):
                 before = self.state[name]
                 now = value if before is None else 0.9 * before.to(value.device) + 0.1 * value
-                last = now if before is None else before.to(value.device)
+                last = torch.zeros_like(value) if before is None else before.to(value.device)
                 keep(self.state, name, torch.where(torch.isfinite(value), now, last))
         self.begin()
         if self.state["total"] is None:
             return None
-        share: Tensor = self.state["noise"] / self.state["total"]
+        share: Tensor = self.state["noise"] / (self.state["total"] + (self.state["total"] == 0))
         return share.clamp(0.0, 1.0)
 
     def removed(self, count: int, own: bool, alone: bool) -> Tensor | None:

@@ -12,7 +12,8 @@ from tiebreak import rules
 from tiebreak.checks import one_of
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
-from tiebreak.torch.context import cannot_repeat, cannot_wait, capturing, copied, scaling, unscale
+from tiebreak.torch import bases
+from tiebreak.torch.context import cannot_repeat, cannot_wait, capturing, copied, load, scaling, unscale
 from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.gradients import Gradients, usable
@@ -104,7 +105,7 @@ class DynamicBarrier(Optimizer):
         fused: bool | None = None,
     ) -> None:
         if not isinstance(base, Optimizer):
-            raise TypeError(f"base={base!r} must be a torch.optim.Optimizer, such as torch.optim.AdamW(…)")
+            raise TypeError(f"base is a {type(base).__name__}; it must be a torch.optim.Optimizer, such as AdamW(…)")
         one_of("scope", scope, ("global", "group", "tensor"))
         one_of("nonfinite", nonfinite, ("raise", "skip", "ignore"))
         one_of("estimator", estimator, ("minibatch", "average", "storm"))
@@ -164,9 +165,7 @@ class DynamicBarrier(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients and losses of both levels."""
         self.base.zero_grad(set_to_none)
-        self.gradients.clear()
-        self.noise.begin()
-        self._losses = {}
+        self.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state, and this optimizer's own under "barrier"."""
@@ -186,10 +185,10 @@ class DynamicBarrier(Optimizer):
         own = state_dict["barrier"]
         self.count = own["count"]
         self.estimates.load_state_dict(own["estimates"], self.gradients)
-        self.noise.state = copied(own["noise"])
+        load(self.noise.state, own["noise"])
         if self.target is not None:
-            self.target.state = copied(own["target"])
-        self.gradients.clear()
+            load(self.target.state, own["target"])
+        self.forget()
 
     # --- the two levels ----------------------------------------------------------------------------------------------
 
@@ -257,8 +256,10 @@ class DynamicBarrier(Optimizer):
     def _momentum(self) -> float:
         return self.method.schedule.at(self.count).momentum or 0.0
 
-    def forget_losses(self) -> None:
-        """Losses told so far do not count: they belong to another point."""
+    def forget(self) -> None:
+        """What was accumulated for this step does not count: it is over, or belongs to another point."""
+        self.gradients.clear()
+        self.noise.begin()
         self._losses = {}
 
     @torch.no_grad()
@@ -268,7 +269,7 @@ class DynamicBarrier(Optimizer):
         plan = self.passes.plan(rows, areas)
         products = plan.products()
         self._scaled = found_inf is not None
-        if self._looks() and not self._skips_on_device(products.device):
+        if self._looks() and not self._skips_on_device(plan):
             cannot_wait(products.device, f"nonfinite={self.nonfinite!r} with this base optimizer")
             products = (
                 products.cpu()
@@ -281,12 +282,15 @@ class DynamicBarrier(Optimizer):
         if capturing(plan.home) and not self._repeatable():
             cannot_repeat()
         seen = products
-        if self.estimates.kind == "average":
-            seen = self.passes.plan(self.estimates.averaged(rows, self._momentum()), areas).products()
+        self.estimates.accept(self.gradients)
         unit: Any = 1.0
         if scale is not None:  # a scale that moves must not weigh in anything but the direction
             unit = scale.to(products)
-            products, seen = products * unit**2, seen * unit**2
+            products = seen = products * unit**2
+        if self.estimates.kind == "average":  # its memory has no scale
+            averaged = self.estimates.averaged(rows, self._momentum(), float(unit))
+            seen = self.passes.plan(averaged, areas).products().to(products)
+            seen = torch.stack([seen[:, 0] * unit, seen[:, 1], products[:, 2]], -1)
         fg, gg, ff = (column[0] if self.scope == "global" else column for column in seen.unbind(-1))
         multiplier, length = self._multiplier(fg, gg, ff, products)
         # d/(s+λ): as long as a step on g alone, whatever λ is, and whatever the units of f are.
@@ -297,7 +301,8 @@ class DynamicBarrier(Optimizer):
         if bad is not None and self._raises():
             self._is_true(bad)
         self.count += 1
-        return self._finish()
+        self.forget()
+        return self.last
 
     def _multiplier(self, fg: Tensor, gg: Tensor, ff: Tensor, products: Tensor) -> tuple[Tensor, Any]:
         """λ of every area, and the length s of d/(s+λ), if the step is to be divided so."""
@@ -322,16 +327,10 @@ class DynamicBarrier(Optimizer):
 
     def _advance(self, plan: Plan, weights: Tensor, skip: Tensor | None) -> None:
         """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""
-        plan.combine(weights.repeat_interleave(len(self.param_groups), 0), skip)
+        plan.combine(self._by_slot(weights), skip)
         self.gradients.settle()
-        if skip is not None and getattr(self.base, "_step_supports_amp_scaling", False):
-            self.base.grad_scale, self.base.found_inf = None, skip.float()  # type: ignore[attr-defined]
-            try:
-                self.base.step()
-            finally:
-                del self.base.grad_scale, self.base.found_inf  # type: ignore[attr-defined]
-        else:
-            self.base.step()
+        self.gradients.clear()  # the direction is what the base sees, and if it raises the step is over
+        bases.step(self.base, skip)
 
     def _repeatable(self) -> bool:
         """Whether a step is the same whenever it is made, as a captured one must be."""
@@ -342,11 +341,17 @@ class DynamicBarrier(Optimizer):
     def _looks(self) -> bool:
         return bool(self._scaled) or self.nonfinite != "ignore"
 
-    def _skips_on_device(self, device: torch.device) -> bool:
+    def _by_slot(self, weights: Tensor) -> Tensor:
+        """One row for all groups, or a row for each area."""
+        return weights.expand(len(self.param_groups), 2) if self.scope == "global" else weights
+
+    def _skips_on_device(self, plan: Plan) -> bool:
         """Whether a step can be skipped without the host knowing."""
-        if device.type == "cpu" or not self.estimates.own or (self._raises() and not self._in_one_pass()):
-            return False  # to raise, one must know before ∇f is overwritten by d
-        return self._plain() or getattr(self.base, "_step_supports_amp_scaling", False)
+        if plan.home.type == "cpu" or not self.estimates.own:
+            return False
+        if self._raises():  # then one must know before anything is overwritten
+            return self._in_one_pass() and plan.keeps and self.target is None
+        return bases.can_skip(self.base)
 
     def _raises(self) -> bool:
         return self.nonfinite == "raise" and not self._scaled
@@ -355,29 +360,23 @@ class DynamicBarrier(Optimizer):
         """Wait for the device, and raise if that was asked for."""
         cannot_wait(bad.device, f"nonfinite={self.nonfinite!r}")
         if bool(bad) and self._raises():
-            raise FloatingPointError("a gradient is not finite; nonfinite='skip' skips such steps, 'ignore' takes them")
+            self.forget()
+            raise FloatingPointError(
+                "a gradient is not finite; the step was not made, and the next one begins anew "
+                "(nonfinite='skip' skips such steps without a word, 'ignore' takes them)"
+            )
         return bool(bad)
 
     def _in_one_pass(self) -> bool:
         """Whether a step leaves the gradients as they are."""
         return False
 
-    def _plain(self) -> bool:
-        """Whether the base's step is x − η d and nothing else: then a zero gradient is no step at all."""
-        extras = ("momentum", "weight_decay", "maximize")
-        return type(self.base) is torch.optim.SGD and not any(g[name] for g in self.param_groups for name in extras)
-
     def _stop(self, products: Tensor) -> Step:
         """A step that is not made, as the host knows; nothing was changed yet."""
         unknown = products[0, 0] if self.scope == "global" else products[:, 0]
         self.last = record(unknown, unknown, unknown, unknown, self._losses, torch.ones_like(products[0, 0]).bool())
-        return self._finish()
-
-    def _finish(self) -> Step:
-        self.gradients.clear()
-        self.forget_losses()
-        self.noise.begin()
-        return self.last  # type: ignore[return-value]  # both ways here have just set it
+        self.forget()
+        return self.last
 
     def unscale_(self, scaler: Any) -> None:
         """Like ``scaler.unscale_(opt)``, for the gradients of both levels: before clipping."""

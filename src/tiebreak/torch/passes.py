@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tiebreak.torch import foreach, pieces
+from tiebreak.torch.context import capturing
 from tiebreak.torch.rows import Row, alike, plain, wide
 
 __all__ = ["Passes", "Plan"]
@@ -48,7 +49,7 @@ class Passes:
         compiling = torch.compiler.is_compiling()
         fused = None if compiling else self._engines.get(home)
         if fused is not None and (bound := fused.known(rows, areas)) is not None:
-            return Plan(home, areas, [(bound, [rows[0]])])  # it has all it needs
+            return Plan(home, areas, [(bound, list(rows))])
         parts: dict[tuple[torch.device, int], tuple[Any, list[Row]]] = {}
         for row in rows:
             if row.upper is not None or row.lower is not None:
@@ -84,7 +85,10 @@ class Passes:
 
         try:
             return Fused(device)
-        except Exception as error:  # Triton's failures have no common class: no C compiler, no space, an old driver
+        except Exception as error:
+            if capturing(device):  # says what to do
+                raise
+            # Otherwise Triton's failures have no common class: no C compiler, no space, an old driver.
             if self.fused:
                 raise RuntimeError(f"fused=True, and the Triton kernels do not run on {device}: {error}") from error
             text = f"the Triton kernels do not run on {device} ({error}): the step is slower; fused=False says nothing"
@@ -96,8 +100,8 @@ class Passes:
             return f"parameters on a CUDA device, and one is on {device}"
         if importlib.util.find_spec("triton") is None:
             return "Triton, which is not installed"
-        if torch.version.hip is None and torch.cuda.get_device_capability(device) < (7, 0):
-            return f"a GPU of compute capability 7.0, and {device} has {torch.cuda.get_device_capability(device)}"
+        if torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):  # what Triton asks for
+            return f"a GPU of compute capability 8.0, and {device} has {torch.cuda.get_device_capability(device)}"
         return None
 
 
@@ -106,6 +110,11 @@ class Plan:
 
     def __init__(self, home: torch.device, areas: int, parts: list[tuple[Engine, list[Row]]]) -> None:
         self.home, self.areas, self.parts = home, areas, parts
+
+    @property
+    def keeps(self) -> bool:
+        """Whether `descend` leaves the gradients as they are."""
+        return not any(getattr(engine, "__name__", "") == foreach.__name__ for engine, _ in self.parts)
 
     def products(self) -> Tensor:
         """fg, gg and ff of every area, of shape (areas, 3), on the first parameter's device."""
@@ -123,7 +132,7 @@ class Plan:
             engine.combine(rows, *_there(rows, weights, skip))
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g; nothing where `skip` is true. What is left in the gradients is nobody's business."""
+        """x ← x − a ∇f − b ∇g; nothing where `skip` is true."""
         for engine, rows in self.parts:
             engine.descend(rows, *_there(rows, weights, skip))
 

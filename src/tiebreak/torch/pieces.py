@@ -13,10 +13,9 @@ from tiebreak.torch.rows import NARROW, Row, dense
 
 __all__ = ["combine", "descend", "products"]
 
-# Elements: three pieces of float32 are 6 MB, in the last cache of most machines. Smaller ones cost more than they save,
-# because threads meet after each: 1.2 times as long at 2^18, and far worse where other programs hold a core. Larger
-# ones gain little, and BLAS loses digits in long float32 sums.
-PIECE = 2**19
+# Elements: three pieces of float32 are 24 MB. Smaller ones stay in smaller caches, but threads meet after each piece:
+# it takes 1.2 times as long at 2^18, and far worse where other programs hold the cores: milliseconds a meeting.
+PIECE = 2**21
 _SAFE = (1e-25, 1e35)  # where a sum of float32 squares has neither lost nor overflowed anything that matters
 
 
@@ -55,6 +54,10 @@ def _square(tensor: Tensor | None, dtype: torch.dtype | None) -> float:
 
 def combine(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
     """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is."""
+    if skip is not None and bool(skip):  # known on another device, where other parameters are
+        for row in rows:
+            row.tensors[1].zero_()
+        return
     factors = weights.tolist()
     for row in rows:
         u, g, (a, b) = row.upper, row.lower, factors[row.slot]
@@ -70,6 +73,8 @@ def combine(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
 
 def descend(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
     """x ← x − a ∇f − b ∇g; the gradients stay as they are."""
+    if skip is not None and bool(skip):
+        return
     factors = weights.tolist()
     for row in rows:
         given = [(t, f) for t, f in zip((row.upper, row.lower), factors[row.slot], strict=True) if t is not None]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tiebreak import methods
 from tiebreak.schedules import Schedule
+from tiebreak.torch import bases
 from tiebreak.torch.optimizer import DynamicBarrier
 from tiebreak.torch.passes import Plan
 
@@ -56,7 +57,7 @@ class SDBGD(DynamicBarrier):
         law = 1.0 if self.plan is None else self.plan.at(self.count).step_size / self.plan.at(0).step_size
         rates = [group["lr"] * law for group in self.param_groups]
         if self._in_one_pass():
-            plan.descend(torch.stack([weights * rate for rate in rates], 1).reshape(-1, 2), skip)
+            plan.descend(_rated(self._by_slot(weights), [rates[i] for i in self.gradients.slots(self.scope)]), skip)
             return
         before = [group["lr"] for group in self.param_groups]
         try:
@@ -72,4 +73,14 @@ class SDBGD(DynamicBarrier):
 
     def _in_one_pass(self) -> bool:
         """Whether the update can be made without writing d: it is the base's whole step, and nobody looks at d."""
-        return self._plain() and not (self.base._optimizer_step_pre_hooks or self.base._optimizer_step_post_hooks)
+        hooks = self.base._optimizer_step_pre_hooks or self.base._optimizer_step_post_hooks
+        return bases.plain(self.base) and not hooks and "step" not in vars(self.base)  # nor has a scheduler wrapped it
+
+
+def _rated(weights: Tensor, rates: list[Any]) -> Tensor:
+    """Each slot's weights times its step size; a number is never sent to the device by itself, for that would wait."""
+    if all(isinstance(rate, float) and rate == rates[0] for rate in rates):
+        return weights * float(rates[0])
+    on = [rate.to(weights.device) if isinstance(rate, Tensor) else rate for rate in rates]
+    rated: Tensor = torch.stack([row * rate for row, rate in zip(weights.unbind(), on, strict=True)])
+    return rated
