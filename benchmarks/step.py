@@ -145,8 +145,8 @@ def table(name, title, sizes, device, dtype=torch.float32, seconds=2.0, leave_ou
     ]
     if device == "cpu":
         notes.append(
-            "A copy is not the fastest way to move memory on a CPU: plain SGD moves its three words in less than half of "
-            "this floor. Read it as a unit."
+            "A copy is not the fastest way to move memory on a CPU: plain SGD moves its three words in less than half "
+            "of this floor. Read it as a unit."
         )
     columns = ["step", "ms", "/ floor", "least words"]
     return Table(name, title, columns, body, notes, {"kind": "bars", "x": "step", "y": ["/ floor"], "log": ""})

@@ -328,6 +328,10 @@ def test_other_misuse_is_explained():
         opt.step(upper=lambda: 1.0)
     with pytest.raises(TypeError, match="the lower closure returned float"):
         opt.step(upper=lambda: 1.0, lower=lambda: 1.0)
+    with pytest.raises(TypeError, match="params is an optimizer"):
+        SDBGD(torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(TypeError, match=r"weight_decay is none of SDBGD's: use DynamicBarrier\(torch.optim.SGD"):
+        SDBGD(model.parameters(), lr=0.1, weight_decay=0.1)
     with pytest.raises(TypeError, match=r"base is a int; it must be a torch.optim.Optimizer"):
         DynamicBarrier(3)
     for change, message in (

@@ -43,6 +43,13 @@ class SDBGD(DynamicBarrier):
     def __init__(
         self, params: Any, lr: float | None = None, *, schedule: Schedule | None = None, **options: Any
     ) -> None:
+        if isinstance(params, torch.optim.Optimizer):
+            raise TypeError(
+                "params is an optimizer; SDBGD has its own, and DynamicBarrier(optimizer) goes around another"
+            )
+        foreign = sorted({"weight_decay", "nesterov", "dampening", "maximize", "foreach"} & set(options))
+        if foreign:
+            raise TypeError(f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))")
         chosen = methods.sdbgd.schedule if schedule is None else schedule
         if not isinstance(chosen, Schedule):
             raise TypeError(f"schedule={schedule!r} must be a tiebreak.Schedule")
