@@ -45,10 +45,9 @@ def square_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 def largest(tensors: Sequence[Tensor]) -> Tensor:
     """max|t| over all, or what is not finite."""
+    home = tensors[0].device
     norms = [torch.stack(torch._foreach_norm(group, math.inf)).max() for group in _by_kind(tensors).values()]
-    return torch.stack(
-        [norm.to(norms[0].device, torch.float64 if norm.is_cpu else torch.float32) for norm in norms]
-    ).max()
+    return torch.stack([norm.to(device=home, dtype=wide(home)) for norm in norms]).max()
 
 
 def combine(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:

@@ -200,14 +200,13 @@ class Bound:
     def combine(self, rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g into the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
         self._combine(weights, skip, descend=False)
+        # Autograd cannot see what kernels write: a graph from before would use it, and say nothing.
         torch.autograd.graph.increment_version([row.tensors[1] for row in rows if len(row.tensors) > 1])
 
     def descend(self, rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
         """x ← x − a ∇f − b ∇g; the gradients stay as they are, and where `skip` is true x does, too."""
         self._combine(weights, skip, descend=True)
-        torch.autograd.graph.increment_version(
-            [row.parameter for row in rows]
-        )  # autograd cannot see what kernels write
+        torch.autograd.graph.increment_version([row.parameter for row in rows])
 
     def _combine(self, weights: Tensor, skip: Tensor | None, descend: bool) -> None:
         factors = weights.to(torch.float64).contiguous()

@@ -271,9 +271,8 @@ class DynamicBarrier(Optimizer):
         self._scaled = found_inf is not None
         if self._looks() and not self._skips_on_device(plan):
             cannot_wait(products.device, f"nonfinite={self.nonfinite!r} with this base optimizer")
-            products = (
-                products.cpu()
-            )  # it has to wait; then it makes the numbers, too, sooner than it could launch them
+            # The host has to wait; then it makes the numbers, too, sooner than it could launch kernels for them.
+            products = products.cpu()
         bad = _unusable(products, found_inf) if self._looks() else None
         if bad is not None and bad.device.type == "cpu":
             if self._is_true(bad):
