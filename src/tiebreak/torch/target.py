@@ -1,9 +1,11 @@
 """The engineer's mode: keep the lower loss within a tolerance of a reference, spend the rest on the upper loss."""
 
 import math
+import warnings
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from tiebreak.checks import tolerated
@@ -29,11 +31,14 @@ class Target:
 
     def __init__(self, tolerance: float | str, reference: float | None, momentum: float) -> None:
         self.amount, self.relative = tolerated(tolerance, reference)
-        self.reference, self.momentum = reference, momentum
+        self.reference, self.momentum, self._told = reference, momentum, False
         self.state: dict[str, Any] = {"total": None, "weight": None, "best": None, "ff": None, "gg": None}
 
     def update(self, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The averaged loss, its target and the tolerance, as tensors on the loss's device."""
+        if not self._told:
+            self._told = True
+            _warn_ranks()
         s = self.state
         # A loss that is not finite ends a step, not the averages: their weight stays as it was, too.
         fine = torch.isfinite(loss)
@@ -66,3 +71,10 @@ class Target:
 
 def _or_zero(value: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if value is None else value.to(like.device)
+
+
+def _warn_ranks() -> None:
+    """Gradients are averaged over ranks, losses are not; a multiplier made of one's own loss is nobody else's."""
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        text = "every rank tells its own lower loss, and the multipliers will differ: tell the mean over all ranks"
+        warnings.warn(text + ", opt.lower(mean) (said once, whether or not you do)", RuntimeWarning, stacklevel=8)
