@@ -422,3 +422,25 @@ def test_sharded_parameters(monkeypatch):
                 torch.testing.assert_close(a, b)
     finally:
         dist.destroy_process_group()
+
+
+def test_which_bases_can_skip_on_the_device():
+    """torch's fused SGD has no momentum before its first step, and a skipped first one would leave it uninitialised."""
+    from tiebreak.torch import bases
+
+    x = torch.nn.Parameter(torch.ones(3))
+    x.grad = torch.full((3,), float("nan"))
+    skip = torch.tensor(True)
+    plain, adam = torch.optim.SGD([x], lr=0.1), torch.optim.AdamW([x], lr=0.1, fused=True)
+    moved = torch.optim.SGD([x], lr=0.1, momentum=0.9, fused=True)
+    assert bases.can_skip(plain)
+    assert bases.can_skip(adam)
+    assert not bases.can_skip(moved)
+    assert not bases.can_skip(torch.optim.AdamW([x], lr=0.1))
+    assert not bases.can_skip(torch.optim.SGD([x], lr=0.1, weight_decay=0.1))
+    bases.step(adam, skip)
+    assert torch.equal(x.detach(), torch.ones(3))
+    assert not hasattr(adam, "found_inf")
+    x.grad = torch.ones(3)
+    bases.step(moved, None)
+    assert bases.can_skip(moved)
