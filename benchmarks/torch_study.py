@@ -49,6 +49,13 @@ def mlp():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
+def epochs(count, generator):
+    """Batches of an epoch after another, each in a new order; the last, smaller batch is left out."""
+    while True:
+        order = torch.randperm(count, generator=generator)
+        yield from order[: count // BATCH * BATCH].split(BATCH)
+
+
 class Sparsity:
     """Upper: a smoothed ℓ1 norm of the weights. Lower: cross-entropy."""
 
@@ -64,11 +71,8 @@ class Sparsity:
         return F.cross_entropy(model(self.images[batch]), self.labels[batch])
 
     def batches(self, generator):
-        """An epoch after another, each in a new order; the last, smaller batch is left out."""
-        while True:
-            order = torch.randperm(len(self.labels), generator=generator)
-            for batch in order[: len(order) // BATCH * BATCH].split(BATCH):
-                yield batch, batch
+        for batch in epochs(len(self.labels), generator):
+            yield batch, batch
 
 
 class Forgetting:
@@ -88,10 +92,8 @@ class Forgetting:
         return F.cross_entropy(model(self.images[batch]), self.labels[batch])
 
     def batches(self, generator):
-        while True:
-            order = torch.randperm(len(self.labels), generator=generator)
-            for batch in order[: len(order) // BATCH * BATCH].split(BATCH):
-                yield torch.randint(len(self.gone), (BATCH // 2,), generator=generator), batch
+        for batch in epochs(len(self.labels), generator):
+            yield torch.randint(len(self.gone), (BATCH // 2,), generator=generator), batch
 
 
 TASKS = {"sparsity": Sparsity, "forgetting": Forgetting}

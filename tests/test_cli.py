@@ -23,6 +23,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tiebreak
+from command import ENVIRONMENT, call
 from tiebreak.cli.app import app
 from tiebreak.cli.console import number, numbers
 from tiebreak.cli.reproduce import reproduce
@@ -41,25 +42,7 @@ FILES = {
     "trajectories.png",
 }
 FIGURES = {name for name in FILES if name.endswith(("png", "pdf"))}
-# A warning in the command is an error, as in every other test; the width keeps tables from being folded.
-ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "error", "COLUMNS": "100", "PYTHONUTF8": "1"}
 SMALL = ("--budget", "2e4", "--runs", "3", "--seed", "7")
-
-
-def call(*words: str | Path, code: int = 0, before: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command line in another process, after the Python statement `before`."""
-    start = ["-m", "tiebreak"] if not before else ["-c", f"{before}; from tiebreak.cli import main; main()"]
-    done = subprocess.run(
-        [sys.executable, *start, *map(str, words)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=ENVIRONMENT,
-        timeout=120,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from command import ENVIRONMENT, call
 from tiebreak import minimize
 from tiebreak.cli.app import app
 from tiebreak.experiments.planning import compare, constants_from, record_of, schedule_of
@@ -20,26 +21,8 @@ from tiebreak.problems import paper
 from tiebreak.theory import TABLE, oracle_complexity, plan, residual_bounds
 
 PAPER = paper()
-# A warning in the command is an error, as in every other test.
-ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}
 OTHER = "L_f=2,L_g=0.5,G_f=3,sigma_f=1,sigma_g=2,delta_f=10,delta_g=4"
 TINY = "import tiebreak.experiments.verification as v; v._QUICK = v.Sizes(60, 60, 30, (2,), 1, 100)"
-
-
-def call(*words: str | Path, code: int = 0, before: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command line in another process, after the Python statements `before`."""
-    start = ["-m", "tiebreak"] if not before else ["-c", f"{before}\nfrom tiebreak.cli import main; main()"]
-    done = subprocess.run(
-        [sys.executable, *start, *map(str, words)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=ENVIRONMENT,
-        timeout=120,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def cells(markdown: str) -> list[list[str]]:

@@ -4,6 +4,9 @@ Exact values are rational. u = 2⁻⁵³, γₙ = nu/(1 − nu). An inner produc
 """
 
 import math
+import os
+import subprocess
+import sys
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -225,3 +228,30 @@ def test_residuals_at_the_paper_s_start():
     at_zero = residuals(problem.upper.exact_gradient(0 * x), problem.lower.exact_gradient(0 * x), 3.0)
     assert at_zero.lower_level == 0
     assert at_zero.stationarity == at_zero.direction == pytest.approx(51.41 / 52.41, rel=1e-15)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**13 - 1, 2**13, 2**13 + 1, 3 * 2**13, 10**5 + 3])
+def test_long_inner_products_are_sums_of_products(size):
+    a, b = np.random.default_rng(size).standard_normal((2, 3, size))
+    for row, found in enumerate(dot(a, b)):
+        exact = math.fsum(a[row] * b[row])
+        assert abs(found - exact) <= 1e-15 * (1 + np.abs(a[row] * b[row]).sum())
+
+
+def test_inner_products_do_not_depend_on_threads():
+    """BLAS would divide a long sum among its threads, and the last bits would tell how many there are."""
+    code = (
+        "import numpy as np; from tiebreak.stationarity import dot; "
+        "a, b = np.random.default_rng(0).standard_normal((2, 300001)); print(float(dot(a, b)).hex())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2", "4")
+    }
+    assert len(found) == 1

@@ -30,7 +30,7 @@ def dot(a: Array, b: Array) -> Values:
     whole = dimension - dimension % _ROW
     pieces = [v[..., :whole].reshape(*v.shape[:-1], -1, _ROW) for v in wide]
     rest = [v[..., whole:] for v in wide]
-    return np.vecdot(*pieces).sum(axis=-1) + np.vecdot(*rest)  # type: ignore[no-any-return]
+    return np.vecdot(*pieces).sum(axis=-1) + np.vecdot(*rest)  # type: ignore[no-any-return]  # likewise
 
 
 def best_multiplier(fg: Any, gg: Any) -> Any:

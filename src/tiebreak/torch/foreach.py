@@ -12,6 +12,7 @@ from tiebreak.torch.rows import NARROW, Row, wide
 
 __all__ = ["combine", "descend", "largest", "products", "square_norm"]
 
+KEEPS = False
 _Kind: TypeAlias = tuple[torch.device, torch.dtype]
 
 

@@ -181,6 +181,8 @@ class Fused:
 class Bound:
     """The passes of :mod:`tiebreak.torch.passes` over the tensors of one step."""
 
+    KEEPS = True
+
     def __init__(self, fused: Fused, launches: list[_Launch]) -> None:
         self._fused, self._launches = fused, launches
 

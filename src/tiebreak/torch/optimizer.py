@@ -144,12 +144,12 @@ class DynamicBarrier(Optimizer):
     # --- being an optimizer: groups, state and learning rates are the base's ---------------------------------------
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # torch has an attribute there
         """The base's parameter groups."""
         return self.base.param_groups
 
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> Any:  # type: ignore[override]  # likewise
         """The base's state."""
         return self.base.state
 
@@ -227,7 +227,7 @@ class DynamicBarrier(Optimizer):
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
-    def step(  # type: ignore[override]
+    def step(  # type: ignore[override]  # two closures instead of one
         self,
         closure: Any = None,
         *,

@@ -22,6 +22,7 @@ __all__ = ["Passes", "Plan"]
 class Engine(Protocol):
     """What makes the passes; weights have shape (slots, 2), and are on the parameters' device."""
 
+    KEEPS: bool  # whether `descend` leaves the gradients as they are
     products: Callable[[Sequence[Row], int], Tensor]
     combine: Callable[[Sequence[Row], Tensor, Tensor | None], None]
     descend: Callable[[Sequence[Row], Tensor, Tensor | None], None]
@@ -62,12 +63,12 @@ class Passes:
         )
 
     def _engine(self, row: Row, device: torch.device) -> Any:
-        engine = self._engines.get(device, self)  # self: nothing known of this device yet
-        if engine is self:
-            engine = pieces if device.type == "cpu" else self.load(device)
-        if engine is pieces:
-            return pieces if plain(row) else foreach
-        return engine if engine is not None and plain(row) and engine.takes(row) and alike(row) else foreach
+        if not plain(row):
+            return foreach
+        if device.type == "cpu" and device not in self._engines:  # tests put the interpreter there
+            return pieces
+        fused = self.load(device)
+        return fused if fused is not None and fused.takes(row) and alike(row) else foreach
 
     def load(self, device: torch.device) -> Any:
         """The Triton engine for a device, or None; made and tried at the first call."""
@@ -114,7 +115,7 @@ class Plan:
     @property
     def keeps(self) -> bool:
         """Whether `descend` leaves the gradients as they are."""
-        return not any(getattr(engine, "__name__", "") == foreach.__name__ for engine, _ in self.parts)
+        return all(engine.KEEPS for engine, _ in self.parts)
 
     def products(self) -> Tensor:
         """fg, gg and ff of every area, of shape (areas, 3), on the first parameter's device."""

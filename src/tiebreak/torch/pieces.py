@@ -16,6 +16,7 @@ __all__ = ["combine", "descend", "products"]
 # Elements: three pieces of float32 are 24 MB. Smaller ones stay in smaller caches, but threads meet after each piece:
 # it takes 1.2 times as long at 2^18, and far worse where other programs hold the cores: milliseconds a meeting.
 PIECE = 2**21
+KEEPS = True
 _SAFE = (1e-25, 1e35)  # where a sum of float32 squares has neither lost nor overflowed anything that matters
 
 
