@@ -16,7 +16,7 @@ from tiebreak.theory import plan, residual_bounds
 
 TABLES = Path(__file__).parent / "_tables"
 PAPER_METHODS = ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg")
-RESIDUALS = ("direction", "stationarity", "lower_level")
+RESIDUALS = ("direction_squared", "stationarity_squared", "lower_gradient_squared")
 
 
 def solve(method: Any, problem: Any = None, *, runs: int = 400, budget: int | None = 10**8, **more: Any) -> Result:
@@ -117,7 +117,10 @@ def sensitivity() -> Iterable[Sequence[str]]:
     for text, rule, *independent in readings:
         row = [text]
         for base, other in zip((methods.pr_sdbpg, methods.vr_pr_sdbpg), independent, strict=True):
-            row += [" / ".join(means(solve(base.replace(rule=rule)), ("direction", "lower_level"))), other]
+            row += [
+                " / ".join(means(solve(base.replace(rule=rule)), ("direction_squared", "lower_gradient_squared"))),
+                other,
+            ]
         yield row
 
 
@@ -136,7 +139,10 @@ def capped() -> Iterable[Sequence[str]]:
     )
     yield "method", *(f"batch {size}" for size in SIZES)
     for text, rule, barrier, estimator in rows:
-        yield text, *(number(last_fifth(rule, barrier, estimator, size)["lower_level"].mean()) for size in SIZES)
+        yield (
+            text,
+            *(number(last_fifth(rule, barrier, estimator, size)["lower_gradient_squared"].mean()) for size in SIZES),
+        )
     yield "mini-batch, predicted by the equation above", *(number(stall(size)) for size in SIZES)
 
 
@@ -154,7 +160,7 @@ def last_fifth(rule: Any, barrier: Any, estimator: Any, size: int) -> dict[str, 
     method = Method("capped", rule, schedule, estimator)
     history = solve(method, runs=100, budget=None, steps=6000, record=10).history
     late = (history.step >= 4800) & (history.step < 6000)
-    return {name: history[name][late] for name in ("lower_level", "multiplier")}
+    return {name: history[name][late] for name in ("lower_gradient_squared", "multiplier")}
 
 
 def stall(size: int) -> float:
@@ -200,8 +206,13 @@ def bounds() -> Iterable[Sequence[str]]:
     proved = residual_bounds(methods.sdbgd.schedule, problem.constants, steps)
     largest = 1 + np.exp(-1)  # of sin² x₁ + x₂² exp(−x₂²)
     yield "K = " + str(steps), "Theorem 1", "measured at x_{N_K}", "largest possible value"
-    yield "E ‖∇g‖²", number(proved.lower_level), number(result.selected.lower_level.mean()), f"{largest:.2f}"
-    yield "E ‖d‖²", number(proved.direction), number(result.selected.direction.mean()), "–"
+    yield (
+        "E ‖∇g‖²",
+        number(proved.lower_gradient_squared),
+        number(result.selected.lower_gradient_squared.mean()),
+        f"{largest:.2f}",
+    )
+    yield "E ‖d‖²", number(proved.direction_squared), number(result.selected.direction_squared.mean()), "–"
 
 
 def plans() -> Iterable[Sequence[str]]:
@@ -218,7 +229,7 @@ def plans() -> Iterable[Sequence[str]]:
     ):
         chosen = plan(known, budget=10**8, **options)
         result = solve(chosen, runs=100, steps=chosen.steps)
-        proved = (number(chosen.bounds.direction), number(chosen.bounds.lower_level))
+        proved = (number(chosen.bounds.direction_squared), number(chosen.bounds.lower_gradient_squared))
         yield text, f"{chosen.steps:,}", *means(result), *proved
 
 

@@ -36,7 +36,7 @@ def main() -> None:
     print("selected iterates equal, bit for bit:", np.array_equal(resumed.selected.x, whole.selected.x))
     print(
         "histories equal, bit for bit:        ",
-        np.array_equal(resumed.history.lower_level, whole.history.lower_level),
+        np.array_equal(resumed.history.lower_gradient_squared, whole.history.lower_gradient_squared),
     )
 
 

@@ -33,8 +33,8 @@ def main() -> None:
         )
         last, largest = result.last, np.nanmax(result.history.multiplier)
         print(
-            f"{method.name:<16} {result.steps[0]:>5} {last.stationarity.mean():>11.1e} "
-            f"{last.lower_level.mean():>9.1e} {largest:>10.1f}"
+            f"{method.name:<16} {result.steps[0]:>5} {last.stationarity_squared.mean():>11.1e} "
+            f"{last.lower_gradient_squared.mean():>9.1e} {largest:>10.1f}"
         )
     print("\nThe norm barrier gets ∇g down further and pays in the other residual. No theorem covers it.")
 

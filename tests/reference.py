@@ -297,9 +297,9 @@ def residuals(problem: Problem, row: Row, x: Vector, t: int) -> dict[str, float]
     best = 0.0 if inner(b, b) == 0 else positive_part(-inner(a, b)) / inner(b, b)
     closest = plus(a, best, b)
     return {
-        "direction": inner(d, d),
-        "lower_level": inner(b, b),
-        "stationarity": inner(closest, closest),
+        "direction_squared": inner(d, d),
+        "lower_gradient_squared": inner(b, b),
+        "stationarity_squared": inner(closest, closest),
         "exact_multiplier": own,
         "upper_value": problem.f(x),
         "lower_value": problem.g(x),

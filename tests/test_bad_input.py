@@ -84,7 +84,7 @@ TABLE = {
     ),
     "gradient ragged": ({"lower": lambda x: ([1.0], 2.0)}, ValueError, "lower.gradient returned no array, but"),
     "callback array": (
-        {"callback": lambda record: record.lower_level > 0, "runs": 3},
+        {"callback": lambda record: record.lower_gradient_squared > 0, "runs": 3},
         ValueError,
         "callback returned .*; it must be one truth value",
     ),

@@ -61,8 +61,8 @@ def test_intervals_cover(confidence, kind, case):
             found = certify(upper, lower, np.zeros(dimension), samples=256, confidence=confidence, groups=32, seed=seed)
             gg, best = truth(a, b)
             covered += (
-                found.lower_level.low <= gg <= found.lower_level.high
-                and found.stationarity.low <= best <= found.stationarity.high
+                found.lower_gradient_squared.low <= gg <= found.lower_gradient_squared.high
+                and found.stationarity_squared.low <= best <= found.stationarity_squared.high
             )
         share = covered / REPEATS
         assert share >= confidence - 3 * math.sqrt(confidence * (1 - confidence) / REPEATS), (dimension, share)
@@ -94,7 +94,7 @@ def test_intervals_shrink_with_samples():
     widths = []
     for samples in (10**3, 10**5, 10**7):
         found = certify(PAPER.upper, PAPER.lower, [1.5, 1.5], samples=samples, seed=0)
-        widths.append(found.lower_level.high - found.lower_level.low)
+        widths.append(found.lower_gradient_squared.high - found.lower_gradient_squared.low)
     assert widths[0] / widths[1] == pytest.approx(10, rel=0.5)
     assert widths[1] / widths[2] == pytest.approx(10, rel=0.5)
 
@@ -108,8 +108,8 @@ def test_verdicts_on_a_run():
     found = certify(PAPER.upper, PAPER.lower, end.x, samples=10**6, epsilon=(0.01, 0.01), seed=0)
     assert found.verdict == "stationary"
     assert found.more_samples == 0
-    assert found.stationarity.low <= end.last.stationarity <= found.stationarity.high
-    assert found.lower_level.low <= end.last.lower_level <= found.lower_level.high
+    assert found.stationarity_squared.low <= end.last.stationarity_squared <= found.stationarity_squared.high
+    assert found.lower_gradient_squared.low <= end.last.lower_gradient_squared <= found.lower_gradient_squared.high
     assert found.upper_calls == found.lower_calls <= 10**6
     assert "stationary at (ε_f, ε_g) = (0.01, 0.01)" in str(found)
     assert certify(PAPER.upper, PAPER.lower, end.x, samples=10**4, seed=0).verdict == ""
@@ -143,7 +143,7 @@ def test_student_quantiles(degrees):
 
 def test_exact_oracles_are_certain():
     found = certify(lambda x: x, lambda x: x - 1, [3.0], samples=16, epsilon=0.1)
-    assert (found.lower_level.low, found.lower_level.high) == pytest.approx((4.0, 4.0))
+    assert (found.lower_gradient_squared.low, found.lower_gradient_squared.high) == pytest.approx((4.0, 4.0))
     assert found.verdict == "not stationary"
 
 

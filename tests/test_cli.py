@@ -77,7 +77,15 @@ def test_csv_equals_parquet(results: Path) -> None:
         values = parquet.column(name).to_numpy()
         np.testing.assert_array_equal(np.array([row[name] for row in text]).astype(values.dtype), values, err_msg=name)
     assert list(dict.fromkeys(row["method"] for row in text)) == ["sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg"]
-    assert {"direction", "lower_level", "stationarity", "upper_value", "lower_value", "x0", "x1"} <= set(text[0])
+    assert {
+        "direction_squared",
+        "lower_gradient_squared",
+        "stationarity_squared",
+        "upper_value",
+        "lower_value",
+        "x0",
+        "x1",
+    } <= set(text[0])
 
 
 def test_summary_agrees_with_the_data(results: Path) -> None:
@@ -98,7 +106,9 @@ def test_summary_agrees_with_the_data(results: Path) -> None:
             chosen = [r for r in curves if r["method"] == method and int(r["step"]) == last]
         assert len(chosen) == 3
         if cell[1] in ("last", "selected"):
-            shown = dict(zip(("direction", "lower_level", "stationarity"), cell[2:], strict=True))
+            shown = dict(
+                zip(("direction_squared", "lower_gradient_squared", "stationarity_squared"), cell[2:], strict=True)
+            )
         else:
             assert int(cell[1].replace(",", "")) == last
             assert int(cell[2].replace(",", "")) == int(chosen[0]["calls"])

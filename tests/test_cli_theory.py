@@ -78,7 +78,8 @@ def test_a_plan_is_printed_and_can_be_rebuilt(planned: tuple[Path, str]) -> None
     assert {key: saved[key] for key in record_of(chosen)} == json.loads(json.dumps(record_of(chosen)))
     assert schedule_of(saved) == chosen.schedule
     assert (
-        residual_bounds(schedule_of(saved), PAPER.constants, saved["steps"]).direction == saved["bounds"]["direction"]
+        residual_bounds(schedule_of(saved), PAPER.constants, saved["steps"]).direction_squared
+        == saved["bounds"]["direction_squared"]
     )
     assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "plan.pdf").read_bytes().startswith(b"%PDF-")
@@ -91,7 +92,7 @@ def test_what_was_measured_is_what_the_solver_gives(planned: tuple[Path, str]) -
     options = {"budget": 20_000, "runs": 5, "seed": 3}
     result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, **options)
     saved = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["measured"]
-    for name in ("direction", "lower_level", "stationarity"):
+    for name in ("direction_squared", "lower_gradient_squared", "stationarity_squared"):
         assert saved[name] == getattr(result.last, name).mean()
         assert scientific(saved[name]) in shown
 
@@ -122,7 +123,7 @@ def test_compare_shows_every_row_honestly(planned: tuple[Path, str]) -> None:
     options = {"budget": 20_000, "runs": 5, "seed": 3}
     for entry, method in ((entries[3], "vr_pr_sdbpg"), (entries[5], plan(PAPER.constants, budget=20_000))):
         last = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, **options).last
-        assert entry.measured["lower_level"].mean == last.lower_level.mean()
+        assert entry.measured["lower_gradient_squared"].mean == last.lower_gradient_squared.mean()
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def over_the_last_fifth(name, batch, runs=20, steps=6000):
     options = {"method": method, "steps": steps, "runs": runs, "seed": 6, "record": 10}
     history = minimize(PAPER.upper, PAPER.lower, PAPER.x0, **options).history
     last = (history.step >= 4 * steps // 5) & (history.step < steps)
-    means = history.lower_level[last].mean(axis=0)
+    means = history.lower_gradient_squared[last].mean(axis=0)
     return means.mean(), means.std(ddof=1) / math.sqrt(runs)
 
 
@@ -310,4 +310,4 @@ def test_the_stall_is_the_noise_in_gg():
     method = Method("exact", rules.sdbgd, Schedule(**CONSTANTS, barrier=0.5))
     last = minimize(*exact, PAPER.x0, method=method, steps=6000, record=None).last
     norm = np.linalg.norm(PAPER.upper.exact_gradient(last.x))
-    assert last.lower_level == pytest.approx((1e-3 * norm / 0.5) ** (2 / 3), rel=1e-3)
+    assert last.lower_gradient_squared == pytest.approx((1e-3 * norm / 0.5) ** (2 / 3), rel=1e-3)

@@ -63,7 +63,7 @@ def test_the_paper_s_numbers(runs: int) -> None:
         row = rows[method]
         assert row.steps == (steps, steps)
         assert row.calls[1] <= 10**8
-        for measure, (reference, rounding) in zip(("direction", "lower_level"), means, strict=True):
+        for measure, (reference, rounding) in zip(("direction_squared", "lower_gradient_squared"), means, strict=True):
             mean, error = row.last[measure]
             assert abs(mean - reference) <= 4 * error + rounding, (method, measure, mean, error)
             assert error < 0.1 * mean  # else the line above would hold of anything
@@ -77,34 +77,41 @@ def test_curves_are_tidy(outcome: Outcome) -> None:
     assert set(table["run"].tolist()) == {0, 1, 2}
     np.testing.assert_array_equal(table["calls"], table["upper_calls"] + table["lower_calls"])
     lower = np.sin(table["x0"]) ** 2 + (table["x1"] * np.exp(-(table["x1"] ** 2) / 2)) ** 2
-    np.testing.assert_allclose(table["lower_level"], lower, rtol=1e-12)
-    assert (table["stationarity"] <= table["direction"] * (1 + 1e-12)).all()
+    np.testing.assert_allclose(table["lower_gradient_squared"], lower, rtol=1e-12)
+    assert (table["stationarity_squared"] <= table["direction_squared"] * (1 + 1e-12)).all()
 
 
 def test_points_agree_with_curves(outcome: Outcome) -> None:
     """The last point of every run is the last row of its curve; the selected one is among its steps."""
     for method in outcome.methods:
         last, selected = outcome.at(method, "last"), outcome.at(method, "selected")
-        for column in ("direction", "lower_level", "stationarity", "upper_value", "x0", "x1"):
+        for column in (
+            "direction_squared",
+            "lower_gradient_squared",
+            "stationarity_squared",
+            "upper_value",
+            "x0",
+            "x1",
+        ):
             np.testing.assert_array_equal(outcome.curve(method, column)[1][-1], last[column])
-        assert (outcome.curve(method, "direction")[0][-1] == last["calls"]).all()
+        assert (outcome.curve(method, "direction_squared")[0][-1] == last["calls"]).all()
         assert (selected["step"] < last["steps"]).all()
 
 
 def test_summary_is_mean_and_standard_error(outcome: Outcome) -> None:
     row = summarize(outcome)[0]
-    values = [float(v) for v in outcome.at("sdbgd", "last")["direction"]]
+    values = [float(v) for v in outcome.at("sdbgd", "last")["direction_squared"]]
     mean = sum(values) / 3
     deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 2)
-    assert row.last["direction"] == pytest.approx((mean, deviation / math.sqrt(3)))
+    assert row.last["direction_squared"] == pytest.approx((mean, deviation / math.sqrt(3)))
 
 
 def test_a_single_run_has_no_error_and_equal_runs_none() -> None:
     (single,) = summarize(run(Experiment(methods=["sdbgd"], runs=1, budget=1000)))
-    assert math.isnan(single.last["direction"].error)
+    assert math.isnan(single.last["direction_squared"].error)
     (equals,) = summarize(run(Experiment(methods=["sdbgd"], runs=3, budget=1000, noise=0)))
-    assert equals.last["direction"].error == 0
-    assert equals.selected["direction"].error > 0  # which iterate is selected is random still
+    assert equals.last["direction_squared"].error == 0
+    assert equals.selected["direction_squared"].error > 0  # which iterate is selected is random still
 
 
 def test_record_and_start_and_noise_reach_the_runs() -> None:
@@ -129,7 +136,7 @@ def test_runs_and_methods_do_not_depend_on_those_beside_them(outcome: Outcome) -
 def test_per_sample_draws_other_numbers_of_the_same_law() -> None:
     exact, sampled = (run(replace(SMALL, runs=40, budget=20_000, per_sample=flag)) for flag in (False, True))
     for one, other in zip(summarize(exact), summarize(sampled), strict=True):
-        a, b = one.last["lower_level"], other.last["lower_level"]
+        a, b = one.last["lower_gradient_squared"], other.last["lower_gradient_squared"]
         assert a != b
         assert abs(a.mean - b.mean) <= 4 * math.hypot(a.error, b.error)
 
@@ -231,7 +238,7 @@ def test_damaged_folders_are_named(
 def test_figures_show_the_data(outcome: Outcome) -> None:
     """Each panel holds a line for each method, and that line is the mean over runs against calls."""
     figure = comparison(outcome)
-    for axes, column in zip(figure.axes, ("direction", "lower_level"), strict=True):
+    for axes, column in zip(figure.axes, ("direction_squared", "lower_gradient_squared"), strict=True):
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
         assert len(axes.lines) == len(outcome.methods)
         for line, method in zip(axes.lines, outcome.methods, strict=True):

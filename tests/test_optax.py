@@ -93,7 +93,7 @@ def test_equals_the_core_step_by_step(name, x64):
     np.testing.assert_allclose(states.multiplier, expected.history.multiplier[:-1], rtol=1e-8, atol=1e-11)
     np.testing.assert_array_equal(states.count, np.arange(1, 61))
     if not name.startswith("average"):
-        np.testing.assert_allclose(states.gg, expected.history.lower_level[:-1], rtol=1e-8, atol=1e-13)
+        np.testing.assert_allclose(states.gg, expected.history.lower_gradient_squared[:-1], rtol=1e-8, atol=1e-13)
 
 
 @pytest.mark.parametrize(("alias", "name"), [(sdbgd, "sdbgd"), (sdbpg, "sdbpg"), (pr_sdbpg, "pr_sdbpg")])
@@ -477,7 +477,14 @@ def test_solve_equals_the_core(name, x64):
     assert found.history.columns.keys() == expected.history.columns.keys()
     for column in ("x", "step", "upper_calls", "lower_calls", *found.history.columns):
         np.testing.assert_allclose(found.history[column], expected.history[column], rtol=1e-7, atol=1e-11)
-    for measure in ("direction", "lower_level", "stationarity", "exact_multiplier", "upper_value", "lower_value"):
+    for measure in (
+        "direction_squared",
+        "lower_gradient_squared",
+        "stationarity_squared",
+        "exact_multiplier",
+        "upper_value",
+        "lower_value",
+    ):
         np.testing.assert_allclose(getattr(found.last, measure), getattr(expected.last, measure), rtol=1e-7, atol=1e-11)
     assert (found.status, found.calls.tolist()) == (expected.status, expected.calls.tolist())
 
@@ -491,7 +498,7 @@ def test_solve_records_what_the_core_records(record, x64):
     assert found.history.columns.keys() == expected.history.columns.keys()
     np.testing.assert_allclose(found.x, expected.x, rtol=1e-9)
     if record is not None:
-        np.testing.assert_allclose(found.history.direction, expected.history.direction, rtol=1e-7)
+        np.testing.assert_allclose(found.history.direction_squared, expected.history.direction_squared, rtol=1e-7)
 
 
 def test_solve_has_the_law_of_the_core(x64):
@@ -500,7 +507,10 @@ def test_solve_has_the_law_of_the_core(x64):
     expected = tiebreak.minimize(noisy.upper, noisy.lower, noisy.x0, budget=20_000, runs=400, seed=1)
     found = solve(Gaussian(f, 0.5), Gaussian(g, 0.5), noisy.x0, budget=20_000, runs=400, key=1)
     pairs = [(found.x[:, i], expected.x[:, i]) for i in range(2)]
-    pairs += [(found.selected.step, expected.selected.step), (found.last.direction, expected.last.direction)]
+    pairs += [
+        (found.selected.step, expected.selected.step),
+        (found.last.direction_squared, expected.last.direction_squared),
+    ]
     for a, b in pairs:
         error = np.sqrt((np.var(a) + np.var(b)) / 400)
         assert error > 0
@@ -545,7 +555,9 @@ def test_solve_takes_trees_and_gives_them_back(tmp_path):
     np.testing.assert_allclose(result.x["u"], 2.0, atol=0.02)
     np.testing.assert_allclose(result.x["v"], 2.0, atol=0.02)
     result.save(tmp_path / "run.npz")
-    np.testing.assert_allclose(tiebreak.load(tmp_path / "run.npz").history.direction, result.history.direction)
+    np.testing.assert_allclose(
+        tiebreak.load(tmp_path / "run.npz").history.direction_squared, result.history.direction_squared
+    )
 
 
 def test_solve_takes_an_oracle_of_ones_own():

@@ -398,7 +398,14 @@ def test_an_oracle_of_ones_own_works_everywhere_vectorized_or_not(name, estimato
     assert np.array_equal(one.calls, all_at_once.calls)
     np.testing.assert_allclose(all_at_once.history.x, one.history.x, rtol=1e-12, atol=1e-14)
     assert np.array_equal(all_at_once.selected.step, one.selected.step)
-    for column in ("direction", "lower_level", "stationarity", "multiplier", "upper_value", "lower_value"):
+    for column in (
+        "direction_squared",
+        "lower_gradient_squared",
+        "stationarity_squared",
+        "multiplier",
+        "upper_value",
+        "lower_value",
+    ):
         np.testing.assert_allclose(
             all_at_once.history[column], one.history[column], rtol=1e-10, atol=1e-13, err_msg=column
         )
@@ -433,7 +440,7 @@ def test_the_bare_protocol_is_enough():
     assert result.success
     assert np.isfinite(result.x).all()
     assert list(result.history.columns) == ["multiplier"]
-    assert result.last.lower_level is None
+    assert result.last.lower_gradient_squared is None
 
 
 def test_batches_reach_the_oracle_as_whole_numbers():

@@ -39,7 +39,7 @@ METHODS = [*methods.METHODS.values(), methods.sdbgd.replace(name="averaged", est
 
 def assert_equal(a, b):
     for point in ("last", "selected"):
-        for name in ("x", "step", "direction", "lower_level", "stationarity"):
+        for name in ("x", "step", "direction_squared", "lower_gradient_squared", "stationarity_squared"):
             first, second = getattr(getattr(a, point), name), getattr(getattr(b, point), name)
             np.testing.assert_array_equal(first, second, err_msg=f"{point}.{name}")
     assert np.array_equal(a.history.step, b.history.step)

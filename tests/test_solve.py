@@ -179,9 +179,9 @@ def test_history_holds_exact_residuals_of_its_iterates():
         parameters = methods.sdbgd.schedule.at(min(int(k), 29))
         factor = max(0.0, parameters.barrier * b @ b - a @ b) / (b @ b + parameters.regularizer)
         assert history.exact_multiplier[i] == pytest.approx(factor, rel=1e-12)
-        assert history.direction[i] == pytest.approx(np.sum((a + factor * b) ** 2), rel=1e-12)
-        assert history.lower_level[i] == pytest.approx(b @ b, rel=1e-12)
-        assert history.stationarity[i] == pytest.approx(a @ a - max(0.0, -a @ b) ** 2 / (b @ b), rel=1e-9)
+        assert history.direction_squared[i] == pytest.approx(np.sum((a + factor * b) ** 2), rel=1e-12)
+        assert history.lower_gradient_squared[i] == pytest.approx(b @ b, rel=1e-12)
+        assert history.stationarity_squared[i] == pytest.approx(a @ a - max(0.0, -a @ b) ** 2 / (b @ b), rel=1e-9)
         assert history.upper_value[i] == pytest.approx(np.sqrt(1 + np.sum((history.x[i] - (7.1, 1)) ** 2)), rel=1e-14)
     assert np.isnan(history.multiplier[-1])  # the last iterate starts no step
     assert not np.isnan(history.multiplier[:-1]).any()
@@ -193,7 +193,7 @@ def test_history_goes_to_pandas_csv_and_parquet(tmp_path):
     frame = history.to_pandas()
     assert len(frame) == 3 * len(history)
     assert list(frame.columns[:5]) == ["run", "step", "upper_calls", "lower_calls", "calls"]
-    assert np.array_equal(frame[frame.run == 2].lower_level, history.lower_level[:, 2])
+    assert np.array_equal(frame[frame.run == 2].lower_gradient_squared, history.lower_gradient_squared[:, 2])
     assert np.array_equal(frame[frame.run == 1].x1, history.x[:, 1, 1])
     history.to_csv(tmp_path / "h.csv")
     history.to_parquet(tmp_path / "h.parquet")
@@ -210,11 +210,11 @@ def test_unknown_measures_are_absent_not_invented():
             return x + token
 
     result = minimize(Bare(), Exact(lambda x: x), [1.0, 1.0], method=METHOD, steps=10, seed=0)
-    assert result.last.direction is None
+    assert result.last.direction_squared is None
     assert result.last.upper_value is None
-    assert result.last.lower_level == pytest.approx(result.x @ result.x)  # g's exact gradient is known
+    assert result.last.lower_gradient_squared == pytest.approx(result.x @ result.x)  # g's exact gradient is known
     with pytest.raises(AttributeError, match="'direction' was not recorded; recorded are"):
-        _ = result.history.direction
+        _ = result.history.direction_squared
     with pytest.raises(KeyError, match="recorded are"):
         result.history["nonsense"]
 
@@ -224,7 +224,7 @@ def test_callback_sees_every_step_and_may_stop():
 
     def look(record):
         seen.append(record)
-        assert record.lower_level == pytest.approx(np.sum(PAPER.lower.exact_gradient(record.x) ** 2))
+        assert record.lower_gradient_squared == pytest.approx(np.sum(PAPER.lower.exact_gradient(record.x) ** 2))
         return record.step == 17
 
     result = solve(callback=look)
@@ -232,7 +232,7 @@ def test_callback_sees_every_step_and_may_stop():
     assert result.status is Status.CALLBACK
     assert result.steps == 17
     assert np.array_equal(seen[-1].x, result.x)
-    assert seen[-1].direction == result.last.direction
+    assert seen[-1].direction_squared == result.last.direction_squared
     assert seen[-1].calls == result.calls
     assert np.array_equal(result.x, solve(steps=17).x)
 
@@ -305,7 +305,7 @@ def test_a_bad_gradient_stops_its_run_alone(bad, level, name):
         assert f"run {run} at step {crossing}: the {level} gradient is not finite" in result.message
         evaluations, batches = method.estimator.evaluations, 2
         assert result.calls[run] == evaluations * batches * (crossing + 1)  # the failed step was charged
-        assert np.isnan(result.history.lower_level[result.history.step > crossing, run]).all()
+        assert np.isnan(result.history.lower_gradient_squared[result.history.step > crossing, run]).all()
         frame = result.history.tidy()
         assert frame["step"][frame["run"] == run].max() == crossing
     assert not result.success
@@ -338,7 +338,7 @@ def test_an_overflowing_step_is_a_fault_too():
 def test_zero_gradients_are_defined():
     zero = minimize(lambda x: 0 * x, lambda x: 0 * x, [1.0, 2.0], method="dbgd", steps=5)
     assert np.array_equal(zero.x, [1.0, 2.0])
-    assert zero.last.stationarity == zero.last.lower_level == zero.last.direction == 0
+    assert zero.last.stationarity_squared == zero.last.lower_gradient_squared == zero.last.direction_squared == 0
     flat_f = minimize(lambda x: 0 * x, lambda x: x, [1.0, 2.0], method="sdbgd", steps=50)
     assert np.linalg.norm(flat_f.x) < np.linalg.norm([1.0, 2.0])  # where ∇f = 0, g still descends
 

@@ -93,7 +93,7 @@ def test_best_multiplier_is_what_a_minimiser_finds(seed):
     a, b = np.random.default_rng(seed).normal(size=(2, 4))
     found = minimize_scalar(lambda lam: ((a + lam * b) ** 2).sum(), bounds=(0, 20), method="bounded")
     assert best_multiplier(a @ b, b @ b) == pytest.approx(found.x, abs=1e-4)
-    assert residuals(a, b, 0.0).stationarity <= found.fun * (1 + 1e-14)
+    assert residuals(a, b, 0.0).stationarity_squared <= found.fun * (1 + 1e-14)
 
 
 def test_without_a_lower_gradient_the_multiplier_is_zero_and_the_residual_is_that_of_f():
@@ -101,7 +101,12 @@ def test_without_a_lower_gradient_the_multiplier_is_zero_and_the_residual_is_tha
     assert best_multiplier(0.0, 0.0) == 0
     assert best_multiplier(-1.0, 0.0) == 0
     found = residuals(a, np.zeros(2), 7.0)
-    assert (found.stationarity, found.lower_level, found.direction, found.multiplier) == (25, 0, 25, 7)
+    assert (found.stationarity_squared, found.lower_gradient_squared, found.direction_squared, found.multiplier) == (
+        25,
+        0,
+        25,
+        7,
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- the residual
@@ -119,7 +124,7 @@ def test_residual_is_the_squared_distance_and_keeps_its_digits_near_zero(vectors
     """
     a, b = vectors
     n = len(a)
-    found = residuals(a, b, 0.0).stationarity
+    found = residuals(a, b, 0.0).stationarity_squared
     exact = least(a, b)
     tau = gamma(2 * n + 8) * root(inner(a, a))
     assert found >= 0
@@ -129,7 +134,7 @@ def test_residual_is_the_squared_distance_and_keeps_its_digits_near_zero(vectors
 @MANY
 @given(vectors=pairs(), lam=st.just(0.0) | st.floats(1e-12, 1e6))
 def test_residual_of_the_definition_is_the_least_over_all_multipliers(vectors, lam):
-    """Definition 1 asks for some λ ≥ 0: `direction` is ‖a + λb‖² for the λ given, and `stationarity` is never more."""
+    """Definition 1 asks for some λ ≥ 0: `stationarity_squared` is never more than ‖a + λb‖² for a λ given."""
     a, b = vectors
     own = residuals(a, b, lam)
     n = len(a)
@@ -137,10 +142,10 @@ def test_residual_of_the_definition_is_the_least_over_all_multipliers(vectors, l
     tau = gamma(2 * n + 8) * (root(inner(a, a)) + 2 * Fraction(lam) * root(inner(b, b)))
     exact = inner(a, a) + 2 * Fraction(lam) * inner(a, b) + Fraction(lam) ** 2 * inner(b, b)
     error = gamma(n + 2) * exact + 2 * root(exact) * tau + 3 * tau**2
-    assert abs(Fraction(float(own.direction)) - exact) <= error
-    assert Fraction(float(own.stationarity)) <= exact + error  # R ≤ exact, and its own error is no larger
+    assert abs(Fraction(float(own.direction_squared)) - exact) <= error
+    assert Fraction(float(own.stationarity_squared)) <= exact + error  # R ≤ exact, and its own error is no larger
     assert own.multiplier == lam
-    assert abs(Fraction(float(own.lower_level)) - inner(b, b)) <= gamma(n) * inner(b, b)
+    assert abs(Fraction(float(own.lower_gradient_squared)) - inner(b, b)) <= gamma(n) * inner(b, b)
 
 
 def test_a_stationary_point_in_the_sense_of_definition_1():
@@ -150,8 +155,8 @@ def test_a_stationary_point_in_the_sense_of_definition_1():
     assert residuals(+2 * b, b, 0.0)[:3] == (100.0, 25.0, 100.0)
     # In between: the part of a across b, and nothing of the part against it.
     across = np.array([4.0, 3.0])
-    assert residuals(across - 5 * b, b, 0.0).stationarity == 25.0
-    assert residuals(across + 5 * b, b, 0.0).stationarity == 25.0 + 625.0
+    assert residuals(across - 5 * b, b, 0.0).stationarity_squared == 25.0
+    assert residuals(across + 5 * b, b, 0.0).stationarity_squared == 25.0 + 625.0
 
 
 @MANY
@@ -159,7 +164,7 @@ def test_a_stationary_point_in_the_sense_of_definition_1():
 def test_units_of_g_do_not_matter(vectors, e):
     """The residual compares methods because it depends on the direction of ∇g alone: exact for powers of two."""
     a, b = vectors
-    assert residuals(a, b * 2.0**e, 0.0).stationarity == residuals(a, b, 0.0).stationarity
+    assert residuals(a, b * 2.0**e, 0.0).stationarity_squared == residuals(a, b, 0.0).stationarity_squared
 
 
 # ------------------------------------------------------------------------------------------------ many points, float32
@@ -197,7 +202,7 @@ def test_inner_products_of_float32_are_accumulated_in_float64(n):
     assert found.dtype == np.float64
     size = sum(abs(Fraction(float(x)) * Fraction(float(y))) for x, y in zip(a, b, strict=True))
     assert abs(Fraction(float(found)) - inner(a, b)) <= gamma(n) * size
-    assert residuals(a, b, 0.5).stationarity.dtype == np.float64
+    assert residuals(a, b, 0.5).stationarity_squared.dtype == np.float64
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it():
@@ -222,12 +227,12 @@ def test_residuals_at_the_paper_s_start():
     a = np.array([1.5 - 7.1, 0.5]) / math.sqrt(1 + 5.6**2 + 0.25)
     b = np.array([math.sin(1.5), 1.5 * math.exp(-1.125)])
     found = residuals(problem.upper.exact_gradient(x), problem.lower.exact_gradient(x), 0.0)
-    assert found.lower_level == pytest.approx(b @ b, rel=1e-15)
-    assert found.direction == pytest.approx(a @ a, rel=1e-15)
-    assert found.stationarity == pytest.approx(a @ a - (a @ b) ** 2 / (b @ b), rel=1e-14)
+    assert found.lower_gradient_squared == pytest.approx(b @ b, rel=1e-15)
+    assert found.direction_squared == pytest.approx(a @ a, rel=1e-15)
+    assert found.stationarity_squared == pytest.approx(a @ a - (a @ b) ** 2 / (b @ b), rel=1e-14)
     at_zero = residuals(problem.upper.exact_gradient(0 * x), problem.lower.exact_gradient(0 * x), 3.0)
-    assert at_zero.lower_level == 0
-    assert at_zero.stationarity == at_zero.direction == pytest.approx(51.41 / 52.41, rel=1e-15)
+    assert at_zero.lower_gradient_squared == 0
+    assert at_zero.stationarity_squared == at_zero.direction_squared == pytest.approx(51.41 / 52.41, rel=1e-15)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**13 - 1, 2**13, 2**13 + 1, 3 * 2**13, 10**5 + 3])

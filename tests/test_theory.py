@@ -89,24 +89,24 @@ def test_the_three_bounds_of_theorem_1(c, a, share, beta0, rho0, c_f, c_g, K):
             squares = sum(e**2 * r for e, r in zip(eta, R, strict=True))
             inner = 4 * eta[0] / S * D_f + (8 * L_g * beta[0] * eta[0] + 1) / (L_g * S) * D_g + squares / S
             direction = beta[-1] / eta[-1] * inner
-        assert abs(found.lower_level - lower) <= 1e-11 * lower
-        assert abs(found.direction - direction) <= 1e-11 * direction
+        assert abs(found.lower_gradient_squared - lower) <= 1e-11 * lower
+        assert abs(found.direction_squared - direction) <= 1e-11 * direction
 
 
 def test_bounds_for_many_horizons_at_once():
     many = residual_bounds(methods.sdbgd.schedule, CONSTANTS, np.array([1, 10, 275]))
     for i, K in enumerate((1, 10, 275)):
         one = residual_bounds(methods.sdbgd.schedule, CONSTANTS, K)
-        assert many.lower_level[i] == pytest.approx(one.lower_level, rel=1e-12)
-        assert many.direction[i] == pytest.approx(one.direction, rel=1e-12)
+        assert many.lower_gradient_squared[i] == pytest.approx(one.lower_gradient_squared, rel=1e-12)
+        assert many.direction_squared[i] == pytest.approx(one.direction_squared, rel=1e-12)
 
 
 def test_user_laws_are_evaluated_as_they_are():
     law = Schedule(lambda k: 0.05, lambda k: 0.5, lambda k: 0.01, lambda k: 3.7, lambda k: 10)
     plain = Schedule(0.05, 0.5, 0.01, 3, 10)
     found, expected = residual_bounds(law, CONSTANTS, 40), residual_bounds(plain, CONSTANTS, 40)
-    assert found.lower_level == pytest.approx(expected.lower_level, rel=1e-12)
-    assert found.direction == pytest.approx(expected.direction, rel=1e-12)
+    assert found.lower_gradient_squared == pytest.approx(expected.lower_gradient_squared, rel=1e-12)
+    assert found.direction_squared == pytest.approx(expected.direction_squared, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_a_condition_that_fails_is_named(schedule, message):
 def test_a_ratio_that_is_not_monotone_bounds_the_lower_level_only():
     schedule = Schedule(lambda k: 0.1 if k < 5 else 0.05, lambda k: 0.5 if k < 8 else 0.1, 0.1)
     found = residual_bounds(schedule, CONSTANTS, 20)
-    assert math.isinf(found.direction)
+    assert math.isinf(found.direction_squared)
     assert "not monotone" in found.note
-    assert math.isfinite(found.lower_level)
+    assert math.isfinite(found.lower_gradient_squared)
 
 
 def test_combined_descent_holds_along_runs():
@@ -156,8 +156,8 @@ def test_combined_descent_holds_along_runs():
             own = tiebreak.stationarity.residuals(
                 *exact, lambda fg, gg, p=p: tiebreak.rules.sdbgd(fg, gg, p.barrier, p.regularizer)
             )
-            assert own.direction <= bound.direction
-            assert p.barrier / 2 * own.lower_level <= bound.lower_level
+            assert own.direction_squared <= bound.direction_squared
+            assert p.barrier / 2 * own.lower_gradient_squared <= bound.lower_gradient_squared
 
 
 def test_the_theorem_against_simulation():
@@ -168,7 +168,7 @@ def test_the_theorem_against_simulation():
     weight = np.array([schedule.at(k).weight for k in range(2000)])[:, None]
     for K in (10, 100, 2000):
         bounds = residual_bounds(schedule, CONSTANTS, K)
-        for name in ("lower_level", "direction"):
+        for name in ("lower_gradient_squared", "direction_squared"):
             each = (weight[:K] * result.history[name][:K]).sum(axis=0) / weight[:K].sum()
             assert each.mean() + 5 * each.std() / 8 <= getattr(bounds, name)
 
@@ -180,12 +180,12 @@ def test_penalty_bounds_in_high_precision_and_in_simulation():
     with mp.workdps(40):
         V = mp.mpf(c.sigma_f) ** 2 / 100 + 100 * mp.mpf(c.sigma_g) ** 2 / 10_000
         direction = 2 * mp.mpf(11) * (mp.mpf(c.delta_f) + 10 * mp.mpf(c.delta_g)) / 10**5 + V
-        assert found.direction == pytest.approx(float(direction), rel=1e-13)
-        assert found.lower_level == pytest.approx(float(2 * (direction + 1) / 100), rel=1e-13)
+        assert found.direction_squared == pytest.approx(float(direction), rel=1e-13)
+        assert found.lower_gradient_squared == pytest.approx(float(2 * (direction + 1) / 100), rel=1e-13)
     method = methods.penalty.replace(schedule=schedule)
     result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=500, runs=64, seed=0, record=1)
     bounds = penalty_bounds(schedule, c, 500)
-    for name in ("lower_level", "direction"):
+    for name in ("lower_gradient_squared", "direction_squared"):
         each = result.history[name][:500].mean(axis=0)
         assert each.mean() + 5 * each.std() / 8 <= getattr(bounds, name)
     with pytest.raises(ValueError, match="needs a constant schedule"):
@@ -197,9 +197,9 @@ def test_penalty_bounds_in_high_precision_and_in_simulation():
 @given(st.floats(0.01, 0.33))
 def test_exponents_of_corollary_1(a):
     fixed, free = exponents(a, "horizon"), exponents(a, "anytime")
-    assert fixed.direction == pytest.approx(1 - 2 * a)
-    assert fixed.lower_level == free.lower_level == pytest.approx(2 * a)
-    assert free.direction == pytest.approx(2 * a if a < 0.25 else 1 - 2 * a)
+    assert fixed.direction_squared == pytest.approx(1 - 2 * a)
+    assert fixed.lower_gradient_squared == free.lower_gradient_squared == pytest.approx(2 * a)
+    assert free.direction_squared == pytest.approx(2 * a if a < 0.25 else 1 - 2 * a)
     assert (free.direction_log, free.lower_level_log, fixed.lower_level_log) == (a >= 0.25, True, False)
 
 
@@ -213,14 +213,14 @@ def test_computed_horizon_bounds_fall_as_the_corollary_says(a):
         schedule, long = horizon(int(k), a, **options), 1000
         # A constant schedule's bound is transient/K + the rest: two values give both parts exactly.
         short, longer = (residual_bounds(schedule, CONSTANTS, n) for n in (long, 2 * long))
-        for name in ("direction", "lower_level"):
+        for name in ("direction_squared", "lower_gradient_squared"):
             one, two = getattr(short, name), getattr(longer, name)
             transient = (one - two) * 2 * long
             bounds.append(transient / k + (2 * two - one))
     slopes = [math.log10(bounds[i] / bounds[i + 2]) for i in range(2)]
     expected = exponents(a, "horizon")
-    assert slopes[0] == pytest.approx(expected.direction, abs=0.05)
-    assert slopes[1] == pytest.approx(expected.lower_level, abs=0.05)
+    assert slopes[0] == pytest.approx(expected.direction_squared, abs=0.05)
+    assert slopes[1] == pytest.approx(expected.lower_gradient_squared, abs=0.05)
 
 
 def test_table_1_is_the_papers_and_the_penalty_beats_its_stochastic_rows():
@@ -276,7 +276,7 @@ def test_a_plan_of_the_bound_is_hard_to_beat():
     """Thousands of random legal constant schedules at the same budget: none has a smaller bound by more than 1 %."""
     budget, c = 10**7, CONSTANTS
     best = plan(c, budget=budget)
-    target = max(best.bounds.direction, best.bounds.lower_level)
+    target = max(best.bounds.direction_squared, best.bounds.lower_gradient_squared)
     rng, least = np.random.default_rng(0), np.inf
     for _ in range(3000):
         eta = c.largest_step_size * 10 ** -rng.uniform(0, 2)
@@ -285,26 +285,26 @@ def test_a_plan_of_the_bound_is_hard_to_beat():
         steps = budget // int(sizes[0] // 1 + sizes[1] // 1)
         if steps >= 1:
             found = residual_bounds(schedule, c, min(steps, 3000))
-            least = min(least, max(found.direction, found.lower_level))
+            least = min(least, max(found.direction_squared, found.lower_gradient_squared))
     assert target <= 1.01 * least
 
 
 def test_epsilon_plans_reach_epsilon_with_the_least_budget():
     for method, epsilon in (("sdbgd", 0.5), ("penalty", 0.01)):
         chosen = plan(CONSTANTS, epsilon=epsilon, method=method)
-        assert max(chosen.bounds.direction, chosen.bounds.lower_level) <= epsilon
+        assert max(chosen.bounds.direction_squared, chosen.bounds.lower_gradient_squared) <= epsilon
         cheaper = plan(CONSTANTS, budget=int(0.95 * chosen.budget), method=method)
-        assert max(cheaper.bounds.direction, cheaper.bounds.lower_level) > epsilon
+        assert max(cheaper.bounds.direction_squared, cheaper.bounds.lower_gradient_squared) > epsilon
 
 
 def test_the_practice_plan_on_the_papers_problem():
     """10^8 calls: ‖∇g‖² at least 5 × below the best of the paper's rows, 3.7e-2; ‖d‖² at most 2 × above it, 9.3e-5."""
     chosen = plan(CONSTANTS, budget=10**8, objective="practice")
     result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, budget=10**8, runs=100, seed=0)
-    assert result.last.lower_level.mean() <= 3.7e-2 / 5
-    assert result.last.direction.mean() <= 2 * 9.3e-5
-    assert chosen.prediction.lower_level == pytest.approx(result.last.lower_level.mean(), rel=0.3)
-    assert 1 / 3 < chosen.prediction.direction / result.last.direction.mean() < 3
+    assert result.last.lower_gradient_squared.mean() <= 3.7e-2 / 5
+    assert result.last.direction_squared.mean() <= 2 * 9.3e-5
+    assert chosen.prediction.lower_gradient_squared == pytest.approx(result.last.lower_gradient_squared.mean(), rel=0.3)
+    assert 1 / 3 < chosen.prediction.direction_squared / result.last.direction_squared.mean() < 3
 
 
 @pytest.mark.parametrize("scale_f", [0.1, 10.0])
@@ -325,9 +325,9 @@ def test_the_practice_plan_beats_the_papers_constants_on_rescaled_problems(scale
     theirs = minimize(upper, lower, PAPER.x0, method="sdbgd", budget=10**7, runs=20, seed=0)
 
     def objective(result):
-        return result.last.lower_level.mean() ** 1.5 * result.last.direction.mean()
+        return result.last.lower_gradient_squared.mean() ** 1.5 * result.last.direction_squared.mean()
 
-    assert ours.last.lower_level.mean() < theirs.last.lower_level.mean()
+    assert ours.last.lower_gradient_squared.mean() < theirs.last.lower_gradient_squared.mean()
     assert objective(ours) < objective(theirs)
 
 
@@ -336,8 +336,8 @@ def test_prediction_follows_the_resting_point():
         schedule = anytime(0.25, step_size=1 / 6, barrier=1.0, regularizer=rho, upper_batch=10, lower_batch=0.01)
         method = methods.sdbgd.replace(schedule=schedule)
         result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=1000, runs=40, seed=0)
-        expected = predicted(schedule, CONSTANTS, 1000).lower_level
-        assert result.last.lower_level.mean() == pytest.approx(expected, rel=0.4)
+        expected = predicted(schedule, CONSTANTS, 1000).lower_gradient_squared
+        assert result.last.lower_gradient_squared.mean() == pytest.approx(expected, rel=0.4)
 
 
 def test_steps_within_counts_like_the_solver():
@@ -399,9 +399,9 @@ def test_rare_visits_counts_what_was_visited():
         return rare_visits(result.history, lambda k: regularizer), result
 
     found, result = visits(0.5)
-    share = np.mean(result.history.lower_level[:-1] <= 0.5)
+    share = np.mean(result.history.lower_gradient_squared[:-1] <= 0.5)
     assert found.share == pytest.approx(share)
-    assert found.deepest == pytest.approx(result.history.lower_level[:-1].min() / 0.5)
+    assert found.deepest == pytest.approx(result.history.lower_gradient_squared[:-1].min() / 0.5)
     assert found.exponent == pytest.approx(max(0, 1 - math.log(share * 400) / math.log(400)))
     assert visits(1e-9)[0].exponent == 0.5
     assert visits(2.0)[0].exponent == pytest.approx(0.0)

@@ -48,9 +48,13 @@ def test_equals_the_core_step_by_step(name):
         np.testing.assert_allclose(x.detach(), expected.history.x[k], rtol=1e-10)
         info = opt.step(upper=lambda: f(x), lower=lambda: g(x))
         assert info.multiplier.item() == pytest.approx(expected.history.multiplier[k], rel=1e-9, abs=1e-12)
-        assert info.direction.item() == pytest.approx(expected.history.direction[k], rel=1e-8, abs=1e-12)
-        assert info.gg.item() == pytest.approx(expected.history.lower_level[k], rel=1e-10)
-        assert info.stationarity.item() == pytest.approx(expected.history.stationarity[k], rel=1e-6, abs=1e-12)
+        assert info.direction_squared.item() == pytest.approx(
+            expected.history.direction_squared[k], rel=1e-8, abs=1e-12
+        )
+        assert info.gg.item() == pytest.approx(expected.history.lower_gradient_squared[k], rel=1e-10)
+        assert info.stationarity_squared.item() == pytest.approx(
+            expected.history.stationarity_squared[k], rel=1e-6, abs=1e-12
+        )
 
 
 def test_storm_equals_the_core():
@@ -620,7 +624,16 @@ def test_the_log_is_numbers():
     assert opt.log() == {}
     train(model, opt, batches[:1])
     log = opt.log()
-    assert set(log) >= {"multiplier", "fg", "gg", "ff", "direction", "stationarity", "upper_loss", "lower_loss"}
+    assert set(log) >= {
+        "multiplier",
+        "fg",
+        "gg",
+        "ff",
+        "direction_squared",
+        "stationarity_squared",
+        "upper_loss",
+        "lower_loss",
+    }
     assert all(isinstance(log[name], float) for name in ("multiplier", "gg", "lower_loss"))
 
 
@@ -821,7 +834,9 @@ def test_a_scheduler_multiplies_the_schedules_step_size():
         before = x.detach().clone()
         info = opt.step(upper=lambda: f(x), lower=lambda: g(x))
         length = (x.detach() - before).norm().item()
-        assert length == pytest.approx(0.1 * (k + 1) ** -0.5 * 0.5**k * math.sqrt(info.direction.item()), rel=1e-6)
+        assert length == pytest.approx(
+            0.1 * (k + 1) ** -0.5 * 0.5**k * math.sqrt(info.direction_squared.item()), rel=1e-6
+        )
         scheduler.step()
 
 

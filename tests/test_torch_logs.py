@@ -16,7 +16,7 @@ import torch
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Step, TensorBoardLog
 
 COLUMNS = ["step", *Step._fields]
-REGIONS = ("multiplier", "fg", "gg", "ff", "direction", "stationarity")
+REGIONS = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 
 
 class Writer:

@@ -276,7 +276,7 @@ def test_hooks_of_the_base_see_the_direction():
     opt, seen = SDBGD([x], lr=0.1), []
     opt.base.register_step_pre_hook(lambda *_: seen.append(x.grad.clone()))
     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
-    assert seen[0].square().sum().item() == pytest.approx(info.direction.item())
+    assert seen[0].square().sum().item() == pytest.approx(info.direction_squared.item())
 
 
 @pytest.mark.parametrize("estimator", ["minibatch", "average"])

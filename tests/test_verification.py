@@ -46,7 +46,7 @@ def hessian(oracle, x, h=1e-5):
 def center(problem):
     """c, and u far away from it, where f's gradient is steepest."""
     level = problem.upper.exact_gradient.__self__._gradient.__self__
-    return level.center, level.direction
+    return level.center, level.direction_squared
 
 
 def worst_of_g(problem):
@@ -199,7 +199,10 @@ def test_penalty_bounds_are_for_the_penalty():
     found = evidence.bounds_of(method, PAPER.constants, np.array([10, 50]))
     for i, K in enumerate((10, 50)):
         one = penalty_bounds(method.schedule, PAPER.constants, K)
-        assert (found["direction"][i], found["lower_level"][i]) == (one.direction, one.lower_level)
+        assert (found["direction_squared"][i], found["lower_gradient_squared"][i]) == (
+            one.direction_squared,
+            one.lower_gradient_squared,
+        )
 
 
 @pytest.mark.parametrize("problem", [PAPER, random_problem(3, 2, "multiplicative")])
@@ -315,7 +318,7 @@ def test_every_number_of_the_summary_is_in_the_tables(findings):
     found, _ = findings
     theorem, shares, rates = sheets(found)
     for row in theorem.rows:
-        for i, name in ((2, "direction"), (5, "lower_level")):
+        for i, name in ((2, "direction_squared"), (5, "lower_gradient_squared")):
             rows = found.bounds["residual"] == name
             for column, value in zip(("group", "schedule", "K"), ("paper", row[0], int(row[1])), strict=True):
                 rows &= found.bounds[column] == value

@@ -41,9 +41,9 @@ class Certificate:
 
     Attributes
     ----------
-    lower_level : Interval
+    lower_gradient_squared : Interval
         For ‖∇g(x)‖².
-    stationarity : Interval
+    stationarity_squared : Interval
         For min over λ ≥ 0 of ‖∇f(x) + λ∇g(x)‖². Its estimate is of ‖∇f + λ̂∇g‖² at the multiplier below.
     multiplier : float
         λ̂, chosen on one half of the samples and judged on the other.
@@ -57,8 +57,8 @@ class Certificate:
         What was spent.
     """
 
-    lower_level: Interval
-    stationarity: Interval
+    lower_gradient_squared: Interval
+    stationarity_squared: Interval
     multiplier: float
     confidence: float
     epsilon: tuple[float, float] | None
@@ -69,8 +69,8 @@ class Certificate:
 
     def __str__(self) -> str:
         lines = [
-            f"‖∇g‖²              {self.lower_level}",
-            f"min ‖∇f + λ∇g‖²    {self.stationarity}   at λ = {self.multiplier:.3g}",
+            f"‖∇g‖²              {self.lower_gradient_squared}",
+            f"min ‖∇f + λ∇g‖²    {self.stationarity_squared}   at λ = {self.multiplier:.3g}",
         ]
         if self.epsilon is not None:
             more = f", about {self.more_samples:,} more samples per level" if self.more_samples else ""
@@ -115,7 +115,7 @@ def certify(
     >>> certify(problem.upper, problem.lower, [0.049, 0.007], samples=10**6, epsilon=0.01, seed=0).verdict
     'stationary'
     >>> found = certify(problem.upper, problem.lower, [1.5, 1.5], samples=10**4, epsilon=0.01, seed=0)
-    >>> found.verdict, found.lower_level.low < 1.23 < found.lower_level.high
+    >>> found.verdict, found.lower_gradient_squared.low < 1.23 < found.lower_gradient_squared.high
     ('not stationary', True)
     """
     point = np.array(x, dtype=np.float64)
@@ -135,7 +135,7 @@ def certify(
     a, b = (_group_gradients(*pair, point, size, count) for pair in zip(levels, rngs, strict=True))
 
     gg = _square(b)
-    lower_level = gg.interval(risk / 4)
+    lower_gradient_squared = gg.interval(risk / 4)
     # λ̂ from the first half: it minimises an upper limit, not an estimate, because λ multiplies the noise of ∇g.
     first = _square(b[:half])
     guess = float(best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0)))
@@ -156,7 +156,7 @@ def certify(
     stationarity = Interval(own.value, low, max(high, 0.0))
     verdict, more = "", 0
     if target is not None:
-        judged = ((stationarity, target[0], own, half), (lower_level, target[1], gg, count))
+        judged = ((stationarity, target[0], own, half), (lower_gradient_squared, target[1], gg, count))
         if all(interval.high <= limit for interval, limit, _, _ in judged):
             verdict = "stationary"
         elif any(interval.low > limit for interval, limit, _, _ in judged):
@@ -168,7 +168,9 @@ def certify(
             )
             more = _round(max(1.0, factor - 1) * total)
     calls = size * count
-    return Certificate(lower_level, stationarity, multiplier, confidence, target, verdict, more, calls, calls)
+    return Certificate(
+        lower_gradient_squared, stationarity, multiplier, confidence, target, verdict, more, calls, calls
+    )
 
 
 class _UStatistic:

@@ -59,7 +59,7 @@ class Measurer:
                 columns["upper_value"] = self.upper.value(x)
             if self.lower.has_exact:
                 lower = self.lower.exact(x)
-                columns["lower_level"] = dot(lower, lower)
+                columns["lower_gradient_squared"] = dot(lower, lower)
                 if self.upper.has_exact:
                     each = [self.method.arguments(p) for p in parameters]
                     arguments: dict[str, Any] = {n: np.array([a[n] for a in each]).reshape(axis) for n in each[0]}
@@ -68,7 +68,10 @@ class Measurer:
                     found = residuals(
                         self.upper.exact(x), lower, lambda fg, gg: self.method.multiplier(fg, gg, arguments)
                     )
-                    columns |= {"direction": found.direction, "stationarity": found.stationarity}
+                    columns |= {
+                        "direction_squared": found.direction_squared,
+                        "stationarity_squared": found.stationarity_squared,
+                    }
                     columns["exact_multiplier"] = found.multiplier
         return {name: columns[name] for name in MEASURES if name in columns}
 
@@ -78,8 +81,8 @@ class Record:
     """What a callback receives after a step; read-only.
 
     `x`, `multiplier` (the λ̂ just used) and the measures have a leading axis for the runs that are still going, `runs`,
-    if runs were asked for. The measures are those of :class:`tiebreak.result.Point` (`direction`, `lower_level`,
-    `stationarity`, …), with exact gradients, evaluated only if they are asked for.
+    if runs were asked for. The measures are those of :class:`tiebreak.result.Point` (`direction_squared`,
+    `lower_gradient_squared`, `stationarity_squared`, …), with exact gradients, evaluated only if they are asked for.
     """
 
     step: int

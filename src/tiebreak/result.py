@@ -40,7 +40,14 @@ class Status(Enum):
 
 
 #: What may be known of a point, in the order of tables.
-MEASURES = ("direction", "lower_level", "stationarity", "exact_multiplier", "upper_value", "lower_value")
+MEASURES = (
+    "direction_squared",
+    "lower_gradient_squared",
+    "stationarity_squared",
+    "exact_multiplier",
+    "upper_value",
+    "lower_value",
+)
 
 
 @dataclass(frozen=True)
@@ -55,11 +62,11 @@ class Point:
         The iterate.
     step : int
         How many steps led to it.
-    direction : float
+    direction_squared : float
         ‖∇f + λ_k∇g‖² with exact gradients and the method's own multiplier.
-    lower_level : float
+    lower_gradient_squared : float
         ‖∇g‖².
-    stationarity : float
+    stationarity_squared : float
         The least ‖∇f + λ∇g‖² over λ ≥ 0: the residual that compares methods.
     exact_multiplier : float
         λ_k, the rule at the exact gradients.
@@ -69,9 +76,9 @@ class Point:
 
     x: Array
     step: Any
-    direction: Any = None
-    lower_level: Any = None
-    stationarity: Any = None
+    direction_squared: Any = None
+    lower_gradient_squared: Any = None
+    stationarity_squared: Any = None
     exact_multiplier: Any = None
     upper_value: Any = None
     lower_value: Any = None
@@ -81,8 +88,9 @@ class Point:
 class History:
     """Recorded steps: row i is the iterate x_k, k = ``step[i]``, from which step k was made; the last row the last one.
 
-    ``history["lower_level"]`` or ``history.lower_level`` is an array (records, runs), or (records,) for a single run;
-    NaN after a run has ended. `step`, `upper_calls`, `lower_calls` and `calls` (the cost of x_k) are (records,).
+    ``history["lower_gradient_squared"]`` or ``history.lower_gradient_squared`` is an array (records, runs), or
+    (records,) for a single run; NaN after a run has ended. `step`, `upper_calls`, `lower_calls` and `calls` (the cost
+    of x_k) are (records,).
     """
 
     step: NDArray[np.int64]
@@ -258,7 +266,7 @@ class Result:
             value = getattr(self.last, name)
             if value is not None:
                 lines.append(
-                    f"  {name:<16} {np.mean(value):.4g}" + ("" if np.ndim(value) == 0 else " (mean over runs)")
+                    f"  {name:<24} {np.mean(value):.4g}" + ("" if np.ndim(value) == 0 else " (mean over runs)")
                 )
         return "\n".join(lines)
 

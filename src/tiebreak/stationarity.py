@@ -49,19 +49,19 @@ class Residuals(NamedTuple):
 
     Attributes
     ----------
-    direction : array
+    direction_squared : array
         ‖∇f + λ∇g‖² with the method's own λ.
-    lower_level : array
+    lower_gradient_squared : array
         ‖∇g‖².
-    stationarity : array
+    stationarity_squared : array
         The least ‖∇f + λ∇g‖² over λ ≥ 0, the same for every method.
     multiplier : array
         The method's own λ.
     """
 
-    direction: Values
-    lower_level: Values
-    stationarity: Values
+    direction_squared: Values
+    lower_gradient_squared: Values
+    stationarity_squared: Values
     multiplier: Values
 
 
@@ -71,7 +71,7 @@ def residuals(upper: Array, lower: Array, multiplier: Any) -> Residuals:
     Examples
     --------
     >>> r = residuals(np.array([1.0, -1.0]), np.array([0.0, 2.0]), 1.0)
-    >>> float(r.direction), float(r.lower_level), float(r.stationarity)
+    >>> float(r.direction_squared), float(r.lower_gradient_squared), float(r.stationarity_squared)
     (2.0, 4.0, 1.0)
     """
     upper, lower = np.asarray(upper), np.asarray(lower)

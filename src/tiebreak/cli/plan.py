@@ -34,7 +34,7 @@ _NOTES = (
     "with competitors that were tuned as well: see the documentation (docs/planning.md).",
     "† Our reconstruction of the rule.",
 )
-_MEASURES = {"direction": "‖d‖²", "lower_level": "‖∇g‖²", "stationarity": "min over λ"}
+_MEASURES = {"direction_squared": "‖d‖²", "lower_gradient_squared": "‖∇g‖²", "stationarity_squared": "min over λ"}
 
 
 def plan(

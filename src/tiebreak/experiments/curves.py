@@ -19,7 +19,10 @@ def comparison(outcome: Outcome) -> Figure:
     with style():
         figure = Figure(figsize=(7.4, 3.7), layout=ConstrainedLayoutEngine(h_pad=0.06))
         panels = figure.subplots(1, 2)
-        titles = {"direction": r"Upper level: $\|d_k\|^2$", "lower_level": r"Lower level: $\|\nabla g(x_k)\|^2$"}
+        titles = {
+            "direction_squared": r"Upper level: $\|d_k\|^2$",
+            "lower_gradient_squared": r"Lower level: $\|\nabla g(x_k)\|^2$",
+        }
         for axes, (column, title) in zip(panels, titles.items(), strict=True):
             for method in outcome.methods:
                 _curve(axes, outcome, method, column)

@@ -28,7 +28,7 @@ Hear: TypeAlias = Callable[[float], Any]
 __all__ = ["RESIDUALS", "Case", "bounds_of", "deviations", "grid", "joined", "rates", "simulate", "theorem", "verdicts"]
 
 #: The two residuals of the theorem, by the names of :class:`tiebreak.Point`.
-RESIDUALS = ("direction", "lower_level")
+RESIDUALS = ("direction_squared", "lower_gradient_squared")
 ERRORS = 6  # standard errors
 _LEMMA_RUNS = 8  # runs at whose iterates the lemma is looked at
 

@@ -60,7 +60,7 @@ class Outcome:
         """A column of the curves as an array (records, runs), NaN after a run has ended, and the calls of its records.
 
         >>> outcome = run(Experiment(methods=["sdbgd"], runs=3, budget=100))
-        >>> calls, values = outcome.curve("sdbgd", "lower_level")
+        >>> calls, values = outcome.curve("sdbgd", "lower_gradient_squared")
         >>> calls.tolist(), values.shape
         ([0, 2, 9, 27, 63], (5, 3))
         """

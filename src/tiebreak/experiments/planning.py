@@ -163,14 +163,18 @@ def compare(
         steps, bounds = int(result.steps[0]), getattr(row, "bounds", None)
         if row is methods.sdbgd:
             bounds = theory.residual_bounds(row.schedule, constants, steps)
-        measured = {m: _estimate(getattr(result.last, m)) for m in (*RESIDUALS, "stationarity")}
+        measured = {m: _estimate(getattr(result.last, m)) for m in (*RESIDUALS, "stationarity_squared")}
         entries.append(Entry(name, steps, measured, bounds))
     return entries
 
 
 def comparison_sheet(entries: list[Entry], budget: int, runs: int) -> Sheet:
     """The comparison as a table."""
-    columns = {"direction": "‖d‖², own λ", "stationarity": "min over λ", "lower_level": "‖∇g‖²"}
+    columns = {
+        "direction_squared": "‖d‖², own λ",
+        "stationarity_squared": "min over λ",
+        "lower_gradient_squared": "‖∇g‖²",
+    }
     rows = []
     for entry in entries:
         measured = [_with_error(entry.measured[name]) for name in columns]

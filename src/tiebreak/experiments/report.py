@@ -76,7 +76,11 @@ def sheets(outcome: Outcome) -> tuple[Sheet, Sheet]:
     """The summary as two tables: residuals, and effort and values."""
     rows = summarize(outcome)
     residuals = [
-        [label(row.method), iterate, *(_scientific(points[m]) for m in ("direction", "lower_level", "stationarity"))]
+        [
+            label(row.method),
+            iterate,
+            *(_scientific(points[m]) for m in ("direction_squared", "lower_gradient_squared", "stationarity_squared")),
+        ]
         for row in rows
         for iterate, points in (("last", row.last), ("selected", row.selected))
     ]

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 COLOURS = [look(name)["color"] for name in METHODS]
-TITLES = {"direction": r"$\mathbb{E}\|d\|^2$", "lower_level": r"$\mathbb{E}\|\nabla g\|^2$"}
+TITLES = {"direction_squared": r"$\mathbb{E}\|d\|^2$", "lower_gradient_squared": r"$\mathbb{E}\|\nabla g\|^2$"}
 _TABLES = ("bounds", "deviations", "rates", "slopes")
 
 
@@ -140,7 +140,7 @@ def family_figure(findings: Findings) -> Figure:
     labels = {"paper": "the paper's problem", "additive": "random, additive noise"}
     labels["multiplicative"] = "random, multiplicative noise"
     exact = chosen(findings.bounds, estimate="weighted")
-    looks: dict[str, Any] = {"direction": "-", "lower_level": (0, (4, 1.6))}
+    looks: dict[str, Any] = {"direction_squared": "-", "lower_gradient_squared": (0, (4, 1.6))}
     with style():
         titles = ("Theorem 1: measured / proved", r"Stability: $\mathbb{E}\|d_k-\hat d_k\|^2\,/\,\tau_k^2$")
         figure, both = panels(titles, ("steps $K$", "step $k+1$"))
@@ -153,7 +153,7 @@ def family_figure(findings: Findings) -> Figure:
             for problem, schedule in _cases(findings.deviations, group):
                 here = chosen(findings.deviations, problem=problem, schedule=schedule)
                 both[1].plot(here["step"] + 1, here["ratio"], **width)
-        for K, ratio in _first(exact, schedule="Penalty, planned", residual="direction"):
+        for K, ratio in _first(exact, schedule="Penalty, planned", residual="direction_squared"):
             both[0].annotate("penalty", (K, ratio), (2, 3), textcoords="offset points", color=COLOURS[0], fontsize=9)
         for axes in both:
             _one(axes)

@@ -13,7 +13,7 @@ from tiebreak.experiments.verification import Findings
 __all__ = ["PROSE", "as_markdown", "chosen", "notes", "report", "scientific", "sheets"]
 
 PROSE = ("schedule", "residual")  # columns of words
-_SYMBOLS = {"direction": "‖d‖²", "lower_level": "‖∇g‖²"}
+_SYMBOLS = {"direction_squared": "‖d‖²", "lower_gradient_squared": "‖∇g‖²"}
 
 
 def scientific(value: float, digits: int = 1) -> str:
@@ -47,7 +47,7 @@ def _theorem(findings: Findings) -> Sheet:
     table = chosen(findings.bounds, group="paper")
     rows = []
     for schedule in dict.fromkeys(table["schedule"]):
-        for K in chosen(table, schedule=schedule, estimate="sampled", residual="direction")["K"]:
+        for K in chosen(table, schedule=schedule, estimate="sampled", residual="direction_squared")["K"]:
             row, here = [str(schedule), f"{K:,}"], chosen(table, schedule=schedule, K=K)
             for name in RESIDUALS:
                 means = [chosen(here, residual=name, estimate=e)["mean"][0] for e in ("weighted", "sampled")]

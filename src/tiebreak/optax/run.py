@@ -134,13 +134,13 @@ def _run(
             known["lower_value"] = lower.value(unravel(x))
         if hasattr(lower, "exact_gradient"):
             b = ravel_pytree(lower.exact_gradient(unravel(x)))[0]
-            known["lower_level"] = trees.products(b, b)
+            known["lower_gradient_squared"] = trees.products(b, b)
             if hasattr(upper, "exact_gradient"):
                 a = ravel_pytree(upper.exact_gradient(unravel(x)))[0]
                 fg, gg, _ = trees.dots([a], [b])
                 own = laws.multiplier(problem.method, fg, gg, arguments(x, k))
                 best = stationarity.best_multiplier(fg, gg)
-                for name, factor in (("direction", own), ("stationarity", best)):
+                for name, factor in (("direction_squared", own), ("stationarity_squared", best)):
                     (d,) = trees.combine([a], [b], factor)
                     known[name] = trees.products(d, d)
                 known["exact_multiplier"] = own

@@ -83,7 +83,7 @@ def solve(
     >>> result = solve(f, g, jnp.zeros(2), steps=300, runs=4)
     >>> result.history.multiplier.shape
     (79, 4)
-    >>> result.x.shape, bool((result.last.lower_level < 0.1).all())
+    >>> result.x.shape, bool((result.last.lower_gradient_squared < 0.1).all())
     ((4, 2), True)
     """
     began = time.perf_counter()

@@ -60,8 +60,8 @@ def terms(parameters: Any, constants: Constants) -> Terms:
 class Descent(NamedTuple):
     """Right-hand sides of the combined-descent lemma, for ‖d_k‖² and for (β_k/2)‖∇g(x_k)‖²."""
 
-    direction: Any
-    lower_level: Any
+    direction_squared: Any
+    lower_gradient_squared: Any
 
 
 def combined_descent(parameters: Parameters, constants: Constants, decrease_f: Any, decrease_g: Any) -> Descent:
@@ -74,7 +74,7 @@ def combined_descent(parameters: Parameters, constants: Constants, decrease_f: A
     >>> import tiebreak
     >>> step = tiebreak.methods.sdbgd.schedule.at(0)
     >>> bound = combined_descent(step, tiebreak.problems.paper().constants, 0.0, 0.0)
-    >>> bound.direction > 0
+    >>> bound.direction_squared > 0
     True
     """
     p, c, t = parameters, constants, terms(parameters, constants)
@@ -122,14 +122,14 @@ class Bounds:
     Attributes
     ----------
     steps : K.
-    lower_level : bound on E‖∇g(x_{N_K})‖².
-    direction : bound on E‖d_{N_K}‖²; infinite where (β_k/η_k) is not monotone, and `note` says so.
+    lower_gradient_squared : bound on E‖∇g(x_{N_K})‖².
+    direction_squared : bound on E‖d_{N_K}‖²; infinite where (β_k/η_k) is not monotone, and `note` says so.
     note : which condition of the theorem is not met, or "".
     """
 
     steps: Any
-    lower_level: Any
-    direction: Any
+    lower_gradient_squared: Any
+    direction_squared: Any
     note: str = ""
 
 
@@ -145,7 +145,7 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
     >>> import tiebreak
     >>> problem = tiebreak.problems.paper()
     >>> bounds = residual_bounds(tiebreak.methods.sdbgd.schedule, problem.constants, 275)
-    >>> print(f"{bounds.lower_level:.1f} {bounds.direction:.0f}")  # nothing above 1.37 can happen: vacuous, and true
+    >>> print(f"{bounds.lower_gradient_squared:.1f} {bounds.direction_squared:.0f}")  # above 1.37: vacuous, and true
     22.7 67
     """
     wanted = np.asarray(steps)
@@ -209,7 +209,7 @@ def penalty_bounds(schedule: Schedule, constants: Constants, steps: int) -> Boun
     >>> import tiebreak
     >>> constants = tiebreak.problems.paper().constants
     >>> fixed = tiebreak.Schedule(step_size=1 / 11, barrier=10, upper_batch=100, lower_batch=10_000)
-    >>> print(f"{penalty_bounds(fixed, constants, 10**5).direction:.4f}")
+    >>> print(f"{penalty_bounds(fixed, constants, 10**5).direction_squared:.4f}")
     0.0146
     """
     steps = whole("steps", steps)

@@ -14,8 +14,8 @@ __all__ = ["TABLE", "Complexity", "Exponents", "Row", "exponents", "oracle_compl
 class Exponents(NamedTuple):
     """Powers of K: a residual falls as K^−e (times log K where `…_log`), and calls grow as K^e."""
 
-    direction: float
-    lower_level: float
+    direction_squared: float
+    lower_gradient_squared: float
     upper_calls: float
     lower_calls: float
     direction_log: bool

@@ -79,11 +79,15 @@ class Plan:
             if law is not None:
                 rows.append((name, f"{law}" + (f"   ({ends[0]:.4g} … {ends[1]:.4g})" if ends[0] != ends[1] else "")))
         exact = type(self.constants) is Constants
-        rows.append(("proved: E‖∇g‖² ≤", f"{self.bounds.lower_level:.3g}" + " if the estimates hold" * (not exact)))
-        rows.append(("proved: E‖d‖² ≤", f"{self.bounds.direction:.3g}" + " if the estimates hold" * (not exact)))
+        rows.append(
+            ("proved: E‖∇g‖² ≤", f"{self.bounds.lower_gradient_squared:.3g}" + " if the estimates hold" * (not exact))
+        )
+        rows.append(
+            ("proved: E‖d‖² ≤", f"{self.bounds.direction_squared:.3g}" + " if the estimates hold" * (not exact))
+        )
         if self.prediction is not None:
-            rows.append(("expected ‖∇g‖²", f"{self.prediction.lower_level:.2g} (a model, not a bound)"))
-            rows.append(("expected ‖d‖²", f"{self.prediction.direction:.2g} (a model, not a bound)"))
+            rows.append(("expected ‖∇g‖²", f"{self.prediction.lower_gradient_squared:.2g} (a model, not a bound)"))
+            rows.append(("expected ‖d‖²", f"{self.prediction.direction_squared:.2g} (a model, not a bound)"))
             if self.prediction.note:
                 rows.append(("but", self.prediction.note))
         return rows
@@ -127,7 +131,7 @@ def plan(
     >>> chosen = plan(problem.constants, budget=10**8, objective="practice")
     >>> upper, lower = problem.upper, problem.lower
     >>> result = tiebreak.minimize(upper, lower, problem.x0, method=chosen, budget=chosen.budget, seed=0)
-    >>> result.steps == chosen.steps and result.last.lower_level < 0.0074
+    >>> result.steps == chosen.steps and result.last.lower_gradient_squared < 0.0074
     True
     """
     if not isinstance(constants, Constants):
@@ -163,7 +167,7 @@ def _cheapest(solve: Callable[[float], Plan], epsilon: float) -> Plan:
 
     def reached(found: Plan) -> bool:
         target = found.bounds if found.prediction is None else found.prediction
-        return bool(max(target.lower_level, target.direction) <= epsilon)
+        return bool(max(target.lower_gradient_squared, target.direction_squared) <= epsilon)
 
     low, high = math.log(2), math.log(2)
     best = solve(math.exp(high) + 1)
@@ -358,7 +362,7 @@ def _practice(constants: Constants, budget: float) -> tuple[Method, int | None]:
         settled = np.minimum(1, eta0 * steps ** (2 * a) / (2 * a) * c.L_g / 5)
         travelled = np.minimum(1, eta0 * steps ** (1 - a) / (1 - a) / (travel_time(c) + 1e-300))
         noisy = np.maximum(1, 4 * found.noise_share)  # the model needs ‖∇g‖² to stand out of the noise
-        value = found.lower_level**1.5 * found.direction * noisy**6 / (settled**6 * travelled)
+        value = found.lower_gradient_squared**1.5 * found.direction_squared * noisy**6 / (settled**6 * travelled)
         return np.where(found.stiffness < 1, value, np.inf)  # half of what is stable
 
     size = math.log(budget / 2) + 1e-9

@@ -26,7 +26,7 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Bounds:
     >>> import tiebreak
     >>> problem = tiebreak.problems.paper()
     >>> schedule = tiebreak.anytime(0.25, step_size=1 / 6, barrier=1.0, lower_batch=0.01)
-    >>> f"{predicted(schedule, problem.constants, 1027).lower_level:.1e}"  # measured: 3.3e-03
+    >>> f"{predicted(schedule, problem.constants, 1027).lower_gradient_squared:.1e}"  # measured: 3.3e-03
     '3.4e-03'
     """
     p = laws(schedule, 1, steps - 1)
@@ -35,7 +35,7 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Bounds:
     time = float(np.sum(laws(schedule, steps).step_size))
     short = time < 0.99 * travel_time(constants)
     note = f"the transient may not be over: {time:.2g} of {travel_time(constants):.2g} units of time" if short else ""
-    return Bounds(steps, float(found.lower_level[0]), float(found.direction[0]), note)
+    return Bounds(steps, float(found.lower_gradient_squared[0]), float(found.direction_squared[0]), note)
 
 
 def travel_time(constants: Constants) -> float:
@@ -52,8 +52,8 @@ def _slope(schedule: Schedule) -> float:
 class Expectation(NamedTuple):
     """What the model expects, and where it stops to hold: at a stiffness of 2, or where ∇g drowns in noise."""
 
-    lower_level: Values
-    direction: Values
+    lower_gradient_squared: Values
+    direction_squared: Values
     stiffness: Values  # η(L_f + λL_g)
     noise_share: Values  # ν_g² / ‖∇g‖²
 

@@ -57,10 +57,12 @@ def rare_visits(history: History, schedule: Schedule | Law) -> Visits:
     law: Any = schedule.regularizer if isinstance(schedule, Schedule) else schedule
     if law is None or not callable(law):
         raise ValueError(f"schedule={schedule!r} must have a regularizer, or be the law of one")
-    if len(history) < 2 or "lower_level" not in history.columns:
-        raise ValueError("history must hold at least two records of lower_level: run with record=1 and exact gradients")
+    if len(history) < 2 or "lower_gradient_squared" not in history.columns:
+        raise ValueError(
+            "history must hold at least two records of lower_gradient_squared: run with record=1 and exact gradients"
+        )
     steps = np.asarray(history.step)
-    ratio = history.columns["lower_level"][:-1] / np.array([law(int(k)) for k in steps[:-1]])[:, None]
+    ratio = history.columns["lower_gradient_squared"][:-1] / np.array([law(int(k)) for k in steps[:-1]])[:, None]
     weight = np.diff(steps)[:, None] * np.isfinite(ratio)
     total = int(steps[-1])
     share = float((weight * (ratio <= 1)).sum() / weight.sum())

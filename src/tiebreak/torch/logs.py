@@ -65,7 +65,7 @@ class _Log(ABC):
 
 
 class CSVLog(_Log):
-    """A line per step: step, multiplier, fg, gg, ff, direction, stationarity, upper_loss, lower_loss, skipped.
+    """A line per step: its number, then what :class:`Step` has, by the same names.
 
     Each line goes to the system when it is complete: a process that is killed loses no more than the last. With
     ``scope="group"`` or ``"tensor"`` there is a column per region, ``multiplier[0]``, ``multiplier[1]``, …. A loss that
@@ -89,7 +89,7 @@ class CSVLog(_Log):
     ...     handle = opt.register_step_post_hook(log)
     ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
     >>> print(path.read_text())
-    step,multiplier,fg,gg,ff,direction,stationarity,upper_loss,lower_loss,skipped
+    step,multiplier,fg,gg,ff,direction_squared,stationarity_squared,upper_loss,lower_loss,skipped
     0,0.75,4.0,16.0,1.0,16.0,1.0,2.0,4.0,0
     <BLANKLINE>
     """
@@ -147,8 +147,8 @@ class TensorBoardLog(_Log):
     0 fg 4.0
     0 gg 16.0
     0 ff 1.0
-    0 direction 16.0
-    0 stationarity 1.0
+    0 direction_squared 16.0
+    0 stationarity_squared 1.0
     0 upper_loss 2.0
     0 lower_loss 4.0
     0 skipped 0.0

@@ -21,8 +21,8 @@ class Step(NamedTuple):
     fg: Tensor
     gg: Tensor
     ff: Tensor
-    direction: Tensor
-    stationarity: Tensor
+    direction_squared: Tensor
+    stationarity_squared: Tensor
     upper_loss: Tensor | None
     lower_loss: Tensor | None
     skipped: Tensor

@@ -1,0 +1,169 @@
+"""Many trainings as one program: seeds × a queue of runs, each with its own law, optimizer, rates and reference.
+
+Everything that distinguishes two runs of a task is an array, so that one compiled program serves the tuning of the
+learning rate, lower-only training, the sweep of fixed weights and every law. Batches are drawn per seed and shared by
+all runs of the seed: the loss that lower-only training has on each of them is the twin's reference.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.tolerance import laws
+
+QUEUE = 64  # runs per seed in one call of a program
+LAST, EVERY = 50, 5  # the swing is measured on the full data every 5th of the last 50 steps
+AVERAGE = 0.99  # of the weights
+
+
+class Run(NamedTuple):
+    """What one entry of the queue is told; arrays have a value per seed where the comment says so."""
+
+    start: object  # parameters, per seed
+    rates: np.ndarray  # learning rate per step
+    optimizer: str
+    law: str
+    constants: tuple
+    reference: np.ndarray  # per seed and step
+    tolerance: np.ndarray  # per seed
+
+
+class Outcome(NamedTuple):
+    """Per seed: both losses on the full data at the end, for the last iterate and the averaged weights."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+    averaged_lower: np.ndarray
+    averaged_upper: np.ndarray
+    swing: np.ndarray  # full-data lower loss at the last steps: seed × 10
+    averaged_swing: np.ndarray
+    curve: np.ndarray  # lower loss on the batch: seed × step
+    ratio: np.ndarray  # w: seed × step
+
+
+# adam?, β₁, β₂, decoupled weight decay
+OPTIMIZERS = {
+    "SGD": (0.0, 0.0, 0.0, 0.0),
+    "SGD with momentum": (0.0, 0.9, 0.0, 0.0),
+    "Adam": (1.0, 0.9, 0.999, 0.0),
+    "AdamW": (1.0, 0.9, 0.999, 0.01),
+}
+
+
+def batches(count, size, steps, seed):
+    """Indices, an epoch after another, each in a new order; the last, smaller batch of an epoch is left out."""
+    generator, size = np.random.default_rng(seed), min(size, count)
+    per_epoch = count // size
+    orders = [generator.permutation(count)[: per_epoch * size] for _ in range(-(-steps // per_epoch))]
+    return np.concatenate(orders).reshape(-1, size)[:steps].astype(np.int32)
+
+
+def _norm(tree):
+    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
+
+
+def _train_step(task, state, upper_rows, lower_rows, rate, optimizer, law, constants, reference, tolerance):
+    """One step of one run: measure, decide, move."""
+    p, m, v, average, memory, t = state
+    df = jax.grad(task.upper)(p, upper_rows)
+    g, dg = jax.value_and_grad(task.lower)(p, lower_rows)
+    memory, w, unit = laws.decide(law, memory, g, reference, tolerance, _norm(df), _norm(dg), constants)
+    share = w / (1 + w)
+    # 1 − share would lose what f has where w is large.
+    direction = jax.tree.map(lambda a, b: a * (1 / (unit * (1 + w))) + share * b, df, dg)
+    adam, beta, second, decay = optimizer
+    m = jax.tree.map(lambda m, d: beta * m + (1 - adam * beta) * d, m, direction)
+    v = jax.tree.map(lambda v, d: second * v + (1 - second) * d**2, v, direction)
+    ones, twos = 1 - beta ** (t + 1), 1 - second ** (t + 1)
+    adaptive = jax.tree.map(lambda m, v: (m / ones) / (jnp.sqrt(v / twos) + 1e-8), m, v)
+    p = jax.tree.map(lambda p, m, a: p - rate * (jnp.where(adam > 0, a, m) + decay * p), p, m, adaptive)
+    rest = jnp.maximum(1 - AVERAGE, 1 / (t + 1))
+    average = jax.tree.map(lambda a, p: a + rest * (p - a), average, p)
+    return (p, m, v, average, memory, t + 1), (g, w)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _program(task, rows, start, tables, queue):
+    """Scan over blocks of steps; vmap over seeds and, inside, over the queue."""
+    upper_all, lower_all = rows
+    upper_index, lower_index = tables  # seeds × steps × batch
+    rates, optimizer, law, constants, reference, tolerance = queue
+    seeds, steps = upper_index.shape[:2]
+    step = functools.partial(_train_step, task)
+    step = jax.vmap(step, (0, None, None, 0, 0, 0, 0, 0, 0))  # the queue
+    step = jax.vmap(step, (0, 0, 0, None, None, None, None, 0, 0))  # the seeds
+
+    def one(state, now):
+        up, low, rate, ref = now
+        pick = functools.partial(jax.tree.map, lambda x: x[up])
+        pick_lower = functools.partial(jax.tree.map, lambda x: x[low])
+        return step(state, pick(upper_all), pick_lower(lower_all), rate, optimizer, law, constants, ref, tolerance)
+
+    def full(loss, rows, parameters):
+        # A few runs at a time: activations of all rows for all runs would not fit.
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), parameters)
+        return jax.lax.map(lambda p: loss(p, rows), flat, batch_size=16).reshape(seeds, -1)
+
+    def block(state, now):
+        index, *now = now
+        state, seen = jax.lax.scan(one, state, tuple(now))
+
+        def look():
+            return full(task.lower, lower_all, state[0]), full(task.lower, lower_all, state[3])
+
+        nothing = jnp.zeros((seeds, len(law)))
+        return state, (seen, jax.lax.cond(index >= (steps - LAST) // EVERY, look, lambda: (nothing, nothing)))
+
+    def blocks(x):
+        return x.reshape(steps // EVERY, EVERY, *x.shape[1:])
+
+    shape = (seeds, len(law))
+    zeros = jax.tree.map(jnp.zeros_like, start)
+    state = (start, zeros, zeros, zeros, jnp.broadcast_to(laws.memory(law), (*shape, laws.SIZE)), jnp.zeros(shape))
+    per_step = (upper_index.swapaxes(0, 1), lower_index.swapaxes(0, 1), rates.T, jnp.moveaxis(reference, 2, 0))
+    state, ((curve, ratio), (swing, averaged)) = jax.lax.scan(
+        block, state, (jnp.arange(steps // EVERY), *map(blocks, per_step))
+    )
+    last = LAST // EVERY
+    ends = [full(loss, rows, p) for p in (state[0], state[3]) for loss, rows in ((task.lower, lower_all), (task.upper, upper_all))]
+    curve, ratio = (jnp.moveaxis(x.reshape(steps, *shape), 0, 2) for x in (curve, ratio))
+    return *ends, jnp.moveaxis(swing[-last:], 0, 2), jnp.moveaxis(averaged[-last:], 0, 2), curve, ratio
+
+
+class Trainer:
+    """Runs queues for one task, batch size, number of steps and list of seeds."""
+
+    def __init__(self, task, batch, steps, seeds):
+        self.task, self.seeds, self.steps = task, seeds, steps
+        self.rows = jax.device_put((task.upper_rows, task.lower_rows))
+        pairs = ((task.upper_rows, 2), (task.lower_rows, 1))
+        self.tables = [np.stack([batches(len(r[0]), batch, steps, (s, k)) for s in seeds]) for r, k in pairs]
+        self.fresh = jax.vmap(task.init)(jnp.stack([jax.random.key(s) for s in seeds]))
+
+    def __call__(self, runs):
+        """The outcomes of `runs`, in their order."""
+        # The queue is filled up with copies, so that one compiled program serves all.
+        size = QUEUE if len(runs) > 8 else 8
+        outcomes = []
+        for i in range(0, len(runs), size):
+            part = runs[i : i + size]
+            outcomes += self._queue(part + [part[0]] * (size - len(part)))[: len(part)]
+        return outcomes
+
+    def _queue(self, runs):
+        start = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *[run.start for run in runs])
+        widest = max(len(c) for c in laws.WIDTHS.values())
+        padded = [tuple(run.constants) + (0.0,) * (widest - len(run.constants)) for run in runs]
+        queue = (
+            np.array([run.rates for run in runs], np.float32),
+            tuple(np.array([OPTIMIZERS[run.optimizer] for run in runs], np.float32).T),
+            np.array([laws.NAMES.index(run.law) for run in runs], np.int32),
+            np.array(padded, np.float32),
+            np.stack([run.reference for run in runs], 1).astype(np.float32),
+            np.stack([run.tolerance for run in runs], 1).astype(np.float32),
+        )
+        result = [np.asarray(x, np.float64) for x in _program(self.task, self.rows, start, self.tables, queue)]
+        return [Outcome(*(x[:, i] for x in result)) for i in range(len(runs))]

@@ -1,0 +1,210 @@
+"""The tasks: data, a small model, an upper and a lower loss of its parameters on a batch of rows.
+
+Convolutions are written as products with patches: with a set of weights per run, XLA makes one batched product of
+them, where a convolution would become hundreds of small ones.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.tolerance import data
+
+
+class Task(NamedTuple):
+    """`upper(parameters, rows)` and `lower(parameters, rows)` on rows of `upper_rows` and `lower_rows`."""
+
+    init: object
+    upper: object
+    lower: object
+    upper_rows: tuple
+    lower_rows: tuple
+
+
+def _dense(key, sizes):
+    keys = jax.random.split(key, len(sizes) - 1)
+    pairs = zip(keys, sizes[:-1], sizes[1:], strict=True)
+    return [(jax.random.normal(k, (m, n)) * (2 / m) ** 0.5, jnp.zeros(n)) for k, m, n in pairs]
+
+
+def mlp(parameters, features):
+    *hidden, (matrix, shift) = parameters
+    for w, b in hidden:
+        features = jax.nn.relu(features @ w + b)
+    return features @ matrix + shift
+
+
+def _patches(images):
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    h, w = images.shape[1:3]
+    return jnp.concatenate([padded[:, i : i + h, j : j + w] for i in range(3) for j in range(3)], -1)
+
+
+def cnn(parameters, features):
+    """Two convolutions of 3 × 3, each with a maximum over squares of two pixels, and a linear layer."""
+    (first, a), (second, b), (matrix, shift) = parameters
+    side = round(features.shape[1] ** 0.5)
+    x = features.reshape(-1, side, side, 1)
+    for w, bias in ((first, a), (second, b)):
+        x = jax.nn.relu(_patches(x) @ w + bias)
+        half = x.shape[1] // 2
+        x = x[:, : 2 * half, : 2 * half].reshape(len(x), half, 2, half, 2, -1).max((2, 4))
+    return x.reshape(len(x), -1) @ matrix + shift
+
+
+def _cnn_init(key, side, classes=10, channels=(8, 16)):
+    one, two, three = jax.random.split(key, 3)
+    sizes = ((one, 9, channels[0]), (two, 9 * channels[0], channels[1]), (three, (side // 4) ** 2 * channels[1], classes))
+    return [(jax.random.normal(k, (m, n)) * (2 / m) ** 0.5, jnp.zeros(n)) for k, m, n in sizes]
+
+
+def entropy(logits, labels):
+    picked = jnp.take_along_axis(logits, labels[:, None], 1)[:, 0]
+    return jnp.mean(jax.nn.logsumexp(logits, -1) - picked)
+
+
+def uniform(logits):
+    """The divergence of the predictions from the uniform distribution."""
+    return jnp.mean(jax.nn.logsumexp(logits, -1) - logits.mean(-1)) - np.log(logits.shape[-1])
+
+
+def _logistic(model, parameters, rows):
+    score = model(parameters, rows[0])[:, 0]
+    return jnp.mean(jax.nn.softplus(score) - score * rows[1])
+
+
+def fairness(name, hidden):
+    """Upper: the squared gap between the mean probabilities of two groups. Lower: the logistic loss."""
+    features, labels, group = data.load(name)
+    rows = (features, labels.astype(np.float32), group.astype(np.float32))
+
+    def upper(parameters, rows):
+        probability = jax.nn.sigmoid(mlp(parameters, rows[0])[:, 0])
+        inside, outside = rows[2], 1 - rows[2]
+        gap = (probability * inside).sum() / (inside.sum() + 1) - (probability * outside).sum() / (outside.sum() + 1)
+        return gap**2
+
+    sizes = (features.shape[1], *hidden, 1)
+    return Task(lambda key: _dense(key, sizes), upper, functools.partial(_logistic, mlp), rows, rows)
+
+
+def forgetting(name, forgotten, model="mlp", hidden=64):
+    """Upper: the divergence from uniform predictions on a class (or on a number of rows). Lower: the loss on the rest."""
+    features, labels, _ = data.load(name)
+    labels = labels.astype(np.int32)
+    if isinstance(forgotten, str):  # "200 rows"
+        gone = np.zeros(len(labels), bool)
+        gone[np.random.default_rng(0).choice(len(labels), int(forgotten.split()[0]), replace=False)] = True
+    else:
+        gone = labels == forgotten
+    apply, init = _classifier(model, features.shape[1], hidden)
+    return Task(
+        init,
+        lambda p, rows: uniform(apply(p, rows[0])),
+        lambda p, rows: entropy(apply(p, rows[0]), rows[1]),
+        (features[gone], labels[gone]),
+        (features[~gone], labels[~gone]),
+    )
+
+
+def _classifier(model, width, hidden, classes=10):
+    if model == "cnn":
+        return cnn, lambda key: _cnn_init(key, round(width**0.5))
+    return mlp, lambda key: _dense(key, (width, hidden, classes))
+
+
+def sparsity(name, model="mlp", hidden=64):
+    """Upper: a smoothed ℓ1 norm of the weights. Lower: cross-entropy."""
+    features, labels, _ = data.load(name)
+    rows = (features, labels.astype(np.int32))
+    apply, init = _classifier(model, features.shape[1], hidden)
+
+    def upper(parameters, rows):
+        return sum(jnp.sqrt(x**2 + 1e-6).sum() for x in jax.tree.leaves(parameters)) / 100
+
+    return Task(init, upper, lambda p, rows: entropy(apply(p, rows[0]), rows[1]), rows, rows)
+
+
+def continual(name, hidden=64):
+    """Upper: the loss on classes 5 to 9. Lower: the loss on classes 0 to 4, learnt before, which must stay."""
+    features, labels, _ = data.load(name)
+    labels = labels.astype(np.int32)
+    apply, init = _classifier("mlp", features.shape[1], hidden)
+
+    def loss(parameters, rows):
+        return entropy(apply(parameters, rows[0]), rows[1])
+
+    old = labels < 5
+    return Task(init, loss, loss, (features[~old], labels[~old]), (features[old], labels[old]))
+
+
+def confidence(name, hidden=64):
+    """Upper: the mean square of the logits, a plain remedy for overconfidence. Lower: cross-entropy."""
+    features, labels, _ = data.load(name)
+    rows = (features, labels.astype(np.int32))
+    apply, init = _classifier("mlp", features.shape[1], hidden, int(labels.max()) + 1)
+    return Task(
+        init,
+        lambda p, rows: jnp.mean(apply(p, rows[0]) ** 2),
+        lambda p, rows: entropy(apply(p, rows[0]), rows[1]),
+        rows,
+        rows,
+    )
+
+
+def robustness(name, hidden=64, noise=0.3):
+    """Upper: cross-entropy with noise on the features (a fixed draw for each row). Lower: without."""
+    features, labels, _ = data.load(name)
+    labels = labels.astype(np.int32)
+    shaken = features + noise * np.random.default_rng(0).standard_normal(features.shape).astype(np.float32)
+    apply, init = _classifier("mlp", features.shape[1], hidden)
+
+    def loss(parameters, rows):
+        return entropy(apply(parameters, rows[0]), rows[1])
+
+    return Task(init, loss, loss, (shaken, labels), (features, labels))
+
+
+def smallest(name, count=400, smooth=False):
+    """Upper: the square of the coefficients (or of their differences). Lower: squared error on random features."""
+    features, labels, _ = data.load(name)
+    generator = np.random.default_rng(0)
+    matrix = generator.standard_normal((features.shape[1], count)) / features.shape[1] ** 0.5
+    # Features of neighbouring shifts are alike, so that differences of their coefficients mean smoothness.
+    lifted = np.maximum(features @ np.sort(matrix, 1) + np.linspace(-2, 2, count), 0) / count**0.5
+    rows = (lifted.astype(np.float32), labels.astype(np.float32))
+
+    def upper(p, rows):
+        return jnp.mean(jnp.diff(p) ** 2) if smooth else jnp.mean(p**2)
+
+    return Task(
+        lambda key: jax.random.normal(key, (count,)),
+        upper,
+        lambda p, rows: jnp.mean((rows[0] @ p - rows[1]) ** 2),
+        rows,
+        rows,
+    )
+
+
+#: Every task by name; those on digits, cancer, diabetes and COMPAS are for tuning, all others for judging.
+TASKS = {
+    "forget a class, digits": lambda: forgetting("digits", 9),
+    "sparsity, digits": lambda: sparsity("digits", "cnn"),
+    "continual, digits": lambda: continual("digits"),
+    "fairness, COMPAS": lambda: fairness("compas", (32,)),
+    "smallest, diabetes": lambda: smallest("diabetes"),
+    "confidence, cancer": lambda: confidence("cancer", 16),
+    "fairness, Adult": lambda: fairness("adult", (32,)),
+    "fairness, credit cards": lambda: fairness("credit", ()),
+    "fairness, law school": lambda: fairness("law", (16, 16)),
+    "smooth, crime": lambda: smallest("crime", smooth=True),
+    "forget a class, Fashion-MNIST": lambda: forgetting("fashion", 3),
+    "forget 200 images, Fashion-MNIST, CNN": lambda: forgetting("fashion", "200 rows", "cnn"),
+    "sparsity, Fashion-MNIST": lambda: sparsity("fashion"),
+    "continual, CIFAR-10": lambda: continual("cifar"),
+    "confidence, CIFAR-10": lambda: confidence("cifar"),
+    "robustness, CIFAR-10": lambda: robustness("cifar"),
+}
