@@ -1,5 +1,6 @@
-"""A slow, obvious reference: Python floats, lists and loops, each formula as the paper (or NOTES 1 and 3) writes it.
+"""A slow, obvious reference: Python floats, lists and loops, each formula as the paper writes it.
 
+The rules that the paper leaves open are written as docs/method.md and docs/reconstruction.md derive them.
 Nothing of `tiebreak` is imported, and of NumPy only the random generators, whose streams are part of what the solver
 promises. t = k + 1 throughout, as in the paper's table.
 """
@@ -50,17 +51,17 @@ def sdbpg(fg: float, gg: float, beta: float, rho: float) -> float:
 
 
 def penalized(fg: float, gg: float, beta: float, gamma: float, mu: float) -> float:
-    """NOTES 1: [β(gg + γ) − fg]₊ / (gg + 1/μ)."""
+    """Our reconstruction (docs/reconstruction.md): [β(gg + γ) − fg]₊ / (gg + 1/μ)."""
     return positive_part(beta * (gg + gamma) - fg) / (gg + 1 / mu)
 
 
 def by_value(fg: float, gg: float, value: float, target: float, alpha: float, rho: float) -> float:
-    """NOTES 1: φ = α (g − target)."""
+    """A barrier by value: φ = α (g − target)."""
     return positive_part(alpha * (value - target) - fg) / (gg + rho)
 
 
 def least(fg: float, gg: float, beta: float, value: float, target: float, alpha: float, rho: float) -> float:
-    """NOTES 1: φ = min{α (g − target), β gg}."""
+    """The least of both barriers: φ = min{α (g − target), β gg} (Gong and Liu 2021)."""
     return positive_part(min(alpha * (value - target), beta * gg) - fg) / (gg + rho)
 
 

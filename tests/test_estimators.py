@@ -252,12 +252,12 @@ def test_an_estimator_of_ones_own_is_charged_what_it_says():
     assert (result.steps, result.upper_calls, result.lower_calls) == (3, 9, 9)
 
 
-# --------------------------------------------------------------------------------- NOTES 6(c): batches that cannot grow
+# --------------------------------------------------------------------------------------------- batches that cannot grow
 
 
 CONSTANTS = {"step_size": Power(0.05, -1 / 4), "regularizer": 1e-3}  # η as in the paper; β and ρ constant
 
-#: (rule, estimator, β, what NOTES 6(c) measured at batches 2, 16 and 256).
+#: (rule, estimator, β, mean ‖∇g‖² as an independent program measured it at batches 2, 16 and 256, to two digits).
 CAPPED = {
     "minibatch": (rules.sdbgd, Minibatch(), 0.5, {2: 0.33, 16: 0.10, 256: 0.025}),
     "fixed weight": (rules.constant, Minibatch(), 0.5, {2: 0.57, 16: 0.57, 256: 0.57}),
@@ -282,7 +282,7 @@ def over_the_last_fifth(name, batch, runs=20, steps=6000):
 @pytest.mark.parametrize("batch", [2, 16, 256])
 @pytest.mark.parametrize("name", CAPPED)
 def test_capped_batches_as_measured(name, batch):
-    """Within 8 % of NOTES 6(c), whose figures have two digits and whose η is not stated, and four standard errors."""
+    """Within 8 % of an independent program's two digits, which another η may have moved, and four standard errors."""
     measured = CAPPED[name][-1][batch]
     mean, error = over_the_last_fifth(name, batch)
     assert error < 0.05 * measured  # enough runs to tell

@@ -19,7 +19,7 @@ SEED = 20260101
 
 # ------------------------------------------------------------------------------------------- methods, by pairs
 
-STORM_SDBGD = Schedule(  # NOTES 6(b)
+STORM_SDBGD = Schedule(  # the SDBGD rule on STORM estimates, with the largest legal η and β
     step_size=Power(1 / 6, -1 / 4),
     barrier=Power(1, -1 / 4),
     regularizer=Power(1, -1),
@@ -223,7 +223,7 @@ def test_vr_is_charged_twice_on_every_step_and_on_the_first():
 
 @pytest.mark.parametrize(("name", "steps"), [("sdbgd", 275), ("sdbpg", 668), ("pr_sdbpg", 2262), ("vr_pr_sdbpg", 9933)])
 def test_steps_that_fit_in_the_paper_s_budget(name, steps):
-    """NOTES 4, measured with an independent program; and once more from the reference's batches, by adding them up."""
+    """As an independent program counted them; and once more from the reference's batches, by adding them up."""
     row = reference.METHODS[name]
     spent = k = 0
     while (spent := spent + row.charge * (row.upper_batch(k + 1) + row.lower_batch(k + 1))) <= 10**8:

@@ -213,7 +213,7 @@ def test_unknown_measures_are_absent_not_invented():
     assert result.last.direction_squared is None
     assert result.last.upper_value is None
     assert result.last.lower_gradient_squared == pytest.approx(result.x @ result.x)  # g's exact gradient is known
-    with pytest.raises(AttributeError, match="'direction' was not recorded; recorded are"):
+    with pytest.raises(AttributeError, match="'direction_squared' was not recorded; recorded are"):
         _ = result.history.direction_squared
     with pytest.raises(KeyError, match="recorded are"):
         result.history["nonsense"]

@@ -46,7 +46,7 @@ def hessian(oracle, x, h=1e-5):
 def center(problem):
     """c, and u far away from it, where f's gradient is steepest."""
     level = problem.upper.exact_gradient.__self__._gradient.__self__
-    return level.center, level.direction_squared
+    return level.center, level.direction
 
 
 def worst_of_g(problem):

@@ -18,8 +18,8 @@ class Exponents(NamedTuple):
     lower_gradient_squared: float
     upper_calls: float
     lower_calls: float
-    direction_log: bool
-    lower_level_log: bool
+    direction_squared_log: bool
+    lower_gradient_squared_log: bool
 
 
 def exponents(a: float = 0.25, kind: str = "anytime") -> Exponents:
