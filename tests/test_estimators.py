@@ -9,6 +9,7 @@ from scipy import stats
 
 import tiebreak
 from tiebreak import Average, Exact, Method, Minibatch, Power, Schedule, Storm, methods, minimize, rules
+from tiebreak.estimators import estimate
 from tiebreak.schedules import Parameters
 
 ALPHA = 1e-4  # statistical tests fix their seeds and reject at this level
@@ -27,12 +28,18 @@ def batches(count, runs=3, dimension=4, seed=0):
     return [lambda x, a=a, c=c: a * x + c for a, c in zip(slopes, shifts, strict=True)], points
 
 
+def step(estimator, level, gradient, x, memory, parameters):
+    """The estimate and the memory, as the solver gets them."""
+    found, _, memory = estimate(estimator, level, gradient, x, memory, parameters, lambda g: 0 * g[:, :1])
+    return found, memory
+
+
 def play(estimator, gradients, points, level="lower", momentum=None):
     """The estimates along given points, handing the memory from step to step as the solver does."""
     memory, estimates = None, []
     for k, (gradient, x) in enumerate(zip(gradients, points, strict=True)):
-        estimate, memory = estimator.estimate(level, gradient, x, memory, at(k, momentum))
-        estimates.append(estimate)
+        found, memory = step(estimator, level, gradient, x, memory, at(k, momentum))
+        estimates.append(found)
     return np.array(estimates), memory
 
 
@@ -43,7 +50,7 @@ def test_minibatch_is_the_gradient_itself_and_remembers_nothing():
     gradients, points = batches(5)
     estimates, memory = play(Minibatch(), gradients, points)
     assert np.array_equal(estimates, [g(x) for g, x in zip(gradients, points, strict=True)])
-    assert memory is None
+    assert memory == ()
     assert Minibatch().evaluations == 1
 
 
@@ -59,8 +66,8 @@ def test_storm_is_its_recursion_at_both_levels(law, level):
         alpha = law(k) if callable(law) else law
         expected = gradients[k](points[k]) + (1 - alpha) * (expected - gradients[k](points[k - 1]))
         np.testing.assert_allclose(estimates[k], expected, rtol=1e-13, atol=1e-13)
-    assert np.array_equal(memory[0], estimates[-1])
-    assert np.array_equal(memory[1], points[-1])
+    assert np.array_equal(memory[0], points[-1])  # where the next batch is evaluated again
+    assert np.array_equal(memory[1], estimates[-1])
     assert Storm().evaluations == 2
 
 
@@ -118,7 +125,7 @@ def test_average_leaves_the_upper_gradient_alone():
     gradients, points = batches(6)
     estimates, memory = play(Average(0.1), gradients, points, level="upper")
     assert np.array_equal(estimates, play(Minibatch(), gradients, points)[0])
-    assert memory is None
+    assert memory == ()
 
 
 def test_an_average_with_rate_zero_keeps_the_lower_gradient():
@@ -169,8 +176,8 @@ def test_memory_is_a_tuple_of_arrays_with_runs_first(estimator, level):
     def gradient(z):
         return 3 * z
 
-    whole, _ = estimator.estimate(level, gradient, x, memory, at(5))
-    part, _ = estimator.estimate(level, gradient, x[rows], kept, at(5))
+    whole, _ = step(estimator, level, gradient, x, memory, at(5))
+    part, _ = step(estimator, level, gradient, x[rows], kept, at(5))
     assert np.array_equal(part, whole[rows])
     assert estimates.shape == (5, 4, 4)
 
@@ -180,7 +187,7 @@ def test_memory_and_points_are_not_changed_in_place(estimator):
     gradients, points = batches(3)
     _, memory = play(estimator, gradients, points)
     before = [array.copy() for array in (*(memory or ()), points[-1])]
-    estimator.estimate("lower", gradients[0], points[-1], memory, at(3))
+    step(estimator, "lower", gradients[0], points[-1], memory, at(3))
     assert all(np.array_equal(x, y) for x, y in zip((*(memory or ()), points[-1]), before, strict=True))
 
 
@@ -194,10 +201,15 @@ def test_float32_stays_float32(estimator):
 
 @pytest.mark.parametrize("kind", [Storm, Average])
 def test_momentum_comes_from_the_estimator_or_else_from_the_schedule(kind):
-    gradients, points = batches(6)
-    own, _ = play(kind(0.3), gradients, points, momentum=0.9)
-    scheduled, _ = play(kind(), gradients, points, momentum=0.3)
-    assert np.array_equal(own, scheduled)
+    """A method puts the estimator's own law into its schedule: one place to look for it."""
+    own = methods.vr_pr_sdbpg.replace(estimator=kind(0.3))
+    scheduled = methods.vr_pr_sdbpg.replace(estimator=kind(), momentum=0.3)
+    ends = [minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=m, steps=30, seed=0).x for m in (own, scheduled)]
+    assert own.schedule.at(7).momentum == 0.3
+    assert np.array_equal(*ends)
+    assert not np.array_equal(
+        ends[0], minimize(PAPER.upper, PAPER.lower, PAPER.x0, method="vr_pr_sdbpg", steps=30, seed=0).x
+    )
 
 
 @pytest.mark.parametrize("kind", [Storm, Average])
@@ -241,15 +253,56 @@ def test_a_constant_momentum_is_refused_before_the_first_step(value):
 
 
 def test_an_estimator_of_ones_own_is_charged_what_it_says():
-    class Thrice:
-        evaluations = 3
+    class Twice:
+        evaluations = 2
 
-        def estimate(self, level, gradient, x, memory, parameters):
-            return gradient(x), None
+        def begin(self, level, zeros, zero):
+            return ()
+
+        def update(self, level, fresh, before, memory, parameters):
+            return (fresh + before) / 2, memory
 
     level = Exact(lambda x: x)
-    result = minimize(level, level, [1.0], method=methods.dbgd.replace(estimator=Thrice()), budget=20)
-    assert (result.steps, result.upper_calls, result.lower_calls) == (3, 9, 9)
+    result = minimize(level, level, [1.0], method=methods.dbgd.replace(estimator=Twice()), budget=15)
+    assert (result.steps, result.upper_calls, result.lower_calls) == (3, 6, 6)
+
+
+def test_an_estimate_may_stay_out_of_the_direction():
+    """`direction=False`: the rule sees the average, and the step is made of the batch's own gradients."""
+    gradients, points = batches(2, runs=1)
+    method = Method("λ alone", rules.sdbgd, Schedule(0.1, 1.0, 0.5), Average(0.3, direction=False))
+    tokens = iter(gradients)
+
+    class Level:
+        def sample(self, rng, size):
+            return next(tokens)
+
+        def gradient(self, x, token):
+            return token(x[None])[0]
+
+    upper = np.array([1.0, -2.0, 0.5, 3.0])
+    x, mean, weight = points[0, 0], np.zeros(4), 0.0
+    found = minimize(lambda x: upper, Level(), x, method=method, steps=2, seed=0, record=None).x
+    for gradient in gradients:
+        g = gradient(x[None])[0]
+        mean, weight = 0.7 * mean + 0.3 * g, 0.7 * weight + 0.3
+        seen = mean / weight
+        x = x - 0.1 * (upper + rules.sdbgd(upper @ seen, seen @ seen, 1.0, 0.5) * g)
+    np.testing.assert_allclose(found, x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("wrong", ["momentum", object(), 3, None])
+def test_what_is_no_estimator_is_refused(wrong):
+    with pytest.raises(TypeError, match=r"estimator=.* must be one of 'minibatch', 'average', 'storm', or an object"):
+        Method("x", rules.dbgd, Schedule(0.1, 1.0), wrong)
+
+
+def test_an_estimator_evaluates_once_or_twice():
+    class Thrice(Minibatch):
+        evaluations = 3
+
+    with pytest.raises(TypeError, match="evaluations=3 of .* must be 1 or 2"):
+        methods.sdbgd.replace(estimator=Thrice())
 
 
 # --------------------------------------------------------------------------------------------- batches that cannot grow

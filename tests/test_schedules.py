@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiebreak import Power, Schedule, anytime, horizon
+from tiebreak import Method, Power, Schedule, anytime, horizon, minimize, rules
 from tiebreak.schedules import PAPER, Parameters, largest_step_size
 
 MANY = settings(max_examples=200, deadline=None)
@@ -338,9 +338,12 @@ def test_an_illegal_value_at_a_step_is_named(name, value, legal):
         schedule.at(7)
 
 
-def test_a_step_size_is_required():
-    with pytest.raises(TypeError, match="step_size=None must be a number or a function"):
-        Schedule(step_size=None)
+def test_a_step_size_is_required_where_steps_are_made():
+    """An optimizer around another one has that one's learning rate; the solver has none but the schedule's."""
+    method = Method("no step", rules.dbgd, Schedule(barrier=1.0))
+    assert method.schedule.at(3).step_size is None
+    with pytest.raises(ValueError, match=r"the schedule of 'no step' sets no step_size: give it one"):
+        minimize(lambda x: x, lambda x: x, [1.0], method=method, steps=1)
 
 
 def test_a_truth_value_is_no_law():

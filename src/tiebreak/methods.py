@@ -22,10 +22,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebreak import rules
-from tiebreak.estimators import Estimator, Minibatch, Storm
+from tiebreak.estimators import Estimator, Minibatch, Storm, named
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
 
-__all__ = ["METHODS", "Method", "dbgd", "get", "penalty", "pr_sdbpg", "sdbgd", "sdbpg", "vr_pr_sdbpg"]
+__all__ = ["METHODS", "Method", "asked", "dbgd", "get", "penalty", "pr_sdbpg", "sdbgd", "sdbpg", "vr_pr_sdbpg"]
+
+
+def asked(rule: rules.Rule) -> tuple[str, ...]:
+    """The names that a rule asks for, after fg and gg.
+
+    Examples
+    --------
+    >>> asked(rules.sdbgd)
+    ('barrier', 'regularizer')
+    """
+    return tuple(_named_arguments(rule))
+
+
+def _named_arguments(rule: rules.Rule) -> dict[str, inspect.Parameter]:
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    if not callable(rule):
+        raise TypeError(f"rule={rule!r} must be a function of fg, gg and what it needs by name")
+    parameters = list(inspect.signature(rule).parameters.values())
+    if len(parameters) < 2:
+        raise TypeError(f"rule={rule!r} must take fg and gg first, and then what it needs by name")
+    return {p.name: p for p in parameters[2:] if p.kind in by_name}
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,7 +59,8 @@ class Method:
         What tables and legends call it.
     rule : callable
         ``rule(fg, gg, …)`` ↦ λ, on arrays with a value per run. Its further arguments are found by their names: any
-        parameter that the schedule sets, its `others`, the step ``k``, and ``lower_value``, the lower objective at x_k.
+        parameter that the schedule sets, its `others`, the step ``k``, ``ff`` = ‖∇f‖², and ``lower_value``, the lower
+        objective on this step's mini-batch at x_k.
     schedule : Schedule
     estimator : Estimator
     """
@@ -52,11 +74,14 @@ class Method:
         for name, right in (("rule", callable(self.rule)), ("schedule", isinstance(self.schedule, Schedule))):
             if not right:
                 raise TypeError(f"{name}={getattr(self, name)!r} of method {self.name!r} must be a {name}")
-        if not (hasattr(self.estimator, "estimate") and hasattr(self.estimator, "evaluations")):
-            raise TypeError(
-                f"estimator={self.estimator!r} of method {self.name!r} must have `estimate` and `evaluations`"
-            )
-        given = {"k", "lower_value", *self.schedule.others}
+        try:
+            object.__setattr__(self, "estimator", named(self.estimator))
+        except ValueError as error:
+            raise TypeError(f"{error}, in method {self.name!r}") from None
+        own = getattr(self.estimator, "momentum", None)
+        if own is not None:  # one place to look for it, whoever set it
+            object.__setattr__(self, "schedule", self.schedule.replace(momentum=own))
+        given = {"k", "ff", "lower_value", *self.schedule.others}
         given |= {name for name in LEGAL if getattr(self.schedule, name) is not None}
         wanting = [name for name in getattr(self.estimator, "needs", ()) if name not in given]
         if wanting:
@@ -70,11 +95,7 @@ class Method:
 
     @cached_property
     def _arguments(self) -> Mapping[str, inspect.Parameter]:
-        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        parameters = list(inspect.signature(self.rule).parameters.values())
-        if len(parameters) < 2:
-            raise TypeError(f"rule={self.rule!r} must take fg and gg first, and then what it needs by name")
-        return {p.name: p for p in parameters[2:] if p.kind in named}
+        return _named_arguments(self.rule)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -82,7 +103,7 @@ class Method:
         return tuple(self._arguments)
 
     def arguments(self, parameters: Parameters) -> dict[str, float]:
-        """What the rule gets at a step, but for ``lower_value``, which is not the schedule's to know."""
+        """What the rule gets at a step, but for ``ff`` and ``lower_value``, which only the step knows."""
         named = {name: getattr(parameters, name, parameters.others.get(name)) for name in self._arguments}
         return {name: value for name, value in named.items() if value is not None}
 

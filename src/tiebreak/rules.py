@@ -13,7 +13,6 @@ sdbgd      β gg                  ρ       the same projection with a quadratic 
 penalized  β (gg + γ)            1/μ     PR-SDBPG; **our reconstruction**, see the docs
 by_value   α (g − target)        ρ       keeps g near a target that a user can state
 least      min{by_value, β gg}   ρ       Gong & Liu 2021
-within     κ e ‖∇f‖‖∇g‖          ρ       by_value without units; e the excess in tolerances
 ========== ===================== ======= =====================================================
 
 The functions use only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per
@@ -40,7 +39,6 @@ __all__ = [
     "sdbgd",
     "sdbpg",
     "stability",
-    "within",
 ]
 
 
@@ -160,32 +158,6 @@ def least(
     return multiplier(fg, gg, smaller + (value - value) + (gradient - gradient), regularizer)
 
 
-def within(
-    fg: Scalar,
-    gg: Scalar,
-    ff: Scalar,
-    lower_value: Scalar,
-    target: Scalar,
-    tolerance: Scalar,
-    rate: Scalar = 30.0,
-    regularizer: Scalar = 0.0,
-) -> Scalar:
-    """φ = κ ((g − target)/tolerance + ¾) ‖∇f‖‖∇g‖: a value barrier without units, for keeping g below `target`.
-
-    The excess is counted in tolerances and the descent in units of both gradients, so scaling either loss changes λ as
-    it must and nothing else. It aims three quarters of a tolerance below the target, because g swings about its aim.
-
-    Examples
-    --------
-    >>> round(within(fg=0.0, gg=4.0, ff=1.0, lower_value=1.0, target=1.0, tolerance=0.1, rate=2.0), 9)
-    0.75
-    """
-    excess = (lower_value - target) / tolerance + 0.75
-    # The second term counts where ∇f = 0 alone: there any λ > 0 will do, and g must still descend.
-    threshold = rate * excess * ff**0.5 * gg**0.5 + 1e-12 * excess * (excess > 0) * gg
-    return multiplier(fg, gg, threshold, regularizer)
-
-
 def constant(fg: Scalar, gg: Scalar, barrier: Scalar) -> Scalar:
     """λ = β: gradient descent on f + βg, the plain penalty baseline.
 
@@ -214,5 +186,5 @@ def stability(barrier: Scalar, regularizer: Scalar, upper_norm: Scalar) -> Scala
     return 1.5 * barrier + 2 * upper_norm / regularizer**0.5 + (regularizer - regularizer)
 
 
-#: Every rule of fg and gg by name; `within` needs ff besides, which the core does not give.
+#: Every rule by name.
 RULES: dict[str, Rule] = {rule.__name__: rule for rule in (dbgd, sdbpg, sdbgd, penalized, by_value, least, constant)}

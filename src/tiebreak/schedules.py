@@ -62,20 +62,20 @@ class Power:
 class Parameters:
     """The schedule at one step, checked; what a rule or an estimator asks for is found here by name."""
 
-    k: int
-    step_size: float
-    upper_batch: int = 1
-    lower_batch: int = 1
-    barrier: float | None = None
-    regularizer: float | None = None
-    penalty: float | None = None
-    momentum: float | None = None
-    others: Mapping[str, float] = field(default_factory=dict)
+    k: Any  # numbers here and below, and tracers under JAX; None where the schedule does not set one
+    step_size: Any = None
+    upper_batch: Any = 1
+    lower_batch: Any = 1
+    barrier: Any = None
+    regularizer: Any = None
+    penalty: Any = None
+    momentum: Any = None
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
         """η_k β_k, the chance (up to a factor) that x_k is the returned iterate; η_k where there is no barrier."""
-        return self.step_size * (1.0 if self.barrier is None else self.barrier)
+        return float(self.step_size) * (1.0 if self.barrier is None else float(self.barrier))
 
     def named(self) -> dict[str, float]:
         """Every parameter that is set, and k, by name."""
@@ -103,8 +103,8 @@ class Schedule:
 
     Parameters
     ----------
-    step_size : law
-        η_k, finite and > 0.
+    step_size : law, optional
+        η_k, finite and > 0. Optimizers around another one leave it to that one's learning rate.
     barrier : law, optional
         β_k ≥ 0. Also weighs the returned iterate: P(N_K = k) ∝ η_k β_k.
     regularizer : law, optional
@@ -125,7 +125,7 @@ class Schedule:
     (0.25, 2)
     """
 
-    step_size: Law | float
+    step_size: Law | float | None = None
     barrier: Law | float | None = None
     regularizer: Law | float | None = None
     upper_batch: Law | float = 1
@@ -137,7 +137,7 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in LEGAL:
             object.__setattr__(self, name, _as_law(name, getattr(self, name)))
-        taken = {"k", "fg", "gg", "lower_value", *LEGAL} & set(self.others)
+        taken = {"k", "fg", "gg", "ff", "lower_value", *LEGAL} & set(self.others)
         if taken:
             raise ValueError(f"others={sorted(taken)!r} are names the solver gives itself; choose different ones")
         laws = {name: _as_law(name, law) for name, law in self.others.items()}
@@ -179,7 +179,7 @@ class Schedule:
     def constant(self, *names: str) -> bool:
         """Whether the named laws, or all that are set, are known not to change from step to step."""
         laws = dict(self._set) | dict(self.others)
-        chosen = [laws[name] for name in names or laws]
+        chosen = [laws[name] for name in names or laws if name in laws]
         return all(isinstance(law, Power) and law.exponent == 0 for law in chosen)
 
     def replace(self, **changes: Any) -> "Schedule":
@@ -193,7 +193,7 @@ class Schedule:
 def _as_law(name: str, value: Any) -> Law | None:
     if callable(value):
         return value  # type: ignore[no-any-return]  # any callable is taken at its word and checked at every step
-    if value is None and name in LEGAL and name not in ("step_size", "upper_batch", "lower_batch"):
+    if value is None and name in LEGAL and name not in ("upper_batch", "lower_batch"):
         return None
     legal, holds = LEGAL.get(name, ("a finite number", math.isfinite))
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):

@@ -66,6 +66,8 @@ def prepare(
         raise ValueError(
             f"the rule of {chosen.name!r} needs the lower objective's value: give the lower oracle `value=`"
         )
+    if chosen.schedule.step_size is None:
+        raise ValueError(f"the schedule of {chosen.name!r} sets no step_size: give it one, a number > 0 or a law")
     first = chosen.schedule.at(0)
     cost = chosen.estimator.evaluations * (first.upper_batch + first.lower_batch)
     if c.budget is not None and c.budget < cost:

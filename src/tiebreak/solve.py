@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from tiebreak.checks import whole
 from tiebreak.console import Progress, interrupts, progress_line
-from tiebreak.estimators import Memory
+from tiebreak.decision import Seen, arguments
+from tiebreak.estimators import Memory, enters_direction, estimate
 from tiebreak.files import probe
 from tiebreak.levels import Stream, generators
 from tiebreak.oracles import Array
@@ -256,13 +257,19 @@ class _Solver:
     ) -> dict[int, str]:
         """One step of every living run. Returns the rows that cannot go on, and why; they keep their iterate."""
         now, x, method = self.now, self.now.x, self.method
-        estimate = method.estimator.estimate
-        a, upper = estimate("upper", lambda z: self.upper.gradient(z, upper_tokens), x, now.upper, parameters)
-        b, lower = estimate("lower", lambda z: self.lower.gradient(z, lower_tokens), x, now.lower, parameters)
-        arguments: dict[str, Any] = method.arguments(parameters)
-        if "lower_value" in method.needs:
-            arguments["lower_value"] = self.lower.value(x, lower_tokens)
-        multiplier = method.multiplier(dot(a, b), dot(b, b), arguments)
+        # measure
+        seen_a, a, upper = self.estimate("upper", lambda z: self.upper.gradient(z, upper_tokens), now.upper, parameters)
+        seen_b, b, lower = self.estimate("lower", lambda z: self.lower.gradient(z, lower_tokens), now.lower, parameters)
+        asked = method.needs
+        seen = Seen(
+            dot(seen_a, seen_b),
+            dot(seen_b, seen_b),
+            dot(seen_a, seen_a) if "ff" in asked else None,
+            lower_value=self.lower.value(x, lower_tokens) if "lower_value" in asked else None,
+        )
+        # decide
+        multiplier = method.multiplier(seen.fg, seen.gg, arguments(method, parameters, seen))
+        # move
         moved = multiplier.astype(x.dtype, copy=False)[:, None] * b
         moved += a
         moved *= -parameters.step_size
@@ -296,6 +303,14 @@ class _Solver:
             multiplier,
         )
         return losses
+
+    def estimate(
+        self, level: str, gradient: Callable[[Array], Array], memory: Memory, parameters: Parameters
+    ) -> tuple[Array, Array, Memory]:
+        """What the rule sees of a level's gradient, what the direction is made of, and what to remember."""
+        estimator = self.method.estimator
+        found, fresh, kept = estimate(estimator, level, gradient, self.now.x, memory, parameters, lambda g: 0 * g[:, :1])
+        return found, found if enters_direction(estimator) else fresh, kept
 
     def call_back(self) -> None:
         assert self.callback is not None

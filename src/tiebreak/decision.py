@@ -1,0 +1,150 @@
+"""From what a step measured to the weights of its direction: one decision for every front end.
+
+A front end (the NumPy solver, the torch optimizer, the optax transformation) measures, decides, guards and moves. What
+lies between the inner products and the two weights of ``d = a ∇f + b ∇g`` is here, once, on scalars alone::
+
+    rule mode        λ = rule(fg, gg, …)                     a = 1/(1+λ), b = λ/(1+λ); or 1 and λ
+    tolerance mode   w = λ/s from :mod:`tiebreak.tolerance`    a = 1/(s(1+w)), b = w/(1+w)
+
+Like the rules, this is arithmetic and comparisons, for Python floats, NumPy arrays, torch tensors and JAX tracers; no
+array library is imported. It changes nothing: the new memory is returned beside the weights, and the front end keeps it
+if the step is made.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiebreak import tolerance as law
+from tiebreak.rules import Scalar
+
+__all__ = ["Choice", "Decision", "Seen", "Tolerance", "arguments", "limited"]
+
+
+class Seen(NamedTuple):
+    """What a step measured.
+
+    Attributes
+    ----------
+    fg, gg, ff : scalar
+        ⟨∇f, ∇g⟩, ‖∇g‖² and ‖∇f‖², as the rule is to see them; ff where the rule asks for it.
+    upper_norm, lower_norm : scalar
+        ‖∇f‖ and ‖∇g‖ of the gradients that make up the direction; for a tolerance.
+    lower_value : scalar
+        The lower loss of this step's batch; for a tolerance, and where the rule asks for it.
+    reference : scalar
+        What that loss is compared with; for a tolerance.
+    """
+
+    fg: Scalar
+    gg: Scalar
+    ff: Scalar = None
+    upper_norm: Scalar = None
+    lower_norm: Scalar = None
+    lower_value: Scalar = None
+    reference: Scalar = None
+
+
+class Choice(NamedTuple):
+    """What to do: d = `upper_weight` ∇f + `lower_weight` ∇g; `memory` is to be kept if the step is made.
+
+    `reading` is what the law of the tolerance made of the losses, None without one.
+    """
+
+    multiplier: Scalar
+    upper_weight: Scalar
+    lower_weight: Scalar
+    memory: Any
+    reading: law.Reading | None
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far the lower loss may lie above its reference.
+
+    Parameters
+    ----------
+    amount : float
+        As a loss, or as a share of the reference.
+    relative : bool
+        Which of them.
+    moving : bool
+        Whether the reference is measured at every step (a twin, a frozen copy, a recorded curve), or is one number.
+    """
+
+    amount: float
+    relative: bool
+    moving: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How the weights come about.
+
+    Parameters
+    ----------
+    method : Method, optional
+        Whose rule chooses λ, with arguments by name; not where there is a tolerance.
+    tolerance : Tolerance, optional
+    normalize : bool
+        Whether to step along d/(1+λ), so that a large λ does not lengthen the step.
+    apply : callable, optional
+        ``apply(fg, gg, arguments)`` calls the rule; a front end's own, where it checks what comes out.
+    """
+
+    method: Any = None
+    tolerance: Tolerance | None = None
+    normalize: bool = True
+    apply: Callable[..., Scalar] | None = None
+
+    def begin(self) -> Any:
+        """The memory before the first step."""
+        return () if self.tolerance is None else law.begin()
+
+    def __call__(self, parameters: Any, seen: Seen, memory: Any) -> Choice:
+        """The weights, and what to remember."""
+        if self.tolerance is not None:
+            return _within(self.tolerance, seen, memory)
+        given = arguments(self.method, parameters, seen)
+        apply = self.apply or (lambda fg, gg, named: self.method.rule(fg, gg, **named))
+        multiplier = apply(seen.fg, seen.gg, given)
+        scale = 1 / (1 + multiplier) if self.normalize else 1 + 0 * multiplier
+        return Choice(multiplier, scale, scale * multiplier, memory, None)
+
+
+def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
+    memory, reading = law.follow(
+        memory,
+        seen.lower_value,
+        seen.reference,
+        tolerance.amount,
+        seen.upper_norm,
+        seen.lower_norm,
+        moving=tolerance.moving,
+        relative=tolerance.relative,
+    )
+    ratio, unit = reading.ratio, reading.unit
+    # (∇f + λ∇g)/(s + λ) with λ = ws: as long as a step on g alone, whatever w is and whatever the units of f are. Where
+    # ∇f has been 0 throughout, s is 0, and g goes on alone.
+    none = unit == 0
+    upper = (1 - 1 * none) / ((unit + none) * (1 + ratio))
+    return Choice(ratio * unit, upper, ratio / (1 + ratio), memory, reading)
+
+
+def arguments(method: Any, parameters: Any, seen: Seen) -> dict[str, Any]:
+    """What the rule gets besides fg and gg, by name: the schedule's numbers, and what only the step knows."""
+    named: dict[str, Any] = method.arguments(parameters)
+    return named | {name: getattr(seen, name) for name in ("ff", "lower_value") if name in method.needs}
+
+
+def limited(choice: Choice, square: Scalar, longest: Scalar) -> Choice:
+    """The choice with the direction no longer than `longest`; `square` is ‖d‖² as it stands.
+
+    Examples
+    --------
+    >>> limited(Choice(3.0, 1.0, 3.0, (), None), square=16.0, longest=2.0)[1:3]
+    (0.5, 1.5)
+    """
+    long = square > longest * longest
+    factor = (1 - 1 * long) + long * longest / (square + (square == 0)) ** 0.5
+    return choice._replace(upper_weight=factor * choice.upper_weight, lower_weight=factor * choice.lower_weight)

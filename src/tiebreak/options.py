@@ -1,0 +1,102 @@
+"""From the words of an engineer to a decision: what :mod:`tiebreak.torch` and :mod:`tiebreak.optax` both take.
+
+Either a tolerance and a reference, or a rule with its numbers, or a whole method. Whatever would have no effect is
+refused, and so is a choice that nobody made.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tiebreak import methods, rules
+from tiebreak.checks import one_of
+from tiebreak.decision import Tolerance
+from tiebreak.estimators import Estimator, named
+from tiebreak.methods import Method
+from tiebreak.schedules import Schedule
+
+__all__ = ["MEASURED", "allowed", "chosen_method", "within"]
+
+#: References that are measured at every step.
+MEASURED = ("start", "twin", "told")
+_DEFAULTS = {"regularizer": 1e-8, "momentum": 0.1}  # where the rule or the estimator asks, and nothing was given
+
+_CHOICES = (
+    "tolerance=… with reference=… keeps the lower loss near what training on it alone reaches; barrier=… takes the "
+    "paper's rule, whose multiplier falls to that weight where batches are noisy; method=… takes a row of "
+    "tiebreak.methods"
+)
+_REFERENCES = (
+    'a number (the final loss of lower-only training), "start" (a frozen copy of the starting model, for fine-tuning), '
+    '"twin" (a copy trained on the lower loss alone beside the model), "told" (given with each loss), or the path of a '
+    "CSV log of a lower-only run"
+)
+
+
+def allowed(tolerance: Any) -> tuple[float, bool]:
+    """A tolerance as a number, and whether it is a share of the reference.
+
+    Examples
+    --------
+    >>> allowed("2%"), allowed(0.01)
+    ((0.02, True), (0.01, False))
+    """
+    relative = isinstance(tolerance, str) and tolerance.strip().endswith("%")
+    try:
+        if isinstance(tolerance, bool) or (isinstance(tolerance, str) and not relative):
+            raise ValueError
+        amount = float(tolerance.strip().removesuffix("%")) / 100 if relative else float(tolerance)
+    except (TypeError, ValueError):
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise ValueError(f'tolerance={tolerance!r} must be a number > 0, or a share such as "2%"')
+    return amount, relative
+
+
+def within(tolerance: Any, reference: Any, unused: Mapping[str, Any]) -> Tolerance:
+    """The tolerance as the decision needs it; `unused` are further arguments, of which none may be given."""
+    amount, relative = allowed(tolerance)
+    if reference is None:
+        raise ValueError(f"tolerance={tolerance!r} needs reference=: {_REFERENCES}")
+    fixed = isinstance(reference, (int, float)) and not isinstance(reference, bool)
+    if fixed and not math.isfinite(reference):
+        raise ValueError(f"reference={reference!r} must be finite, or {_REFERENCES}")
+    if fixed and relative and reference == 0:
+        raise ValueError(f"tolerance={tolerance!r} of reference={reference!r} is 0: give the tolerance as a number > 0")
+    if not fixed and not hasattr(reference, "__fspath__") and not callable(reference):
+        text = isinstance(reference, str) and (reference in MEASURED or reference.endswith(".csv"))
+        if not text:
+            raise ValueError(f"reference={reference!r} must be {_REFERENCES}")
+    for name, value in unused.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r} has no effect with tolerance={tolerance!r}: give one of them")
+    return Tolerance(amount, relative, moving=not fixed)
+
+
+def chosen_method(
+    method: Any, rule: Any, laws: Mapping[str, Any], others: Mapping[str, Any] | None, estimator: Any
+) -> Method:
+    """The method: as given, or of a rule, its numbers and an estimator. Numbers that nothing asks for are refused."""
+    given = {name: law for name, law in laws.items() if law is not None}
+    if method is not None:
+        clash = {"rule": rule, "others": others, "estimator": estimator} | given
+        for name, value in clash.items():
+            if value is not None:
+                raise ValueError(f"{name}={value!r} and method={method!r}: change the method, method.replace({name}=…)")
+        return methods.get(method)
+    if rule is None and "barrier" not in given:
+        raise ValueError(f"nothing says how to choose the multiplier: {_CHOICES}")
+    if isinstance(rule, str):
+        one_of("rule", rule, tuple(rules.RULES))
+    chosen = rules.RULES[rule or "sdbgd"] if rule is None or isinstance(rule, str) else rule
+    kind: Estimator = named(estimator or "minibatch")
+    label = getattr(chosen, "__name__", type(chosen).__name__)
+    asked = {*methods.asked(chosen), *getattr(kind, "needs", ())}
+    unasked = [name for name in given if name not in asked]
+    if unasked:
+        name = unasked[0]
+        raise ValueError(
+            f"{name}={given[name]!r} has no effect: neither the rule {label!r} nor {type(kind).__name__} asks for it"
+        )
+    filled = {name: law for name, law in _DEFAULTS.items() if name in asked and name not in given}
+    return Method(label, chosen, Schedule(**filled | given, others=dict(others or {})), kind)
