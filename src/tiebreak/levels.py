@@ -155,7 +155,7 @@ class Stream:
                     self._draw(self.rngs, arguments)
         self._open = False
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def restrict(self, rows: Sequence[int]) -> None:
         """Go on with these runs only."""
         self.rngs = [self.rngs[row] for row in rows]
         self._before = [self._before[row] for row in rows] if self._before else []

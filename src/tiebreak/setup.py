@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import SeedSequence
 
 from tiebreak import methods
-from tiebreak.checks import whole
+from tiebreak.budget import first_cost, limit
 from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
@@ -44,8 +44,8 @@ def prepare(
     """Check every argument of :func:`tiebreak.minimize`; start afresh, or from the file `resume`."""
     if budget is None and steps is None and resume is None:  # a plan knows
         budget, steps = getattr(method, "budget", None), getattr(method, "steps", None)
-    budget = None if budget is None else whole("budget", budget)
-    steps = None if steps is None else whole("steps", steps)
+    budget = None if budget is None else limit("budget", budget)
+    steps = None if steps is None else limit("steps", steps)
     if resume is None:
         if budget is None and steps is None:
             raise ValueError("budget=None and steps=None: give at least one of them, a whole number ≥ 1")
@@ -68,8 +68,7 @@ def prepare(
         )
     if chosen.schedule.step_size is None:
         raise ValueError(f"the schedule of {chosen.name!r} sets no step_size: give it one, a number > 0 or a law")
-    first = chosen.schedule.at(0)
-    cost = chosen.estimator.evaluations * (first.upper_batch + first.lower_batch)
+    cost = first_cost(chosen)
     if c.budget is not None and c.budget < cost:
         raise ValueError(f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}")
     return Setup(levels[0], levels[1], chosen, c, state)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from tiebreak.budget import Steps, calls
 from tiebreak.checks import whole
 from tiebreak.console import Progress, interrupts, progress_line
 from tiebreak.decision import Seen, arguments
@@ -108,8 +109,8 @@ def minimize(
     every = whole("checkpoint_every", checkpoint_every)
     if checkpoint is not None:
         probe(checkpoint)
-    with progress_line() if progress is True else nullcontext(progress or None) as tell:
-        return _Solver(setup, callback, tell, checkpoint, every).run().result()
+    with progress_line() if progress is True else nullcontext(progress or None) as shown:
+        return _Solver(setup, callback, shown, checkpoint, every).run().result()
 
 
 class _Now(NamedTuple):
@@ -166,14 +167,14 @@ class _Solver:
         runs = len(self.configuration.runs)
         self.recorder = Recorder(self.measurer, runs, self.configuration.keep_iterates, state.history)
         self.parameters: Parameters | None = None  # of the step just made; the residuals of the last iterate use them
-        self.next: Parameters | None = None  # of the next step, once looked up
+        self.fitting: Steps | None = None  # those that come next
         self.stopped: Status | None = None
 
     def run(self) -> State:
         """Make steps until something says to stop."""
         with interrupts() as interrupted:
             while self.state.alive and self.stopped is None:
-                steps, limit = self.plan()
+                steps, limit = self.upcoming()
                 if not steps:
                     self.stopped = limit
                     break
@@ -187,56 +188,45 @@ class _Solver:
             self.save_checkpoint(self.stopped or Status.STEPS)
         return self.snapshot(self.stopped or Status.STEPS)
 
-    def plan(self) -> tuple[list[Parameters], Status]:
+    def upcoming(self) -> tuple[list[Parameters], Status]:
         """The next steps that fit the limits, a block at most, and the limit that ends them."""
         now, c, alive = self.now, self.configuration, len(self.state.alive)
         size = min(self.upper.block_size(alive), self.lower.block_size(alive))
         if self.checkpoint is not None:  # a block ends where a checkpoint is due
             size = min(size, self.checkpoint_every - now.k % self.checkpoint_every)
-        spent = now.upper_calls + now.lower_calls
+        if self.fitting is None or self.fitting.k != now.k:  # at first, and after a block that was not made to its end
+            spent = now.upper_calls + now.lower_calls
+            self.fitting = Steps(self.method, steps=c.steps, budget=c.budget, k=now.k, spent=spent)
         steps: list[Parameters] = []
         upper, lower = self.upper.samples_ahead, self.lower.samples_ahead  # at least one step, however many it takes
         while len(steps) < size and upper > 0 and lower > 0:
-            k = now.k + len(steps)
-            if c.steps is not None and k >= c.steps:
-                return steps, Status.STEPS
-            if self.next is None or self.next.k != k:
-                self.next = self.method.schedule.at(k)
-            spent += self.cost(self.next.upper_batch) + self.cost(self.next.lower_batch)
-            if c.budget is not None and spent > c.budget:
-                return steps, Status.BUDGET
-            if spent >= 2**63:
-                raise OverflowError(
-                    f"step {k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
-                )
-            steps.append(self.next)
-            upper, lower = upper - self.next.upper_batch, lower - self.next.lower_batch
-        return steps, Status.RUNNING
+            parameters = next(self.fitting, None)
+            if parameters is None:
+                break
+            steps.append(parameters)
+            upper, lower = upper - parameters.upper_batch, lower - parameters.lower_batch
+        return steps, self.fitting.ended
 
     def select(self, rngs: Any, weights: Sequence[float]) -> NDArray[np.bool_]:
         return replacements(rngs, weights, self.weight)
-
-    def cost(self, batch: int) -> int:
-        """Calls that a batch of one level is charged."""
-        return self.method.estimator.evaluations * batch
 
     def advance(self, steps: Sequence[Parameters], interrupted: Callable[[], bool]) -> None:
         """Make these steps, or as many of them as nothing stops."""
         first = self.now.k
         weights = [p.weight for p in steps]
-        losses: dict[int, str] = {}
+        failures: dict[int, str] = {}
         try:
             upper_tokens = self.streams["upper"].block([p.upper_batch for p in steps])
             lower_tokens = self.streams["lower"].block([p.lower_batch for p in steps])
             replaced = self.streams["selection"].block(weights)
             with np.errstate(all="ignore"):
                 for i, parameters in enumerate(steps):
-                    losses = self.step(parameters, upper_tokens[i], lower_tokens[i], replaced[i])
-                    if not losses and self.callback is not None:
+                    failures = self.step(parameters, upper_tokens[i], lower_tokens[i], replaced[i])
+                    if not failures and self.callback is not None:
                         self.call_back()
                     if interrupted():
                         self.stopped = Status.INTERRUPTED
-                    if losses or self.stopped is not None:
+                    if failures or self.stopped is not None:
                         break
         except KeyboardInterrupt:
             self.stopped = Status.INTERRUPTED
@@ -247,8 +237,8 @@ class _Solver:
                 self.save_checkpoint(Status.RUNNING, measured=False)
             raise
         self.close_block(self.now.k - first, weights)
-        if losses:
-            self.bury(losses, steps[self.now.k - first - 1])
+        if failures:
+            self.bury(failures, steps[self.now.k - first - 1])
             if self.callback is not None and self.state.alive:
                 self.call_back()
 
@@ -277,12 +267,12 @@ class _Solver:
         moved.flags.writeable = False  # an oracle that works in place must fail loudly, not corrupt the run
         if wanted(self.configuration.record, parameters.k):
             self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier)
-        losses: dict[int, str] = {}
+        failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
         finite: NDArray[np.bool_] = np.isfinite(moved)
         if not finite.all():
             fine = np.asarray(finite.all(axis=1))
-            losses = {int(row): fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
+            failures = {int(row): fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
             moved = np.where(fine[:, None], moved, x)
             moved.flags.writeable = False
             replaced = replaced & fine
@@ -291,6 +281,7 @@ class _Solver:
             selected = np.where(replaced[:, None], x, selected)
             selected_step = np.where(replaced, now.k, selected_step)
         self.parameters = parameters
+        upper_calls, lower_calls = calls(method, parameters)
         self.now = _Now(
             now.k + 1,
             moved,
@@ -298,11 +289,11 @@ class _Solver:
             lower,
             selected,
             selected_step,
-            now.upper_calls + self.cost(parameters.upper_batch),
-            now.lower_calls + self.cost(parameters.lower_batch),
+            now.upper_calls + upper_calls,
+            now.lower_calls + lower_calls,
             multiplier,
         )
-        return losses
+        return failures
 
     def estimate(
         self, level: str, gradient: Callable[[Array], Array], memory: Memory, parameters: Parameters
@@ -321,8 +312,8 @@ class _Solver:
         for view in shown:
             view.flags.writeable = False
         runs = tuple(c.runs[r] for r in self.state.alive)
-        calls = (now.upper_calls, now.lower_calls)
-        seen = Record(now.k, *calls, shown[0], shown[1][..., 0], self.parameters, runs, self.measurer, now.x, c.single)
+        counts = (now.upper_calls, now.lower_calls)
+        seen = Record(now.k, *counts, shown[0], shown[1][..., 0], self.parameters, runs, self.measurer, now.x, c.single)
         try:
             answer = self.callback(seen)
         except StopIteration:
@@ -340,29 +331,29 @@ class _Solver:
             self.weight += weight
         self.recorder.flush(self.state.alive, self.now.k)
 
-    def bury(self, losses: dict[int, str], parameters: Parameters) -> None:
+    def bury(self, failures: dict[int, str], parameters: Parameters) -> None:
         """Put aside the runs that cannot go on; the step that failed was charged but not made."""
         state, now = self.state, self.now
-        for row, reason in losses.items():
+        for row, reason in failures.items():
             run = state.alive[row]
             self.store(run, row, now.k - 1, Status.NON_FINITE)
             state.faults[run] = (
                 f"run {self.configuration.runs[run]} at step {parameters.k}: {reason}; its last finite iterate is kept"
             )
-        rows = [row for row in range(len(state.alive)) if row not in losses]
+        rows = [row for row in range(len(state.alive)) if row not in failures]
         state.alive = [state.alive[row] for row in rows]
         for stream in self.streams.values():
-            stream.keep(rows)
+            stream.restrict(rows)
 
-        def keep(memory: Memory) -> Memory:
+        def of_rows(memory: Memory) -> Memory:
             return None if memory is None else tuple(array[rows] for array in memory)
 
         going = now.x[rows]
         going.flags.writeable = False
         self.now = now._replace(
             x=going,
-            upper=keep(now.upper),
-            lower=keep(now.lower),
+            upper=of_rows(now.upper),
+            lower=of_rows(now.lower),
             selected=now.selected[rows],
             selected_step=now.selected_step[rows],
             multiplier=now.multiplier[rows],
@@ -409,5 +400,5 @@ class _Solver:
 
     def report(self) -> Progress:
         now, c = self.now, self.configuration
-        calls = now.upper_calls + now.lower_calls
-        return Progress(now.k, calls, max(now.k / (c.steps or np.inf), calls / (c.budget or np.inf)))
+        spent = now.upper_calls + now.lower_calls
+        return Progress(now.k, spent, max(now.k / (c.steps or np.inf), spent / (c.budget or np.inf)))

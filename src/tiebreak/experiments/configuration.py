@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebreak import rules
+from tiebreak.budget import first_cost, limit
 from tiebreak.checks import whole
 from tiebreak.methods import METHODS
 
@@ -61,7 +62,7 @@ class Experiment:
         checked = {
             "methods": _methods(self.methods),
             "runs": whole("runs", self.runs),
-            "budget": whole("budget", self.budget),
+            "budget": limit("budget", self.budget),
             "seed": _seed(self.seed),
             "start": _start(self.start),
             "noise": _noise(self.noise),
@@ -70,7 +71,7 @@ class Experiment:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        least, dearest = max((_first_cost(name), name) for name in self.methods)
+        least, dearest = max((first_cost(METHODS[name]), name) for name in self.methods)
         if self.budget < least:
             raise ValueError(f"budget={self.budget} must be at least {least}, the cost of the first step of {dearest}")
 
@@ -113,12 +114,6 @@ def describe(name: str) -> dict[str, str]:
         "schedule": str(method.schedule),
         "estimator": f"{type(method.estimator).__name__}. {estimator.partition(chr(10))[0]}",
     }
-
-
-def _first_cost(name: str) -> int:
-    method = METHODS[name]
-    first = method.schedule.at(0)
-    return method.estimator.evaluations * (first.upper_batch + first.lower_batch)
 
 
 def _methods(given: Any) -> tuple[str, ...]:
