@@ -342,12 +342,12 @@ def test_prediction_follows_the_resting_point():
 
 
 def test_steps_within_counts_like_the_solver():
-    for name in ("sdbgd", "sdbpg", "pr_sdbpg", "penalty"):
-        for budget in (2, 777, 10**6):
-            steps, upper, lower = steps_within(methods.get(name).schedule, budget)
+    for name in ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg", "penalty"):
+        for budget in (4, 777, 10**6):
+            steps, upper, lower = steps_within(methods.get(name), budget)
             result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=name, budget=budget, seed=0)
             assert (steps, upper, lower) == (result.steps, result.upper_calls, result.lower_calls)
-    assert steps_within(methods.sdbgd.schedule, 10**8, horizon=10)[0] == 10
+    assert steps_within(methods.sdbgd, 10**8, horizon=10)[0] == 10
 
 
 def test_estimated_constants_are_near_the_true_ones():

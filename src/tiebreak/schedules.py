@@ -287,6 +287,23 @@ def horizon(
     return _corollary(a, lambda c, e: Power(Power(c, e)(last)), constants, L_f, L_g)
 
 
+def corollary_powers(a: Any) -> dict[str, Any]:
+    """The powers of t in the laws of Corollary 1, by parameter; for an array of a, arrays.
+
+    Examples
+    --------
+    >>> corollary_powers(0.25)
+    {'step_size': -0.25, 'barrier': -0.25, 'regularizer': -1.5, 'upper_batch': 1.0, 'lower_batch': 2.5}
+    """
+    return {
+        "step_size": -a,
+        "barrier": 3 * a - 1,
+        "regularizer": 2 * a - 2,
+        "upper_batch": 2 - 4 * a,
+        "lower_batch": 4 - 6 * a,  # the larger of η^−2 and η^6 t^4: 4 − 6a > 2a for every a below 1/2
+    }
+
+
 def _corollary(
     a: float,
     law: Callable[[float, float], Power],
@@ -306,8 +323,8 @@ def _corollary(
     for name, value in zip(names, (step_size, *rest), strict=True):
         if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r}: a proportionality constant must be a number, finite and > 0")
-    exponents = (-a, 3 * a - 1, 2 * a - 2, 2 - 4 * a, max(2 * a, 4 - 6 * a))
-    laws: dict[str, Any] = {n: law(float(c), e) for n, c, e in zip(names, (step_size, *rest), exponents, strict=True)}
+    powers = corollary_powers(a)
+    laws: dict[str, Any] = {n: law(float(c), powers[n]) for n, c in zip(names, (step_size, *rest), strict=True)}
     if cap is not None:
         largest, top = laws["step_size"](0), laws["barrier"](0)
         if largest > cap:

@@ -3,9 +3,10 @@
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from tiebreak import theory
 from tiebreak.cli.console import INTERRUPTED, kindly, number, say
@@ -63,7 +64,8 @@ def plan(
         from tiebreak.experiments.verification_figures import write
 
         check_folder(output)
-        chosen = theory.plan(known, budget=calls, epsilon=accuracy, method=method, objective=objective, kind=kind)
+        asked_for = {"budget": calls, "epsilon": accuracy, "method": method, "objective": objective, "kind": kind}
+        chosen = _planned(known, asked_for)
         sheets, record, result = [Sheet("The plan", ("", ""), chosen.rows())], record_of(chosen), None
         if run:
             check_runnable(chosen)
@@ -88,3 +90,19 @@ def plan(
         write(plan_figure(chosen, result), output / "plan")
     show_sheets(sheets, _NOTES if entries else (), prose=("",))
     say(f"Written to {output}: plan.json, plan.png, plan.pdf.")
+
+
+def _planned(constants: theory.Constants, asked: dict[str, Any]) -> theory.Plan:
+    """The plan; on the way to an accuracy, which may take a while, what has been looked at is shown."""
+    with Console(stderr=True).status("Planning") as status:
+
+        def show(found: theory.Plan) -> None:
+            reached = found.prediction or found.bounds
+            worst = max(reached.lower_gradient_squared, reached.direction_squared)
+            status.update(f"Planning: {scientific(found.budget)} calls for an accuracy of {scientific(worst)}")
+
+        try:
+            return theory.plan(constants, progress=show, **asked)
+        except KeyboardInterrupt:
+            say("Interrupted; nothing was written.")
+            raise typer.Exit(INTERRUPTED) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tiebreak import methods, theory
+from tiebreak.budget import batches, calls
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.evidence import RESIDUALS, bounds_of
 from tiebreak.experiments.outcome import Table
@@ -19,7 +20,6 @@ from tiebreak.result import Result, Status
 from tiebreak.schedules import LEGAL, Power, Schedule
 from tiebreak.solve import minimize
 from tiebreak.theory import Bounds, Constants, Plan
-from tiebreak.theory.bounds import laws
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -205,8 +205,9 @@ def plan_figure(plan: Plan, result: Result | None = None) -> "Figure":
         title = "What is proved" + (", and what happens" if result is not None else "")
         figure, (left, right) = panels(("What it spends", title), ["step"] * 2)
         for level, letter in (("upper", "f"), ("lower", "g")):
-            batches = table[f"{level}_batch"]
-            left.plot(table["K"], batches, color=colours[level], linewidth=1.8, label=f"batch $B_{letter}$")
+            left.plot(
+                table["K"], table[f"{level}_batch"], color=colours[level], linewidth=1.8, label=f"batch $B_{letter}$"
+            )
         left.plot(table["K"], table["calls"], color="0.35", label="calls so far", **dashed)
         for name in RESIDUALS:
             colour = colours[name]
@@ -244,9 +245,8 @@ def _curves(plan: Plan) -> Table:
     at = [plan.schedule.at(int(k) - 1) for k in inner]
     upper, lower = (np.array([float(getattr(p, name)) for p in at]) for name in ("upper_batch", "lower_batch"))
     if plan.schedule.constant():
-        calls = K.astype(float) * (upper + lower)
+        charged = K.astype(float) * float(sum(calls(plan.method, at[0])))
     else:
-        batches = laws(plan.schedule, plan.steps)
-        calls = np.cumsum(batches.upper_batch + batches.lower_batch)[K - 1]
+        charged = np.cumsum(sum(calls(plan.method, batches(plan.schedule, plan.steps))))[K - 1]
     bounds = bounds_of(plan.method, plan.constants, K)
-    return {"K": K.astype(float), "upper_batch": upper, "lower_batch": lower, "calls": calls} | bounds
+    return {"K": K.astype(float), "upper_batch": upper, "lower_batch": lower, "calls": charged} | bounds

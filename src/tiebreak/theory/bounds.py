@@ -9,20 +9,35 @@ The constants of step k, for any schedule::
     R    = 4C_f + 8β C_g + C_g/(L_g η) + 8β L_g η G_f²
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tiebreak.budget import batches, law_values
 from tiebreak.checks import whole
 from tiebreak.rules import stability
-from tiebreak.schedules import Parameters, Power, Schedule
+from tiebreak.schedules import Parameters, Schedule
 from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
 
-__all__ = ["Bounds", "Descent", "Terms", "combined_descent", "laws", "penalty_bounds", "residual_bounds", "terms"]
+__all__ = [
+    "Bounds",
+    "Descent",
+    "Laws",
+    "Terms",
+    "Theorem",
+    "combined_descent",
+    "laws",
+    "penalty_bounds",
+    "penalty_residuals",
+    "residual_bounds",
+    "terms",
+    "theorem_1",
+]
 
 
 class Terms(NamedTuple):
@@ -87,7 +102,7 @@ def combined_descent(parameters: Parameters, constants: Constants, decrease_f: A
 
 @dataclass(frozen=True)
 class Laws:
-    """A schedule's first steps as arrays, by the names of :class:`~tiebreak.schedules.Parameters`."""
+    """Parameters of many steps, or of many schedules, as arrays by the names of :class:`~tiebreak.Parameters`."""
 
     step_size: Values
     barrier: Values
@@ -98,21 +113,48 @@ class Laws:
 
 def laws(schedule: Schedule, steps: int, start: int = 0) -> Laws:
     """The parameters of steps `start`, …, `start` + `steps` − 1; power laws without a Python loop."""
-    t = np.arange(start + 1, start + steps + 1, dtype=np.float64)
 
     def values(name: str) -> Values:
         law: Any = getattr(schedule, name)
         if law is None:
             raise ValueError(f"{name} is not set by the schedule, and the bound needs it")
-        if isinstance(law, Power):
-            found: Values = law.constant * t**law.exponent if law.exponent else np.full(steps, float(law.constant))
-            for i in np.flatnonzero(np.abs(found - np.rint(found)) <= 1e-12 * found) if law.exponent > 0 else ():
-                found[i] = law(start + int(i))  # near a whole number the last bits decide how a batch is floored
-            return found
-        return np.array([float(law(k)) for k in range(start, start + steps)])
+        return law_values(law, steps, start)
 
-    batches = [np.maximum(1, np.floor(values(name))) for name in ("upper_batch", "lower_batch")]
-    return Laws(values("step_size"), values("barrier"), values("regularizer"), *batches)
+    return Laws(values("step_size"), values("barrier"), values("regularizer"), *batches(schedule, steps, start))
+
+
+class Theorem(NamedTuple):
+    """The three bounds of Theorem 1: on E‖∇g‖², and on E‖d‖² where (β_k/η_k) falls and where it rises."""
+
+    lower_gradient_squared: Any
+    falling: Any
+    rising: Any
+
+
+def theorem_1(
+    parameters: Laws, constants: Constants, total: Callable[[Values], Any], last: Callable[[Values], Any]
+) -> Theorem:
+    """Theorem 1, for any way to add up: its conditions are for the caller to check.
+
+    Parameters
+    ----------
+    parameters : Laws
+        With the steps along the first axis; further axes hold schedules to be compared.
+    constants : Constants
+    total, last : callable
+        The sum of a quantity over all K steps, and its value at the last of them.
+    """
+    p, c, t = parameters, constants, terms(parameters, constants)
+    eta, beta, L_g = p.step_size, p.barrier, c.L_g
+    eta0, beta0 = eta[0], beta[0]
+    weight = total(eta * beta)
+    lower = 8 * eta0 * L_g * c.delta_f + (16 * eta0 * beta0 * L_g + 4) * c.delta_g
+    lower = (lower + 2 * total(eta**2 * L_g * t.R + eta * t.C_g)) / weight
+    falling = 4 * beta0 * c.delta_f + (8 * beta0**2 * L_g + beta0 / eta0) / L_g * c.delta_g
+    falling = (falling + total(eta * beta * t.R)) / weight
+    rising = 4 * eta0 * c.delta_f + (8 * L_g * beta0 * eta0 + 1) / L_g * c.delta_g
+    rising = last(beta / eta) * (rising + total(eta**2 * t.R)) / weight
+    return Theorem(lower, falling, rising)
 
 
 @dataclass(frozen=True)
@@ -164,22 +206,16 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
     def total(values: Values) -> Any:
         return values[0] * count if fixed else np.cumsum(values)[wanted - 1]
 
-    t, L_g = terms(p, c), c.L_g
-    eta0, beta0, ratio = eta[0], beta[0], beta / eta
-    weight = total(eta * beta)
-    lower = 8 * eta0 * L_g * c.delta_f + (16 * eta0 * beta0 * L_g + 4) * c.delta_g
-    lower = (lower + 2 * total(eta**2 * L_g * t.R + eta * t.C_g)) / weight
-    slack = 1e-12 * ratio[:-1]
-    falling, rising = np.all(np.diff(ratio) <= slack), np.all(np.diff(ratio) >= -slack)
+    def last(values: Values) -> Any:
+        return values[0] if fixed else values[wanted - 1]
+
+    found, ratio = theorem_1(p, c, total, last), beta / eta
+    lower, slack = found.lower_gradient_squared, 1e-12 * ratio[:-1]
+    falls, rises = np.all(np.diff(ratio) <= slack), np.all(np.diff(ratio) >= -slack)
     direction = np.full(wanted.shape, np.inf)
-    if falling:
-        start = 4 * beta0 * c.delta_f + (8 * beta0**2 * L_g + beta0 / eta0) / L_g * c.delta_g
-        direction = np.minimum(direction, (start + total(eta * beta * t.R)) / weight)
-    if rising:
-        start = 4 * eta0 * c.delta_f + (8 * L_g * beta0 * eta0 + 1) / L_g * c.delta_g
-        last = ratio[0] if fixed else ratio[wanted - 1]
-        direction = np.minimum(direction, last * (start + total(eta**2 * t.R)) / weight)
-    note = "" if falling or rising else "(barrier/step_size) is not monotone: no bound on the direction"
+    for monotone, bound in ((falls, found.falling), (rises, found.rising)):
+        direction = np.minimum(direction, bound) if monotone else direction
+    note = "" if falls or rises else "(barrier/step_size) is not monotone: no bound on the direction"
     single = wanted.ndim == 0
     return Bounds(steps, float(lower) if single else lower, float(direction) if single else direction, note)
 
@@ -218,10 +254,16 @@ def penalty_bounds(schedule: Schedule, constants: Constants, steps: int) -> Boun
         raise ValueError(f"the penalty bound needs a constant schedule, not {schedule}")
     if not first.barrier:
         raise ValueError(f"barrier={first.barrier!r} must be > 0")
-    eta, beta = first.step_size, first.barrier
+    largest = 1 / (c.L_f + first.barrier * c.L_g)
+    if first.step_size > (1 + 1e-12) * largest:
+        raise ValueError(f"step_size={first.step_size!r} must be at most 1/(L_f + barrier·L_g) = {largest!r}")
+    return Bounds(steps, *penalty_residuals(first, c, steps))
+
+
+def penalty_residuals(parameters: Any, constants: Constants, steps: Any) -> tuple[Any, Any]:
+    """The bounds of :func:`penalty_bounds` on ‖∇g‖² and ‖d‖², unchecked; for arrays of parameters, arrays."""
+    p, c, beta = parameters, constants, parameters.barrier
     smoothness = c.L_f + beta * c.L_g
-    if eta > (1 + 1e-12) / smoothness:
-        raise ValueError(f"step_size={eta!r} must be at most 1/(L_f + barrier·L_g) = {1 / smoothness!r}")
-    noise = c.sigma_f**2 / first.upper_batch + beta**2 * c.sigma_g**2 / first.lower_batch
-    direction = 2 * (c.delta_f + beta * c.delta_g) / (eta * steps) + smoothness * eta * noise
-    return Bounds(steps, 2 * (direction + c.G_f**2) / beta**2, direction)
+    noise = c.sigma_f**2 / p.upper_batch + beta**2 * c.sigma_g**2 / p.lower_batch
+    direction = 2 * (c.delta_f + beta * c.delta_g) / (p.step_size * steps) + smoothness * p.step_size * noise
+    return 2 * (direction + c.G_f**2) / beta**2, direction

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiebreak import methods
+from tiebreak.schedules import anytime, corollary_powers
 from tiebreak.theory.constants import Constants
 from tiebreak.theory.plans import plan
 
@@ -30,14 +31,15 @@ def exponents(a: float = 0.25, kind: str = "anytime") -> Exponents:
     >>> exponents(0.25, "horizon")[:4]
     (0.5, 0.5, 2.0, 3.5)
     """
-    if not 0 < a < 1 / 3:
-        raise ValueError(f"a={a!r} must be in (0, 1/3), where Corollary 1 holds")
+    anytime(a)  # which checks a
     if kind not in ("anytime", "horizon"):
         raise ValueError(f"kind={kind!r} must be 'anytime' or 'horizon'")
-    late = a >= 0.25
-    direction = 1 - 2 * a if kind == "horizon" or late else 2 * a
-    logs = (kind == "anytime" and late, kind == "anytime")
-    return Exponents(direction, 2 * a, 3 - 4 * a, 5 - 6 * a, *logs)
+    powers = corollary_powers(a)
+    lower = 1 + powers["step_size"] + powers["barrier"]  # Σ η_k β_k grows like this power of K
+    ratio = powers["barrier"] - powers["step_size"]
+    direction = lower - ratio if kind == "horizon" or ratio >= 0 else lower
+    calls = (1 + powers["upper_batch"], 1 + powers["lower_batch"])
+    return Exponents(direction, lower, *calls, kind == "anytime" and ratio >= 0, kind == "anytime")
 
 
 @dataclass(frozen=True)

@@ -11,21 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tiebreak import methods
+from tiebreak.budget import steps_within
 from tiebreak.checks import whole
 from tiebreak.methods import Method
-from tiebreak.schedules import Schedule, anytime
-from tiebreak.theory.bounds import Bounds, laws, penalty_bounds, residual_bounds, terms
+from tiebreak.schedules import Schedule
+from tiebreak.theory.bounds import Bounds, penalty_bounds, residual_bounds
+from tiebreak.theory.choices import CHOICES
 from tiebreak.theory.constants import Constants
-from tiebreak.theory.practice import model, predicted, travel_time
-from tiebreak.theory.search import search
+from tiebreak.theory.practice import predicted
 
-Values = NDArray[np.float64]
+__all__ = ["Plan", "plan"]
 
-__all__ = ["Plan", "plan", "steps_within"]
+_STEP = math.log(100) / 512  # of log budget: below one percent
+_TYPICAL = 4 * 512  # where to look first: 2·10^8 calls
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,7 @@ def plan(
     method: str = "sdbgd",
     objective: str = "bound",
     kind: str | None = None,
+    progress: Callable[[Plan], Any] | None = None,
 ) -> Plan:
     """Choose all free constants of a schedule.
 
@@ -123,6 +123,8 @@ def plan(
     kind : {"horizon", "anytime"}, optional
         Constant parameters for a known number of steps, the default for "bound", or the anytime laws, the default for
         "practice" (and its only kind). The penalty method's bound is for constant parameters.
+    progress : callable, optional
+        Told every plan that is looked at: one for a budget, about ten for an accuracy.
 
     Examples
     --------
@@ -140,232 +142,75 @@ def plan(
         raise ValueError(f"budget={budget!r}, epsilon={epsilon!r}: give one of them")
     chosen = methods.get(method)
     name = next((key for key, row in methods.METHODS.items() if row is chosen), chosen.name)
-    solve = {
-        ("sdbgd", "bound", "horizon"): _horizon,
-        ("sdbgd", "bound", "anytime"): _anytime,
-        ("sdbgd", "practice", "anytime"): _practice,
-        ("penalty", "bound", "horizon"): _penalty,
-    }
     kind = kind or ("anytime" if objective == "practice" else "horizon")
-    if (name, objective, kind) not in solve:
-        legal = ", ".join(f"({m}, {o}, {k})" for m, o, k in solve)
+    if (name, objective, kind) not in CHOICES:
+        legal = ", ".join(f"({m}, {o}, {k})" for m, o, k in CHOICES)
         asked = f"(method, objective, kind)=({name}, {objective}, {kind})"
         raise ValueError(f"{asked} must be one of those with a known bound or model: {legal}")
-    make = solve[name, objective, kind]
+    choose = CHOICES[name, objective, kind]
+
+    def solve(calls: int) -> Plan:
+        found = _finish(choose(constants, float(calls)), constants, objective, calls)
+        if progress is not None:
+            progress(found)
+        return found
+
     if epsilon is None:
         calls = whole("budget", budget)
         if calls < 2:
             raise ValueError(f"budget={budget!r} must be at least 2: one sample of each level")
-        return _finish(make(constants, float(calls)), constants, objective, calls)
+        return solve(calls)
     if isinstance(epsilon, (bool, str)) or not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon={epsilon!r} must be finite and > 0")
-    return _cheapest(lambda calls: _finish(make(constants, calls), constants, objective, math.floor(calls)), epsilon)
+    return _cheapest(solve, epsilon)
 
 
-def _cheapest(solve: Callable[[float], Plan], epsilon: float) -> Plan:
-    """The smallest budget whose plan reaches ε, to one percent; residuals fall as budgets grow."""
+def _cheapest(solve: Callable[[int], Plan], epsilon: float) -> Plan:
+    """The plan of the smallest budget 2·100^(i/512) that reaches ε, which is the smallest to one percent.
 
-    def reached(found: Plan) -> bool:
-        target = found.bounds if found.prediction is None else found.prediction
-        return bool(max(target.lower_gradient_squared, target.direction_squared) <= epsilon)
+    Residuals fall as budgets grow, nearly along a line on logarithmic axes: the line through the two budgets nearest to
+    the answer says where to look next, first beyond them, then between them.
+    """
 
-    low, high = math.log(2), math.log(2)
-    best = solve(math.exp(high) + 1)
-    while not reached(best):
-        if high > 250 * math.log(10):
+    def excess(i: int) -> float:
+        """log(residual/ε): at most 0 where the plan is good enough."""
+        tried[i] = solve(math.floor(math.exp(math.log(2) + i * _STEP)) if i else 3)
+        target = tried[i].prediction or tried[i].bounds
+        return math.log(max(target.lower_gradient_squared, target.direction_squared) / epsilon)
+
+    tried: dict[int, Plan] = {}
+    low, high = 0, _TYPICAL
+    above, below = math.inf, excess(high)
+    if below <= 0:
+        above = excess(low)
+        if above <= 0:
+            return tried[low]
+    way = 512
+    while below > 0:  # to larger budgets; not quite as far as the line says, which then leads beyond by little
+        low, high, above = high, high + way, below
+        if high * _STEP > 250 * math.log(10):
             raise ValueError(f"epsilon={epsilon!r} needs more than 10^250 calls")
-        low, high = high, high + math.log(100)
-        best = solve(math.exp(high))
-    while high - low > 0.01:
-        middle = (low + high) / 2
-        found = solve(math.exp(middle))
-        low, high, best = (low, middle, found) if reached(found) else (middle, high, best)
-    return best
+        below = excess(high)
+        slope = (above - below) / way
+        way = min(4096, max(32, math.ceil(0.95 * below / slope))) if 0 < slope < math.inf else 512
+    looks = 0
+    while high - low > 1:
+        looks += 1
+        line = looks % 4 > 0 and above < math.inf  # now and then the middle, to be safe
+        share = above / (above - below) if line else 0.5
+        middle = min(max(low + math.ceil(share * (high - low)), low + 1), high - 1)
+        found = excess(middle)
+        if found <= 0:
+            high, below = middle, found
+        else:
+            low, above = middle, found
+    return tried[high]
 
 
-def _finish(planned: tuple[Method, int | None], constants: Constants, objective: str, budget: int) -> Plan:
+def _finish(method: Method, constants: Constants, objective: str, budget: int) -> Plan:
     """Count what the plan really costs, floors and all, and evaluate its bounds anew."""
-    method, horizon = planned
-    steps, upper, lower = steps_within(method.schedule, budget, horizon)
+    steps, upper, lower = steps_within(method, budget)
     evaluate: Any = penalty_bounds if method.rule is methods.penalty.rule else residual_bounds
     bounds = evaluate(method.schedule, constants, steps)
     prediction = predicted(method.schedule, constants, steps) if objective == "practice" else None
     return Plan(method, budget, steps, upper, lower, bounds, prediction, objective, constants)
-
-
-def steps_within(schedule: Schedule, budget: int, horizon: int | None = None) -> tuple[int, int, int]:
-    """How many steps of one evaluation fit in the budget (at most `horizon`), and what they cost at each level.
-
-    Examples
-    --------
-    >>> import tiebreak
-    >>> steps_within(tiebreak.methods.sdbgd.schedule, 10**8)
-    (275, 37950, 99164195)
-    """
-    if schedule.constant("upper_batch", "lower_batch"):
-        first = schedule.at(0)
-        fit = budget // (first.upper_batch + first.lower_batch)
-        fit = fit if horizon is None else min(fit, horizon)
-        return fit, fit * first.upper_batch, fit * first.lower_batch
-    steps = upper = lower = 0
-    size = 1024
-    while horizon is None or steps < horizon:
-        size = size if horizon is None else min(size, horizon - steps)
-        if steps > 2 * 10**7:
-            raise ValueError(f"more than {steps:.0e} steps would fit: too many to count one by one; use kind='horizon'")
-        # Batches are whole, so counting them in whole numbers is exact; beyond 2^62 a float must do.
-        batches = _batches(schedule, steps, size)
-        small = all(b.max() < 2**62 / size for b in batches)
-        uppers, lowers = (b.astype(np.int64) if small else b for b in batches)
-        total = np.cumsum(uppers + lowers)
-        fit = int(np.searchsorted(total, budget - upper - lower, side="right"))
-        steps, upper, lower = steps + fit, upper + int(uppers[:fit].sum()), lower + int(lowers[:fit].sum())
-        if fit < size:
-            break
-        size *= 2
-    return steps, upper, lower
-
-
-def _batches(schedule: Schedule, start: int, size: int) -> tuple[Values, Values]:
-    known = schedule.replace(barrier=1, regularizer=1)  # the batches alone matter here
-    p = laws(known, size, start)
-    return p.upper_batch, p.lower_batch
-
-
-@dataclass(frozen=True)
-class _Candidates:
-    """Parameters of many plans at once, named as the formulas in bounds expect."""
-
-    step_size: Values
-    barrier: Values
-    regularizer: Values
-    upper_batch: Values
-    lower_batch: Values
-
-
-def _horizon(constants: Constants, budget: float) -> tuple[Method, int | None]:
-    c = constants
-
-    def candidates(*logs: Values) -> tuple[_Candidates, Values]:
-        eta, beta, rho, upper, lower = (np.exp(log) for log in logs)
-        cost = upper + lower
-        return _Candidates(eta, beta, rho, upper, lower), budget / cost
-
-    def worst(*logs: Values) -> Values:
-        p, steps = candidates(*logs)
-        t = terms(p, c)
-        weight = steps * p.step_size * p.barrier
-        eta, beta, L_g = p.step_size, p.barrier, c.L_g
-        lower = (8 * eta * L_g * c.delta_f + (16 * eta * beta * L_g + 4) * c.delta_g) / weight
-        lower = lower + 2 * (eta * L_g * t.R + t.C_g) / beta
-        direction = (4 * beta * c.delta_f + (8 * beta**2 + beta / (eta * L_g)) * c.delta_g) / weight + t.R
-        return np.where(steps >= 1, np.maximum(lower, direction), np.inf)
-
-    cap, size = math.log(c.largest_step_size), math.log(budget / 2) + 1e-9
-    low = [cap - 18, -18.0, -60.0, 0.0, 0.0]
-    best = search(worst, low, [cap, 0.0, 10.0, size, size])
-    eta, beta, rho, upper, lower = (math.exp(value) for value in best)
-    batches = max(1, math.floor(upper)), max(1, math.floor(lower))
-    steps = max(1, int(budget // sum(batches)))
-    schedule = Schedule(min(eta, c.largest_step_size), min(beta, 1.0), rho, *batches)
-    return methods.sdbgd.replace(schedule=schedule), steps
-
-
-def _penalty(constants: Constants, budget: float) -> tuple[Method, int | None]:
-    c = constants
-
-    def worst(*logs: Values) -> Values:
-        beta, upper, lower = (np.exp(log) for log in logs)
-        steps, smoothness = budget / (upper + lower), c.L_f + beta * c.L_g
-        direction = 2 * smoothness * (c.delta_f + beta * c.delta_g) / steps
-        direction = direction + c.sigma_f**2 / upper + beta**2 * c.sigma_g**2 / lower
-        return np.where(steps >= 1, np.maximum(direction, 2 * (direction + c.G_f**2) / beta**2), np.inf)
-
-    size = math.log(budget / 2) + 1e-9
-    beta, upper, lower = (math.exp(v) for v in search(worst, [-5.0, 0.0, 0.0], [60.0, size, size]))
-    batches = max(1, math.floor(upper)), max(1, math.floor(lower))
-    schedule = Schedule(1 / (c.L_f + beta * c.L_g), beta, None, *batches)
-    return methods.penalty.replace(schedule=schedule), max(1, int(budget // sum(batches)))
-
-
-def _steps_of(budget: float, laws: list[tuple[Values, Values]]) -> Values:
-    """K with Σ_{t≤K} max(1, c t^e) summed over the laws ≈ budget, by bisection on log K."""
-    low, high = np.zeros_like(laws[0][0]), np.full_like(laws[0][0], math.log(budget / 2 + 1))
-    for _ in range(40):
-        middle = (low + high) / 2
-        steps = np.exp(middle)
-        cost = sum(np.maximum(steps, c * steps ** (e + 1) / (e + 1) + c * steps**e / 2) for c, e in laws)
-        low, high = np.where(cost <= budget, middle, low), np.where(cost <= budget, high, middle)
-    return np.exp(low)
-
-
-def _anytime(constants: Constants, budget: float) -> tuple[Method, int | None]:
-    c = constants
-    nodes = np.linspace(0, 1, 60)[:, None]  # of log t / log K; sums over steps become integrals over them
-
-    def worst(a: Values, *logs: Values) -> Values:
-        eta0, beta0, rho0, upper0, lower0 = (np.exp(log) for log in logs)
-        steps = _steps_of(budget, [(upper0, 2 - 4 * a), (lower0, 4 - 6 * a)])
-        t = steps**nodes
-        p = _Candidates(
-            eta0 * t**-a,
-            beta0 * t ** (3 * a - 1),
-            rho0 * t ** (2 * a - 2),
-            np.maximum(1, upper0 * t ** (2 - 4 * a)),
-            np.maximum(1, lower0 * t ** (4 - 6 * a)),
-        )
-        found = terms(p, c)
-
-        def total(values: Values) -> Values:
-            areas = (values * t)[1:] + (values * t)[:-1]
-            inner = areas.sum(axis=0) / 2 * np.log(steps) / (len(nodes) - 1)
-            return np.asarray(inner + (values[0] + values[-1]) / 2)
-
-        weight, L_g = total(p.step_size * p.barrier), c.L_g
-        lower = 8 * eta0 * L_g * c.delta_f + (16 * eta0 * beta0 * L_g + 4) * c.delta_g
-        lower = (lower + 2 * total(p.step_size**2 * L_g * found.R + p.step_size * found.C_g)) / weight
-        falling = 4 * beta0 * c.delta_f + (8 * beta0**2 + beta0 / (eta0 * L_g)) * c.delta_g
-        falling = (falling + total(p.step_size * p.barrier * found.R)) / weight
-        rising = 4 * eta0 * c.delta_f + (8 * beta0 * eta0 + 1 / L_g) * c.delta_g + total(p.step_size**2 * found.R)
-        rising = rising * (p.barrier[-1] / p.step_size[-1]) / weight
-        return np.asarray(np.maximum(lower, np.where(a <= 0.25, falling, rising)))
-
-    cap, size = math.log(c.largest_step_size), math.log(budget / 2) + 1e-9
-    low = [0.01, cap - 12, -12.0, -40.0, -25.0, -40.0]
-    best = search(worst, low, [0.33, cap, 0.0, 20.0, size, size])
-    eta, beta, rho, upper, lower = (math.exp(v) for v in best[1:])
-    return _corollary_method(best[0], min(eta, c.largest_step_size), min(beta, 1.0), rho, upper, lower), None
-
-
-def _corollary_method(a: float, eta: float, beta: float, rho: float, upper: float, lower: float) -> Method:
-    schedule = anytime(a, step_size=eta, barrier=beta, regularizer=rho, upper_batch=upper, lower_batch=lower)
-    return methods.sdbgd.replace(schedule=schedule)
-
-
-def _practice(constants: Constants, budget: float) -> tuple[Method, int | None]:
-    """a, ρ₀ and the batches by the model; η₀ and β₀ at their caps, because they set the pace."""
-    c, eta0 = constants, constants.largest_step_size
-
-    def product(a: Values, *logs: Values) -> Values:
-        rho0, upper0, lower0 = (np.exp(log) for log in logs)
-        steps = _steps_of(budget, [(upper0, 2 - 4 * a), (lower0, 4 - 6 * a)])
-        p = _Candidates(
-            eta0 * steps**-a,
-            steps ** (3 * a - 1),
-            rho0 * steps ** (2 * a - 2),
-            np.maximum(1, upper0 * steps ** (2 - 4 * a)),
-            np.maximum(1, lower0 * steps ** (4 - 6 * a)),
-        )
-        found = model(p, c, steps, (1 + a) / 3)
-        # The model speaks of the time after the transient, so time is needed: some e-foldings at rate βL_g to settle on
-        # g, which is a must, and `travel_time` to travel with f, which g may make unnecessary.
-        settled = np.minimum(1, eta0 * steps ** (2 * a) / (2 * a) * c.L_g / 5)
-        travelled = np.minimum(1, eta0 * steps ** (1 - a) / (1 - a) / (travel_time(c) + 1e-300))
-        noisy = np.maximum(1, 4 * found.noise_share)  # the model needs ‖∇g‖² to stand out of the noise
-        value = found.lower_gradient_squared**1.5 * found.direction_squared * noisy**6 / (settled**6 * travelled)
-        return np.where(found.stiffness < 1, value, np.inf)  # half of what is stable
-
-    size = math.log(budget / 2) + 1e-9
-    best = search(product, [0.05, -20.0, -20.0, -35.0], [0.32, 20.0, size, size])
-    rho, upper, lower = (math.exp(v) for v in best[1:])
-    return _corollary_method(best[0], eta0, 1.0, rho, upper, lower), None
