@@ -115,7 +115,7 @@ TABLE = {
     "storm momentum": (
         {"method": methods.sdbgd.replace(estimator=Storm(momentum=lambda k: 1.5))},
         ValueError,
-        r"momentum of Storm at step 1 is 1.5; it must be in \[0, 1\]",
+        r"momentum at step 0 is 1.5; it must be in \[0, 1\]",
     ),
     "schedule later": (
         {"method": methods.dbgd.replace(schedule=SCHEDULE.replace(step_size=lambda k: 1 - k))},
@@ -152,7 +152,7 @@ CONSTRUCTIONS = {
     "unknown value": (lambda: Exact(identity).value(1.0), ValueError, "value=None: this oracle was given no function"),
     "rule": (lambda: Method("m", 3, SCHEDULE), TypeError, "rule=3 of method 'm' must be"),
     "schedule": (lambda: Method("m", rules.dbgd, 0.1), TypeError, "schedule=0.1 of method 'm' must be"),
-    "estimator": (lambda: Method("m", rules.dbgd, SCHEDULE, 3), TypeError, "estimator=3 of method 'm' must have"),
+    "estimator": (lambda: Method("m", rules.dbgd, SCHEDULE, 3), TypeError, "estimator=3 must be one of"),
     "rule without fg": (lambda: Method("m", lambda fg: fg, SCHEDULE), TypeError, "must take fg and gg first"),
     "rule's needs": (
         lambda: Method("m", rules.penalized, SCHEDULE),

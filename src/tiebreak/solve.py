@@ -300,7 +300,9 @@ class _Solver:
     ) -> tuple[Array, Array, Memory]:
         """What the rule sees of a level's gradient, what the direction is made of, and what to remember."""
         estimator = self.method.estimator
-        found, fresh, kept = estimate(estimator, level, gradient, self.now.x, memory, parameters, lambda g: 0 * g[:, :1])
+        found, fresh, kept = estimate(
+            estimator, level, gradient, self.now.x, memory, parameters, lambda g: 0 * g[:, :1]
+        )
         return found, found if enters_direction(estimator) else fresh, kept
 
     def call_back(self) -> None:
