@@ -1,7 +1,9 @@
 """A run stopped and resumed equals the run never stopped, bit for bit, however it was stopped."""
 
 import errno
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -192,6 +194,57 @@ def test_an_error_in_an_oracle_loses_nothing(tmp_path):
     assert np.array_equal(resumed.x, minimize(lambda x: x, PAPER.lower, [1.0, 1.0], steps=90, seed=0, record=None).x)
 
 
+def saver(path, then):
+    """A process that is in the middle of writing `path`, then does as told; it has said so when this returns."""
+    code = f"""
+import sys
+from tiebreak.files import atomic
+with atomic({str(path)!r}, "w") as file:
+    file.write("half")
+    file.flush()
+    print("writing", flush=True)
+    {then}
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
+    path = tmp_path / "run.npz"
+    with saver(path, "sys.stdin.read()") as killed:
+        killed.kill()
+    assert len(list(tmp_path.iterdir())) == 1
+    for name in (".run.npz.backup", ".run.npz.12345678", ".other.npz.abcdefgh.tiebreak"):
+        (tmp_path / name).write_text("not ours")
+    minimize(*paper_levels(), steps=5, seed=0).save(path)
+    names = {".run.npz.backup", ".run.npz.12345678", ".other.npz.abcdefgh.tiebreak", "run.npz"}
+    assert {p.name for p in tmp_path.iterdir()} == names
+
+
+def test_those_who_save_at_the_same_time_leave_each_other_alone(tmp_path):
+    """Several processes write one file again and again, each sweeping before it writes: none loses its own."""
+    path = tmp_path / "run.npz"
+    slow = saver(path, "sys.stdin.read()")
+    many = "[atomic_write() for _ in range(200)]"
+    code = f"""
+from tiebreak.files import atomic
+def atomic_write():
+    with atomic({str(path)!r}, "w") as file:
+        file.write("whole")
+{many}
+"""
+    others = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(3)]
+    for other in others:
+        _, said = other.communicate(timeout=60)
+        assert other.returncode == 0, said
+    assert path.read_text() == "whole"
+    slow.communicate("", timeout=60)  # now it finishes
+    assert slow.returncode == 0
+    assert path.read_text() == "half"
+    assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -229,3 +282,151 @@ def test_a_file_that_is_no_result_is_named(content, tmp_path):
         tiebreak.load(path)
     with pytest.raises(FileNotFoundError):
         minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "missing.npz")
+
+
+# ------------------------------------------------------------------------------------------- files made by hand
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """What a file holds: the text of its description, read, and its arrays. One of three runs has ended."""
+    path = tmp_path_factory.mktemp("saved") / "r.npz"
+    upper, lower = Gaussian(lambda x: x - 1, 1.0, lambda x: (x @ x) / 2), Gaussian(lambda x: x, 1.0)
+    wild = Gaussian(lambda x: np.where(x > 1.5, np.nan, x - 1), 1.0)
+    options = {"method": "vr_pr_sdbpg", "runs": 3, "seed": 5, "keep_iterates": True}
+    for level in (upper, wild):
+        minimize(level, lower, [1.0, 1.0], steps=40, **options).save(path)
+    with np.load(path) as file:
+        return json.loads(str(file["meta"])), {name: file[name] for name in file.files if name != "meta"}
+
+
+def by_hand(path, meta, arrays):
+    with open(path, "wb") as file:
+        np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+
+
+def refused(path, message=""):
+    """Reading it, and going on from it, end with one sentence that names the file."""
+    levels = Gaussian(lambda x: x - 1, 1.0), Gaussian(lambda x: x, 1.0)
+    for attempt in (lambda: tiebreak.load(path), lambda: minimize(*levels, resume=path, steps=45)):
+        with pytest.raises(ValueError, match=rf"made\.npz' .*{message}"):
+            attempt()
+
+
+ODD = (None, True, -1, 1.5, "odd", [], [0, 0], [99], ["odd"], {}, {"odd": 1}, {"upper": 1, "lower": 1})
+
+
+def test_every_part_of_a_description_is_checked(parts, tmp_path):
+    """Each entry missing, and each in turn an odd value: either it is legal, or it is refused and the file named."""
+    meta, arrays = parts
+    path, legal = tmp_path / "made.npz", 0
+    levels = Gaussian(lambda x: x - 1, 1.0), Gaussian(lambda x: x, 1.0)
+    places = [(meta, key) for key in meta] + [(meta["configuration"], key) for key in meta["configuration"]]
+    for inner, key in places:
+        whole = dict(meta) | ({} if inner is meta else {"configuration": {k: v for k, v in inner.items() if k != key}})
+        if inner is meta:
+            del whole[key]
+        by_hand(path, whole, arrays)
+        refused(path)
+        for odd in ODD:
+            changed = dict(meta) | ({key: odd} if inner is meta else {"configuration": dict(inner) | {key: odd}})
+            by_hand(path, changed, arrays)
+            try:
+                tiebreak.load(path)
+                minimize(*levels, resume=path, steps=45)
+                legal += 1
+            except ValueError as error:
+                said = str(error)
+                assert "made.npz" in said, (key, odd, said)
+    assert 0 < legal < len(places) * len(ODD) / 4
+
+
+def test_every_array_is_checked(parts, tmp_path):
+    meta, arrays = parts
+    path = tmp_path / "made.npz"
+    assert {"x", "history.x", "history.multiplier", "memory.lower.0", "last_measures.direction_squared"} <= set(arrays)
+    for name, array in arrays.items():
+        for odd in (array[:1][:0], array.astype(str), array.astype(np.complex128), np.array(3)):
+            by_hand(path, meta, arrays | {name: odd})
+            refused(path, re.escape(name.partition(".")[0]))
+        by_hand(path, meta, arrays | {name: array[..., None]})
+        if name.startswith("memory"):  # only the method knows what it needs
+            with pytest.raises(ValueError, match=r"made\.npz' remembers arrays of shapes .*; Storm needs"):
+                minimize(*(Gaussian(lambda x: x, 1.0) for _ in range(2)), resume=path, steps=45)
+        else:
+            refused(path, re.escape(name.partition(".")[0]))
+        if name.startswith(("history.step", "history.mult", "history.x", "memory")) or "." not in name:
+            by_hand(path, meta, {other: value for other, value in arrays.items() if other != name})
+            refused(path, f"there is no '{re.escape(name)}'")
+
+
+@pytest.mark.parametrize(
+    ("place", "odd", "message"),
+    [
+        ("alive", [0, 3], r"alive is \[0, 3\]; it must be different numbers below 3, in order"),
+        ("alive", [1, 0], "alive is"),
+        ("alive", [-1], "alive is"),
+        ("status", ["STEPS", "STEPS", "FINE"], "status is .*; it must be 3 names of a status"),
+        ("faults", [[7, "why"]], "faults is"),
+        ("faults", [[0, 3]], "faults is"),
+        ("faults", [3], "cannot unpack"),
+        ("streams", {"upper": []}, "there is no 'streams.lower'"),
+        ("k", 2.0, "k is 2.0; it must be a whole number ≥ 0"),
+        ("weight", float("nan"), "weight is nan"),
+    ],
+)
+def test_what_is_wrong_is_said(place, odd, message, parts, tmp_path):
+    meta, arrays = parts
+    by_hand(tmp_path / "made.npz", meta | {place: odd}, arrays)
+    refused(tmp_path / "made.npz", message)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"text"', "{}", "{", "[" * 100_000])
+def test_a_description_that_is_none(text, parts, tmp_path):
+    path = tmp_path / "made.npz"
+    with open(path, "wb") as file:
+        np.savez(file, meta=np.array(text), **parts[1])
+    refused(path)
+
+
+# ------------------------------------------------------------------------------------------- oracles that tell less
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "lost"),
+    [
+        (Gaussian(lambda x: x - 1, 0.1), None, "upper_value"),
+        (None, Gaussian(lambda x: x, 0.1), "lower_value"),
+        ("bare", None, "direction_squared, stationarity_squared, exact_multiplier, upper_value"),
+    ],
+)
+def test_an_oracle_that_lost_its_value_is_refused_before_any_step(upper, lower, lost, tmp_path):
+    """The history could not be gone on with."""
+    made = []
+
+    class Bare:
+        def sample(self, rng, size):
+            made.append(size)
+            return rng.standard_normal(2)
+
+        def gradient(self, x, token):
+            return x - 1 + token
+
+    full = [Gaussian(lambda x, c=c: x - c, 0.1, lambda x, c=c: (x - c) @ (x - c) / 2) for c in (1, 0)]
+    minimize(*full, [1.0, 1.0], steps=10, seed=0).save(tmp_path / "r")
+    given = [Bare() if upper == "bare" else upper or full[0], lower or full[1]]
+    with pytest.raises(ValueError, match=f"the oracles no longer tell {lost}, which the history of .* holds"):
+        minimize(*given, resume=tmp_path / "r", steps=20)
+    assert not made
+    minimize(*full, [1.0, 1.0], steps=10, seed=0, record=None).save(tmp_path / "r")  # no history, nothing to lose
+    assert minimize(*given, resume=tmp_path / "r", steps=20).steps == 20
+
+
+def test_an_oracle_that_tells_more_fills_the_history_from_there_on(tmp_path):
+    less, more = Gaussian(lambda x: x - 1, 0.1), Gaussian(lambda x: x - 1, 0.1, lambda x: (x - 1) @ (x - 1) / 2)
+    lower = Gaussian(lambda x: x, 0.1)
+    minimize(less, lower, [1.0, 1.0], steps=10, seed=0, record=1).save(tmp_path / "r")
+    history = minimize(more, lower, resume=tmp_path / "r", steps=20).history
+    assert np.isnan(history.upper_value[:10]).all()
+    assert np.isfinite(history.upper_value[10:]).all()
+    assert len(history) == 21

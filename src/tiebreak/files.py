@@ -1,13 +1,25 @@
-"""Files that are either whole or as they were: written beside their place, flushed to the disk, then moved there."""
+"""Files that are either whole or as they were: written beside their place, flushed to the disk, then moved there.
+
+A process that is killed while it writes leaves a temporary file. The next one that writes the same file removes it. A
+process holds a lock on its temporary file for as long as it lives, so a file whose lock is free belongs to no one.
+"""
 
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+if sys.platform != "win32":
+    import fcntl
+
 __all__ = ["atomic", "probe"]
+
+_LOCKS = sys.platform != "win32"  # elsewhere nothing is removed, because nobody knows whose it is
+_SUFFIX = ".tiebreak"
 
 
 def probe(path: str | os.PathLike[str]) -> None:
@@ -15,8 +27,9 @@ def probe(path: str | os.PathLike[str]) -> None:
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}."):
-            pass
+        handle, temporary = _temporary(target)
+        os.close(handle)
+        os.unlink(temporary)
     except OSError as error:
         raise type(error)(error.errno, f"{os.fspath(path)!r} cannot be written: {error.strerror}") from None
 
@@ -36,17 +49,54 @@ def atomic(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target)
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    handle, temporary = _temporary(target)
     try:
         with os.fdopen(handle, mode, **text) as file:  # type: ignore[call-overload]  # one of two literal modes
             yield file
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files; results are as readable as any other
-        os.replace(temporary, target)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files; results are as readable as any other
+            if _LOCKS:  # as long as the file is open it is locked, and no one takes it for left behind
+                os.replace(temporary, target)
+        if not _LOCKS:  # where there are no locks, an open file cannot be moved either
+            os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _temporary(target: Path) -> tuple[int, str]:
+    """A new file beside the target, open and locked, and its path."""
+    while True:
+        handle, path = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_SUFFIX)
+        if not _lock(handle):
+            return handle, path  # a file system without locks: no one can lock it, and so no one removes it
+        with suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(handle).st_ino:
+                return handle, path
+        os.close(handle)  # it was swept away between its making and its locking: once more
+
+
+def _sweep(target: Path) -> None:
+    """Remove the temporary files of processes that no longer live."""
+    ours = re.compile(re.escape(f".{target.name}.") + r"[a-z0-9_]{8}" + re.escape(_SUFFIX))
+    with suppress(OSError):  # whatever cannot be read or removed stays: the save itself matters more
+        for path in [entry.path for entry in os.scandir(target.parent) if ours.fullmatch(entry.name)]:
+            with suppress(OSError), open(path, "rb") as file:
+                if _lock(file.fileno(), wait=False):
+                    os.unlink(path)
+
+
+def _lock(handle: int, wait: bool = True) -> bool:
+    """Lock an open file until it is closed; whether that was possible."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True

@@ -48,6 +48,14 @@ class Measurer:
     def __init__(self, method: Method, upper: Level, lower: Level) -> None:
         self.method, self.upper, self.lower = method, upper, lower
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The measures that the oracles can tell."""
+        values = {"lower_value": self.lower.has_value, "upper_value": self.upper.has_value}
+        both = self.lower.has_exact and self.upper.has_exact
+        single = values | {"lower_gradient_squared": self.lower.has_exact}
+        return tuple(name for name in MEASURES if single.get(name, both))
+
     def __call__(self, x: Array, parameters: Sequence[Parameters]) -> Columns:
         """Measures of iterates (m, runs, dimension), with parameters for each of the m, or for each run where m = 1."""
         columns: Columns = {}
@@ -149,10 +157,15 @@ class Recorder:
         wide[:, alive] = column
         return wide
 
+    def _column(self, block: Columns, name: str) -> NDArray[Any]:
+        """NaN where it was not known: an oracle of a resumed run may tell more than it did before."""
+        return block[name] if name in block else np.full((len(block["step"]), self._runs), np.nan)
+
     def history(self) -> Columns:
         """All that was recorded so far, joined."""
         if len(self._blocks) > 1:
-            self._blocks = [{name: np.concatenate([b[name] for b in self._blocks]) for name in self._blocks[0]}]
+            names = dict.fromkeys(name for block in self._blocks for name in block)
+            self._blocks = [{name: np.concatenate([self._column(b, name) for b in self._blocks]) for name in names}]
         return dict(self._blocks[0]) if self._blocks else {}
 
 

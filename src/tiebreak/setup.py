@@ -12,6 +12,8 @@ from tiebreak.budget import first_cost, limit
 from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
+from tiebreak.recording import Measurer
+from tiebreak.result import MEASURES
 from tiebreak.schedules import Power
 from tiebreak.state import Configuration, State, load_state
 
@@ -68,6 +70,12 @@ def prepare(
         )
     if chosen.schedule.step_size is None:
         raise ValueError(f"the schedule of {chosen.name!r} sets no step_size: give it one, a number > 0 or a law")
+    lost = [n for n in MEASURES if n in state.history and n not in Measurer(chosen, *levels).known]
+    if lost:
+        raise ValueError(
+            f"the oracles no longer tell {', '.join(lost)}, which the history of {os.fspath(resume or '')!r} holds: "
+            "give them `value` and `exact_gradient` as they had before"
+        )
     cost = first_cost(chosen)
     if c.budget is not None and c.budget < cost:
         raise ValueError(f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}")
@@ -157,7 +165,22 @@ def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
         raise ValueError(f"runs={runs!r} must be those of {os.fspath(path)!r}, {list(c.runs)}. Leave it out to resume")
     if seed is not None and (_seed(seed).entropy, _seed(seed).spawn_key) != (c.entropy, c.spawn_key):
         raise ValueError(f"seed={seed!r} must be that of {os.fspath(path)!r}, {c.entropy!r}. Leave it out to resume")
+    _check_memory(state, path, chosen)
     return chosen
+
+
+def _check_memory(state: State, path: Any, method: Method) -> None:
+    """Raise unless the file remembers what the method's estimator is going to ask for."""
+    rows, twice = state.x[state.alive], method.estimator.evaluations == 2
+    for level, memory in state.memory.items():
+        begun = method.estimator.begin(level, 0 * rows, 0 * rows[:, :1])
+        needed = [np.shape(array) for array in ((rows, *begun) if twice else begun)]
+        kept = [array.shape for array in memory or ()]
+        if kept != needed and not (memory is None and state.k == 0):
+            raise ValueError(
+                f"{os.fspath(path)!r} remembers arrays of shapes {kept} for the {level} level; "
+                f"{type(method.estimator).__name__} needs {needed}"
+            )
 
 
 def _fingerprint(method: Method) -> list[Any]:

@@ -14,6 +14,7 @@ from tiebreak.estimators import Memory
 from tiebreak.files import atomic
 from tiebreak.oracles import Array
 from tiebreak.result import MEASURES, History, Point, Result, Status
+from tiebreak.soundness import check
 
 __all__ = ["Configuration", "State", "load"]
 
@@ -141,16 +142,30 @@ def load(path: str | os.PathLike[str]) -> Result:
 
 
 def load_state(path: str | os.PathLike[str]) -> State:
-    """Read what :meth:`State.save` wrote."""
+    """Read what :meth:`State.save` wrote, and make sure of all of it: a run must not find out after hours."""
     try:
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             meta = json.loads(str(file["meta"]))
             arrays = {name: file[name] for name in file.files if name != "meta"}
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError):
+    except (zipfile.BadZipFile, ValueError, KeyError, EOFError, TypeError, RecursionError):
         raise ValueError(f"{os.fspath(path)!r} is not a result saved by tiebreak, or not all of one") from None
-    if meta.get("format") != _FORMAT:
-        raise ValueError(f"{os.fspath(path)!r} has format {meta.get('format')!r}; this version reads format {_FORMAT}")
-    c = meta["configuration"]
+    found = meta.get("format") if isinstance(meta, dict) else None
+    if found != _FORMAT:
+        raise ValueError(f"{os.fspath(path)!r} has format {found!r}; this version reads format {_FORMAT}")
+    try:
+        state = _assembled(meta, arrays)
+        check(state)
+    except KeyError as error:
+        raise ValueError(
+            f"{os.fspath(path)!r} was not saved by tiebreak: there is no {error.args[0]!r} in it"
+        ) from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{os.fspath(path)!r} was not saved by tiebreak: {error}") from None
+    return state
+
+
+def _assembled(meta: dict[str, Any], arrays: dict[str, Any]) -> State:
+    c = dict(meta["configuration"])
     c |= {name: tuple(c[name]) for name in ("shape", "spawn_key", "runs")}
     tables: dict[str, Any] = {
         table: {n.removeprefix(f"{table}."): a for n, a in arrays.items() if n.startswith(f"{table}.")}
