@@ -155,7 +155,7 @@ def test_micro_batches_equal_one_batch_in_gradient_and_loss(sampling):
     for micro_batch in (7, 1000):
         model, data = regression()
         model.eval()  # dropout would draw different masks for different shapes
-        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.0))
+        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.0), barrier=1.0)
         batch = next(GrowingBatches(data, 50, micro_batch=micro_batch, sampling=sampling))
         backward(model, opt, batch, told=True)
         gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
@@ -345,7 +345,7 @@ def train(model, opt, levels, steps):
 def test_a_resumed_training_run_with_dropout_equals_the_uninterrupted_one(sampling):
     def make(seed):
         model, data = regression(seed)
-        opt = DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.01), estimator="average")
+        opt = DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.01), barrier=1.0, estimator="average")
         options = {"sampling": sampling, "micro_batch": 8, "seed": 4}
         data = data if seed == 0 else regression(0)[1]
         levels = [

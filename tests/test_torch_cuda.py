@@ -13,6 +13,10 @@ from tiebreak.torch import SDBGD, DynamicBarrier
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+def _said(options):
+    return options if "tolerance" in options else {"barrier": 1.0} | options
+
+
 def setup(device, dtype=torch.float32, base=torch.optim.SGD, model=None, **options):
     """A model, an optimizer around `base` or SDBGD for None, and batches."""
     torch.manual_seed(0)
@@ -20,7 +24,7 @@ def setup(device, dtype=torch.float32, base=torch.optim.SGD, model=None, **optio
     batches = [(torch.randn(32, 16, dtype=dtype), torch.randn(32, 4, dtype=dtype)) for _ in range(20)]
     model = small.to(device) if model is None else model
     params = model.parameters()
-    opt = SDBGD(params, lr=0.01, **options) if base is None else DynamicBarrier(base(params, lr=0.01), **options)
+    opt = SDBGD(params, lr=0.01, **options) if base is None else DynamicBarrier(base(params, lr=0.01), **_said(options))
     return model, opt, [tuple(t.to(device) for t in b) for b in batches]
 
 
@@ -43,7 +47,7 @@ def train(model, opt, batches):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"estimator": "average"}, {"tolerance": "5%"}, {"normalize": True}, {"scope": "tensor"}]
+    "options", [{}, {"estimator": "average"}, {"tolerance": "5%", "reference": 1.0}, {"normalize": True}, {"scope": "tensor"}]
 )
 @pytest.mark.parametrize("base", [torch.optim.SGD, None])
 @pytest.mark.parametrize("fused", [True, False])

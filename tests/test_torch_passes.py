@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiebreak import rules
-from tiebreak.torch import SDBGD, DynamicBarrier, foreach, pieces
-from tiebreak.torch.passes import Passes
+from tiebreak.torch import SDBGD, DynamicBarrier, pieces
+from tiebreak.torch.foreach import Foreach
+from tiebreak.torch.passes import Engines
+from tiebreak.torch.pieces import Pieces
 from tiebreak.torch.rows import NARROW, Row, alike, dense
 
 CUDA = torch.cuda.is_available()
@@ -32,7 +34,7 @@ def engine(name, rows, areas):
         from tiebreak.torch.fused import Fused
 
         return Fused(DEVICE).bind(rows, areas)
-    return {"foreach": foreach, "pieces": pieces}[name]
+    return {"foreach": Foreach, "pieces": Pieces}[name](rows, areas)
 
 
 def laid_out(tensor, layout):
@@ -84,7 +86,7 @@ def check(name, rows, weights, skip=None):
     there = [r for r in rows if r.upper is not None or r.lower is not None]
     known = doubles(there)
     made = engine(name, there, areas)
-    found = made.products(there, areas).cpu()
+    found = made.products().cpu()
     expected = expected_products(known, there, areas)
     lengths = (expected[:, 1] * expected[:, 2]).sqrt()
     narrow = any(r.parameter.dtype in NARROW for r in there)
@@ -93,18 +95,18 @@ def check(name, rows, weights, skip=None):
     torch.testing.assert_close(found[:, 1:], expected[:, 1:], rtol=rtol, atol=0)
     assert ((found[:, 0] - expected[:, 0]).abs() <= rtol * lengths + 1e-300).all()
     if name == "fused":  # in the same order every time
-        assert torch.equal(found, made.products(there, areas).cpu())
+        assert torch.equal(found, made.products().cpu())
     factors = torch.tensor(weights, dtype=torch.float64, device=DEVICE)
     flag = None if skip is None else torch.tensor(skip, device=DEVICE)
     before = [None if t is None else t.clone() for row in there for t in row[:3]]
-    made.descend(there, factors, flag)
+    made.descend(factors, flag)
     for (p, u, g), row in zip(known, there, strict=True):
         a, b = (0.0, 0.0) if skip else weights[row.slot]
         close(row.parameter, p - a * u - b * g, (p, a * u, b * g))
     for t, old in zip((t for row in there for t in row[:3]), before, strict=True):
         if t is not None:
             t.copy_(old)
-    made.combine(there, factors, flag)
+    made.combine(factors, flag)
     for (_, u, g), row in zip(known, there, strict=True):
         a, b = (0.0, 0.0) if skip else weights[row.slot]
         close(row.upper if row.upper is not None else row.lower, a * u + b * g, (a * u, b * g))
@@ -189,10 +191,10 @@ def test_a_skipped_step_changes_nothing(name, bad):
         row.upper[-1] = row.lower[0] = bad
     before = [row.parameter.clone() for row in rows]
     made, weights = engine(name, rows, 1), torch.full((1, 2), float("nan"), dtype=torch.float64, device=DEVICE)
-    assert not torch.isfinite(made.products(rows, 1)[:, 1:]).any()
-    made.descend(rows, weights, torch.tensor(True, device=DEVICE))
+    assert not torch.isfinite(made.products()[:, 1:]).any()
+    made.descend(weights, torch.tensor(True, device=DEVICE))
     assert all(torch.equal(row.parameter, old) for row, old in zip(rows, before, strict=True))
-    made.combine(rows, weights, torch.tensor(True, device=DEVICE))
+    made.combine(weights, torch.tensor(True, device=DEVICE))
     assert not any(row.upper.any() for row in rows)
 
 
@@ -216,12 +218,12 @@ def test_pieces_cover_everything_once(shapes, layout, dtype, piece, seed):
 
 def fused_optimizer(kind, params, **options):
     """An optimizer whose passes are the kernels, also where there is no GPU."""
-    opt = SDBGD(params, lr=0.1, **options) if kind == "sdbgd" else DynamicBarrier(kind(params), **options)
+    opt = SDBGD(params, lr=0.1, **options) if kind == "sdbgd" else DynamicBarrier(kind(params), barrier=1.0, **options)
     if not CUDA:
         pytest.importorskip("triton")
         from tiebreak.torch.fused import Fused
 
-        opt.passes._engines[DEVICE] = Fused(DEVICE)
+        opt.engines._engines[DEVICE] = Fused(DEVICE)
     return opt
 
 
@@ -251,7 +253,7 @@ def test_the_optimizer_is_the_same_whichever_engine_works(kind, scope):
     def plain(kind, groups, **options):
         if kind == "sdbgd":
             return SDBGD(groups, lr=0.1, fused=False, **options)
-        return DynamicBarrier(kind(groups), fused=False, **options)
+        return DynamicBarrier(kind(groups), barrier=1.0, fused=False, **options)
 
     (ours, ours_last), (theirs, theirs_last) = trained(True), trained(False)
     for a, b in zip(ours, theirs, strict=True):
@@ -298,7 +300,7 @@ def test_fused_is_what_was_asked_for():
         SDBGD([x], lr=0.1, fused="yes")
     with pytest.raises(ValueError, match="fused=True needs parameters on a CUDA device, and one is on cpu"):
         SDBGD([x], lr=0.1, fused=True)
-    assert Passes(False).load(DEVICE) is None
+    assert Engines(False).load(DEVICE) is None
 
 
 def test_kernels_that_do_not_run_are_replaced_with_a_word(monkeypatch):
@@ -309,11 +311,11 @@ def test_kernels_that_do_not_run_are_replaced_with_a_word(monkeypatch):
         raise OSError("no C compiler")
 
     monkeypatch.setattr(fused, "Fused", broken)
-    monkeypatch.setattr(Passes, "_missing", lambda self, device: None)
+    monkeypatch.setattr(Engines, "_missing", lambda self, device: None)
     with pytest.warns(RuntimeWarning, match="no C compiler"):
-        assert Passes(None).load(DEVICE) is None
+        assert Engines(None).load(DEVICE) is None
     with pytest.raises(RuntimeError, match="fused=True, and the Triton kernels do not run"):
-        Passes(True).load(DEVICE)
+        Engines(True).load(DEVICE)
 
 
 def test_tables_follow_the_tensors():
@@ -342,7 +344,7 @@ def test_tables_follow_the_tensors():
         for p, old, u, g in zip(x, before, *grads, strict=True):
             expected = old - 0.1 * (u + multiplier * g) / (1 + multiplier)
             torch.testing.assert_close(p.detach().double(), expected.double(), rtol=1e-5, atol=1e-6)
-    engine = opt.passes._engines[DEVICE] if not CUDA else opt.passes.load(x[0].device)
+    engine = opt.engines._engines[DEVICE] if not CUDA else opt.engines.load(x[0].device)
     assert 1 < len(engine._launches) <= 8
 
 
@@ -407,7 +409,7 @@ def test_sharded_parameters(monkeypatch):
         values = [torch.randn(4, 4), torch.randn(4)]
         given = [distribute_tensor(v, mesh, [Shard(0)]) if mesh else v for v in values]
         params = [torch.nn.Parameter(v) for v in given]
-        opt = SDBGD(params, lr=0.1) if kind == "sdbgd" else DynamicBarrier(kind(params))
+        opt = SDBGD(params, lr=0.1) if kind == "sdbgd" else DynamicBarrier(kind(params), barrier=1.0)
         for _ in range(3):
             opt.step(
                 upper=lambda: sum((p - 1).square().sum() for p in params),

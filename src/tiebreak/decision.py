@@ -113,15 +113,13 @@ class Decision:
 
 
 def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
+    measured = (seen.upper_norm, seen.lower_norm)
+    amount: Scalar = tolerance.amount
+    if tolerance.relative:  # of the averaged reference, which the law makes
+        _, reading = law.follow(memory, seen.lower_value, seen.reference, 1.0, *measured, moving=tolerance.moving)
+        amount = amount * (reading.reference * (reading.reference > 0) - reading.reference * (reading.reference < 0))
     memory, reading = law.follow(
-        memory,
-        seen.lower_value,
-        seen.reference,
-        tolerance.amount,
-        seen.upper_norm,
-        seen.lower_norm,
-        moving=tolerance.moving,
-        relative=tolerance.relative,
+        memory, seen.lower_value, seen.reference, amount, *measured, moving=tolerance.moving
     )
     ratio, unit = reading.ratio, reading.unit
     # (∇f + λ∇g)/(s + λ) with λ = ws: as long as a step on g alone, whatever w is and whatever the units of f are. Where

@@ -4,18 +4,20 @@ Either a tolerance and a reference, or a rule with its numbers, or a whole metho
 refused, and so is a choice that nobody made.
 """
 
+import csv
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from tiebreak import methods, rules
 from tiebreak.checks import one_of
 from tiebreak.decision import Tolerance
-from tiebreak.estimators import Estimator, named
+from tiebreak.estimators import Average, Estimator, named
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 
-__all__ = ["MEASURED", "allowed", "chosen_method", "within"]
+__all__ = ["MEASURED", "allowed", "chosen_method", "recorded", "tolerant", "within"]
 
 #: References that are measured at every step.
 MEASURED = ("start", "twin", "told")
@@ -71,6 +73,50 @@ def within(tolerance: Any, reference: Any, unused: Mapping[str, Any]) -> Toleran
         if value is not None:
             raise ValueError(f"{name}={value!r} has no effect with tolerance={tolerance!r}: give one of them")
     return Tolerance(amount, relative, moving=not fixed)
+
+
+def tolerant(
+    tolerance: Any, reference: Any, estimator: Any, laws: Mapping[str, Any], unused: Mapping[str, Any]
+) -> tuple[Tolerance, Estimator, Schedule]:
+    """The tolerance, the estimator beside it and its numbers; `laws` that the estimator does not ask for are refused."""
+    kind = named(estimator or "minibatch")
+    if isinstance(kind, Average):
+        raise ValueError(f"estimator={estimator!r} has no effect with tolerance=: it needs no inner products")
+    asked = getattr(kind, "needs", ())
+    given = {name: law for name, law in laws.items() if name in asked and law is not None}
+    filled = {name: law for name, law in _DEFAULTS.items() if name in asked}
+    own = getattr(kind, "momentum", None)
+    schedule = Schedule(**filled | given | ({} if own is None else {"momentum": own}))
+    return within(tolerance, reference, {n: v for n, v in laws.items() if n not in asked} | dict(unused)), kind, schedule
+
+
+def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
+    """The steps of a CSV log, in order, and its column ``lower_loss``; lines without a loss are left out.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "fit.csv"
+    >>> _ = path.write_text("step,lower_loss\\n0,2.0\\n5,\\n10,1.0\\n")
+    >>> recorded(path)
+    ([0, 10], [2.0, 1.0])
+    """
+    found: dict[int, float] = {}
+    with open(path, encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if not {"step", "lower_loss"} <= set(reader.fieldnames or ()):
+            raise ValueError(f"reference={os.fspath(path)!r} must have the columns step and lower_loss")
+        for row in reader:
+            try:
+                step, loss = int(row["step"]), float(row["lower_loss"])
+            except (TypeError, ValueError):
+                continue  # a skipped step has no loss, and a line cut short none either
+            if math.isfinite(loss):
+                found[step] = loss
+    if not found:
+        raise ValueError(f"reference={os.fspath(path)!r} has no step with a lower_loss")
+    steps = sorted(found)
+    return steps, [found[step] for step in steps]
 
 
 def chosen_method(

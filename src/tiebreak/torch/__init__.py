@@ -8,6 +8,6 @@ except ImportError as error:
 from tiebreak.torch.batches import Batch, GrowingBatches
 from tiebreak.torch.logs import CSVLog, TensorBoardLog
 from tiebreak.torch.optimizer import DynamicBarrier, Step
-from tiebreak.torch.sdbgd import SDBGD
+from tiebreak.torch.sdbgd import SDBGD, from_method
 
-__all__ = ["SDBGD", "Batch", "CSVLog", "DynamicBarrier", "GrowingBatches", "Step", "TensorBoardLog"]
+__all__ = ["SDBGD", "Batch", "CSVLog", "DynamicBarrier", "GrowingBatches", "Step", "TensorBoardLog", "from_method"]

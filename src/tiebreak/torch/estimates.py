@@ -1,4 +1,4 @@
-"""What the rule sees of the gradients: the mini-batch, an exponential average of ∇g, or STORM estimates of both."""
+"""The core's estimators on the gradients of parameters: what the rule sees, and what is remembered of it."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,123 +6,186 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tiebreak.estimators import Estimator, Minibatch, enters_direction
+from tiebreak.schedules import Parameters
+from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.gradients import LEVELS, Gradients
-from tiebreak.torch.rows import Row
+from tiebreak.torch.rows import NARROW, Row
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["KINDS", "Estimates"]
+__all__ = ["Estimates", "backward", "check_repeats"]
 
-KINDS = ("minibatch", "average", "storm")
+_Memory = dict[str, dict[Tensor, tuple[Any, ...]]]
 
 
 class Estimates:
-    """Holds what an estimator remembers: nothing, one tensor per parameter (average), or three (storm)."""
+    """An estimator and what it remembers, per level and parameter; with two evaluations the previous point, too."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.weights: dict[Tensor, float] = {}
-        self.memory: dict[str, dict[Tensor, Tensor]] = {}
+    def __init__(self, estimator: Estimator) -> None:
+        self.estimator = estimator
+        self.memory: _Memory = {level: {} for level in LEVELS}
+        self.points: dict[Tensor, Tensor] = {}
+        self._new: _Memory = {}
+        self._before: dict[str, dict[Tensor, Tensor]] = {}
+        self._buffers = Buffers()
 
     @property
-    def own(self) -> bool:
+    def batch_alone(self) -> bool:
         """Whether the rule sees the batch's own gradient, with all its noise."""
-        return self.kind == "minibatch"
+        return type(self.estimator) is Minibatch
 
-    def averaged(self, rows: Sequence[Row], momentum: float, unit: float) -> list[Row]:
-        """The rows as the rule sees them: with the average of ∇g, which takes in `unit` times this step's."""
-        kept, seen = self.memory.setdefault("lower", {}), []
+    @property
+    def twice(self) -> bool:
+        """Whether every batch is evaluated at two points."""
+        return self.estimator.evaluations == 2
+
+    @property
+    def in_direction(self) -> bool:
+        """Whether the estimates make up the direction, too."""
+        return enters_direction(self.estimator)
+
+    def look_back(
+        self, optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]
+    ) -> dict[str, Tensor]:
+        """This step's batch at the previous point (at first, where it is): its gradients are kept, losses returned."""
+        parameters = list(optimizer.gradients.parameters())
+        here = [p.detach().clone() for p in parameters]
+        try:
+            _set(parameters, [self.points.get(p, p) for p in parameters])
+            with self._buffers.exchanged(keep=False):
+                losses = backward(optimizer, upper, lower)
+            for level in LEVELS:
+                pairs = zip(parameters, optimizer.gradients.of(level, parameters), strict=True)
+                self._before[level] = {p: g for p, g in pairs if g is not None}
+        finally:  # whatever a closure does, the parameters are where they were
+            optimizer.forget()
+            _set(parameters, here)
+        return losses
+
+    def seen(
+        self, gradients: Gradients, rows: Sequence[Row], parameters: Parameters, inverse_scale: Tensor | None
+    ) -> list[Row]:
+        """The rows as the rule sees them, without a scaler's scale; nothing is remembered before :meth:`accept`."""
+        self._new = {level: {} for level in LEVELS}
+        found = []
         for row in rows:
-            p, g = row.parameter, row.lower
-            # The share of the newest gradient that makes all weights add up to 1 from the first step on; per parameter,
-            # because groups may join late.
-            total = self.weights[p] = (1 - momentum) * self.weights.get(p, 0.0) + momentum
-            share = momentum / total if total > 0 else 1.0
-            if p in kept:
-                kept[p].mul_(1 - share)
-                if g is not None:
-                    kept[p].add_(g, alpha=share * unit)
-            elif g is not None:
-                kept[p] = share * unit * g.detach()
-            seen.append(row._replace(lower=kept.get(p)))
-        return seen
+            pair = [
+                self._estimate(gradients, level, row.parameter, grad, parameters, inverse_scale)
+                for level, grad in zip(LEVELS, (row.upper, row.lower), strict=True)
+            ]
+            found.append(row._replace(upper=pair[0], lower=pair[1]))
+        return found
 
-    def evaluate(
-        self, optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor], momentum: float
-    ) -> None:
-        """Gradients from closures; for STORM at two points, the same batch and the same random numbers at both."""
-        gradients = optimizer.gradients
-        if self.kind != "storm":
-            _backward(optimizer, upper, lower)
-            return
-        parameters = list(gradients.parameters())
-        state = _random_state()
-        if "x" in self.memory:
-            here = [p.detach().clone() for p in parameters]
-            _set(parameters, [self.memory["x"].get(p, p) for p in parameters])
-            try:
-                _backward(optimizer, upper, lower)
-                before = {level: gradients.of(level, parameters) for level in LEVELS}
-            finally:  # whatever a closure does, the parameters are where they were
-                optimizer.forget()
-                _set(parameters, here)
-            _restore(state)
-        _backward(optimizer, upper, lower)
-        if "x" in self.memory:
-            for level in LEVELS:
-                now = gradients.of(level, parameters)
-                for p, new, old in zip(parameters, now, before[level], strict=True):
-                    estimate = self.memory[level].get(p)
-                    if new is not None and estimate is not None and old is not None:
-                        new.add_(estimate - old, alpha=1 - momentum)  # v = G(x) + (1 − α)(v₋ − G(x₋))
+    def _estimate(
+        self,
+        gradients: Gradients,
+        level: str,
+        p: Tensor,
+        grad: Tensor | None,
+        parameters: Parameters,
+        inverse_scale: Tensor | None,
+    ) -> Tensor | None:
+        memory = self.memory[level].get(p)
+        if grad is None and memory is None:
+            return None
+        here = torch.zeros_like(p) if grad is None else grad
+        fresh = _unscaled(here, inverse_scale)
+        before = self._before.get(level, {}).get(p)
+        before = fresh if before is None else _unscaled(before, inverse_scale)
+        memory = self.estimator.begin(level, torch.zeros_like(fresh), 0.0) if memory is None else memory
+        estimate, memory = self.estimator.update(level, fresh, before, memory, parameters)
+        if memory:
+            self._new[level][p] = memory
+        if self.in_direction and estimate is not fresh:
+            if grad is None:
+                gradients.put(level, p, here)
+            here.copy_(estimate if inverse_scale is None else estimate / inverse_scale.to(estimate.device))
+        found: Tensor = estimate
+        return found
 
-    def accept(self, gradients: Gradients) -> None:
-        """The step will be made: remember what STORM found. A batch that is skipped leaves nothing behind."""
-        if self.kind == "storm":
-            parameters = list(gradients.parameters())
-            self.memory = {"x": {p: p.detach().clone() for p in parameters}}
-            for level in LEVELS:
-                found = zip(parameters, gradients.of(level, parameters), strict=True)
-                self.memory[level] = {p: g.detach().clone() for p, g in found if g is not None}
+    def accept(self) -> None:
+        """The step will be made: remember what it found. A batch that is skipped leaves nothing behind."""
+        for level in LEVELS:
+            self.memory[level] |= self._new.get(level, {})
+        self._new, self._before = {}, {}
+
+    def leave(self, gradients: Gradients) -> None:
+        """Before the parameters move: note where they are, because the next batch is evaluated here, too."""
+        if self.twice:
+            self.points = {p: p.detach().clone() for p in gradients.parameters()}
 
     def state_dict(self, gradients: Gradients) -> dict[str, Any]:
         """Tensors by the number of their parameter, as torch optimizers save them."""
         numbers = {p: i for i, p in enumerate(gradients.parameters())}
-        memory = {name: {numbers[p]: t for p, t in kept.items()} for name, kept in self.memory.items()}
-        return {"kind": self.kind, "weights": {numbers[p]: w for p, w in self.weights.items()}, "memory": memory}
+        memory = {
+            level: {numbers[p]: tuple(_copy(v) for v in values) for p, values in kept.items()}
+            for level, kept in self.memory.items()
+        }
+        points = {numbers[p]: x.clone() for p, x in self.points.items()}
+        return {"kind": type(self.estimator).__name__, "memory": memory, "points": points}
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raise if this state cannot be taken up."""
+        kind = type(self.estimator).__name__
+        if state["kind"] != kind:
+            raise ValueError(f"an optimizer with the estimator {kind} cannot load a state of {state['kind']}")
 
     def load_state_dict(self, state: dict[str, Any], gradients: Gradients) -> None:
         """Take up what `state_dict` gave."""
-        if state["kind"] != self.kind:
-            raise ValueError(f"estimator={self.kind!r} cannot load a state of estimator={state['kind']!r}")
         parameters = list(gradients.parameters())
-        self.weights = {parameters[i]: w for i, w in state["weights"].items()}
+
+        def placed(i: int, value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            p = parameters[i]
+            return value.clone().to(device=p.device, dtype=_wide(p.dtype))
+
         self.memory = {
-            name: {parameters[i]: t.clone().to(device=parameters[i].device) for i, t in kept.items()}
-            for name, kept in state["memory"].items()
+            level: {parameters[i]: tuple(placed(i, v) for v in values) for i, values in kept.items()}
+            for level, kept in state["memory"].items()
+        }
+        self.points = {
+            parameters[i]: x.clone().to(device=parameters[i].device, dtype=parameters[i].dtype)
+            for i, x in state["points"].items()
         }
 
 
-def _backward(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
-    # Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
+def backward(
+    optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor], reference: Any = None
+) -> dict[str, Tensor]:
+    """Both losses of two closures, and their gradients in the optimizer.
+
+    Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
+    """
+    losses: dict[str, Tensor] = {}
     try:
-        _both(optimizer, upper, lower)
+        for level, closure in (("lower", lower), ("upper", upper)):
+            with torch.enable_grad():
+                loss = closure()
+                if not isinstance(loss, Tensor) or loss.numel() != 1:
+                    raise TypeError(
+                        f"the {level} closure returned {type(loss).__name__}; it must return its loss, one number"
+                    )
+                compared = {"reference": reference} if level == "lower" and reference is not None else {}
+                with getattr(optimizer, level)(loss, **compared):
+                    torch.autograd.backward(loss)
+            losses[level] = loss.detach()
     except BaseException:  # half a step is none: the next one begins anew
         optimizer.forget()
         raise
+    return losses
 
 
-def _both(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
-    for level, closure in (("lower", lower), ("upper", upper)):
-        with torch.enable_grad():
-            loss = closure()
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                raise TypeError(
-                    f"the {level} closure returned {type(loss).__name__}; it must return its loss, one number"
-                )
-            with getattr(optimizer, level)(loss):
-                torch.autograd.backward(loss)
+def check_repeats(level: str, first: Tensor, again: Tensor, why: str) -> None:
+    """Raise if a closure gave two losses at one point, with the same random numbers: it does not keep to one batch."""
+    one, two = float(first), float(again)
+    if abs(one - two) > 1e-3 * max(abs(one), abs(two)):  # a device may sum in another order; batches differ by more
+        raise RuntimeError(
+            f"the {level} closure gave {one:.6g} and {two:.6g} at the same point; {why}, so it must give the same loss "
+            "again: draw the batch outside the closure, or name its random generators, generators=[…]"
+        )
 
 
 @torch.no_grad()
@@ -132,11 +195,14 @@ def _set(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
             p.copy_(value)
 
 
-def _random_state() -> tuple[Tensor, list[Tensor]]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in NARROW else dtype
 
 
-def _restore(state: tuple[Tensor, list[Tensor]]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1]:
-        torch.cuda.set_rng_state_all(state[1])
+def _unscaled(grad: Tensor, inverse_scale: Tensor | None) -> Tensor:
+    wide = grad.to(_wide(grad.dtype))
+    return wide if inverse_scale is None else wide * inverse_scale.to(device=wide.device, dtype=wide.dtype)
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value

@@ -10,26 +10,64 @@ from torch import Tensor
 
 from tiebreak.torch.rows import NARROW, Row, wide
 
-__all__ = ["combine", "descend", "largest", "products", "square_norm"]
+__all__ = ["Foreach", "largest", "square_norm"]
 
-KEEPS = False
 _Kind: TypeAlias = tuple[torch.device, torch.dtype]
 
 
-def products(rows: Sequence[Row], areas: int) -> Tensor:
-    """fg, gg and ff of every area, of shape (areas, 3)."""
-    home = rows[0].parameter.device
-    found = [[torch.zeros((), device=home, dtype=wide(home))] * 3 for _ in range(areas)]
-    for area in sorted({row.area for row in rows}):
-        mine = [row for row in rows if row.area == area]
-        fg = found[area][0]
-        for row in mine:
-            if row.upper is not None and row.lower is not None:  # a dot reads both once, and makes no product
-                fg = fg + torch.dot(_flat(row.upper), _flat(row.lower)).to(fg)
-        squares = [square_norm([t for t in level if t is not None]).to(fg) for level in _levels(mine)]
-        found[area] = [fg, squares[1], squares[0]]
-    made = torch.stack([value for values in found for value in values]).reshape(areas, 3)
-    return made.full_tensor() if hasattr(made, "full_tensor") else made  # a DTensor's sums are numbers like others
+class Foreach:
+    """The passes of :mod:`tiebreak.torch.passes` over these rows."""
+
+    keeps_gradients = False
+
+    def __init__(self, rows: Sequence[Row], areas: int) -> None:
+        self.rows, self.areas = rows, areas
+
+    def products(self) -> Tensor:
+        """fg, gg and ff of every area, of shape (areas, 3)."""
+        rows, areas = self.rows, self.areas
+        home = rows[0].parameter.device
+        found = [[torch.zeros((), device=home, dtype=wide(home))] * 3 for _ in range(areas)]
+        for area in sorted({row.area for row in rows}):
+            mine = [row for row in rows if row.area == area]
+            fg = found[area][0]
+            for row in mine:
+                if row.upper is not None and row.lower is not None:  # a dot reads both once, and makes no product
+                    fg = fg + torch.dot(_flat(row.upper), _flat(row.lower)).to(fg)
+            squares = [square_norm([t for t in level if t is not None]).to(fg) for level in _levels(mine)]
+            found[area] = [fg, squares[1], squares[0]]
+        made = torch.stack([value for values in found for value in values]).reshape(areas, 3)
+        return made.full_tensor() if hasattr(made, "full_tensor") else made  # a DTensor's sums are numbers like others
+
+    def combine(self, weights: Tensor, skip: Tensor | None) -> None:
+        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
+        rows = self.rows
+        together: dict[tuple[int, torch.device, torch.dtype, bool, bool], list[Row]] = defaultdict(list)
+        for row in rows:
+            d = row.tensors[1]
+            together[row.slot, d.device, d.dtype, row.upper is None, row.lower is None].append(row)
+        for (slot, device, dtype, no_upper, no_lower), mine in together.items():
+            narrow = dtype in NARROW
+            a, b = weights[slot].to(device=device, dtype=torch.float32 if narrow else dtype).unbind()
+            if no_upper or no_lower:
+                torch._foreach_mul_(_directions(mine), b if no_upper else a)
+                continue
+            uppers, lowers = _levels(mine)
+            if narrow:  # rounded once: the sum is made in float32, with all digits of λ
+                for u, g in zip(uppers, lowers, strict=True):
+                    u.copy_(u.float().mul_(a).add_(g.float().mul_(b)))
+            else:
+                torch._foreach_mul_(uppers, a)
+                torch._foreach_mul_(lowers, b)
+                torch._foreach_add_(uppers, lowers)
+        if skip is not None:
+            for d in _directions(rows):
+                d.masked_fill_(skip.to(d.device), 0.0)
+
+    def descend(self, weights: Tensor, skip: Tensor | None) -> None:
+        """x ← x − a ∇f − b ∇g; uses up the gradients' memory."""
+        self.combine(weights, skip)
+        torch._foreach_sub_([row.parameter for row in self.rows], _directions(self.rows))
 
 
 def square_norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -49,37 +87,6 @@ def largest(tensors: Sequence[Tensor]) -> Tensor:
     home = tensors[0].device
     norms = [torch.stack(torch._foreach_norm(group, math.inf)).max() for group in _by_kind(tensors).values()]
     return torch.stack([norm.to(device=home, dtype=wide(home)) for norm in norms]).max()
-
-
-def combine(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
-    """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
-    together: dict[tuple[int, torch.device, torch.dtype, bool, bool], list[Row]] = defaultdict(list)
-    for row in rows:
-        d = row.tensors[1]
-        together[row.slot, d.device, d.dtype, row.upper is None, row.lower is None].append(row)
-    for (slot, device, dtype, no_upper, no_lower), mine in together.items():
-        narrow = dtype in NARROW
-        a, b = weights[slot].to(device=device, dtype=torch.float32 if narrow else dtype).unbind()
-        if no_upper or no_lower:
-            torch._foreach_mul_(_directions(mine), b if no_upper else a)
-            continue
-        uppers, lowers = _levels(mine)
-        if narrow:  # rounded once: the sum is made in float32, with all digits of λ
-            for u, g in zip(uppers, lowers, strict=True):
-                u.copy_(u.float().mul_(a).add_(g.float().mul_(b)))
-        else:
-            torch._foreach_mul_(uppers, a)
-            torch._foreach_mul_(lowers, b)
-            torch._foreach_add_(uppers, lowers)
-    if skip is not None:
-        for d in _directions(rows):
-            d.masked_fill_(skip.to(d.device), 0.0)
-
-
-def descend(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
-    """x ← x − a ∇f − b ∇g; uses up the gradients' memory."""
-    combine(rows, weights, skip)
-    torch._foreach_sub_([row.parameter for row in rows], _directions(rows))
 
 
 def _directions(rows: Sequence[Row]) -> list[Tensor]:

@@ -72,8 +72,8 @@ class Fused:
         ones = [torch.ones(3, device=device) for _ in range(3)]
         row = Row(ones[0], ones[1], ones[2], 0, 0)
         bound = self.bind([row], 1)
-        bound.products([row], 1)
-        bound.descend([row], torch.zeros(1, 2, dtype=torch.float64, device=device), None)
+        bound.products()
+        bound.descend(torch.zeros(1, 2, dtype=torch.float64, device=device), None)
 
     @staticmethod
     def takes(row: Row) -> bool:
@@ -83,26 +83,28 @@ class Fused:
     def known(self, rows: Sequence[Row], areas: int) -> "Bound | None":
         """The engine of an earlier step with tensors at the same places: what most steps find, with no further look."""
         key = None if capturing(self.device) else self._key(rows, areas)
-        return Bound(self, self._launches[key]) if key in self._launches else None
+        return Bound(self, rows, areas, self._launches[key]) if key in self._launches else None
 
     def bind(self, rows: Sequence[Row], areas: int) -> "Bound":
         """The engine for these tensors."""
         with self.here():
             if capturing(self.device):
-                return Bound(self, self._build(rows, areas))  # its tables are filled at a replay: of no use elsewhere
+                return Bound(
+                    self, rows, areas, self._build(rows, areas)
+                )  # its tables are filled at a replay: of no use elsewhere
             key = self._key(rows, areas) or self._long_key(rows, areas)
             if key not in self._launches:
                 _make_room(self._launches)
                 self._launches[key] = self._build(rows, areas)
-            return Bound(self, self._launches[key])
+            return Bound(self, rows, areas, self._launches[key])
 
     def _key(self, rows: Sequence[Row], areas: int) -> Any:
-        """All that launches for plain tensors depend on, or None. For every parameter at every step: hence so terse."""
+        """All that launches for ordinary tensors depend on, or None. For every parameter at every step: so terse."""
         index = -1 if self.device.index is None else self.device.index
         stream = torch.cuda.current_stream(self.device).cuda_stream if index >= 0 else 0  # a table belongs to one
-        plain, parts = (Tensor, torch.nn.Parameter), list[Any]([areas, stream])
+        ordinary, parts = (Tensor, torch.nn.Parameter), list[Any]([areas, stream])
         for p, u, g, area, slot in rows:
-            if type(u) is not Tensor or type(g) is not Tensor or type(p) not in plain or p.get_device() != index:
+            if type(u) is not Tensor or type(g) is not Tensor or type(p) not in ordinary or p.get_device() != index:
                 if u is None and g is None:
                     continue
                 return None
@@ -181,14 +183,15 @@ class Fused:
 class Bound:
     """The passes of :mod:`tiebreak.torch.passes` over the tensors of one step."""
 
-    KEEPS = True
+    keeps_gradients = True
 
-    def __init__(self, fused: Fused, launches: list[_Launch]) -> None:
+    def __init__(self, fused: Fused, rows: Sequence[Row], areas: int, launches: list[_Launch]) -> None:
+        self.rows, self.areas = rows, areas
         self._fused, self._launches = fused, launches
 
-    def products(self, rows: Sequence[Row], areas: int) -> Tensor:
+    def products(self) -> Tensor:
         """fg, gg and ff of every area, of shape (areas, 3), in float64."""
-        home, total = self._fused.device, None
+        home, areas, total = self._fused.device, self.areas, None
         with self._fused.here():
             for launch in self._launches:
                 owners, bounds, _, chunks = launch.layout
@@ -199,16 +202,16 @@ class Bound:
                 total = out if total is None else total + out
         return torch.zeros(areas, 3, dtype=torch.float64, device=home) if total is None else total
 
-    def combine(self, rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
+    def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g into the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
         self._combine(weights, skip, descend=False)
         # Autograd cannot see what kernels write: a graph from before would use it, and say nothing.
-        torch.autograd.graph.increment_version([row.tensors[1] for row in rows if len(row.tensors) > 1])
+        torch.autograd.graph.increment_version([row.tensors[1] for row in self.rows if len(row.tensors) > 1])
 
-    def descend(self, rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
+    def descend(self, weights: Tensor, skip: Tensor | None) -> None:
         """x ← x − a ∇f − b ∇g; the gradients stay as they are, and where `skip` is true x does, too."""
         self._combine(weights, skip, descend=True)
-        torch.autograd.graph.increment_version([row.parameter for row in rows])
+        torch.autograd.graph.increment_version([row.parameter for row in self.rows])
 
     def _combine(self, weights: Tensor, skip: Tensor | None, descend: bool) -> None:
         factors = weights.to(torch.float64).contiguous()

@@ -1,4 +1,4 @@
-"""Two gradients for every parameter, kept apart."""
+"""The gradients of both levels for every parameter, kept apart; and those of a twin, where there is one."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,14 +8,15 @@ from torch import Tensor
 
 from tiebreak.torch.foreach import largest
 from tiebreak.torch.rows import Row
+from tiebreak.torch.scope import Scope
 
-__all__ = ["LEVELS", "Gradients", "regions", "usable"]
+__all__ = ["LEVELS", "Gradients", "usable"]
 
 LEVELS = ("upper", "lower")
 
 
 class Gradients:
-    """The gradients of both levels; ``.grad`` holds those of the level that was active last.
+    """The gradients of each level; ``.grad`` holds those of the level that was active last.
 
     That way whatever looks at ``.grad`` (a scaler, a clipper, a hook) sees real gradients, and no copy is made.
     """
@@ -25,10 +26,11 @@ class Gradients:
         self.clear()
 
     def clear(self) -> None:
-        """Forget both levels; does not touch ``.grad``."""
+        """Forget all levels; does not touch ``.grad``."""
         self.seen: set[str] = set()
         self.owner: str | None = None
-        self._kept: dict[str, dict[int, Tensor]] = {level: {} for level in LEVELS}  # by the parameter's id
+        self._away: dict[str, dict[int, Tensor]] = {level: {} for level in (*LEVELS, "reference")}  # by parameter's id
+        self._mark: tuple[Tensor, int] | None = None
 
     def parameters(self) -> Iterator[Tensor]:
         """Every parameter, in the order of the groups."""
@@ -41,81 +43,119 @@ class Gradients:
             for p in self.parameters():
                 p.grad = None
         elif self.owner != level:
-            mine, others = self._kept[level], self._kept[self.owner]
+            self.untouched()
+            mine, others = self._away[level], self._away[self.owner]
             for p in self.parameters():
                 grad = p.grad
                 if grad is not None:
                     others[id(p)] = grad
                 p.grad = mine.pop(id(p), None)
-        self.owner = level
+        self.owner, self._mark = level, None
+
+    def finish(self, level: str) -> None:
+        """A block of this level is over: it must have left gradients."""
+        first = next((p.grad for p in self.parameters() if p.grad is not None), None)
+        if first is None:
+            self.clear()
+            raise RuntimeError(
+                f"no gradient came out of `with opt.{level}(…):`: put loss.backward() inside, of a loss that depends "
+                "on the parameters; the step begins anew"
+            )
         self.seen.add(level)
+        self.mark()
+
+    def mark(self) -> None:
+        """What is in ``.grad`` is as it should be; a later change shows in the version of its first tensor."""
+        first = next((p.grad for p in self.parameters() if p.grad is not None), None)
+        self._mark = None if first is None else (first, first._version)
+
+    def untouched(self) -> None:
+        """Raise if ``.grad`` was changed after its block: that reached one level, and not the other."""
+        if self._mark is not None and not torch.compiler.is_compiling():
+            tensor, version = self._mark
+            if tensor._version != version:
+                raise RuntimeError(
+                    f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, those of the other "
+                    "level were not. To clip the direction give max_norm=…; to change one level do it inside its "
+                    "block; to unscale call opt.unscale_(scaler)"
+                )
+
+    def complete(self) -> None:
+        """Raise unless both levels had a backward pass."""
+        for level in LEVELS:
+            if level not in self.seen:
+                raise RuntimeError(f"no {level} gradients in this step: put the backward pass in `with opt.{level}():`")
 
     def of(self, level: str, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         """This level's gradients."""
         if self.owner == level:
             return [p.grad for p in parameters]
-        kept = self._kept[level]
-        return [kept.get(id(p)) for p in parameters]
+        away = self._away[level]
+        return [away.get(id(p)) for p in parameters]
 
-    def rows(self, scope: str) -> tuple[list[Row], int]:
-        """Every parameter with both gradients, in the order of the areas that share a multiplier; and how many."""
-        groups, rows, area, whole = self._optimizer.param_groups, [], 0, scope == "global"
-        for number, group in enumerate(groups):
-            parameters = group["params"]
-            pairs = zip(self.of("upper", parameters), self.of("lower", parameters), strict=True)
-            for p, (u, g) in zip(parameters, pairs, strict=True):
-                if u is not None and u is g:
-                    raise RuntimeError(
-                        f"both gradients of a parameter of shape {tuple(p.shape)} are one tensor, as with "
-                        "DistributedDataParallel(gradient_as_bucket_view=True): leave that at False"
-                    )
-                if (u is not None and u.layout != torch.strided) or (g is not None and g.layout != torch.strided):
-                    raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
-                u, g = self._resolved("upper", p, u), self._resolved("lower", p, g)
-                rows.append(Row(p, u, g, area, number if whole else area))
-                area += scope == "tensor"
-            area += scope == "group" and len(parameters) > 0
-        return rows, 1 if whole else area
+    def put(self, level: str, parameter: Tensor, grad: Tensor) -> None:
+        """Give a parameter a gradient of this level."""
+        if self.owner == level:
+            parameter.grad = grad
+        else:
+            self._away[level][id(parameter)] = grad
+
+    def rows(self, scope: Scope) -> list[Row]:
+        """Every parameter with both gradients, in the order of the areas that share a multiplier."""
+        places = list(scope.places(self._optimizer.param_groups))
+        parameters = [p for p, _, _ in places]
+        rows = []
+        pairs = zip(places, self.of("upper", parameters), self.of("lower", parameters), strict=True)
+        for (p, area, slot), u, g in pairs:
+            if u is not None and u is g:
+                raise RuntimeError(
+                    f"both gradients of a parameter of shape {tuple(p.shape)} are one tensor, as with "
+                    "DistributedDataParallel(gradient_as_bucket_view=True): leave that at False"
+                )
+            if (u is not None and u.layout != torch.strided) or (g is not None and g.layout != torch.strided):
+                raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
+            rows.append(Row(p, self._resolved("upper", p, u), self._resolved("lower", p, g), area, slot))
+        for level, there in (
+            ("upper", any(r.upper is not None for r in rows)),
+            ("lower", any(r.lower is not None for r in rows)),
+        ):
+            if not there:
+                raise RuntimeError(
+                    f"the {level} gradients are gone: something set them to None between `with opt.{level}():` and the "
+                    "step (model.zero_grad(), a copy of the optimizer)"
+                )
+        return rows
 
     def _resolved(self, level: str, p: Tensor, grad: Tensor | None) -> Tensor | None:
         """A gradient with its signs in memory: autograd may keep them as a bit, which no kernel sees."""
         if grad is not None and (grad.is_neg() or grad.is_conj()):
             grad = grad.resolve_conj().resolve_neg()
-            if self.owner == level:
-                p.grad = grad
-            else:
-                self._kept[level][id(p)] = grad
+            self.put(level, p, grad)
         return grad
 
-    def slots(self, scope: str) -> list[int]:
-        """The group of each slot: with one multiplier a slot is a group, otherwise an area, which lies in one group."""
-        groups = self._optimizer.param_groups
-        if scope == "global":
-            return list(range(len(groups)))
-        return [i for i, g in enumerate(groups) for _ in (g["params"] if scope == "tensor" else g["params"][:1])]
-
     def __getstate__(self) -> dict[str, Any]:
-        pairs = {
-            level: [(p, kept[id(p)]) for p in self.parameters() if id(p) in kept] for level, kept in self._kept.items()
-        }
-        return self.__dict__ | {"_kept": pairs}
+        # A copy of a parameter has no .grad: what is there goes along with the rest.
+        parameters = list(self.parameters())
+        levels = {level: list(zip(parameters, self.of(level, parameters), strict=True)) for level in self._away}
+        return self.__dict__ | {"_away": levels, "_mark": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        kept = {level: {id(p): grad for p, grad in pairs} for level, pairs in state["_kept"].items()}
-        self.__dict__.update(state | {"_kept": kept})
+        self.__dict__.update(state | {"_away": {level: {} for level in state["_away"]}})
+        for level, pairs in state["_away"].items():
+            for p, grad in pairs:
+                if grad is not None:
+                    self.put(level, p, grad)
 
     def settle(self) -> None:
         """Make ``.grad`` the place of the direction: where ∇f was, or ∇g where that is all there is."""
-        uppers, lowers = self._kept["upper"], self._kept["lower"]
-        for p in self.parameters():
-            if self.owner == "lower" and id(p) in uppers:
-                p.grad = uppers[id(p)]
-            elif p.grad is None:
-                p.grad = lowers.get(id(p))
+        parameters = list(self.parameters())
+        pairs = zip(parameters, self.of("upper", parameters), self.of("lower", parameters), strict=True)
+        for p, u, g in pairs:
+            p.grad = g if u is None else u
 
     def put_away(self) -> list[Tensor]:
         """The gradients that are not in ``.grad``."""
-        return [] if self.owner is None else list(self._kept[LEVELS[self.owner == "upper"]].values())
+        return [g for level, away in self._away.items() if level != self.owner for g in away.values()]
 
     def poison(self) -> None:
         """Let a non-finite gradient that is put away show in ``.grad``, where a gradient scaler looks for it."""
@@ -128,12 +168,3 @@ class Gradients:
 def usable(grad: Tensor | None) -> bool:
     """Whether there is a dense gradient with numbers in it."""
     return grad is not None and grad.layout == torch.strided and grad.numel() > 0
-
-
-def regions(groups: list[dict[str, Any]], scope: str) -> list[list[Tensor]]:
-    """The parameters that share a multiplier: all of them, those of a group, or each by itself."""
-    if scope == "global":
-        return [[p for group in groups for p in group["params"]]]
-    if scope == "group":
-        return [list(group["params"]) for group in groups if group["params"]]
-    return [[p] for group in groups for p in group["params"]]

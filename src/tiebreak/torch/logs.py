@@ -10,12 +10,11 @@ from typing import Any, Self
 from torch.optim import Optimizer
 
 from tiebreak.checks import whole
-from tiebreak.torch.gradients import regions
 from tiebreak.torch.optimizer import DynamicBarrier, Step
 
 __all__ = ["CSVLog", "TensorBoardLog"]
 
-_WHOLE = ("upper_loss", "lower_loss", "skipped")  # one value a step, whatever the scope
+_PER_AREA = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 
 
 class _Log(ABC):
@@ -33,17 +32,18 @@ class _Log(ABC):
             )
         if self._closed or optimizer.last is None:
             return
-        skipped = bool(optimizer.last.skipped)  # kept on the CPU: no wait
-        k = optimizer.count - (not skipped)  # a step skipped is tried again under its number
-        if not skipped and k % self.every:
+        k, known = optimizer.count - 1, optimizer.last.skipped.device.type == "cpu"
+        # A skipped step is of interest whenever it is known; where only the device knows, asking would wait.
+        if k % self.every and not (known and bool(optimizer.last.skipped)):
             return
+        skipped = bool(optimizer.last.skipped)
         # A skipped step has no numbers of its own.
         found: dict[str, Any] = {"skipped": True} if skipped else optimizer.log()
-        number = None if optimizer.scope == "global" else len(regions(optimizer.param_groups, optimizer.scope))
+        number = None if optimizer.scope.whole else optimizer.scope.count(optimizer.param_groups)
         row: dict[tuple[str, int | None], Any] = {}
         for name in Step._fields:
             value = found.get(name)
-            if number is None or name in _WHOLE:
+            if number is None or name not in _PER_AREA:
                 row[name, None] = value
             else:
                 row |= {(name, i): None if value is None else value[i] for i in range(number)}
@@ -84,14 +84,14 @@ class CSVLog(_Log):
     >>> import tempfile, torch
     >>> path = Path(tempfile.mkdtemp()) / "log.csv"
     >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), regularizer=0.0)
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
     >>> with CSVLog(path) as log:
     ...     handle = opt.register_step_post_hook(log)
     ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
-    >>> print(path.read_text())
-    step,multiplier,fg,gg,ff,direction_squared,stationarity_squared,upper_loss,lower_loss,skipped
-    0,0.75,4.0,16.0,1.0,16.0,1.0,2.0,4.0,0
-    <BLANKLINE>
+    >>> header, row = path.read_text().split()
+    >>> print(header[:105] + "…\n" + row)
+    step,multiplier,fg,gg,ff,direction_squared,stationarity_squared,upper_loss,lower_loss,skipped,average_loss,…
+    0,0.75,4.0,16.0,1.0,16.0,1.0,2.0,4.0,0,,,,,
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1) -> None:
@@ -140,7 +140,7 @@ class TensorBoardLog(_Log):
     ...     def add_scalar(self, tag, value, step):
     ...         print(step, tag, value)
     >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), regularizer=0.0)
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
     >>> handle = opt.register_step_post_hook(TensorBoardLog(Writer(), prefix=""))
     >>> info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
     0 multiplier 0.75

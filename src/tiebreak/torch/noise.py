@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiebreak.torch.context import keep
+from tiebreak.torch.context import capturing, store
 
 __all__ = ["Noise"]
 
@@ -62,32 +62,33 @@ class Noise:
                 before = self.state[name]
                 now = value if before is None else 0.9 * before.to(value.device) + 0.1 * value
                 last = torch.zeros_like(value) if before is None else before.to(value.device)
-                keep(self.state, name, torch.where(torch.isfinite(value), now, last))
+                store(self.state, name, torch.where(torch.isfinite(value), now, last))
         self.begin()
         if self.state["total"] is None:
             return None
         share: Tensor = self.state["noise"] / (self.state["total"] + (self.state["total"] == 0))
         return share.clamp(0.0, 1.0)
 
-    def removed(self, count: int, own: bool, alone: bool) -> Tensor | None:
-        """What to take out of gg, made of this step's `own` gradients; warns where nothing takes it out."""
-        if not self.wanted(count):
+    def removed(self, count: int, batch_alone: bool) -> Tensor | None:
+        """The share to take out of gg, where the rule sees the batch's own; warns where nothing takes it out."""
+        if not self.wanted(count) or (not self.correct and self._last is not None and capturing(self._last.device)):
             return None
         share = self.share()
-        self.warn(share, own and alone and not self.correct)
+        if batch_alone and not self.correct:
+            self.warn(share)
         # Never all of it: where the estimate says that all is noise, a tenth of gg keeps the multiplier finite.
-        return share.clamp_max(0.9) if share is not None and self.correct and own else None
+        return share.clamp_max(0.9) if share is not None and self.correct and batch_alone else None
 
-    def warn(self, share: Tensor | None, alone: bool) -> None:
-        """Say once that the multiplier is drowning, if it stands alone against the noise."""
-        if self.warned or not alone or share is None:
+    def warn(self, share: Tensor | None) -> None:
+        """Say once that the multiplier is drowning."""
+        if self.warned or share is None:
             return
         value = float(share)
         if value > _HIGH:
             self.warned = True
             warnings.warn(
                 f"noise makes up {value:.0%} of the lower gradient's squared norm: the multiplier falls towards the "
-                "fixed weight `barrier`. Use estimator='average', correct_noise=True, tolerance=… or larger batches.",
+                "fixed weight `barrier`. Use estimator='average', correct_noise=True, tolerance=…, or larger batches.",
                 RuntimeWarning,
                 stacklevel=8,
             )

@@ -1,71 +1,86 @@
-"""Any torch optimizer, told two losses: d = ∇f + λ∇g goes into ``.grad``, and the base optimizer steps."""
+"""Any torch optimizer with two losses: d = a ∇f + b ∇g goes into ``.grad``, and the base optimizer steps."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tiebreak import rules
-from tiebreak.checks import one_of
-from tiebreak.methods import Method
-from tiebreak.schedules import Schedule
+from tiebreak.decision import Choice, Seen, limited
+from tiebreak.options import allowed
+from tiebreak.schedules import Parameters
+from tiebreak.tolerance import Memory
 from tiebreak.torch import bases
-from tiebreak.torch.context import cannot_repeat, cannot_wait, capturing, copied, load, scaling, unscale
-from tiebreak.torch.estimates import Estimates
-from tiebreak.torch.foreach import square_norm
-from tiebreak.torch.gradients import Gradients, usable
+from tiebreak.torch.context import RandomState, copied, store
+from tiebreak.torch.estimates import Estimates, backward, check_repeats
+from tiebreak.torch.gradients import LEVELS
+from tiebreak.torch.guard import Guard
+from tiebreak.torch.levels import TwoLevels
+from tiebreak.torch.losses import warn_ranks
 from tiebreak.torch.noise import Noise
-from tiebreak.torch.passes import Passes, Plan
+from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.record import Step, record
-from tiebreak.torch.target import Target
+from tiebreak.torch.scope import Scope
+from tiebreak.torch.settings import settings
 
 __all__ = ["DynamicBarrier", "Step"]
 
-_LOSS_MOMENTUM = 0.1  # weight of the newest loss in the average that the value barrier looks at
+_LOOK = 50  # steps before the noise of the excess is judged
 
 
-class DynamicBarrier(Optimizer):
+class DynamicBarrier(TwoLevels):
     """Improve the upper loss f among what keeps the lower loss g optimal, with any base optimizer.
+
+    Say how g is to be kept: by a tolerance and a reference, or by a rule of the paper's family.
 
     Parameters
     ----------
     base : torch.optim.Optimizer
         Steps along d; its parameter groups, state and learning rates are this optimizer's.
-    barrier, regularizer : float or function of the step
-        β and ρ of the rule.
-    rule : str or callable
-        A name of :data:`tiebreak.rules.RULES`, or a function ``rule(fg, gg, …)``.
-    estimator : {"minibatch", "average", "storm"}
-        What the rule sees of ∇g: the mini-batch, an exponential average (for λ alone: the direction keeps the fresh
-        gradient, because the base smooths it again), or STORM estimates of both gradients (closures only; holds the
-        previous parameters and both estimates).
+    tolerance : float or str, optional
+        How far the lower loss may lie above its reference: 0.01, or "2%" of the reference; no weight to choose. It may
+        be changed during a run, ``opt.tolerance = 0.02``, and is part of the state.
+    reference : float, str, path or function of the step
+        What the lower loss is compared with: a number, the final training loss of lower-only training; ``"start"``, a
+        frozen copy of the starting model on the same batch, for fine-tuning; ``"twin"``, a copy trained on the lower
+        loss alone beside the model, on the same batches (one more copy of the parameters with its optimizer state, one
+        more backward pass); ``"told"``, given with each loss; or the path of a CSV log of a lower-only run.
+    model : Module, optional
+        Whose buffers belong to the copy; without it those of the modules that the first pass calls.
+    generators : sequence of torch.Generator
+        Private random generators that closures draw from, where a closure is called more than once a step.
+    barrier, regularizer, penalty : float or function of the step, optional
+        β, ρ and μ of the rule.
+    rule : str or callable, optional
+        A name of :data:`tiebreak.rules.RULES`, or a function ``rule(fg, gg, …)``; "sdbgd" with a barrier.
+    others : mapping of name to law, optional
+        What a rule asks for beyond these.
+    method : Method or str, optional
+        Rule, numbers and estimator at once: a row of :mod:`tiebreak.methods`. The step size is the base's, and the
+        batches are yours to follow.
+    estimator : {"minibatch", "average", "storm"} or Estimator
+        What the rule sees of the gradients: the mini-batch, an exponential average of ∇g (for λ alone: the direction
+        keeps the fresh gradient, because the base smooths it again), or STORM estimates of both (closures only).
     momentum : float or function of the step
         Weight of the newest gradient in the average and in STORM.
-    penalty : float or function of the step
-        μ of the rule "penalized".
-    tolerance : float or str, optional
-        Aim at keeping the averaged lower loss within this much (0.01, or "2%") of `reference`, by a value barrier
-        without units (:func:`tiebreak.rules.within`); no weight to choose. The lower loss has to be told:
-        ``with opt.lower(loss): …``, or by closures.
-    reference : float, optional
-        The lower loss to stay near: what training on it alone reaches. Without it, the best average so far, which is
-        only as good as the model was before.
-    rate : float, optional
-        κ or α of the value barriers; 30 for `tolerance`.
     normalize : bool
         Step along d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` the step is always along
-        d/(‖∇f‖/‖∇g‖ + λ), the ratio averaged.
+        d/(s+λ), s the averaged ‖∇f‖/‖∇g‖.
     correct_noise : bool
         Take the noise out of gg, where a step has several micro-batches to tell it by.
+    max_norm : float, optional
+        The direction is no longer than this: clipping, at no cost.
     scope : {"global", "group", "tensor"}
         One multiplier for all parameters (the paper), one per group, or one per tensor.
     nonfinite : {"raise", "skip", "ignore"}
-        What to do where a gradient is not finite. "raise" waits for the device once a step, and so does "skip" unless
-        the base can be told on the device: plain SGD, :class:`SDBGD`, and bases made with ``fused=True``. "ignore"
-        never waits. A GradScaler decides by itself.
+        What to do where a gradient, a loss or the multiplier is not finite. "raise" waits for the device once a step,
+        and so does "skip" unless the base can be told on the device: plain SGD, :class:`SDBGD`, and bases made with
+        ``fused=True``. "ignore" never waits. A GradScaler decides by itself.
     fused : bool, optional
         Whether to make the passes over the parameters by Triton kernels: None where they can run, False never, True
         or an error. On a CPU there are none to choose.
@@ -74,156 +89,110 @@ class DynamicBarrier(Optimizer):
     --------
     >>> import torch
     >>> model = torch.nn.Linear(2, 1)
-    >>> opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), barrier=1.0)
-    >>> with opt.lower():
-    ...     (model(torch.ones(4, 2)) - 1).square().mean().backward()
-    >>> with opt.upper():
-    ...     model.weight.abs().sum().backward()
-    >>> opt.step().multiplier.shape
-    torch.Size([])
+    >>> opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.01, reference="twin")
+    >>> info = opt.step(
+    ...     lower=lambda: (model(torch.ones(4, 2)) - 1).square().mean(), upper=lambda: model.weight.abs().sum()
+    ... )
+    >>> info.excess.item()  # the twin is where the model is, at first
+    0.0
     """
-
-    _step_supports_amp_scaling = True
 
     def __init__(
         self,
         base: Optimizer,
         *,
-        barrier: Any = 1.0,
-        regularizer: Any = 1e-8,
-        rule: str | rules.Rule | None = None,
-        estimator: str = "minibatch",
-        momentum: Any = 0.1,
-        penalty: Any = 1.0,
         tolerance: float | str | None = None,
-        reference: float | None = None,
-        rate: Any = None,
-        normalize: bool = True,
+        reference: Any = None,
+        model: nn.Module | None = None,
+        generators: Sequence[torch.Generator] = (),
+        barrier: Any = None,
+        regularizer: Any = None,
+        penalty: Any = None,
+        rule: str | rules.Rule | None = None,
+        others: Any = None,
+        method: Any = None,
+        estimator: Any = None,
+        momentum: Any = None,
+        normalize: bool | None = None,
         correct_noise: bool = False,
+        max_norm: float | None = None,
         scope: str = "global",
         nonfinite: str = "raise",
         fused: bool | None = None,
     ) -> None:
         if not isinstance(base, Optimizer):
             raise TypeError(f"base is a {type(base).__name__}; it must be a torch.optim.Optimizer, such as AdamW(…)")
-        one_of("scope", scope, ("global", "group", "tensor"))
-        one_of("nonfinite", nonfinite, ("raise", "skip", "ignore"))
-        one_of("estimator", estimator, ("minibatch", "average", "storm"))
         if fused not in (None, True, False):
             raise ValueError(f"fused={fused!r} must be None, True or False")
-        if tolerance is not None and rule is not None:
-            raise ValueError(f"rule={rule!r} and tolerance={tolerance!r}: a tolerance brings its own rule; give one")
-        if isinstance(rule, str):
-            one_of("rule", rule, tuple(rules.RULES))
-        chosen: Any = rules.within if tolerance is not None else rules.RULES.get(str(rule or "sdbgd"), rule)
-        self.base = base
-        Optimizer.__setstate__(self, {"defaults": base.defaults})
-        self._warned_capturable_if_run_uncaptured = True
-        # What only a step can know stands in the schedule as a number, and is replaced at the step.
-        known = {"target": 0.0, "tolerance": 1.0, "ff": 0.0} | ({} if rate is None else {"rate": rate})
-        schedule = Schedule(1.0, barrier, regularizer, penalty=penalty, momentum=momentum, others=known)
-        self.method = Method(getattr(chosen, "__name__", type(chosen).__name__), chosen, schedule)
-        valued = tolerance is not None or {"lower_value", "target"} & set(self.method.needs)
-        self.target = Target(tolerance or 0.0, reference, _LOSS_MOMENTUM) if valued else None
-        if tolerance is not None and self.target is not None and self.target.amount == 0:
-            raise ValueError(f"tolerance={tolerance!r} must be > 0")
-        self.tolerant = tolerance is not None
-        self.estimates = Estimates(estimator)
-        self.scope, self.normalize, self.nonfinite = scope, normalize, nonfinite
-        self.gradients, self.passes = Gradients(base), Passes(fused)
-        self.noise = Noise(bool(correct_noise))
-        self.count = 0
+        self.scope = Scope(scope)
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "base", "__class__")}
+        self.decision, self.schedule, kind, target = settings(arguments)
+        super().__init__(base, target, tolerance is not None, Guard(nonfinite), Noise(bool(correct_noise)))
+        self.generators, self.max_norm = tuple(generators), max_norm
+        self.estimates, self.engines = Estimates(kind), Engines(fused)
+        memory = self.decision.begin()
+        self.memory: dict[str, Any] = memory._asdict() if isinstance(memory, Memory) else {}
         self.last: Step | None = None
-        self._losses: dict[str, Tensor] = {}
-        self._active: str | None = None
-        self._scaled: bool | None = None  # whether a GradScaler is at work; unknown until the first step
+        self._warned = False
         if fused:
             for p in self.gradients.parameters():
-                self.passes.load(p.device)
-
-    # --- being an optimizer: groups, state and learning rates are the base's ---------------------------------------
+                self.engines.load(p.device)
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # torch has an attribute there
-        """The base's parameter groups."""
-        return self.base.param_groups
+    def tolerance(self) -> float | str | None:
+        """How far the lower loss may lie above its reference, as it was given; may be set at any time."""
+        given = self.decision.tolerance
+        return None if given is None else f"{100 * given.amount:g}%" if given.relative else given.amount
 
-    @property
-    def state(self) -> Any:  # type: ignore[override]  # likewise
-        """The base's state."""
-        return self.base.state
+    @tolerance.setter
+    def tolerance(self, tolerance: float | str) -> None:
+        if self.decision.tolerance is None:
+            raise ValueError(f"tolerance={tolerance!r}: this optimizer follows a rule; make one with tolerance=")
+        self._allow(*allowed(tolerance))
 
-    def __getstate__(self) -> dict[str, Any]:
-        passing = {"step", "last"}  # a scheduler's wrapper belongs to this object, a record to this moment
-        kept = {k: v for k, v in self.__dict__.items() if k not in passing and not k.startswith("_optimizer_")}
-        return kept | {"last": None}
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group to the base optimizer."""
-        self.base.add_param_group(param_group)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients and losses of both levels."""
-        self.base.zero_grad(set_to_none)
-        self.forget()
+    def _allow(self, amount: float, relative: bool) -> None:
+        assert self.decision.tolerance is not None
+        now = replace(self.decision.tolerance, amount=amount, relative=relative)
+        self.decision = replace(self.decision, tolerance=now)
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state, and this optimizer's own under "barrier"."""
         own: dict[str, Any] = {"count": self.count, "estimates": self.estimates.state_dict(self.gradients)}
-        own["noise"] = copied(self.noise.state)
-        if self.target is not None:
-            own["target"] = copied(self.target.state)
+        own |= {"noise": copied(self.noise.state), "memory": copied(self.memory)}
+        if (given := self.decision.tolerance) is not None:
+            own["tolerance"] = (given.amount, given.relative)
+        if self.target.copy is not None:
+            numbers = {p: i for i, p in enumerate(self.gradients.parameters())}
+            own["copy"] = self.target.copy.state_dict(numbers)
         return {**self.base.state_dict(), "barrier": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a state; bit for bit on the CPU."""
+        """Take up a state; bit for bit on the CPU. A state of another kind is refused before anything is changed."""
         if "barrier" not in state_dict:
             raise ValueError(
                 "this state was saved by another optimizer: it has no 'barrier' (load it into `base` instead)"
             )
+        own, copy = state_dict["barrier"], self.target.copy
+        self.estimates.check(own["estimates"])
+        if set(own["memory"]) != set(self.memory):
+            saved, mine = ("with" if names else "without" for names in (own["memory"], self.memory))
+            raise ValueError(f"the state was saved {saved} tolerance=, and this optimizer was made {mine}")
+        if (copy is None) != ("copy" not in own) or (copy is not None and own["copy"]["twin"] != copy.twin):
+            raise ValueError('the state was saved with another reference=: "twin", "start", or neither')
         self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "barrier"})
-        own = state_dict["barrier"]
         self.count = own["count"]
         self.estimates.load_state_dict(own["estimates"], self.gradients)
-        load(self.noise.state, own["noise"])
-        if self.target is not None:
-            load(self.target.state, own["target"])
+        for mine_, saved_ in ((self.noise.state, own["noise"]), (self.memory, own["memory"])):
+            for name, value in saved_.items():
+                before = mine_.get(name)
+                store(
+                    mine_, name, value.to(before) if isinstance(before, Tensor) and isinstance(value, Tensor) else value
+                )
+        if "tolerance" in own:
+            self._allow(*own["tolerance"])
+        if copy is not None:
+            copy.load_state_dict(own["copy"], self)
         self.forget()
-
-    # --- the two levels ----------------------------------------------------------------------------------------------
-
-    def upper(self, loss: Tensor | None = None) -> Any:
-        """``with opt.upper(): loss_f.backward()``, any number of times before a step; gradients and losses add up."""
-        return self._level("upper", loss, 1.0)
-
-    def lower(self, loss: Tensor | None = None, *, weight: float = 1.0) -> Any:
-        """``with opt.lower(loss_g): loss_g.backward()``; the loss is needed with ``tolerance=`` only.
-
-        `weight` is a micro-batch's size or share, where they differ: the look at the noise needs it.
-        """
-        return self._level("lower", loss, weight)
-
-    @contextmanager
-    def _level(self, level: str, loss: Tensor | None, weight: float) -> Iterator[None]:
-        if self._active is not None:
-            raise RuntimeError(
-                f"opt.{level}() was entered inside opt.{self._active}(); leave one level before the other"
-            )
-        self._active = level
-        self.gradients.activate(level)
-        try:
-            yield
-        finally:
-            self._active = None
-        if loss is not None:
-            wide = torch.float64 if loss.dtype == torch.float64 or loss.device.type == "cpu" else torch.float32
-            told = loss.detach().sum(dtype=wide)
-            self._losses[level] = self._losses[level] + told if level in self._losses else told
-        if level == "lower" and self.noise.wanted(self.count):
-            grads = (p.grad for p in self.gradients.parameters())
-            self.noise.add(square_norm([g for g in grads if g is not None and usable(g)]), float(weight))
-        if self._scaled is not False:
-            self.gradients.poison()
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
@@ -245,153 +214,218 @@ class DynamicBarrier(Optimizer):
         if (upper is None) != (lower is None):
             raise TypeError("step(upper=…, lower=…) needs both closures")
         if upper is not None and lower is not None:
-            self.estimates.evaluate(self, upper, lower, self._momentum())
-        elif self.estimates.kind == "storm":
-            raise RuntimeError("estimator='storm' evaluates a batch twice: use closures, step(upper=…, lower=…)")
-        for level in ("upper", "lower"):
-            if level not in self.gradients.seen:
-                raise RuntimeError(f"no {level} gradients in this step: put the backward pass in `with opt.{level}():`")
+            self._evaluate(upper, lower)
+        elif self.estimates.twice:
+            kind = type(self.estimates.estimator).__name__
+            raise RuntimeError(f"{kind} evaluates a batch twice: use closures, step(upper=…, lower=…)")
+        self.gradients.complete()
         return self._apply()
 
-    def _momentum(self) -> float:
-        return self.method.schedule.at(self.count).momentum or 0.0
-
-    def forget(self) -> None:
-        """What was accumulated for this step does not count: it is over, or belongs to another point."""
-        self.gradients.clear()
-        self.noise.begin()
-        self._losses = {}
+    def _evaluate(self, upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
+        """Gradients and losses from closures, with the same random numbers wherever one is called again."""
+        copy = self.target.copy
+        first: dict[str, tuple[Tensor, str]] = {}
+        state = RandomState(self.generators) if self.estimates.twice or copy is not None else None
+        if self.estimates.twice:
+            begun = bool(self.estimates.points)
+            past = self.estimates.look_back(self, upper, lower)
+            first |= {} if begun else {level: (past[level], "STORM evaluates a batch twice") for level in LEVELS}
+        if state is not None:
+            state.restore()
+        reference = None
+        if copy is not None:
+            begun = copy.begun
+            reference = copy.measure(self, lower)
+            first |= {} if begun else {"lower": (reference, "the reference is evaluated on the same batch")}
+        losses = backward(self, upper, lower, reference)
+        for level, (loss, why) in first.items():  # the same point twice: a chance to see that the batch is the same
+            check_repeats(level, loss, losses[level], why)
 
     @torch.no_grad()
     def _apply(self) -> Step:
-        scale, found_inf = scaling(self)
-        rows, areas = self.gradients.rows(self.scope)
-        plan = self.passes.plan(rows, areas)
-        products = plan.products()
-        self._scaled = found_inf is not None
-        if self._looks() and not self._skips_on_device(plan):
-            cannot_wait(products.device, f"nonfinite={self.nonfinite!r} with this base optimizer")
+        # measure
+        inverse_scale, inverse_of_losses = self.guard.begin(self)
+        if not self.guard.scaled:
+            self.gradients.untouched()
+        parameters = Parameters(self.count) if self.schedule is None else self.schedule.at(self.count)
+        passes, own, seen = self._products(parameters, inverse_scale)
+        losses = {name: self.losses.value(name, inverse_of_losses) for name in (*LEVELS, "reference")}
+        # guard: what was measured; is it the host or the device that has to know?
+        twin = None if self.target.copy is None else self.target.copy.square(self)
+        if self.guard.looks and not self._skips_on_device(passes):
             # The host has to wait; then it makes the numbers, too, sooner than it could launch kernels for them.
-            products = products.cpu()
-        bad = _unusable(products, found_inf) if self._looks() else None
-        if bad is not None and bad.device.type == "cpu":
-            if self._is_true(bad):
-                return self._stop(products)
-            bad = None
-        if capturing(plan.home) and not self._repeatable():
-            cannot_repeat()
-        seen = products
-        self.estimates.accept(self.gradients)
-        unit: Any = 1.0
-        if scale is not None:  # a scale that moves must not weigh in anything but the direction
-            unit = scale.to(products)
-            products = seen = products * unit**2
-        if self.estimates.kind == "average":  # its memory has no scale
-            averaged = self.estimates.averaged(rows, self._momentum(), float(unit))
-            seen = self.passes.plan(averaged, areas).products().to(products)
-            seen = torch.stack([seen[:, 0] * unit, seen[:, 1], products[:, 2]], -1)
-        fg, gg, ff = (column[0] if self.scope == "global" else column for column in seen.unbind(-1))
-        multiplier, length = self._multiplier(fg, gg, ff, products)
-        # d/(s+λ): as long as a step on g alone, whatever λ is, and whatever the units of f are.
-        factor = unit / (length + multiplier + 1e-30) if length is not None else unit + 0 * multiplier
-        weights = torch.stack([factor, factor * multiplier], -1).reshape(areas, 2)
-        self.last = record(multiplier, fg, gg, ff, self._losses, bad)
-        self._advance(plan, weights, bad)
-        if bad is not None and self._raises():
-            self._is_true(bad)
+            waited = self.guard.wait(torch.cat([own, seen]) if seen is not own else own)
+            own, seen = (waited[: len(own)], waited[len(own) :]) if seen is not own else (waited, waited)
+        used = self._used(losses, own)
+        self.guard.same_again(passes.home, self._changes())
+        if self.guard.refuses(own, seen, *used.values(), twin):
+            return self._stop(own, losses)
+        # decide
+        choice = self._decide(parameters, own, seen, used)
+        weights = self._weights(choice, own)
+        if self.guard.refuses(weights):
+            return self._stop(own, losses)
+        # move
+        self._remember(choice)
+        fg, gg, ff = (self.scope.per_area(column) for column in seen.unbind(-1))
+        multiplier = choice.multiplier if isinstance(choice.multiplier, Tensor) else own.new_tensor(choice.multiplier)
+        both = (losses["upper"], losses["lower"])
+        self.last = record(multiplier, (fg, gg, ff), both, self.guard.bad, choice.reading)
+        if inverse_scale is not None:
+            weights = weights * inverse_scale.to(weights)
+        if self.target.copy is not None and self.target.copy.twin:
+            self.target.copy.step(self, inverse_scale, self._rates())
+        self._advance(passes, weights, self.guard.bad)
+        if self.guard.settle():
+            self.forget()
+            raise self.guard.error()
         self.count += 1
         self.forget()
         return self.last
 
-    def _multiplier(self, fg: Tensor, gg: Tensor, ff: Tensor, products: Tensor) -> tuple[Tensor, Any]:
-        """λ of every area, and the length s of d/(s+λ), if the step is to be divided so."""
-        arguments: dict[str, Any] = self.method.arguments(self.method.schedule.at(self.count))
-        length: Any = 1.0 if self.normalize else None
-        if self.target is not None:
-            if "lower" not in self._losses:
-                raise RuntimeError("the value barrier needs the lower loss: `with opt.lower(loss): …`, or closures")
-            names = ("lower_value", "target", "tolerance")
-            told = dict(zip(names, self.target.update(self._losses["lower"].to(fg.device)), strict=True))
-            arguments |= {name: value for name, value in told.items() if name in self.method.needs}
-            _, total_gg, total_ff = products.sum(0)
-            unit = self.target.unit(total_ff, total_gg)
-            length = unit.to(fg) if self.tolerant else length
-        if "ff" in self.method.needs:
-            arguments["ff"] = ff
-        counts = self.noise.correct or not capturing(fg.device)
-        noise = self.noise.removed(self.count, self.estimates.own, self.target is None) if counts else None
-        signal = gg if noise is None else gg * (1 - noise.to(gg))
-        multiplier = self.method.rule(fg, signal, **_on(arguments, fg))
-        return multiplier if getattr(multiplier, "shape", None) == fg.shape else multiplier + 0 * fg, length
+    def _products(self, parameters: Parameters, inverse_scale: Tensor | None) -> tuple[Passes, Tensor, Tensor]:
+        """The passes of the step, the inner products of the gradients in the direction, and those that the rule sees.
 
-    def _advance(self, plan: Plan, weights: Tensor, skip: Tensor | None) -> None:
+        Without a scaler's scale: one that moves must not weigh in anything but the direction.
+        """
+        rows, areas = self.gradients.rows(self.scope), self.scope.count(self.param_groups)
+        estimates = self.estimates
+        if estimates.batch_alone:
+            passes = self.engines.bind(rows, areas)
+            own = passes.products()
+            own = own if inverse_scale is None else own * inverse_scale.to(own) ** 2
+            return passes, own, own
+        estimated = estimates.seen(self.gradients, rows, parameters, inverse_scale)
+        seen = self.engines.bind(estimated, areas).products()
+        if estimates.in_direction:
+            return self.engines.bind(self.gradients.rows(self.scope), areas), seen, seen
+        passes = self.engines.bind(rows, areas)
+        own = passes.products()
+        return passes, own if inverse_scale is None else own * inverse_scale.to(own) ** 2, seen.to(own)
+
+    def _used(self, losses: dict[str, Any], own: Tensor) -> dict[str, Any]:
+        """The losses that the decision needs, where its other numbers are."""
+        tolerant = self.decision.tolerance is not None
+        if not tolerant and "lower_value" not in self.decision.method.needs:
+            return {}
+        if losses["lower"] is None:
+            raise RuntimeError("the lower loss is needed: `with opt.lower(loss): …`, or closures")
+        if self.count == 0:
+            warn_ranks()
+        used = {"lower_value": losses["lower"]}
+        if tolerant:
+            used["reference"] = self.target.value(self.count, losses["reference"])
+        return {name: v.to(own) if isinstance(v, Tensor) else own.new_tensor(v) for name, v in used.items()}
+
+    def _decide(self, parameters: Parameters, own: Tensor, seen: Tensor, used: dict[str, Tensor]) -> Choice:
+        if self.decision.tolerance is None:
+            fg, gg, ff = (self.scope.per_area(column) for column in seen.unbind(-1))
+            share = self.noise.removed(self.count, self.estimates.batch_alone)
+            signal = gg if share is None else gg * (1 - share.to(gg))
+            return self.decision(parameters, Seen(fg, signal, ff, **used), ())
+        fg, gg, ff = own[0].unbind()
+        here: Sequence[Any] = (fg, gg, ff, ff.sqrt(), gg.sqrt(), used["lower_value"], used["reference"])
+        if own.device.type == "cpu":  # Python's numbers are quicker than tensors of one
+            here = torch.stack(list(here)).tolist()
+        return self.decision(parameters, Seen(*here), Memory(**self.memory))
+
+    def _weights(self, choice: Choice, own: Tensor) -> Tensor:
+        """a and b of every area, of shape (areas, 2); the direction no longer than `max_norm`."""
+        if self.max_norm is not None:
+            fg, gg, ff = (self.scope.per_area(column) for column in own.unbind(-1))
+            a, b = choice.upper_weight, choice.lower_weight
+            choice = limited(choice, (a * a * ff + 2 * a * b * fg + b * b * gg).sum(), self.max_norm)
+        pair = (choice.upper_weight, choice.lower_weight)
+        if not isinstance(pair[1], Tensor):
+            return own.new_tensor([pair])
+        return torch.stack([own.new_tensor(w) if not isinstance(w, Tensor) else w for w in pair], -1).reshape(-1, 2)
+
+    def _remember(self, choice: Choice) -> None:
+        """The step is made, or only the device knows that it is not: then what was stays."""
+        self.estimates.accept()
+        self.estimates.leave(self.gradients)
+        if choice.reading is None:
+            return
+        new = choice.memory._asdict()
+        if isinstance(choice.multiplier, Tensor):  # a loss that is not finite must not stay, whatever the policy is
+            fine = torch.isfinite(torch.stack(list(new.values()))).all()
+            for name, value in new.items():
+                before = self.memory[name]
+                old = before.to(value) if isinstance(before, Tensor) else torch.full_like(value, before)
+                store(
+                    self.memory,
+                    name,
+                    torch.where(fine if self.guard.bad is None else fine & ~self.guard.bad, value, old),
+                )
+        elif all(map(math.isfinite, new.values())):
+            self.memory.update(new)
+            self._warn_if_blind(choice.reading.noise)
+
+    def _warn_if_blind(self, noise: float) -> None:
+        """Say once that the batches cannot tell whether the loss is inside; known where the host makes the numbers."""
+        if self._warned or self.count < _LOOK or noise <= 1.0:
+            return
+        self._warned = True
+        warnings.warn(
+            f"the averaged excess is known to {noise:.1f} tolerances only: tolerance={self.tolerance!r} is below "
+            "what these batches can tell. Use larger batches, a larger tolerance, or a reference on the same batch.",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+
+    def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
         """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""
-        plan.combine(self._by_slot(weights), skip)
+        passes.combine(self.scope.per_slot(weights, self.param_groups), skip)
         self.gradients.settle()
         self.gradients.clear()  # the direction is what the base sees, and if it raises the step is over
         bases.step(self.base, skip)
 
-    def _repeatable(self) -> bool:
-        """Whether a step is the same whenever it is made, as a captured one must be."""
-        told = {"target", "tolerance", "ff"}  # in the schedule for form's sake
-        laws = set(self.method.arguments(self.method.schedule.at(0))) - told
-        return self.estimates.own and "k" not in laws and (not laws or self.method.schedule.constant(*laws))
+    def _rates(self) -> list[Any]:
+        """The learning rate of each group, in this step."""
+        return [group["lr"] for group in self.param_groups]
 
-    def _looks(self) -> bool:
-        return bool(self._scaled) or self.nonfinite != "ignore"
+    def _changes(self) -> str | None:
+        """What changes from one step to the next, other than a captured step can repeat; None if nothing does."""
+        if self.target.copy is not None or (self.target.at is not None and callable(self.target.at) and self._moves()):
+            return "the reference is another one at every step"
+        if not self.estimates.batch_alone:
+            return "the estimator remembers: estimator='minibatch' does not"
+        if self.schedule is not None and self.decision.method is not None:
+            asked = self.decision.method.needs
+            if "k" in asked or not self.schedule.constant(*asked):
+                return "barrier, regularizer, … must be constants"
+        return None
 
-    def _by_slot(self, weights: Tensor) -> Tensor:
-        """One row for all groups, or a row for each area."""
-        return weights.expand(len(self.param_groups), 2) if self.scope == "global" else weights
+    def _moves(self) -> bool:
+        return self.decision.tolerance is not None and self.decision.tolerance.moving
 
-    def _skips_on_device(self, plan: Plan) -> bool:
+    def _skips_on_device(self, passes: Passes) -> bool:
         """Whether a step can be skipped without the host knowing."""
-        if plan.home.type == "cpu" or not self.estimates.own:
+        if passes.home.type == "cpu" or not self.estimates.batch_alone or self.target.copy is not None:
             return False
-        if self._raises():  # then one must know before anything is overwritten
-            return self._in_one_pass() and plan.keeps and self.target is None
+        if self.guard.raises:  # then one must know before anything is overwritten
+            return self._in_one_pass() and passes.keeps_gradients and self.decision.tolerance is None
         return bases.can_skip(self.base)
-
-    def _raises(self) -> bool:
-        return self.nonfinite == "raise" and not self._scaled
-
-    def _is_true(self, bad: Tensor) -> bool:
-        """Wait for the device, and raise if that was asked for."""
-        cannot_wait(bad.device, f"nonfinite={self.nonfinite!r}")
-        if bool(bad) and self._raises():
-            self.forget()
-            raise FloatingPointError(
-                "a gradient is not finite; the step was not made, and the next one begins anew "
-                "(nonfinite='skip' skips such steps without a word, 'ignore' takes them)"
-            )
-        return bool(bad)
 
     def _in_one_pass(self) -> bool:
         """Whether a step leaves the gradients as they are."""
         return False
 
-    def _stop(self, products: Tensor) -> Step:
+    def _stop(self, products: Tensor, losses: dict[str, Any]) -> Step:
         """A step that is not made, as the host knows; nothing was changed yet."""
-        unknown = products[0, 0] if self.scope == "global" else products[:, 0]
-        self.last = record(unknown, unknown, unknown, unknown, self._losses, torch.ones_like(products[0, 0]).bool())
+        unknown = self.scope.per_area(products[:, 0]) * math.nan
+        self.last = record(
+            unknown, (unknown,) * 3, (losses["upper"], losses["lower"]), torch.ones_like(products[0, 0]).bool()
+        )
+        raises = self.guard.raises
         self.forget()
+        if raises:
+            raise self.guard.error()
+        self.count += 1
         return self.last
-
-    def unscale_(self, scaler: Any) -> None:
-        """Like ``scaler.unscale_(opt)``, for the gradients of both levels: before clipping."""
-        unscale(self, scaler)
 
     def log(self) -> dict[str, Any]:
         """The last step as numbers; waits for the device."""
         if self.last is None:
             return {}
         return {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
-
-
-def _on(arguments: dict[str, Any], like: Tensor) -> dict[str, Any]:
-    return {n: v.to(device=like.device, dtype=like.dtype) if isinstance(v, Tensor) else v for n, v in arguments.items()}
-
-
-def _unusable(products: Tensor, found_inf: Tensor | None) -> Tensor:
-    bad = ~torch.isfinite(products[:, 1:]).all()  # a gradient that is not finite makes its own square so
-    return bad if found_inf is None else bad | (found_inf.to(bad.device) != 0)

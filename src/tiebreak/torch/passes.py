@@ -1,34 +1,43 @@
 """Products and combinations over all parameters: each tensor by the fastest way that it allows.
 
-Three engines do the same three things, ``products``, ``combine`` and ``descend``: :mod:`~tiebreak.torch.fused` (Triton,
-on a GPU), :mod:`~tiebreak.torch.pieces` (on a CPU) and :mod:`~tiebreak.torch.foreach` (everything else).
+Three engines of one shape: bound to rows they make ``products``, ``combine`` and ``descend``.
+:mod:`~tiebreak.torch.fused` (Triton, on a GPU), :mod:`~tiebreak.torch.pieces` (on a CPU) and
+:mod:`~tiebreak.torch.foreach` (everything else).
 """
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from tiebreak.torch import foreach, pieces
 from tiebreak.torch.context import capturing
-from tiebreak.torch.rows import Row, alike, plain, wide
+from tiebreak.torch.foreach import Foreach
+from tiebreak.torch.pieces import Pieces
+from tiebreak.torch.rows import Row, alike, ordinary, wide
 
-__all__ = ["Passes", "Plan"]
-
-
-class Engine(Protocol):
-    """What makes the passes; weights have shape (slots, 2), and are on the parameters' device."""
-
-    KEEPS: bool  # whether `descend` leaves the gradients as they are
-    products: Callable[[Sequence[Row], int], Tensor]
-    combine: Callable[[Sequence[Row], Tensor, Tensor | None], None]
-    descend: Callable[[Sequence[Row], Tensor, Tensor | None], None]
+__all__ = ["Engines", "Passes"]
 
 
-class Passes:
+class Bound(Protocol):
+    """What an engine makes of rows; weights have shape (slots, 2), and are on the parameters' device."""
+
+    rows: Sequence[Row]
+    keeps_gradients: bool  # whether `descend` leaves the gradients as they are
+
+    def products(self) -> Tensor:
+        """fg, gg and ff of every area, of shape (areas, 3)."""
+
+    def combine(self, weights: Tensor, skip: Tensor | None) -> None:
+        """d = a ∇f + b ∇g into the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
+
+    def descend(self, weights: Tensor, skip: Tensor | None) -> None:
+        """x ← x − a ∇f − b ∇g; nothing where `skip` is true."""
+
+
+class Engines:
     """Chooses the engines, and keeps what they reuse from step to step.
 
     Parameters
@@ -44,31 +53,29 @@ class Passes:
     def __getstate__(self) -> dict[str, Any]:
         return {"fused": self.fused, "_engines": {}}  # addresses mean nothing elsewhere
 
-    def plan(self, rows: Sequence[Row], areas: int) -> "Plan":
-        """The work of a step, divided."""
+    def bind(self, rows: Sequence[Row], areas: int) -> "Passes":
+        """The passes over these rows, each by its engine."""
         home = rows[0].parameter.device
         compiling = torch.compiler.is_compiling()
         fused = None if compiling else self._engines.get(home)
         if fused is not None and (bound := fused.known(rows, areas)) is not None:
-            return Plan(home, areas, [(bound, list(rows))])
-        parts: dict[tuple[torch.device, int], tuple[Any, list[Row]]] = {}
+            return Passes(home, areas, [bound])
+        parts: dict[tuple[torch.device, Any], tuple[Any, list[Row]]] = {}
         for row in rows:
             if row.upper is not None or row.lower is not None:
                 device = row.parameter.device
                 real = _real(row) if row.parameter.is_complex() else row
-                engine = foreach if compiling else self._engine(real, device)
-                parts.setdefault((device, id(engine)), (engine, []))[1].append(real)
-        return Plan(
-            home, areas, [(e.bind(mine, areas) if hasattr(e, "bind") else e, mine) for e, mine in parts.values()]
-        )
+                engine = Foreach if compiling else self._engine(real, device)
+                parts.setdefault((device, engine), (engine, []))[1].append(real)
+        return Passes(home, areas, [engine(mine, areas) for engine, mine in parts.values()])
 
     def _engine(self, row: Row, device: torch.device) -> Any:
-        if not plain(row):
-            return foreach
+        if not ordinary(row):
+            return Foreach
         if device.type == "cpu" and device not in self._engines:  # tests put the interpreter there
-            return pieces
+            return Pieces
         fused = self.load(device)
-        return fused if fused is not None and fused.takes(row) and alike(row) else foreach
+        return fused.bind if fused is not None and fused.takes(row) and alike(row) else Foreach
 
     def load(self, device: torch.device) -> Any:
         """The Triton engine for a device, or None; made and tried at the first call."""
@@ -106,36 +113,36 @@ class Passes:
         return None
 
 
-class Plan:
+class Passes:
     """The passes of one step."""
 
-    def __init__(self, home: torch.device, areas: int, parts: list[tuple[Engine, list[Row]]]) -> None:
+    def __init__(self, home: torch.device, areas: int, parts: list[Bound]) -> None:
         self.home, self.areas, self.parts = home, areas, parts
 
     @property
-    def keeps(self) -> bool:
+    def keeps_gradients(self) -> bool:
         """Whether `descend` leaves the gradients as they are."""
-        return all(engine.KEEPS for engine, _ in self.parts)
+        return all(part.keeps_gradients for part in self.parts)
 
     def products(self) -> Tensor:
         """fg, gg and ff of every area, of shape (areas, 3), on the first parameter's device."""
-        found = [engine.products(rows, self.areas) for engine, rows in self.parts]
-        if not found:
+        if not self.parts:
             return torch.zeros(self.areas, 3, dtype=wide(self.home), device=self.home)
-        total = found[0].to(device=self.home)
-        for more in found[1:]:
+        total, *others = (part.products() for part in self.parts)
+        total = total.to(device=self.home)
+        for more in others:
             total = total + more.to(total)
         return total
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g in the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
-        for engine, rows in self.parts:
-            engine.combine(rows, *_there(rows, weights, skip))
+        for part in self.parts:
+            part.combine(*_there(part.rows, weights, skip))
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
         """x ← x − a ∇f − b ∇g; nothing where `skip` is true."""
-        for engine, rows in self.parts:
-            engine.descend(rows, *_there(rows, weights, skip))
+        for part in self.parts:
+            part.descend(*_there(part.rows, weights, skip))
 
 
 def _there(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -11,26 +11,65 @@ from torch import Tensor
 
 from tiebreak.torch.rows import NARROW, Row, dense
 
-__all__ = ["combine", "descend", "products"]
+__all__ = ["Pieces"]
 
 # Elements: three pieces of float32 are 24 MB. Smaller ones stay in smaller caches, but threads meet after each piece:
 # it takes 1.2 times as long at 2^18, and far worse where other programs hold the cores: milliseconds a meeting.
 PIECE = 2**21
-KEEPS = True
 _SAFE = (1e-25, 1e35)  # where a sum of float32 squares has neither lost nor overflowed anything that matters
 
 
-def products(rows: Sequence[Row], areas: int) -> Tensor:
-    """fg, gg and ff of every area, of shape (areas, 3), in float64."""
-    found = [[0.0, 0.0, 0.0] for _ in range(areas)]
-    for row in rows:
-        sums = _row_products(row, None)
-        squares = [s for s, t in zip(sums[1:], (row.lower, row.upper), strict=True) if t is not None]
-        if not all(_SAFE[0] < s < _SAFE[1] for s in squares):  # zero, not finite, or beyond float32: look again
-            sums = _row_products(row, torch.float64)
-        for i, value in enumerate(sums):
-            found[row.area][i] += value
-    return torch.tensor(found, dtype=torch.float64)
+class Pieces:
+    """The passes of :mod:`tiebreak.torch.passes` over these rows."""
+
+    keeps_gradients = True
+
+    def __init__(self, rows: Sequence[Row], areas: int) -> None:
+        self.rows, self.areas = rows, areas
+
+    def products(self) -> Tensor:
+        """fg, gg and ff of every area, of shape (areas, 3), in float64."""
+        found = [[0.0, 0.0, 0.0] for _ in range(self.areas)]
+        for row in self.rows:
+            sums = _row_products(row, None)
+            squares = [s for s, t in zip(sums[1:], (row.lower, row.upper), strict=True) if t is not None]
+            if not all(_SAFE[0] < s < _SAFE[1] for s in squares):  # zero, not finite, or beyond float32: look again
+                sums = _row_products(row, torch.float64)
+            for i, value in enumerate(sums):
+                found[row.area][i] += value
+        return torch.tensor(found, dtype=torch.float64)
+
+    def combine(self, weights: Tensor, skip: Tensor | None) -> None:
+        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is."""
+        if skip is not None and bool(skip):  # known on another device, where other parameters are
+            for row in self.rows:
+                row.tensors[1].zero_()
+            return
+        factors = weights.tolist()
+        for row in self.rows:
+            u, g, (a, b) = row.upper, row.lower, factors[row.slot]
+            if u is None or g is None:
+                row.tensors[1].mul_(b if u is None else a)
+                continue
+            for x, y in _pieces(u, g):
+                if u.dtype in NARROW:  # rounded once: the sum is made in float32, with all digits of λ
+                    x.copy_(x.float().mul_(a).add_(y, alpha=b))
+                else:
+                    x.mul_(a).add_(y, alpha=b)
+
+    def descend(self, weights: Tensor, skip: Tensor | None) -> None:
+        """x ← x − a ∇f − b ∇g; the gradients stay as they are."""
+        if skip is not None and bool(skip):
+            return
+        factors = weights.tolist()
+        for row in self.rows:
+            given = [(t, f) for t, f in zip((row.upper, row.lower), factors[row.slot], strict=True) if t is not None]
+            for p, *gradients in _pieces(row.parameter, *(t for t, _ in given)):
+                x = p.float() if p.dtype in NARROW else p
+                for gradient, (_, factor) in zip(gradients, given, strict=True):
+                    x.add_(gradient, alpha=-factor)
+                if x is not p:
+                    p.copy_(x)
 
 
 def _row_products(row: Row, dtype: torch.dtype | None) -> list[float]:
@@ -51,40 +90,6 @@ def _square(tensor: Tensor | None, dtype: torch.dtype | None) -> float:
     if tensor is None:
         return 0.0
     return sum(torch.dot(x, x).item() for x in (_vector(t, dtype) for (t,) in _pieces(tensor)))
-
-
-def combine(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
-    """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is."""
-    if skip is not None and bool(skip):  # known on another device, where other parameters are
-        for row in rows:
-            row.tensors[1].zero_()
-        return
-    factors = weights.tolist()
-    for row in rows:
-        u, g, (a, b) = row.upper, row.lower, factors[row.slot]
-        if u is None or g is None:
-            row.tensors[1].mul_(b if u is None else a)
-            continue
-        for x, y in _pieces(u, g):
-            if u.dtype in NARROW:  # rounded once: the sum is made in float32, with all digits of λ
-                x.copy_(x.float().mul_(a).add_(y, alpha=b))
-            else:
-                x.mul_(a).add_(y, alpha=b)
-
-
-def descend(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> None:
-    """x ← x − a ∇f − b ∇g; the gradients stay as they are."""
-    if skip is not None and bool(skip):
-        return
-    factors = weights.tolist()
-    for row in rows:
-        given = [(t, f) for t, f in zip((row.upper, row.lower), factors[row.slot], strict=True) if t is not None]
-        for p, *gradients in _pieces(row.parameter, *(t for t, _ in given)):
-            x = p.float() if p.dtype in NARROW else p
-            for gradient, (_, factor) in zip(gradients, given, strict=True):
-                x.add_(gradient, alpha=-factor)
-            if x is not p:
-                p.copy_(x)
 
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["NARROW", "Row", "alike", "dense", "plain", "wide"]
+__all__ = ["NARROW", "Row", "alike", "dense", "ordinary", "wide"]
 
 NARROW = (torch.float16, torch.bfloat16)
 
@@ -41,7 +41,7 @@ def wide(device: torch.device) -> torch.dtype:
 # The next two are asked of every parameter at every step: hence no generators, and the common case first.
 
 
-def plain(row: Row) -> bool:
+def ordinary(row: Row) -> bool:
     """Whether these are ordinary tensors in memory, and not a subclass that means something else."""
     p, u, g, _, _ = row
     ours = (Tensor, torch.nn.Parameter)

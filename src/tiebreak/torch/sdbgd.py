@@ -1,21 +1,23 @@
-"""The paper's method itself: a plain step along d, with the core's schedules."""
+"""The methods of the core for torch: a plain step along d, with their rules, schedules and estimators."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tiebreak import methods
-from tiebreak.schedules import Schedule
+from tiebreak import methods, rules
+from tiebreak.checks import one_of
+from tiebreak.methods import Method
+from tiebreak.schedules import LEGAL, Schedule
 from tiebreak.torch import bases
 from tiebreak.torch.optimizer import DynamicBarrier
-from tiebreak.torch.passes import Plan
+from tiebreak.torch.passes import Passes
 
-__all__ = ["SDBGD"]
+__all__ = ["SDBGD", "from_method"]
 
 
 class SDBGD(DynamicBarrier):
-    """x ← x − η_k (∇f + λ∇g), λ by the SDBGD rule.
+    """x ← x − η_k (∇f + λ∇g), λ by the SDBGD rule, or another method of the core.
 
     The update is one pass over the memory. ``.grad`` keeps the gradient of the level that came last: d is not stored.
 
@@ -25,11 +27,13 @@ class SDBGD(DynamicBarrier):
         Parameters or groups, as for any torch optimizer.
     lr : float, optional
         A constant step size; without it, the schedule's `step_size`. Learning-rate schedulers multiply either.
-    schedule : Schedule
-        β_k, ρ_k and, without `lr`, η_k; the paper's row if none is given. Batch sizes are yours to follow
-        (:class:`~tiebreak.torch.GrowingBatches`).
+    schedule : Schedule, optional
+        In place of the method's: η_k (without `lr`), β_k, ρ_k and whatever else the rule asks for. Batch sizes are
+        yours to follow (:class:`~tiebreak.torch.GrowingBatches`).
+    method : Method or str
+        Another row of :mod:`tiebreak.methods`, or your own.
     **options
-        Those of :class:`DynamicBarrier`: `rule`, `estimator`, `normalize`, `scope`, `nonfinite`, ….
+        Those of :class:`DynamicBarrier`; `rule`, `barrier`, `estimator` and so on replace what the method says.
 
     Examples
     --------
@@ -41,7 +45,13 @@ class SDBGD(DynamicBarrier):
     """
 
     def __init__(
-        self, params: Any, lr: float | None = None, *, schedule: Schedule | None = None, **options: Any
+        self,
+        params: Any,
+        lr: float | None = None,
+        *,
+        schedule: Schedule | None = None,
+        method: Method | str = "sdbgd",
+        **options: Any,
     ) -> None:
         if isinstance(params, torch.optim.Optimizer):
             raise TypeError(
@@ -50,38 +60,77 @@ class SDBGD(DynamicBarrier):
         foreign = sorted({"weight_decay", "nesterov", "dampening", "maximize", "foreach"} & set(options))
         if foreign:
             raise TypeError(f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))")
-        chosen = methods.sdbgd.schedule if schedule is None else schedule
-        if not isinstance(chosen, Schedule):
+        if schedule is not None and not isinstance(schedule, Schedule):
             raise TypeError(f"schedule={schedule!r} must be a tiebreak.Schedule")
-        base = torch.optim.SGD(params, lr=chosen.at(0).step_size if lr is None else lr)
-        laws = {n: getattr(chosen, n) for n in ("barrier", "regularizer", "momentum", "penalty")}
-        given = {n: law for n, law in laws.items() if law is not None}
-        super().__init__(base, **{"normalize": False} | given | options)
-        self.plan = chosen if lr is None else None
+        row = methods.get(method)
+        row = row if schedule is None else row.replace(schedule=schedule)
+        if lr is None and row.schedule.step_size is None:
+            raise ValueError(f"lr=None and the schedule of {row.name!r} sets no step_size: give one of them")
+        base = torch.optim.SGD(params, lr=row.schedule.at(0).step_size if lr is None else lr)
+        self._step_sizes = row.schedule if lr is None else None
+        if options.get("tolerance") is None:
+            options = {"normalize": False, "method": _changed(row, options)} | options
+        super().__init__(base, **options)
 
-    def _advance(self, plan: Plan, weights: Tensor, skip: Tensor | None) -> None:
+    def _rates(self) -> list[Any]:
         # The law's value for this step, times what a learning-rate scheduler has made of the first one.
-        law = 1.0 if self.plan is None else self.plan.at(self.count).step_size / self.plan.at(0).step_size
-        rates = [group["lr"] * law for group in self.param_groups]
+        law = 1.0 if self._step_sizes is None else self._step_sizes.at(self.count).step_size / self._first
+        return [group["lr"] * law for group in self.param_groups]
+
+    @property
+    def _first(self) -> float:
+        return 1.0 if self._step_sizes is None else float(self._step_sizes.at(0).step_size)
+
+    def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
+        rates = self._rates()
         if self._in_one_pass():
-            plan.descend(_rated(self._by_slot(weights), [rates[i] for i in self.gradients.slots(self.scope)]), skip)
+            by_slot = self.scope.per_slot(weights, self.param_groups)
+            passes.descend(_rated(by_slot, [rates[i] for i in self.scope.slots(self.param_groups)]), skip)
             return
         before = [group["lr"] for group in self.param_groups]
         try:
             for group, rate in zip(self.param_groups, rates, strict=True):
                 group["lr"] = rate
-            super()._advance(plan, weights, skip)
+            super()._advance(passes, weights, skip)
         finally:
             for group, rate in zip(self.param_groups, before, strict=True):
                 group["lr"] = rate
 
-    def _repeatable(self) -> bool:
-        return super()._repeatable() and (self.plan is None or self.plan.constant("step_size"))
+    def _changes(self) -> str | None:
+        changes = super()._changes()
+        if changes is None and self._step_sizes is not None and not self._step_sizes.constant("step_size"):
+            return "the schedule's step_size must be a constant"
+        return changes
 
     def _in_one_pass(self) -> bool:
-        """Whether the update can be made without writing d: it is the base's whole step, and nobody looks at d."""
+        """Whether the update can be made without writing d: it is the base's whole step, and no hook sees d."""
         hooks = self.base._optimizer_step_pre_hooks or self.base._optimizer_step_post_hooks
-        return bases.plain(self.base) and not hooks and "step" not in vars(self.base)  # nor has a scheduler wrapped it
+        # Nor has a scheduler wrapped the base's step.
+        return bases.is_plain_sgd(self.base) and not hooks and "step" not in vars(self.base)
+
+
+def from_method(method: Method | str, params: Any, lr: float | None = None, **options: Any) -> SDBGD:
+    """A row of :mod:`tiebreak.methods`, or your own, as an optimizer: rule, schedule and estimator.
+
+    Examples
+    --------
+    >>> x = torch.nn.Parameter(torch.tensor([1.5, 1.5]))
+    >>> opt = from_method("vr_pr_sdbpg", [x])  # STORM: the batch is evaluated at two points
+    >>> info = opt.step(upper=lambda: (x - 3).square().sum(), lower=lambda: x[0].square())
+    """
+    return SDBGD(params, lr, method=method, **options)
+
+
+def _changed(row: Method, options: dict[str, Any]) -> Method:
+    """The method with what the options replace in it; they are taken out of `options`."""
+    laws = {name: options.pop(name) for name in LEGAL if options.get(name) is not None}
+    parts = {name: options.pop(name) for name in ("rule", "estimator", "others") if options.get(name) is not None}
+    if isinstance(parts.get("rule"), str):
+        one_of("rule", parts["rule"], tuple(rules.RULES))
+        parts["rule"] = rules.RULES[parts["rule"]]
+    if parts.get("estimator") in ("average", "storm") and row.schedule.momentum is None:
+        laws.setdefault("momentum", 0.1)
+    return row.replace(**laws, **parts) if laws or parts else row
 
 
 def _rated(weights: Tensor, rates: list[Any]) -> Tensor:

@@ -1,0 +1,119 @@
+"""Whether a step is made: numbers that are not finite, a gradient scaler, a step that is being captured."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiebreak.checks import one_of
+from tiebreak.torch.context import cannot_repeat, capturing
+
+__all__ = ["Guard"]
+
+
+class Guard:
+    """Looks at the numbers of a step, and knows who has to know: the host, or the device alone.
+
+    Parameters
+    ----------
+    policy : {"raise", "skip", "ignore"}
+        What to do where a number is not finite. A gradient scaler decides by itself.
+
+    Attributes
+    ----------
+    scaled : bool or None
+        Whether a gradient scaler is at work; None until the first step.
+    bad : tensor or None
+        Whether the step must not be made, where only the device knows.
+    """
+
+    def __init__(self, policy: str) -> None:
+        one_of("nonfinite", policy, ("raise", "skip", "ignore"))
+        self.policy = policy
+        self.scaled: bool | None = None
+        self.bad: Tensor | None = None
+        self.found_inf: Tensor | None = None
+        self._unscaled: Tensor | None = None
+
+    # --- a gradient scaler ------------------------------------------------------------------------------------------
+
+    def begin(self, optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
+        """A step begins: 1/scale of its gradients, and of its losses, as a scaler left it; None without one."""
+        scale, self.found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        unscaled, self._unscaled = self._unscaled, None
+        if self.found_inf is not None and scale is None and unscaled is None:
+            raise RuntimeError("scaler.unscale_(opt) reaches one of the two gradients only: use opt.unscale_(scaler)")
+        self.scaled, self.bad = self.found_inf is not None, None
+        inverse = None if scale is None else 1 / scale
+        return inverse, inverse if unscaled is None else unscaled
+
+    def unscale(self, optimizer: Any, scaler: Any) -> None:
+        """``scaler.unscale_``, for the gradients of every level."""
+        away = optimizer.gradients.put_away()
+        scaler.unscale_(optimizer)
+        if not scaler.is_enabled():
+            return
+        self._unscaled = 1 / scaler._get_scale_async()
+        for grad in away:
+            grad.mul_(self._unscaled.to(grad.device))
+
+    # --- numbers that are not finite --------------------------------------------------------------------------------
+
+    @property
+    def looks(self) -> bool:
+        """Whether anybody wants to know."""
+        return bool(self.scaled) or self.policy != "ignore"
+
+    @property
+    def raises(self) -> bool:
+        """Whether a bad number is an error."""
+        return self.policy == "raise" and not self.scaled
+
+    def wait(self, products: Tensor) -> Tensor:
+        """The products where the host can read them: it has to know before anything is changed."""
+        self.may_wait(products.device)
+        return products.cpu()
+
+    def may_wait(self, device: torch.device) -> None:
+        """Say what would wait for the device, before CUDA says that something did."""
+        if capturing(device):
+            text = f"nonfinite={self.policy!r} waits for the device, which a captured step cannot"
+            raise RuntimeError(f"{text}: nonfinite='ignore' never does")
+
+    def refuses(self, *values: Any) -> bool:
+        """Whether the host knows that a value is not finite, or that a scaler found one; else the device is to know."""
+        if not self.looks:
+            return False
+        found, self.found_inf = self.found_inf, None
+        bad = None if found is None else found.reshape(()) != 0
+        for value in values:
+            if value is not None:
+                tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+                mine = ~torch.isfinite(tensor).all()
+                bad = mine if bad is None else bad.to(mine.device) | mine
+        if bad is None:
+            return False
+        home = values[0].device if values and isinstance(values[0], Tensor) else bad.device
+        if home.type == "cpu":
+            return bool(bad)
+        self.bad = bad if self.bad is None else self.bad | bad.to(self.bad.device)
+        return False
+
+    def settle(self) -> bool:
+        """Ask the device what it knows; only where a bad number is an error and the step has left its gradients."""
+        if self.bad is None or not self.raises:
+            return False
+        self.may_wait(self.bad.device)
+        return bool(self.bad)
+
+    def error(self) -> FloatingPointError:
+        """What "raise" raises."""
+        return FloatingPointError(
+            "a gradient, a loss or the multiplier is not finite; the step was not made, and the next one begins anew "
+            "(nonfinite='skip' skips such steps without a word, 'ignore' takes them)"
+        )
+
+    def same_again(self, device: torch.device, changes: str | None) -> None:
+        """Refuse to capture a step that `changes` from one to the next."""
+        if changes is not None and capturing(device):
+            cannot_repeat(changes)

@@ -1,0 +1,152 @@
+"""An optimizer around another one, with a place for the gradients and losses of each level."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.optim import Optimizer
+
+from tiebreak.torch.foreach import square_norm
+from tiebreak.torch.gradients import LEVELS, Gradients, usable
+from tiebreak.torch.guard import Guard
+from tiebreak.torch.losses import Losses, positive_weight, single
+from tiebreak.torch.noise import Noise
+from tiebreak.torch.reference import Reference
+
+__all__ = ["TwoLevels"]
+
+
+class TwoLevels(Optimizer):
+    """A base optimizer, and backward passes that belong to the upper level, the lower one or the reference.
+
+    Parameters
+    ----------
+    base : torch.optim.Optimizer
+    target : Reference
+        What the lower loss is compared with.
+    compares : bool
+        Whether it is compared at all: with a tolerance.
+    guard : Guard
+    noise : Noise
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, base: Optimizer, target: Reference, compares: bool, guard: Guard, noise: Noise) -> None:
+        self.base = base
+        Optimizer.__setstate__(self, {"defaults": base.defaults})
+        self._warned_capturable_if_run_uncaptured = True
+        self.target, self.guard, self.noise = target, guard, noise
+        self.gradients, self.losses = Gradients(base), Losses()
+        self.count = 0  # steps tried, those skipped too
+        self._compares, self._active = compares, ""
+
+    # --- being an optimizer: groups, state and learning rates are the base's ---------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # torch has an attribute there
+        """The base's parameter groups."""
+        return self.base.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]  # likewise
+        """The base's state."""
+        return self.base.state
+
+    def __getstate__(self) -> dict[str, Any]:
+        passing = {"step", "last"}  # a scheduler's wrapper belongs to this object, a record to this moment
+        kept = {k: v for k, v in self.__dict__.items() if k not in passing and not k.startswith("_optimizer_")}
+        return kept | {"last": None, "losses": Losses()}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base optimizer."""
+        self.base.add_param_group(param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients and losses of both levels."""
+        self.base.zero_grad(set_to_none)
+        self.forget()
+
+    # --- the two levels ----------------------------------------------------------------------------------------------
+
+    def upper(self, loss: Any = None) -> Any:
+        """``with opt.upper(): loss_f.backward()``, any number of times before a step; gradients and losses add up."""
+        return self._level("upper", loss, None, 1.0)
+
+    def lower(self, loss: Any = None, *, reference: Any = None, weight: float = 1.0) -> Any:
+        """``with opt.lower(loss_g): loss_g.backward()``; the loss is needed with ``tolerance=`` only.
+
+        Parameters
+        ----------
+        loss : tensor or float, optional
+            The lower loss. A tensor counts as its backward pass weighs it, so ``(loss / n).backward()`` is one
+            micro-batch of n; a number is the mean loss of its micro-batch.
+        reference : tensor or float, optional
+            The reference's loss on the same batch.
+        weight : float
+            A micro-batch's size or share, where they differ: the look at the noise needs it, and losses as numbers.
+        """
+        if reference is not None and not self._compares:
+            raise ValueError(f"reference={reference!r} has no effect without tolerance=")
+        if reference is not None and loss is None:
+            raise ValueError(f"reference={reference!r} needs the loss that it is compared with: opt.lower(loss, …)")
+        return self._level("lower", loss, reference, weight)
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, the model is its reference, the twin or the frozen copy: evaluate the batch's lower loss.
+
+        For a twin call backward on it, too; then ``opt.lower(loss, reference=that_loss)``. Parameters, buffers and
+        random numbers are as they were afterwards. Closures do all this by themselves.
+        """
+        copy = self.target.copy
+        if copy is None:
+            raise RuntimeError('opt.reference() is for reference="twin" and reference="start"')
+        with copy.exchanged(self):
+            if copy.twin:
+                with self._level("reference", None, None, 1.0):
+                    yield
+            else:
+                yield
+
+    @contextmanager
+    def _level(self, level: str, loss: Any, reference: Any, weight: Any) -> Iterator[None]:
+        if self._active:
+            raise RuntimeError(
+                f"opt.{level}() was entered inside opt.{self._active}(); leave one level before the other"
+            )
+        loss = None if loss is None else single(f"the {level} loss", loss)
+        reference = None if reference is None else single("the reference loss", reference)
+        weight = positive_weight(weight)
+        self._active = level
+        self.gradients.activate(level)
+        try:
+            with self.losses.watch(level, loss, reference, weight):
+                yield
+        except BaseException:  # half a step is none: the next one begins anew
+            self.forget()
+            raise
+        finally:
+            self._active = ""
+        self.gradients.finish(level)
+        if level == "lower" and not self._compares and self.noise.wanted(self.count):
+            grads = (p.grad for p in self.gradients.parameters())
+            self.noise.add(square_norm([g for g in grads if g is not None and usable(g)]), weight)
+        if self.guard.scaled is not False:
+            self.gradients.poison()
+            self.gradients.mark()
+
+    def unscale_(self, scaler: Any) -> None:
+        """Like ``scaler.unscale_(opt)``, for the gradients of both levels; after both blocks, before the step."""
+        if self._active or not set(LEVELS) <= self.gradients.seen:
+            raise RuntimeError(
+                "opt.unscale_(scaler) belongs after both blocks, `with opt.lower():` and `with opt.upper():`"
+            )
+        self.guard.unscale(self, scaler)
+        self.gradients.mark()
+
+    def forget(self) -> None:
+        """What was accumulated for this step does not count: it is over, or belongs to another point."""
+        self.gradients.clear()
+        self.noise.begin()
+        self.losses.clear()

@@ -1,0 +1,219 @@
+"""What the lower loss is compared with: a number, a recorded curve, or a copy of the model on the same batch.
+
+A copy is frozen where the model started, or is a twin: trained on the lower loss alone, with the same base optimizer,
+learning rates and batches. Its values take the place of the model's around a pass, and go back whatever happens.
+"""
+
+import bisect
+import copy
+import csv
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from tiebreak.torch.buffers import Buffers
+from tiebreak.torch.context import RandomState
+from tiebreak.torch.foreach import square_norm
+
+if TYPE_CHECKING:
+    from tiebreak.torch.optimizer import DynamicBarrier
+
+__all__ = ["Copy", "Reference", "chosen", "curve"]
+
+
+class Reference:
+    """A reference that needs no copy of the model.
+
+    Parameters
+    ----------
+    at : callable, optional
+        The reference loss as a function of the step; None where it is given with each loss.
+    """
+
+    def __init__(self, at: Callable[[int], float] | None, copy: "Copy | None" = None) -> None:
+        self.at, self.copy = at, copy
+
+    def value(self, step: int, given: Any) -> Any:
+        """The reference of this step's loss: what was given with it, or what is known without."""
+        if given is not None:
+            return given
+        if self.at is None:
+            how = "`with opt.reference(): r = …` first, and " if self.copy is not None else ""
+            raise RuntimeError(
+                f"the tolerance needs a reference for this step's lower loss: {how}`with opt.lower(loss, reference=r):`"
+                ", or closures, step(upper=…, lower=…)"
+            )
+        return self.at(step)
+
+
+def chosen(reference: Any, model: nn.Module | None) -> Reference:
+    """The reference by its word, number, file or function."""
+    if reference in ("start", "twin"):
+        return Reference(None, Copy(twin=reference == "twin", model=model))
+    if model is not None:
+        raise ValueError(f'model=… has no effect with reference={reference!r}: it is for "start" and "twin"')
+    if reference == "told":
+        return Reference(None)
+    if isinstance(reference, (int, float)):
+        return Reference(lambda step: float(reference))
+    return Reference(reference if callable(reference) else curve(reference))
+
+
+def curve(path: str | os.PathLike[str]) -> Callable[[int], float]:
+    """The column ``lower_loss`` of a CSV log by step; between two recorded steps the earlier, after the last the last.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "fit.csv"
+    >>> _ = path.write_text("step,lower_loss\\n0,2.0\\n10,1.0\\n")
+    >>> losses = curve(path)
+    >>> losses(0), losses(9), losses(500)
+    (2.0, 2.0, 1.0)
+    """
+    found: dict[int, float] = {}
+    with open(path, encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if not {"step", "lower_loss"} <= set(reader.fieldnames or ()):
+            raise ValueError(f"reference={os.fspath(path)!r} must have the columns step and lower_loss")
+        for row in reader:
+            try:
+                found[int(row["step"])] = float(row["lower_loss"])
+            except (TypeError, ValueError):
+                continue  # a skipped step has no loss, and a line cut short none either
+    steps = sorted(k for k, loss in found.items() if abs(loss) < float("inf"))
+    if not steps:
+        raise ValueError(f"reference={os.fspath(path)!r} has no step with a lower_loss")
+    return lambda step: found[steps[max(0, bisect.bisect_right(steps, step) - 1)]]
+
+
+class Copy:
+    """Other values for the same parameters and buffers: frozen, or a twin with an optimizer of its own.
+
+    Parameters
+    ----------
+    twin : bool
+        Whether it is trained.
+    model : Module, optional
+        Whose buffers belong to it; without it, those of the modules called in the first pass.
+    """
+
+    def __init__(self, twin: bool, model: nn.Module | None) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+        self.twin = twin
+        self.values: dict[Tensor, Tensor] = {}
+        self.base: Any = None
+        self.buffers = Buffers(model)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a copy yet: it is made at the first use, of the model as it is then."""
+        return bool(self.values)
+
+    @contextmanager
+    def exchanged(self, optimizer: Any) -> Iterator[None]:
+        """Inside, the model is the copy; afterwards parameters, buffers and random numbers are as they were before."""
+        self._follow_groups(optimizer)
+        state = RandomState(optimizer.generators)
+        self._swap()
+        try:
+            with self.buffers.exchanged(keep=self.twin):
+                yield
+        finally:
+            self._swap()
+            state.restore()
+
+    def measure(self, optimizer: "DynamicBarrier", lower: Callable[[], Tensor]) -> Tensor:
+        """The copy's loss by the lower closure; a twin's gradients stay in the optimizer until its step."""
+        with optimizer.reference():
+            if not self.twin:
+                with torch.no_grad():
+                    return lower().detach()
+            with torch.enable_grad():
+                loss = lower()
+                torch.autograd.backward(loss)
+            return loss.detach()
+
+    def _follow_groups(self, optimizer: Any) -> None:
+        """A value for every parameter; a group that joined late joins here, too."""
+        base = optimizer.base
+        fresh = [p for p in optimizer.gradients.parameters() if p not in self.values]
+        if not fresh:
+            return
+        self.values |= {p: p.detach().clone() for p in fresh}
+        if not self.twin:
+            return
+        if self.base is None:
+            self.base = _like(base, self.values)
+            return
+        for group in base.param_groups[len(self.base.param_groups) :]:
+            self.base.param_groups.append({**group, "params": [self.values[p] for p in group["params"]]})
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for p, value in self.values.items():
+            p.data, value.data = value.data, p.data
+
+    @torch.no_grad()
+    def step(self, optimizer: "DynamicBarrier", inverse_scale: Tensor | None, rates: list[Any]) -> None:
+        """The twin's own step on its gradients, with the learning rates and everything else of the model's base."""
+        parameters = list(optimizer.gradients.parameters())
+        for p, grad in zip(parameters, optimizer.gradients.of("reference", parameters), strict=True):
+            if grad is not None and inverse_scale is not None:
+                grad.mul_(inverse_scale.to(grad.device))
+            self.values[p].grad = grad
+        for mine, theirs, rate in zip(self.base.param_groups, optimizer.base.param_groups, rates, strict=True):
+            mine.update({name: value for name, value in theirs.items() if name != "params"} | {"lr": rate})
+        longest = optimizer.max_norm
+        if longest is not None:
+            torch.nn.utils.clip_grad_norm_(list(self.values.values()), longest)
+        self.base.step()
+        for value in self.values.values():
+            value.grad = None
+
+    def square(self, optimizer: "DynamicBarrier") -> Tensor | None:
+        """‖∇g‖² of the twin, to see that it is finite; None for a frozen copy."""
+        if not self.twin:
+            return None
+        grads = optimizer.gradients.of("reference", list(optimizer.gradients.parameters()))
+        return square_norm([g for g in grads if g is not None])
+
+    def state_dict(self, numbers: dict[Tensor, int]) -> dict[str, Any]:
+        """The copy's values by the number of their parameter, its buffers, and a twin's optimizer."""
+        values = {numbers[p]: value.clone() for p, value in self.values.items()}
+        base = None if self.base is None else copy.deepcopy(self.base.state_dict())
+        return {"twin": self.twin, "values": values, "buffers": self.buffers.state(), "base": base}
+
+    def load_state_dict(self, state: dict[str, Any], optimizer: "DynamicBarrier") -> None:
+        """Take up what `state_dict` gave."""
+        self.values, self.base = {}, None
+        if not state["values"]:
+            return
+        self._follow_groups(optimizer)
+        for i, p in enumerate(optimizer.gradients.parameters()):
+            if i in state["values"]:
+                self.values[p].data = state["values"][i].clone().to(self.values[p])
+        self.buffers.load(state["buffers"])
+        if self.base is not None and state["base"] is not None:
+            self.base.load_state_dict(copy.deepcopy(state["base"]))
+
+
+def _like(base: torch.optim.Optimizer, values: dict[Tensor, Tensor]) -> torch.optim.Optimizer:
+    """The same optimizer in the same state for other tensors: no hooks, and no scheduler's wrapper around its step."""
+    memo: dict[int, Any] = {id(p): value for p, value in values.items()}
+    kept = {k: v for k, v in vars(base).items() if k != "step" and not k.startswith("_optimizer_")}
+    twin: Any = object.__new__(type(base))
+    try:
+        vars(twin).update(copy.deepcopy(kept, memo))
+    except Exception as error:
+        raise TypeError(
+            f"{type(base).__name__} cannot be copied ({error}), so it can train no twin: give the reference yourself, "
+            'reference="told"'
+        ) from error
+    torch.optim.Optimizer.__setstate__(twin, {"state": twin.state, "param_groups": twin.param_groups})
+    return twin  # type: ignore[no-any-return]  # what was copied is an optimizer

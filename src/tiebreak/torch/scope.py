@@ -1,0 +1,70 @@
+"""Which parameters share a multiplier: all, those of a group, or each its own."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tiebreak.checks import one_of
+
+__all__ = ["Scope"]
+
+_Groups = Sequence[dict[str, Any]]
+
+
+class Scope:
+    """Divides parameter groups into areas, each with a multiplier, and slots, each with weights.
+
+    An area's weights are the same in all its groups, but step sizes are not: with one multiplier a slot is a group,
+    otherwise an area, which lies in one group.
+
+    Parameters
+    ----------
+    name : {"global", "group", "tensor"}
+    """
+
+    def __init__(self, name: str) -> None:
+        one_of("scope", name, ("global", "group", "tensor"))
+        self.name = name
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is one multiplier for all."""
+        return self.name == "global"
+
+    def areas(self, groups: _Groups) -> list[list[Tensor]]:
+        """The parameters of each area, in the order of the groups."""
+        if self.whole:
+            return [[p for group in groups for p in group["params"]]]
+        if self.name == "group":
+            return [list(group["params"]) for group in groups if group["params"]]
+        return [[p] for group in groups for p in group["params"]]
+
+    def places(self, groups: _Groups) -> Iterator[tuple[Tensor, int, int]]:
+        """Every parameter with its area and its slot, in the order of the groups and so of the areas."""
+        area = 0
+        for number, group in enumerate(groups):
+            for p in group["params"]:
+                yield p, area, number if self.whole else area
+                area += self.name == "tensor"
+            area += self.name == "group" and len(group["params"]) > 0
+
+    def count(self, groups: _Groups) -> int:
+        """How many areas there are."""
+        if self.whole:
+            return 1
+        return sum(len(g["params"]) if self.name == "tensor" else bool(g["params"]) for g in groups)
+
+    def slots(self, groups: _Groups) -> list[int]:
+        """The group of each slot."""
+        if self.whole:
+            return list(range(len(groups)))
+        return [i for i, g in enumerate(groups) for _ in (g["params"] if self.name == "tensor" else g["params"][:1])]
+
+    def per_slot(self, weights: Tensor, groups: _Groups) -> Tensor:
+        """The weights (areas, 2) as (slots, 2)."""
+        return weights.expand(len(groups), 2) if self.whole else weights
+
+    def per_area(self, column: Tensor) -> Tensor:
+        """A column of numbers of areas as a user sees it: 0-d where there is one multiplier."""
+        return column[0] if self.whole else column
