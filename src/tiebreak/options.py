@@ -87,7 +87,11 @@ def tolerant(
     filled = {name: law for name, law in _DEFAULTS.items() if name in asked}
     own = getattr(kind, "momentum", None)
     schedule = Schedule(**filled | given | ({} if own is None else {"momentum": own}))
-    return within(tolerance, reference, {n: v for n, v in laws.items() if n not in asked} | dict(unused)), kind, schedule
+    return (
+        within(tolerance, reference, {n: v for n, v in laws.items() if n not in asked} | dict(unused)),
+        kind,
+        schedule,
+    )
 
 
 def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
