@@ -1,24 +1,30 @@
 """JAX: the dynamic barrier as an optax transformation, and whole experiments in one compiled call."""
 
-from tiebreak.optax.aliases import dbgd, from_method, penalty, pr_sdbpg, sdbgd, sdbpg
-from tiebreak.optax.estimates import StormState, storm
+from tiebreak.optax.aliases import dbgd, from_method, penalty, pr_sdbpg, sdbgd, sdbpg, vr_pr_sdbpg
+from tiebreak.optax.barrier import BarrierState, Reading
+from tiebreak.optax.losses import log, measure, value_and_grads
 from tiebreak.optax.oracles import Exact, Gaussian
 from tiebreak.optax.solve import solve
-from tiebreak.optax.transform import BarrierState, dynamic_barrier, value_and_grads
+from tiebreak.optax.transform import dynamic_barrier
+from tiebreak.optax.twin import TwinState, with_twin
 
 __all__ = [
     "BarrierState",
     "Exact",
     "Gaussian",
-    "StormState",
+    "Reading",
+    "TwinState",
     "dbgd",
     "dynamic_barrier",
     "from_method",
+    "log",
+    "measure",
     "penalty",
     "pr_sdbpg",
     "sdbgd",
     "sdbpg",
     "solve",
-    "storm",
     "value_and_grads",
+    "vr_pr_sdbpg",
+    "with_twin",
 ]

@@ -5,30 +5,31 @@ from typing import Any
 import optax
 
 from tiebreak import methods
-from tiebreak.estimators import Average, Minibatch
+from tiebreak.estimators import named
 from tiebreak.methods import Method
 from tiebreak.optax import laws
 from tiebreak.optax.laws import Law
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.schedules import Schedule
 
-__all__ = ["dbgd", "from_method", "penalty", "pr_sdbpg", "sdbgd", "sdbpg"]
+__all__ = ["dbgd", "from_method", "penalty", "pr_sdbpg", "sdbgd", "sdbpg", "vr_pr_sdbpg"]
 
 
 def from_method(
-    method: Method | str, step_size: Law | None = None, **options: Any
+    method: Method | str, step_size: Law | None = None, *, normalize: bool = False, **changes: Any
 ) -> optax.GradientTransformationExtraArgs:
     """A row of :mod:`tiebreak.methods`, or your own, as an optimizer: x ← x − η_k (∇f + λ∇g).
 
     Parameters
     ----------
     method : Method or str
-        Its rule, schedule and estimator; batch sizes are yours to follow. A method with :class:`tiebreak.Storm` takes
-        the estimates of :func:`storm` as its gradients.
+        Its rule, schedule and estimator; batch sizes are yours to follow.
     step_size : float or function of the step, optional
         η_k, in place of the schedule's.
-    **options
-        Those of :func:`dynamic_barrier`; they replace what the method says.
+    normalize : bool
+        As of :func:`dynamic_barrier`.
+    **changes
+        What replaces the method's: its `rule` or `estimator`, or a law such as `barrier`.
 
     Examples
     --------
@@ -39,25 +40,16 @@ def from_method(
     >>> updates
     Array([-0.1, -0.1], dtype=float32)
     """
-    row = methods.get(method)
-    schedule = row.schedule if step_size is None else row.schedule.replace(step_size=laws.held(step_size))
-    others = dict(schedule.others)
-    if "lower_value" in row.needs:  # the core gives the loss itself, not an average
-        others.setdefault("target", 0.0)
-    given: dict[str, Any] = {"rule": row.rule, "others": others, "normalize": False, "average_direction": True}
-    # What the method does not set stays unset, and the rule's own default holds.
-    given |= {name: getattr(schedule, name) for name in ("barrier", "regularizer", "penalty", "momentum")}
-    if isinstance(row.estimator, Average):
-        given |= {"estimator": "average"} | (
-            {} if row.estimator.momentum is None else {"momentum": row.estimator.momentum}
-        )
-    elif not isinstance(row.estimator, Minibatch) and not hasattr(row.estimator, "momentum"):
-        raise TypeError(
-            f"estimator={row.estimator!r} of {row.name!r} is not known here: use Minibatch, Average or Storm"
-        )
-    law: Any = schedule.step_size
+    if "estimator" in changes:
+        changes["estimator"] = named(changes["estimator"])
+    if step_size is not None:
+        changes["step_size"] = step_size
+    row = methods.get(method).replace(**{name: laws.held(value) for name, value in changes.items()})
+    law: Any = row.schedule.step_size
+    if law is None:
+        raise ValueError(f"the schedule of {row.name!r} sets no step_size: give one, from_method(…, step_size=…)")
     return optax.chain(
-        dynamic_barrier(**given | options),
+        dynamic_barrier(method=row, normalize=normalize),
         optax.scale_by_learning_rate(lambda count: laws.at("step_size", law, count)),
     )
 
@@ -80,7 +72,7 @@ def sdbgd(
     schedule : Schedule, optional
         In place of the paper's: ``tiebreak.anytime(a)``, ``tiebreak.horizon(K, a)``, or your own.
     **options
-        Those of :func:`dynamic_barrier`.
+        As of :func:`from_method`.
 
     Examples
     --------
@@ -112,6 +104,13 @@ def pr_sdbpg(
 ) -> optax.GradientTransformationExtraArgs:
     """PR-SDBPG, λ = [β (gg+γ) − fg]₊ / (gg + 1/μ), **our reconstruction**; arguments as for :func:`sdbgd`."""
     return _alias(methods.pr_sdbpg, schedule, step_size, options)
+
+
+def vr_pr_sdbpg(
+    step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """VR-PR-SDBPG, **our reconstruction**: the rule of PR-SDBPG on STORM estimates; arguments as for :func:`sdbgd`."""
+    return _alias(methods.vr_pr_sdbpg, schedule, step_size, options)
 
 
 def dbgd(

@@ -1,19 +1,29 @@
 """Laws of the step under tracing, where the step is a tracer and nothing can be checked in Python."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from tiebreak import rules
 from tiebreak.methods import Method
-from tiebreak.schedules import LEGAL, Power, Schedule
+from tiebreak.schedules import LEGAL, Parameters, Power, Schedule
 
 #: A number, or a function of the step: a power law of ours, a schedule of optax, or your own in jax.numpy.
 Law: TypeAlias = Any
 
-__all__ = ["Law", "arguments", "at", "held", "method", "multiplier"]
+__all__ = ["Law", "at", "held", "multiplier", "parameters", "traced"]
+
+
+@contextmanager
+def traced(what: str) -> Iterator[None]:
+    """Around a user's function: an exception says that JAX traces it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in {what}. JAX traces it: jnp in place of math and NumPy, jnp.where in place of if.")
+        raise
 
 
 def at(name: str, law: Callable[[Any], Any], count: jax.Array) -> jax.Array:
@@ -27,13 +37,8 @@ def at(name: str, law: Callable[[Any], Any], count: jax.Array) -> jax.Array:
     if isinstance(law, Power):  # which in Python also makes whole powers whole; only batch sizes care
         t = jnp.asarray(count + 1, dtype=float)
         return jnp.asarray(law.constant * t**law.exponent if law.exponent else law.constant, dtype=float)
-    try:
+    with traced(f"{name}, a function of the step"):
         value = jnp.asarray(law(count))
-    except Exception as error:
-        error.add_note(
-            f"in {name}, a function of the step. JAX traces it: jnp in place of math, jnp.where in place of if."
-        )
-        raise
     if value.ndim:
         raise ValueError(f"{name} at a step has shape {value.shape}; it must be one number")
     return value
@@ -44,31 +49,18 @@ def held(value: Law) -> Law:
     return (lambda count: value) if isinstance(value, jax.Array) else value
 
 
-def method(rule: str | rules.Rule, laws: Mapping[str, Law], others: Mapping[str, Law]) -> Method:
-    """Rule and laws, checked as the core checks them, as far as that can be done before a step is made."""
-    if isinstance(rule, str):
-        if rule not in rules.RULES:
-            raise ValueError(f"rule={rule!r} must be one of {', '.join(map(repr, rules.RULES))}, or a function")
-        rule = rules.RULES[rule]
-
-    schedule = Schedule(1.0, **{n: held(v) for n, v in laws.items()}, others={n: held(v) for n, v in others.items()})
-    return Method(getattr(rule, "__name__", type(rule).__name__), rule, schedule)
-
-
-def arguments(chosen: Method, count: jax.Array) -> dict[str, Any]:
-    """What the rule gets at a step, but for ``lower_value``."""
-    schedule = chosen.schedule
-    laws = {name: getattr(schedule, name) for name in LEGAL} | dict(schedule.others)
-    given = {n: at(n, laws[n], count) for n in chosen.needs if laws.get(n) is not None}
-    return given | ({"k": count} if "k" in chosen.needs else {})
+def parameters(schedule: Schedule, count: jax.Array, dtype: Any) -> Parameters:
+    """The schedule at a traced step; step size and batches are not a transformation's."""
+    names = [n for n in LEGAL if n not in ("step_size", "upper_batch", "lower_batch")]
+    laws: Mapping[str, Any] = {n: getattr(schedule, n) for n in names if getattr(schedule, n) is not None}
+    others: Mapping[str, Any] = schedule.others
+    found, others = (
+        {name: at(name, law, count).astype(dtype) for name, law in group.items()} for group in (laws, others)
+    )
+    return Parameters(count, others=others, **found)
 
 
-def multiplier(chosen: Method, fg: jax.Array, gg: jax.Array, given: Mapping[str, Any]) -> jax.Array:
+def multiplier(method: Method, fg: jax.Array, gg: jax.Array, given: Mapping[str, Any]) -> jax.Array:
     """The rule on tracers: λ, of fg's dtype whatever the laws' is."""
-    try:
-        return jnp.asarray(chosen.rule(fg, gg, **given)).astype(fg.dtype)
-    except Exception as error:
-        error.add_note(
-            f"in the rule {chosen.name!r}. JAX traces it: jnp.maximum and jnp.where in place of max, if and NumPy."
-        )
-        raise
+    with traced(f"the rule {method.name!r}"):
+        return jnp.asarray(method.rule(fg, gg, **given)).astype(fg.dtype)

@@ -5,10 +5,15 @@ An oracle is any hashable object with::
     gradient(x, key, size)        # the mean gradient of a mini-batch of `size` samples, drawn with `key`
 
 `size` is a traced number, so that one compiled program serves growing batches. STORM calls it with one key at two
-points: the same key must mean the same samples. What else is used, where it is there: ``exact_gradient(x)`` for
-residuals, and ``value(x)``.
+points: the same key must mean the same samples. What else is used, where it is there:
+
+``exact_gradient(x)``
+    the expectation, for residuals;
+``value(x)``, or ``value(x, key=None, size=None)``
+    the objective or, with a key, the mean value of that mini-batch, which is what a rule sees that asks for the loss.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +25,7 @@ from jax.flatten_util import ravel_pytree
 
 from tiebreak.optax.trees import Tree
 
-__all__ = ["Exact", "Gaussian", "oracle"]
+__all__ = ["Exact", "Gaussian", "batch_value", "oracle"]
 
 
 @dataclass(frozen=True)
@@ -97,3 +102,18 @@ def oracle(name: str, given: Any) -> Any:
     except TypeError:
         raise TypeError(f"{name}={given!r} must be hashable: the compiled program is kept for it") from None
     return found
+
+
+def batch_value(given: Any, x: Tree, key: jax.Array, size: Any) -> Any:
+    """The loss of a step's own batch, where the oracle can tell; else the objective.
+
+    Examples
+    --------
+    >>> batch_value(Exact(lambda x: x**2), 3.0, jax.random.key(0), 1)
+    9.0
+    """
+    try:
+        inspect.signature(given.value).bind(x, key, size)
+    except TypeError:
+        return given.value(x)
+    return given.value(x, key, size)

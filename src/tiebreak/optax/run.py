@@ -9,9 +9,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from tiebreak import stationarity
+from tiebreak.decision import Decision, Seen
+from tiebreak.estimators import enters_direction, estimate
 from tiebreak.methods import Method
 from tiebreak.optax import laws, trees
-from tiebreak.optax.estimates import average, recursion
+from tiebreak.optax.estimates import LEVELS
+from tiebreak.optax.oracles import batch_value
+from tiebreak.schedules import LEGAL, Parameters
 
 __all__ = ["Problem", "execute"]
 
@@ -22,7 +26,6 @@ class Problem(NamedTuple):
     upper: Any
     lower: Any
     method: Method
-    estimator: str  # "minibatch", "average" or "storm"
     keep_iterates: bool
 
 
@@ -30,7 +33,7 @@ class Carry(NamedTuple):
     """All that a step changes, of one run; points and gradients are flat."""
 
     x: jax.Array
-    estimates: tuple[jax.Array, ...]
+    memory: dict[str, tuple[jax.Array, ...]]  # of each level, as its estimator left it
     selected: jax.Array
     steps: jax.Array  # made so far: stands still once the run has ended
     alive: jax.Array
@@ -77,48 +80,51 @@ def _run(
     key: jax.Array,
     chosen: jax.Array,
 ) -> dict[str, Any]:
-    streams = jax.random.split(key)
+    streams = dict(zip(LEVELS, jax.random.split(key), strict=True))
+    oracles = {"upper": problem.upper, "lower": problem.lower}
+    method, wide = problem.method, trees.widen(start)
+    estimator, asks_loss = method.estimator, "lower_value" in method.needs
+    decision = Decision(method, normalize=False, apply=lambda fg, gg, named: laws.multiplier(method, fg, gg, named))
 
-    def gradient(level: int, x: jax.Array, k: Any) -> jax.Array:
-        oracle = (problem.upper, problem.lower)[level]
-        size = table[("upper_batch", "lower_batch")[level]][k]
-        found = ravel_pytree(oracle.gradient(unravel(x), jax.random.fold_in(streams[level], k), size))[0]
+    def drawn(level: str, k: Any) -> tuple[jax.Array, jax.Array]:
+        """What says which mini-batch it is: its key and its size."""
+        return jax.random.fold_in(streams[level], k), table[f"{level}_batch"][k]
+
+    def gradient(level: str, k: Any, x: jax.Array) -> jax.Array:
+        found = ravel_pytree(oracles[level].gradient(unravel(x), *drawn(level, k)))[0]
         if found.shape != start.shape:
-            name = ("upper", "lower")[level]
-            raise ValueError(f"the {name} gradient has {found.size} numbers; x0 has {start.size}")
-        return found.astype(start.dtype)
+            raise ValueError(f"the {level} gradient has {found.size} numbers; x0 has {start.size}")
+        return found.astype(wide.dtype)
 
-    def arguments(x: jax.Array, k: Any) -> dict[str, Any]:
-        given: dict[str, Any] = {name: table[name][k] for name in problem.method.needs if name in table}
-        if "k" in problem.method.needs:
-            given["k"] = k
-        if "lower_value" in problem.method.needs:
-            given["lower_value"] = problem.lower.value(unravel(x))
-        return given
+    def parameters(k: Any) -> Parameters:
+        named = {name: values[k] for name, values in table.items()}
+        others = {name: value for name, value in named.items() if name not in LEGAL}
+        return Parameters(k, others=others, **{name: value for name, value in named.items() if name in LEGAL})
 
-    def estimate(carry: Carry, k: Any) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-        x, kept = carry.x, carry.estimates
-        a, b = gradient(0, x, k), gradient(1, x, k)
-        if problem.estimator == "average":
-            b, total, weight = average(b, kept[0], kept[1], table["momentum"][k])
-            return a, b, (total, weight)
-        if problem.estimator == "storm":
-            keep = jnp.where(k == 0, 0, 1 - table["momentum"][k])  # at first there is nothing to keep
-            a = recursion(a, kept[0], gradient(0, kept[2], k), keep)
-            b = recursion(b, kept[1], gradient(1, kept[2], k), keep)
-            return a, b, (a, b, x)
-        return a, b, ()
+    def decide(a: jax.Array, b: jax.Array, loss: Any, k: Any) -> jax.Array:
+        fg, gg, ff = trees.dots([a], [b])
+        found: jax.Array = decision(parameters(k), Seen(fg, gg, ff, lower_value=loss), ()).multiplier
+        return found
 
     def step(k: Any, carry: Carry, recorded: Any) -> Carry:
-        a, b, kept = estimate(carry, k)
-        fg, gg, _ = trees.dots([a], [b])
-        multiplier = laws.multiplier(problem.method, fg, gg, arguments(carry.x, k))
-        (direction,) = trees.combine([a], [b], multiplier)
-        moved = carry.x - table["step_size"][k] * direction
+        # measure
+        seen, own, memory = {}, {}, {}
+        for level in LEVELS:
+            with laws.traced(f"the estimator {type(estimator).__name__}"):
+                seen[level], fresh, new = estimate(
+                    estimator, level, partial(gradient, level, k), carry.x, carry.memory[level], parameters(k), _zero
+                )
+            own[level] = seen[level] if enters_direction(estimator) else fresh
+            memory[level] = jax.tree.map(lambda v, old: jnp.asarray(v, old.dtype), new, carry.memory[level])
+        loss = batch_value(problem.lower, unravel(carry.x), *drawn("lower", k)) if asks_loss else None
+        # decide
+        multiplier = decide(seen["upper"], seen["lower"], loss, k)
+        # move
+        moved = (carry.x - table["step_size"][k] * (own["upper"] + multiplier * own["lower"])).astype(start.dtype)
         alive = carry.alive & jnp.isfinite(moved).all()  # what is not finite in a, b or λ reaches the new iterate
         return Carry(
             jnp.where(alive, moved, carry.x),
-            kept,
+            memory,
             jnp.where(k == chosen, carry.x, carry.selected),
             carry.steps + alive,
             alive,
@@ -138,10 +144,9 @@ def _run(
             if hasattr(upper, "exact_gradient"):
                 a = ravel_pytree(upper.exact_gradient(unravel(x)))[0]
                 fg, gg, _ = trees.dots([a], [b])
-                own = laws.multiplier(problem.method, fg, gg, arguments(x, k))
-                best = stationarity.best_multiplier(fg, gg)
+                own, best = decide(a, b, known.get("lower_value"), k), stationarity.best_multiplier(fg, gg)
                 for name, factor in (("direction_squared", own), ("stationarity_squared", best)):
-                    (d,) = trees.combine([a], [b], factor)
+                    d = trees.widen(a) + factor * trees.widen(b)
                     known[name] = trees.products(d, d)
                 known["exact_multiplier"] = own
         return known
@@ -154,11 +159,12 @@ def _run(
             row["x"] = carry.x
         return after, row
 
-    nothing, zero = jnp.zeros_like(start), jnp.zeros((), start.dtype)
-    memory = {"minibatch": (), "average": (nothing, zero), "storm": (nothing, nothing, start)}[problem.estimator]
-    none = jnp.zeros((), starts.dtype)
-    wide = jnp.zeros((), jnp.promote_types(start.dtype, jnp.float32))
-    first = Carry(start, memory, start, none, jnp.array(True), wide)
+    def begin(level: str) -> tuple[jax.Array, ...]:
+        memory = tuple(jnp.asarray(v, wide.dtype) for v in estimator.begin(level, jnp.zeros_like(wide), _zero(wide)))
+        return (start, *memory) if estimator.evaluations == 2 else memory
+
+    memory = {level: begin(level) for level in LEVELS}
+    first = Carry(start, memory, start, jnp.zeros((), starts.dtype), jnp.array(True), _zero(wide))
     end, history = jax.lax.scan(between, first, (starts, stops))
     # An iterate is measured with the parameters of the step that it starts; the last one takes those in force.
     points = jnp.stack([end.x, end.selected]), jnp.stack([jnp.maximum(end.steps - 1, 0), chosen])
@@ -171,3 +177,8 @@ def _run(
         "last_measures": {name: values[0] for name, values in measured.items()},
         "selected_measures": {name: values[1] for name, values in measured.items()},
     }
+
+
+def _zero(gradient: jax.Array) -> jax.Array:
+    """The scalar zero of an estimator's memory."""
+    return jnp.zeros((), gradient.dtype)

@@ -13,20 +13,18 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from tiebreak import oracles
-from tiebreak.estimators import Average, Minibatch, Storm
+from tiebreak.budget import Steps, calls
 from tiebreak.methods import Method
 from tiebreak.optax.oracles import oracle
 from tiebreak.optax.run import Problem, execute
-from tiebreak.optax.trees import Tree
+from tiebreak.optax.trees import Tree, widen
 from tiebreak.recording import wanted
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.setup import prepare
-from tiebreak.state import Configuration, State
+from tiebreak.state import State
 
 __all__ = ["solve"]
-
-_ESTIMATORS = {Minibatch: "minibatch", Average: "average", Storm: "storm"}
 
 
 def solve(
@@ -52,7 +50,7 @@ def solve(
     x0 : tree
         Where to start. Its dtype is the run's: for float64 enable ``jax_enable_x64``.
     method : Method or str
-        A row of :mod:`tiebreak.methods`, or your own (its rule in jax.numpy, its schedule in plain Python).
+        A row of :mod:`tiebreak.methods`, or your own (rule and estimator in jax.numpy, the schedule in Python).
     steps, budget : int, optional
         Steps to make, and calls that each run may make; the first to be reached ends the run.
     runs : int or sequence of int, optional
@@ -98,76 +96,64 @@ def solve(
     checked = point if point.dtype in (np.float32, np.float64) else point.astype(np.float32)
     setup = prepare(stub, stub, checked, method, budget, steps, runs, seed, record, bool(keep_iterates), None)
     row, state = setup.method, setup.state
-    kind = next((name for known, name in _ESTIMATORS.items() if isinstance(row.estimator, known)), None)
-    if kind is None:
-        raise TypeError(f"estimator={row.estimator!r} of {row.name!r} must be Minibatch, Average or Storm")
-    momentum = getattr(row.estimator, "momentum", None)
-    row = row if momentum is None else row.replace(momentum=momentum)
-    plan, ended = _plan(row, setup.configuration)
-    recorded = [k for k in range(len(plan)) if wanted(record, k)] or [0]
+    fitting = Steps(row, steps=setup.configuration.steps, budget=setup.configuration.budget)
+    parameters = list(fitting)
+    recorded = [k for k in range(len(parameters)) if wanted(record, k)] or [0]
     base = jax.random.key(seed) if isinstance(seed, int) else key
     numbers = setup.configuration.runs
     program = partial(
         execute,
-        Problem(*levels, row, kind, bool(keep_iterates)),
+        Problem(*levels, row, bool(keep_iterates)),
         start,
         jax.vmap(jax.random.fold_in, (None, 0))(base, jnp.array(numbers)),
-        table={name: jnp.asarray(values, dtype=flat.dtype) for name, values in _table(plan).items()},
+        table={name: jnp.asarray(values, dtype=widen(flat).dtype) for name, values in _table(parameters).items()},
         starts=jnp.array(recorded, dtype=int),
-        stops=jnp.array([*recorded[1:], len(plan)], dtype=int),
+        stops=jnp.array([*recorded[1:], len(parameters)], dtype=int),
     )
     entropy = np.asarray(jax.random.key_data(base)).tolist()
     uniforms = np.array([np.random.default_rng([*entropy, run]).random() for run in numbers])
-    chosen = _selected(plan, uniforms, np.full(len(numbers), len(plan)))
+    chosen = _selected(parameters, uniforms, np.full(len(numbers), len(parameters)))
     found = jax.device_get(program(chosen))
-    allowed = _selected(plan, uniforms, found["steps"])
+    allowed = _selected(parameters, uniforms, found["steps"])
     if (allowed != chosen).any():  # runs that ended early select among the steps they made: once more, the same numbers
         chosen = allowed
         found = jax.device_get(program(chosen))
     state.selected_step = chosen
-    _fill(state, found, plan, recorded, ended, row.estimator.evaluations)
+    _fill(state, found, row, parameters, recorded, fitting.ended)
     state.elapsed = time.perf_counter() - began
     result = state.result()
     return result if array else _structured(result, unravel, runs is None)
 
 
-def _plan(method: Method, c: Configuration) -> tuple[list[Parameters], Status]:
-    """The parameters of every step that fits, from the core's schedule with all its checks, and why no more do."""
-    plan: list[Parameters] = []
-    spent = 0
-    while c.steps is None or len(plan) < c.steps:
-        at = method.schedule.at(len(plan))
-        spent += method.estimator.evaluations * (at.upper_batch + at.lower_batch)
-        if c.budget is not None and spent > c.budget:
-            return plan, Status.BUDGET
-        plan.append(at)
-    return plan, Status.STEPS
-
-
-def _table(plan: list[Parameters]) -> dict[str, list[float]]:
-    rows = [p.named() for p in plan]
+def _table(parameters: list[Parameters]) -> dict[str, list[float]]:
+    rows = [p.named() for p in parameters]
     return {name: [row[name] for row in rows] for name in rows[0] if name != "k"}
 
 
-def _selected(plan: list[Parameters], uniforms: NDArray[np.float64], steps: Any) -> NDArray[np.int64]:
+def _selected(parameters: list[Parameters], uniforms: NDArray[np.float64], steps: Any) -> NDArray[np.int64]:
     """N_K of each run, P(N_K = k) ∝ η_k β_k among the steps it made, by inversion: all weights are known ahead."""
-    totals = np.add.accumulate([p.weight for p in plan])
+    totals = np.add.accumulate([p.weight for p in parameters])
     made = np.maximum(np.asarray(steps), 1)
     found: NDArray[np.int64] = np.searchsorted(totals, uniforms * totals[made - 1], side="right")
     return np.where(found < made, found, made - 1)
 
 
 def _fill(
-    state: State, found: dict[str, Any], plan: list[Parameters], recorded: list[int], ended: Status, evaluations: int
+    state: State,
+    found: dict[str, Any],
+    method: Method,
+    parameters: list[Parameters],
+    recorded: list[int],
+    ended: Status,
 ) -> None:
     """Put what the program returned into the core's state."""
     c = state.configuration
     c.fingerprint = ["jax"]  # so that `minimize` refuses to go on from it
     made = np.asarray(found["steps"], dtype=np.int64)
-    alive = made == len(plan)
-    sizes = np.array([[p.upper_batch, p.lower_batch] for p in plan], dtype=np.int64)
-    calls = np.concatenate([np.zeros((1, 2), dtype=np.int64), np.cumsum(evaluations * sizes, axis=0)])
-    charged = calls[np.minimum(made + 1, len(plan))]  # the step that failed was charged
+    alive = made == len(parameters)
+    each = np.array([calls(method, p) for p in parameters], dtype=np.int64)
+    spent = np.concatenate([np.zeros((1, 2), dtype=np.int64), np.cumsum(each, axis=0)])
+    charged = spent[np.minimum(made + 1, len(parameters))]  # the step that failed was charged
     if c.record is not None:
         rows = np.array([k for k in recorded if k <= made.max()])
         beyond = rows[:, None] > made[None, :]
@@ -175,13 +161,13 @@ def _fill(
             column = np.moveaxis(np.asarray(values), 0, 1)[: len(rows)]
             column = column.astype(c.dtype if name == "x" else np.float64)
             state.history[name] = np.where(beyond.reshape(*beyond.shape, *(1,) * (column.ndim - 2)), np.nan, column)
-        state.history |= {"step": rows, "upper_calls": calls[rows, 0], "lower_calls": calls[rows, 1]}
+        state.history |= {"step": rows, "upper_calls": spent[rows, 0], "lower_calls": spent[rows, 1]}
     state.last_measures, state.selected_measures = (
         {n: np.asarray(v, np.float64) for n, v in found[name].items()}
         for name in ("last_measures", "selected_measures")
     )
-    state.k, state.alive = len(plan), [int(r) for r in np.flatnonzero(alive)]
-    state.weight = float(sum(p.weight for p in plan))
+    state.k, state.alive = len(parameters), [int(r) for r in np.flatnonzero(alive)]
+    state.weight = float(sum(p.weight for p in parameters))
     state.x, state.selected = np.array(found["x"], dtype=c.dtype), np.array(found["selected"], dtype=c.dtype)
     state.steps = made
     state.upper_calls, state.lower_calls = charged[:, 0], charged[:, 1]

@@ -10,7 +10,21 @@ import optax
 #: Arrays in any nesting of containers.
 Tree: TypeAlias = Any
 
-__all__ = ["Tree", "combine", "dots", "is_masked", "match", "products", "widen"]
+__all__ = [
+    "Tree",
+    "combine",
+    "copied",
+    "differentiable",
+    "dots",
+    "finite",
+    "is_masked",
+    "largest",
+    "limits",
+    "match",
+    "products",
+    "real",
+    "widen",
+]
 
 
 def is_masked(node: Any) -> bool:
@@ -65,6 +79,16 @@ def widen(leaf: Any) -> jax.Array:
     return jnp.asarray(leaf).astype(jnp.promote_types(jnp.result_type(leaf), jnp.float32))
 
 
+def limits(leaf: Any) -> Any:
+    """What the widened leaf can hold."""
+    return jnp.finfo(jnp.promote_types(jnp.result_type(leaf), jnp.float32))  # type: ignore[no-untyped-call]  # ml_dtypes
+
+
+def real(leaf: Any) -> Any:
+    """The real dtype of the widened leaf."""
+    return limits(leaf).dtype
+
+
 def products(a: Any, b: Any) -> jax.Array:
     """Re⟨a, b⟩ of two leaves, accumulated in float32 or wider."""
     # Not jnp.vdot: a TPU multiplies float32 matrices in bfloat16 unless told otherwise. XLA fuses this into one pass.
@@ -77,6 +101,21 @@ def products(a: Any, b: Any) -> jax.Array:
 def differentiable(leaf: Any) -> bool:
     """Whether a leaf takes part: whole numbers and `float0`, which jax.grad gives for them, do not."""
     return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
+
+
+def finite(leaves: Sequence[Any]) -> jax.Array:
+    """Whether all that takes part is finite."""
+    return jnp.all(jnp.array([jnp.isfinite(v).all() for v in leaves if differentiable(v)], dtype=bool))
+
+
+def largest(leaves: Sequence[Any]) -> jax.Array:
+    """The largest real or imaginary part, in absolute value; 0 of nothing."""
+    found = jnp.zeros((), jnp.float32)
+    for v in leaves:
+        parts = (v.real, v.imag) if jnp.iscomplexobj(v) else (v,)
+        for part in parts:
+            found = jnp.maximum(found, jnp.max(jnp.abs(widen(part)), initial=0.0))
+    return found
 
 
 def dots(upper: Sequence[Any], lower: Sequence[Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -96,14 +135,24 @@ def dots(upper: Sequence[Any], lower: Sequence[Any]) -> tuple[jax.Array, jax.Arr
     return fg, gg, ff
 
 
-def combine(upper: Sequence[Any], lower: Sequence[Any], multiplier: Any, scale: Any = 1.0) -> list[Any]:
-    """scale · (∇f + λ∇g), leaf by leaf, in float32 or wider and rounded once, to the dtype of ∇f."""
+def combine(upper: Sequence[Any], lower: Sequence[Any], weights: tuple[Any, Any], scales: Any = None) -> list[Any]:
+    """a ∇f + b ∇g, leaf by leaf, in float32 or wider and rounded once, to the dtype of ∇f.
+
+    With scales (c, e) ∇f is first multiplied by e/c: one after the other, since e/c may be more than a number can hold.
+    """
 
     def direction(u: Any, g: Any) -> Any:
         if not differentiable(u):
             return u
-        wide = widen(u)
-        sum_ = wide + multiplier.astype(wide.real.dtype) * widen(g)
-        return (jnp.asarray(scale, wide.real.dtype) * sum_).astype(jnp.result_type(u))
+        wide, dtype = widen(u), real(u)
+        if scales is not None:
+            wide = wide * (1 / scales[0]).astype(dtype) * scales[1].astype(dtype)
+        a, b = (weight.astype(dtype) for weight in weights)
+        return (a * wide + b * widen(g)).astype(jnp.result_type(u))
 
     return [direction(u, g) for u, g in zip(upper, lower, strict=True)]
+
+
+def copied(tree: Tree) -> Tree:
+    """The tree in buffers of its own, so that any of them may be donated."""
+    return jax.tree.map(jnp.array, tree)

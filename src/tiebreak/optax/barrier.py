@@ -1,0 +1,239 @@
+"""One step of the transformation: measure, decide, guard, move."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tiebreak.decision import Choice, Decision, Seen
+from tiebreak.estimators import Estimator, enters_direction
+from tiebreak.optax import estimates, laws, trees
+from tiebreak.optax.estimates import LEVELS
+from tiebreak.optax.products import Products, for_rule, inner_products, root
+from tiebreak.optax.reference import one_number
+from tiebreak.optax.trees import Tree
+from tiebreak.schedules import Parameters, Schedule
+
+__all__ = ["Barrier", "BarrierState", "Reading"]
+
+
+class Reading(NamedTuple):
+    """What a tolerance made of the losses, in the last step; 0 before the first.
+
+    Attributes
+    ----------
+    average_loss, reference : array
+        The averaged lower loss, and what it is compared with.
+    excess : array
+        How far the one lies above the other, in tolerances. The promise is at most 1.
+    noise : array
+        The standard error of that excess.
+    ratio : array
+        λ/s, s the averaged ‖∇f‖/‖∇g‖.
+    """
+
+    average_loss: jax.Array
+    reference: jax.Array
+    excess: jax.Array
+    noise: jax.Array
+    ratio: jax.Array
+
+
+class BarrierState(NamedTuple):
+    """What :func:`dynamic_barrier` remembers, and its last step for logging.
+
+    Attributes
+    ----------
+    count : array
+        Steps made.
+    multiplier, fg, gg, ff : array
+        λ, ⟨∇f, ∇g⟩, ‖∇g‖² and ‖∇f‖² of the last step, as the rule saw them; 0 before the first.
+    skipped : array
+        Whether something in the last step was not finite: then the direction is NaN, and nothing was remembered.
+    reading : Reading or EmptyState
+        With a tolerance, how far the lower loss is from its reference.
+    memory : tuple
+        What the law of the tolerance remembers, and the scales of both gradients that its numbers are in.
+    estimates : dict
+        What the estimator remembers of each level.
+    previous : tree or EmptyState
+        Where the last batch was evaluated (at first, the start), for an estimator that evaluates each batch there, too.
+    start : tree or EmptyState
+        The starting parameters, with ``reference="start"``.
+    """
+
+    count: jax.Array  # type: ignore[assignment]  # optax's name; hides tuple.count, as in every state of optax
+    multiplier: jax.Array
+    fg: jax.Array
+    gg: jax.Array
+    ff: jax.Array
+    skipped: jax.Array
+    reading: Any
+    memory: Any
+    estimates: estimates.Memory
+    previous: Any
+    start: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """What an update needs besides its arguments; `reference` is a function of the step, or how it is measured."""
+
+    decision: Decision
+    estimator: Estimator
+    schedule: Schedule
+    reference: Any
+
+    def transformation(self) -> optax.GradientTransformationExtraArgs:
+        """As optax takes it."""
+        return optax.GradientTransformationExtraArgs(self.init, self.update)
+
+    def init(self, params: Tree) -> BarrierState:
+        """A buffer for every leaf: a state is to be donated."""
+        leaves = [p for p in jax.tree.leaves(params) if trees.differentiable(p)]
+        dtype = jnp.result_type(jnp.float32, *(trees.real(p) for p in leaves))
+        nothing, tolerant = optax.EmptyState(), self.decision.tolerance is not None
+        law = jax.tree.map(lambda value: jnp.full((), value, dtype), self.decision.begin())
+        last = {name: jnp.zeros((), dtype) for name in ("multiplier", "fg", "gg", "ff")}
+        return BarrierState(
+            jnp.zeros((), jnp.int32),
+            **last,
+            skipped=jnp.zeros((), bool),
+            reading=Reading(*(jnp.zeros((), dtype) for _ in Reading._fields)) if tolerant else nothing,
+            memory=(law, (jnp.zeros((), dtype), jnp.zeros((), dtype))) if tolerant else nothing,
+            estimates=estimates.begin(self.estimator, params),
+            previous=trees.copied(params) if self.estimator.evaluations == 2 else nothing,
+            start=trees.copied(params) if self.reference == "start" else nothing,
+        )
+
+    def update(
+        self,
+        updates: Tree,
+        state: BarrierState,
+        params: Tree = None,
+        *,
+        lower_grads: Tree = None,
+        lower_value: Any = None,
+        reference_value: Any = None,
+        previous_upper_grads: Tree = None,
+        previous_lower_grads: Tree = None,
+        **extra: Any,
+    ) -> tuple[Tree, BarrierState]:
+        """The direction, and the state after the step."""
+        dtype, tolerant = state.fg.dtype, self.decision.tolerance is not None
+        # measure
+        if lower_grads is None:
+            raise TypeError("dynamic_barrier needs both gradients: update(upper_grads, state, params, lower_grads=…)")
+        upper, structure = jax.tree.flatten(updates)
+        fresh = {"upper": upper, "lower": trees.match(updates, lower_grads)}
+        before = self._before(updates, fresh, state.count, params, previous_upper_grads, previous_lower_grads)
+        losses = self._losses(state.count, lower_value, reference_value, dtype)
+        parameters = laws.parameters(self.schedule, state.count, dtype)
+        seen, remembered = estimates.update(self.estimator, fresh, before, state.estimates, parameters)
+        own = seen if enters_direction(self.estimator) else fresh
+        measured = own if tolerant else seen
+        products = inner_products(measured["upper"], measured["lower"])
+        # decide
+        choice, scales, memory = self._decide(products, parameters, losses, state.memory)
+        # guard
+        weights = (choice.upper_weight, choice.lower_weight)
+        fine = jnp.all(jnp.isfinite(jnp.stack([*products[:3], *weights, *losses.values()])))
+        pairs = [pair for level in LEVELS for pair in zip(own[level], measured[level], strict=True)]
+        fine &= trees.finite([mine for mine, other in pairs if mine is not other])  # moved, but not in the products
+
+        def if_fine(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(fine, a, b).astype(b.dtype), new, old)
+
+        # move
+        a, b = (jnp.where(fine, weight, jnp.nan) for weight in weights)
+        direction = trees.combine(own["upper"], own["lower"], (a, b), scales)
+        direction = [
+            d.astype(jnp.result_type(u)) if trees.differentiable(u) else u
+            for d, u in zip(direction, upper, strict=True)
+        ]
+        fg, gg, ff = products.rescaled(1.0, 1.0)
+        last = {"multiplier": choice.multiplier, "fg": fg, "gg": gg, "ff": ff}
+        return jax.tree.unflatten(structure, direction), BarrierState(
+            optax.safe_increment(state.count),
+            **{name: value.astype(dtype) for name, value in last.items()},  # a scan needs one dtype
+            skipped=~fine,
+            reading=_reading(choice, dtype) if tolerant else state.reading,
+            memory=if_fine(memory, state.memory),
+            estimates=if_fine(remembered, state.estimates),
+            previous=if_fine(params, state.previous) if self.estimator.evaluations == 2 else state.previous,
+            start=state.start,
+        )
+
+    def _before(
+        self, updates: Tree, fresh: Any, count: jax.Array, params: Tree, upper: Tree, lower: Tree
+    ) -> dict[str, list[Any]]:
+        """This batch's gradients at the previous point; at first there is none, and they may be anything."""
+        if self.estimator.evaluations == 1:
+            return fresh  # type: ignore[no-any-return]  # as it came
+        if upper is None or lower is None or params is None:
+            raise TypeError(
+                f"{type(self.estimator).__name__} evaluates every batch at two points: update(upper_grads, state, "
+                "params, lower_grads=…, previous_upper_grads=…, previous_lower_grads=…), the last at state.previous"
+            )
+        names = ("previous_upper_grads", "previous_lower_grads")
+        there = [
+            trees.match(updates, tree, ("updates", name)) for tree, name in zip((upper, lower), names, strict=True)
+        ]
+        return {
+            level: [
+                jnp.where(count == 0, g, b) if trees.differentiable(g) else g
+                for g, b in zip(fresh[level], grads, strict=True)
+            ]
+            for level, grads in zip(LEVELS, there, strict=True)
+        }
+
+    def _losses(self, count: jax.Array, lower_value: Any, reference_value: Any, dtype: Any) -> dict[str, jax.Array]:
+        """The losses that the decision needs."""
+        if self.decision.tolerance is None:
+            if "lower_value" not in self.decision.method.needs:
+                return {}
+            if lower_value is None:
+                name = self.decision.method.name
+                raise TypeError(f"the rule {name!r} needs the lower loss: update(…, lower_grads=…, lower_value=…)")
+            return {"lower_value": one_number("lower_value", lower_value, dtype)}
+        if lower_value is None:
+            raise TypeError("a tolerance needs the lower loss: update(…, lower_grads=…, lower_value=…)")
+        known = callable(self.reference)
+        if known and reference_value is not None:
+            raise TypeError('reference_value=… has no effect: it is for reference="told" or "start"')
+        if not known and reference_value is None:
+            where = "the lower loss at state.start" if self.reference == "start" else "a loss"
+            raise TypeError(f"reference={self.reference!r} needs update(…, reference_value=…), {where} on this batch")
+        compared = self.reference(count) if known else reference_value
+        return {
+            "lower_value": one_number("lower_value", lower_value, dtype),
+            "reference": one_number("reference_value", compared, dtype),
+        }
+
+    def _decide(
+        self, products: Products, parameters: Parameters, losses: Mapping[str, Any], memory: Any
+    ) -> tuple[Choice, Any, Any]:
+        """The choice, the scales of the gradients that it is for (None for 1), and what to remember.
+
+        With a tolerance they are those of the first step that has gradients: s, the ratio of their norms, might be more
+        than a number can hold otherwise.
+        """
+        if self.decision.tolerance is None:
+            seen, parameters = for_rule(self.decision.method.rule, products, parameters, losses.get("lower_value"))
+            return self.decision(parameters, seen, ()), None, memory
+        law, (upper, lower) = memory
+        upper = jnp.where((upper == 0) & (products.ff > 0), products.upper_scale, upper)
+        lower = jnp.where((lower == 0) & (products.gg > 0), products.lower_scale, lower)
+        c, e = (jnp.where(scale == 0, 1.0, scale) for scale in (upper, lower))
+        norms = root(products.ff) * (products.upper_scale / c), root(products.gg) * (products.lower_scale / e)
+        choice = self.decision(parameters, Seen(None, None, None, *norms, **losses), law)
+        return choice._replace(multiplier=choice.multiplier * c / e), (c, e), (choice.memory, (upper, lower))
+
+
+def _reading(choice: Choice, dtype: Any) -> Reading:
+    found: Any = choice.reading
+    values = (found.loss, found.reference, found.excess, found.noise, found.ratio)
+    return Reading(*(jnp.asarray(value).astype(dtype) for value in values))

@@ -1,0 +1,117 @@
+"""Inner products of two gradients, at any scale that their dtype can hold.
+
+A float32 squared underflows below 1e-19 and overflows above 1e19. Where that is near, the products are made once more,
+of each gradient over a power of two of its own; anywhere else these scales are 1, and nothing is done twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tiebreak.decision import Seen
+from tiebreak.optax import trees
+from tiebreak.rules import RULES, Rule
+from tiebreak.schedules import Parameters
+
+__all__ = ["Products", "for_rule", "inner_products", "root"]
+
+
+class Products(NamedTuple):
+    """fg, gg and ff of ∇f over `upper_scale` and ∇g over `lower_scale`, both powers of two."""
+
+    fg: jax.Array
+    gg: jax.Array
+    ff: jax.Array
+    upper_scale: jax.Array
+    lower_scale: jax.Array
+
+    def rescaled(self, upper: Any, lower: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """fg, gg and ff of ∇f over `upper` and ∇g over `lower`."""
+        a, b = self.upper_scale / upper, self.lower_scale / lower
+        return self.fg * a * b, self.gg * b * b, self.ff * a * a
+
+
+def inner_products(upper: Sequence[Any], lower: Sequence[Any]) -> Products:
+    """The products of two lists of leaves.
+
+    Examples
+    --------
+    >>> tiny = inner_products([jnp.array([1.0, 2.0])], [jnp.array([3e-30, 0.0])])
+    >>> fg, gg, ff = tiny.rescaled(1.0, 1e-30)
+    >>> round(float(fg), 4), round(float(gg), 4), float(ff)
+    (3.0, 9.0, 5.0)
+    """
+    pairs = [(u, g) for u, g in zip(upper, lower, strict=True) if trees.differentiable(u)]
+    found: Products = _inner_products(tuple(u for u, _ in pairs), tuple(g for _, g in pairs))
+    return found
+
+
+@jax.jit  # so that a call outside of any other jit compiles its condition once, and not every time
+def _inner_products(upper: tuple[Any, ...], lower: tuple[Any, ...]) -> Products:
+    fg, gg, ff = trees.dots(upper, lower)
+    one, info = jnp.ones_like(fg), trees.limits(fg)
+    least, most = info.tiny / info.eps**2, info.max * info.eps**2
+
+    def again() -> Products:
+        scales = [_power_of_two(trees.largest(leaves).astype(fg.dtype)) for leaves in (upper, lower)]
+        parts = [
+            [trees.widen(v) / c.astype(trees.real(v)) for v in leaves]
+            for leaves, c in zip((upper, lower), scales, strict=True)
+        ]
+        return Products(*(p.astype(fg.dtype) for p in trees.dots(*parts)), *scales)
+
+    ordinary = (least < gg) & (gg < most) & (least < ff) & (ff < most)
+    found: Products = jax.lax.cond(ordinary, lambda: Products(fg, gg, ff, one, one), again)
+    return found
+
+
+def _power_of_two(value: jax.Array) -> jax.Array:
+    """The largest power of two that is at most `value`; 1 for zero and for what is not finite."""
+    usable = jnp.isfinite(value) & (value > 0)
+    exponent = jnp.frexp(jax.lax.stop_gradient(jnp.where(usable, value, 1.0)))[1] - 1
+    # float32 holds the inverse of these, too, and leaves of float32 may stand beside others of float64.
+    return jnp.ldexp(jnp.ones_like(value), jnp.clip(exponent, -126, 126))
+
+
+def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value: Any) -> tuple[Seen, Parameters]:
+    """What a rule is to see, at a scale where nothing in it is lost.
+
+    The library's rules give the same λ where both gradients are divided by c, and by c² what has the dimension of gg:
+    the regularizer, 1/μ, and the lower loss with its target. A rule of one's own need not, and sees gg as it is, but
+    never 0 where ∇g is not.
+    """
+    if rule not in RULES.values():
+        fg, gg, ff = products.rescaled(1.0, 1.0)
+        gg = jnp.where(products.gg > 0, jnp.maximum(gg, trees.limits(gg).tiny), gg)
+        return Seen(fg, gg, ff, lower_value=lower_value), parameters
+    scaled = (products.upper_scale != 1) | (products.lower_scale != 1)
+    slacks = [parameters.regularizer, None if parameters.penalty is None else 1 / parameters.penalty]
+    largest = products.lower_scale
+    for slack in slacks:  # beside a large one gg may vanish, and with it divided by less it would overflow
+        if slack is not None:
+            largest = jnp.maximum(largest, jnp.sqrt(jax.lax.stop_gradient(slack)))
+    c = jnp.where(scaled, _power_of_two(largest), 1.0)
+    fg, gg, _ = products.rescaled(c, c)
+
+    def over(value: Any) -> Any:
+        return None if value is None else value / c / c
+
+    others = {name: over(value) if name == "target" else value for name, value in parameters.others.items()}
+    penalty = None if parameters.penalty is None else parameters.penalty * c * c
+    parameters = replace(parameters, regularizer=over(parameters.regularizer), penalty=penalty, others=others)
+    return Seen(fg, gg, lower_value=over(lower_value)), parameters
+
+
+def root(square: jax.Array) -> jax.Array:
+    """√square, whose derivative at 0 is 0 instead of NaN.
+
+    Examples
+    --------
+    >>> float(root(jnp.array(4.0))), float(jax.grad(root)(0.0))
+    (2.0, 0.0)
+    """
+    none = square == 0
+    return jnp.where(none, 0.0, jnp.sqrt(jnp.where(none, 1.0, square)))

@@ -1,0 +1,103 @@
+"""A twin: a copy trained on the lower loss alone, beside the model and by the same optimizer, to be compared with."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tiebreak.optax import trees
+from tiebreak.optax.barrier import BarrierState
+from tiebreak.optax.transform import dynamic_barrier
+from tiebreak.optax.trees import Tree
+
+__all__ = ["TwinState", "with_twin"]
+
+
+class TwinState(NamedTuple):
+    """What :func:`with_twin` remembers.
+
+    Attributes
+    ----------
+    barrier : BarrierState
+    base, reference_base : tree
+        The base optimizer's state, for the model and for the twin.
+    reference_params : tree
+        The twin.
+    """
+
+    barrier: BarrierState
+    base: Any
+    reference_base: Any
+    reference_params: Tree
+
+
+def with_twin(
+    base: optax.GradientTransformation, *, tolerance: Any, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """An optimizer that keeps the lower loss within `tolerance` of a twin's, trained on that loss alone by `base`.
+
+    It needs one more copy of the parameters with its optimizer state, and one more gradient of the lower loss:
+    ``update(upper_grads, state, params, lower_grads=…, lower_value=…, reference_grads=…, reference_value=…)``, the last
+    two at ``state.reference_params`` on the same batch. :func:`measure` makes them all.
+
+    Parameters
+    ----------
+    base : optax.GradientTransformation
+        The whole optimizer, such as ``optax.adamw(1e-3)``; learning rate and schedules are the twin's, too.
+    tolerance : float or str
+        As of :func:`dynamic_barrier`.
+    **options
+        `estimator` and `momentum`, as there.
+
+    Examples
+    --------
+    >>> from tiebreak.optax import log, measure
+    >>> evaluate = measure(lambda x: jnp.sum(x**2), lambda x: (x[0] - x[1] - 1) ** 2)
+    >>> optimizer, x = with_twin(optax.sgd(0.01), tolerance=0.1), jnp.array([3.0, 0.0])
+    >>> def step(carry, _):
+    ...     x, state = carry
+    ...     grads, measured = evaluate(x, state)
+    ...     updates, state = optimizer.update(grads, state, x, **measured)
+    ...     return (optax.apply_updates(x, updates), state), None
+    >>> (x, state), _ = jax.lax.scan(step, (x, optimizer.init(x)), length=2000)
+    >>> 0.5 < log(state)["excess"] <= 1.05  # the tolerance is used, and kept
+    True
+    """
+    if "reference" in options:
+        raise ValueError(f"reference={options['reference']!r} has no effect: the twin is the reference")
+    barrier, rest = (
+        dynamic_barrier(tolerance=tolerance, reference="told", **options),
+        optax.with_extra_args_support(base),
+    )
+
+    def init(params: Tree) -> TwinState:
+        copy = trees.copied(params)
+        return TwinState(barrier.init(params), rest.init(params), trees.copied(rest.init(copy)), copy)
+
+    def update(
+        updates: Tree,
+        state: TwinState,
+        params: Tree = None,
+        *,
+        reference_grads: Tree = None,
+        reference_value: Any = None,
+        **extra: Any,
+    ) -> tuple[Tree, TwinState]:
+        if reference_grads is None or reference_value is None:
+            raise TypeError(
+                "a twin needs update(…, reference_grads=…, reference_value=…): gradient and loss of the lower level at "
+                "state.reference_params, on this batch"
+            )
+        grads = trees.match(updates, reference_grads, ("updates", "reference_grads"))
+        # Where either of them cannot step, neither does.
+        reference_value = jnp.where(trees.finite(grads), reference_value, jnp.nan)
+        direction, after = barrier.update(updates, state.barrier, params, reference_value=reference_value, **extra)
+        moved, base_state = rest.update(direction, state.base, params, **extra)
+        changes, twin_base = rest.update(reference_grads, state.reference_base, state.reference_params, **extra)
+        twin = (twin_base, optax.apply_updates(state.reference_params, changes))
+        before = (state.reference_base, state.reference_params)
+        twin_base, twin_params = jax.tree.map(lambda new, old: jnp.where(after.skipped, old, new), twin, before)
+        return moved, TwinState(after, base_state, twin_base, twin_params)
+
+    return optax.GradientTransformationExtraArgs(init, update)
