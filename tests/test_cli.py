@@ -173,6 +173,7 @@ def test_the_saved_command_gives_the_same_bytes(results: Path, tmp_path: Path) -
     [
         (("--budget", "much"), ("budget='much'", "whole number ≥ 1")),
         (("--budget", "-1e8"), ("budget=-100000000.0", "≥ 1")),
+        (("--budget", "1e30"), ("budget=1e+30", "from 1 to 2^63 − 1")),
         (("--budget", "3"), ("budget=3", "at least 4", "vr_pr_sdbpg")),
         (("--runs", "2.5"), ("runs=2.5", "whole number ≥ 1")),
         (("--seed", "-1"), ("seed=-1", "≥ 0")),
@@ -206,7 +207,7 @@ def test_every_option_reaches_the_experiment(tmp_path: Path) -> None:
         "record": 1,
     }
     curves = rows(tmp_path / "curves.csv")
-    assert (curves[0]["x0"], curves[0]["x1"]) == ("-1.5", "-2")
+    assert (curves[0]["x0"], curves[0]["x1"]) == ("-1.5", "-2.0")
     assert [int(r["step"]) for r in curves if r["method"] == "dbgd" and r["run"] == "1"] == list(range(151))
 
 
@@ -222,6 +223,16 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_plot_of_no_folder_and_of_an_empty_one(tmp_path: Path) -> None:
     assert "it is no folder" in call("plot", tmp_path / "nowhere", code=2).stderr
     assert "curves.parquet or curves.csv" in call("plot", tmp_path, code=2).stderr
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"experiment": 3}', "null", "{"])
+def test_plot_of_odd_descriptions_says_one_sentence(text: str, results: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(results, tmp_path / "copy"))
+    (folder / "configuration.json").write_text(text)
+    done = call("plot", folder, code=2)
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "configuration.json' is not as `tiebreak reproduce` writes it: " in done.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")

@@ -16,7 +16,7 @@ from command import ENVIRONMENT, call
 from tiebreak import minimize
 from tiebreak.cli.app import app
 from tiebreak.experiments.planning import compare, constants_from, record_of, schedule_of
-from tiebreak.experiments.verification_report import scientific
+from tiebreak.experiments.tables import scientific
 from tiebreak.problems import paper
 from tiebreak.theory import TABLE, oracle_complexity, plan, residual_bounds
 

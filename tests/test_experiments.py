@@ -218,8 +218,11 @@ def test_an_error_while_saving_leaves_the_folder_as_it_was(
         ("points.csv", "method,run\nsdbgd,0\n", "points.csv.*no column"),
         ("points.csv", None, "lacks points.csv"),
         ("configuration.json", "{", "configuration.json"),
-        ("configuration.json", "[]", "configuration.json"),
-        ("configuration.json", '{"experiment": {"runs": 0}}', "configuration.json.*runs=0"),
+        ("configuration.json", "[]", r"configuration.json.*it must be an object, not \[\]"),
+        ("configuration.json", "{}", "configuration.json.*there is no 'experiment'"),
+        ("configuration.json", '{"experiment": []}', r"'experiment' must be an object, not \[\]"),
+        ("configuration.json", "[" * 100_000, "configuration.json"),
+        ("configuration.json", '{"experiment": {"runs": 0}}', "configuration.json.*it differs in budget, methods,"),
         ("configuration.json", None, "lacks configuration.json"),
     ],
 )
@@ -232,6 +235,47 @@ def test_damaged_folders_are_named(
     else:
         (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=complaint):
+        load(tmp_path)
+
+
+ODD = [None, True, 3, 1e400, "odd", [], [1], {}, {"odd": 1}, {"sdbgd": "fast"}, [{}]]
+
+
+def test_every_entry_of_a_configuration_is_checked(outcome: Outcome, tmp_path: Path) -> None:
+    """Each entry missing, or in turn an odd value: either it can be drawn, or one sentence names file and entry."""
+    save(outcome, tmp_path)
+    path = tmp_path / "configuration.json"
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    places = [(None, key) for key in ("experiment", "seconds", "interrupted", "faults")]
+    for inner, key in [*places, *(("experiment", key) for key in whole["experiment"])]:
+        for odd in (..., *ODD):
+            changed = json.loads(json.dumps(whole))
+            part = changed if inner is None else changed[inner]
+            part.pop(key) if odd is ... else part.update({key: odd})
+            path.write_text(json.dumps(changed), encoding="utf-8")
+            try:
+                found = load(tmp_path)
+            except ValueError as error:
+                said = str(error)
+                assert "configuration.json" in said
+                assert key in said, (odd, said)
+            else:
+                assert markdown(found)
+
+
+@pytest.mark.parametrize("change", ["rows", "words", "floats"])
+def test_tables_that_do_not_fit_are_named(outcome: Outcome, tmp_path: Path, change: str) -> None:
+    curves = dict(outcome.curves)
+    if change == "rows":
+        curves = {name: column[outcome.curves["method"] != "sdbgd"] for name, column in curves.items()}
+    elif change == "words":
+        curves["lower_value"] = curves["method"]
+    else:
+        curves["step"] = curves["step"] + 0.5
+    save(replace(outcome, curves=curves), tmp_path)
+    with pytest.raises(
+        ValueError, match=r"curves.parquet' is not as .*(no rows of sdbgd|column (lower_value|step) must)"
+    ):
         load(tmp_path)
 
 

@@ -25,6 +25,7 @@ from tiebreak.theory import (
     steps_within,
     terms,
 )
+from tiebreak.theory.bounds import Laws, laws, theorem_1
 
 PAPER = tiebreak.problems.paper()
 CONSTANTS = PAPER.constants
@@ -296,6 +297,34 @@ def test_epsilon_plans_reach_epsilon_with_the_least_budget():
         assert max(chosen.bounds.direction_squared, chosen.bounds.lower_gradient_squared) <= epsilon
         cheaper = plan(CONSTANTS, budget=int(0.95 * chosen.budget), method=method)
         assert max(cheaper.bounds.direction_squared, cheaper.bounds.lower_gradient_squared) > epsilon
+
+
+def test_a_plan_for_an_accuracy_looks_at_few_budgets_and_tells_of_each():
+    """Where a search takes seconds, a dozen of them is all that a user should wait for."""
+    seen = []
+    chosen = plan(CONSTANTS, epsilon=2.0, kind="anytime", progress=seen.append)
+    assert chosen in seen
+    assert len(seen) <= 14
+    worst = {p.budget: max(p.bounds.direction_squared, p.bounds.lower_gradient_squared) for p in seen}
+    assert worst[chosen.budget] <= 2.0
+    cheaper = [budget for budget in worst if budget < chosen.budget]
+    assert max(cheaper) > 0.99 * chosen.budget
+    assert all(worst[budget] > 2.0 for budget in cheaper)
+    assert plan(CONSTANTS, epsilon=1e4).budget == 3  # the smallest that is looked at
+
+
+def test_the_bound_of_a_search_is_the_bound_of_the_theorem():
+    """One formula: with the steps along an axis, schedules along another, and sums as a caller likes to make them."""
+    schedules = [anytime(a, step_size=0.1, barrier=0.9) for a in (0.2, 0.25, 0.3)]
+    each = [laws(schedule, 40) for schedule in schedules]
+    names = ("step_size", "barrier", "regularizer", "upper_batch", "lower_batch")
+    stacked = Laws(*(np.stack([getattr(p, name) for p in each], axis=1) for name in names))
+    found = theorem_1(stacked, CONSTANTS, total=lambda v: v.sum(axis=0), last=lambda v: v[-1])
+    for i, (schedule, falls) in enumerate(zip(schedules, (True, None, False), strict=True)):
+        alone = residual_bounds(schedule, CONSTANTS, 40)
+        assert found.lower_gradient_squared[i] == pytest.approx(alone.lower_gradient_squared, rel=1e-13)
+        either = {True: found.falling, False: found.rising, None: np.minimum(found.falling, found.rising)}[falls]
+        assert either[i] == pytest.approx(alone.direction_squared, rel=1e-13)
 
 
 def test_the_practice_plan_on_the_papers_problem():

@@ -14,8 +14,10 @@ import tiebreak
 from tiebreak import Storm, anytime, methods, minimize
 from tiebreak.experiments import Verification, evidence, save_verification, verification, verify
 from tiebreak.experiments.evidence import Case
-from tiebreak.experiments.verification_figures import family_figure, write
-from tiebreak.experiments.verification_report import notes, report, scientific, sheets
+from tiebreak.experiments.style import save
+from tiebreak.experiments.tables import scientific
+from tiebreak.experiments.verification_figures import family_figure
+from tiebreak.experiments.verification_report import notes, report, sheets
 from tiebreak.problems import paper, random_problem
 from tiebreak.theory import exponents, penalty_bounds, plan, residual_bounds, terms
 
@@ -375,7 +377,7 @@ def test_files(findings, tmp_path):
     assert saved["passed"] is True
     assert len(saved["cases"]) == 3 + 4 + 4
     assert (tmp_path / "summary.md").read_text(encoding="utf-8") == report(found)
-    for again in write(family_figure(found), tmp_path / "again"):
+    for again in save(family_figure(found), tmp_path / "again"):
         assert again.read_bytes() == (tmp_path / f"family{again.suffix}").read_bytes()
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +156,8 @@ class History:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the tidy table as CSV, every digit of it."""
-        write_csv(self.tidy(), path)
+        with atomic(path, "w") as file:
+            write_csv(self.tidy(), file)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the tidy table as Parquet."""
@@ -172,12 +173,11 @@ def _extra(name: str) -> Any:
         raise ImportError(f"this needs {name.split('.')[0]}: pip install 'tiebreak[data]'") from error
 
 
-def write_csv(table: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def write_csv(table: Mapping[str, Any], file: IO[str]) -> None:
     """Write columns of equal length as CSV, every digit of them."""
-    with atomic(path, "w") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(table)
-        writer.writerows(zip(*(np.asarray(column).tolist() for column in table.values()), strict=True))
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*(np.asarray(column).tolist() for column in table.values()), strict=True))
 
 
 @dataclass(frozen=True, repr=False)

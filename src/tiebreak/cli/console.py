@@ -1,6 +1,6 @@
 """What commands say and understand: results on standard output, everything else on standard error."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tiebreak.experiments import Outcome
-from tiebreak.experiments.report import notes, sheets
+from tiebreak.experiments.tables import Sheet
 
-__all__ = ["INTERRUPTED", "kindly", "number", "numbers", "say", "show"]
+__all__ = ["INTERRUPTED", "kindly", "number", "numbers", "say", "show_sheets"]
 
 #: What shells expect of a program that Ctrl-C ended.
 INTERRUPTED = 130
@@ -58,17 +57,19 @@ def numbers(text: str) -> Any:
     return text if any(isinstance(part, str) for part in found) else found
 
 
-def show(outcome: Outcome) -> None:
-    """Print the summary: tables and notes."""
+def show_sheets(sheets: Iterable[Sheet], notes: Iterable[str] = (), prose: Collection[str] = ()) -> None:
+    """Print tables, and notes below them; the columns named in `prose` hold words, to the left."""
     console = Console(highlight=False)
-    for sheet in sheets(outcome):
+    if not console.is_terminal:  # a file or a pipe has no width; rich would assume little
+        console.width = max(console.width, 120)
+    for sheet in sheets:
         console.print(f"[bold]{escape(sheet.title)}[/]")
-        table = Table(box=None, pad_edge=False, header_style="dim")
+        shown = Table(box=None, pad_edge=False, header_style="dim", show_header=any(sheet.header))
         for i, name in enumerate(sheet.header):
-            table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
+            shown.add_column(name, justify="left" if i == 0 or name in prose else "right", overflow="fold")
         for row in sheet.rows:
-            table.add_row(*map(escape, row))
-        console.print(table)
+            shown.add_row(*(f"[red]{cell}[/]" if cell == "FAIL" else escape(cell) for cell in row))
+        console.print(shown)
         console.print()
-    for text in notes(outcome):
+    for text in notes:
         console.print(f"• {escape(text)}", style="dim")

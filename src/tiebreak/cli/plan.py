@@ -1,6 +1,5 @@
 """``tiebreak plan``."""
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +8,8 @@ import typer
 from rich.console import Console
 
 from tiebreak import theory
-from tiebreak.cli.console import INTERRUPTED, kindly, number, say
-from tiebreak.cli.table import CONSTANTS_HELP, show_sheets
+from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
+from tiebreak.cli.table import CONSTANTS_HELP
 from tiebreak.cli.verify import stages
 from tiebreak.experiments import Experiment
 from tiebreak.experiments.planning import (
@@ -18,13 +17,10 @@ from tiebreak.experiments.planning import (
     compare,
     comparison_sheet,
     constants_from,
-    plan_figure,
     record_of,
     run_plan,
 )
-from tiebreak.experiments.report import Sheet
-from tiebreak.experiments.verification_report import scientific
-from tiebreak.files import atomic
+from tiebreak.experiments.tables import SYMBOLS, Sheet, scientific
 
 __all__ = ["plan"]
 
@@ -35,7 +31,6 @@ _NOTES = (
     "with competitors that were tuned as well: see the documentation (docs/planning.md).",
     "† Our reconstruction of the rule.",
 )
-_MEASURES = {"direction_squared": "‖d‖²", "lower_gradient_squared": "‖∇g‖²", "stationarity_squared": "min over λ"}
 
 
 def plan(
@@ -60,8 +55,9 @@ def plan(
         calls, accuracy = (None if text is None else number(text) for text in (budget, epsilon))
         if compare_ and (calls is None or known != constants_from("paper")):
             raise ValueError(f"compare needs a budget and the paper's constants; budget={calls!r}, {constants=}")
-        from tiebreak.experiments import check_folder
-        from tiebreak.experiments.verification_figures import write
+        from tiebreak.experiments.folder import check_folder, write
+        from tiebreak.experiments.plan_figure import plan_figure
+        from tiebreak.experiments.style import save
 
         check_folder(output)
         asked_for = {"budget": calls, "epsilon": accuracy, "method": method, "objective": objective, "kind": kind}
@@ -78,16 +74,15 @@ def plan(
             say("Interrupted; nothing was written.")
             raise typer.Exit(INTERRUPTED) from None
         if result is not None:
-            ends = {name: float(getattr(result.last, name).mean()) for name in _MEASURES}
+            ends = {name: float(getattr(result.last, name).mean()) for name in SYMBOLS}
             record["measured"] = ends | {"runs": asked.runs, "seed": asked.seed}
             title = f"Measured at the last iterate, {asked.runs} runs"
-            sheets.append(Sheet(title, tuple(_MEASURES.values()), [[scientific(value) for value in ends.values()]]))
+            sheets.append(Sheet(title, tuple(SYMBOLS.values()), [[scientific(value) for value in ends.values()]]))
         if entries:
             record["comparison"] = [entry.record() for entry in entries]
             sheets.append(comparison_sheet(entries, chosen.budget, asked.runs))
-        with atomic(output / "plan.json", "w") as file:
-            file.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-        write(plan_figure(chosen, result), output / "plan")
+        write(output, {"plan.json": record})
+        save(plan_figure(chosen, result), output / "plan")
     show_sheets(sheets, _NOTES if entries else (), prose=("",))
     say(f"Written to {output}: plan.json, plan.png, plan.pdf.")
 

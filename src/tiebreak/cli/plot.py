@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli.console import kindly, say, show
+from tiebreak.cli.console import kindly, say, show_sheets
+from tiebreak.experiments.report import notes, sheets
 
 __all__ = ["plot"]
 
@@ -19,5 +20,5 @@ def plot(
     with kindly():
         outcome = load(folder)
         written = draw(outcome, folder)
-    show(outcome)
+    show_sheets(sheets(outcome), notes(outcome))
     say(f"Written to {folder}: {', '.join(path.name for path in written)}.")

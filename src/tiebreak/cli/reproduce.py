@@ -9,9 +9,10 @@ from rich import progress as bars
 from rich.console import Console
 
 import tiebreak
-from tiebreak.cli.console import INTERRUPTED, kindly, number, numbers, say, show
+from tiebreak.cli.console import INTERRUPTED, kindly, number, numbers, say, show_sheets
 from tiebreak.experiments import Experiment, Outcome, run
-from tiebreak.experiments.report import label
+from tiebreak.experiments.configuration import label
+from tiebreak.experiments.report import notes, sheets
 
 __all__ = ["reproduce"]
 
@@ -66,7 +67,7 @@ def reproduce(
                 save(outcome, output)
         say(f"Interrupted while writing. The data are saved, and `tiebreak plot {output}` draws them.")
         raise typer.Exit(INTERRUPTED) from None
-    show(outcome)
+    show_sheets(sheets(outcome), notes(outcome))
     seconds = sum(outcome.seconds.values())
     say(f"Written to {output}. Runs {seconds:.1f} s, files {time.perf_counter() - began:.1f} s.")
     if outcome.interrupted:

@@ -1,20 +1,15 @@
 """``tiebreak table``."""
 
-from collections.abc import Collection, Iterable
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from tiebreak.cli.console import kindly, number
+from tiebreak.cli.console import kindly, number, show_sheets
 from tiebreak.experiments.planning import constants_from
-from tiebreak.experiments.report import Sheet
-from tiebreak.experiments.verification_report import as_markdown, scientific
+from tiebreak.experiments.tables import Sheet, as_markdown, scientific
 from tiebreak.theory import TABLE, oracle_complexity
 
-__all__ = ["CONSTANTS_HELP", "orders", "show_sheets", "table"]
+__all__ = ["CONSTANTS_HELP", "orders", "table"]
 
 CONSTANTS_HELP = "paper, or L_f=…,L_g=…,G_f=…,sigma_f=…,sigma_g=…,delta_f=…,delta_g=…; paper,L_f=2 changes one."
 _SUPERSCRIPTS = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
@@ -68,21 +63,3 @@ def numbers_at(epsilon: float, constants: str) -> Sheet:
         rows.append([row.name, *counts, "enough" if found.exact else "order only, constants unknown"])
     header = ("method", "iterations", "upper calls", "lower calls", "what this is")
     return Sheet(f"At ε = {epsilon:g}, constants: {constants}", header, rows)
-
-
-def show_sheets(sheets: Iterable[Sheet], notes: Iterable[str] = (), prose: Collection[str] = ()) -> None:
-    """Print tables, and notes below them; the columns named in `prose` hold words, to the left."""
-    console = Console(highlight=False)
-    if not console.is_terminal:  # a file or a pipe has no width; rich would assume little
-        console.width = max(console.width, 120)
-    for sheet in sheets:
-        console.print(f"[bold]{escape(sheet.title)}[/]")
-        shown = Table(box=None, pad_edge=False, header_style="dim", show_header=any(sheet.header))
-        for i, name in enumerate(sheet.header):
-            shown.add_column(name, justify="left" if i == 0 or name in prose else "right", overflow="fold")
-        for row in sheet.rows:
-            shown.add_row(*(f"[red]{cell}[/]" if cell == "FAIL" else escape(cell) for cell in row))
-        console.print(shown)
-        console.print()
-    for text in notes:
-        console.print(f"• {escape(text)}", style="dim")

@@ -9,8 +9,7 @@ import typer
 from rich import progress as bars
 from rich.console import Console
 
-from tiebreak.cli.console import INTERRUPTED, kindly, number, say
-from tiebreak.cli.table import show_sheets
+from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
 from tiebreak.experiments import Verification
 from tiebreak.experiments import verify as run
 from tiebreak.experiments.verification_report import PROSE, notes, sheets

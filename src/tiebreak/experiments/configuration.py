@@ -11,7 +11,7 @@ from tiebreak.budget import first_cost, limit
 from tiebreak.checks import whole
 from tiebreak.methods import METHODS
 
-__all__ = ["Experiment", "describe", "reconstructed"]
+__all__ = ["Experiment", "describe", "label", "reconstructed"]
 
 _LARGEST = 1e100  # squares of such numbers, and sums of them, are numbers still
 
@@ -66,7 +66,7 @@ class Experiment:
             "seed": _seed(self.seed),
             "start": _start(self.start),
             "noise": _noise(self.noise),
-            "per_sample": bool(self.per_sample),
+            "per_sample": _truth("per_sample", self.per_sample),
             "record": _record(self.record),
         }
         for name, value in checked.items():
@@ -100,6 +100,11 @@ def reconstructed(name: str) -> bool:
     return METHODS[name].rule is rules.penalized
 
 
+def label(name: str) -> str:
+    """What tables and legends call a method; the dagger marks a reconstruction."""
+    return METHODS[name].name + ("†" if reconstructed(name) else "")
+
+
 def describe(name: str) -> dict[str, str]:
     """A method's name, rule, schedule and estimator, in words.
 
@@ -117,8 +122,10 @@ def describe(name: str) -> dict[str, str]:
 
 
 def _methods(given: Any) -> tuple[str, ...]:
-    names = given.split(",") if isinstance(given, str) else list(given)
     legal = f"must be different names among {', '.join(METHODS)}"
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, (list, tuple)):
+        raise ValueError(f"methods={given!r} {legal}, at least one")
     found = [str(name).strip().lower().replace("-", "_") for name in names]
     for name, wanted in zip(names, found, strict=True):
         if wanted not in METHODS:
@@ -135,6 +142,12 @@ def _seed(given: Any) -> int:
         return int(given)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"seed={given!r} must be a whole number ≥ 0") from None
+
+
+def _truth(name: str, given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise ValueError(f"{name}={given!r} must be True or False")
+    return given
 
 
 def _start(given: Any) -> tuple[float, float]:

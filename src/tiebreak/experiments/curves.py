@@ -3,11 +3,9 @@
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from tiebreak.experiments.outcome import Outcome
-from tiebreak.experiments.style import footnote, handles, look, style
+from tiebreak.experiments.style import footnote, legend, log_grid, look, method_lines, panels, style
 
 __all__ = ["comparison"]
 
@@ -17,25 +15,19 @@ _BAND = (0.1, 0.9)
 def comparison(outcome: Outcome) -> Figure:
     """Mean over runs of ‖d_k‖² and of ‖∇g(x_k)‖² against calls, with the middle 80 % of the runs as a band."""
     with style():
-        figure = Figure(figsize=(7.4, 3.7), layout=ConstrainedLayoutEngine(h_pad=0.06))
-        panels = figure.subplots(1, 2)
         titles = {
             "direction_squared": r"Upper level: $\|d_k\|^2$",
             "lower_gradient_squared": r"Lower level: $\|\nabla g(x_k)\|^2$",
         }
-        for axes, (column, title) in zip(panels, titles.items(), strict=True):
+        figure, both = panels(titles.values(), ["stochastic oracle calls"] * 2)
+        for axes, column in zip(both, titles, strict=True):
             for method in outcome.methods:
                 _curve(axes, outcome, method, column)
-            axes.set(xscale="log", yscale="log", xlabel="stochastic oracle calls")
-            axes.set_title(title, loc="left")
-            _log_grid(axes)
-        lines = handles(outcome)
-        figure.legend(
-            handles=lines, loc="outside upper center", ncols=min(len(lines), 4), frameon=False, handlelength=3
-        )
+            log_grid(axes)
+        legend(figure, method_lines(outcome.methods), min(len(outcome.methods), 4), length=3)
         runs = outcome.experiment.runs
         text = f"Mean over {runs} runs; bands hold the middle 80 % of them." if runs > 1 else "One run."
-        footnote(figure, outcome, f"{text} $d_k$ uses each method's own $\\lambda_k$.")
+        footnote(figure, f"{text} $d_k$ uses each method's own $\\lambda_k$.", outcome.methods)
     return figure
 
 
@@ -51,12 +43,3 @@ def _curve(axes: Axes, outcome: Outcome, method: str, column: str) -> None:
     own = look(method)
     axes.fill_between(calls, low, high, color=own["color"], alpha=0.18, linewidth=0)
     axes.plot(calls, np.nanmean(values, axis=1), linewidth=1.8, **own)
-
-
-def _log_grid(axes: Axes) -> None:
-    axes.grid(which="major", color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(LogLocator(subs=tuple(range(2, 10)), numticks=12))
-        axis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_locator(LogLocator(numticks=12))

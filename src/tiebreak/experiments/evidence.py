@@ -4,7 +4,7 @@ A mean is compared with its bound at six standard errors, so that a thousand com
 it is below the bound by so much, FAIL if it is above by so much, "open" in between.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from tiebreak import methods, theory
-from tiebreak.experiments.outcome import Table
+from tiebreak.experiments.tables import Table, joined
 from tiebreak.methods import Method
 from tiebreak.problems import Problem
 from tiebreak.result import Result, Status
@@ -25,7 +25,7 @@ Values: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 Hear: TypeAlias = Callable[[float], Any]
 
-__all__ = ["RESIDUALS", "Case", "bounds_of", "deviations", "grid", "joined", "rates", "simulate", "theorem", "verdicts"]
+__all__ = ["RESIDUALS", "Case", "bounds_of", "deviations", "grid", "rates", "simulate", "theorem", "verdicts"]
 
 #: The two residuals of the theorem, by the names of :class:`tiebreak.Point`.
 RESIDUALS = ("direction_squared", "lower_gradient_squared")
@@ -204,9 +204,3 @@ def _named(case: Case, table: Table) -> Table:
     rows = len(next(iter(table.values())))
     names = {"group": case.group, "problem": case.problem.name, "dimension": len(case.problem.x0)}
     return {name: np.full(rows, value) for name, value in (names | {"schedule": case.label}).items()} | table
-
-
-def joined(tables: Iterable[Table]) -> Table:
-    """One table of many."""
-    found = list(tables)
-    return {name: np.concatenate([table[name] for table in found]) for name in found[0]}

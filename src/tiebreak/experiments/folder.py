@@ -1,9 +1,10 @@
-"""An experiment on disk: curves.parquet, curves.csv, points.csv and configuration.json, each whole or as it was."""
+"""Folders: how files are written, all or none; and an experiment's own, with its curves, points and configuration."""
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,11 +14,12 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from tiebreak.experiments.configuration import Experiment
-from tiebreak.experiments.outcome import Outcome, Table
+from tiebreak.experiments.outcome import Outcome
+from tiebreak.experiments.tables import Table, chosen
 from tiebreak.files import atomic
-from tiebreak.result import MEASURES
+from tiebreak.result import MEASURES, write_csv
 
-__all__ = ["DRAWN", "check_folder", "load", "save"]
+__all__ = ["DRAWN", "check_folder", "load", "save", "write"]
 
 #: What is made from the data, and out of date as soon as the data change.
 DRAWN = ("summary.md", "comparison.png", "comparison.pdf", "trajectories.png", "trajectories.pdf")
@@ -38,21 +40,40 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         raise ValueError(f"{wanted}; {nearest.name!r} may not be")
 
 
-def save(outcome: Outcome, folder: str | os.PathLike[str]) -> None:
-    """Write the data, and remove figures and summary of older data.
+def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated: Iterable[str] = ()) -> list[Path]:
+    """Write tables (.csv, .parquet), plain data (.json) and text (.md) by their names; the paths written.
 
-    All files are written before the first takes its place, so an error leaves the folder as it was.
+    All files are written before the first takes its place, so an error leaves the folder as it was. Files that are
+    `outdated` then are removed.
     """
     place = Path(folder)
     with ExitStack() as stack:
-        names = ("configuration.json", "points.csv", "curves.csv", "curves.parquet")
-        configuration, points, curves, parquet = (stack.enter_context(atomic(place / name)) for name in names)
-        configuration.write((json.dumps(outcome.configuration(), indent=2, ensure_ascii=False) + "\n").encode())
-        _write_csv(pa.table(outcome.points), points)
-        _write_csv(pa.table(outcome.curves), curves)
-        pa.parquet.write_table(pa.table(outcome.curves), parquet)
-        for name in DRAWN:
+        for name, content in contents.items():
+            kind = Path(name).suffix
+            file = stack.enter_context(atomic(place / name, "wb" if kind == ".parquet" else "w"))
+            _WRITERS[kind](content, file)
+        for name in outdated:
             (place / name).unlink(missing_ok=True)
+    return [place / name for name in contents]
+
+
+_WRITERS: Mapping[str, Callable[[Any, IO[Any]], Any]] = {
+    ".csv": write_csv,
+    ".parquet": lambda table, file: pa.parquet.write_table(pa.table(table), file),
+    ".json": lambda data, file: file.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n"),
+    ".md": lambda text, file: file.write(text),
+}
+
+
+def save(outcome: Outcome, folder: str | os.PathLike[str]) -> None:
+    """Write the data, and remove figures and summary of older data."""
+    contents = {
+        "configuration.json": outcome.configuration(),
+        "points.csv": outcome.points,
+        "curves.csv": outcome.curves,
+        "curves.parquet": outcome.curves,
+    }
+    write(folder, contents, outdated=DRAWN)
 
 
 def load(folder: str | os.PathLike[str]) -> Outcome:
@@ -74,13 +95,15 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
     name = "configuration.json"
     try:
         saved = json.loads((place / name).read_text(encoding="utf-8"))
-        experiment = Experiment(**saved["experiment"])
-        known = {key: saved.pop(key) for key in ("seconds", "interrupted", "faults")}
+        experiment, known = _configuration(saved)
         name = found[0]
         curves = _read(place / name, _NEEDED)
+        _complete(curves, known["seconds"], {})
         name = "points.csv"
         points = _read(place / name, _NEEDED | {"iterate", "status", "steps"})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # Arrow's errors are ValueErrors
+        for iterate in ("last", "selected"):
+            _complete(points, known["seconds"], {"iterate": iterate})
+    except (ValueError, RecursionError) as error:  # Arrow's errors are ValueErrors
         raise ValueError(f"{os.fspath(place / name)!r} is not as `tiebreak reproduce` writes it: {error}") from None
     return Outcome(
         experiment=experiment,
@@ -89,14 +112,46 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
         seconds=known["seconds"],
         interrupted=known["interrupted"],
         faults=tuple(known["faults"]),
-        origin={key: value for key, value in saved.items() if key not in ("experiment", "command")},
+        origin={key: value for key, value in saved.items() if key not in ("experiment", "command", *known)},
     )
 
 
-def _write_csv(table: Any, file: IO[bytes]) -> None:
-    """Every digit, and nothing quoted: no name or word here needs it, but Arrow would quote the header."""
-    file.write((",".join(table.column_names) + "\n").encode())
-    pa.csv.write_csv(table, file, pa.csv.WriteOptions(include_header=False, quoting_style="none"))
+def _configuration(saved: Any) -> tuple[Experiment, dict[str, Any]]:
+    """The experiment, and what came of it besides tables; ValueError if something is missing or of another type."""
+
+    def part(name: str, kind: type, words: str) -> Any:
+        if name not in saved:
+            raise ValueError(f"there is no {name!r}")
+        if not isinstance(saved[name], kind):
+            raise ValueError(f"{name!r} must be {words}, not {saved[name]!r}")
+        return saved[name]
+
+    if not isinstance(saved, dict):
+        raise ValueError(f"it must be an object, not {saved!r}"[:200])
+    given, legal = part("experiment", dict, "an object"), {field.name for field in fields(Experiment)}
+    odd = sorted(set(given) ^ legal)
+    if odd:
+        raise ValueError(f"'experiment' must have {', '.join(sorted(legal))}; it differs in {', '.join(odd)}")
+    experiment = Experiment(**given)
+    known = {
+        "seconds": part("seconds", dict, "an object of seconds by method"),
+        "interrupted": part("interrupted", bool, "true or false"),
+        "faults": part("faults", list, "a list of texts"),
+    }
+    seconds, faults = known["seconds"], known["faults"]
+    if not seconds or any(
+        name not in experiment.methods or type(value) not in (int, float) for name, value in seconds.items()
+    ):
+        raise ValueError(f"'seconds' must be numbers for some of {', '.join(experiment.methods)}, not {seconds!r}")
+    if not all(isinstance(text, str) for text in faults):
+        raise ValueError(f"'faults' must be a list of texts, not {faults!r}")
+    return experiment, known
+
+
+def _complete(table: Table, methods: Iterable[str], wanted: dict[str, str]) -> None:
+    for name in methods:
+        if not len(chosen(table, method=name, **wanted)["run"]):
+            raise ValueError(f"there are no rows of {name}{''.join(f', {value}' for value in wanted.values())}")
 
 
 def _read(path: Path, needed: Iterable[str]) -> Table:
@@ -119,4 +174,8 @@ def _type(name: str) -> Any:
 
 def _array(column: Any, name: str) -> Any:
     values = column.to_numpy()
-    return values.astype(np.str_) if name in _WORDS else values
+    if name in _WORDS:
+        return values.astype(np.str_)
+    if values.dtype.kind not in ("iu" if name in _WHOLE else "iuf"):
+        raise ValueError(f"column {name} must hold {'whole ' * (name in _WHOLE)}numbers, not {column.type}")
+    return values

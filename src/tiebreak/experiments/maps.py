@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from tiebreak.experiments.outcome import Outcome
-from tiebreak.experiments.style import footnote, handles, look, style
+from tiebreak.experiments.style import footnote, legend, look, method_lines, style
 from tiebreak.problems.paper import CENTER, lower_value
 
 __all__ = ["trajectories"]
@@ -50,8 +50,9 @@ def trajectories(outcome: Outcome) -> Figure:
         (left, right), (bottom, top) = near
         frame = Rectangle((left, bottom), right - left, top - bottom, fill=False, edgecolor="0.25", linewidth=0.8)
         whole.add_patch(frame)
-        figure.legend(handles=handles(outcome) + _marks(), loc="outside upper center", ncols=4, frameon=False)
-        footnote(figure, outcome, f"{_legible(outcome.experiment.runs)} Shades and lines: contours of $g$.")
+        legend(figure, method_lines(outcome.methods) + _marks(), 4, length=2)
+        text = f"{_legible(outcome.experiment.runs)} Shades and lines: contours of $g$."
+        footnote(figure, text, outcome.methods)
     return figure
 
 

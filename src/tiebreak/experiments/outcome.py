@@ -1,11 +1,11 @@
 """Running an experiment, and what comes of it: two tidy tables and where they come from."""
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 import tiebreak
 from tiebreak import Progress
 from tiebreak.experiments.configuration import Experiment, describe
+from tiebreak.experiments.tables import Table, chosen, joined
 from tiebreak.problems import paper
 from tiebreak.result import MEASURES, Result, Status
 from tiebreak.solve import minimize
 
-Table: TypeAlias = dict[str, NDArray[Any]]
-
-__all__ = ["Outcome", "Table", "run"]
+__all__ = ["Outcome", "origin", "run"]
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,7 @@ class Outcome:
 
     def at(self, method: str, iterate: str) -> Table:
         """The rows of :attr:`points` for a method and an iterate, "last" or "selected"."""
-        rows = (self.points["method"] == method) & (self.points["iterate"] == iterate)
-        return {name: column[rows] for name, column in self.points.items()}
+        return chosen(self.points, method=method, iterate=iterate)
 
     def configuration(self) -> dict[str, Any]:
         """Everything but the tables, for a JSON file."""
@@ -97,23 +95,23 @@ def run(experiment: Experiment | None = None, progress: Callable[[str, Progress]
     progress : callable, optional
         Told the method and a :class:`tiebreak.Progress`, between blocks of steps.
     """
-    chosen = experiment or Experiment()
-    first, second = chosen.start
-    problem = paper(chosen.noise, x0=(first, second), per_sample=chosen.per_sample)
-    origin = _origin(chosen)
+    asked = experiment or Experiment()
+    first, second = asked.start
+    problem = paper(asked.noise, x0=(first, second), per_sample=asked.per_sample)
+    began = origin(asked.methods)
     results: dict[str, Result] = {}
     interrupted = False
     try:
-        for name in chosen.methods:
+        for name in asked.methods:
             results[name] = minimize(
                 problem.upper,
                 problem.lower,
                 problem.x0,
                 method=name,
-                budget=chosen.budget,
-                runs=chosen.runs,
-                seed=chosen.seed,
-                record=chosen.record,
+                budget=asked.budget,
+                runs=asked.runs,
+                seed=asked.seed,
+                record=asked.record,
                 keep_iterates=True,
                 progress=partial(progress, name) if progress is not None else False,
             )
@@ -123,13 +121,13 @@ def run(experiment: Experiment | None = None, progress: Callable[[str, Progress]
     except KeyboardInterrupt:  # between two methods, or a second one
         interrupted = True
     return Outcome(
-        experiment=chosen,
-        curves=_joined({name: result.history.tidy() for name, result in results.items()}),
-        points=_joined({name: _points(result) for name, result in results.items()}),
+        experiment=asked,
+        curves=_labelled({name: result.history.tidy() for name, result in results.items()}),
+        points=_labelled({name: _points(result) for name, result in results.items()}),
         seconds={name: round(result.elapsed, 4) for name, result in results.items()},
         interrupted=interrupted,
         faults=tuple(f"{result.method}, {fault}" for result in results.values() for fault in result.faults.values()),
-        origin=origin,
+        origin=began,
     )
 
 
@@ -150,16 +148,13 @@ def _points(result: Result) -> Table:
     return table | {f"x{i}": x[:, i] for i in range(x.shape[1])}
 
 
-def _joined(tables: Mapping[str, Table]) -> Table:
+def _labelled(tables: Mapping[str, Table]) -> Table:
     """One table of many, the method's name in front."""
-    if not tables:
-        return {}
-    columns = next(iter(tables.values()))
-    method = np.repeat(list(tables), [len(table["run"]) for table in tables.values()])
-    return {"method": method} | {name: np.concatenate([t[name] for t in tables.values()]) for name in columns}
+    return joined({"method": np.full(len(table["run"]), name)} | table for name, table in tables.items())
 
 
-def _origin(experiment: Experiment) -> dict[str, Any]:
+def origin(methods: Iterable[str]) -> dict[str, Any]:
+    """Date, versions, platform, and the methods in words."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
@@ -168,5 +163,5 @@ def _origin(experiment: Experiment) -> dict[str, Any]:
             "tiebreak": tiebreak.__version__,
         },
         "platform": f"{platform.system()} {platform.machine()}",
-        "methods": {name: describe(name) for name in experiment.methods},
+        "methods": {name: describe(name) for name in methods},
     }

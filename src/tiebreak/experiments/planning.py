@@ -1,28 +1,19 @@
 """Plans as files, figures and comparisons: what ``tiebreak plan`` does around :func:`tiebreak.theory.plan`."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from tiebreak import methods, theory
-from tiebreak.budget import batches, calls
-from tiebreak.experiments.configuration import Experiment
-from tiebreak.experiments.evidence import RESIDUALS, bounds_of
-from tiebreak.experiments.outcome import Table
-from tiebreak.experiments.report import Estimate, Sheet, _estimate, label
-from tiebreak.experiments.verification_report import scientific
+from tiebreak.experiments.configuration import Experiment, label
+from tiebreak.experiments.evidence import RESIDUALS
+from tiebreak.experiments.tables import SYMBOLS, Estimate, Sheet, estimate, scientific, with_error
 from tiebreak.problems import paper
 from tiebreak.result import Result, Status
 from tiebreak.schedules import LEGAL, Power, Schedule
 from tiebreak.solve import minimize
 from tiebreak.theory import Bounds, Constants, Plan
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = [
     "Entry",
@@ -30,7 +21,6 @@ __all__ = [
     "compare",
     "comparison_sheet",
     "constants_from",
-    "plan_figure",
     "record_of",
     "run_plan",
     "schedule_of",
@@ -163,90 +153,20 @@ def compare(
         steps, bounds = int(result.steps[0]), getattr(row, "bounds", None)
         if row is methods.sdbgd:
             bounds = theory.residual_bounds(row.schedule, constants, steps)
-        measured = {m: _estimate(getattr(result.last, m)) for m in (*RESIDUALS, "stationarity_squared")}
+        measured = {m: estimate(getattr(result.last, m)) for m in (*RESIDUALS, "stationarity_squared")}
         entries.append(Entry(name, steps, measured, bounds))
     return entries
 
 
 def comparison_sheet(entries: list[Entry], budget: int, runs: int) -> Sheet:
     """The comparison as a table."""
-    columns = {
-        "direction_squared": "‖d‖², own λ",
-        "stationarity_squared": "min over λ",
-        "lower_gradient_squared": "‖∇g‖²",
-    }
+    columns = {"direction_squared": f"{SYMBOLS['direction_squared']}, own λ"}
+    columns |= {name: SYMBOLS[name] for name in ("stationarity_squared", "lower_gradient_squared")}
     rows = []
     for entry in entries:
-        measured = [_with_error(entry.measured[name]) for name in columns]
+        measured = [with_error(scientific(mean), error) for mean, error in (entry.measured[name] for name in columns)]
         proved = ["–"] * 2 if entry.bounds is None else [scientific(getattr(entry.bounds, m)) for m in RESIDUALS]
         rows.append([entry.name, f"{entry.steps:,}", *measured, *proved])
     header = ("method", "steps", *columns.values(), "E‖d‖² ≤", "E‖∇g‖² ≤")
     many = "one run" if runs == 1 else f"{runs} runs"
     return Sheet(f"The paper's problem, {budget:,} calls, {many}, last iterate", header, rows)
-
-
-def _with_error(estimate: Estimate) -> str:
-    known = not math.isnan(estimate.error)
-    return scientific(estimate.mean) + (f" ± {scientific(estimate.error, 0)}" if known else "")
-
-
-def plan_figure(plan: Plan, result: Result | None = None) -> "Figure":
-    """Batches and calls of every step; what is proved after K steps and, of a result, what was measured."""
-    from matplotlib.lines import Line2D
-
-    from tiebreak.experiments.curves import _log_grid
-    from tiebreak.experiments.style import style
-    from tiebreak.experiments.verification_figures import COLOURS, TITLES, panels
-
-    table = _curves(plan)
-    colours = dict(zip(("upper", "lower", *RESIDUALS), COLOURS, strict=False))
-    dashed: dict[str, Any] = {"linewidth": 1.3, "linestyle": (0, (4, 2))}
-    with style():
-        title = "What is proved" + (", and what happens" if result is not None else "")
-        figure, (left, right) = panels(("What it spends", title), ["step"] * 2)
-        for level, letter in (("upper", "f"), ("lower", "g")):
-            left.plot(
-                table["K"], table[f"{level}_batch"], color=colours[level], linewidth=1.8, label=f"batch $B_{letter}$"
-            )
-        left.plot(table["K"], table["calls"], color="0.35", label="calls so far", **dashed)
-        for name in RESIDUALS:
-            colour = colours[name]
-            right.plot(table["K"], table[name], color=colour, **dashed)
-            right.plot(table["K"][-1:], table[name][-1:], "o", color=colour, markersize=5)
-            if plan.prediction is not None:
-                right.plot(plan.steps, getattr(plan.prediction, name), "x", color=colour, markersize=6, zorder=4)
-            if result is not None:
-                steps, values = result.history.step[1:], result.history[name][1:]
-                low, high = np.quantile(values, (0.1, 0.9), axis=1)
-                right.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
-                right.plot(steps, values.mean(axis=1), color=colour, linewidth=1.8)
-        handles = [Line2D([], [], color=colours[name], linewidth=4, label=TITLES[name]) for name in RESIDUALS]
-        handles.append(Line2D([], [], color="0.3", label="proved at $x_{N_K}$", **dashed))
-        if result is not None:
-            runs = len(result.steps)
-            handles.append(Line2D([], [], color="0.3", linewidth=1.8, label=f"measured at $x_k$, {runs} runs"))
-        if plan.prediction is not None:
-            handles.append(Line2D([], [], color="0.3", linestyle="", marker="x", label="expected (a model)"))
-        for axes in (left, right):
-            _log_grid(axes)
-        left.legend(frameon=False)
-        figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, handlelength=2.4)
-        spent = f"{plan.budget:,}" if plan.budget < 10**12 else scientific(plan.budget)
-        text = f"{plan.method.name}, planned for {plan.objective}: {spent} calls, {plan.steps:,} steps."
-        figure.supxlabel(text, fontsize=8.5, color="0.35")
-    return figure
-
-
-def _curves(plan: Plan) -> Table:
-    """Batches, calls and bounds on a logarithmic grid of steps."""
-    exponents = np.linspace(0, math.log10(plan.steps), 200)
-    inner = sorted({min(plan.steps, max(1, int(10**e))) for e in exponents} | {plan.steps})
-    K: Any = np.array(inner, dtype=object if plan.steps > 2**62 else np.int64)
-    at = [plan.schedule.at(int(k) - 1) for k in inner]
-    upper, lower = (np.array([float(getattr(p, name)) for p in at]) for name in ("upper_batch", "lower_batch"))
-    if plan.schedule.constant():
-        charged = K.astype(float) * float(sum(calls(plan.method, at[0])))
-    else:
-        charged = np.cumsum(sum(calls(plan.method, batches(plan.schedule, plan.steps))))[K - 1]
-    bounds = bounds_of(plan.method, plan.constants, K)
-    return {"K": K.astype(float), "upper_batch": upper, "lower_batch": lower, "calls": charged} | bounds

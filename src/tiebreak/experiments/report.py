@@ -2,25 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from tiebreak.experiments.configuration import reconstructed
+from tiebreak.experiments.configuration import label, reconstructed
 from tiebreak.experiments.outcome import Outcome
-from tiebreak.methods import METHODS
+from tiebreak.experiments.tables import Estimate, Sheet, document, estimate, scientific, short, with_error
 from tiebreak.result import MEASURES
 
-__all__ = ["Estimate", "Row", "Sheet", "label", "markdown", "notes", "sheets", "summarize"]
-
-
-class Estimate(NamedTuple):
-    """A mean over runs and its standard error; NaN where a single run has none."""
-
-    mean: float
-    error: float
+__all__ = ["Row", "markdown", "notes", "sheets", "summarize"]
 
 
 @dataclass(frozen=True)
@@ -35,14 +27,6 @@ class Row:
     seconds: float
 
 
-class Sheet(NamedTuple):
-    """A table as text."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 def summarize(outcome: Outcome) -> tuple[Row, ...]:
     """Means over runs and their standard errors, a row for each method.
 
@@ -54,22 +38,10 @@ def summarize(outcome: Outcome) -> tuple[Row, ...]:
     rows = []
     for name in outcome.methods:
         last, selected = outcome.at(name, "last"), outcome.at(name, "selected")
-        at_last, at_selected = ({m: _estimate(points[m]) for m in MEASURES} for points in (last, selected))
+        at_last, at_selected = ({m: estimate(points[m]) for m in MEASURES} for points in (last, selected))
         steps, calls = ((int(last[c].min()), int(last[c].max())) for c in ("steps", "calls"))
         rows.append(Row(name, steps, calls, at_last, at_selected, outcome.seconds[name]))
     return tuple(rows)
-
-
-def _estimate(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Estimate:
-    if len(values) == 1 or values.min() == values.max():  # where all are equal, rounding would leave an error of 1e-17
-        return Estimate(float(values[0]), math.nan if len(values) == 1 else 0.0)
-    with np.errstate(all="ignore"):  # a run that could not go on may hold infinities
-        return Estimate(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))))
-
-
-def label(name: str) -> str:
-    """What tables and legends call a method; the dagger marks a reconstruction."""
-    return METHODS[name].name + ("†" if reconstructed(name) else "")
 
 
 def sheets(outcome: Outcome) -> tuple[Sheet, Sheet]:
@@ -148,35 +120,21 @@ def _where(outcome: Outcome) -> str:
 def markdown(outcome: Outcome) -> str:
     """The whole summary as a Markdown document."""
     e = outcome.experiment
-    lines = [
-        "# Summary",
-        "",
+    opening = (
         f"The paper's problem, {e.budget:,} calls a run, {e.runs} runs, start ({e.start[0]:g}, {e.start[1]:g}), noise "
         f"{e.noise:g} per coordinate, seed {e.seed}:",
         "",
         f"    {e.command}",
-    ]
-    for sheet in sheets(outcome):
-        lines += ["", f"## {sheet.title}", "", _line(sheet.header), _line(["---", *["---:"] * (len(sheet.header) - 1)])]
-        lines += [_line(row) for row in sheet.rows]
-    return "\n".join([*lines, "", "## Notes", "", *(f"- {text}" for text in notes(outcome)), ""])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    )
+    return document("Summary", opening, sheets(outcome), notes(outcome))
 
 
 def _scientific(estimate: Estimate) -> str:
-    return _with_error(f"{estimate.mean:.2e}", estimate.error)
+    return with_error(scientific(estimate.mean, 2), estimate.error)
 
 
 def _plain(estimate: Estimate) -> str:
-    return _with_error(f"{estimate.mean:.5g}", estimate.error)
-
-
-def _with_error(mean: str, error: float) -> str:
-    text = mean if math.isnan(error) else f"{mean} ± {error:.0e}"
-    return text.replace("e-0", "e-").replace("e+00", "").replace("e+0", "e+")
+    return with_error(short(f"{estimate.mean:.5g}"), estimate.error)
 
 
 def _span(bounds: tuple[int, int]) -> str:

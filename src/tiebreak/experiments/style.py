@@ -1,22 +1,25 @@
-"""How figures look: fonts, colours, dashes, legend and footnote."""
+"""How figures look, and how they are saved: fonts, colours, dashes, panels, legend and footnote, PNG and PDF."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 
-from tiebreak.experiments.configuration import reconstructed
-from tiebreak.experiments.outcome import Outcome
-from tiebreak.experiments.report import label
+from tiebreak.experiments.configuration import label, reconstructed
+from tiebreak.files import atomic
 from tiebreak.methods import METHODS
 
-__all__ = ["footnote", "handles", "look", "style"]
+__all__ = ["COLOURS", "TITLES", "footnote", "legend", "log_grid", "look", "method_lines", "panels", "save", "style"]
 
 #: Okabe and Ito's colours, told apart by colour-blind readers, and dashes, told apart without any colour.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.6)),
@@ -25,6 +28,8 @@ _DASHES: tuple[Any, ...] = (
     (0, (8, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
+#: The residuals of the theorem.
+TITLES = {"direction_squared": r"$\mathbb{E}\|d\|^2$", "lower_gradient_squared": r"$\mathbb{E}\|\nabla g\|^2$"}
 _STYLE: dict[Any, Any] = {
     "font.family": "STIXGeneral",
     "mathtext.fontset": "stix",
@@ -51,16 +56,51 @@ def style() -> Iterator[None]:
 def look(method: str) -> dict[str, Any]:
     """A method's own colour and dashes, whichever others are drawn beside it."""
     place = list(METHODS).index(method)
-    return {"color": _COLOURS[place % len(_COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
 
 
-def handles(outcome: Outcome) -> list[Line2D]:
-    """The legend's lines, one for each method."""
-    return [Line2D([], [], linewidth=1.8, label=label(m), **look(m)) for m in outcome.methods]
+def panels(titles: Iterable[str], xlabels: Iterable[str]) -> tuple[Figure, Any]:
+    """Two panels with logarithmic axes."""
+    figure = Figure(figsize=(7.4, 3.7), layout=ConstrainedLayoutEngine(h_pad=0.06))
+    both = figure.subplots(1, 2)
+    for axes, title, xlabel in zip(both, titles, xlabels, strict=True):
+        axes.set(xscale="log", yscale="log", xlabel=xlabel)
+        axes.set_title(title, loc="left")
+    return figure, both
 
 
-def footnote(figure: Figure, outcome: Outcome, text: str) -> None:
-    """Say below the figure what it shows, and what the dagger means."""
-    if any(map(reconstructed, outcome.methods)):
+def log_grid(axes: Axes) -> None:
+    """A line at each power of ten, and ticks between them."""
+    axes.grid(which="major", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(LogLocator(subs=tuple(range(2, 10)), numticks=12))
+        axis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_locator(LogLocator(numticks=12))
+
+
+def method_lines(methods: Iterable[str]) -> list[Line2D]:
+    """A line for the legend of each method."""
+    return [Line2D([], [], linewidth=1.8, label=label(m), **look(m)) for m in methods]
+
+
+def legend(figure: Figure, lines: list[Line2D], columns: int, length: float = 2.4) -> None:
+    """A legend above the panels."""
+    figure.legend(handles=lines, loc="outside upper center", ncols=columns, frameon=False, handlelength=length)
+
+
+def footnote(figure: Figure, text: str, methods: Iterable[str] = ()) -> None:
+    """Say below the figure what it shows, and what the dagger means where a method has one."""
+    if any(map(reconstructed, methods)):
         text += "  † Our reconstruction of the rule."
     figure.supxlabel(text, fontsize=8.5, color="0.35")
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """The figure as PNG and PDF, and their paths; the same figure gives the same bytes."""
+    written = []
+    for kind, metadata in (("png", {}), ("pdf", {"CreationDate": None})):
+        written.append(path.with_name(f"{path.name}.{kind}"))
+        with style(), atomic(written[-1]) as file:
+            figure.savefig(file, format=kind, metadata=metadata)
+    return written

@@ -16,7 +16,8 @@ from tiebreak import methods, theory
 from tiebreak.experiments import evidence
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.evidence import Case, Hear
-from tiebreak.experiments.outcome import Table, _origin
+from tiebreak.experiments.outcome import origin
+from tiebreak.experiments.tables import Table, joined
 from tiebreak.problems import paper, random_problem
 from tiebreak.schedules import anytime
 
@@ -183,9 +184,9 @@ def verify(verification: Verification | None = None, hear: Callable[[str, float]
     """
     v, began = verification or Verification(), time.perf_counter()
     tell = hear or (lambda what, share: None)
-    origin = _origin(Experiment(methods=("sdbgd", "penalty")))
+    source = origin(("sdbgd", "penalty"))
     found, rated = cases(v, lambda share: tell("Plans", share)), rate_cases(v)
-    origin["cases"] = [_described(case) for case in (*found, *rated.values())]
+    source["cases"] = [_described(case) for case in (*found, *rated.values())]
     bounds, deviations, curves, slopes = [], [], [], []
     stages = [_stage(case) for case in found]
     for i, (case, stage) in enumerate(zip(found, stages, strict=True)):
@@ -206,12 +207,12 @@ def verify(verification: Verification | None = None, hear: Callable[[str, float]
             slopes.append({"a": a} | slope | corollary)
     return Findings(
         verification=v,
-        bounds=evidence.joined(bounds),
-        deviations=evidence.joined(deviations),
-        rates=evidence.joined(curves),
+        bounds=joined(bounds),
+        deviations=joined(deviations),
+        rates=joined(curves),
         slopes={name: np.array([slope[name] for slope in slopes]) for name in slopes[0]},
         seconds=round(time.perf_counter() - began, 1),
-        origin=origin,
+        origin=source,
     )
 
 

@@ -1,80 +1,34 @@
 """A verification on disk: tidy tables, configuration, summary, and three figures."""
 
-import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
-from tiebreak.experiments.curves import _log_grid as log_grid
 from tiebreak.experiments.evidence import RESIDUALS
-from tiebreak.experiments.style import look, style
+from tiebreak.experiments.folder import write
+from tiebreak.experiments.style import COLOURS, TITLES, footnote, legend, log_grid, panels, save, style
+from tiebreak.experiments.tables import chosen
 from tiebreak.experiments.verification import Findings
-from tiebreak.experiments.verification_report import chosen, report
-from tiebreak.files import atomic
-from tiebreak.methods import METHODS
-from tiebreak.result import write_csv
+from tiebreak.experiments.verification_report import report
 
-__all__ = [
-    "COLOURS",
-    "TITLES",
-    "bounds_figure",
-    "family_figure",
-    "panels",
-    "rates_figure",
-    "save_verification",
-    "write",
-]
+__all__ = ["bounds_figure", "family_figure", "rates_figure", "save_verification"]
 
-COLOURS = [look(name)["color"] for name in METHODS]
-TITLES = {"direction_squared": r"$\mathbb{E}\|d\|^2$", "lower_gradient_squared": r"$\mathbb{E}\|\nabla g\|^2$"}
 _TABLES = ("bounds", "deviations", "rates", "slopes")
 
 
 def save_verification(findings: Findings, folder: str | os.PathLike[str]) -> list[Path]:
     """Write tables (CSV and Parquet), configuration.json, summary.md and the figures (PNG and PDF)."""
-    place, written = Path(folder), []
-    for name in _TABLES:
-        table = getattr(findings, name)
-        written += [place / f"{name}.csv", place / f"{name}.parquet"]
-        write_csv(table, written[-2])
-        with atomic(written[-1]) as file:
-            pa.parquet.write_table(pa.table(table), file)
-    texts = {"configuration.json": json.dumps(findings.configuration(), indent=2, ensure_ascii=False) + "\n"}
-    for name, text in (texts | {"summary.md": report(findings)}).items():
-        written.append(place / name)
-        with atomic(written[-1], "w") as file:
-            file.write(text)
+    contents: dict[str, Any] = {
+        f"{name}.{kind}": getattr(findings, name) for name in _TABLES for kind in ("csv", "parquet")
+    }
+    written = write(folder, contents | {"configuration.json": findings.configuration(), "summary.md": report(findings)})
     for name, make in (("bounds", bounds_figure), ("rates", rates_figure), ("family", family_figure)):
-        written += write(make(findings), place / name)
+        written += save(make(findings), Path(folder) / name)
     return written
-
-
-def write(figure: Figure, path: Path) -> list[Path]:
-    """The figure as PNG and PDF; the same figure gives the same bytes."""
-    written = []
-    for kind, metadata in (("png", {}), ("pdf", {"CreationDate": None})):
-        written.append(path.with_name(f"{path.name}.{kind}"))
-        with style(), atomic(written[-1]) as file:
-            figure.savefig(file, format=kind, metadata=metadata)
-    return written
-
-
-def panels(titles: Iterable[str], xlabels: Iterable[str], height: float = 3.7) -> tuple[Figure, Any]:
-    """Two panels with logarithmic axes."""
-    figure = Figure(figsize=(7.4, height), layout=ConstrainedLayoutEngine(h_pad=0.06))
-    both = figure.subplots(1, 2)
-    for axes, title, xlabel in zip(both, titles, xlabels, strict=True):
-        axes.set(xscale="log", yscale="log", xlabel=xlabel)
-        axes.set_title(title, loc="left")
-    return figure, both
 
 
 def bounds_figure(findings: Findings) -> Figure:
@@ -97,13 +51,13 @@ def bounds_figure(findings: Findings) -> Figure:
             Line2D([], [], color="0.3", linestyle="", marker="o", markerfacecolor="white", label="sampled $x_{N_K}$"),
         ]
         names = [Line2D([], [], color=c, linewidth=4, label=s) for c, s in zip(COLOURS, schedules, strict=False)]
-        handles = [line for pair in zip(names, kinds, strict=False) for line in pair]
-        figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, handlelength=2.4)
+        lines = [line for pair in zip(names, kinds, strict=False) for line in pair]
+        legend(figure, lines, 3)
         runs = findings.verification.runs
         text = (
             f"The paper's problem, {runs} runs; one draw of $N_K$ a run, which mostly misses the rare early iterates."
         )
-        figure.supxlabel(text, fontsize=8.5, color="0.35")
+        footnote(figure, text)
     return figure
 
 
@@ -121,16 +75,16 @@ def rates_figure(findings: Findings) -> Figure:
                 promised = mean[late][0] * (K[late] / K[late][0]) ** -float(slope["corollary"][0])
                 axes.plot(K[late], 1.1 * promised, color=colour, linewidth=1.2, linestyle=(0, (1.2, 1.2)))
             log_grid(axes)
-        handles = [Line2D([], [], color=colour, linewidth=4, label=f"$a = {a:g}$") for a, colour in every.items()]
-        handles += [
+        lines = [Line2D([], [], color=colour, linewidth=4, label=f"$a = {a:g}$") for a, colour in every.items()]
+        lines += [
             Line2D([], [], color="0.3", linewidth=1.8, label="measured"),
             Line2D([], [], color="0.3", linewidth=1.2, linestyle=(0, (1.2, 1.2)), label="slope of Corollary 1"),
         ]
-        figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, handlelength=2.4)
+        legend(figure, lines, 3)
         text = (
             "The paper's problem, anytime schedules with the largest legal step size. A measured slope may be steeper."
         )
-        figure.supxlabel(text, fontsize=8.5, color="0.35")
+        footnote(figure, text)
     return figure
 
 
@@ -160,11 +114,11 @@ def family_figure(findings: Findings) -> Figure:
             log_grid(axes)
         kinds = [Line2D([], [], color="0.3", linestyle=dashes, label=TITLES[name]) for name, dashes in looks.items()]
         names = [Line2D([], [], color=colour, linewidth=4, label=labels[group]) for group, colour in groups.items()]
-        handles = [names[0], kinds[0], names[1], kinds[1], names[2]]  # column by column
-        figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, handlelength=2.4)
+        lines = [names[0], kinds[0], names[1], kinds[1], names[2]]  # column by column
+        legend(figure, lines, 3)
         count = len(set(exact["problem"][exact["group"] != "paper"]))
         text = f"{count} random problems and the paper's; a line each. Nothing may be above 1."
-        figure.supxlabel(text, fontsize=8.5, color="0.35")
+        footnote(figure, text)
     return figure
 
 

@@ -1,46 +1,21 @@
 """What a verification says, as tables and notes for the screen and for Markdown."""
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
 from tiebreak.experiments.evidence import ERRORS, RESIDUALS
-from tiebreak.experiments.outcome import Table
-from tiebreak.experiments.report import Sheet
+from tiebreak.experiments.tables import SYMBOLS, Sheet, chosen, document, scientific, with_error
 from tiebreak.experiments.verification import Findings
 
-__all__ = ["PROSE", "as_markdown", "chosen", "notes", "report", "scientific", "sheets"]
+__all__ = ["PROSE", "notes", "report", "sheets"]
 
 PROSE = ("schedule", "residual")  # columns of words
-_SYMBOLS = {"direction_squared": "‖d‖²", "lower_gradient_squared": "‖∇g‖²"}
-
-
-def scientific(value: float, digits: int = 1) -> str:
-    """A number in few letters.
-
-    >>> scientific(0.0123), scientific(1.0), scientific(2e22)
-    ('1.2e-2', '1.0', '2.0e22')
-    """
-    return f"{value:.{digits}e}".replace("e-0", "e-").replace("e+00", "").replace("e+0", "e").replace("e+", "e")
-
-
-def as_markdown(sheet: Sheet, prose: Collection[str] = ()) -> list[str]:
-    """The lines of a Markdown table; the first column and those of `prose` to the left, the others to the right."""
-    aligned = ["---" if i == 0 or name in prose else "---:" for i, name in enumerate(sheet.header)]
-    rows = [sheet.header, aligned, *sheet.rows]
-    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def sheets(findings: Findings) -> tuple[Sheet, ...]:
     """Theorem 1 in detail, all bounds at a glance, the rates."""
     return _theorem(findings), _shares(findings), _rates(findings)
-
-
-def chosen(table: Table, **wanted: Any) -> Table:
-    """The rows of a table that have these values."""
-    rows = np.logical_and.reduce([table[name] == value for name, value in wanted.items()])
-    return {name: column[rows] for name, column in table.items()}
 
 
 def _theorem(findings: Findings) -> Sheet:
@@ -77,10 +52,8 @@ def _rates(findings: Findings) -> Sheet:
     t, rows = findings.slopes, []
     for i, name in enumerate(t["residual"].tolist()):
         log = " (log)" if t["log"][i] else ""
-        measured = [f"{t[e][i]:.3f} ± {t[f'{e}_error'][i]:.0e}".replace("e-0", "e-") for e in ("weighted", "last")]
-        rows.append(
-            [f"{t['a'][i]:g}", _SYMBOLS[name], f"{t['corollary'][i]:g}{log}", f"{t['bound'][i]:.3f}", *measured]
-        )
+        measured = [with_error(f"{t[e][i]:.3f}", t[f"{e}_error"][i]) for e in ("weighted", "last")]
+        rows.append([f"{t['a'][i]:g}", SYMBOLS[name], f"{t['corollary'][i]:g}{log}", f"{t['bound'][i]:.3f}", *measured])
     steps = findings.verification.sizes.rate_steps
     title = f"Rates: the power of 1/K, over K from {steps // 10:,} to {steps:,}"
     return Sheet(title, ("a", "residual", "Corollary 1", "the bound's own", "measured at x_N", "measured at x_K"), rows)
@@ -94,7 +67,7 @@ def notes(findings: Findings) -> list[str]:
     """What a reader must know to read the tables."""
     counts, v = findings.verdicts, findings.verification
     steeper = [
-        f"{_SYMBOLS[name]} at a = {a:g}"
+        f"{SYMBOLS[name]} at a = {a:g}"
         for a, name, measured, promised in zip(
             *(findings.slopes[c].tolist() for c in ("a", "residual", "weighted", "corollary")), strict=True
         )
@@ -120,8 +93,9 @@ def notes(findings: Findings) -> list[str]:
 
 def report(findings: Findings) -> str:
     """All of it as a Markdown document."""
-    lines: Sequence[str] = ["# Verification", "", "**PASS**" if findings.passed else "**FAIL**: a bound is violated."]
-    lines = [*lines, "", f"    {findings.verification.command}"]
-    for sheet in sheets(findings):
-        lines = [*lines, "", f"## {sheet.title}", "", *as_markdown(sheet, PROSE)]
-    return "\n".join([*lines, "", "## Notes", "", *(f"- {text}" for text in notes(findings)), ""])
+    opening = (
+        "**PASS**" if findings.passed else "**FAIL**: a bound is violated.",
+        "",
+        f"    {findings.verification.command}",
+    )
+    return document("Verification", opening, sheets(findings), notes(findings), PROSE)
