@@ -118,9 +118,7 @@ def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
     if tolerance.relative:  # of the averaged reference, which the law makes
         _, reading = law.follow(memory, seen.lower_value, seen.reference, 1.0, *measured, moving=tolerance.moving)
         amount = amount * (reading.reference * (reading.reference > 0) - reading.reference * (reading.reference < 0))
-    memory, reading = law.follow(
-        memory, seen.lower_value, seen.reference, amount, *measured, moving=tolerance.moving
-    )
+    memory, reading = law.follow(memory, seen.lower_value, seen.reference, amount, *measured, moving=tolerance.moving)
     ratio, unit = reading.ratio, reading.unit
     # (∇f + λ∇g)/(s + λ) with λ = ws: as long as a step on g alone, whatever w is and whatever the units of f are. Where
     # ∇f has been 0 throughout, s is 0, and g goes on alone.
@@ -144,5 +142,6 @@ def limited(choice: Choice, square: Scalar, longest: Scalar) -> Choice:
     (0.5, 1.5)
     """
     long = square > longest * longest
-    factor = (1 - 1 * long) + long * longest / (square + (square == 0)) ** 0.5
+    # 0 · square gives the bound the type of the square: torch would make float32 of a float times a comparison.
+    factor = (1 - 1 * long) + (0 * square + longest) * long / (square + (square == 0)) ** 0.5
     return choice._replace(upper_weight=factor * choice.upper_weight, lower_weight=factor * choice.lower_weight)

@@ -1,5 +1,6 @@
 """Whether a step is made: numbers that are not finite, a gradient scaler, a step that is being captured."""
 
+import math
 from typing import Any
 
 import torch
@@ -87,10 +88,11 @@ class Guard:
         found, self.found_inf = self.found_inf, None
         bad = None if found is None else found.reshape(()) != 0
         for value in values:
-            if value is not None:
-                tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-                mine = ~torch.isfinite(tensor).all()
+            if isinstance(value, Tensor):
+                mine = ~torch.isfinite(value).all()
                 bad = mine if bad is None else bad.to(mine.device) | mine
+            elif value is not None and not math.isfinite(value):
+                return True
         if bad is None:
             return False
         home = values[0].device if values and isinstance(values[0], Tensor) else bad.device

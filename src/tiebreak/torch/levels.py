@@ -118,8 +118,8 @@ class TwoLevels(Optimizer):
         loss = None if loss is None else single(f"the {level} loss", loss)
         reference = None if reference is None else single("the reference loss", reference)
         weight = positive_weight(weight)
-        self._active = level
         self.gradients.activate(level)
+        self._active = level
         try:
             with self.losses.watch(level, loss, reference, weight):
                 yield

@@ -89,8 +89,9 @@ class CSVLog(_Log):
     ...     handle = opt.register_step_post_hook(log)
     ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
     >>> header, row = path.read_text().split()
-    >>> print(header[:105] + "…\n" + row)
-    step,multiplier,fg,gg,ff,direction_squared,stationarity_squared,upper_loss,lower_loss,skipped,average_loss,…
+    >>> print(header[:97])
+    step,multiplier,fg,gg,ff,direction_squared,stationarity_squared,upper_loss,lower_loss,skipped,ave
+    >>> print(row)
     0,0.75,4.0,16.0,1.0,16.0,1.0,2.0,4.0,0,,,,,
     """
 
@@ -114,6 +115,17 @@ class CSVLog(_Log):
                 "give it another file"
             )
         self._writer.writerow([k, *(int(v) if isinstance(v, bool) else v for v in row.values())])
+
+    def add(self, step: int, **values: Any) -> None:
+        """Write a line of your own, in an ordinary training loop: ``log.add(k, lower_loss=loss)``.
+
+        A log of lower-only training is a reference, ``DynamicBarrier(…, reference="fit.csv")``.
+        """
+        unknown = sorted(set(values) - set(Step._fields))
+        if unknown:
+            raise ValueError(f"{unknown[0]}={values[unknown[0]]!r} must be one of {', '.join(Step._fields)}")
+        if not self._closed:
+            self._write(step, {(name, None): _number(values.get(name)) for name in Step._fields})
 
     def close(self) -> None:
         """End the log, and close the file."""
@@ -172,6 +184,10 @@ class TensorBoardLog(_Log):
         super().close()
         if callable(flush := getattr(self.writer, "flush", None)):
             flush()
+
+
+def _number(value: Any) -> Any:
+    return value.detach().item() if hasattr(value, "detach") else value
 
 
 def _header(path: Path) -> list[str] | None:

@@ -14,7 +14,6 @@ from tiebreak import rules
 from tiebreak.decision import Choice, Seen, limited
 from tiebreak.options import allowed
 from tiebreak.schedules import Parameters
-from tiebreak.tolerance import Memory
 from tiebreak.torch import bases
 from tiebreak.torch.context import RandomState, copied, store
 from tiebreak.torch.estimates import Estimates, backward, check_repeats
@@ -22,6 +21,7 @@ from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.guard import Guard
 from tiebreak.torch.levels import TwoLevels
 from tiebreak.torch.losses import warn_ranks
+from tiebreak.torch.memory import LawMemory
 from tiebreak.torch.noise import Noise
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.record import Step, record
@@ -130,8 +130,7 @@ class DynamicBarrier(TwoLevels):
         super().__init__(base, target, tolerance is not None, Guard(nonfinite), Noise(bool(correct_noise)))
         self.generators, self.max_norm = tuple(generators), max_norm
         self.estimates, self.engines = Estimates(kind), Engines(fused)
-        memory = self.decision.begin()
-        self.memory: dict[str, Any] = memory._asdict() if isinstance(memory, Memory) else {}
+        self.memory = LawMemory(self.decision.begin())
         self.last: Step | None = None
         self._warned = False
         if fused:
@@ -158,7 +157,7 @@ class DynamicBarrier(TwoLevels):
     def state_dict(self) -> dict[str, Any]:
         """The base's state, and this optimizer's own under "barrier"."""
         own: dict[str, Any] = {"count": self.count, "estimates": self.estimates.state_dict(self.gradients)}
-        own |= {"noise": copied(self.noise.state), "memory": copied(self.memory)}
+        own |= {"noise": copied(self.noise.state), "memory": self.memory.state_dict()}
         if (given := self.decision.tolerance) is not None:
             own["tolerance"] = (given.amount, given.relative)
         if self.target.copy is not None:
@@ -174,20 +173,16 @@ class DynamicBarrier(TwoLevels):
             )
         own, copy = state_dict["barrier"], self.target.copy
         self.estimates.check(own["estimates"])
-        if set(own["memory"]) != set(self.memory):
-            saved, mine = ("with" if names else "without" for names in (own["memory"], self.memory))
-            raise ValueError(f"the state was saved {saved} tolerance=, and this optimizer was made {mine}")
+        self.memory.check(own["memory"])
         if (copy is None) != ("copy" not in own) or (copy is not None and own["copy"]["twin"] != copy.twin):
             raise ValueError('the state was saved with another reference=: "twin", "start", or neither')
         self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "barrier"})
         self.count = own["count"]
         self.estimates.load_state_dict(own["estimates"], self.gradients)
-        for mine_, saved_ in ((self.noise.state, own["noise"]), (self.memory, own["memory"])):
-            for name, value in saved_.items():
-                before = mine_.get(name)
-                store(
-                    mine_, name, value.to(before) if isinstance(before, Tensor) and isinstance(value, Tensor) else value
-                )
+        self.memory.load_state_dict(own["memory"])
+        for name, value in own["noise"].items():
+            before = self.noise.state[name]
+            store(self.noise.state, name, value if before is None or value is None else value.to(before))
         if "tolerance" in own:
             self._allow(*own["tolerance"])
         if copy is not None:
@@ -247,7 +242,7 @@ class DynamicBarrier(TwoLevels):
         inverse_scale, inverse_of_losses = self.guard.begin(self)
         if not self.guard.scaled:
             self.gradients.untouched()
-        parameters = Parameters(self.count) if self.schedule is None else self.schedule.at(self.count)
+        parameters = self.schedule.at(self.count)
         passes, own, seen = self._products(parameters, inverse_scale)
         losses = {name: self.losses.value(name, inverse_of_losses) for name in (*LEVELS, "reference")}
         # guard: what was measured; is it the host or the device that has to know?
@@ -273,9 +268,11 @@ class DynamicBarrier(TwoLevels):
         self.last = record(multiplier, (fg, gg, ff), both, self.guard.bad, choice.reading)
         if inverse_scale is not None:
             weights = weights * inverse_scale.to(weights)
-        if self.target.copy is not None and self.target.copy.twin:
-            self.target.copy.step(self, inverse_scale, self._rates())
+        copy, rates = self.target.copy, self._rates()
+        twin_gradients = [] if copy is None else copy.gradients(self)
         self._advance(passes, weights, self.guard.bad)
+        if copy is not None and copy.twin:
+            copy.step(self, twin_gradients, inverse_scale, rates)
         if self.guard.settle():
             self.forget()
             raise self.guard.error()
@@ -315,9 +312,9 @@ class DynamicBarrier(TwoLevels):
         used = {"lower_value": losses["lower"]}
         if tolerant:
             used["reference"] = self.target.value(self.count, losses["reference"])
-        return {name: v.to(own) if isinstance(v, Tensor) else own.new_tensor(v) for name, v in used.items()}
+        return {name: v.to(own) if isinstance(v, Tensor) else v for name, v in used.items()}
 
-    def _decide(self, parameters: Parameters, own: Tensor, seen: Tensor, used: dict[str, Tensor]) -> Choice:
+    def _decide(self, parameters: Parameters, own: Tensor, seen: Tensor, used: dict[str, Any]) -> Choice:
         if self.decision.tolerance is None:
             fg, gg, ff = (self.scope.per_area(column) for column in seen.unbind(-1))
             share = self.noise.removed(self.count, self.estimates.batch_alone)
@@ -326,8 +323,8 @@ class DynamicBarrier(TwoLevels):
         fg, gg, ff = own[0].unbind()
         here: Sequence[Any] = (fg, gg, ff, ff.sqrt(), gg.sqrt(), used["lower_value"], used["reference"])
         if own.device.type == "cpu":  # Python's numbers are quicker than tensors of one
-            here = torch.stack(list(here)).tolist()
-        return self.decision(parameters, Seen(*here), Memory(**self.memory))
+            here = [value.item() if isinstance(value, Tensor) else value for value in here]
+        return self.decision(parameters, Seen(*here), self.memory.now())
 
     def _weights(self, choice: Choice, own: Tensor) -> Tensor:
         """a and b of every area, of shape (areas, 2); the direction no longer than `max_norm`."""
@@ -344,21 +341,7 @@ class DynamicBarrier(TwoLevels):
         """The step is made, or only the device knows that it is not: then what was stays."""
         self.estimates.accept()
         self.estimates.leave(self.gradients)
-        if choice.reading is None:
-            return
-        new = choice.memory._asdict()
-        if isinstance(choice.multiplier, Tensor):  # a loss that is not finite must not stay, whatever the policy is
-            fine = torch.isfinite(torch.stack(list(new.values()))).all()
-            for name, value in new.items():
-                before = self.memory[name]
-                old = before.to(value) if isinstance(before, Tensor) else torch.full_like(value, before)
-                store(
-                    self.memory,
-                    name,
-                    torch.where(fine if self.guard.bad is None else fine & ~self.guard.bad, value, old),
-                )
-        elif all(map(math.isfinite, new.values())):
-            self.memory.update(new)
+        if self.memory.keep(choice.memory, self.guard.bad) and choice.reading is not None:
             self._warn_if_blind(choice.reading.noise)
 
     def _warn_if_blind(self, noise: float) -> None:
@@ -370,7 +353,7 @@ class DynamicBarrier(TwoLevels):
             f"the averaged excess is known to {noise:.1f} tolerances only: tolerance={self.tolerance!r} is below "
             "what these batches can tell. Use larger batches, a larger tolerance, or a reference on the same batch.",
             RuntimeWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
@@ -386,18 +369,16 @@ class DynamicBarrier(TwoLevels):
 
     def _changes(self) -> str | None:
         """What changes from one step to the next, other than a captured step can repeat; None if nothing does."""
-        if self.target.copy is not None or (self.target.at is not None and callable(self.target.at) and self._moves()):
+        tolerance = self.decision.tolerance
+        if tolerance is not None and tolerance.moving and (self.target.copy is not None or self.target.at is not None):
             return "the reference is another one at every step"
         if not self.estimates.batch_alone:
             return "the estimator remembers: estimator='minibatch' does not"
-        if self.schedule is not None and self.decision.method is not None:
+        if self.decision.method is not None:
             asked = self.decision.method.needs
             if "k" in asked or not self.schedule.constant(*asked):
                 return "barrier, regularizer, … must be constants"
         return None
-
-    def _moves(self) -> bool:
-        return self.decision.tolerance is not None and self.decision.tolerance.moving
 
     def _skips_on_device(self, passes: Passes) -> bool:
         """Whether a step can be skipped without the host knowing."""

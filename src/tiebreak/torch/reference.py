@@ -6,7 +6,6 @@ learning rates and batches. Its values take the place of the model's around a pa
 
 import bisect
 import copy
-import csv
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from tiebreak.options import recorded
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
 from tiebreak.torch.foreach import square_norm
@@ -75,20 +75,8 @@ def curve(path: str | os.PathLike[str]) -> Callable[[int], float]:
     >>> losses(0), losses(9), losses(500)
     (2.0, 2.0, 1.0)
     """
-    found: dict[int, float] = {}
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if not {"step", "lower_loss"} <= set(reader.fieldnames or ()):
-            raise ValueError(f"reference={os.fspath(path)!r} must have the columns step and lower_loss")
-        for row in reader:
-            try:
-                found[int(row["step"])] = float(row["lower_loss"])
-            except (TypeError, ValueError):
-                continue  # a skipped step has no loss, and a line cut short none either
-    steps = sorted(k for k, loss in found.items() if abs(loss) < float("inf"))
-    if not steps:
-        raise ValueError(f"reference={os.fspath(path)!r} has no step with a lower_loss")
-    return lambda step: found[steps[max(0, bisect.bisect_right(steps, step) - 1)]]
+    steps, losses = recorded(path)
+    return lambda step: losses[max(0, bisect.bisect_right(steps, step) - 1)]
 
 
 class Copy:
@@ -160,10 +148,11 @@ class Copy:
             p.data, value.data = value.data, p.data
 
     @torch.no_grad()
-    def step(self, optimizer: "DynamicBarrier", inverse_scale: Tensor | None, rates: list[Any]) -> None:
+    def step(
+        self, optimizer: "DynamicBarrier", grads: list[Any], inverse_scale: Tensor | None, rates: list[Any]
+    ) -> None:
         """The twin's own step on its gradients, with the learning rates and everything else of the model's base."""
-        parameters = list(optimizer.gradients.parameters())
-        for p, grad in zip(parameters, optimizer.gradients.of("reference", parameters), strict=True):
+        for p, grad in zip(optimizer.gradients.parameters(), grads, strict=True):
             if grad is not None and inverse_scale is not None:
                 grad.mul_(inverse_scale.to(grad.device))
             self.values[p].grad = grad
@@ -178,10 +167,11 @@ class Copy:
 
     def square(self, optimizer: "DynamicBarrier") -> Tensor | None:
         """‖∇g‖² of the twin, to see that it is finite; None for a frozen copy."""
-        if not self.twin:
-            return None
-        grads = optimizer.gradients.of("reference", list(optimizer.gradients.parameters()))
-        return square_norm([g for g in grads if g is not None])
+        return square_norm([g for g in self.gradients(optimizer) if g is not None]) if self.twin else None
+
+    def gradients(self, optimizer: "DynamicBarrier") -> list[Any]:
+        """The twin's gradients in this step, in the order of the parameters; those of a frozen copy are None."""
+        return optimizer.gradients.of("reference", list(optimizer.gradients.parameters()))
 
     def state_dict(self, numbers: dict[Tensor, int]) -> dict[str, Any]:
         """The copy's values by the number of their parameter, its buffers, and a twin's optimizer."""

@@ -62,14 +62,13 @@ class SDBGD(DynamicBarrier):
             raise TypeError(f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))")
         if schedule is not None and not isinstance(schedule, Schedule):
             raise TypeError(f"schedule={schedule!r} must be a tiebreak.Schedule")
-        row = methods.get(method)
-        row = row if schedule is None else row.replace(schedule=schedule)
+        row = _changed(methods.get(method), schedule, options)
         if lr is None and row.schedule.step_size is None:
             raise ValueError(f"lr=None and the schedule of {row.name!r} sets no step_size: give one of them")
         base = torch.optim.SGD(params, lr=row.schedule.at(0).step_size if lr is None else lr)
         self._step_sizes = row.schedule if lr is None else None
         if options.get("tolerance") is None:
-            options = {"normalize": False, "method": _changed(row, options)} | options
+            options = {"normalize": False, "method": row} | options
         super().__init__(base, **options)
 
     def _rates(self) -> list[Any]:
@@ -121,14 +120,17 @@ def from_method(method: Method | str, params: Any, lr: float | None = None, **op
     return SDBGD(params, lr, method=method, **options)
 
 
-def _changed(row: Method, options: dict[str, Any]) -> Method:
-    """The method with what the options replace in it; they are taken out of `options`."""
+def _changed(row: Method, schedule: Schedule | None, options: dict[str, Any]) -> Method:
+    """The method with another schedule and what the options replace in it; they are taken out of `options`."""
+    if options.get("tolerance") is not None:  # only the step sizes count: the rest is refused where it is given
+        return row if schedule is None else row.replace(schedule=schedule, rule=rules.constant)
     laws = {name: options.pop(name) for name in LEGAL if options.get(name) is not None}
     parts = {name: options.pop(name) for name in ("rule", "estimator", "others") if options.get(name) is not None}
     if isinstance(parts.get("rule"), str):
         one_of("rule", parts["rule"], tuple(rules.RULES))
         parts["rule"] = rules.RULES[parts["rule"]]
-    if parts.get("estimator") in ("average", "storm") and row.schedule.momentum is None:
+    parts |= {} if schedule is None else {"schedule": schedule}
+    if parts.get("estimator") in ("average", "storm") and (schedule or row.schedule).momentum is None:
         laws.setdefault("momentum", 0.1)
     return row.replace(**laws, **parts) if laws or parts else row
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tiebreak import rules
 from tiebreak.decision import Decision
-from tiebreak.estimators import Average, Estimator, named
-from tiebreak.options import chosen_method, within
+from tiebreak.estimators import Estimator
+from tiebreak.options import chosen_method, tolerant
 from tiebreak.schedules import Schedule
 from tiebreak.torch.reference import Reference, chosen
 
@@ -21,7 +21,7 @@ class Settings(NamedTuple):
     """How to decide, what changes with the step, what the rule sees, and what the lower loss is compared with."""
 
     decision: Decision
-    schedule: Schedule | None
+    schedule: Schedule
     estimator: Estimator
     target: Reference
 
@@ -38,20 +38,12 @@ def settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
-    kind = named(given["estimator"] or "minibatch")
-    if isinstance(kind, Average):
-        raise ValueError(f"estimator={given['estimator']!r} has no effect with tolerance=: it needs no inner products")
-    remembers = hasattr(kind, "momentum")
-    unused = {name: given[name] for name in ("rule", "others", "method", "normalize", *_LAWS)}
+    unused = {name: given[name] for name in ("rule", "others", "method", "normalize")}
     unused |= {"correct_noise": given["correct_noise"] or None}
     unused |= {"scope": None if given["scope"] == "global" else given["scope"]}
-    if remembers:
-        unused.pop("momentum")
-    decision = Decision(tolerance=within(given["tolerance"], given["reference"], unused))
-    own = getattr(kind, "momentum", None)
-    rate = next(law for law in (own, given["momentum"], 0.1) if law is not None)
-    schedule = Schedule(momentum=rate) if remembers else None
-    return Settings(decision, schedule, kind, chosen(given["reference"], given["model"]))
+    laws = {name: given[name] for name in _LAWS}
+    tolerance, kind, schedule = tolerant(given["tolerance"], given["reference"], given["estimator"], laws, unused)
+    return Settings(Decision(tolerance=tolerance), schedule, kind, chosen(given["reference"], given["model"]))
 
 
 def _rule_mode(given: Mapping[str, Any]) -> Settings:

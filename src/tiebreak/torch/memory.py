@@ -1,0 +1,65 @@
+"""What the law of the tolerance remembers: Python's numbers where the host makes them, tensors on a device."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiebreak.tolerance import Memory
+from tiebreak.torch.context import copied, store
+
+__all__ = ["LawMemory"]
+
+
+class LawMemory:
+    """The memory between steps; empty where there is no law.
+
+    Parameters
+    ----------
+    first : Memory or ()
+        Before the first step.
+    """
+
+    def __init__(self, first: Any) -> None:
+        self.values: dict[str, Any] = first._asdict() if isinstance(first, Memory) else {}
+
+    def now(self) -> Any:
+        """As the decision takes it."""
+        return Memory(**self.values) if self.values else ()
+
+    def keep(self, new: Any, bad: Tensor | None) -> bool:
+        """Take up what the decision returned, unless the step is `bad`; says whether the host knows the numbers.
+
+        A loss that is not finite must not stay, whatever is done about such steps.
+        """
+        values = new._asdict() if self.values else {}
+        if not any(isinstance(value, Tensor) for value in values.values()):
+            if all(map(math.isfinite, values.values())):
+                self.values.update(values)
+            return True
+        fine = torch.isfinite(torch.stack(list(values.values()))).all()
+        fine = fine if bad is None else fine & ~bad
+        for name, value in values.items():
+            before = self.values[name]
+            old = before.to(value) if isinstance(before, Tensor) else torch.full_like(value, before)
+            store(self.values, name, torch.where(fine, value, old))
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of its own."""
+        return copied(self.values)
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raise if this state cannot be taken up."""
+        if set(state) != set(self.values):
+            saved, mine = ("with" if names else "without" for names in (state, self.values))
+            raise ValueError(f"the state was saved {saved} tolerance=, and this optimizer was made {mine} it")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave, in place: a captured step goes on with it."""
+        for name, value in state.items():
+            before = self.values[name]
+            if isinstance(before, Tensor):
+                value = torch.full_like(before, value) if not isinstance(value, Tensor) else value.to(before)
+            store(self.values, name, value)

@@ -1,0 +1,313 @@
+"""Where the reference of a tolerance comes from: a twin is lower-only training, and nothing of the model is touched."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tiebreak.torch import CSVLog, DynamicBarrier
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        *(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 2))
+    ).double()
+
+
+def data(count=12):
+    generator = torch.Generator().manual_seed(7)
+    return [
+        (torch.randn(16, 3, generator=generator).double(), torch.randint(0, 2, (16,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def fit(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def size(model):
+    return sum(p.square().sum() for p in model.parameters())
+
+
+def steps(model, opt, batches, scheduler=None):
+    for batch in batches:
+        opt.step(lower=lambda b=batch: fit(model, b), upper=lambda: size(model))
+        if scheduler is not None:
+            scheduler.step()
+
+
+def everything(model):
+    return [t.detach().clone() for t in model.state_dict().values()]
+
+
+def equal(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+BASES = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["model given", "modules found"])
+@pytest.mark.parametrize("base", BASES)
+def test_a_twin_is_lower_only_training_bit_for_bit(base, given):
+    """Same base, learning-rate schedule, batches and random numbers: parameters, buffers and optimizer state."""
+    alone, model, batches = network(), network(), data()
+    plain = BASES[base](alone.parameters())
+    decay = torch.optim.lr_scheduler.ExponentialLR(plain, 0.8)
+    opt = DynamicBarrier(
+        BASES[base](model.parameters()), tolerance=0.1, reference="twin", model=model if given else None
+    )
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.8)
+    torch.manual_seed(1)
+    for batch in batches:
+        plain.zero_grad()
+        fit(alone, batch).backward()
+        plain.step()
+        decay.step()
+    torch.manual_seed(1)
+    steps(model, opt, batches, scheduler)
+    twin = opt.target.copy
+    assert equal([twin.values[p] for p in model.parameters()], [p.detach() for p in alone.parameters()])
+    assert equal(twin.buffers.state(), list(alone.buffers()))
+    for mine, theirs in zip(twin.base.state.values(), plain.state.values(), strict=True):
+        assert all(torch.equal(mine[k], theirs[k]) for k in theirs if isinstance(theirs[k], torch.Tensor))
+    assert not equal([p.detach() for p in model.parameters()], [p.detach() for p in alone.parameters()])
+    assert twin.base.param_groups[0]["lr"] == pytest.approx(plain.param_groups[0]["lr"] / 0.8)  # of the step just made
+
+
+@pytest.mark.parametrize("reference", ["twin", "start"])
+def test_a_copy_leaves_the_models_buffers_and_random_numbers_alone(reference):
+    """The model's pass is the one that it would have made without the copy."""
+    found = []
+    for kind in (reference, "told"):
+        model, batch = network(), data(1)[0]
+        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.0), tolerance=0.1, reference=kind)
+        torch.manual_seed(3)
+        if kind == "told":
+            for level, loss in (("lower", fit(model, batch)), ("upper", size(model))):
+                with getattr(opt, level)(loss, **({"reference": 0.1} if level == "lower" else {})):
+                    loss.backward()
+            opt.step()
+        else:
+            steps(model, opt, [batch])
+        found.append((everything(model), torch.get_rng_state(), opt.last.lower_loss))
+    assert equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert torch.equal(found[0][2], found[1][2])
+
+
+def test_the_frozen_copy_is_the_model_before_anything_moved():
+    model, batches = network().eval(), data()
+    start = copy.deepcopy(model)
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="start")
+    seen = []
+    for batch in batches:
+        steps(model, opt, [batch])
+        seen.append(opt.losses)
+        expected = fit(start, batch).item()
+    assert equal([opt.target.copy.values[p] for p in model.parameters()], [p.detach() for p in start.parameters()])
+    assert opt.target.copy.measure(opt, lambda: fit(model, batches[-1])).item() == expected
+    assert opt.target.copy.base is None
+
+
+@pytest.mark.parametrize("reference", ["twin", "start"])
+def test_blocks_do_what_closures_do(reference):
+    ends = []
+    for blocks in (False, True):
+        model, batches = network(), data()
+        opt = DynamicBarrier(torch.optim.Adam(model.parameters(), lr=0.01), tolerance=0.1, reference=reference)
+        torch.manual_seed(2)
+        if not blocks:
+            steps(model, opt, batches)
+        for batch in batches if blocks else ():
+            with opt.reference():
+                r = fit(model, batch)
+                if reference == "twin":
+                    r.backward()
+            g = fit(model, batch)
+            with opt.lower(g, reference=r):
+                g.backward()
+            f = size(model)
+            with opt.upper(f):
+                f.backward()
+            opt.step()
+        ends.append((everything(model), opt.last.excess))
+    assert equal(ends[0][0], ends[1][0])
+    assert torch.equal(ends[0][1], ends[1][1])
+
+
+@pytest.mark.parametrize("reference", ["twin", "start"])
+@pytest.mark.parametrize("fails", ["first", "later"])
+def test_whatever_a_closure_does_the_model_is_put_back(reference, fails):
+    model, batches = network(), data()
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference=reference)
+    if fails == "later":
+        steps(model, opt, batches[:3])
+    before, numbers = everything(model), torch.get_rng_state()
+
+    def broken():
+        fit(model, batches[0])
+        raise KeyError("the user's own")
+
+    with pytest.raises(KeyError):
+        opt.step(lower=broken, upper=lambda: size(model))
+    assert equal(everything(model), before)
+    assert torch.equal(torch.get_rng_state(), numbers)
+    steps(model, opt, batches[3:])
+    assert torch.isfinite(opt.last.excess)
+
+
+@pytest.mark.parametrize("reference", ["twin", "start"])
+def test_resumed_equals_uninterrupted(reference):
+    """Buffers, the twin's optimizer and the tolerance, changed on the way, are in the state."""
+
+    def made(seed):
+        model = network(seed)
+        opt = DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.01), tolerance=0.1, reference=reference)
+        return model, opt
+
+    batches = data()
+    whole, opt = made(0)
+    torch.manual_seed(5)
+    steps(whole, opt, batches[:5])
+    opt.tolerance = 0.03
+    steps(whole, opt, batches[5:])
+    half, first = made(0)
+    torch.manual_seed(5)
+    steps(half, first, batches[:5])
+    first.tolerance = 0.03
+    file = io.BytesIO()
+    torch.save({"model": half.state_dict(), "opt": first.state_dict(), "rng": torch.get_rng_state()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    fresh, second = made(9)
+    fresh.load_state_dict(saved["model"])
+    second.load_state_dict(saved["opt"])
+    torch.set_rng_state(saved["rng"])
+    steps(fresh, second, batches[5:])
+    assert second.tolerance == 0.03
+    assert equal(everything(fresh), everything(whole))
+    assert torch.equal(second.last.excess, opt.last.excess)
+
+
+@pytest.mark.parametrize("options", [{"tolerance": 0.1, "reference": "twin"}, {"barrier": 1.0, "estimator": "storm"}])
+def test_a_closure_that_draws_a_batch_of_its_own_is_noticed(options):
+    """Called twice it gives two losses at one point; named, its generator gives the same numbers again."""
+    for named in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        x = torch.nn.Parameter(torch.ones(3))
+        given = options | ({"generators": [generator]} if named else {})
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **given)
+
+        def lower(x=x, generator=generator):
+            return (x * torch.randn(3, generator=generator)).square().sum()
+
+        def step(opt=opt, x=x, lower=lower):
+            return opt.step(lower=lower, upper=lambda: x.sum())
+
+        if named:
+            step()
+            step()
+        else:
+            with pytest.raises(RuntimeError, match=r"the lower closure gave .* and .* at the same point;.*generators="):
+                step()
+
+
+def test_a_group_that_joins_late_joins_the_twin():
+    x, y = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1, momentum=0.5), tolerance=1.0, reference="twin")
+    opt.step(lower=lambda: (x - 3).square().sum(), upper=lambda: x.sum())
+    opt.add_param_group({"params": [y], "lr": 0.2})
+    for _ in range(3):
+        opt.step(lower=lambda: (x - 3).square().sum() + (y - 2).square().sum(), upper=lambda: x.sum() + y.sum())
+    value = torch.ones(2, dtype=torch.float64).requires_grad_()
+    alone = torch.optim.SGD([value], lr=0.2, momentum=0.5)
+    for _ in range(3):
+        alone.zero_grad()
+        (value - 2).square().sum().backward()
+        alone.step()
+    assert torch.equal(opt.target.copy.values[y], value.detach())
+
+
+def test_the_reference_by_number_function_and_curve(tmp_path):
+    """A log of an earlier run, made with this library or by hand: its column lower_loss, step by step."""
+
+    def excesses(reference):
+        x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.5, reference=reference)
+        return [opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum()).excess.item() for _ in range(3)]
+
+    assert excesses(3.0) == [2.0, 2.0, 2.0]
+    path = tmp_path / "fit.csv"
+    path.write_text("step,lower_loss\n0,3.0\n1,2.0\n")
+    law = {0: 3.0, 1: 2.0, 2: 2.0}
+    assert excesses(str(path)) == excesses(path) == excesses(lambda k: law[k])
+    assert excesses(path)[2] > 2.0  # the curve fell, the loss did not
+    for text, message in (
+        ("loss\n1\n", "must have the columns step and lower_loss"),
+        ("step,lower_loss\n0,\n", "no step"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            excesses(path)
+
+
+def test_a_log_of_lower_only_training_is_a_reference(tmp_path):
+    """`CSVLog.add` in an ordinary loop; then the path."""
+    model, batches, path = network(), data(), tmp_path / "fit.csv"
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    with CSVLog(path) as log:
+        for k, batch in enumerate(batches):
+            loss = fit(model, batch)
+            base.zero_grad()
+            loss.backward()
+            base.step()
+            log.add(k, lower_loss=loss)
+    other = network()
+    opt = DynamicBarrier(torch.optim.SGD(other.parameters(), lr=0.1), tolerance=0.1, reference=path)
+    steps(other, opt, batches)
+    assert math.isfinite(opt.log()["excess"])
+    assert "lower_loss" in path.read_text().splitlines()[0]
+
+
+def test_a_reference_that_nobody_gives_is_asked_for():
+    model, batch = network(), data(1)[0]
+    for reference, message in (
+        ("told", r"`with opt.lower\(loss, reference=r\):`"),
+        ("twin", r"`with opt.reference\(\): r"),
+    ):
+        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference=reference)
+        for level, loss in (("lower", fit(model, batch)), ("upper", size(model))):
+            with getattr(opt, level)(loss):
+                loss.backward()
+        with pytest.raises(RuntimeError, match=message):
+            opt.step()
+    told = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="told")
+    with pytest.raises(RuntimeError, match="is for reference="), told.reference():
+        pass
+    rule = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), barrier=1.0)
+    with pytest.raises(ValueError, match=r"reference=0.1 has no effect without tolerance="):
+        rule.lower(1.0, reference=0.1)
+    with pytest.raises(ValueError, match="needs the loss that it is compared with"):
+        told.lower(reference=0.1)
+    with pytest.raises(ValueError, match="model=… has no effect with reference='told'"):
+        DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="told", model=model)
+
+
+def test_max_norm_clips_the_twin_as_it_would_clip_lower_only_training():
+    x = torch.nn.Parameter(torch.tensor([30.0], dtype=torch.float64))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=1.0), tolerance=1.0, reference="twin", max_norm=0.5)
+    opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum())
+    assert opt.target.copy.values[x].item() == pytest.approx(29.5)
+    assert 29.4 <= x.item() <= 29.6
