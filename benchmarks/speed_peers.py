@@ -300,6 +300,8 @@ OURS = [
     Method("ours: SDBGD", True, ours_sdbgd()),
     Method("ours: DynamicBarrier", True, ours()),
     Method("ours: DynamicBarrier, tolerance", True, ours(tolerance=True)),
+    Method("ours: DynamicBarrier, tolerance, start", True, ours(tolerance=True, reference="start")),
+    Method("ours: DynamicBarrier, tolerance, twin", True, ours(tolerance=True, reference="twin")),
 ]
 METHODS = [
     Method(REFERENCE, False, torch_run(two_backwards)),
@@ -315,7 +317,7 @@ METHODS = [
     Method("humancompatible-train, ALM", False, torch_run(augmented_lagrangian), ("humancompatible",)),
     Method("torchopt MetaSGD, hypergradient", False, torch_run(meta_sgd), ("torchopt",)),
     Method("optax, weighted sum", False, jax_run("sum"), ("jax", "optax"), jax=True),
-    Method("optax + tiebreak.optax", True, jax_run("tiebreak"), ("jax", "optax"), jax=True),
+    Method("optax + tiebreak.optax", True, jax_run("tiebreak", barrier=1.0), ("jax", "optax"), jax=True),
     Method("optax, DBGD by hand", True, jax_run("hand"), ("jax", "optax"), jax=True),
 ]
 

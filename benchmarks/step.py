@@ -82,7 +82,7 @@ def ours(make):
 
 
 def wrapped(params, **options):
-    return DynamicBarrier(torch.optim.SGD(params, lr=1e-9), **options)
+    return DynamicBarrier(torch.optim.SGD(params, lr=1e-9), barrier=1.0, **options)
 
 
 def rows(device):

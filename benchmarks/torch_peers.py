@@ -1,42 +1,15 @@
-"""The methods of the study: ours, the baselines by hand, and the peers that are installed.
+"""Ours, the baselines by hand, and the peers, as a training loop calls them.
 
 A method is a function ``build(optimizer, reference, tolerance) → step``, and ``step(upper, lower)`` takes two functions
 that return the losses on this step's batch. The base optimizer is the same for all.
 """
 
-import importlib.metadata
-import importlib.util
-
 import torch
 
 from tiebreak.torch import DynamicBarrier
 
-WEIGHTS = (1, 3, 10, 30, 100, 300, 1000)
-PEERS = {"torchjd": "torchjd", "cooper": "cooper-optim"}
-
-
-def installed():
-    """Distribution → version, of the peers that can be imported."""
-    found = {module: importlib.util.find_spec(module) is not None for module in PEERS}
-    return {PEERS[m]: importlib.metadata.version(PEERS[m]) for m, there in found.items() if there}
-
-
 def parameters(optimizer):
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def lower_only():
-    """What everybody runs today: the lower loss alone."""
-
-    def build(optimizer, *_):
-        def step(_, lower):
-            optimizer.zero_grad()
-            lower().backward()
-            optimizer.step()
-
-        return step
-
-    return build
 
 
 def weighted(weight, plain=False):
@@ -47,27 +20,6 @@ def weighted(weight, plain=False):
         def step(upper, lower):
             optimizer.zero_grad()
             ((upper() + weight * lower()) / scale).backward()
-            optimizer.step()
-
-        return step
-
-    return build
-
-
-def blur(barrier):
-    """BLUR-style: λ = (β gg − fg)/gg without the positive part, so f's help for g is taken away; plain steps."""
-
-    def build(optimizer, *_):
-        ps = parameters(optimizer)
-
-        def step(upper, lower):
-            b = torch.autograd.grad(lower(), ps)
-            a = torch.autograd.grad(upper(), ps, allow_unused=True)
-            fg = sum((u * v).sum() for u, v in zip(a, b, strict=True) if u is not None)
-            gg = sum(v.square().sum() for v in b)
-            multiplier = barrier - fg / (gg + 1e-12)
-            for p, u, v in zip(ps, a, b, strict=True):
-                p.grad = multiplier * v if u is None else u + multiplier * v
             optimizer.step()
 
         return step
@@ -129,13 +81,15 @@ def cooper(dual_lr):
     return build
 
 
-def ours(known=True, **options):
-    """DynamicBarrier; with ``tolerance=True`` the run's tolerance and, where `known`, its reference are filled in."""
+def ours(**options):
+    """DynamicBarrier; with ``tolerance=True`` the run's tolerance and, unless it is given, its reference."""
 
     def build(optimizer, reference, tolerance):
         given = dict(options)
         if given.get("tolerance"):
-            given |= {"tolerance": tolerance, "reference": reference if known else None}
+            given = {"reference": reference} | given | {"tolerance": tolerance}
+        else:
+            given = {"barrier": 1.0} | given
         wrapped = DynamicBarrier(optimizer, **given)
 
         def step(upper, lower):
@@ -144,36 +98,3 @@ def ours(known=True, **options):
         return step
 
     return build
-
-
-def swapped(build):
-    """The same method with the roles exchanged: the upper loss has to stay optimal."""
-
-    def rebuilt(*arguments):
-        step = build(*arguments)
-        return lambda upper, lower: step(lower, upper)
-
-    return rebuilt
-
-
-def table():
-    """Every method of the study by name."""
-    known = {"lower only": lower_only()}
-    known |= {f"weight {w}": weighted(w) for w in WEIGHTS}
-    known["sum 10, plain steps"] = weighted(10, plain=True)
-    if "torchjd" in installed():
-        known |= {f"PCD {tau}": pcd(tau) for tau in (0.5, 1.0)}
-    known["BLUR-style"] = blur(1.0)
-    if "cooper-optim" in installed():
-        known |= {f"Cooper {rate}": cooper(rate) for rate in (0.1, 1.0)}
-    sdbgd = {"barrier": 10.0, "normalize": True}
-    known |= {
-        "SDBGD": ours(**sdbgd),
-        "SDBGD, average": ours(**sdbgd, estimator="average"),
-        "SDBGD, STORM": ours(**sdbgd, estimator="storm"),
-        "SDBGD, plain steps": ours(barrier=10.0, normalize=False),
-        "SDBGD, swapped": swapped(ours(**sdbgd)),
-        "tolerance": ours(tolerance=True),
-        "tolerance, no reference": ours(tolerance=True, known=False),
-    }
-    return known
