@@ -133,7 +133,10 @@ def steps_within(method: Method, budget: int, horizon: int | None = None) -> tup
     while horizon is None or steps < horizon:
         size = size if horizon is None else min(size, horizon - steps)
         if steps > _TOO_MANY:
-            raise ValueError(f"more than {steps:.0e} steps would fit: too many to count one by one; use kind='horizon'")
+            raise ValueError(
+                f"a budget of {float(budget):.0e} holds more than {steps:.0e} steps, too many to count one by one; "
+                "constant batches (for a plan: kind='horizon') need no counting"
+            )
         # Batches are whole, so counting them in whole numbers is exact; beyond 2^62 a float must do.
         charged = calls(method, batches(schedule, size, steps))
         small = all(level.max() < 2**62 / size for level in charged)
