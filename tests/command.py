@@ -1,8 +1,10 @@
 """The command line in another process, for the tests."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 # A warning in the command is an error, as in every other test; the width keeps tables from being folded.
@@ -23,3 +25,28 @@ def call(*words: str | Path, code: int = 0, before: str = "") -> subprocess.Comp
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def interrupt(*words: str | Path, seconds: float, after: str = "") -> tuple[str, str]:
+    """Run the command, press Ctrl-C seconds after it has said `after`, and return what it wrote to both streams."""
+    # A parent may ignore SIGINT, and its children would too.
+    start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from tiebreak.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=ENVIRONMENT,
+    )
+    try:
+        assert process.stderr is not None
+        assert not after or after in process.stderr.readline()
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        shown, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    return shown, said

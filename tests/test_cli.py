@@ -6,11 +6,7 @@ import json
 import os
 import re
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -23,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tiebreak
-from command import ENVIRONMENT, call
+from command import call, interrupt
 from tiebreak.cli.app import app
 from tiebreak.cli.console import number, numbers
 from tiebreak.cli.reproduce import reproduce
@@ -238,27 +234,8 @@ def test_plot_of_odd_descriptions_says_one_sentence(text: str, results: Path, tm
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
 def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     """A budget that takes minutes, interrupted: data, figures and summary of what was reached, exit code 130."""
-    # A parent may ignore SIGINT, and its children would too.
-    start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from tiebreak.cli import main; main()"
     words = ["reproduce", "--methods", "sdbgd,vr_pr_sdbpg,penalty", "--runs", "2", "--budget", "1e14", "--output"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", start, *words, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env=ENVIRONMENT,
-    )
-    try:
-        assert process.stderr is not None
-        assert "calls a run" in process.stderr.readline()
-        time.sleep(2)
-        process.send_signal(signal.SIGINT)
-        shown, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+    shown, said = interrupt(*words, tmp_path, seconds=2, after="calls a run")
     assert "Interrupted: the files hold what was reached" in said
     assert "not run: Penalty" in shown
     assert {path.name for path in tmp_path.iterdir()} == FILES

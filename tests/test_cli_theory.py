@@ -3,17 +3,14 @@
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from command import ENVIRONMENT, call
-from tiebreak import minimize
+from command import call, interrupt
+from tiebreak import minimize, theory
 from tiebreak.cli.app import app
 from tiebreak.experiments.planning import compare, constants_from, record_of, schedule_of
 from tiebreak.experiments.tables import scientific
@@ -224,25 +221,27 @@ def test_verify_finds_a_planted_violation(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
 def test_ctrl_c_ends_a_verification(tmp_path: Path) -> None:
-    # A parent may ignore SIGINT, and its children would too.
-    start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from tiebreak.cli import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", start, "verify", "--output", str(tmp_path / "results")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env=ENVIRONMENT,
-    )
-    try:
-        time.sleep(3)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+    _, said = interrupt("verify", "--output", tmp_path / "results", seconds=3)
     assert "Interrupted; nothing was written." in said
+    assert not (tmp_path / "results").exists()
+
+
+def test_ctrl_c_ends_a_search_for_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of it, after some plans were shown."""
+    real, told = theory.plan, []
+
+    def interrupted(*args: object, progress: Callable[[object], object], **options: object) -> object:
+        def hear(found: object) -> None:
+            told.append(progress(found))
+            if len(told) == 3:
+                raise KeyboardInterrupt
+
+        return real(*args, progress=hear, **options)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(theory, "plan", interrupted)
+    done = CliRunner().invoke(app, ["plan", "--epsilon", "0.5", "--output", str(tmp_path / "results")])
+    assert done.exit_code == 130
+    assert "Interrupted; nothing was written." in done.output
     assert not (tmp_path / "results").exists()
 
 
