@@ -111,10 +111,8 @@ def test_the_frozen_copy_is_the_model_before_anything_moved():
     model, batches = network().eval(), data()
     start = copy.deepcopy(model)
     opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="start")
-    seen = []
     for batch in batches:
         steps(model, opt, [batch])
-        seen.append(opt.losses)
         expected = fit(start, batch).item()
     assert equal([opt.target.copy.values[p] for p in model.parameters()], [p.detach() for p in start.parameters()])
     assert opt.target.copy.measure(opt, lambda: fit(model, batches[-1])).item() == expected
@@ -311,3 +309,17 @@ def test_max_norm_clips_the_twin_as_it_would_clip_lower_only_training():
     opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum())
     assert opt.target.copy.values[x].item() == pytest.approx(29.5)
     assert 29.4 <= x.item() <= 29.6
+
+
+def test_a_compiled_model_and_its_twin():
+    """Values are exchanged under the compiled code; nothing is compiled anew for it, and torch has nothing to say."""
+    ends = []
+    for compiled in (False, True):
+        model, batches = network().eval(), data(4)
+        called = torch.compile(model, backend="eager") if compiled else model
+        opt = DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.01), tolerance=0.1, reference="twin")
+        for batch in batches:
+            opt.step(lower=lambda b=batch, m=called: fit(m, b), upper=lambda m=model: size(m))
+        ends.append(everything(model) + opt.target.copy.buffers.state())
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

@@ -1,5 +1,6 @@
 """The buffers of a model (running means of batch norm, counters): a copy has its own, and an extra pass leaves none."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,7 +48,10 @@ class Buffers:
             enter(*place)
         handle = None if self._known else register_module_forward_pre_hook(note)
         try:
-            yield
+            with warnings.catch_warnings():
+                if handle is not None:  # a compiled model says that it calls the hook twice, which does no harm
+                    warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
+                yield
             self._known = True
         finally:
             if handle is not None:

@@ -88,10 +88,10 @@ class Guard:
         found, self.found_inf = self.found_inf, None
         bad = None if found is None else found.reshape(()) != 0
         for value in values:
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and value.device.type != "cpu":
                 mine = ~torch.isfinite(value).all()
                 bad = mine if bad is None else bad.to(mine.device) | mine
-            elif value is not None and not math.isfinite(value):
+            elif value is not None and not _finite(value):
                 return True
         if bad is None:
             return False
@@ -119,3 +119,9 @@ class Guard:
         """Refuse to capture a step that `changes` from one to the next."""
         if changes is not None and capturing(device):
             cannot_repeat(changes)
+
+
+def _finite(value: Any) -> bool:
+    """Of a number or a few on the host: Python looks sooner than torch does."""
+    numbers = value.reshape(-1).tolist() if isinstance(value, Tensor) else (value,)
+    return all(map(math.isfinite, numbers))

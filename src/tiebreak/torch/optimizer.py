@@ -253,7 +253,7 @@ class DynamicBarrier(TwoLevels):
             own, seen = (waited[: len(own)], waited[len(own) :]) if seen is not own else (waited, waited)
         used = self._used(losses, own)
         self.guard.same_again(passes.home, self._changes())
-        if self.guard.refuses(own, seen, *used.values(), twin):
+        if self.guard.refuses(own, None if seen is own else seen, *used.values(), twin):
             return self._stop(own, losses)
         # decide
         choice = self._decide(parameters, own, seen, used)
