@@ -19,6 +19,7 @@ import numpy as np
 
 ROWS = 10_000  # enough for a study of optimisation; the full-data loss is measured often
 SKLEARN = ("digits", "cancer", "diabetes")
+NEEDED = ("compas", "adult", "credit", "law", "crime", "fashion", "cifar")
 
 
 def folder() -> Path:

@@ -14,9 +14,17 @@ import numpy as np
 
 from benchmarks.tolerance import laws
 
-QUEUE = 64  # runs per seed in one call of a program
+# Runs per seed in one call of a program, few or many: what fills a GPU would keep two cores busy for long.
+QUEUES = (32, 128) if jax.default_backend() == "gpu" else (4, 16)
 LAST, EVERY = 50, 5  # the swing is measured on the full data every 5th of the last 50 steps
 AVERAGE = 0.99  # of the weights
+
+
+class Losses(NamedTuple):
+    """What a program is compiled for: functions, which can be compared, where a task's arrays cannot."""
+
+    upper: object
+    lower: object
 
 
 class Run(NamedTuple):
@@ -42,6 +50,7 @@ class Outcome(NamedTuple):
     averaged_swing: np.ndarray
     curve: np.ndarray  # lower loss on the batch: seed × step
     ratio: np.ndarray  # w: seed × step
+    parameters: object  # a function that gives those at the end, per seed
 
 
 # adam?, β₁, β₂, decoupled weight decay
@@ -61,8 +70,12 @@ def batches(count, size, steps, seed):
     return np.concatenate(orders).reshape(-1, size)[:steps].astype(np.int32)
 
 
+def _dot(one, two):
+    return sum(jnp.sum(a * b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+
+
 def _norm(tree):
-    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
+    return jnp.sqrt(_dot(tree, tree))
 
 
 def _train_step(task, state, upper_rows, lower_rows, rate, optimizer, law, constants, reference, tolerance):
@@ -70,7 +83,7 @@ def _train_step(task, state, upper_rows, lower_rows, rate, optimizer, law, const
     p, m, v, average, memory, t = state
     df = jax.grad(task.upper)(p, upper_rows)
     g, dg = jax.value_and_grad(task.lower)(p, lower_rows)
-    memory, w, unit = laws.decide(law, memory, g, reference, tolerance, _norm(df), _norm(dg), constants)
+    memory, w, unit = laws.decide(law, memory, g, reference, tolerance, _norm(df), _norm(dg), _dot(df, dg), constants)
     share = w / (1 + w)
     # 1 − share would lose what f has where w is large.
     direction = jax.tree.map(lambda a, b: a * (1 / (unit * (1 + w))) + share * b, df, dg)
@@ -128,16 +141,20 @@ def _program(task, rows, start, tables, queue):
         block, state, (jnp.arange(steps // EVERY), *map(blocks, per_step))
     )
     last = LAST // EVERY
-    ends = [full(loss, rows, p) for p in (state[0], state[3]) for loss, rows in ((task.lower, lower_all), (task.upper, upper_all))]
+    ends = [
+        full(loss, rows, p)
+        for p in (state[0], state[3])
+        for loss, rows in ((task.lower, lower_all), (task.upper, upper_all))
+    ]
     curve, ratio = (jnp.moveaxis(x.reshape(steps, *shape), 0, 2) for x in (curve, ratio))
-    return *ends, jnp.moveaxis(swing[-last:], 0, 2), jnp.moveaxis(averaged[-last:], 0, 2), curve, ratio
+    return (*ends, jnp.moveaxis(swing[-last:], 0, 2), jnp.moveaxis(averaged[-last:], 0, 2), curve, ratio), state[0]
 
 
 class Trainer:
     """Runs queues for one task, batch size, number of steps and list of seeds."""
 
     def __init__(self, task, batch, steps, seeds):
-        self.task, self.seeds, self.steps = task, seeds, steps
+        self.losses, self.seeds, self.steps = Losses(task.upper, task.lower), seeds, steps
         self.rows = jax.device_put((task.upper_rows, task.lower_rows))
         pairs = ((task.upper_rows, 2), (task.lower_rows, 1))
         self.tables = [np.stack([batches(len(r[0]), batch, steps, (s, k)) for s in seeds]) for r, k in pairs]
@@ -145,18 +162,20 @@ class Trainer:
 
     def __call__(self, runs):
         """The outcomes of `runs`, in their order."""
-        # The queue is filled up with copies, so that one compiled program serves all.
-        size = QUEUE if len(runs) > 8 else 8
         outcomes = []
-        for i in range(0, len(runs), size):
-            part = runs[i : i + size]
+        while len(outcomes) < len(runs):
+            part = runs[len(outcomes) :][: QUEUES[1]]
+            size = QUEUES[len(part) > QUEUES[0]]
+            # Filled up with copies, so that two compiled programs serve all.
             outcomes += self._queue(part + [part[0]] * (size - len(part)))[: len(part)]
         return outcomes
 
     def _queue(self, runs):
-        start = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *[run.start for run in runs])
-        widest = max(len(c) for c in laws.WIDTHS.values())
-        padded = [tuple(run.constants) + (0.0,) * (widest - len(run.constants)) for run in runs]
+        # Few of the starts differ: they are stacked once and picked from.
+        unlike = {id(run.start): run.start for run in runs}
+        places = np.array([list(unlike).index(id(run.start)) for run in runs])
+        start = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1)[:, places], *unlike.values())
+        padded = [tuple(run.constants) + (0.0,) * (laws.WIDTH - len(run.constants)) for run in runs]
         queue = (
             np.array([run.rates for run in runs], np.float32),
             tuple(np.array([OPTIMIZERS[run.optimizer] for run in runs], np.float32).T),
@@ -165,5 +184,10 @@ class Trainer:
             np.stack([run.reference for run in runs], 1).astype(np.float32),
             np.stack([run.tolerance for run in runs], 1).astype(np.float32),
         )
-        result = [np.asarray(x, np.float64) for x in _program(self.task, self.rows, start, self.tables, queue)]
-        return [Outcome(*(x[:, i] for x in result)) for i in range(len(runs))]
+        result, end = _program(self.losses, self.rows, start, self.tables, queue)
+        result = [np.asarray(x, np.float64) for x in result]
+
+        def parameters(i):
+            return jax.tree.map(lambda x: x[:, i], end)
+
+        return [Outcome(*(x[:, i] for x in result), functools.partial(parameters, i)) for i in range(len(runs))]

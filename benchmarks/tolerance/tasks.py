@@ -57,7 +57,11 @@ def cnn(parameters, features):
 
 def _cnn_init(key, side, classes=10, channels=(8, 16)):
     one, two, three = jax.random.split(key, 3)
-    sizes = ((one, 9, channels[0]), (two, 9 * channels[0], channels[1]), (three, (side // 4) ** 2 * channels[1], classes))
+    sizes = (
+        (one, 9, channels[0]),
+        (two, 9 * channels[0], channels[1]),
+        (three, (side // 4) ** 2 * channels[1], classes),
+    )
     return [(jax.random.normal(k, (m, n)) * (2 / m) ** 0.5, jnp.zeros(n)) for k, m, n in sizes]
 
 
@@ -92,7 +96,7 @@ def fairness(name, hidden):
 
 
 def forgetting(name, forgotten, model="mlp", hidden=64):
-    """Upper: the divergence from uniform predictions on a class (or on a number of rows). Lower: the loss on the rest."""
+    """Upper: the divergence from uniform predictions on a class (or on some rows). Lower: the loss on the rest."""
     features, labels, _ = data.load(name)
     labels = labels.astype(np.int32)
     if isinstance(forgotten, str):  # "200 rows"

@@ -12,7 +12,7 @@ How w follows e:
 * Noise decides. σ, the noise of one batch's e, is measured from the change between neighbouring steps; e is averaged
   over as many steps as it takes, and the aim lies below 1 by shares of σ (the last iterate swings with it) and of the
   standard error of the average.
-* Upward faster than downward, from w = `most`, which is nearly g alone: what was damaged early is not repaired in time.
+* Upward faster than downward, and from the upper bound, `most`: what was damaged early is not repaired in time.
 
 The functions use only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per
 run), torch 0-d tensors and JAX tracers; nothing is imported. Inputs must be finite; then so is what comes out.
@@ -51,7 +51,7 @@ class Constants(NamedTuple):
 MOVING = Constants()
 #: For one number. Until the learning rate has fallen, g is far above it whatever f does: w is kept from going far up.
 #: Batches do not cancel, so that σ is their noise and says nothing of the swing.
-NUMBER = Constants(sway=0.0, most=15.0)
+NUMBER = Constants(aim=0.9, sway=0.0, boost=4.0, most=20.0)
 
 
 class Memory(NamedTuple):
@@ -185,6 +185,7 @@ def follow(
     now = now._replace(ratio=_at_most(_at_least(before * error**power, c.least), c.most))
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(ahead - aim, -1.0), 3.0)), 10 * c.most)
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
-    unit = _over(_at_least(now.upper, upper_norm / c.clip), now.lower)
+    upper = _at_least(now.upper, upper_norm / c.clip)
+    unit = _over(upper, _at_least(now.lower, 1e-30 * upper))
     # No gradient of f, or none of g, has been seen: any unit will do, and g must still descend.
     return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise)

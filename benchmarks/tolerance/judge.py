@@ -1,0 +1,67 @@
+"""All laws, as tuned, on a set of groups: every measure of every run."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.tolerance import study
+from tiebreak.tolerance import MOVING, NUMBER
+
+RESULTS = Path(__file__).parents[1] / "results"
+#: Single weights of the sweep, for who would not sweep.
+WEIGHTS = {f"weight {study.WEIGHTS[k]:.0f}": k for k in (8, 10, 12)}
+
+
+def rows():
+    """name → (law, constants, kind of reference)."""
+    found = {
+        "ours, twin": ("ours, moving", MOVING, "twin"),
+        "ours, start": ("ours, moving", MOVING, "start"),
+        "ours, curve": ("ours, moving", MOVING, "curve"),
+        "ours, number": ("ours, number", NUMBER, "number"),
+    }
+    chosen = json.loads((RESULTS / "tolerance_tuning.json").read_text())["chosen"]
+    for name, values in chosen.items():
+        law, kind = name.rsplit(", ", 1)
+        found[name] = (law, tuple(values.values()), kind)
+    return found
+
+
+def group(chosen, seeds, say=print):
+    """A JSON-ready record of one group: measures[row][measure][setting][seed]."""
+    bench = study.Bench(chosen, seeds, say)
+    every = range(len(chosen.settings))
+    pairs = [(name, i) for name in rows() for i in every]
+    outcomes = bench.train([bench.run(i, *rows()[name]) for name, i in pairs])
+    found = {name: [] for name in [*rows(), *WEIGHTS]}
+    for (name, i), outcome in zip(pairs, outcomes, strict=True):
+        found[name].append(bench.measures(i, outcome))
+    for name, k in WEIGHTS.items():
+        found[name] = [bench.measures(i, bench.sweep[i][k]) for i in every]
+
+    def lists(name, measure):
+        table = np.array([m[measure] for m in found[name]])
+        return [[float(f"{x:.4g}") if np.isfinite(x) else None for x in row] for row in table]
+
+    say(f"{chosen.task}, {chosen.batch}: done")
+    return {
+        **chosen._asdict(),
+        "settings": [list(s) for s in chosen.settings],
+        "seeds": list(seeds),
+        "rates": [float(f"{bench.rates[s[:2]]:.3g}") for s in chosen.settings],
+        "lower": [float(f"{t.lower.mean():.4g}") for t in bench.twins],
+        "upper": [float(f"{t.upper.mean():.4g}") for t in bench.twins],
+        "best": [float(f"{b.mean():.4g}") for b in bench.best],
+        "twin swing": [
+            float(f"{(t.swing.std(1) / tol).mean():.3g}") for t, tol in zip(bench.twins, bench.tolerances, strict=True)
+        ],
+        "rows": {name: {m: lists(name, m) for m in found[name][0]} for name in found},
+    }
+
+
+def run(groups, seeds, say=print, threads=None):
+    """Records of all groups; their programs are compiled side by side."""
+    with ThreadPoolExecutor(threads or len(groups)) as pool:
+        return list(pool.map(lambda one: group(one, seeds, say), groups))

@@ -1,0 +1,129 @@
+"""Ours and the others: every law for w = λ/s, with the same normalised step for all.
+
+The others are written with the excess in tolerances and the multiplier in units of s, and their step is divided by
+1 + w like ours. That is more than their authors give them: raw, each needs other gains for each task, and dual ascent
+diverges with SGD.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from tiebreak import rules, tolerance
+
+SIZE = 16  # of a law's memory; the shorter ones are filled up
+_COMMON = 3  # steps, averaged ‖∇f‖ and ‖∇g‖
+
+
+def _common(memory, seen):
+    """The average unit that all laws share, as ours has it."""
+    t, upper, lower = memory[0] + 1, memory[1], memory[2]
+    rest = jnp.maximum(1 / t, 0.02)
+    upper, lower = upper + rest * (seen["upper"] - upper), lower + rest * (seen["lower"] - lower)
+    return jnp.stack([t, upper, lower]), upper / jnp.maximum(lower, 1e-30)
+
+
+def _others(law):
+    """A law of (own memory, seen, constants) → (own memory, w) in the form that `decide` needs."""
+
+    def full(memory, seen, constants):
+        common, unit = _common(memory, seen)
+        own, w = law(memory[_COMMON:], common[0], seen, unit, constants)
+        own = jnp.concatenate([own, jnp.zeros(SIZE - _COMMON - len(own))])
+        return jnp.concatenate([common, own]), w, unit
+
+    return full
+
+
+def _error(seen, aim):
+    return (seen["loss"] - seen["reference"]) / seen["tolerance"] - aim
+
+
+def fixed(own, t, seen, unit, c):
+    """The weight c₀."""
+    return jnp.zeros(0), c[0]
+
+
+def within(own, t, seen, unit, c):
+    """`rules.within` as it was: κ = c₀ = 30, three quarters of a tolerance below the limit, averages 0.1 and 0.02."""
+    loss = own[0] + jnp.maximum(1 / t, 0.1) * (seen["loss"] - own[0])
+    reference = own[1] + jnp.maximum(1 / t, 0.1) * (seen["reference"] - own[1])
+    gg, ff = seen["lower"] ** 2, seen["upper"] ** 2
+    target = reference + seen["tolerance"]
+    value = rules.within(seen["product"], gg, ff, loss, target, seen["tolerance"], c[0], 1e-30)
+    return jnp.stack([loss, reference]), value / jnp.maximum(unit, 1e-30)
+
+
+def dual_ascent(own, t, seen, unit, c):
+    """w ← [w + c₀ e]₊, from w = c₁, aiming at c₂: what Cooper does."""
+    w = jnp.where(t > 1, own[0], c[1]) + c[0] * _error(seen, c[2])
+    w = jnp.clip(w, 0, 1e6)
+    return w[None], w
+
+
+def nu_pi(own, t, seen, unit, c):
+    """ξ ← 0.9 ξ + 0.1 e, w ← [w + c₀ e + c₃ (ξ − ξ₋)]₊."""
+    error = _error(seen, c[2])
+    smooth = jnp.where(t > 1, 0.9 * own[1] + 0.1 * error, error)
+    w = jnp.where(t > 1, own[0], c[1]) + c[0] * error + c[3] * jnp.where(t > 1, smooth - own[1], 0.0)
+    w = jnp.clip(w, 0, 1e6)
+    return jnp.stack([w, smooth]), w
+
+
+def pid(own, t, seen, unit, c):
+    """w = [c₃ ē + I + c₄ [Δē]₊]₊ with I ← [I + c₀ e]₊ and ē an average: the PID Lagrangian."""
+    error = _error(seen, c[2])
+    smooth = jnp.where(t > 1, 0.9 * own[1] + 0.1 * error, error)
+    slope = jnp.maximum(jnp.where(t > 1, smooth - own[1], 0.0), 0)
+    integral = jnp.clip(jnp.where(t > 1, own[0], c[1]) + c[0] * error, 0, 1e6)
+    return jnp.stack([integral, smooth]), jnp.clip(c[3] * smooth + integral + c[4] * slope, 0, 1e6)
+
+
+def switching(own, t, seen, unit, c):
+    """A step on g where the averaged excess (weight c₀) is above c₂, else on f (times c₁)."""
+    error = _error(seen, c[2])
+    smooth = own[0] + jnp.maximum(1 / t, c[0]) * (error - own[0])
+    return smooth[None], jnp.where(smooth > 0, 1e6, c[1])
+
+
+def _ours(moving):
+    def full(memory, seen, constants):
+        n = len(tolerance.Memory._fields)
+        now, reading = tolerance.follow(
+            tolerance.Memory(*memory[:n]),
+            seen["loss"],
+            seen["reference"],
+            seen["tolerance"],
+            seen["upper"],
+            seen["lower"],
+            moving=moving,
+            constants=tolerance.Constants(*constants[: len(tolerance.Constants._fields)]),
+        )
+        return jnp.concatenate([jnp.stack(now), jnp.zeros(SIZE - n)]), reading.ratio, reading.unit
+
+    return full
+
+
+LAWS = {
+    "fixed": _others(fixed),
+    "within": _others(within),
+    "dual ascent": _others(dual_ascent),
+    "νPI": _others(nu_pi),
+    "PID": _others(pid),
+    "switching": _others(switching),
+    "ours, moving": _ours(True),
+    "ours, number": _ours(False),
+}
+NAMES = list(LAWS)
+WIDTH = len(tolerance.Constants._fields)
+
+
+def memory(law):
+    """The memory at the start, a row per run."""
+    ours = list(tolerance.begin()) + [0.0] * (SIZE - len(tolerance.begin()))
+    return jnp.array([ours if "ours" in name else [0.0] * SIZE for name in NAMES])[law]
+
+
+def decide(law, memory, loss, reference, tol, upper, lower, product, constants):
+    """All laws are worked out and one is kept: they are a handful of scalars, and runs of a queue differ in law."""
+    seen = {"loss": loss, "reference": reference, "tolerance": tol, "upper": upper, "lower": lower, "product": product}
+    return jax.lax.switch(law, list(LAWS.values()), memory, seen, constants)

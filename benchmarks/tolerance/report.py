@@ -1,0 +1,134 @@
+"""The table and the figure of the study, from its records."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def gather(records, row, measure, keep=lambda record, setting: True):
+    """All runs of a row as one array; None, what was not finite, becomes NaN."""
+    found = []
+    for record in records:
+        for setting, values in zip(record["settings"], record["rows"][row][measure], strict=True):
+            found += values if keep(record, setting) else []
+    return np.array(found, float)
+
+
+def _share(values):
+    return f"{100 * np.mean(values):.1f} %"
+
+
+def _line(name, records, row, keep, own="excess"):
+    excess, lost = gather(records, row, own, keep), gather(records, row, "lost", keep)
+    averaged = gather(records, row, "averaged excess", keep)
+    swing, calm = (np.nanmean(gather(records, row, name, keep)) for name in ("swing", "averaged swing"))
+    lost = lost[np.isfinite(lost)]
+    worst = np.nanmax(excess)
+    low, middle, high = 100 * np.quantile(lost, (0.25, 0.5, 0.75)) if len(lost) else (np.nan,) * 3
+    return (
+        f"| {name} | {len(excess)} | {_share(excess <= 1)} | {worst:.2f} | {np.nanquantile(excess, 0.99):.2f} | "
+        f"{middle:.0f} % ({low:.0f}, {high:.0f}) | {int(gather(records, row, 'diverged', keep).sum())} | "
+        f"{swing:.2f} | {_share(averaged <= 1)} | {calm:.2f} |"
+    )
+
+
+HEAD = (
+    "| law, reference | runs | inside | worst excess | 99 % below | lost share: median (quartiles) | diverged | "
+    "swing | averaged weights: inside | their swing |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def everything(record, setting):
+    return True
+
+
+def fine(record, setting):
+    return setting[2] == "fine-tuning"
+
+
+def _names(records):
+    """Rows in the order in which they are shown; the start is a reference for fine-tuning alone."""
+    return [name for name in records[0]["rows"] if name != "ours, start"]
+
+
+def table(records, about):
+    """Markdown: all runs, the parts of them, and every group."""
+    parts = [about, "", HEAD, *(_line(name, records, name, everything) for name in _names(records))]
+    if any(fine(None, s) for record in records for s in record["settings"]):
+        parts += [
+            "",
+            "Fine-tuning alone. The start is kept to in the last line; lower-only training goes below it:",
+            "",
+            HEAD,
+        ]
+        parts += [_line(name, records, name, fine) for name in ("ours, twin", "ours, start")]
+        parts += [_line("ours, start, counted from the start", records, "ours, start", fine, "over the start")]
+    parts += ["", "Ours by schedule, by start and by optimizer:", "", HEAD]
+    for row in ("ours, twin", "ours, number"):
+        for place in (1, 2, 0):
+            for kind in sorted({s[place] for record in records for s in record["settings"]}):
+                parts.append(_line(f"{row}: {kind}", records, row, lambda _, s, p=place, k=kind: s[p] == k))
+    parts += ["", "By group: inside, worst excess, lost share in the median.", ""]
+    shown = [row for row in ("ours, twin", "ours, number", "PID, twin", "νPI, twin") if row in records[0]["rows"]]
+    parts += [f"| task | batch | steps | tolerance | {' | '.join(shown)} |", "|---|---|---|---|" + "---|" * len(shown)]
+    for record in records:
+        about_group = (record["task"], record["batch"], record["steps"], record["tolerance"])
+        cells = [*map(str, about_group), *(_cell(record, row) for row in shown)]
+        parts.append(f"| {' | '.join(cells)} |")
+    lost = gather(records, "ours, twin", "lost")
+    nothing = int(np.isnan(lost).sum())
+    parts += ["", f"Runs in which f can gain less than 2 %, and which have no lost share: {nothing} of {len(lost)}."]
+    return "\n".join(parts) + "\n"
+
+
+def _cell(record, row):
+    excess, lost = gather([record], row, "excess"), gather([record], row, "lost")
+    lost = f"{100 * np.nanmedian(lost):.0f} %" if np.isfinite(lost).any() else "–"
+    return f"{int((excess <= 1).sum())}/{len(excess)}, {np.nanmax(excess):.2f}, {lost}"
+
+
+def figure(records, path):
+    """Excess against lost share, a point per run: ours beside the others, with the same reference."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    laws = {
+        "ours": "ours",
+        "PID": "PID Lagrangian",
+        "νPI": "νPI",
+        "dual ascent": "dual ascent",
+        "switching": "switching",
+    }
+    rows = [[(f"{law}, {kind}", title) for law, title in laws.items()] for kind in ("twin", "number")]
+    pictures, axes = plt.subplots(2, 5, figsize=(13, 5.6), sharex=True, sharey=True, constrained_layout=True)
+    for line, line_axes in zip(rows, axes, strict=True):
+        for (row, title), axis in zip(line, line_axes, strict=True):
+            excess, lost = gather(records, row, "excess"), gather(records, row, "lost")
+            some = np.isfinite(excess) & np.isfinite(lost)
+            x, y = np.clip(excess[some], -0.5, 3), np.clip(lost[some], -0.5, 1.2)
+            inside = x <= 1
+            axis.axvspan(1, 3.1, color="0.93", zorder=0)
+            axis.axhline(0, color="0.7", lw=0.8, zorder=1)
+            axis.scatter(x[inside], y[inside], s=7, color="tab:blue", alpha=0.5, lw=0)
+            axis.scatter(x[~inside], y[~inside], s=10, color="tab:red", alpha=0.7, lw=0)
+            share, middle = 100 * np.mean(excess <= 1), 100 * np.nanmedian(lost)
+            axis.set_title(f"{title}: {share:.0f} % inside, {middle:.0f} % lost", fontsize=9)
+    for axis, kind in zip(axes[:, 0], ("a twin", "a number"), strict=True):
+        axis.set_ylabel(f"lost share of f's gain\n(reference: {kind})")
+    for axis in axes[1]:
+        axis.set_xlabel("excess of g, in tolerances")
+    axes[0, 0].set_xlim(-0.55, 3.1)
+    pictures.savefig(path, dpi=110)
+
+
+def write(records, about, results):
+    """Results, table and figure in their places."""
+    text = json.dumps({"about": about, "judging": records}, ensure_ascii=False, separators=(",", ":"))
+    (results / "tolerance.json").write_text(text + "\n")
+    (DOCS / "_tables" / "tolerance.md").write_text(table(records, about))
+    figure(records, DOCS / "_static" / "tolerance.png")

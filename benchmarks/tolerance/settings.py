@@ -1,0 +1,96 @@
+"""What is tuned on and what is judged on: no data set, and half of everything else, is in both."""
+
+from typing import NamedTuple
+
+
+class Setting(NamedTuple):
+    optimizer: str
+    schedule: str
+    start: str  # "scratch", "trained" (on the lower loss alone), "fine-tuning" (the same, at a tenth of the rate)
+
+
+class Group(NamedTuple):
+    """Settings that share a task, a batch size and a number of steps, and so one compiled program."""
+
+    task: str
+    batch: int
+    steps: int
+    tolerance: float | str  # "5%" of the loss of lower-only training
+    settings: list
+
+
+def _product(optimizers, pairs):
+    return [Setting(o, schedule, start) for o in optimizers for schedule, start in pairs]
+
+
+_ALL = _product(
+    ("AdamW", "SGD"),
+    (
+        ("cosine", "scratch"),
+        ("cosine", "trained"),
+        ("cosine", "fine-tuning"),
+        ("constant", "scratch"),
+        ("constant", "fine-tuning"),
+    ),
+)
+_LATER = [s for s in _ALL if s.start != "scratch"]
+
+TUNE_SEEDS, JUDGE_SEEDS = (0, 1, 2), (100, 101, 102, 103, 104)
+TUNE = [
+    Group("forget a class, digits", 128, 800, 0.01, _ALL),
+    Group("sparsity, digits", 128, 800, 0.01, _ALL),
+    Group("continual, digits", 128, 400, 0.02, _LATER),
+    Group("fairness, COMPAS", 512, 800, "2%", _ALL),
+    Group("smallest, diabetes", 128, 800, "5%", _ALL),
+    Group("confidence, cancer", 128, 400, 0.01, _ALL),
+]
+#: A quick look, with what scikit-learn brings: the data of the tuning set.
+QUICK = [
+    Group("forget a class, digits", 128, 400, 0.02, [Setting("AdamW", "cosine", "scratch")]),
+    Group("smallest, diabetes", 64, 400, "5%", [Setting("SGD with momentum", "cosine", "scratch")]),
+    Group("confidence, cancer", 64, 400, 0.01, [Setting("Adam", "step", "fine-tuning")]),
+]
+# Adam, momentum, steps and warm-up are new, as are batches of 64, 256 and 1024.
+_ONE = [
+    Setting("AdamW", "cosine", "scratch"),
+    Setting("SGD with momentum", "warm-up, linear", "scratch"),
+    Setting("Adam", "step", "scratch"),
+    Setting("SGD", "constant", "scratch"),
+    Setting("SGD with momentum", "cosine", "trained"),
+    Setting("Adam", "warm-up, linear", "fine-tuning"),
+    Setting("AdamW", "constant", "fine-tuning"),
+    Setting("SGD", "step", "fine-tuning"),
+]
+_TWO = [
+    Setting("SGD", "cosine", "scratch"),
+    Setting("Adam", "warm-up, linear", "scratch"),
+    Setting("SGD with momentum", "step", "scratch"),
+    Setting("AdamW", "constant", "scratch"),
+    Setting("Adam", "cosine", "trained"),
+    Setting("SGD", "warm-up, linear", "trained"),
+    Setting("SGD with momentum", "cosine", "fine-tuning"),
+    Setting("Adam", "constant", "fine-tuning"),
+]
+_TAUGHT = [
+    Setting("SGD with momentum", "cosine", "trained"),
+    Setting("Adam", "step", "trained"),
+    Setting("SGD", "constant", "trained"),
+    Setting("AdamW", "warm-up, linear", "trained"),
+    Setting("Adam", "cosine", "fine-tuning"),
+    Setting("SGD with momentum", "warm-up, linear", "fine-tuning"),
+    Setting("AdamW", "step", "fine-tuning"),
+    Setting("SGD", "constant", "fine-tuning"),
+]
+JUDGE = [
+    Group("fairness, Adult", 256, 800, "5%", _ONE),
+    Group("fairness, Adult", 1024, 400, "5%", _TWO),
+    Group("fairness, credit cards", 64, 800, "1%", _TWO),
+    Group("fairness, law school", 512, 2000, "5%", _ONE),
+    Group("smooth, crime", 256, 800, "5%", _TWO),
+    Group("forget a class, Fashion-MNIST", 128, 800, "10%", _ONE),
+    Group("forget 200 images, Fashion-MNIST, CNN", 256, 800, "10%", _TWO),
+    Group("sparsity, Fashion-MNIST", 64, 800, "10%", _ONE),
+    Group("continual, CIFAR-10", 256, 400, "5%", _TAUGHT),
+    Group("confidence, CIFAR-10", 1024, 800, "5%", _TWO),
+    Group("robustness, CIFAR-10", 512, 800, "5%", _ONE),
+]

@@ -1,0 +1,143 @@
+"""One group of settings from the learning rate to the measures."""
+
+import time
+
+import numpy as np
+
+from benchmarks.tolerance import settings as chosen
+from benchmarks.tolerance.engine import Run, Trainer
+from benchmarks.tolerance.tasks import TASKS
+
+RATES = {
+    "SGD": 10.0 ** np.arange(-2, 1.1, 0.5),
+    "SGD with momentum": 10.0 ** np.arange(-3, 0.1, 0.5),
+    "Adam": 10.0 ** np.arange(-4, -0.9, 0.5),
+    "AdamW": 10.0 ** np.arange(-4, -0.9, 0.5),
+}
+WEIGHTS = 10.0 ** np.arange(-1.5, 2.3, 0.25)  # the sweep: sixteen from 0.03 to 178
+ALONE = 1e12  # the weight of lower-only training
+NEGLIGIBLE = 0.02  # a possible gain in f below this share of it is none
+
+
+def schedule(name, steps):
+    """Factors of the learning rate."""
+    t = np.arange(steps) / steps
+    return {
+        "cosine": (1 + np.cos(np.pi * t)) / 2,
+        "constant": np.ones(steps),
+        "step": np.where(t < 0.5, 1, np.where(t < 0.75, 0.1, 0.01)),
+        "warm-up, linear": np.minimum(t / 0.1 + 1 / steps, (1 - t) / 0.9),
+    }[name]
+
+
+class Bench:
+    """A group with its learning rates, starts, references, tolerances and sweep: what every law is given."""
+
+    def __init__(self, group: chosen.Group, seeds, say=print):
+        began = time.perf_counter()
+        self.group, self.seeds = group, seeds
+        self.train = Trainer(TASKS[group.task](), group.batch, group.steps, seeds)
+        self.rates = self._tune()
+        trained = {
+            o: self._lower_only(o, "cosine", self.train.fresh) for o in sorted({s.optimizer for s in group.settings})
+        }
+        results = self.train(list(trained.values()))
+        self.trained = {o: r.parameters() for o, r in zip(trained, results, strict=True)}
+        count = len(group.settings)
+        both = [self._lower_only(*s[:2], self._start(s), s.start) for s in group.settings]
+        # At a rate of 0 the start stays as it is, and its loss on every batch is recorded.
+        both = self.train(both + [run._replace(rates=0 * run.rates) for run in both])
+        self.twins, self.still = twins, _ = both[:count], both[count:]
+        amount = group.tolerance
+        self.tolerances = [
+            float(amount[:-1]) / 100 * t.lower if isinstance(amount, str) else amount + 0 * t.lower for t in twins
+        ]
+        runs = [self.run(i, "fixed", (w,), "number") for i in range(len(twins)) for w in WEIGHTS]
+        swept = self.train(runs)
+        self.sweep = [swept[i * len(WEIGHTS) : (i + 1) * len(WEIGHTS)] for i in range(len(twins))]
+        self.best = [self._best(i) for i in range(len(twins))]  # f* per seed
+        say(f"{group.task}, {group.batch}: {time.perf_counter() - began:.0f} s")
+
+    def _tune(self):
+        """The learning rate with the least final lower loss of lower-only training, mean over seeds.
+
+        A rate at which the loss first rises to more than three times its start is left out: nobody would use it.
+        """
+        pairs = sorted({s[:2] for s in self.group.settings} | {(s.optimizer, "cosine") for s in self.group.settings})
+        runs = [(o, s, rate) for o, s in pairs for rate in RATES[o]]
+        results = self.train([self._lower_only(o, s, self.train.fresh, rate=rate) for o, s, rate in runs])
+
+        def score_of(result):
+            wild = (result.curve.max(1) > 3 * result.curve[:, 0]).any()
+            return np.inf if wild or not np.isfinite(result.curve).all() else result.lower.mean()
+
+        self.untrained = results[0].curve[:, 0]
+        score = {run: score_of(r) for run, r in zip(runs, results, strict=True)}
+        return {pair: min((score[run], run[2]) for run in runs if run[:2] == pair)[1] for pair in pairs}
+
+    def _start(self, setting):
+        return self.train.fresh if setting.start == "scratch" else self.trained[setting.optimizer]
+
+    def _factors(self, optimizer, name, start, rate=None):
+        rate = self.rates[optimizer, name] if rate is None else rate
+        return schedule(name, self.group.steps) * rate * (0.1 if start == "fine-tuning" else 1.0)
+
+    def _lower_only(self, optimizer, name, parameters, start="scratch", rate=None):
+        nothing = np.zeros((len(self.seeds), self.group.steps))
+        rates = self._factors(optimizer, name, start, rate)
+        return Run(parameters, rates, optimizer, "fixed", (ALONE,), nothing, np.ones(len(self.seeds)))
+
+    def reference(self, i, kind):
+        """Per seed and step: a number, the twin, the frozen start, or the curve of another seed's lower-only run."""
+        if kind == "number":
+            return np.repeat(self.twins[i].lower[:, None], self.group.steps, 1)
+        if kind == "curve":
+            return np.roll(self.twins[i].curve, 1, 0)
+        return (self.still if kind == "start" else self.twins)[i].curve
+
+    def run(self, i, law, constants, kind):
+        """The i-th setting with a law and a kind of reference."""
+        setting = self.group.settings[i]
+        return Run(
+            self._start(setting),
+            self._factors(*setting),
+            setting.optimizer,
+            law,
+            tuple(constants),
+            self.reference(i, kind),
+            self.tolerances[i],
+        )
+
+    def excess(self, i, outcome):
+        return (outcome.lower - self.twins[i].lower) / self.tolerances[i]
+
+    def _best(self, i):
+        """f of the best fixed weight: the least f inside, or at the limit between a weight inside and one outside."""
+        excess = np.array([self.excess(i, r) for r in self.sweep[i]])
+        upper = np.array([r.upper for r in self.sweep[i]])
+        best = self.twins[i].upper.copy()
+        for s in range(len(self.seeds)):
+            e, f = np.nan_to_num(excess[:, s], nan=np.inf), upper[:, s]
+            inside = e <= 1
+            best[s] = min([best[s], *f[inside]])
+            for k in range(len(e) - 1):
+                if not inside[k] and inside[k + 1] and np.isfinite(e[k]):
+                    part = (1 - e[k + 1]) / (e[k] - e[k + 1])
+                    best[s] = min(best[s], f[k + 1] + part * (f[k] - f[k + 1]))
+        return best
+
+    def measures(self, i, outcome):
+        """Per seed; the lost share is NaN where nothing can be gained."""
+        twin, tol = self.twins[i], self.tolerances[i]
+        gain = twin.upper - self.best[i]
+        gain = np.where(gain > NEGLIGIBLE * np.abs(twin.upper), gain, np.nan)
+        wild = ~np.isfinite(outcome.lower) | ~np.isfinite(outcome.upper) | (outcome.lower > self.untrained)
+        return {
+            "excess": self.excess(i, outcome),
+            "lost": (outcome.upper - self.best[i]) / gain,
+            "over the start": (outcome.lower - self.still[i].lower) / tol,
+            "averaged excess": (outcome.averaged_lower - twin.averaged_lower) / tol,
+            "swing": outcome.swing.std(1) / tol,
+            "averaged swing": outcome.averaged_swing.std(1) / tol,
+            "diverged": wild.astype(float),
+        }
