@@ -8,6 +8,7 @@ import torch
 
 from tiebreak.torch import DynamicBarrier
 
+
 def parameters(optimizer):
     return [p for group in optimizer.param_groups for p in group["params"]]
 

@@ -143,8 +143,8 @@ def test_estimates_are_unbiased_at_a_point_that_stays(estimator):
     x, exact = np.ones((runs, 1)), 2.0
     gradients = [lambda x, z=z: exact * x + z for z in rng.normal(size=(steps, runs, 1))]
     estimates, _ = play(estimator, gradients, [x] * steps)
-    for estimate in estimates[:, :, 0]:
-        z = (estimate.mean() - exact) / (estimate.std() / math.sqrt(runs))
+    for found in estimates[:, :, 0]:
+        z = (found.mean() - exact) / (found.std() / math.sqrt(runs))
         assert 2 * stats.norm.sf(abs(z)) > ALPHA / steps
 
 
@@ -301,7 +301,7 @@ def test_an_estimator_evaluates_once_or_twice():
     class Thrice(Minibatch):
         evaluations = 3
 
-    with pytest.raises(TypeError, match="evaluations=3 of .* must be 1 or 2"):
+    with pytest.raises(TypeError, match=r"evaluations=3 of .* must be 1 or 2"):
         methods.sdbgd.replace(estimator=Thrice())
 
 

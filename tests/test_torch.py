@@ -352,7 +352,7 @@ def test_other_misuse_is_explained():
         SDBGD(model.parameters(), lr=0.1, weight_decay=0.1)
     with pytest.raises(TypeError, match=r"base is a int; it must be a torch.optim.Optimizer"):
         DynamicBarrier(3)
-    with pytest.raises(ValueError, match=r"nothing says how to choose .* tolerance=… with reference=.* barrier=.* method="):
+    with pytest.raises(ValueError, match=r"nothing says how .* tolerance=… with reference=.* barrier=.* method="):
         DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1))
     for change, message in (
         ({"rule": "magic"}, "rule='magic' must be one of"),

@@ -47,7 +47,8 @@ def train(model, opt, batches):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"estimator": "average"}, {"tolerance": "5%", "reference": 1.0}, {"normalize": True}, {"scope": "tensor"}]
+    "options",
+    [{}, {"estimator": "average"}, {"tolerance": "5%", "reference": 1.0}, {"normalize": True}, {"scope": "tensor"}],
 )
 @pytest.mark.parametrize("base", [torch.optim.SGD, None])
 @pytest.mark.parametrize("fused", [True, False])

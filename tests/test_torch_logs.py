@@ -235,7 +235,9 @@ def test_tensorboard_tags_values_and_steps():
     for k in range(5):
         info = step(opt, parameters)
         if k % 3 == 0:
-            expected += [(f"run 1/{name}", float(value), k) for name, value in info._asdict().items() if value is not None]
+            expected += [
+                (f"run 1/{name}", float(value), k) for name, value in info._asdict().items() if value is not None
+            ]
     assert writer.told == expected
     assert all(type(value) is float for _, value, _ in writer.told)
 

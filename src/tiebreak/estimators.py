@@ -1,7 +1,7 @@
 """What a method makes of its samples: how often it evaluates them, what it remembers, what the rule then sees.
 
-An estimator is any object with ``evaluations`` (1: every sample is evaluated at x_k; 2: at x_k and at x_{k−1}; a step is
-charged `evaluations` · (B_f + B_g) calls) and two functions, in arithmetic alone, so that the same lines serve NumPy
+An estimator is any object with ``evaluations`` (1: every sample is evaluated at x_k; 2: at x_k and at x_{k−1}; a step
+is charged `evaluations` · (B_f + B_g) calls) and two functions, in arithmetic alone, so that the same lines serve NumPy
 arrays with a row per run, torch tensors and JAX tracers::
 
     begin(level, zeros, zero) -> memory
@@ -9,8 +9,8 @@ arrays with a row per run, torch tensors and JAX tracers::
 
 `level` is "upper" or "lower". `fresh` is this step's mini-batch gradient at x_k, `before` the same batch's at x_{k−1}
 (`fresh` itself with one evaluation). `memory` is a tuple; it begins with what `begin` makes of an array of zeros like
-the gradient and of a scalar zero. ``needs``, if there, names the parameters that the schedule has to set. ``direction``,
-if there and false, keeps the estimate out of the direction: then it enters the multiplier alone.
+the gradient and of a scalar zero. ``needs``, if there, names the parameters that the schedule has to set.
+``direction``, if there and false, keeps the estimate out of the direction: then it enters the multiplier alone.
 """
 
 from collections.abc import Callable

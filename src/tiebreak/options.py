@@ -78,7 +78,7 @@ def within(tolerance: Any, reference: Any, unused: Mapping[str, Any]) -> Toleran
 def tolerant(
     tolerance: Any, reference: Any, estimator: Any, laws: Mapping[str, Any], unused: Mapping[str, Any]
 ) -> tuple[Tolerance, Estimator, Schedule]:
-    """The tolerance, the estimator beside it and its numbers; `laws` that the estimator does not ask for are refused."""
+    """The tolerance, the estimator beside it and its numbers; `laws` that it does not ask for are refused."""
     kind = named(estimator or "minibatch")
     if isinstance(kind, Average):
         raise ValueError(f"estimator={estimator!r} has no effect with tolerance=: it needs no inner products")
