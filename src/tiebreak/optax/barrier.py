@@ -12,12 +12,14 @@ from tiebreak.decision import Choice, Decision, Seen
 from tiebreak.estimators import Estimator, enters_direction
 from tiebreak.optax import estimates, laws, trees
 from tiebreak.optax.estimates import LEVELS
-from tiebreak.optax.products import Products, for_rule, inner_products, root
+from tiebreak.optax.products import Products, first_scale, for_rule, inner_products, root
 from tiebreak.optax.reference import one_number
 from tiebreak.optax.trees import Tree
 from tiebreak.schedules import Parameters, Schedule
 
 __all__ = ["Barrier", "BarrierState", "Reading"]
+
+_LEAST = 1e-15  # ‖∇g‖ over ‖∇f‖, each over what it was at first
 
 
 class Reading(NamedTuple):
@@ -218,19 +220,20 @@ class Barrier:
     ) -> tuple[Choice, Any, Any]:
         """The choice, the scales of the gradients that it is for (None for 1), and what to remember.
 
-        With a tolerance they are those of the first step that has gradients: s, the ratio of their norms, might be more
-        than a number can hold otherwise.
+        With a tolerance they are the norms of the first gradients, about: s, the ratio of the norms, might be more than
+        a number can hold otherwise, and its square, in a derivative, where ∇g is 0.
         """
         if self.decision.tolerance is None:
             seen, parameters = for_rule(self.decision.method.rule, products, parameters, losses.get("lower_value"))
             return self.decision(parameters, seen, ()), None, memory
-        law, (upper, lower) = memory
-        upper = jnp.where((upper == 0) & (products.ff > 0), products.upper_scale, upper)
-        lower = jnp.where((lower == 0) & (products.gg > 0), products.lower_scale, lower)
-        c, e = (jnp.where(scale == 0, 1.0, scale) for scale in (upper, lower))
-        norms = root(products.ff) * (products.upper_scale / c), root(products.gg) * (products.lower_scale / e)
-        choice = self.decision(parameters, Seen(None, None, None, *norms, **losses), law)
-        return choice._replace(multiplier=choice.multiplier * c / e), (c, e), (choice.memory, (upper, lower))
+        law, before = memory
+        found = ((root(products.ff), products.upper_scale), (root(products.gg), products.lower_scale))
+        scales = [jnp.where(old == 0, first_scale(*norm), old) for norm, old in zip(found, before, strict=True)]
+        c, e = (jnp.where(scale == 0, 1.0, scale) for scale in scales)
+        upper, lower = (norm * (own / scale) for (norm, own), scale in zip(found, (c, e), strict=True))
+        seen = Seen(None, None, None, upper, jnp.maximum(lower, _LEAST * upper), **losses)
+        choice = self.decision(parameters, seen, law)
+        return choice._replace(multiplier=choice.multiplier * c / e), (c, e), (choice.memory, tuple(scales))
 
 
 def _reading(choice: Choice, dtype: Any) -> Reading:

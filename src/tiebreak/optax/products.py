@@ -16,7 +16,7 @@ from tiebreak.optax import trees
 from tiebreak.rules import RULES, Rule
 from tiebreak.schedules import Parameters
 
-__all__ = ["Products", "for_rule", "inner_products", "root"]
+__all__ = ["Products", "first_scale", "for_rule", "inner_products", "root"]
 
 
 class Products(NamedTuple):
@@ -31,7 +31,9 @@ class Products(NamedTuple):
     def rescaled(self, upper: Any, lower: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """fg, gg and ff of ∇f over `upper` and ∇g over `lower`."""
         a, b = self.upper_scale / upper, self.lower_scale / lower
-        return self.fg * a * b, self.gg * b * b, self.ff * a * a
+        large = jnp.isinf(a)  # then b is small, and has to come between
+        fg = self.fg * b * jnp.where(large, self.upper_scale, a) / jnp.where(large, upper, 1.0)
+        return fg, self.gg * b * b, self.ff * a * a
 
 
 def inner_products(upper: Sequence[Any], lower: Sequence[Any]) -> Products:
@@ -76,6 +78,12 @@ def _power_of_two(value: jax.Array) -> jax.Array:
     return jnp.ldexp(jnp.ones_like(value), jnp.clip(exponent, -126, 126))
 
 
+def first_scale(norm: jax.Array, scale: jax.Array) -> jax.Array:
+    """A power of two near `norm` · `scale`; 0 where there is nothing to tell by."""
+    most = 2.0**126
+    return jnp.where(norm > 0, jnp.clip(_power_of_two(norm) * scale, 1 / most, most), 0.0)
+
+
 def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value: Any) -> tuple[Seen, Parameters]:
     """What a rule is to see, at a scale where nothing in it is lost.
 
@@ -89,7 +97,9 @@ def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value
         return Seen(fg, gg, ff, lower_value=lower_value), parameters
     scaled = (products.upper_scale != 1) | (products.lower_scale != 1)
     slacks = [parameters.regularizer, None if parameters.penalty is None else 1 / parameters.penalty]
-    largest = products.lower_scale
+    # Where ∇f is so much larger that fg would overflow, gg can afford to be small.
+    between = jnp.sqrt(products.upper_scale) * jnp.sqrt(products.lower_scale)
+    largest = jnp.maximum(products.lower_scale, 2.0**-50 * between)
     for slack in slacks:  # beside a large one gg may vanish, and with it divided by less it would overflow
         if slack is not None:
             largest = jnp.maximum(largest, jnp.sqrt(jax.lax.stop_gradient(slack)))
@@ -100,7 +110,9 @@ def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value
         return None if value is None else value / c / c
 
     others = {name: over(value) if name == "target" else value for name, value in parameters.others.items()}
-    penalty = None if parameters.penalty is None else parameters.penalty * c * c
+    penalty = parameters.penalty
+    if penalty is not None:  # so large that its inverse is nothing, but not infinite, which the rule refuses
+        penalty = jnp.where(jnp.isfinite(penalty), jnp.minimum(penalty * c * c, trees.limits(c).max), penalty)
     parameters = replace(parameters, regularizer=over(parameters.regularizer), penalty=penalty, others=others)
     return Seen(fg, gg, lower_value=over(lower_value)), parameters
 

@@ -93,9 +93,11 @@ def dynamic_barrier(
         if reference is not None:
             raise ValueError(f"reference={reference!r} has no effect without tolerance=")
         row = chosen_method(method, rule, given, others, estimator)
-        decision = Decision(
-            row, normalize=normalize is not False, apply=lambda fg, gg, named: laws.multiplier(row, fg, gg, named)
-        )
+
+        def apply(fg: Any, gg: Any, named: Mapping[str, Any]) -> Any:
+            return laws.multiplier(row, fg, gg, named) + (fg - fg) + (gg - gg)  # NaN, where they are too large to see
+
+        decision = Decision(row, normalize=normalize is not False, apply=apply)
         return Barrier(decision, row.estimator, row.schedule, None).transformation()
     if isinstance(reference, str) and reference == "twin":
         raise ValueError(
@@ -105,10 +107,8 @@ def dynamic_barrier(
     unused = {"rule": rule, "others": others, "method": method, "normalize": normalize}
     # What JAX may trace cannot be checked: a number stands for it while the rest is.
     known = 1.0 if isinstance(tolerance, jax.Array) else tolerance
-    law = None if reference is None else at_step(reference)
-    checked = 1.0 if is_number(reference) else law if hasattr(reference, "shape") else reference
+    checked = 1.0 if is_number(reference) else laws.held if hasattr(reference, "shape") else reference
     allowance, kind, schedule = tolerant(known, checked, estimator, given, unused)
     if known is not tolerance:
         allowance = replace(allowance, amount=tolerance)
-    named = reference if isinstance(reference, str) and law is None else law
-    return Barrier(Decision(tolerance=allowance), kind, schedule, named).transformation()
+    return Barrier(Decision(tolerance=allowance), kind, schedule, at_step(reference) or reference).transformation()
