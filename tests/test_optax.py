@@ -403,6 +403,8 @@ def test_measure_gives_what_the_state_asks_for():
     jax.tree.map(np.testing.assert_allclose, measured, expected)
     _, state = optimizer.update(grads, state, 2 * x, **measured)
     assert log(state)["excess"] == 39.0
+    for name, value in log(state).items():
+        assert optax.tree.get(state, name) == value
     np.testing.assert_array_equal(state[1].previous, 2 * x)
     np.testing.assert_array_equal(state[1].start, x)
     with pytest.raises(ValueError, match="the state has 0 barriers"):

@@ -98,7 +98,8 @@ class Barrier:
         leaves = [p for p in jax.tree.leaves(params) if trees.differentiable(p)]
         dtype = jnp.result_type(jnp.float32, *(trees.real(p) for p in leaves))
         nothing, tolerant = optax.EmptyState(), self.decision.tolerance is not None
-        law = jax.tree.map(lambda value: jnp.full((), value, dtype), self.decision.begin())
+        # A plain tuple: optax.tree.get is to find "reference" and "ratio" in the reading, and nowhere else.
+        law = tuple(jnp.full((), value, dtype) for value in self.decision.begin())
         last = {name: jnp.zeros((), dtype) for name in ("multiplier", "fg", "gg", "ff")}
         return BarrierState(
             jnp.zeros((), jnp.int32),
@@ -226,14 +227,15 @@ class Barrier:
         if self.decision.tolerance is None:
             seen, parameters = for_rule(self.decision.method.rule, products, parameters, losses.get("lower_value"))
             return self.decision(parameters, seen, ()), None, memory
-        law, before = memory
+        values, before = memory
         found = ((root(products.ff), products.upper_scale), (root(products.gg), products.lower_scale))
         scales = [jnp.where(old == 0, first_scale(*norm), old) for norm, old in zip(found, before, strict=True)]
         c, e = (jnp.where(scale == 0, 1.0, scale) for scale in scales)
         upper, lower = (norm * (own / scale) for (norm, own), scale in zip(found, (c, e), strict=True))
         seen = Seen(None, None, None, upper, jnp.maximum(lower, _LEAST * upper), **losses)
-        choice = self.decision(parameters, seen, law)
-        return choice._replace(multiplier=choice.multiplier * c / e), (c, e), (choice.memory, tuple(scales))
+        choice = self.decision(parameters, seen, type(self.decision.begin())(*values))
+        remembered = (tuple(choice.memory), tuple(scales))
+        return choice._replace(multiplier=choice.multiplier * c / e), (c, e), remembered
 
 
 def _reading(choice: Choice, dtype: Any) -> Reading:
