@@ -295,6 +295,7 @@ def test_a_rule_of_ones_own_never_sees_zero_where_the_gradient_is_not(scale):
             assert float(state.multiplier) == expected
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU sums in another order in another program")
 def test_ordinary_gradients_keep_their_bits():
     """The look at the scale changes nothing where none is needed."""
     key = jax.random.key(0)

@@ -714,6 +714,10 @@ def test_high_noise_warns_once_and_names_the_remedy():
     run(correct_noise=True)
 
 
+@pytest.mark.skipif(
+    tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13),
+    reason="torch 2.11's compiler cannot follow a step",
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
 def test_the_compiled_step_is_the_same_step():
     model, opt, batches = setup(nonfinite="ignore")
@@ -780,8 +784,11 @@ def test_a_step_that_failed_is_over(fails, estimator):
 @pytest.mark.parametrize("estimator", ["minibatch", "average", "storm"])
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_after_a_bad_batch_training_goes_on(estimator, policy):
-    model, opt, batches = setup(dtype=torch.float64, estimator=estimator, nonfinite=policy, correct_noise=True)
-    twin, other, _ = setup(dtype=torch.float64, estimator=estimator, nonfinite=policy, correct_noise=True)
+    options = {"estimator": estimator, "nonfinite": policy} | (
+        {"correct_noise": True} if estimator == "minibatch" else {}
+    )
+    model, opt, batches = setup(dtype=torch.float64, **options)
+    twin, other, _ = setup(dtype=torch.float64, **options)
     bad = {"upper": lambda: losses(model, batches[0])[0] * math.nan, "lower": lambda: losses(model, batches[0])[1]}
     with pytest.raises(FloatingPointError, match="begins anew") if policy == "raise" else contextlib.nullcontext():
         opt.step(**bad)

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -404,7 +405,7 @@ def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
     generator = torch.Generator().manual_seed(0)
 
     def run():
-        for _ in range(120):
+        for _ in range(320):
             noise = torch.randn((), generator=generator, dtype=torch.float64)
             opt.step(upper=lambda: f(x), lower=lambda noise=noise: g(x) + noise)
 
@@ -424,3 +425,254 @@ def test_the_log_shows_the_tolerance():
     assert log["excess"] == pytest.approx(35.0)
     assert log["ratio"] > 0
     assert log["multiplier"] == pytest.approx(log["ratio"] * math.sqrt(log["ff"] / log["gg"]))
+
+
+# ------------------------------------------------------------------------------------- found by those who attacked it
+
+
+def test_micro_batches_must_agree_in_what_they_give():
+    """Half of the losses would be half of the loss."""
+    x = point()
+    for first, second, message in (
+        ({"loss": 1}, {}, "the lower loss was given in 1 of 2 blocks"),
+        ({"loss": 1, "reference": 0.5}, {"loss": 1}, "the reference loss was given in 1 of 2 blocks"),
+        ({"loss": 1}, {"loss": 1.0}, "as a number in one block and as a tensor in another"),
+    ):
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="told")
+        for given in (first, second):
+            loss = g(x)
+            told = {"loss": loss if given.get("loss") == 1 and type(given["loss"]) is int else given.get("loss")}
+            with opt.lower(told["loss"], **{k: v for k, v in given.items() if k == "reference"}):
+                loss.backward()
+        with opt.upper():
+            f(x).backward()
+        with pytest.raises(RuntimeError, match=message):
+            opt.step()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    with opt.lower():
+        g(x).backward()
+    with pytest.raises(RuntimeError, match="no gradient came out"), opt.lower():  # the second block, too
+        pass
+
+
+def test_a_loss_that_enters_with_a_negative_factor():
+    x = point(1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="told")
+    loss = x.square().sum()
+    with pytest.raises(ValueError, match="the lower loss has the factor -1"), opt.lower(loss, reference=0.5):
+        ((loss - 2).abs() + 2).backward()
+
+
+def test_any_gradient_that_changes_after_its_block_is_noticed():
+    """Replaced, of the second parameter, or by a backward pass outside the blocks."""
+
+    def replaced(x, y):
+        x.grad = x.grad.clamp(-1e-3, 1e-3)
+
+    def second(x, y):
+        torch.nn.utils.clip_grad_norm_([y], 1e-3)
+
+    def outside(x, y):
+        (x.sum() + y.sum()).backward()
+
+    for change in (replaced, second, outside):
+        x, y = point(), point(3.0)
+        opt = DynamicBarrier(torch.optim.SGD([x, y], lr=0.1), barrier=1.0)
+        for level in ("lower", "upper"):
+            with getattr(opt, level)():
+                (x.square().sum() + y.square().sum()).backward()
+        change(x, y)
+        with pytest.raises(RuntimeError, match="the upper gradients were changed after"):
+            opt.step()
+
+
+def test_clipping_after_unscaling_is_noticed():
+    x = point()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    for level, loss in (("lower", g), ("upper", f)):
+        with getattr(opt, level)():
+            scaler.scale(loss(x)).backward()
+    opt.unscale_(scaler)
+    torch.nn.utils.clip_grad_norm_([x], 1e-3)
+    with pytest.raises(RuntimeError, match="gradients were changed after"):
+        scaler.step(opt)
+
+
+def test_frozen_parameters_stay_whatever_is_remembered_of_them():
+    for estimator in ("storm", Average(0.5)):
+        x, y = point(), point(1.0)
+        opt = DynamicBarrier(torch.optim.SGD([x, y], lr=0.1), barrier=1.0, estimator=estimator)
+        ends = []
+        for _ in range(3):
+            opt.step(
+                upper=lambda x=x, y=y: f(x) + (y.sum() if y.requires_grad else 0),
+                lower=lambda x=x, y=y: g(x) + (y.square().sum() if y.requires_grad else 0),
+            )
+            y.requires_grad_(False)
+            ends.append(y.item())
+        assert ends[0] == ends[1] == ends[2] != 1.0
+
+
+def test_an_estimator_may_remember_the_gradient_itself():
+    """Its memory is not the memory that the step uses up."""
+
+    class Optimistic:
+        evaluations = 1
+
+        def begin(self, level, zeros, zero):
+            return (zeros, zero)
+
+        def update(self, level, fresh, before, memory, parameters):
+            return fresh + memory[1] * (fresh - memory[0]), (fresh, 0 * memory[1] + 1)
+
+    x = point(1.5, 1.5)
+    given = {"rule": "constant", "barrier": 1.0, "normalize": False, "estimator": Optimistic()}
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), **given)
+    expected, last = torch.tensor([1.5, 1.5], dtype=torch.float64), None
+    for _ in range(5):
+        stepped(opt, x)
+        grads = [2 * (expected - 3), 2 * expected * torch.tensor([1.0, 0.0])]
+        seen = grads if last is None else [2 * new - old for new, old in zip(grads, last, strict=True)]
+        expected, last = expected - 0.05 * (seen[0] + seen[1]), grads
+    torch.testing.assert_close(x.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: SDBGD([x], lr=0.1, momentum=0.9), "momentum=0.9 has no effect"),
+        (lambda x: SDBGD([x], lr=0.1, penalty=7.0), "penalty=7.0 has no effect"),
+        (lambda x: SDBGD([x], lr=0.1, step_size=0.5), "step_size=0.5 has no effect"),
+        (lambda x: SDBGD([x], lr=0.1, others={"foo": 1.0}), "foo=1.0 has no effect"),
+        (lambda x: from_method("vr_pr_sdbpg", [x], **TOLERANT), "method='vr_pr_sdbpg' has no effect with tolerance="),
+        (
+            lambda x: SDBGD([x], schedule=Schedule(0.1, barrier=1.0), **TOLERANT),
+            "barrier of the schedule has no effect with tolerance=",
+        ),
+        (
+            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1, maximize=True), **TOLERANT),
+            "made with maximize=True: turn the signs",
+        ),
+        (
+            lambda x: DynamicBarrier(
+                torch.optim.SGD([x], lr=0.1), barrier=1.0, estimator="average", correct_noise=True
+            ),
+            "correct_noise=True has no effect with Average",
+        ),
+        (
+            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, others={"foo": 1.0}),
+            "foo=1.0 has no effect",
+        ),
+        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, normalize="no"), "must be True or False"),
+        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, max_norm="1"), "max_norm='1' must be"),
+    ],
+)
+def test_more_that_has_no_effect(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(point())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: DynamicBarrier(torch.optim.LBFGS([x]), barrier=1.0), "base is a LBFGS"),
+        (lambda x: DynamicBarrier(SDBGD([x], lr=0.1), barrier=1.0), "base is a SDBGD"),
+        (
+            lambda x: DynamicBarrier(
+                torch.optim.SGD([x], lr=0.1), tolerance=1.0, reference="twin", generators=torch.Generator()
+            ),
+            "must be a list of torch.Generator",
+        ),
+        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, others=3), "others=3 must be a mapping"),
+    ],
+)
+def test_what_is_of_the_wrong_kind(make, message):
+    with pytest.raises(TypeError, match=message):
+        make(point())
+
+
+def test_step_sizes_of_a_schedule_with_a_tolerance():
+    x = point()
+    opt = SDBGD([x], schedule=Schedule(Power(0.1, -0.5)), **TOLERANT)
+    for _ in range(3):
+        stepped(opt, x)
+    assert opt._own_rates()[0] == pytest.approx(0.05)
+
+
+def test_opposite_gradients_and_max_norm():
+    """‖d‖² from inner products may come out slightly negative."""
+    for seed in range(20):
+        v = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
+        x = torch.nn.Parameter(torch.zeros(1000))
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1e-9, regularizer=0.0, max_norm=1.0)
+        opt.step(lower=lambda: (v * x).sum(), upper=lambda: -3 * (v * x).sum())  # noqa: B023  # used at once
+
+
+def test_a_scaler_and_a_bad_reference_is_an_error_of_ours():
+    """The scaler found nothing: it would never lower its scale, and every step would be skipped without a word."""
+    x = point()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="told")
+    lower = g(x)
+    with opt.lower(lower, reference=math.nan):
+        scaler.scale(lower).backward()
+    with opt.upper():
+        scaler.scale(f(x)).backward()
+    with pytest.raises(FloatingPointError, match="a gradient, a loss or the multiplier is not finite"):
+        scaler.step(opt)
+
+
+def test_optimizers_can_be_sent_elsewhere():
+    for reference in (0.5, "told", "twin", "start"):
+        x = point()
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference=reference)
+        if reference != "told":
+            stepped(opt, x)
+        again = pickle.loads(pickle.dumps(opt))
+        assert again.count == opt.count
+        assert again.memory.values == opt.memory.values
+
+
+def test_a_copy_between_the_levels_has_the_losses_too():
+    x = point()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **TOLERANT)
+    lower = g(x)
+    with opt.lower(lower):
+        lower.backward()
+    with opt.upper():
+        f(x).backward()
+    twin = copy.deepcopy(opt)
+    assert twin.step().excess == opt.step().excess
+
+
+def test_the_noise_share_does_not_know_the_scale():
+    def run(scales):
+        x = torch.nn.Parameter(torch.ones(50, dtype=torch.float64))
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.1, correct_noise=True)
+        generator, found = torch.Generator().manual_seed(0), []
+        for scale in scales:
+            scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+            for _ in range(3):
+                noise = torch.randn(50, generator=generator, dtype=torch.float64)
+                with opt.lower():
+                    scaler.scale(((1 + noise) @ x) / 3).backward()
+            with opt.upper():
+                scaler.scale((-x).sum()).backward()
+            scaler.step(opt)
+            found.append(opt.last.multiplier.item())
+            opt.__dict__.pop("grad_scale", None), opt.__dict__.pop("found_inf", None)
+        return found
+
+    np.testing.assert_allclose(run([1.0, 65536.0, 1.0, 1.0, 64.0]), run([1.0] * 5), rtol=1e-10)
+
+
+def test_hooks_around_states_are_called():
+    x, called = point(), []
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt.register_state_dict_pre_hook(lambda o: called.append("save"))
+    opt.register_state_dict_post_hook(lambda o, state: state | {"mine": 3})
+    opt.register_load_state_dict_pre_hook(lambda o, state: called.append(state.pop("mine")))
+    opt.register_load_state_dict_post_hook(lambda o: called.append("loaded"))
+    opt.load_state_dict(opt.state_dict())
+    assert called == ["save", 3, "loaded"]

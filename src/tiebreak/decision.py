@@ -113,12 +113,16 @@ class Decision:
 
 
 def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
-    measured = (seen.upper_norm, seen.lower_norm)
-    amount: Scalar = tolerance.amount
-    if tolerance.relative:  # of the averaged reference, which the law makes
-        _, reading = law.follow(memory, seen.lower_value, seen.reference, 1.0, *measured, moving=tolerance.moving)
-        amount = amount * (reading.reference * (reading.reference > 0) - reading.reference * (reading.reference < 0))
-    memory, reading = law.follow(memory, seen.lower_value, seen.reference, amount, *measured, moving=tolerance.moving)
+    memory, reading = law.follow(
+        memory,
+        seen.lower_value,
+        seen.reference,
+        tolerance.amount,
+        seen.upper_norm,
+        seen.lower_norm,
+        moving=tolerance.moving,
+        relative=tolerance.relative,
+    )
     ratio, unit = reading.ratio, reading.unit
     # (∇f + λ∇g)/(s + λ) with λ = ws: as long as a step on g alone, whatever w is and whatever the units of f are. Where
     # ∇f has been 0 throughout, s is 0, and g goes on alone.
@@ -141,6 +145,7 @@ def limited(choice: Choice, square: Scalar, longest: Scalar) -> Choice:
     >>> limited(Choice(3.0, 1.0, 3.0, (), None), square=16.0, longest=2.0)[1:3]
     (0.5, 1.5)
     """
+    square = square * (square > 0)  # of rounding, where both gradients are nearly opposite
     long = square > longest * longest
     # 0 · square gives the bound the type of the square: torch would make float32 of a float times a comparison.
     factor = (1 - 1 * long) + (0 * square + longest) * long / (square + (square == 0)) ** 0.5

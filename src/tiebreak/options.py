@@ -8,16 +8,17 @@ import csv
 import math
 import os
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from tiebreak import methods, rules
 from tiebreak.checks import one_of
 from tiebreak.decision import Tolerance
-from tiebreak.estimators import Average, Estimator, named
+from tiebreak.estimators import Estimator, enters_direction, named
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 
-__all__ = ["MEASURED", "allowed", "chosen_method", "recorded", "tolerant", "within"]
+__all__ = ["MEASURED", "allowed", "chosen_method", "recorded", "refuse_unasked", "tolerant", "within"]
 
 #: References that are measured at every step.
 MEASURED = ("start", "twin", "told")
@@ -60,7 +61,7 @@ def within(tolerance: Any, reference: Any, unused: Mapping[str, Any]) -> Toleran
     amount, relative = allowed(tolerance)
     if reference is None:
         raise ValueError(f"tolerance={tolerance!r} needs reference=: {_REFERENCES}")
-    fixed = isinstance(reference, (int, float)) and not isinstance(reference, bool)
+    fixed = isinstance(reference, Real) and not isinstance(reference, bool)
     if fixed and not math.isfinite(reference):
         raise ValueError(f"reference={reference!r} must be finite, or {_REFERENCES}")
     if fixed and relative and reference == 0:
@@ -80,7 +81,7 @@ def tolerant(
 ) -> tuple[Tolerance, Estimator, Schedule]:
     """The tolerance, the estimator beside it and its numbers; `laws` that it does not ask for are refused."""
     kind = named(estimator or "minibatch")
-    if isinstance(kind, Average):
+    if not enters_direction(kind):
         raise ValueError(f"estimator={estimator!r} has no effect with tolerance=: it needs no inner products")
     asked = getattr(kind, "needs", ())
     given = {name: law for name, law in laws.items() if name in asked and law is not None}
@@ -142,11 +143,17 @@ def chosen_method(
     kind: Estimator = named(estimator or "minibatch")
     label = getattr(chosen, "__name__", type(chosen).__name__)
     asked = {*methods.asked(chosen), *getattr(kind, "needs", ())}
-    unasked = [name for name in given if name not in asked]
-    if unasked:
-        name = unasked[0]
-        raise ValueError(
-            f"{name}={given[name]!r} has no effect: neither the rule {label!r} nor {type(kind).__name__} asks for it"
-        )
+    if others is not None and not isinstance(others, Mapping):
+        raise TypeError(f"others={others!r} must be a mapping of names to numbers or functions of the step")
+    refuse_unasked(given | dict(others or {}), label, asked, kind)
     filled = {name: law for name, law in _DEFAULTS.items() if name in asked and name not in given}
     return Method(label, chosen, Schedule(**filled | given, others=dict(others or {})), kind)
+
+
+def refuse_unasked(given: Mapping[str, Any], label: str, asked: Any, kind: Estimator) -> None:
+    """Raise where a number is given that neither the rule nor the estimator asks for."""
+    for name, value in given.items():
+        if name not in asked:
+            raise ValueError(
+                f"{name}={value!r} has no effect: neither the rule {label!r} nor {type(kind).__name__} asks for it"
+            )

@@ -73,9 +73,10 @@ class Measurer:
                     arguments: dict[str, Any] = {n: np.array([a[n] for a in each]).reshape(axis) for n in each[0]}
                     if "lower_value" in self.method.needs:
                         arguments["lower_value"] = columns["lower_value"]
-                    found = residuals(
-                        self.upper.exact(x), lower, lambda fg, gg: self.method.multiplier(fg, gg, arguments)
-                    )
+                    upper = self.upper.exact(x)
+                    if "ff" in self.method.needs:
+                        arguments["ff"] = dot(upper, upper)
+                    found = residuals(upper, lower, lambda fg, gg: self.method.multiplier(fg, gg, arguments))
                     columns |= {
                         "direction_squared": found.direction_squared,
                         "stationarity_squared": found.stationarity_squared,

@@ -1,10 +1,13 @@
 """The buffers of a model (running means of batch norm, counters): a copy has its own, and an extra pass leaves none."""
 
+import copy
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -17,64 +20,111 @@ class Buffers:
     Parameters
     ----------
     model : Module, optional
-        Whose buffers. Without it, those of every module that is called in the first pass: an optimizer knows
-        parameters, and no module.
+        Whose buffers. Without it, those of every module that is called in a pass: an optimizer knows parameters, and
+        no module.
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+        self._given = model is not None
         self._places = [] if model is None else list(_places(model))
-        self._known = model is not None
         self._values: list[Tensor] = []  # in the order of the places; as many as have been in force, or were loaded
+        self._names: list[str] | None = None  # of what was loaded, until its places are known
+
+    def refresh(self) -> None:
+        """The second set is as the first is now."""
+        self._values = []
 
     @contextmanager
     def exchanged(self, keep: bool) -> Iterator[None]:
         """Inside, the second set is in force; `keep` says whether what the pass makes of it stays its value."""
-        first: list[tuple[Any, Tensor]] = []
+        first: list[tuple[Any, Any]] = []  # per place: the tensor that was there, and its values
+        entered: set[int] = set()
+        here = threading.get_ident()
 
         def enter(module: nn.Module, name: str) -> None:
-            buffer: Any = module._buffers[name]
-            if len(first) == len(self._values):  # nothing stands there yet: the copy is equal to the model still
-                self._values.append(buffer.detach().clone())
-            buffer_data, buffer.data = buffer.data, self._values[len(first)].clone()
-            first.append((buffer, buffer_data))
+            i, buffer = len(first), module._buffers.get(name)
+            if i == len(self._values):  # nothing stands there yet: the copy is equal to the model still
+                self._values.append(nn.Parameter().data if buffer is None else buffer.detach().clone())
+            self._check(i, module, name)
+            if buffer is None or id(buffer) in entered:  # gone, or shared with a module before
+                first.append((None, None))
+                return
+            entered.add(id(buffer))
+            first.append((buffer, buffer.data))
+            buffer.data = self._values[i].clone()
 
         def note(module: nn.Module, inputs: Any) -> None:
+            # Compiled code was called through a module that is noted; the hook is every thread's, the pass is ours.
+            if torch.compiler.is_compiling() or threading.get_ident() != here:
+                return
             for place in _places(module):
                 if place not in self._places:
                     self._places.append(place)
                     enter(*place)
 
-        for place in self._places:
-            enter(*place)
-        handle = None if self._known else register_module_forward_pre_hook(note)
+        handle = None
         try:
+            for place in self._places:
+                enter(*place)
+            if not self._given:
+                handle = register_module_forward_pre_hook(note)
             with warnings.catch_warnings():
                 if handle is not None:  # a compiled model says that it calls the hook twice, which does no harm
                     warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
                 yield
-            self._known = True
+            self._names = None
         finally:
             if handle is not None:
                 handle.remove()
-            for i, ((module, name), (buffer, data)) in enumerate(zip(self._places, first, strict=True)):
-                now: Any = module._buffers[name]  # a module may have put a new tensor there
-                if keep:
-                    self._values[i] = now.detach()
-                module._buffers[name], buffer.data = buffer, data
+            for i, (buffer, data) in enumerate(first):
+                module, name = self._places[i]
+                now = module._buffers.get(name)  # a module may have put a new tensor there
+                if buffer is not None:
+                    if keep and now is not None:
+                        self._values[i] = now.detach()
+                    module._buffers[name], buffer.data = buffer, data
 
-    def state(self) -> list[Tensor]:
+    def _check(self, i: int, module: nn.Module, name: str) -> None:
+        """What was loaded for this place must have been saved for it."""
+        if self._names is not None and (i >= len(self._names) or self._names[i] != _name(module, name)):
+            saved = self._names[i] if i < len(self._names) else "none"
+            raise RuntimeError(
+                f"the state's buffer {i} of the reference was saved for {saved}, and {_name(module, name)} comes here: "
+                "give model=… when saving and when loading"
+            )
+
+    def state(self) -> dict[str, Any]:
         """The second set, to be saved."""
-        return [value.clone() for value in self._values]
+        pairs = list(zip(self._places, self._values, strict=False))
+        return {"names": [_name(*place) for place, _ in pairs], "values": [value.clone() for _, value in pairs]}
 
-    def load(self, values: list[Tensor]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Take up a saved set."""
-        self._values = [value.clone() for value in values]
+        self._values, self._names = [value.clone() for value in state["values"]], list(state["names"]) or None
+        for i, place in enumerate(self._places if self._names is not None else ()):
+            self._check(i, *place)
+        if self._given:
+            self._names = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy of an optimizer belongs to other modules, which its first pass finds.
-        return {"_places": [], "_known": False, "_values": self._values}
+        # Sent elsewhere, an optimizer belongs to other modules, which its first pass finds.
+        names = [_name(*place) for place in self._places[: len(self._values)]] or None
+        return {"_given": False, "_places": [], "_values": self._values, "_names": names}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Buffers":
+        # Copied with its parameters, and so with their modules.
+        twin = Buffers()
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin
 
 
 def _places(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     for module in model.modules():
         yield from ((module, name) for name, buffer in module._buffers.items() if buffer is not None)
+
+
+def _name(module: nn.Module, name: str) -> str:
+    buffer = module._buffers.get(name)
+    return f"{type(module).__name__}.{name}{[] if buffer is None else list(buffer.shape)}"

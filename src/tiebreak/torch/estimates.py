@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tiebreak.estimators import Estimator, Minibatch, enters_direction
 from tiebreak.schedules import Parameters
@@ -23,13 +23,13 @@ _Memory = dict[str, dict[Tensor, tuple[Any, ...]]]
 class Estimates:
     """An estimator and what it remembers, per level and parameter; with two evaluations the previous point, too."""
 
-    def __init__(self, estimator: Estimator) -> None:
+    def __init__(self, estimator: Estimator, model: nn.Module | None = None) -> None:
         self.estimator = estimator
         self.memory: _Memory = {level: {} for level in LEVELS}
         self.points: dict[Tensor, Tensor] = {}
         self._new: _Memory = {}
         self._before: dict[str, dict[Tensor, Tensor]] = {}
-        self._buffers = Buffers()
+        self._buffers = Buffers(model)
 
     @property
     def batch_alone(self) -> bool:
@@ -54,6 +54,7 @@ class Estimates:
         here = [p.detach().clone() for p in parameters]
         try:
             _set(parameters, [self.points.get(p, p) for p in parameters])
+            self._buffers.refresh()
             with self._buffers.exchanged(keep=False):
                 losses = backward(optimizer, upper, lower)
             for level in LEVELS:
@@ -88,7 +89,7 @@ class Estimates:
         inverse_scale: Tensor | None,
     ) -> Tensor | None:
         memory = self.memory[level].get(p)
-        if grad is None and memory is None:
+        if not p.requires_grad or (grad is None and memory is None):  # frozen: what is remembered moves it no more
             return None
         here = torch.zeros_like(p) if grad is None else grad
         fresh = _unscaled(here, inverse_scale)
@@ -96,8 +97,8 @@ class Estimates:
         before = fresh if before is None else _unscaled(before, inverse_scale)
         memory = self.estimator.begin(level, torch.zeros_like(fresh), 0.0) if memory is None else memory
         estimate, memory = self.estimator.update(level, fresh, before, memory, parameters)
-        if memory:
-            self._new[level][p] = memory
+        if memory:  # the gradient's own memory is used up by the step
+            self._new[level][p] = tuple(v.clone() if v is fresh or v is here else v for v in memory)
         if self.in_direction and estimate is not fresh:
             if grad is None:
                 gradients.put(level, p, here)

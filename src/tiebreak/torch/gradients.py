@@ -30,7 +30,8 @@ class Gradients:
         self.seen: set[str] = set()
         self.owner: str | None = None
         self._away: dict[str, dict[int, Tensor]] = {level: {} for level in (*LEVELS, "reference")}  # by parameter's id
-        self._mark: tuple[Tensor, int] | None = None
+        self._mark: list[tuple[int, int]] = []
+        self._entered: list[tuple[int, int]] = []
 
     def parameters(self) -> Iterator[Tensor]:
         """Every parameter, in the order of the groups."""
@@ -50,30 +51,35 @@ class Gradients:
                 if grad is not None:
                     others[id(p)] = grad
                 p.grad = mine.pop(id(p), None)
-        self.owner, self._mark = level, None
+        self._entered = self._versions()
+        self.owner, self._mark = level, []
 
     def finish(self, level: str) -> None:
         """A block of this level is over: it must have left gradients."""
-        first = next((p.grad for p in self.parameters() if p.grad is not None), None)
-        if first is None:
+        now = self._versions()
+        if now == self._entered:
             self.clear()
             raise RuntimeError(
                 f"no gradient came out of `with opt.{level}(…):`: put loss.backward() inside, of a loss that depends "
                 "on the parameters; the step begins anew"
             )
         self.seen.add(level)
-        self.mark()
+        self._mark = now
 
     def mark(self) -> None:
-        """What is in ``.grad`` is as it should be; a later change shows in the version of its first tensor."""
-        first = next((p.grad for p in self.parameters() if p.grad is not None), None)
-        self._mark = None if first is None else (first, first._version)
+        """What is in ``.grad`` is as it should be: a later change shows in the tensors' versions."""
+        self._mark = self._versions()
+
+    def _versions(self) -> list[tuple[int, int]]:
+        grads = (p.grad for p in self.parameters())
+        return [(0, 0) if grad is None else (id(grad), grad._version) for grad in grads]
 
     def untouched(self) -> None:
         """Raise if ``.grad`` was changed after its block: that reached one level, and not the other."""
-        if self._mark is not None and not torch.compiler.is_compiling():
-            tensor, version = self._mark
-            if tensor._version != version:
+        if self._mark and not torch.compiler.is_compiling():
+            now = self._versions()
+            # One set to None is missed elsewhere, with its own sentence.
+            if any(a != b and b != (0, 0) for a, b in zip(self._mark, now, strict=False)):
                 raise RuntimeError(
                     f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, those of the other "
                     "level were not. To clip the direction give max_norm=…; to change one level do it inside its "
@@ -137,7 +143,7 @@ class Gradients:
         # A copy of a parameter has no .grad: what is there goes along with the rest.
         parameters = list(self.parameters())
         levels = {level: list(zip(parameters, self.of(level, parameters), strict=True)) for level in self._away}
-        return self.__dict__ | {"_away": levels, "_mark": None}
+        return self.__dict__ | {"_away": levels, "_mark": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"_away": {level: {} for level in state["_away"]}})

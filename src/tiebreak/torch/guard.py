@@ -35,6 +35,7 @@ class Guard:
         self.bad: Tensor | None = None
         self.found_inf: Tensor | None = None
         self._unscaled: Tensor | None = None
+        self.scaler_found = self.looked = False
 
     # --- a gradient scaler ------------------------------------------------------------------------------------------
 
@@ -42,6 +43,11 @@ class Guard:
         """A step begins: 1/scale of its gradients, and of its losses, as a scaler left it; None without one."""
         scale, self.found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         unscaled, self._unscaled = self._unscaled, None
+        self.looked = self.found_inf is not None and unscaled is None  # a scaler has just touched .grad to look at it
+        if isinstance(self.found_inf, (int, float)):  # a scaler that found no gradient at all
+            raise RuntimeError(
+                "scaler.step(opt, upper=…, lower=…): a scaler looks at .grad before closures run; use blocks"
+            )
         if self.found_inf is not None and scale is None and unscaled is None:
             raise RuntimeError("scaler.unscale_(opt) reaches one of the two gradients only: use opt.unscale_(scaler)")
         self.scaled, self.bad = self.found_inf is not None, None
@@ -70,6 +76,11 @@ class Guard:
         """Whether a bad number is an error."""
         return self.policy == "raise" and not self.scaled
 
+    @property
+    def must_raise(self) -> bool:
+        """Whether the step that was just refused is an error: a scaler lowers its scale for what it found, alone."""
+        return self.policy == "raise" and not self.scaler_found
+
     def wait(self, products: Tensor) -> Tensor:
         """The products where the host can read them: it has to know before anything is changed."""
         self.may_wait(products.device)
@@ -87,6 +98,7 @@ class Guard:
             return False
         found, self.found_inf = self.found_inf, None
         bad = None if found is None else found.reshape(()) != 0
+        self.scaler_found = bad is not None and bad.device.type == "cpu" and bool(bad)
         for value in values:
             if isinstance(value, Tensor) and value.device.type != "cpu":
                 mine = ~torch.isfinite(value).all()
@@ -97,6 +109,7 @@ class Guard:
             return False
         home = values[0].device if values and isinstance(values[0], Tensor) else bad.device
         if home.type == "cpu":
+            self.scaler_found = self.scaler_found or (found is not None and bool(found))
             return bool(bad)
         self.bad = bad if self.bad is None else self.bad | bad.to(self.bad.device)
         return False

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from tiebreak.torch.foreach import square_norm
@@ -56,7 +57,7 @@ class TwoLevels(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         passing = {"step", "last"}  # a scheduler's wrapper belongs to this object, a record to this moment
         kept = {k: v for k, v in self.__dict__.items() if k not in passing and not k.startswith("_optimizer_")}
-        return kept | {"last": None, "losses": Losses()}
+        return kept | {"last": None}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base optimizer."""
@@ -88,6 +89,8 @@ class TwoLevels(Optimizer):
         """
         if reference is not None and not self._compares:
             raise ValueError(f"reference={reference!r} has no effect without tolerance=")
+        if reference is not None and self.target.at is not None:
+            raise ValueError(f"reference={reference!r} is given here and in the constructor: give one of them")
         if reference is not None and loss is None:
             raise ValueError(f"reference={reference!r} needs the loss that it is compared with: opt.lower(loss, …)")
         return self._level("lower", loss, reference, weight)
@@ -97,13 +100,16 @@ class TwoLevels(Optimizer):
         """Inside, the model is its reference, the twin or the frozen copy: evaluate the batch's lower loss.
 
         For a twin call backward on it, too; then ``opt.lower(loss, reference=that_loss)``. Parameters, buffers and
-        random numbers are as they were afterwards. Closures do all this by themselves.
+        random numbers are as they were afterwards. Closures do all this by themselves. Under ``torch.no_grad()`` it is
+        a look at the reference: evaluate it on whatever data you like.
         """
         copy = self.target.copy
         if copy is None:
             raise RuntimeError('opt.reference() is for reference="twin" and reference="start"')
+        if self._active:
+            raise RuntimeError(f"opt.reference() was entered inside opt.{self._active}(); leave one before the other")
         with copy.exchanged(self):
-            if copy.twin:
+            if copy.twin and torch.is_grad_enabled():
                 with self._level("reference", None, None, 1.0):
                     yield
             else:
@@ -123,12 +129,12 @@ class TwoLevels(Optimizer):
         try:
             with self.losses.watch(level, loss, reference, weight):
                 yield
+            self.gradients.finish(level)
         except BaseException:  # half a step is none: the next one begins anew
             self.forget()
             raise
         finally:
             self._active = ""
-        self.gradients.finish(level)
         if level == "lower" and not self._compares and self.noise.wanted(self.count):
             grads = (p.grad for p in self.gradients.parameters())
             self.noise.add(square_norm([g for g in grads if g is not None and usable(g)]), weight)

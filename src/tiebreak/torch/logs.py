@@ -4,12 +4,15 @@ import csv
 import os
 import weakref
 from abc import ABC, abstractmethod
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from tiebreak.checks import whole
+from tiebreak.torch.losses import single
 from tiebreak.torch.optimizer import DynamicBarrier, Step
 
 __all__ = ["CSVLog", "TensorBoardLog"]
@@ -124,8 +127,14 @@ class CSVLog(_Log):
         unknown = sorted(set(values) - set(Step._fields))
         if unknown:
             raise ValueError(f"{unknown[0]}={values[unknown[0]]!r} must be one of {', '.join(Step._fields)}")
-        if not self._closed:
-            self._write(step, {(name, None): _number(values.get(name)) for name in Step._fields})
+        number: Any = step
+        if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
+            raise ValueError(f"step={step!r} must be a whole number ≥ 0")
+        if self._closed:
+            raise ValueError(f"{self.path} is closed: add its lines before")
+        found = {name: None if value is None else single(name, value) for name, value in values.items()}
+        numbers = {n: v.detach().item() if isinstance(v, Tensor) else v for n, v in found.items()}
+        self._write(int(step), {(name, None): numbers.get(name) for name in Step._fields})
 
     def close(self) -> None:
         """End the log, and close the file."""
@@ -184,10 +193,6 @@ class TensorBoardLog(_Log):
         super().close()
         if callable(flush := getattr(self.writer, "flush", None)):
             flush()
-
-
-def _number(value: Any) -> Any:
-    return value.detach().item() if hasattr(value, "detach") else value
 
 
 def _header(path: Path) -> list[str] | None:

@@ -47,11 +47,10 @@ class Losses:
 
     def clear(self) -> None:
         """A step is over."""
+        self._blocks = {"upper": 0, "lower": 0, "reference": 0}
+        self._given: dict[str, list[bool]] = {}  # by name, a truth for each time: whether autograd knows the loss
         self._graph: dict[str, Any] = {}  # Σ factor · loss; the factors hold a scaler's scale
         self._mean: dict[str, tuple[Any, float]] = {}  # Σ weight · number and Σ weight
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._graph or name in self._mean
 
     @contextmanager
     def watch(self, level: str, loss: Any, reference: Any, weight: float) -> Iterator[None]:
@@ -65,11 +64,19 @@ class Losses:
             if handle is not None:
                 handle.remove()
         factor = sum(f.detach().to(_wide(f)).reshape(()) for f in factors) if factors else None
+        self._blocks[level] += 1
         for name, value in ((level, loss), ("reference", reference)):
             if value is not None:
+                self._given.setdefault(name, []).append(factor is not None)
                 self._add(name, value, factor, weight)
 
     def _add(self, name: str, value: Any, factor: Any, weight: float) -> None:
+        if factor is not None:  # seen here where the host can look; elsewhere by the guard
+            if factor.device.type == "cpu" and float(factor) < 0:
+                raise ValueError(
+                    f"the {name} loss has the factor {float(factor):g} in its backward pass: give the loss that falls"
+                )
+            factor = torch.where(factor < 0, torch.nan, factor)
         number = value.detach().reshape(()).to(_wide(value)) if isinstance(value, Tensor) else value
         if factor is None:
             total, weights = self._mean.get(name, (0.0, 0.0))
@@ -80,14 +87,23 @@ class Losses:
 
     def value(self, name: str, inverse_scale: Any) -> Any:
         """The loss of the step, a tensor or a number, or None; `inverse_scale` is 1 over a scaler's scale, or None."""
-        found: Any = None
+        given, blocks = self._given.get(name, []), self._blocks["upper" if name == "upper" else "lower"]
+        if not given:
+            return None
+        if len(given) != blocks:
+            raise RuntimeError(
+                f"the {name} loss was given in {len(given)} of {blocks} blocks of this step: give it in each or none"
+            )
+        if any(given) != all(given):
+            raise RuntimeError(
+                f"the {name} loss was given as a number in one block and as a tensor in another, or a block with a "
+                "loss ran no backward pass: do the same in each"
+            )
         if name in self._graph:
             found = self._graph[name]
-            found = found if inverse_scale is None else found * inverse_scale.to(found.device)
-        if name in self._mean:
-            total, weights = self._mean[name]
-            found = total / weights if found is None else found + total / weights
-        return found
+            return found if inverse_scale is None else found * inverse_scale.to(found.device)
+        total, weights = self._mean[name]
+        return total / weights
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

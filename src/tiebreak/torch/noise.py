@@ -51,14 +51,18 @@ class Noise:
         self._sums = [total + term for total, term in zip(self._sums, terms, strict=True)]
         self._last = square
 
-    def share(self) -> Tensor | None:
-        """ν²/gg for the sum of this step's micro-batches; None until a step had two or more."""
+    def share(self, inverse_scale: Tensor | None = None) -> Tensor | None:
+        """ν²/gg for the sum of this step's micro-batches; None until a step had two or more.
+
+        A scaler's scale moves: the averages are made without it.
+        """
+        unscale = 1.0 if inverse_scale is None else float(inverse_scale) ** 2
         n, w, ww, y, wy = self._sums
         spread = n * ww - w * w
         if n >= 2 and spread > 0 and self._last is not None:
             slope = (n * wy - w * y) / spread
             noise = self._weight * (y - slope * w) / n
-            for name, value in (("noise", noise), ("total", self._last)):
+            for name, value in (("noise", unscale * noise), ("total", unscale * self._last)):
                 before = self.state[name]
                 now = value if before is None else 0.9 * before.to(value.device) + 0.1 * value
                 last = torch.zeros_like(value) if before is None else before.to(value.device)
@@ -69,11 +73,11 @@ class Noise:
         share: Tensor = self.state["noise"] / (self.state["total"] + (self.state["total"] == 0))
         return share.clamp(0.0, 1.0)
 
-    def removed(self, count: int, batch_alone: bool) -> Tensor | None:
+    def removed(self, count: int, batch_alone: bool, inverse_scale: Tensor | None = None) -> Tensor | None:
         """The share to take out of gg, where the rule sees the batch's own; warns where nothing takes it out."""
         if not self.wanted(count) or (not self.correct and self._last is not None and capturing(self._last.device)):
             return None
-        share = self.share()
+        share = self.share(inverse_scale)
         if batch_alone and not self.correct:
             self.warn(share)
         # Never all of it: where the estimate says that all is noise, a tenth of gg keeps the multiplier finite.

@@ -30,7 +30,7 @@ from tiebreak.torch.settings import settings
 
 __all__ = ["DynamicBarrier", "Step"]
 
-_LOOK = 50  # steps before the noise of the excess is judged
+_LOOK = 200  # steps before the noise of the excess is judged
 
 
 class DynamicBarrier(TwoLevels):
@@ -120,16 +120,17 @@ class DynamicBarrier(TwoLevels):
         nonfinite: str = "raise",
         fused: bool | None = None,
     ) -> None:
-        if not isinstance(base, Optimizer):
-            raise TypeError(f"base is a {type(base).__name__}; it must be a torch.optim.Optimizer, such as AdamW(…)")
+        if not isinstance(base, Optimizer) or isinstance(base, (TwoLevels, torch.optim.LBFGS)):
+            what = "it must be a torch.optim.Optimizer that steps on gradients it is given, such as AdamW(…)"
+            raise TypeError(f"base is a {type(base).__name__}; {what}")
         if fused not in (None, True, False):
             raise ValueError(f"fused={fused!r} must be None, True or False")
         self.scope = Scope(scope)
-        arguments = {name: value for name, value in locals().items() if name not in ("self", "base", "__class__")}
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.decision, self.schedule, kind, target = settings(arguments)
         super().__init__(base, target, tolerance is not None, Guard(nonfinite), Noise(bool(correct_noise)))
         self.generators, self.max_norm = tuple(generators), max_norm
-        self.estimates, self.engines = Estimates(kind), Engines(fused)
+        self.estimates, self.engines = Estimates(kind, model), Engines(fused)
         self.memory = LawMemory(self.decision.begin())
         self.last: Step | None = None
         self._warned = False
@@ -147,7 +148,10 @@ class DynamicBarrier(TwoLevels):
     def tolerance(self, tolerance: float | str) -> None:
         if self.decision.tolerance is None:
             raise ValueError(f"tolerance={tolerance!r}: this optimizer follows a rule; make one with tolerance=")
-        self._allow(*allowed(tolerance))
+        amount, relative = allowed(tolerance)
+        if relative and self.target.at is not None and not self.decision.tolerance.moving and self.target.at(0) == 0:
+            raise ValueError(f"tolerance={tolerance!r} of a reference of 0 is 0: give the tolerance as a number > 0")
+        self._allow(amount, relative)
 
     def _allow(self, amount: float, relative: bool) -> None:
         assert self.decision.tolerance is not None
@@ -156,6 +160,8 @@ class DynamicBarrier(TwoLevels):
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state, and this optimizer's own under "barrier"."""
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
         own: dict[str, Any] = {"count": self.count, "estimates": self.estimates.state_dict(self.gradients)}
         own |= {"noise": copied(self.noise.state), "memory": self.memory.state_dict()}
         if (given := self.decision.tolerance) is not None:
@@ -163,10 +169,15 @@ class DynamicBarrier(TwoLevels):
         if self.target.copy is not None:
             numbers = {p: i for i, p in enumerate(self.gradients.parameters())}
             own["copy"] = self.target.copy.state_dict(numbers)
-        return {**self.base.state_dict(), "barrier": own}
+        state: dict[str, Any] = {**self.base.state_dict(), "barrier": own}
+        for after in self._optimizer_state_dict_post_hooks.values():
+            state = after(self, state) or state
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up a state; bit for bit on the CPU. A state of another kind is refused before anything is changed."""
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
         if "barrier" not in state_dict:
             raise ValueError(
                 "this state was saved by another optimizer: it has no 'barrier' (load it into `base` instead)"
@@ -188,6 +199,8 @@ class DynamicBarrier(TwoLevels):
         if copy is not None:
             copy.load_state_dict(own["copy"], self)
         self.forget()
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
@@ -239,14 +252,17 @@ class DynamicBarrier(TwoLevels):
     @torch.no_grad()
     def _apply(self) -> Step:
         # measure
+        copy = self.target.copy
         inverse_scale, inverse_of_losses = self.guard.begin(self)
-        if not self.guard.scaled:
+        if copy is not None:
+            copy.ready(self)
+        if not self.guard.looked:
             self.gradients.untouched()
         parameters = self.schedule.at(self.count)
         passes, own, seen = self._products(parameters, inverse_scale)
         losses = {name: self.losses.value(name, inverse_of_losses) for name in (*LEVELS, "reference")}
         # guard: what was measured; is it the host or the device that has to know?
-        twin = None if self.target.copy is None else self.target.copy.square(self)
+        twin = None if copy is None else copy.square(self)
         if self.guard.looks and not self._skips_on_device(passes):
             # The host has to wait; then it makes the numbers, too, sooner than it could launch kernels for them.
             waited = self.guard.wait(torch.cat([own, seen]) if seen is not own else own)
@@ -256,7 +272,7 @@ class DynamicBarrier(TwoLevels):
         if self.guard.refuses(own, None if seen is own else seen, *used.values(), twin):
             return self._stop(own, losses)
         # decide
-        choice = self._decide(parameters, own, seen, used)
+        choice = self._decide(parameters, own, seen, used, inverse_scale)
         weights = self._weights(choice, own)
         if self.guard.refuses(weights):
             return self._stop(own, losses)
@@ -268,11 +284,11 @@ class DynamicBarrier(TwoLevels):
         self.last = record(multiplier, (fg, gg, ff), both, self.guard.bad, choice.reading)
         if inverse_scale is not None:
             weights = weights * inverse_scale.to(weights)
-        copy, rates = self.target.copy, self._rates()
         twin_gradients = [] if copy is None else copy.gradients(self)
+        set_outside = [] if copy is None else copy.set_outside(self, self._own_rates())
         self._advance(passes, weights, self.guard.bad)
         if copy is not None and copy.twin:
-            copy.step(self, twin_gradients, inverse_scale, rates)
+            copy.step(self, twin_gradients, inverse_scale, set_outside)
         if self.guard.settle():
             self.forget()
             raise self.guard.error()
@@ -314,10 +330,12 @@ class DynamicBarrier(TwoLevels):
             used["reference"] = self.target.value(self.count, losses["reference"])
         return {name: v.to(own) if isinstance(v, Tensor) else v for name, v in used.items()}
 
-    def _decide(self, parameters: Parameters, own: Tensor, seen: Tensor, used: dict[str, Any]) -> Choice:
+    def _decide(
+        self, parameters: Parameters, own: Tensor, seen: Tensor, used: dict[str, Any], inverse_scale: Tensor | None
+    ) -> Choice:
         if self.decision.tolerance is None:
             fg, gg, ff = (self.scope.per_area(column) for column in seen.unbind(-1))
-            share = self.noise.removed(self.count, self.estimates.batch_alone)
+            share = self.noise.removed(self.count, self.estimates.batch_alone, inverse_scale)
             signal = gg if share is None else gg * (1 - share.to(gg))
             return self.decision(parameters, Seen(fg, signal, ff, **used), ())
         fg, gg, ff = own[0].unbind()
@@ -363,9 +381,9 @@ class DynamicBarrier(TwoLevels):
         self.gradients.clear()  # the direction is what the base sees, and if it raises the step is over
         bases.step(self.base, skip)
 
-    def _rates(self) -> list[Any]:
-        """The learning rate of each group, in this step."""
-        return [group["lr"] for group in self.param_groups]
+    def _own_rates(self) -> list[Any] | None:
+        """The learning rate of each group in this step, where it is not the one in the group."""
+        return None
 
     def _changes(self) -> str | None:
         """What changes from one step to the next, other than a captured step can repeat; None if nothing does."""
@@ -398,7 +416,7 @@ class DynamicBarrier(TwoLevels):
         self.last = record(
             unknown, (unknown,) * 3, (losses["upper"], losses["lower"]), torch.ones_like(products[0, 0]).bool()
         )
-        raises = self.guard.raises
+        raises = self.guard.must_raise
         self.forget()
         if raises:
             raise self.guard.error()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tiebreak.torch.rows import NARROW, Row, dense
+from tiebreak.torch.rows import NARROW, Row, beyond_float32, dense
 
 __all__ = ["Pieces"]
 
@@ -48,11 +48,15 @@ class Pieces:
         factors = weights.tolist()
         for row in self.rows:
             u, g, (a, b) = row.upper, row.lower, factors[row.slot]
+            far = u is not None and u.dtype != torch.float64 and beyond_float32(a, b)
             if u is None or g is None:
-                row.tensors[1].mul_(b if u is None else a)
+                only, factor = row.tensors[1], b if u is None else a
+                only.copy_(only.double() * factor) if far else only.mul_(factor)
                 continue
             for x, y in _pieces(u, g):
-                if u.dtype in NARROW:  # rounded once: the sum is made in float32, with all digits of λ
+                if far:
+                    x.copy_(x.double().mul_(a).add_(y.double(), alpha=b))
+                elif u.dtype in NARROW:  # rounded once: the sum is made in float32, with all digits of λ
                     x.copy_(x.float().mul_(a).add_(y, alpha=b))
                 else:
                     x.mul_(a).add_(y, alpha=b)
@@ -65,9 +69,10 @@ class Pieces:
         for row in self.rows:
             given = [(t, f) for t, f in zip((row.upper, row.lower), factors[row.slot], strict=True) if t is not None]
             for p, *gradients in _pieces(row.parameter, *(t for t, _ in given)):
-                x = p.float() if p.dtype in NARROW else p
+                far = p.dtype != torch.float64 and beyond_float32(*(factor for _, factor in given))
+                x = p.double() if far else p.float() if p.dtype in NARROW else p
                 for gradient, (_, factor) in zip(gradients, given, strict=True):
-                    x.add_(gradient, alpha=-factor)
+                    x.add_(gradient.double() if far else gradient, alpha=-factor)
                 if x is not p:
                     p.copy_(x)
 

@@ -9,6 +9,8 @@ import copy
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +20,7 @@ from tiebreak.options import recorded
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
 from tiebreak.torch.foreach import square_norm
+from tiebreak.torch.losses import single
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
@@ -42,25 +45,47 @@ class Reference:
         if given is not None:
             return given
         if self.at is None:
-            how = "`with opt.reference(): r = …` first, and " if self.copy is not None else ""
+            how = (
+                "closures, step(upper=…, lower=…), or `with opt.reference(): r = …` and "
+                if self.copy is not None
+                else ""
+            )
             raise RuntimeError(
                 f"the tolerance needs a reference for this step's lower loss: {how}`with opt.lower(loss, reference=r):`"
-                ", or closures, step(upper=…, lower=…)"
             )
-        return self.at(step)
+        return single(f"the reference at step {step}", self.at(step))
 
 
 def chosen(reference: Any, model: nn.Module | None) -> Reference:
     """The reference by its word, number, file or function."""
     if reference in ("start", "twin"):
         return Reference(None, Copy(twin=reference == "twin", model=model))
-    if model is not None:
-        raise ValueError(f'model=… has no effect with reference={reference!r}: it is for "start" and "twin"')
     if reference == "told":
         return Reference(None)
-    if isinstance(reference, (int, float)):
-        return Reference(lambda step: float(reference))
+    if isinstance(reference, Real):
+        return Reference(_Number(float(reference)))
     return Reference(reference if callable(reference) else curve(reference))
+
+
+@dataclass(frozen=True)
+class _Number:
+    """The same at every step; a class, so that it can be sent elsewhere."""
+
+    loss: float
+
+    def __call__(self, step: int) -> float:
+        return self.loss
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """Of recorded steps the last one before."""
+
+    steps: list[int]
+    losses: list[float]
+
+    def __call__(self, step: int) -> float:
+        return self.losses[max(0, bisect.bisect_right(self.steps, step) - 1)]
 
 
 def curve(path: str | os.PathLike[str]) -> Callable[[int], float]:
@@ -75,8 +100,7 @@ def curve(path: str | os.PathLike[str]) -> Callable[[int], float]:
     >>> losses(0), losses(9), losses(500)
     (2.0, 2.0, 1.0)
     """
-    steps, losses = recorded(path)
-    return lambda step: losses[max(0, bisect.bisect_right(steps, step) - 1)]
+    return _Curve(*recorded(path))
 
 
 class Copy:
@@ -91,12 +115,11 @@ class Copy:
     """
 
     def __init__(self, twin: bool, model: nn.Module | None) -> None:
-        if model is not None and not isinstance(model, nn.Module):
-            raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
         self.twin = twin
         self.values: dict[Tensor, Tensor] = {}
         self.base: Any = None
         self.buffers = Buffers(model)
+        self._left: list[dict[str, Any]] = []  # the base's groups as its last step left them
 
     @property
     def begun(self) -> bool:
@@ -118,29 +141,40 @@ class Copy:
 
     def measure(self, optimizer: "DynamicBarrier", lower: Callable[[], Tensor]) -> Tensor:
         """The copy's loss by the lower closure; a twin's gradients stay in the optimizer until its step."""
-        with optimizer.reference():
-            if not self.twin:
-                with torch.no_grad():
-                    return lower().detach()
-            with torch.enable_grad():
-                loss = lower()
+        with torch.enable_grad(), optimizer.reference():
+            loss = lower()
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                raise TypeError(
+                    f"the lower closure returned {type(loss).__name__}; it must return its loss, one number"
+                )
+            if self.twin:
                 torch.autograd.backward(loss)
-            return loss.detach()
+            return loss.detach().reshape(())
 
     def _follow_groups(self, optimizer: Any) -> None:
-        """A value for every parameter; a group that joined late joins here, too."""
+        """A value for every parameter; parameters and groups that joined late join here, too."""
         base = optimizer.base
-        fresh = [p for p in optimizer.gradients.parameters() if p not in self.values]
-        if not fresh:
-            return
-        self.values |= {p: p.detach().clone() for p in fresh}
+        self.values |= {p: p.detach().clone() for p in optimizer.gradients.parameters() if p not in self.values}
         if not self.twin:
             return
         if self.base is None:
             self.base = _like(base, self.values)
-            return
-        for group in base.param_groups[len(self.base.param_groups) :]:
-            self.base.param_groups.append({**group, "params": [self.values[p] for p in group["params"]]})
+            self._left = [_options(group) for group in base.param_groups]
+        for i, group in enumerate(base.param_groups):
+            mine = [self.values[p] for p in group["params"]]
+            if i == len(self.base.param_groups):
+                self.base.param_groups.append({**group, "params": mine})
+                self._left.append(_options(group))
+            elif len(mine) != len(self.base.param_groups[i]["params"]):
+                self.base.param_groups[i]["params"] = mine
+
+    def ready(self, optimizer: "DynamicBarrier") -> None:
+        """Before anything moves: the copy is there, and a twin has its gradients."""
+        self._follow_groups(optimizer)
+        if self.twin and "reference" not in optimizer.gradients.seen:
+            raise RuntimeError(
+                "the twin had no backward pass in this step: `with opt.reference(): r = …; r.backward()`, or closures"
+            )
 
     @torch.no_grad()
     def _swap(self) -> None:
@@ -149,21 +183,36 @@ class Copy:
 
     @torch.no_grad()
     def step(
-        self, optimizer: "DynamicBarrier", grads: list[Any], inverse_scale: Tensor | None, rates: list[Any]
+        self, optimizer: "DynamicBarrier", grads: list[Any], inverse_scale: Tensor | None, set_outside: list[Any]
     ) -> None:
         """The twin's own step on its gradients, with the learning rates and everything else of the model's base."""
         for p, grad in zip(optimizer.gradients.parameters(), grads, strict=True):
             if grad is not None and inverse_scale is not None:
                 grad.mul_(inverse_scale.to(grad.device))
             self.values[p].grad = grad
-        for mine, theirs, rate in zip(self.base.param_groups, optimizer.base.param_groups, rates, strict=True):
-            mine.update({name: value for name, value in theirs.items() if name != "params"} | {"lr": rate})
+        for mine, changed in zip(self.base.param_groups, set_outside, strict=True):
+            mine.update(changed)
+        # Its hooks, too: they get the optimizer whose step it is.
+        self.base._optimizer_step_pre_hooks = optimizer.base._optimizer_step_pre_hooks
+        self.base._optimizer_step_post_hooks = optimizer.base._optimizer_step_post_hooks
         longest = optimizer.max_norm
         if longest is not None:
             torch.nn.utils.clip_grad_norm_(list(self.values.values()), longest)
         self.base.step()
         for value in self.values.values():
             value.grad = None
+        self._left = [_options(group) for group in optimizer.base.param_groups]
+
+    def set_outside(self, optimizer: "DynamicBarrier", rates: list[Any] | None) -> list[dict[str, Any]]:
+        """What was set in each group since the base's last step, by a scheduler or by hand; or the `rates` in force.
+
+        Not what its own step wrote there: a base may count its steps in a group, and the twin's counts its own.
+        """
+        if not self.twin:
+            return []
+        pairs = zip(self._left, optimizer.base.param_groups, strict=True)
+        changed = [{k: v for k, v in _options(now).items() if k not in left or left[k] is not v} for left, now in pairs]
+        return changed if rates is None else [c | {"lr": rate} for c, rate in zip(changed, rates, strict=True)]
 
     def square(self, optimizer: "DynamicBarrier") -> Tensor | None:
         """‖∇g‖² of the twin, to see that it is finite; None for a frozen copy."""
@@ -182,15 +231,19 @@ class Copy:
     def load_state_dict(self, state: dict[str, Any], optimizer: "DynamicBarrier") -> None:
         """Take up what `state_dict` gave."""
         self.values, self.base = {}, None
+        self.buffers.load(state["buffers"])
         if not state["values"]:
             return
         self._follow_groups(optimizer)
         for i, p in enumerate(optimizer.gradients.parameters()):
             if i in state["values"]:
                 self.values[p].data = state["values"][i].clone().to(self.values[p])
-        self.buffers.load(state["buffers"])
         if self.base is not None and state["base"] is not None:
             self.base.load_state_dict(copy.deepcopy(state["base"]))
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _like(base: torch.optim.Optimizer, values: dict[Tensor, Tensor]) -> torch.optim.Optimizer:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["NARROW", "Row", "alike", "dense", "ordinary", "wide"]
+__all__ = ["NARROW", "Row", "alike", "beyond_float32", "dense", "ordinary", "wide"]
 
 NARROW = (torch.float16, torch.bfloat16)
 
@@ -36,6 +36,11 @@ class Row(NamedTuple):
 def wide(device: torch.device) -> torch.dtype:
     """The dtype of sums on a device: float64, where it has that."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def beyond_float32(*factors: float) -> bool:
+    """Whether float32 cannot hold a factor: it would be inf or 0 where its product with a gradient is neither."""
+    return any(factor != 0 and not 1e-37 < abs(factor) < 1e38 for factor in factors)
 
 
 # The next two are asked of every parameter at every step: hence no generators, and the common case first.

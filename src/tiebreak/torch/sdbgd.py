@@ -7,7 +7,9 @@ from torch import Tensor
 
 from tiebreak import methods, rules
 from tiebreak.checks import one_of
+from tiebreak.estimators import named
 from tiebreak.methods import Method
+from tiebreak.options import refuse_unasked
 from tiebreak.schedules import LEGAL, Schedule
 from tiebreak.torch import bases
 from tiebreak.torch.optimizer import DynamicBarrier
@@ -62,16 +64,19 @@ class SDBGD(DynamicBarrier):
             raise TypeError(f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))")
         if schedule is not None and not isinstance(schedule, Schedule):
             raise TypeError(f"schedule={schedule!r} must be a tiebreak.Schedule")
-        row = _changed(methods.get(method), schedule, options)
-        if lr is None and row.schedule.step_size is None:
-            raise ValueError(f"lr=None and the schedule of {row.name!r} sets no step_size: give one of them")
-        base = torch.optim.SGD(params, lr=row.schedule.at(0).step_size if lr is None else lr)
-        self._step_sizes = row.schedule if lr is None else None
         if options.get("tolerance") is None:
+            row = _changed(methods.get(method), schedule, options)
             options = {"normalize": False, "method": row} | options
+            steps, name = row.schedule, row.name
+        else:  # then the step sizes are all that a method brings
+            steps, name = _only_step_sizes(method, schedule), "SDBGD"
+        if lr is None and steps.step_size is None:
+            raise ValueError(f"lr=None and the schedule of {name!r} sets no step_size: give one of them")
+        base = torch.optim.SGD(params, lr=steps.at(0).step_size if lr is None else lr)
+        self._step_sizes = steps if lr is None else None
         super().__init__(base, **options)
 
-    def _rates(self) -> list[Any]:
+    def _own_rates(self) -> list[Any]:
         # The law's value for this step, times what a learning-rate scheduler has made of the first one.
         law = 1.0 if self._step_sizes is None else self._step_sizes.at(self.count).step_size / self._first
         return [group["lr"] * law for group in self.param_groups]
@@ -81,7 +86,7 @@ class SDBGD(DynamicBarrier):
         return 1.0 if self._step_sizes is None else float(self._step_sizes.at(0).step_size)
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
-        rates = self._rates()
+        rates = self._own_rates()
         if self._in_one_pass():
             by_slot = self.scope.per_slot(weights, self.param_groups)
             passes.descend(_rated(by_slot, [rates[i] for i in self.scope.slots(self.param_groups)]), skip)
@@ -120,17 +125,28 @@ def from_method(method: Method | str, params: Any, lr: float | None = None, **op
     return SDBGD(params, lr, method=method, **options)
 
 
+def _only_step_sizes(method: Any, schedule: Schedule | None) -> Schedule:
+    if method != "sdbgd":
+        raise ValueError(f"method={method!r} has no effect with tolerance=: give one of them")
+    chosen = Schedule(methods.sdbgd.schedule.step_size) if schedule is None else schedule
+    for name in ("barrier", "regularizer", "penalty", "momentum"):
+        if getattr(chosen, name) is not None:
+            raise ValueError(f"{name} of the schedule has no effect with tolerance=: a Schedule(step_size=…) has")
+    return chosen
+
+
 def _changed(row: Method, schedule: Schedule | None, options: dict[str, Any]) -> Method:
     """The method with another schedule and what the options replace in it; they are taken out of `options`."""
-    if options.get("tolerance") is not None:  # only the step sizes count: the rest is refused where it is given
-        return row if schedule is None else row.replace(schedule=schedule, rule=rules.constant)
     laws = {name: options.pop(name) for name in LEGAL if options.get(name) is not None}
     parts = {name: options.pop(name) for name in ("rule", "estimator", "others") if options.get(name) is not None}
     if isinstance(parts.get("rule"), str):
         one_of("rule", parts["rule"], tuple(rules.RULES))
         parts["rule"] = rules.RULES[parts["rule"]]
+    rule, kind = parts.get("rule", row.rule), named(parts.get("estimator", row.estimator))
+    needed = {*methods.asked(rule), *getattr(kind, "needs", ())}
+    refuse_unasked(laws | dict(parts.get("others", {})), getattr(rule, "__name__", "rule"), needed, kind)
     parts |= {} if schedule is None else {"schedule": schedule}
-    if parts.get("estimator") in ("average", "storm") and (schedule or row.schedule).momentum is None:
+    if "momentum" in needed and (schedule or row.schedule).momentum is None:
         laws.setdefault("momentum", 0.1)
     return row.replace(**laws, **parts) if laws or parts else row
 

@@ -1,15 +1,17 @@
 """The arguments of an optimizer, checked, as the parts that it is made of."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from tiebreak import rules
 from tiebreak.decision import Decision
-from tiebreak.estimators import Estimator
+from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.options import chosen_method, tolerant
 from tiebreak.schedules import Schedule
 from tiebreak.torch.reference import Reference, chosen
@@ -29,11 +31,24 @@ class Settings(NamedTuple):
 def settings(given: Mapping[str, Any]) -> Settings:
     """The parts, from the arguments of :class:`DynamicBarrier` by name; what would have no effect is refused."""
     longest = given["max_norm"]
-    if longest is not None and (isinstance(longest, bool) or not 0 < longest < math.inf):
+    if longest is not None and not _positive(longest):
         raise ValueError(f"max_norm={longest!r} must be a number, finite and > 0")
+    if given["normalize"] not in (None, True, False):
+        raise ValueError(f"normalize={given['normalize']!r} must be True or False")
+    generators = given["generators"]
+    if not isinstance(generators, Sequence) or not all(isinstance(g, torch.Generator) for g in generators):
+        raise TypeError(f"generators={generators!r} must be a list of torch.Generator")
     found = _rule_mode(given) if given["tolerance"] is None else _tolerance_mode(given)
-    if given["generators"] and found.estimator.evaluations == 1 and found.target.copy is None:
-        raise ValueError('generators=… has no effect: no closure is called twice (reference="twin", "start", STORM)')
+    if found.estimator.evaluations == 1 and found.target.copy is None:
+        for name in ("generators", "model"):
+            if given[name]:
+                raise ValueError(
+                    f'{name}=… has no effect: no closure is called twice (reference="twin", "start", STORM)'
+                )
+    if given["correct_noise"] and type(found.estimator) is not Minibatch:
+        raise ValueError(
+            f"correct_noise=True has no effect with {type(found.estimator).__name__}: it sees no batch alone"
+        )
     return found
 
 
@@ -43,17 +58,24 @@ def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
     unused |= {"scope": None if given["scope"] == "global" else given["scope"]}
     laws = {name: given[name] for name in _LAWS}
     tolerance, kind, schedule = tolerant(given["tolerance"], given["reference"], given["estimator"], laws, unused)
+    if any(group.get("maximize") for group in given["base"].param_groups):
+        raise ValueError(
+            "tolerance= keeps a loss small, and the base optimizer was made with maximize=True: turn the signs"
+        )
     return Settings(Decision(tolerance=tolerance), schedule, kind, chosen(given["reference"], given["model"]))
 
 
 def _rule_mode(given: Mapping[str, Any]) -> Settings:
-    for name in ("reference", "model"):
-        if given[name] is not None:
-            raise ValueError(f"{name}={given[name]!r} has no effect without tolerance=")
+    if given["reference"] is not None:
+        raise ValueError(f"reference={given['reference']!r} has no effect without tolerance=")
     laws = {name: given[name] for name in _LAWS}
     method = chosen_method(given["method"], given["rule"], laws, given["others"], given["estimator"])
     decision = Decision(method, normalize=given["normalize"] is not False, apply=partial(_shaped, method.rule))
     return Settings(decision, method.schedule, method.estimator, Reference(None))
+
+
+def _positive(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
 
 
 _LAWS = ("barrier", "regularizer", "penalty", "momentum")
