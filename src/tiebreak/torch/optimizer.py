@@ -14,8 +14,8 @@ from tiebreak import rules
 from tiebreak.decision import Choice, Seen, limited
 from tiebreak.options import allowed
 from tiebreak.schedules import Parameters
-from tiebreak.torch import bases
-from tiebreak.torch.context import RandomState, copied, store
+from tiebreak.torch import bases, saving
+from tiebreak.torch.context import RandomState
 from tiebreak.torch.estimates import Estimates, backward, check_repeats
 from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.guard import Guard
@@ -151,56 +151,21 @@ class DynamicBarrier(TwoLevels):
         amount, relative = allowed(tolerance)
         if relative and self.target.at is not None and not self.decision.tolerance.moving and self.target.at(0) == 0:
             raise ValueError(f"tolerance={tolerance!r} of a reference of 0 is 0: give the tolerance as a number > 0")
-        self._allow(amount, relative)
+        self.allow(amount, relative)
 
-    def _allow(self, amount: float, relative: bool) -> None:
+    def allow(self, amount: float, relative: bool) -> None:
+        """Set the tolerance by its parts."""
         assert self.decision.tolerance is not None
         now = replace(self.decision.tolerance, amount=amount, relative=relative)
         self.decision = replace(self.decision, tolerance=now)
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state, and this optimizer's own under "barrier"."""
-        for before in self._optimizer_state_dict_pre_hooks.values():
-            before(self)
-        own: dict[str, Any] = {"count": self.count, "estimates": self.estimates.state_dict(self.gradients)}
-        own |= {"noise": copied(self.noise.state), "memory": self.memory.state_dict()}
-        if (given := self.decision.tolerance) is not None:
-            own["tolerance"] = (given.amount, given.relative)
-        if self.target.copy is not None:
-            numbers = {p: i for i, p in enumerate(self.gradients.parameters())}
-            own["copy"] = self.target.copy.state_dict(numbers)
-        state: dict[str, Any] = {**self.base.state_dict(), "barrier": own}
-        for after in self._optimizer_state_dict_post_hooks.values():
-            state = after(self, state) or state
-        return state
+        return saving.state_of(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up a state; bit for bit on the CPU. A state of another kind is refused before anything is changed."""
-        for before in self._optimizer_load_state_dict_pre_hooks.values():
-            state_dict = before(self, state_dict) or state_dict
-        if "barrier" not in state_dict:
-            raise ValueError(
-                "this state was saved by another optimizer: it has no 'barrier' (load it into `base` instead)"
-            )
-        own, copy = state_dict["barrier"], self.target.copy
-        self.estimates.check(own["estimates"])
-        self.memory.check(own["memory"])
-        if (copy is None) != ("copy" not in own) or (copy is not None and own["copy"]["twin"] != copy.twin):
-            raise ValueError('the state was saved with another reference=: "twin", "start", or neither')
-        self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "barrier"})
-        self.count = own["count"]
-        self.estimates.load_state_dict(own["estimates"], self.gradients)
-        self.memory.load_state_dict(own["memory"])
-        for name, value in own["noise"].items():
-            before = self.noise.state[name]
-            store(self.noise.state, name, value if before is None or value is None else value.to(before))
-        if "tolerance" in own:
-            self._allow(*own["tolerance"])
-        if copy is not None:
-            copy.load_state_dict(own["copy"], self)
-        self.forget()
-        for after in self._optimizer_load_state_dict_post_hooks.values():
-            after(self)
+        saving.load(self, state_dict)
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
