@@ -676,3 +676,39 @@ def test_hooks_around_states_are_called():
     opt.register_load_state_dict_post_hook(lambda o: called.append("loaded"))
     opt.load_state_dict(opt.state_dict())
     assert called == ["save", 3, "loaded"]
+
+
+def test_more_sentences():
+    x = point()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.01, reference=9.0)
+    assert "tolerance=0.01, reference=9.0" in repr(opt)
+    with pytest.raises(TypeError, match=r"give a function that returns the loss, lower=lambda: loss\(model, batch\)"):
+        opt.step(upper=lambda: f(x), lower=g(x))
+
+    def eager():
+        loss = g(x)
+        loss.backward()
+        return loss
+
+    with pytest.raises(RuntimeError) as caught:
+        opt.step(upper=lambda: f(x), lower=eager)
+    assert "must return its loss" in caught.value.__notes__[0]
+
+    def run():
+        for _ in range(220):
+            stepped(opt, x)
+
+    with pytest.warns(RuntimeWarning, match="the lower loss lies 500 tolerances below its reference"):
+        run()
+
+
+def test_a_curve_that_ends_is_said(tmp_path):
+    path = tmp_path / "fit.csv"
+    path.write_text("step,lower_loss\n0,3.0\n1,3.0\n")
+    x = point()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.5, reference=path)
+    stepped(opt, x)
+    stepped(opt, x)
+    with pytest.warns(RuntimeWarning, match="the recorded reference ends at step 1"):
+        stepped(opt, x)
+    stepped(opt, x)

@@ -248,7 +248,7 @@ def test_the_reference_by_number_function_and_curve(tmp_path):
 
     assert excesses(3.0) == [2.0, 2.0, 2.0]
     path = tmp_path / "fit.csv"
-    path.write_text("step,lower_loss\n0,3.0\n1,2.0\n")
+    path.write_text("step,lower_loss\n0,3.0\n1,2.0\n2,2.0\n")
     law = {0: 3.0, 1: 2.0, 2: 2.0}
     assert excesses(str(path)) == excesses(path) == excesses(lambda k: law[k])
     assert excesses(path)[2] > 2.0  # the curve fell, the loss did not

@@ -10,6 +10,7 @@ from tiebreak.estimators import Estimator, Minibatch, enters_direction
 from tiebreak.schedules import Parameters
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.gradients import LEVELS, Gradients
+from tiebreak.torch.losses import propagate
 from tiebreak.torch.rows import NARROW, Row
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def backward(
                     )
                 compared = {"reference": reference} if level == "lower" and reference is not None else {}
                 with getattr(optimizer, level)(loss, **compared):
-                    torch.autograd.backward(loss)
+                    propagate(level, loss)
             losses[level] = loss.detach()
     except BaseException:  # half a step is none: the next one begins anew
         optimizer.forget()

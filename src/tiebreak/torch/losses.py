@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Losses", "positive_weight", "single", "warn_ranks"]
+__all__ = ["Losses", "positive_weight", "propagate", "single", "warn_ranks"]
 
 
 def single(name: str, loss: Any) -> Any:
@@ -37,6 +37,17 @@ def positive_weight(weight: Any) -> float:
     if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < float(weight) < math.inf:
         raise ValueError(f"weight={weight!r} must be a number, finite and > 0")
     return float(weight)
+
+
+def propagate(level: str, loss: Tensor) -> None:
+    """The backward pass of a closure's loss."""
+    try:
+        torch.autograd.backward(loss)
+    except RuntimeError as error:
+        error.add_note(
+            f"The {level} closure must return its loss, made of the parameters, and not call backward itself."
+        )
+        raise
 
 
 class Losses:

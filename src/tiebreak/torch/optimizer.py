@@ -14,6 +14,7 @@ from tiebreak import rules
 from tiebreak.decision import Choice, Seen, limited
 from tiebreak.options import allowed
 from tiebreak.schedules import Parameters
+from tiebreak.tolerance import Reading
 from tiebreak.torch import bases, saving
 from tiebreak.torch.context import RandomState
 from tiebreak.torch.estimates import Estimates, backward, check_repeats
@@ -24,13 +25,13 @@ from tiebreak.torch.losses import warn_ranks
 from tiebreak.torch.memory import LawMemory
 from tiebreak.torch.noise import Noise
 from tiebreak.torch.passes import Engines, Passes
-from tiebreak.torch.record import Step, record
+from tiebreak.torch.record import Step, record, worry
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
 
 __all__ = ["DynamicBarrier", "Step"]
 
-_LOOK = 200  # steps before the noise of the excess is judged
+_LOOK = 200  # steps before noise and reference are judged
 
 
 class DynamicBarrier(TwoLevels):
@@ -120,11 +121,6 @@ class DynamicBarrier(TwoLevels):
         nonfinite: str = "raise",
         fused: bool | None = None,
     ) -> None:
-        if not isinstance(base, Optimizer) or isinstance(base, (TwoLevels, torch.optim.LBFGS)):
-            what = "it must be a torch.optim.Optimizer that steps on gradients it is given, such as AdamW(…)"
-            raise TypeError(f"base is a {type(base).__name__}; {what}")
-        if fused not in (None, True, False):
-            raise ValueError(f"fused={fused!r} must be None, True or False")
         self.scope = Scope(scope)
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.decision, self.schedule, kind, target = settings(arguments)
@@ -186,6 +182,13 @@ class DynamicBarrier(TwoLevels):
             )
         if (upper is None) != (lower is None):
             raise TypeError("step(upper=…, lower=…) needs both closures")
+        both: tuple[tuple[str, Any], ...] = (("upper", upper), ("lower", lower))
+        for name, given in both:
+            if given is not None and not callable(given):
+                what = f"{name}={type(given).__name__}"
+                raise TypeError(
+                    f"step({what}): give a function that returns the loss, {name}=lambda: loss(model, batch)"
+                )
         if upper is not None and lower is not None:
             self._evaluate(upper, lower)
         elif self.estimates.twice:
@@ -325,19 +328,13 @@ class DynamicBarrier(TwoLevels):
         self.estimates.accept()
         self.estimates.leave(self.gradients)
         if self.memory.keep(choice.memory, self.guard.bad) and choice.reading is not None:
-            self._warn_if_blind(choice.reading.noise)
+            self._warn_of(choice.reading)
 
-    def _warn_if_blind(self, noise: float) -> None:
-        """Say once that the batches cannot tell whether the loss is inside; known where the host makes the numbers."""
-        if self._warned or self.count < _LOOK or noise <= 1.0:
-            return
-        self._warned = True
-        warnings.warn(
-            f"the averaged excess is known to {noise:.1f} tolerances only: tolerance={self.tolerance!r} is below "
-            "what these batches can tell. Use larger batches, a larger tolerance, or a reference on the same batch.",
-            RuntimeWarning,
-            stacklevel=7,
-        )
+    def _warn_of(self, reading: Reading) -> None:
+        """Say once what a user must know; where the host makes the numbers."""
+        if not self._warned and self.count >= _LOOK and (text := worry(reading, self.tolerance)):
+            self._warned = True
+            warnings.warn(text, RuntimeWarning, stacklevel=7)
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
         """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""
@@ -387,6 +384,13 @@ class DynamicBarrier(TwoLevels):
             raise self.guard.error()
         self.count += 1
         return self.last
+
+    def __repr__(self) -> str:
+        if self.decision.tolerance is not None:
+            how = f"tolerance={self.tolerance!r}, reference={self.target}"
+        else:
+            how = f"method={self.decision.method!r}"
+        return f"{type(self).__name__}({how}, base={self.base!r})"
 
     def log(self) -> dict[str, Any]:
         """The last step as numbers; waits for the device."""

@@ -8,7 +8,10 @@ from torch import Tensor
 from tiebreak import stationarity
 from tiebreak.tolerance import Reading
 
-__all__ = ["Step", "record"]
+__all__ = ["Step", "record", "worry"]
+
+
+_ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
 
 
 class Step(NamedTuple):
@@ -77,6 +80,21 @@ def record(
     upper, lower = (None if loss is None else _tensor(loss, fg) for loss in losses)
     made = torch.zeros((), dtype=torch.bool) if skipped is None else skipped
     return Step(multiplier, fg, gg, ff, own, least, upper, lower, made, **more)
+
+
+def worry(reading: Reading, tolerance: Any) -> str:
+    """What a user of this tolerance must be told, or nothing."""
+    if reading.noise > 1.0:
+        return (
+            f"the averaged excess is known to {reading.noise:.1f} tolerances only: tolerance={tolerance!r} is below "
+            "what these batches can tell. Use larger batches, a larger tolerance, or a reference on the same batch."
+        )
+    if reading.excess < -_ODD:
+        return (
+            f"the lower loss lies {-reading.excess:.0f} tolerances below its reference: is that what training on it "
+            "alone reaches? Everything down to there may be given up for the upper loss."
+        )
+    return ""
 
 
 def _tensor(value: Any, like: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ learning rates and batches. Its values take the place of the model's around a pa
 import bisect
 import copy
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tiebreak.options import recorded
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
 from tiebreak.torch.foreach import square_norm
-from tiebreak.torch.losses import single
+from tiebreak.torch.losses import propagate, single
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
@@ -39,6 +40,11 @@ class Reference:
 
     def __init__(self, at: Callable[[int], float] | None, copy: "Copy | None" = None) -> None:
         self.at, self.copy = at, copy
+
+    def __repr__(self) -> str:
+        if self.copy is not None:
+            return "'twin'" if self.copy.twin else "'start'"
+        return "'told'" if self.at is None else str(self.at)
 
     def value(self, step: int, given: Any) -> Any:
         """The reference of this step's loss: what was given with it, or what is known without."""
@@ -76,6 +82,9 @@ class _Number:
     def __call__(self, step: int) -> float:
         return self.loss
 
+    def __str__(self) -> str:
+        return repr(self.loss)
+
 
 @dataclass(frozen=True)
 class _Curve:
@@ -85,7 +94,13 @@ class _Curve:
     losses: list[float]
 
     def __call__(self, step: int) -> float:
+        if step == self.steps[-1] + 1:
+            text = f"the recorded reference ends at step {step - 1}: from here on its last loss stands for all"
+            warnings.warn(text, RuntimeWarning, stacklevel=9)
         return self.losses[max(0, bisect.bisect_right(self.steps, step) - 1)]
+
+    def __str__(self) -> str:
+        return f"a curve of {len(self.steps)} steps"
 
 
 def curve(path: str | os.PathLike[str]) -> Callable[[int], float]:
@@ -148,7 +163,7 @@ class Copy:
                     f"the lower closure returned {type(loss).__name__}; it must return its loss, one number"
                 )
             if self.twin:
-                torch.autograd.backward(loss)
+                propagate("lower", loss)
             return loss.detach().reshape(())
 
     def _follow_groups(self, optimizer: Any) -> None:

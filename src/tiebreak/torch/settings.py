@@ -14,6 +14,7 @@ from tiebreak.decision import Decision
 from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.options import chosen_method, tolerant
 from tiebreak.schedules import Schedule
+from tiebreak.torch.levels import TwoLevels
 from tiebreak.torch.reference import Reference, chosen
 
 __all__ = ["Settings", "settings"]
@@ -30,7 +31,12 @@ class Settings(NamedTuple):
 
 def settings(given: Mapping[str, Any]) -> Settings:
     """The parts, from the arguments of :class:`DynamicBarrier` by name; what would have no effect is refused."""
-    longest = given["max_norm"]
+    base, longest = given["base"], given["max_norm"]
+    if not isinstance(base, torch.optim.Optimizer) or isinstance(base, (TwoLevels, torch.optim.LBFGS)):
+        what = "it must be a torch.optim.Optimizer that steps on gradients it is given, such as AdamW(…)"
+        raise TypeError(f"base is a {type(base).__name__}; {what}")
+    if given["fused"] not in (None, True, False):
+        raise ValueError(f"fused={given['fused']!r} must be None, True or False")
     if longest is not None and not _positive(longest):
         raise ValueError(f"max_norm={longest!r} must be a number, finite and > 0")
     if given["normalize"] not in (None, True, False):
