@@ -70,24 +70,31 @@ def test_it_gets_there_in_a_few_hundred_steps():
     excess, _, _ = plant(lag=20)
     assert 0.33 < excess[100] / MOVING.aim < 0.6
     assert 0.75 < excess[400] / MOVING.aim < 0.95
-    assert (np.diff(excess[50:]) > -1e-3).all()
+    assert (np.diff(excess[150:]) > -1e-3).all()
 
 
-@pytest.mark.parametrize(("noise", "inside"), [(0.1, 0.98), (0.5, 0.93), (2.0, 0.85)])
-def test_with_noise_the_aim_lies_lower_and_the_true_excess_stays_inside(noise, inside):
+@pytest.mark.parametrize(("noise", "inside", "lowest"), [(0.1, 0.99, 0.65), (0.5, 0.97, 0.15), (2.0, 0.95, 0.0)])
+def test_with_noise_the_true_excess_lies_lower_and_stays_inside(noise, inside, lowest):
     excess, _, readings = plant(noise=noise, steps=3000)
     assert np.mean(excess[500:] <= 1) > inside
     # σ is measured: the standard error is that of an average of weight a, σ √(a/(2−a)), a between 0.02 and 0.1.
     expected = noise * math.sqrt(np.clip(2 * (MOVING.exact / noise) ** 2, 0.02, 0.1) / 2)
     assert np.median([float(r.noise) for r in readings[1000:]]) == pytest.approx(expected, rel=0.1)
-    aim = max(MOVING.aim - MOVING.doubt * expected - MOVING.sway * noise, MOVING.lowest)
-    # w answers to noise by a factor, so that the excess lies below the aim, the more the more noise there is.
-    assert aim - 0.12 * (1 + noise) < np.median(excess[1000:]) < aim
+    # The law is cautious: with a noise of two tolerances next to nothing is left to f.
+    assert lowest < np.median(excess[1000:]) < MOVING.aim - min(MOVING.doubt * expected, MOVING.widest)
+
+
+@pytest.mark.parametrize(("swing", "lowest"), [(0.02, 0.7), (0.05, 0.4)])
+def test_where_the_model_swings_the_margin_is_wider(swing, lowest):
+    """The excess itself wanders, with a standard deviation of 0.05 and 0.13: two of these, and more, are kept free."""
+    excess, _, _ = plant(swing=swing, steps=3000)
+    assert np.mean(excess[500:] <= 1) > 0.999
+    assert lowest < np.median(excess[1000:]) < MOVING.aim - MOVING.sway * 0.8 * np.std(excess[1000:])
 
 
 def test_without_noise_nothing_is_wasted_and_with_large_batches_little():
-    assert np.median(plant()[0][-200:]) > 0.93
-    assert np.median(plant(noise=0.02)[0][-200:]) > 0.9
+    assert np.median(plant()[0][-200:]) > MOVING.aim - 0.01
+    assert np.median(plant(noise=0.02)[0][-200:]) > MOVING.aim - 0.05
 
 
 def test_against_a_number_f_waits_for_the_learning_rate_and_then_uses_the_tolerance():
@@ -100,10 +107,10 @@ def test_against_a_number_f_waits_for_the_learning_rate_and_then_uses_the_tolera
 
 
 def test_a_new_tolerance_counts_at_once():
-    excess, ratio, readings = plant(steps=2000, tolerance_at=lambda t: 0.01 if t < 1000 else 0.0025)
+    excess, ratio, readings = plant(steps=3000, tolerance_at=lambda t: 0.01 if t < 1000 else 0.0025)
     assert readings[1000].excess == pytest.approx(4 * readings[999].excess, rel=0.05)
     assert ratio[1001] > 10 * ratio[998]  # the excess is above 3 now: the immediate part answers
-    assert excess[-1] == pytest.approx(MOVING.aim, rel=0.02)
+    assert excess[-1] == pytest.approx(MOVING.aim, rel=0.05)
 
 
 def test_the_first_steps_are_plain_means():
@@ -130,16 +137,20 @@ def test_the_law_step_by_step():
     """An independent program, with logarithms and branches, gives the same numbers."""
     generator = np.random.default_rng(3)
     for moving, c in ((True, MOVING), (False, NUMBER)):
-        memory, z, mean, last, spread = begin(), math.log(c.most), {}, None, 0.0
+        memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
         for t in range(1, 400):
             tol = 0.01 if t < 200 else 0.02
             reference = 0.3 + 0.1 / t
             loss = reference + 0.01 * (0.8 + 0.6 * math.sin(t / 30) + 0.3 * generator.standard_normal())
             upper, lower = generator.uniform(0.5, 1.5), generator.uniform(1, 2)
             memory, reading = follow(memory, loss, reference, tol, upper, lower, moving=moving)
+            d = loss - reference
             if last is not None:
-                spread += max(1 / (t - 1), c.slow) * (abs(loss - reference - last) - spread)
-            last = loss - reference
+                weight = max(1 / (t - 1), c.slow)
+                spread += weight * (abs(d - last) - spread)
+                one, two = (min(max((x - mean["G"] + mean["R"]) / tol, -10), 10) for x in (d, last))
+                swing += weight * (one * two - swing)
+            last = d
             sigma = 0.886 * spread / tol
             a = min(max(2 * (c.exact / max(sigma, c.exact / 100)) ** 2, c.slow), c.fast)
             fast, slow, rest = max(1 / t, a), max(1 / t, a / 4), max(1 / t, c.slow)
@@ -155,15 +166,64 @@ def test_the_law_step_by_step():
             e = (mean["g"] - mean["r"]) / tol
             gap = 1 / slow - 1 / fast
             slope = (e - (mean["G"] - mean["R"]) / tol) / gap if gap else 0.0
-            ahead = e + c.ahead * max(slope, 0)
             error_of_mean = sigma * math.sqrt(fast / (2 - fast))
-            aim = max(c.aim - c.doubt * error_of_mean - c.sway * sigma, c.lowest)
-            error = 0.5 * math.log(min(max(ahead / aim, c.floor), 10))
+            swung = math.sqrt(max(swing - math.sqrt(c.slow / 2) * min(sigma, 10) ** 2, 0))
+            margin = min(c.doubt * error_of_mean, c.widest) + c.sway * swung
+            bound = e + c.ahead * max(slope, 0) + margin
+            error = 0.5 * math.log(min(max(bound / c.aim, c.floor), 10))
             z += error / c.span * (c.rise if error > 0 else 1)
             z = min(max(z, math.log(c.least)), math.log(c.most))
-            w = min(math.exp(z + c.boost * min(max(ahead - aim, -1), 3)), 10 * c.most)
+            w = min(math.exp(z + c.boost * min(max(bound - c.aim, -c.dip), 3)), 10 * c.most)
             expected = (w, max(mean["f"], upper / c.clip) / mean["b"], mean["g"], mean["r"], e, error_of_mean)
             np.testing.assert_allclose([float(x) for x in reading], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_share_of_a_falling_reference_shrinks_and_is_looked_ahead_to():
+    """The tolerance is that share of the averaged reference, and where that falls the slope shows it: w is larger."""
+    share, fixed = begin(), begin()
+    for t in range(300):
+        reference = 2.0 * 0.99**t
+        loss = reference + 0.004
+        share, one = follow(share, loss, reference, 0.05, 1.0, 1.0, moving=True, relative=True)
+        assert one.excess == pytest.approx(0.004 / (0.05 * one.reference), rel=1e-6)
+        # With the tolerance of this moment, but without its history, nothing seems to rise.
+        fixed, two = follow(fixed, loss, reference, 0.05 * one.reference, 1.0, 1.0, moving=True)
+        assert two.excess == pytest.approx(one.excess, rel=1e-6)
+        if t > 20:
+            assert one.ratio >= two.ratio
+    assert share.ratio > 1.2 * fixed.ratio
+
+
+@pytest.mark.parametrize("convert", [float, lambda x: torch.tensor(x, dtype=torch.float32), jnp.float32])
+def test_a_share_of_nothing_puts_g_first(convert):
+    """A reference of 0 has no share: whatever g is above it, is too much; and nothing is divided by 0."""
+    memory = begin()
+    for loss in (0.0, 0.0, 1e-3, 1e-3, 1e-3):
+        values = map(convert, (loss, 0.0, 0.02, 1.0, 1.0))
+        memory, reading = follow(memory, *values, moving=True, relative=True)
+        assert all(math.isfinite(float(x)) for x in (*memory, *reading))
+    assert float(reading.ratio) == pytest.approx(10 * MOVING.most)
+
+
+def test_the_margin_is_the_swing_and_not_the_noise_of_batches():
+    """What neighbouring deviations share is the model's own; noise that is new at each step is not."""
+    generator = np.random.default_rng(0)
+    for rho, expected in ((0.0, 0.0), (0.9, 0.45)):
+        memory, deviation, found = begin(), 0.0, []
+        for _ in range(4000):
+            deviation = rho * deviation + 0.5 * math.sqrt(1 - rho**2) * generator.standard_normal()
+            memory, _ = follow(memory, 0.3 + 0.01 * (0.5 + deviation), 0.3, 0.01, 1.0, 1.0, moving=True)
+            found.append(memory.swing)
+        assert math.sqrt(max(np.mean(found[500:]), 0)) == pytest.approx(expected, abs=0.1)
+
+
+def test_f_at_rest_for_thousands_of_steps_leaves_its_unit_alone():
+    """∇f = 0 for long: its averaged norm stays where it was, in float32 too, and 1/s does not overflow."""
+    memory = begin()
+    for t in range(300):
+        values = (0.3, 0.3, 0.01, 2.0 if t < 50 else 0.0, 1.0)
+        memory, reading = follow(memory, *map(np.float32, values), moving=True)
+    assert reading.unit == pytest.approx(2.0, rel=1e-5)
 
 
 def test_the_constants_are_those_of_the_study():

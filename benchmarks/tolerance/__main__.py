@@ -15,30 +15,38 @@ from benchmarks.tolerance import data, judge, report, settings, tune
 
 ABOUT = """\
 A run is inside where it keeps the promise: at the end, on the full training set, g is at most one tolerance above the
-same seed's lower-only training. Lost share: (f − f*)/(f₀ − f*), f₀ of lower-only training, f* of the best of 16 fixed
-weights that ends inside, interpolated at the tolerance; 0 is as good as the sweep, which costs sixteen trainings, and
+same seed's lower-only training. Lost share: (f − f*)/(f₀ − f*), f₀ of lower-only training, f* of the best of 17 fixed
+weights that ends inside, interpolated at the tolerance; 0 is as good as the sweep, which costs seventeen trainings, and
 1 no better than ignoring f. Swing: standard deviation of the excess over the last 50 steps, in tolerances. Averaged
 weights: an exponential average (0.99), against that of lower-only training. All laws step along (∇f/s + w∇g)/(1 + w).
 Diverged: not finite, or g above that of the untrained model; excesses of 50 and more are trainings that collapsed, too.
 
-Tuned on (seeds {seeds}): {tuned}; SGD and AdamW, cosine and
-constant rates, batches of 128 and 512. {trials} trials for each law and reference by one search with one cost, after a
-first round of 64; ours had some forty more by hand, on parts of the set, while its form was sought, and its constants
-are values that the best trials share. `within` is the former law, as it was.
+This is the second round. In the first, another form of the law was judged on what is now a part of the tuning set: with
+a twin 92.5 % of 440 runs were inside, the worst at 60.7 tolerances, 4 % lost; with a number 93.4 % and 12 %.
 
-Judged once (seeds {others}) on: {judged}; all optimizers, schedules and starts named below.
+Tuned on (seed {seeds}) all of the first round's data: {tuned}; {runs} runs. {trials}
+The cost is the lost share inside, and 5 and the breach outside. {choice}
+`within` is the law before both, as it was.
 
-The goal was 97 % inside and a worst excess of 1.25 with a twin, and 95 % inside with a number: it is not reached."""
+Judged once (seeds {others}) on data, and with two schedules, that no law had seen, with tolerances fixed beforehand:
+{judged}; all optimizers, schedules and starts named below.
+
+"Share": the tolerance is given as a share of the twin's loss, which comes to the same at the end.
+
+{verdict}"""
 
 
 def about(groups, seeds):
     tuned = json.loads((judge.RESULTS / "tolerance_tuning.json").read_text())
     return ABOUT.format(
-        tuned="; ".join(group["task"] for group in tuned["groups"]),
-        seeds=tuned["seeds"],
-        trials=tuned["trials"],
+        tuned="; ".join(dict.fromkeys(group["task"] for group in tuned["groups"])),
+        seeds=", ".join(map(str, tuned["seeds"])),
+        runs=sum(len(group["settings"]) for group in tuned["groups"]) * len(tuned["seeds"]),
+        trials=tuned["search"],
+        choice=tuned["ours"]["how"],
         judged="; ".join(dict.fromkeys(group.task for group in groups)),
-        others=list(seeds),
+        others=", ".join(map(str, seeds)),
+        verdict=tuned["verdict"],
     )
 
 
@@ -49,7 +57,6 @@ def _tune(say):
     record["best trials"] = {", ".join(row): trials[0] for row, trials in found.items()}
     others = {", ".join(row): trials[0]["values"] for row, trials in found.items() if "ours" not in row[0]}
     record["chosen"] |= others
-    record["trials"] = len(next(iter(found.values())))
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -70,7 +77,7 @@ def main():
     if options.quick:
         print(report.table(judge.run(settings.QUICK, (100, 101), say, threads=1), "Quick, on data of the tuning set:"))
         return
-    missing = [n for n in data.NEEDED if not (data.folder() / f"{n}.npz").exists()]
+    missing = [n for n in (*data.TUNING, *data.JUDGING) if not (data.folder() / f"{n}.npz").exists()]
     if missing:
         raise SystemExit(f"{', '.join(missing)} not found in {data.folder()}. How to get them:\n{data.__doc__}")
     if options.tune:

@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.tolerance import laws
 
-# Runs per seed in one call of a program, few or many: what fills a GPU would keep two cores busy for long.
-QUEUES = (32, 128) if jax.default_backend() == "gpu" else (4, 16)
+# Runs in one call of a program, all seeds together: what fills a GPU would keep two cores busy for long.
+RUNS = 640 if jax.default_backend() == "gpu" else 32
 LAST, EVERY = 50, 5  # the swing is measured on the full data every 5th of the last 50 steps
 AVERAGE = 0.99  # of the weights
 
@@ -158,16 +158,18 @@ class Trainer:
         self.rows = jax.device_put((task.upper_rows, task.lower_rows))
         pairs = ((task.upper_rows, 2), (task.lower_rows, 1))
         self.tables = [np.stack([batches(len(r[0]), batch, steps, (s, k)) for s in seeds]) for r, k in pairs]
+        many = RUNS // len(seeds)
+        self.queues = (many // 4, many)  # few or many, so that two compiled programs serve all
         self.fresh = jax.vmap(task.init)(jnp.stack([jax.random.key(s) for s in seeds]))
 
     def __call__(self, runs):
         """The outcomes of `runs`, in their order."""
         outcomes = []
         while len(outcomes) < len(runs):
-            part = runs[len(outcomes) :][: QUEUES[1]]
-            size = QUEUES[len(part) > QUEUES[0]]
-            # Filled up with copies, so that two compiled programs serve all.
-            outcomes += self._queue(part + [part[0]] * (size - len(part)))[: len(part)]
+            few, many = self.queues
+            size = many if len(runs) - len(outcomes) > many // 2 else few
+            part = runs[len(outcomes) :][:size]
+            outcomes += self._queue(part + [part[0]] * (size - len(part)))[: len(part)]  # filled up with copies
         return outcomes
 
     def _queue(self, runs):

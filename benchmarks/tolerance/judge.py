@@ -11,13 +11,14 @@ from tiebreak.tolerance import MOVING, NUMBER
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: Single weights of the sweep, for who would not sweep.
-WEIGHTS = {f"weight {study.WEIGHTS[k]:.0f}": k for k in (8, 10, 12)}
+WEIGHTS = {f"weight {study.WEIGHTS[k]:.0f}": k for k in (8, 10, 12, 15, 16)}
 
 
 def rows():
     """name → (law, constants, kind of reference)."""
     found = {
         "ours, twin": ("ours, moving", MOVING, "twin"),
+        "ours, twin, share": ("ours, share", MOVING, "twin"),
         "ours, start": ("ours, moving", MOVING, "start"),
         "ours, curve": ("ours, moving", MOVING, "curve"),
         "ours, number": ("ours, number", NUMBER, "number"),

@@ -44,12 +44,12 @@ def fixed(own, t, seen, unit, c):
 
 
 def within(own, t, seen, unit, c):
-    """`rules.within` as it was: κ = c₀ = 30, three quarters of a tolerance below the limit, averages 0.1 and 0.02."""
+    """The first law: a rule on this step's gradients, κ = c₀ = 30, aiming three quarters of a tolerance too low."""
     loss = own[0] + jnp.maximum(1 / t, 0.1) * (seen["loss"] - own[0])
     reference = own[1] + jnp.maximum(1 / t, 0.1) * (seen["reference"] - own[1])
     gg, ff = seen["lower"] ** 2, seen["upper"] ** 2
-    target = reference + seen["tolerance"]
-    value = rules.within(seen["product"], gg, ff, loss, target, seen["tolerance"], c[0], 1e-30)
+    excess = (loss - reference) / seen["tolerance"] - 0.25
+    value = rules.multiplier(seen["product"], gg, c[0] * excess * ff**0.5 * gg**0.5, 1e-30)
     return jnp.stack([loss, reference]), value / jnp.maximum(unit, 1e-30)
 
 
@@ -85,7 +85,7 @@ def switching(own, t, seen, unit, c):
     return smooth[None], jnp.where(smooth > 0, 1e6, c[1])
 
 
-def _ours(moving):
+def _ours(moving, relative=False):
     def full(memory, seen, constants):
         n = len(tolerance.Memory._fields)
         now, reading = tolerance.follow(
@@ -96,6 +96,7 @@ def _ours(moving):
             seen["upper"],
             seen["lower"],
             moving=moving,
+            relative=relative,
             constants=tolerance.Constants(*constants[: len(tolerance.Constants._fields)]),
         )
         return jnp.concatenate([jnp.stack(now), jnp.zeros(SIZE - n)]), reading.ratio, reading.unit
@@ -112,6 +113,7 @@ LAWS = {
     "switching": _others(switching),
     "ours, moving": _ours(True),
     "ours, number": _ours(False),
+    "ours, share": _ours(True, relative=True),
 }
 NAMES = list(LAWS)
 WIDTH = len(tolerance.Constants._fields)

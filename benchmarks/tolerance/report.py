@@ -57,6 +57,10 @@ def _names(records):
 def table(records, about):
     """Markdown: all runs, the parts of them, and every group."""
     parts = [about, "", HEAD, *(_line(name, records, name, everything) for name in _names(records))]
+    idle = [r["task"] for r in records if np.isnan(gather([r], "ours, twin", "lost")).all()]
+    if idle:
+        parts += ["", f"Without {', '.join(idle)}, where no fixed weight that ends inside gains 2 % in f:", "", HEAD]
+        parts += [_line(name, records, name, lambda r, _: r["task"] not in idle) for name in _names(records)]
     if any(fine(None, s) for record in records for s in record["settings"]):
         parts += [
             "",
@@ -81,6 +85,14 @@ def table(records, about):
     lost = gather(records, "ours, twin", "lost")
     nothing = int(np.isnan(lost).sum())
     parts += ["", f"Runs in which f can gain less than 2 %, and which have no lost share: {nothing} of {len(lost)}."]
+    weights = [gather(records, row, "excess") for row in ("weight 32", "weight 178", "weight 1000")]
+    never = ~(np.array(weights) <= 1).any(0)
+    ours = gather(records, "ours, twin", "excess")
+    parts += [
+        f"Runs in which the fixed weights 32, 178 and 1000 all end outside, so that perhaps no law can do better: "
+        f"{int(never.sum())}; ours with a twin is outside in {int((~(ours <= 1) & never).sum())} of them and in "
+        f"{int((~(ours <= 1) & ~never).sum())} others."
+    ]
     return "\n".join(parts) + "\n"
 
 

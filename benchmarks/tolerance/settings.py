@@ -1,4 +1,4 @@
-"""What is tuned on and what is judged on: no data set, and half of everything else, is in both."""
+"""What is tuned on and what is judged on: no data set is in both; two schedules are new to the judging."""
 
 from typing import NamedTuple
 
@@ -35,8 +35,7 @@ _ALL = _product(
 )
 _LATER = [s for s in _ALL if s.start != "scratch"]
 
-TUNE_SEEDS, JUDGE_SEEDS = (0, 1, 2), (100, 101, 102, 103, 104)
-TUNE = [
+_FIRST = [
     Group("forget a class, digits", 128, 800, 0.01, _ALL),
     Group("sparsity, digits", 128, 800, 0.01, _ALL),
     Group("continual, digits", 128, 400, 0.02, _LATER),
@@ -50,7 +49,6 @@ QUICK = [
     Group("smallest, diabetes", 64, 400, "5%", [Setting("SGD with momentum", "cosine", "scratch")]),
     Group("confidence, cancer", 64, 400, 0.01, [Setting("Adam", "step", "fine-tuning")]),
 ]
-# Adam, momentum, steps and warm-up are new, as are batches of 64, 256 and 1024.
 _ONE = [
     Setting("AdamW", "cosine", "scratch"),
     Setting("SGD with momentum", "warm-up, linear", "scratch"),
@@ -81,11 +79,12 @@ _TAUGHT = [
     Setting("AdamW", "step", "fine-tuning"),
     Setting("SGD", "constant", "fine-tuning"),
 ]
-JUDGE = [
+# What the first round was judged on; it has been seen, and so the second is tuned on it.
+_SECOND = [
     Group("fairness, Adult", 256, 800, "5%", _ONE),
     Group("fairness, Adult", 1024, 400, "5%", _TWO),
     Group("fairness, credit cards", 64, 800, "1%", _TWO),
-    Group("fairness, law school", 512, 2000, "5%", _ONE),
+    Group("fairness, law school", 512, 1000, "5%", _ONE),
     Group("smooth, crime", 256, 800, "5%", _TWO),
     Group("forget a class, Fashion-MNIST", 128, 800, "10%", _ONE),
     Group("forget 200 images, Fashion-MNIST, CNN", 256, 800, "10%", _TWO),
@@ -94,3 +93,40 @@ JUDGE = [
     Group("confidence, CIFAR-10", 1024, 800, "5%", _TWO),
     Group("robustness, CIFAR-10", 512, 800, "5%", _ONE),
 ]
+TUNE = [*_FIRST, *_SECOND]
+TUNE_SEEDS = (200,)
+
+_THREE = [
+    Setting("SGD with momentum", "cosine", "scratch"),
+    Setting("Adam", "one-cycle", "scratch"),
+    Setting("SGD", "step", "scratch"),
+    Setting("AdamW", "constant", "scratch"),
+    Setting("SGD", "cosine", "trained"),
+    Setting("AdamW", "exponential", "trained"),
+    Setting("Adam", "step", "fine-tuning"),
+    Setting("SGD with momentum", "constant", "fine-tuning"),
+]
+_FOUR = [
+    Setting("AdamW", "exponential", "scratch"),
+    Setting("SGD", "one-cycle", "scratch"),
+    Setting("SGD with momentum", "constant", "scratch"),
+    Setting("Adam", "cosine", "scratch"),
+    Setting("SGD with momentum", "step", "trained"),
+    Setting("SGD", "warm-up, linear", "trained"),
+    Setting("AdamW", "one-cycle", "fine-tuning"),
+    Setting("SGD", "exponential", "fine-tuning"),
+]
+# The tolerances were fixed before any law was run here.
+JUDGE = [
+    Group("fairness, stop and frisk", 128, 800, "5%", _THREE),
+    Group("fairness, health", 512, 800, "5%", _FOUR),
+    Group("fairness, admissions", 64, 800, "2%", _THREE),
+    Group("confidence, nursery", 256, 800, 0.02, _FOUR),
+    Group("confidence, wine", 64, 400, 0.01, _THREE),
+    Group("forget a class, MNIST", 256, 800, 0.02, _THREE),
+    Group("forget 200 images, MNIST, CNN", 128, 800, 0.02, _FOUR),
+    Group("sparsity, MNIST", 512, 800, 0.02, _FOUR),
+    Group("robustness, MNIST", 1024, 400, 0.02, _THREE),
+    Group("Milton after Shakespeare, letters", 256, 1200, "2%", _FOUR),
+]
+JUDGE_SEEDS = (300, 301, 302, 303, 304)

@@ -14,7 +14,7 @@ RATES = {
     "Adam": 10.0 ** np.arange(-4, -0.9, 0.5),
     "AdamW": 10.0 ** np.arange(-4, -0.9, 0.5),
 }
-WEIGHTS = 10.0 ** np.arange(-1.5, 2.3, 0.25)  # the sweep: sixteen from 0.03 to 178
+WEIGHTS = np.array([*10.0 ** np.arange(-1.5, 2.3, 0.25), 1e3])  # the sweep: sixteen from 0.03 to 178, and 1000
 ALONE = 1e12  # the weight of lower-only training
 NEGLIGIBLE = 0.02  # a possible gain in f below this share of it is none
 
@@ -27,6 +27,10 @@ def schedule(name, steps):
         "constant": np.ones(steps),
         "step": np.where(t < 0.5, 1, np.where(t < 0.75, 0.1, 0.01)),
         "warm-up, linear": np.minimum(t / 0.1 + 1 / steps, (1 - t) / 0.9),
+        "exponential": 0.01**t,
+        "one-cycle": np.where(
+            t < 0.3, 0.52 - 0.48 * np.cos(np.pi * t / 0.3), (1 + np.cos(np.pi * (t - 0.3) / 0.7)) / 2
+        ),
     }[name]
 
 
@@ -96,8 +100,10 @@ class Bench:
         return (self.still if kind == "start" else self.twins)[i].curve
 
     def run(self, i, law, constants, kind):
-        """The i-th setting with a law and a kind of reference."""
+        """The i-th setting with a law and a kind of reference; a share comes to the same tolerance at the end."""
         setting = self.group.settings[i]
+        with np.errstate(divide="ignore"):  # a twin that ends at a loss of 0: of that there is no share
+            tolerance = self.tolerances[i] / (self.twins[i].lower if law == "ours, share" else 1.0)
         return Run(
             self._start(setting),
             self._factors(*setting),
@@ -105,7 +111,7 @@ class Bench:
             law,
             tuple(constants),
             self.reference(i, kind),
-            self.tolerances[i],
+            tolerance,
         )
 
     def excess(self, i, outcome):

@@ -145,6 +145,24 @@ def continual(name, hidden=64):
     return Task(init, loss, loss, (features[~old], labels[~old]), (features[old], labels[old]))
 
 
+def language(hidden=64, width=8):
+    """Upper: the loss on the next letter of another author. Lower: on that of the first, learnt before or not."""
+    letters, following, author = data.load("text")
+    count = len(data.LETTERS)
+
+    def init(key):
+        one, two = jax.random.split(key)
+        return [jax.random.normal(one, (count, width)), *_dense(two, (width * data.CONTEXT, hidden, count))]
+
+    def loss(parameters, rows):
+        table, *layers = parameters
+        vectors = jax.nn.one_hot(rows[0], count) @ table  # a product, as with the patches
+        return entropy(mlp(layers, vectors.reshape(len(rows[0]), -1)), rows[1])
+
+    first = author == 0
+    return Task(init, loss, loss, (letters[~first], following[~first]), (letters[first], following[first]))
+
+
 def confidence(name, hidden=64):
     """Upper: the mean square of the logits, a plain remedy for overconfidence. Lower: cross-entropy."""
     features, labels, _ = data.load(name)
@@ -193,7 +211,7 @@ def smallest(name, count=400, smooth=False):
     )
 
 
-#: Every task by name; those on digits, cancer, diabetes and COMPAS are for tuning, all others for judging.
+#: Every task by name; those on the data of `data.JUDGING` and on wine are for judging, all others for tuning.
 TASKS = {
     "forget a class, digits": lambda: forgetting("digits", 9),
     "sparsity, digits": lambda: sparsity("digits", "cnn"),
@@ -211,4 +229,14 @@ TASKS = {
     "continual, CIFAR-10": lambda: continual("cifar"),
     "confidence, CIFAR-10": lambda: confidence("cifar"),
     "robustness, CIFAR-10": lambda: robustness("cifar"),
+    "fairness, stop and frisk": lambda: fairness("frisk", (32,)),
+    "fairness, health": lambda: fairness("health", (32,)),
+    "fairness, admissions": lambda: fairness("admissions", ()),
+    "confidence, nursery": lambda: confidence("nursery", 32),
+    "confidence, wine": lambda: confidence("wine", 16),
+    "forget a class, MNIST": lambda: forgetting("mnist", 7),
+    "forget 200 images, MNIST, CNN": lambda: forgetting("mnist", "200 rows", "cnn"),
+    "sparsity, MNIST": lambda: sparsity("mnist"),
+    "robustness, MNIST": lambda: robustness("mnist"),
+    "Milton after Shakespeare, letters": language,
 }

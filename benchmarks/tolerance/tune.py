@@ -8,19 +8,21 @@ from benchmarks.tolerance import study
 from tiebreak.tolerance import Constants
 
 _GAINS = {"gain": 10.0 ** np.arange(-3, 1.1, 0.5), "start": (0, 10, 50, 150), "aim": (0.7, 0.8, 0.9, 1.0)}
-# The search of the study ran on a form of the law with more constants, which were then fixed or dropped.
 _OURS = {
     "aim": (0.85, 0.9, 0.95),
-    "doubt": (0.5, 1, 1.5),
-    "sway": (0, 0.1, 0.2),
+    "doubt": (0.5, 1, 2),
+    "sway": (0.5, 1, 2, 3),
+    "widest": (0.4, 0.6, 0.8),
     "span": (15, 25, 40),
-    "rise": (3, 6),
+    "rise": (2, 3, 6),
     "boost": (2, 3, 4),
-    "ahead": (100, 200),
-    "exact": (0.03, 0.04, 0.06),
-    "floor": (0.02, 0.05),
-    "least": (0.03, 0.1, 0.3),
-    "most": (100, 300),
+    "dip": (0.1, 0.3, 0.6),
+    "ahead": (100, 200, 300),
+    "exact": (0.04, 0.06),
+    "slow": (0.01, 0.02),
+    "floor": (0.1, 0.2, 0.35, 0.5),
+    "least": (0.1, 0.3, 1, 2),
+    "most": (30, 100, 300),
     "clip": (2, 4),
 }
 SPACES = {
@@ -33,17 +35,24 @@ SPACES = {
         "aim": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     },
     "ours, moving": _OURS,
-    "ours, number": {**_OURS, "slow": (0.005, 0.01, 0.02), "most": (15, 30, 60)},
+    "ours, number": {
+        **_OURS,
+        "aim": (0.8, 0.85, 0.9),
+        "sway": (0, 0.5, 1),
+        "widest": (0.5, 0.8, 1.5),
+        "slow": (0.005, 0.01, 0.02),
+        "most": (15, 30, 60),
+    },
 }
 #: The laws that are tuned, each with the references it may be given.
 KINDS = dict.fromkeys(SPACES, ("twin", "number")) | {"ours, moving": ("twin",), "ours, number": ("number",)}
 
 
 def cost(excess, lost):
-    """Per run: the lost share inside; outside 1, as if all were lost, plus the breach, at most 3 together."""
+    """Per run: the lost share inside; outside 5 and the breach, which counts up to 5."""
     inside = np.isfinite(excess) & (excess <= 1)
-    breach = np.minimum(np.where(np.isfinite(excess), excess, np.inf) - 1, 2)
-    return np.where(inside, np.clip(np.nan_to_num(lost), 0, 1), 1 + breach)
+    breach = np.minimum(np.where(np.isfinite(excess), excess, np.inf) - 1, 5)
+    return np.where(inside, np.clip(np.nan_to_num(lost), 0, 1), 5 + breach)
 
 
 def constants(law, trial):
@@ -64,9 +73,12 @@ def evaluate(benches, trials):
     return {k: np.concatenate([part[k] for part in parts], 1) for k in parts[0]}
 
 
-def search(benches, first=48, generations=3, children=32, parents=6, seed=0, say=print):
-    """Random trials, then children of the best: a third of a parent's values is drawn anew. Best first, per law."""
-    generator = np.random.default_rng(seed)
+def search(benches, first=48, generations=3, children=32, parents=6, seed=0, begin=None, say=print):
+    """Random trials, then children of the best: a third of a parent's values is drawn anew. Best first, per law.
+
+    `begin` may give the first trials of some rows; those are not searched further.
+    """
+    generator, begin = np.random.default_rng(seed), begin or {}
 
     def draw(space):
         return {k: float(generator.choice(v)) for k, v in space.items()}
@@ -80,11 +92,12 @@ def search(benches, first=48, generations=3, children=32, parents=6, seed=0, say
         trials = []
         for row in rows:
             space, best = SPACES[row[0]], sorted(known[row], key=lambda t: t["cost"])[:parents]
-            new = (
-                [draw(space) for _ in range(first)]
-                if generation == 0
-                else [child(space, best[k % len(best)]["values"]) for k in range(children)]
-            )
+            if row in begin:
+                new = begin[row] if generation == 0 else []
+            elif generation == 0:
+                new = [draw(space) for _ in range(first)]
+            else:
+                new = [child(space, best[k % len(best)]["values"]) for k in range(children)]
             trials += [(*row, values) for values in new]
         measured = evaluate(benches, trials)
         costs = cost(measured["excess"], measured["lost"]).mean(1)

@@ -4,18 +4,17 @@ Each step a front end measures the lower loss g, a reference for it, and the nor
 w = λ/s, with s the averaged ‖∇f‖/‖∇g‖, and the step goes along ``(∇f/s + w ∇g) / (1 + w)``. The excess
 e = (g − reference)/tolerance has no unit and w has none either: multiplying a loss by a constant changes nothing.
 
-How w follows e:
-
 * Where f and g are at rest against each other, e is about c/w², so ½ log(e/aim) is what log w is off by. A product,
   ``w ← w (e/aim)^(1/2M)``, integrates that without a logarithm; ``exp κ(e − aim)`` beside it answers at once.
 * A model that lags behind its rest point shows e too small. Where e rises, it is carried forward along its slope.
-* Noise decides. σ, the noise of one batch's e, is measured from the change between neighbouring steps; e is averaged
-  over as many steps as it takes, and the aim lies below 1 by shares of σ (the last iterate swings with it) and of the
-  standard error of the average.
-* Upward faster than downward, and from the upper bound, `most`: what was damaged early is not repaired in time.
+* In the place of e stands a bound for it, with a margin. One part is the standard error of the averaged e: σ, the
+  noise of a batch, is measured from the change between neighbouring steps. The other is the model's own swing, in which
+  the last step may end anywhere: batches are independent, so it is what neighbouring deviations have in common.
+* Upward faster than downward, and from above: what was damaged early is not repaired in time, and while the learning
+  rate is high e is smaller than what it comes to. So w falls slowly, and not below `least`.
 
-The functions use only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per
-run), torch 0-d tensors and JAX tracers; nothing is imported. Inputs must be finite; then so is what comes out.
+Only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per run), torch 0-d
+tensors and JAX tracers; nothing is imported. Inputs must be finite; then so is what comes out.
 """
 
 from typing import NamedTuple
@@ -30,19 +29,21 @@ _E = 2.718281828459045
 class Constants(NamedTuple):
     """The constants of the law, none of which has a unit; found by ``benchmarks.tolerance`` on its tuning set."""
 
-    aim: Scalar = 0.95  # the excess aimed at where nothing is uncertain; the promise is 1
-    doubt: Scalar = 0.5  # how many standard errors of the averaged excess the aim lies lower
-    sway: Scalar = 0.2  # how many σ lower, for the swing of the last iterate
-    lowest: Scalar = 0.6  # where the aim stops: below, noise would give up most of what f can gain
-    span: Scalar = 25.0  # M: steps over which log w makes up for its error
-    rise: Scalar = 3.0  # upward so many times as fast
+    aim: Scalar = 0.92  # what the bound of the excess is led to; the promise is 1
+    doubt: Scalar = 2.0  # the margin: so many standard errors of the averaged excess
+    widest: Scalar = 0.8  # and no more of it: beyond, noise would give up most of what f can gain
+    sway: Scalar = 2.0  # and so many standard deviations of the model's own swing
+    span: Scalar = 15.0  # M: steps over which log w makes up for its error
+    rise: Scalar = 6.0  # upward so many times as fast
     boost: Scalar = 3.0  # κ
+    dip: Scalar = 0.3  # as far below the aim as κ acts: the first w is near `first`
     ahead: Scalar = 100.0  # steps by which a rising excess is carried forward
     exact: Scalar = 0.04  # the standard error asked of the averaged excess
     fast: Scalar = 0.1  # largest weight of the newest value in the averages of losses
-    slow: Scalar = 0.02  # smallest weight there; and the weight in the averages of norms and of σ
-    floor: Scalar = 0.05  # an e/aim below this counts as this: how fast w falls where f costs nothing
-    least: Scalar = 0.1  # w's bounds: beyond them little changes but the way back
+    slow: Scalar = 0.02  # smallest weight there; and the weight in the averages of norms, of σ and of the swing
+    floor: Scalar = 0.5  # an e/aim below this counts as this: how fast w falls where f costs nothing
+    first: Scalar = 30.0  # where w begins
+    least: Scalar = 0.3  # and its bounds
     most: Scalar = 100.0
     clip: Scalar = 4.0  # ∇f is cut to so many times its averaged norm
 
@@ -50,8 +51,9 @@ class Constants(NamedTuple):
 #: For a reference measured at the same step: a twin, a frozen copy, a recorded curve.
 MOVING = Constants()
 #: For one number. Until the learning rate has fallen, g is far above it whatever f does: w is kept from going far up.
-#: Batches do not cancel, so that σ is their noise and says nothing of the swing.
-NUMBER = Constants(aim=0.9, sway=0.0, boost=4.0, most=20.0)
+NUMBER = Constants(
+    aim=0.8, doubt=0.5, widest=1.5, sway=0.0, span=25.0, boost=4.0, dip=0.6, first=15.0, least=0.1, most=15.0
+)
 
 
 class Memory(NamedTuple):
@@ -65,16 +67,13 @@ class Memory(NamedTuple):
     slow_reference: Scalar
     difference: Scalar  # the last loss less its reference
     change: Scalar  # the averaged |change of it| from step to step
+    swing: Scalar  # averaged product of neighbouring deviations from the slow average, in squared tolerances
     upper: Scalar  # averaged ‖∇f‖ and ‖∇g‖
     lower: Scalar
 
 
 class Reading(NamedTuple):
-    """What the law says at a step.
-
-    `ratio` is w and `unit` is s: λ = w·s. `loss` and `reference` are averages; `excess` is their difference in
-    tolerances and `noise` its standard error.
-    """
+    """What the law says at a step: w and s, the averaged losses, e (in tolerances) and its standard error."""
 
     ratio: Scalar
     unit: Scalar
@@ -85,13 +84,7 @@ class Reading(NamedTuple):
 
 
 def begin() -> Memory:
-    """Nothing seen yet.
-
-    Examples
-    --------
-    >>> begin().steps
-    0.0
-    """
+    """Nothing seen yet."""
     return Memory(*[0.0] * len(Memory._fields))
 
 
@@ -102,6 +95,10 @@ def _at_least(value: Scalar, bound: Scalar) -> Scalar:
 
 def _at_most(value: Scalar, bound: Scalar) -> Scalar:
     return value * (value < bound) + (0 * value + bound) * (value >= bound)
+
+
+def _size(value: Scalar) -> Scalar:
+    return value * (value > 0) - value * (value < 0)
 
 
 def _over(value: Scalar, divisor: Scalar) -> Scalar:
@@ -118,6 +115,7 @@ def follow(
     lower_norm: Scalar,
     *,
     moving: bool,
+    relative: bool = False,
     constants: Constants | None = None,
 ) -> tuple[Memory, Reading]:
     """One step of the law.
@@ -126,14 +124,13 @@ def follow(
     ----------
     memory : Memory
         :func:`begin` at first, then what the last call returned.
-    loss, reference : scalar
-        The lower loss on this batch and what it is compared with.
-    tolerance : scalar
-        How far the loss may lie above its reference, > 0; it may change from step to step.
+    loss, reference, tolerance : scalar
+        The lower loss on this batch, what it is compared with, and how far above it may lie (> 0; it may change).
     upper_norm, lower_norm : scalar
         ‖∇f‖ and ‖∇g‖, either of which may be 0.
-    moving : bool
-        Whether the reference is measured at the same step, or is one number for the whole run.
+    moving, relative : bool
+        Whether the reference is measured at the same step, or is one number for the whole run; and whether the
+        tolerance is a share of the averaged reference: of each average, so that its shrinking is foreseen.
     constants : Constants, optional
         `MOVING` or `NUMBER` unless given.
 
@@ -146,17 +143,23 @@ def follow(
     (0.5, 0.501, 0.1)
     """
     c = constants or (MOVING if moving else NUMBER)
+
+    def allowed(loss: Scalar, reference: Scalar) -> Scalar:
+        # A reference of 0 has no share: a millionth of the loss keeps g first all the same.
+        return tolerance * _at_least(_size(reference), 1e-6 * _size(loss)) if relative else tolerance
+
     steps = memory.steps + 1 + 0 * loss
     # Plain means until there are enough values for a weight: the first steps are right.
     rest = _at_least(1 / steps, c.slow)
-    difference = loss - reference
-    change = difference - memory.difference
-    change = change * (change > 0) - change * (change < 0)
-    # The first difference has none before it.
-    change = (memory.change + _at_least(_over(1, steps - 1), c.slow) * (change - memory.change)) * (steps > 1)
+    later = _at_least(_over(1, steps - 1), c.slow) * (steps > 1)  # the first difference has none before it
+    difference, centre = loss - reference, memory.slow_loss - memory.slow_reference
+    limit = allowed(memory.loss, memory.reference)
+    change = memory.change + later * (_size(difference - memory.difference) - memory.change)
+    pair = (_over(x - centre, limit) for x in (difference, memory.difference + 0 * loss))
+    here, there = (_at_most(_at_least(x, -10.0), 10.0) for x in pair)
+    swing = memory.swing + later * (here * there - memory.swing)
     # Neighbours differ by 2σ/√π in the mean. Absolute values, not squares: those of small losses vanish in float32.
-    sigma = 0.886 * change / tolerance
-    # The standard error of an average of weight a is σ √(a / (2 − a)).
+    sigma = _over(0.886 * change, limit)
     weight = _at_most(_at_least(2 * (c.exact / _at_least(sigma, 0.01 * c.exact)) ** 2, c.slow), c.fast)
     fast, slow = _at_least(1 / steps, weight), _at_least(1 / steps, weight / 4)
     # Losses are averaged, not excesses: a new tolerance counts at once.
@@ -169,21 +172,27 @@ def follow(
         slow_reference=memory.slow_reference + slow * (reference - memory.slow_reference),
         difference=difference,
         change=change,
-        upper=memory.upper + rest * (upper_norm - memory.upper),
+        swing=swing,
+        upper=memory.upper + rest * ((upper_norm - memory.upper) * (upper_norm > 0)),  # f at rest says nothing
         lower=memory.lower + rest * (lower_norm - memory.lower),
     )
-    excess = (now.loss - now.reference) / tolerance
-    noise = sigma * (fast / (2 - fast)) ** 0.5
+    excess = _over(now.loss - now.reference, allowed(now.loss, now.reference))
+    before = _over(now.slow_loss - now.slow_reference, allowed(now.slow_loss, now.slow_reference))
+    noise = sigma * (fast / (2 - fast)) ** 0.5  # the standard error of an average
     # An average of weight a lags 1/a − 1 steps behind.
-    slope = _over(excess - (now.slow_loss - now.slow_reference) / tolerance, 1 / slow - 1 / fast)
-    ahead = excess + c.ahead * slope * (slope > 0)
-    aim = _at_least(c.aim - c.doubt * noise - c.sway * sigma, c.lowest)
+    slope = _over(excess - before, 1 / slow - 1 / fast)
+    # Noise alone makes a mean product of ± σ² √(slow / 2), which is not taken for a swing.
+    swung = swing - (c.slow / 2) ** 0.5 * _at_most(sigma, 10.0) ** 2
+    root = (swung * (swung > 0) + (swung <= 0)) ** 0.5 * (swung > 0)  # which has no infinite derivative at 0
+    margin = _at_most(c.doubt * noise, c.widest) + c.sway * root
+    bound = excess + c.ahead * slope * (slope > 0) + margin
 
-    error = _at_most(_at_least(ahead / aim, c.floor), 10.0)
-    power = (1 + (c.rise - 1) * (error > 1)) / (2 * c.span)
-    before = memory.ratio + (0 * loss + c.most) * (steps < 2)
-    now = now._replace(ratio=_at_most(_at_least(before * error**power, c.least), c.most))
-    ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(ahead - aim, -1.0), 3.0)), 10 * c.most)
+    error = _at_most(_at_least(bound / c.aim, c.floor), 10.0)
+    # 0 · error, since torch makes float32 of a float times a comparison.
+    power = (1 + (0 * error + c.rise - 1) * (error > 1)) / (2 * c.span)
+    last = memory.ratio + (0 * loss + c.first) * (steps < 2)
+    now = now._replace(ratio=_at_most(_at_least(last * error**power, c.least), c.most))
+    ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - c.aim, -c.dip), 3.0)), 10 * c.most)
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
     unit = _over(upper, _at_least(now.lower, 1e-30 * upper))
