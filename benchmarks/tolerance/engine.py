@@ -84,9 +84,10 @@ def _train_step(task, state, upper_rows, lower_rows, rate, optimizer, law, const
     df = jax.grad(task.upper)(p, upper_rows)
     g, dg = jax.value_and_grad(task.lower)(p, lower_rows)
     memory, w, unit = laws.decide(law, memory, g, reference, tolerance, _norm(df), _norm(dg), _dot(df, dg), constants)
-    share = w / (1 + w)
+    longer = jnp.maximum(1.0, w)
+    share = w / longer
     # 1 − share would lose what f has where w is large.
-    direction = jax.tree.map(lambda a, b: a * (1 / (unit * (1 + w))) + share * b, df, dg)
+    direction = jax.tree.map(lambda a, b: a * (1 / (unit * longer)) + share * b, df, dg)
     adam, beta, second, decay = optimizer
     m = jax.tree.map(lambda m, d: beta * m + (1 - adam * beta) * d, m, direction)
     v = jax.tree.map(lambda v, d: second * v + (1 - second) * d**2, v, direction)

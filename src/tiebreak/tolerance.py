@@ -1,7 +1,7 @@
 """The multiplier that keeps a loss within a tolerance of a reference: one law, on scalars alone.
 
 Each step a front end measures the lower loss g, a reference for it, and the norms of both gradients. The law returns
-w = λ/s, with s the averaged ‖∇f‖/‖∇g‖, and the step goes along ``(∇f/s + w ∇g) / (1 + w)``. The excess
+w = λ/s, with s the averaged ‖∇f‖/‖∇g‖, and the step goes along ``(∇f/s + w ∇g) / max(1, w)``. The excess
 e = (g − reference)/tolerance has no unit and w has none either: multiplying a loss by a constant changes nothing.
 
 * Where f and g are at rest against each other, e is about c/w², so ½ log(e/aim) is what log w is off by. A product,
@@ -106,6 +106,11 @@ def _over(value: Scalar, divisor: Scalar) -> Scalar:
     return value * (divisor != 0) / (divisor + (divisor == 0))
 
 
+def _mean(before: Scalar, norm: Scalar, weight: Scalar) -> Scalar:
+    """An average of norms that were not 0: a loss at rest says nothing of how steep it is."""
+    return before + (weight + (1 - weight) * (before == 0)) * ((norm - before) * (norm > 0))
+
+
 def follow(
     memory: Memory,
     loss: Scalar,
@@ -173,8 +178,8 @@ def follow(
         difference=difference,
         change=change,
         swing=swing,
-        upper=memory.upper + rest * ((upper_norm - memory.upper) * (upper_norm > 0)),  # f at rest says nothing
-        lower=memory.lower + rest * (lower_norm - memory.lower),
+        upper=_mean(memory.upper, upper_norm, rest),
+        lower=_mean(memory.lower, lower_norm, rest),
     )
     excess = _over(now.loss - now.reference, allowed(now.loss, now.reference))
     before = _over(now.slow_loss - now.slow_reference, allowed(now.slow_loss, now.slow_reference))
@@ -195,6 +200,6 @@ def follow(
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - c.aim, -c.dip), 3.0)), 10 * c.most)
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
-    unit = _over(upper, _at_least(now.lower, 1e-30 * upper))
-    # No gradient of f, or none of g, has been seen: any unit will do, and g must still descend.
+    # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
+    unit = _over(upper, now.lower) + upper * (now.lower == 0)
     return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise)

@@ -66,7 +66,7 @@ def dynamic_barrier(
     momentum : float or function of the step
         Weight of the newest gradient in the average and in STORM.
     normalize : bool
-        Return d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` it is always d/(s+λ), s the
+        Return d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` it is always d/max(s, λ), s the
         averaged ‖∇f‖/‖∇g‖.
 
     Notes

@@ -71,7 +71,7 @@ class DynamicBarrier(TwoLevels):
         Weight of the newest gradient in the average and in STORM.
     normalize : bool
         Step along d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` the step is always along
-        d/(s+λ), s the averaged ‖∇f‖/‖∇g‖.
+        d/max(s, λ), s the averaged ‖∇f‖/‖∇g‖.
     correct_noise : bool
         Take the noise out of gg, where a step has several micro-batches to tell it by.
     max_norm : float, optional
