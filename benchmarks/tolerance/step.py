@@ -1,8 +1,8 @@
 """The step that tolerance mode makes, with SGD: ``python -m benchmarks.tolerance.step``.
 
 The table of the study was measured with steps along (∇f/s + w∇g)/(1 + w), in which g has less than its learning rate,
-and a model falls behind its twin. This runs the SGD settings of some judging groups, on other seeds, with the step as it is
-now, (∇f/s + w∇g)/max(1, w). Bases of Adam's kind do not see the difference.
+and a model falls behind its twin. This runs the SGD settings of some judging groups, on other seeds, with the step as
+it is now, (∇f/s + w∇g)/max(1, w). Bases of Adam's kind do not see the difference.
 """
 
 import json
