@@ -133,7 +133,10 @@ def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
 def arguments(method: Any, parameters: Any, seen: Seen) -> dict[str, Any]:
     """What the rule gets besides fg and gg, by name: the schedule's numbers, and what only the step knows."""
     named: dict[str, Any] = method.arguments(parameters)
-    return named | {name: getattr(seen, name) for name in ("ff", "lower_value") if name in method.needs}
+    for name in method.needs:
+        if name in ("ff", "lower_value"):
+            named[name] = getattr(seen, name)
+    return named
 
 
 def limited(choice: Choice, square: Scalar, longest: Scalar) -> Choice:

@@ -110,7 +110,7 @@ class Storm(_WithMomentum):
         """v_k."""
         previous, begun = memory
         estimate = fresh + (1 - self.rate(parameters)) * begun * (previous - before)
-        return estimate, (estimate, 0 * begun + 1)
+        return estimate, (estimate, begun**0)  # from now on it counts
 
 
 @dataclass(frozen=True)

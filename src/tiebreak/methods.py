@@ -97,7 +97,7 @@ class Method:
     def _arguments(self) -> Mapping[str, inspect.Parameter]:
         return _named_arguments(self.rule)
 
-    @property
+    @cached_property
     def needs(self) -> tuple[str, ...]:
         """The names that the rule asks for, after fg and gg."""
         return tuple(self._arguments)

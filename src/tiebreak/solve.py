@@ -163,6 +163,7 @@ class _Solver:
         for name, states in state.streams.items():
             for rng, saved in zip(self.streams[name].rngs, states, strict=True):
                 rng.bit_generator.state = saved
+        self.in_direction = enters_direction(self.method.estimator)
         self.measurer = Measurer(self.method, self.upper, self.lower)
         runs = len(self.configuration.runs)
         self.recorder = Recorder(self.measurer, runs, self.configuration.keep_iterates, state.history)
@@ -303,7 +304,7 @@ class _Solver:
         found, fresh, kept = estimate(
             estimator, level, gradient, self.now.x, memory, parameters, lambda g: 0 * g[:, :1]
         )
-        return found, found if enters_direction(estimator) else fresh, kept
+        return found, found if self.in_direction else fresh, kept
 
     def call_back(self) -> None:
         assert self.callback is not None
