@@ -201,5 +201,6 @@ def follow(
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
-    unit = _over(upper, now.lower) + upper * (now.lower == 0)
+    lower = _at_least(now.lower, 1e-300 * upper)  # so that float64 can hold the quotient
+    unit = _over(upper, lower) * (now.lower != 0) + upper * (now.lower == 0)
     return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise)
