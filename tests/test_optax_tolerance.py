@@ -375,3 +375,19 @@ def test_what_the_state_remembers_is_in_one_dtype(x64):
         _, after = optimizer.update(x, state, x, **extra)
         before, now = (jax.tree.map(lambda leaf: (leaf.dtype, leaf.shape), s) for s in (state, after))
         assert before == now
+
+
+def test_where_g_is_flat_from_the_beginning_f_moves_as_in_torch():
+    """∇g = 0 exactly: a step on f of length 1, until g has something to say."""
+    optimizer = optax.chain(dynamic_barrier(tolerance=0.01, reference=0.0), optax.sgd(0.05))
+
+    def step(carry, _):
+        x, state = carry
+        g, lower = jax.value_and_grad(lambda x: jnp.sum(jnp.maximum(x - 1, 0) ** 2))(x)
+        upper = jax.grad(lambda x: jnp.sum((x - 3) ** 2))(x)
+        updates, state = optimizer.update(upper, state, x, lower_grads=lower, lower_value=g)
+        return (optax.apply_updates(x, updates), state), None
+
+    x = jnp.zeros(1)
+    (x, _), _ = jax.lax.scan(step, (x, optimizer.init(x)), length=1000)
+    assert 1.0 < float(x[0]) <= 1.1  # (x − 1)² is the tolerance at 1.1

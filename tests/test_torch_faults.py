@@ -606,7 +606,10 @@ def test_opposite_gradients_and_max_norm():
         v = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
         x = torch.nn.Parameter(torch.zeros(1000))
         opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1e-9, regularizer=0.0, max_norm=1.0)
-        opt.step(lower=lambda: (v * x).sum(), upper=lambda: -3 * (v * x).sum())  # noqa: B023  # used at once
+        info = opt.step(lower=lambda x=x, v=v: (v * x).sum(), upper=lambda x=x, v=v: -3 * (v * x).sum())
+        assert not info.skipped
+        assert torch.isfinite(x).all()
+        assert x.grad.norm() <= 1.0 + 1e-6
 
 
 def test_a_scaler_and_a_bad_reference_is_an_error_of_ours():

@@ -55,6 +55,11 @@ BASES = {
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+    "NAdam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "RAdam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "Adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+    "Adadelta": lambda p: torch.optim.Adadelta(p, lr=0.5),
 }
 
 
@@ -84,6 +89,43 @@ def test_a_twin_is_lower_only_training_bit_for_bit(base, given):
         assert all(torch.equal(mine[k], theirs[k]) for k in theirs if isinstance(theirs[k], torch.Tensor))
     assert not equal([p.detach() for p in model.parameters()], [p.detach() for p in alone.parameters()])
     assert twin.base.param_groups[0]["lr"] == pytest.approx(plain.param_groups[0]["lr"] / 0.8)  # of the step just made
+
+
+def test_a_twin_with_micro_batches_and_a_scaler_is_lower_only_training():
+    """Two unequal micro-batches a step in blocks, max_norm, a GradScaler that grows: bit for bit."""
+    alone, model, batches = network(), network(), data(12)
+    plain = torch.optim.AdamW(alone.parameters(), lr=0.01)
+    opt = DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.01), tolerance=0.1, reference="twin", max_norm=0.3)
+    scalers = [torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3) for _ in range(2)]
+    cuts = (slice(0, 7), slice(7, 16))
+    torch.manual_seed(1)
+    for x, y in batches:
+        for cut in cuts:
+            scalers[0].scale(fit(alone, (x[cut], y[cut])) * len(y[cut]) / 16).backward()
+        scalers[0].unscale_(plain)
+        torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.3)
+        scalers[0].step(plain)
+        scalers[0].update()
+        plain.zero_grad()
+    torch.manual_seed(1)
+    for x, y in batches:
+        for cut in cuts:
+            part, share = (x[cut], y[cut]), len(y[cut]) / 16
+            with opt.reference():
+                r = fit(model, part)
+                scalers[1].scale(r * share).backward()
+            g = fit(model, part)
+            with opt.lower(g, reference=r):
+                scalers[1].scale(g * share).backward()
+        with opt.upper():
+            scalers[1].scale(size(model)).backward()
+        scalers[1].step(opt)
+        scalers[1].update()
+    twin = opt.target.copy
+    assert equal([twin.values[p] for p in model.parameters()], [p.detach() for p in alone.parameters()])
+    assert equal(twin.buffers.state()["values"], list(alone.buffers()))
+    assert scalers[0].get_scale() == scalers[1].get_scale() > 64.0
+    assert opt.count == 12
 
 
 @pytest.mark.parametrize("reference", ["twin", "start"])

@@ -18,7 +18,7 @@ A run is inside where it keeps the promise: at the end, on the full training set
 same seed's lower-only training. Lost share: (f − f*)/(f₀ − f*), f₀ of lower-only training, f* of the best of 17 fixed
 weights that ends inside, interpolated at the tolerance; 0 is as good as the sweep, which costs seventeen trainings, and
 1 no better than ignoring f. Swing: standard deviation of the excess over the last 50 steps, in tolerances. Averaged
-weights: an exponential average (0.99), against that of lower-only training. All laws step along (∇f/s + w∇g)/(1 + w).
+weights: an exponential average (0.99), against that of lower-only training. All laws step along (∇f/s + w∇g)/max(1, w).
 Diverged: not finite, or g above that of the untrained model; excesses of 50 and more are trainings that collapsed, too.
 
 This is the second round. In the first, another form of the law was judged on what is now a part of the tuning set: with

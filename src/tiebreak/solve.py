@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tiebreak.budget import Steps, calls
 from tiebreak.checks import whole
 from tiebreak.console import Progress, interrupts, progress_line
-from tiebreak.decision import Seen, arguments
+from tiebreak.decision import Decision, Seen
 from tiebreak.estimators import Memory, enters_direction, estimate
 from tiebreak.files import probe
 from tiebreak.levels import Stream, generators
@@ -164,6 +164,7 @@ class _Solver:
             for rng, saved in zip(self.streams[name].rngs, states, strict=True):
                 rng.bit_generator.state = saved
         self.in_direction = enters_direction(self.method.estimator)
+        self.decide = Decision(self.method, normalize=False, apply=self.method.multiplier)
         self.measurer = Measurer(self.method, self.upper, self.lower)
         runs = len(self.configuration.runs)
         self.recorder = Recorder(self.measurer, runs, self.configuration.keep_iterates, state.history)
@@ -259,7 +260,7 @@ class _Solver:
             lower_value=self.lower.value(x, lower_tokens) if "lower_value" in asked else None,
         )
         # decide
-        multiplier = method.multiplier(seen.fg, seen.gg, arguments(method, parameters, seen))
+        multiplier = self.decide(parameters, seen, ()).multiplier
         # move
         moved = multiplier.astype(x.dtype, copy=False)[:, None] * b
         moved += a
@@ -283,17 +284,8 @@ class _Solver:
             selected_step = np.where(replaced, now.k, selected_step)
         self.parameters = parameters
         upper_calls, lower_calls = calls(method, parameters)
-        self.now = _Now(
-            now.k + 1,
-            moved,
-            upper,
-            lower,
-            selected,
-            selected_step,
-            now.upper_calls + upper_calls,
-            now.lower_calls + lower_calls,
-            multiplier,
-        )
+        spent = (now.upper_calls + upper_calls, now.lower_calls + lower_calls)
+        self.now = _Now(now.k + 1, moved, upper, lower, selected, selected_step, *spent, multiplier)
         return failures
 
     def estimate(

@@ -27,7 +27,7 @@ _E = 2.718281828459045
 
 
 class Constants(NamedTuple):
-    """The constants of the law, none of which has a unit; found by ``benchmarks.tolerance`` on its tuning set."""
+    """The constants of the law, without units; found on the tuning set of ``benchmarks.tolerance``, partly by hand."""
 
     aim: Scalar = 0.92  # what the bound of the excess is led to; the promise is 1
     doubt: Scalar = 2.0  # the margin: so many standard errors of the averaged excess

@@ -19,8 +19,6 @@ from tiebreak.schedules import Parameters, Schedule
 
 __all__ = ["Barrier", "BarrierState", "Reading"]
 
-_LEAST = 1e-15  # ‖∇g‖ over ‖∇f‖, each over what it was at first
-
 
 class Reading(NamedTuple):
     """What a tolerance made of the losses, in the last step; 0 before the first.
@@ -232,7 +230,7 @@ class Barrier:
         scales = [jnp.where(old == 0, first_scale(*norm), old) for norm, old in zip(found, before, strict=True)]
         c, e = (jnp.where(scale == 0, 1.0, scale) for scale in scales)
         upper, lower = (norm * (own / scale) for (norm, own), scale in zip(found, (c, e), strict=True))
-        seen = Seen(None, None, None, upper, jnp.maximum(lower, _LEAST * upper), **losses)
+        seen = Seen(None, None, None, upper, lower, **losses)
         choice = self.decision(parameters, seen, type(self.decision.begin())(*values))
         remembered = (tuple(choice.memory), tuple(scales))
         return choice._replace(multiplier=choice.multiplier * c / e), (c, e), remembered
