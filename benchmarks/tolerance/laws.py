@@ -1,8 +1,8 @@
 """Ours and the others: every law for w = λ/s, with the same normalised step for all.
 
 The others are written with the excess in tolerances and the multiplier in units of s, and their step is divided by
-max(1, w) like ours. That is more than their authors give them: raw, each needs other gains for each task, and dual ascent
-diverges with SGD.
+max(1, w) like ours. That is more than their authors give them: raw, each needs other gains for each task, and dual
+ascent diverges with SGD.
 """
 
 import jax
