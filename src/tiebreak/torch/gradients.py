@@ -82,8 +82,8 @@ class Gradients:
             if any(a != b and b != (0, 0) for a, b in zip(self._mark, now, strict=False)):
                 raise RuntimeError(
                     f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, those of the other "
-                    "level were not. To clip the direction give max_norm=…; to change one level do it inside its "
-                    "block; to unscale call opt.unscale_(scaler)"
+                    "level were not. To clip the direction give max_norm=…, or call opt.combine() first; to change one "
+                    "level do it inside its block; to unscale call opt.unscale_(scaler)"
                 )
 
     def complete(self) -> None:

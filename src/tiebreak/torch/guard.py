@@ -49,10 +49,18 @@ class Guard:
                 "scaler.step(opt, upper=…, lower=…): a scaler looks at .grad before closures run; use blocks"
             )
         if self.found_inf is not None and scale is None and unscaled is None:
-            raise RuntimeError("scaler.unscale_(opt) reaches one of the two gradients only: use opt.unscale_(scaler)")
+            raise RuntimeError(
+                "scaler.unscale_(opt) reaches one of the two gradients only: use opt.unscale_(scaler), "
+                "or opt.combine(scaler) before"
+            )
         self.scaled, self.bad = self.found_inf is not None, None
         inverse = None if scale is None else 1 / scale
         return inverse, inverse if unscaled is None else unscaled
+
+    @property
+    def unscaled(self) -> bool:
+        """Whether the gradients of this step were unscaled by :meth:`unscale`."""
+        return self._unscaled is not None
 
     def unscale(self, optimizer: Any, scaler: Any) -> None:
         """``scaler.unscale_``, for the gradients of every level."""

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from tiebreak.torch.combining import Held
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.gradients import LEVELS, Gradients, usable
 from tiebreak.torch.guard import Guard
 from tiebreak.torch.losses import Losses, positive_weight, single
 from tiebreak.torch.noise import Noise
 from tiebreak.torch.reference import Reference
+from tiebreak.torch.wrapped import on_itself
 
 __all__ = ["TwoLevels"]
 
@@ -41,6 +43,7 @@ class TwoLevels(Optimizer):
         self.gradients, self.losses = Gradients(base), Losses()
         self.count = 0  # steps tried, those skipped too
         self._compares, self._active = compares, ""
+        self._held: Held | None = None  # between combine() and step()
 
     # --- being an optimizer: groups, state and learning rates are the base's ---------------------------------------
 
@@ -57,7 +60,7 @@ class TwoLevels(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         passing = {"step", "last"}  # a scheduler's wrapper belongs to this object, a record to this moment
         kept = {k: v for k, v in self.__dict__.items() if k not in passing and not k.startswith("_optimizer_")}
-        return kept | {"last": None}
+        return kept | {"last": None, "_held": None}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base optimizer."""
@@ -115,12 +118,15 @@ class TwoLevels(Optimizer):
             else:
                 yield
 
+    @on_itself
     @contextmanager
     def _level(self, level: str, loss: Any, reference: Any, weight: Any) -> Iterator[None]:
         if self._active:
             raise RuntimeError(
                 f"opt.{level}() was entered inside opt.{self._active}(); leave one level before the other"
             )
+        if self._held is not None:
+            raise RuntimeError(f"opt.{level}() after opt.combine(): opt.step() comes next, or opt.zero_grad()")
         loss = None if loss is None else single(f"the {level} loss", loss)
         reference = None if reference is None else single("the reference loss", reference)
         weight = positive_weight(weight)
@@ -142,6 +148,7 @@ class TwoLevels(Optimizer):
             self.gradients.poison()
             self.gradients.mark()
 
+    @on_itself
     def unscale_(self, scaler: Any) -> None:
         """Like ``scaler.unscale_(opt)``, for the gradients of both levels; after both blocks, before the step."""
         if self._active or not set(LEVELS) <= self.gradients.seen:
@@ -151,8 +158,10 @@ class TwoLevels(Optimizer):
         self.guard.unscale(self, scaler)
         self.gradients.mark()
 
+    @on_itself
     def forget(self) -> None:
         """What was accumulated for this step does not count: it is over, or belongs to another point."""
         self.gradients.clear()
         self.noise.begin()
         self.losses.clear()
+        self._held = None

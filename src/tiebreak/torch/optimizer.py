@@ -15,9 +15,8 @@ from tiebreak.decision import Choice, Seen, limited
 from tiebreak.options import allowed
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Reading
-from tiebreak.torch import bases, saving
-from tiebreak.torch.context import RandomState
-from tiebreak.torch.estimates import Estimates, backward, check_repeats
+from tiebreak.torch import bases, closures, combining, saving
+from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.guard import Guard
 from tiebreak.torch.levels import TwoLevels
@@ -28,6 +27,7 @@ from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.record import Step, record, worry
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
+from tiebreak.torch.wrapped import on_itself
 
 __all__ = ["DynamicBarrier", "Step"]
 
@@ -149,16 +149,19 @@ class DynamicBarrier(TwoLevels):
             raise ValueError(f"tolerance={tolerance!r} of a reference of 0 is 0: give the tolerance as a number > 0")
         self.allow(amount, relative)
 
+    @on_itself
     def allow(self, amount: float, relative: bool) -> None:
         """Set the tolerance by its parts."""
         assert self.decision.tolerance is not None
         now = replace(self.decision.tolerance, amount=amount, relative=relative)
         self.decision = replace(self.decision, tolerance=now)
 
+    @on_itself
     def state_dict(self) -> dict[str, Any]:
         """The base's state, and this optimizer's own under "barrier"."""
         return saving.state_of(self)
 
+    @on_itself
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up a state; bit for bit on the CPU. A state of another kind is refused before anything is changed."""
         saving.load(self, state_dict)
@@ -174,51 +177,23 @@ class DynamicBarrier(TwoLevels):
     ) -> Step:
         """Combine the gradients of both levels and let the base optimizer step.
 
-        With closures, each returns its loss; the optimizer calls backward, lower level first.
+        With `upper` and `lower`, each returns its loss; the optimizer calls backward, lower level first. A `closure` is
+        called once, where the gradients are: a framework's, or one with both blocks in it.
         """
-        if closure is not None:
-            raise TypeError(
-                "step(closure) knows one loss: give two, step(upper=…, lower=…), or opt.upper() and opt.lower()"
-            )
-        if (upper is None) != (lower is None):
-            raise TypeError("step(upper=…, lower=…) needs both closures")
-        both: tuple[tuple[str, Any], ...] = (("upper", upper), ("lower", lower))
-        for name, given in both:
-            if given is not None and not callable(given):
-                what = f"{name}={type(given).__name__}"
-                raise TypeError(
-                    f"step({what}): give a function that returns the loss, {name}=lambda: loss(model, batch)"
-                )
-        if upper is not None and lower is not None:
-            self._evaluate(upper, lower)
-        elif self.estimates.twice:
-            kind = type(self.estimates.estimator).__name__
-            raise RuntimeError(f"{kind} evaluates a batch twice: use closures, step(upper=…, lower=…)")
-        self.gradients.complete()
-        return self._apply()
+        closures.call(self, closure, upper, lower)
+        return self._apply() if self._held is None else combining.release(self)
 
-    def _evaluate(self, upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
-        """Gradients and losses from closures, with the same random numbers wherever one is called again."""
-        copy = self.target.copy
-        first: dict[str, tuple[Tensor, str]] = {}
-        state = RandomState(self.generators) if self.estimates.twice or copy is not None else None
-        if self.estimates.twice:
-            begun = bool(self.estimates.points)
-            past = self.estimates.look_back(self, upper, lower)
-            first |= {} if begun else {level: (past[level], "STORM evaluates a batch twice") for level in LEVELS}
-        if state is not None:
-            state.restore()
-        reference = None
-        if copy is not None:
-            begun = copy.begun
-            reference = copy.measure(self, lower)
-            first |= {} if begun else {"lower": (reference, "the reference is evaluated on the same batch")}
-        losses = backward(self, upper, lower, reference)
-        for level, (loss, why) in first.items():  # the same point twice: a chance to see that the batch is the same
-            check_repeats(level, loss, losses[level], why)
+    @on_itself
+    def combine(self, scaler: Any = None) -> Step:
+        """Put the direction into ``.grad`` before the step: clip it, measure it, then ``opt.step()``.
+
+        For what a trainer does between backward and step, which would otherwise reach one level only. After both
+        blocks; with the gradient `scaler`, if there is one. ``max_norm=`` clips without, and clips a twin, too.
+        """
+        return combining.combine(self, scaler)
 
     @torch.no_grad()
-    def _apply(self) -> Step:
+    def _apply(self, hold: bool = False) -> Step:
         # measure
         copy = self.target.copy
         inverse_scale, inverse_of_losses = self.guard.begin(self)
@@ -238,30 +213,28 @@ class DynamicBarrier(TwoLevels):
         used = self._used(losses, own)
         self.guard.same_again(passes.home, self._changes())
         if self.guard.refuses(own, None if seen is own else seen, *used.values(), twin):
-            return self._stop(own, losses)
+            return self._stop(own, losses, hold)
         # decide
         choice = self._decide(parameters, own, seen, used, inverse_scale)
         weights = self._weights(choice, own)
         if self.guard.refuses(weights):
-            return self._stop(own, losses)
+            return self._stop(own, losses, hold)
         # move
         self._remember(choice)
         fg, gg, ff = (self.scope.per_area(column) for column in seen.unbind(-1))
         multiplier = choice.multiplier if isinstance(choice.multiplier, Tensor) else own.new_tensor(choice.multiplier)
         both = (losses["upper"], losses["lower"])
         self.last = record(multiplier, (fg, gg, ff), both, self.guard.bad, choice.reading)
-        if inverse_scale is not None:
-            weights = weights * inverse_scale.to(weights)
-        twin_gradients = [] if copy is None else copy.gradients(self)
-        set_outside = [] if copy is None else copy.set_outside(self, self._own_rates())
-        self._advance(passes, weights, self.guard.bad)
+        twin_step = None
         if copy is not None and copy.twin:
-            copy.step(self, twin_gradients, inverse_scale, set_outside)
-        if self.guard.settle():
-            self.forget()
-            raise self.guard.error()
-        self.count += 1
-        self.forget()
+            twin_step = (copy.gradients(self), inverse_scale, copy.set_outside(self, self._own_rates()))
+        if hold:  # the direction keeps the scale of its gradients: a scaler takes it out
+            self._write(passes, weights, self.guard.bad)
+            self._held = combining.Held(True, bool(self.guard.scaled), self.guard.bad, twin_step)
+            return self.last
+        weights = weights if inverse_scale is None else weights * inverse_scale.to(weights)
+        self._advance(passes, weights, self.guard.bad)
+        self._end(twin_step)
         return self.last
 
     def _products(self, parameters: Parameters, inverse_scale: Tensor | None) -> tuple[Passes, Tensor, Tensor]:
@@ -338,10 +311,26 @@ class DynamicBarrier(TwoLevels):
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
         """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""
+        self._write(passes, weights, skip)
+        self._move(skip)
+
+    def _write(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
         passes.combine(self.scope.per_slot(weights, self.param_groups), skip)
         self.gradients.settle()
         self.gradients.clear()  # the direction is what the base sees, and if it raises the step is over
+
+    def _move(self, skip: Tensor | None) -> None:
         bases.step(self.base, skip)
+
+    def _end(self, twin_step: Any) -> None:
+        """The parameters have moved: so does the twin, and the step is over."""
+        if twin_step is not None and self.target.copy is not None:
+            self.target.copy.step(self, *twin_step)
+        bad = self.guard.settle()
+        self.forget()
+        if bad:
+            raise self.guard.error()
+        self.count += 1
 
     def _own_rates(self) -> list[Any] | None:
         """The learning rate of each group in this step, where it is not the one in the group."""
@@ -372,7 +361,7 @@ class DynamicBarrier(TwoLevels):
         """Whether a step leaves the gradients as they are."""
         return False
 
-    def _stop(self, products: Tensor, losses: dict[str, Any]) -> Step:
+    def _stop(self, products: Tensor, losses: dict[str, Any], hold: bool) -> Step:
         """A step that is not made, as the host knows; nothing was changed yet."""
         unknown = self.scope.per_area(products[:, 0]) * math.nan
         self.last = record(
@@ -383,6 +372,7 @@ class DynamicBarrier(TwoLevels):
         if raises:
             raise self.guard.error()
         self.count += 1
+        self._held = combining.Held(False, bool(self.guard.scaled)) if hold else None
         return self.last
 
     def __repr__(self) -> str:

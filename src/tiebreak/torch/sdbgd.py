@@ -86,16 +86,18 @@ class SDBGD(DynamicBarrier):
         return 1.0 if self._step_sizes is None else float(self._step_sizes.at(0).step_size)
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
-        rates = self._own_rates()
-        if self._in_one_pass():
-            by_slot = self.scope.per_slot(weights, self.param_groups)
-            passes.descend(_rated(by_slot, [rates[i] for i in self.scope.slots(self.param_groups)]), skip)
+        if not self._in_one_pass():
+            super()._advance(passes, weights, skip)
             return
-        before = [group["lr"] for group in self.param_groups]
+        rates, by_slot = self._own_rates(), self.scope.per_slot(weights, self.param_groups)
+        passes.descend(_rated(by_slot, [rates[i] for i in self.scope.slots(self.param_groups)]), skip)
+
+    def _move(self, skip: Tensor | None) -> None:
+        rates, before = self._own_rates(), [group["lr"] for group in self.param_groups]
         try:
             for group, rate in zip(self.param_groups, rates, strict=True):
                 group["lr"] = rate
-            super()._advance(passes, weights, skip)
+            super()._move(skip)
         finally:
             for group, rate in zip(self.param_groups, before, strict=True):
                 group["lr"] = rate
