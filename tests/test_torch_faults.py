@@ -715,3 +715,27 @@ def test_a_curve_that_ends_is_said(tmp_path):
     with pytest.warns(RuntimeWarning, match="the recorded reference ends at step 1"):
         stepped(opt, x)
     stepped(opt, x)
+
+
+def test_a_loss_changed_in_place_before_the_step_is_told_or_does_not_matter():
+    """On the host the number is read at once; on a device the product is made at the step, and a change is an error."""
+    from tiebreak.torch.losses import Term
+
+    x = point()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    lower = x.square().sum()
+    expected = lower.item()
+    with opt.lower(lower):
+        lower.backward()
+    with torch.no_grad():
+        lower.mul_(0.0)
+    with opt.upper():
+        x.sum().backward()
+    assert opt.step().lower_loss.item() == expected
+    number = torch.tensor(2.0)
+    term = Term(number, torch.tensor(0.5))
+    assert term.value().item() == 1.0
+    assert math.isnan(Term(number, torch.tensor(-0.5)).value())
+    number.mul_(2.0)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        term.value()

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tiebreak import rules
 from tiebreak import tolerance as law
 from tiebreak.rules import Scalar
 
-__all__ = ["Choice", "Decision", "Seen", "Tolerance", "arguments", "limited"]
+__all__ = ["Choice", "Decision", "Seen", "Tolerance", "arguments", "limited", "residuals"]
 
 
 class Seen(NamedTuple):
@@ -152,3 +153,16 @@ def limited(choice: Choice, square: Scalar, longest: Scalar) -> Choice:
     # 0 · square gives the bound the type of the square: torch would make float32 of a float times a comparison.
     factor = (1 - 1 * long) + (0 * square + longest) * long / (square + (square == 0)) ** 0.5
     return choice._replace(upper_weight=factor * choice.upper_weight, lower_weight=factor * choice.lower_weight)
+
+
+def residuals(multiplier: Scalar, fg: Scalar, gg: Scalar, ff: Scalar) -> tuple[Scalar, Scalar]:
+    """‖∇f + λ∇g‖² with this λ, and the least of it over λ ≥ 0, from inner products: no finer than those are.
+
+    Examples
+    --------
+    >>> residuals(1.0, fg=-2.0, gg=4.0, ff=2.0)
+    (2.0, 1.0)
+    """
+    squares = (ff + m * (2 * fg + m * gg) for m in (multiplier, rules.dbgd(fg, gg, 0.0)))
+    own, least = (square * (square > 0) for square in squares)
+    return own, least

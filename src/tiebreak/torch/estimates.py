@@ -170,8 +170,8 @@ def backward(
                     raise TypeError(
                         f"the {level} closure returned {type(loss).__name__}; it must return its loss, one number"
                     )
-                compared = {"reference": reference} if level == "lower" and reference is not None else {}
-                with getattr(optimizer, level)(loss, **compared):
+                compared = reference if level == "lower" else None
+                with optimizer._level(level, loss, compared, 1.0, factor=1.0):  # the backward pass is ours
                     propagate(level, loss)
             losses[level] = loss.detach()
     except BaseException:  # half a step is none: the next one begins anew

@@ -1,6 +1,6 @@
 """The gradients of both levels for every parameter, kept apart; and those of a twin, where there is one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from tiebreak.torch.scope import Scope
 __all__ = ["LEVELS", "Gradients", "usable"]
 
 LEVELS = ("upper", "lower")
+_ABSENT = (0, 0)
 
 
 class Gradients:
@@ -33,25 +34,26 @@ class Gradients:
         self._mark: list[tuple[int, int]] = []
         self._entered: list[tuple[int, int]] = []
 
-    def parameters(self) -> Iterator[Tensor]:
+    def parameters(self) -> list[Tensor]:
         """Every parameter, in the order of the groups."""
-        for group in self._optimizer.param_groups:
-            yield from group["params"]
+        return [p for group in self._optimizer.param_groups for p in group["params"]]
 
     def activate(self, level: str) -> None:
         """Make ``.grad`` the place where this level's gradients accumulate."""
+        parameters = self.parameters()
+        empty = False  # whether this level has no gradient yet, so that there is nothing to look at
         if self.owner is None:  # what is in .grad now is the last step's direction, no gradient of this one
-            for p in self.parameters():
+            for p in parameters:
                 p.grad = None
+            empty = True
         elif self.owner != level:
             self.untouched()
-            mine, others = self._away[level], self._away[self.owner]
-            for p in self.parameters():
-                grad = p.grad
-                if grad is not None:
-                    others[id(p)] = grad
+            mine, grads = self._away[level], [p.grad for p in parameters]
+            self._away[self.owner] |= {id(p): g for p, g in zip(parameters, grads, strict=True) if g is not None}
+            empty = not mine
+            for p in parameters:
                 p.grad = mine.pop(id(p), None)
-        self._entered = self._versions()
+        self._entered = [_ABSENT] * len(parameters) if empty else self._versions()
         self.owner, self._mark = level, []
 
     def finish(self, level: str) -> None:
@@ -71,15 +73,15 @@ class Gradients:
         self._mark = self._versions()
 
     def _versions(self) -> list[tuple[int, int]]:
-        grads = (p.grad for p in self.parameters())
-        return [(0, 0) if grad is None else (id(grad), grad._version) for grad in grads]
+        grads = [p.grad for p in self.parameters()]
+        return [_ABSENT if grad is None else (id(grad), grad._version) for grad in grads]
 
     def untouched(self) -> None:
         """Raise if ``.grad`` was changed after its block: that reached one level, and not the other."""
         if self._mark and not torch.compiler.is_compiling():
             now = self._versions()
             # One set to None is missed elsewhere, with its own sentence.
-            if any(a != b and b != (0, 0) for a, b in zip(self._mark, now, strict=False)):
+            if now != self._mark and any(a != b != _ABSENT for a, b in zip(self._mark, now, strict=False)):
                 raise RuntimeError(
                     f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, those of the other "
                     "level were not. To clip the direction give max_norm=…, or call opt.combine() first; to change one "
@@ -110,27 +112,29 @@ class Gradients:
         """Every parameter with both gradients, in the order of the areas that share a multiplier."""
         places = list(scope.places(self._optimizer.param_groups))
         parameters = [p for p, _, _ in places]
-        rows = []
-        pairs = zip(places, self.of("upper", parameters), self.of("lower", parameters), strict=True)
-        for (p, area, slot), u, g in pairs:
-            if u is not None and u is g:
+        uppers, lowers = self.of("upper", parameters), self.of("lower", parameters)
+        for p, u, g in zip(parameters, uppers, lowers, strict=True):
+            if u is g and u is not None:
                 raise RuntimeError(
                     f"both gradients of a parameter of shape {tuple(p.shape)} are one tensor, as with "
                     "DistributedDataParallel(gradient_as_bucket_view=True): leave that at False"
                 )
-            if (u is not None and u.layout != torch.strided) or (g is not None and g.layout != torch.strided):
-                raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
-            rows.append(Row(p, self._resolved("upper", p, u), self._resolved("lower", p, g), area, slot))
-        for level, there in (
-            ("upper", any(r.upper is not None for r in rows)),
-            ("lower", any(r.lower is not None for r in rows)),
-        ):
+        for level, grads in (("upper", uppers), ("lower", lowers)):
+            there = [g for g in grads if g is not None]
             if not there:
                 raise RuntimeError(
                     f"the {level} gradients are gone: something set them to None between `with opt.{level}():` and the "
                     "step (model.zero_grad(), a copy of the optimizer)"
                 )
-        return rows
+            # Asked of every gradient at every step: all at once, one by one only where there is something to do.
+            if any(g.layout != torch.strided for g in there):
+                p = next(
+                    p for p, g in zip(parameters, grads, strict=True) if g is not None and g.layout != torch.strided
+                )
+                raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
+            if any(map(Tensor.is_neg, there)) or any(map(Tensor.is_conj, there)):
+                grads[:] = [self._resolved(level, p, g) for p, g in zip(parameters, grads, strict=True)]
+        return [Row(p, u, g, i, j) for (p, i, j), u, g in zip(places, uppers, lowers, strict=True)]
 
     def _resolved(self, level: str, p: Tensor, grad: Tensor | None) -> Tensor | None:
         """A gradient with its signs in memory: autograd may keep them as a bit, which no kernel sees."""
@@ -141,7 +145,7 @@ class Gradients:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a parameter has no .grad: what is there goes along with the rest.
-        parameters = list(self.parameters())
+        parameters = self.parameters()
         levels = {level: list(zip(parameters, self.of(level, parameters), strict=True)) for level in self._away}
         return self.__dict__ | {"_away": levels, "_mark": []}
 
@@ -154,9 +158,11 @@ class Gradients:
 
     def settle(self) -> None:
         """Make ``.grad`` the place of the direction: where ∇f was, or ∇g where that is all there is."""
-        parameters = list(self.parameters())
-        pairs = zip(parameters, self.of("upper", parameters), self.of("lower", parameters), strict=True)
-        for p, u, g in pairs:
+        parameters = self.parameters()
+        uppers, lowers = self.of("upper", parameters), self.of("lower", parameters)
+        if self.owner == "upper" and all(u is not None for u in uppers):
+            return  # as after closures: it is there
+        for p, u, g in zip(parameters, uppers, lowers, strict=True):
             p.grad = g if u is None else u
 
     def put_away(self) -> list[Tensor]:

@@ -120,7 +120,7 @@ class TwoLevels(Optimizer):
 
     @on_itself
     @contextmanager
-    def _level(self, level: str, loss: Any, reference: Any, weight: Any) -> Iterator[None]:
+    def _level(self, level: str, loss: Any, reference: Any, weight: Any, factor: float | None = None) -> Iterator[None]:
         if self._active:
             raise RuntimeError(
                 f"opt.{level}() was entered inside opt.{self._active}(); leave one level before the other"
@@ -133,7 +133,7 @@ class TwoLevels(Optimizer):
         self.gradients.activate(level)
         self._active = level
         try:
-            with self.losses.watch(level, loss, reference, weight):
+            with self.losses.watch(level, loss, reference, weight, factor):
                 yield
             self.gradients.finish(level)
         except BaseException:  # half a step is none: the next one begins anew

@@ -64,40 +64,54 @@ class Losses:
         self._mean: dict[str, tuple[Any, float]] = {}  # Σ weight · number and Σ weight
 
     @contextmanager
-    def watch(self, level: str, loss: Any, reference: Any, weight: float) -> Iterator[None]:
-        """Around a backward pass: what enters the gradients, by how much, and what it is compared with."""
+    def watch(
+        self, level: str, loss: Any, reference: Any, weight: float, factor: float | None = None
+    ) -> Iterator[None]:
+        """Around a backward pass: what enters the gradients, by how much, and what it is compared with.
+
+        The factor is known where the backward pass is ours.
+        """
         factors: list[Tensor] = []
         known = isinstance(loss, Tensor) and loss.requires_grad
-        handle = loss.register_hook(factors.append) if known else None
+        handle = loss.register_hook(factors.append) if known and factor is None else None
         try:
             yield
         finally:
             if handle is not None:
                 handle.remove()
-        factor = sum(f.detach().to(_wide(f)).reshape(()) for f in factors) if factors else None
+        found = factor if known else None
+        if factors:
+            found = _number(factors[0].detach() if len(factors) == 1 else sum(_widened(f) for f in factors))
         self._blocks[level] += 1
         for name, value in ((level, loss), ("reference", reference)):
             if value is not None:
-                self._given.setdefault(name, []).append(factor is not None)
-                self._add(name, value, factor, weight)
+                self._given.setdefault(name, []).append(found is not None)
+                self._add(name, value, found, weight)
 
     def _add(self, name: str, value: Any, factor: Any, weight: float) -> None:
-        if factor is not None:  # seen here where the host can look; elsewhere by the guard
-            if factor.device.type == "cpu" and float(factor) < 0:
-                raise ValueError(
-                    f"the {name} loss has the factor {float(factor):g} in its backward pass: give the loss that falls"
-                )
-            factor = torch.where(factor < 0, torch.nan, factor)
-        number = value.detach().reshape(()).to(_wide(value)) if isinstance(value, Tensor) else value
+        if isinstance(factor, float) and factor < 0:  # seen here where the host can look; elsewhere by the guard
+            raise ValueError(
+                f"the {name} loss has the factor {factor:g} in its backward pass: give the loss that falls"
+            )
+        number = _number(value.detach()) if isinstance(value, Tensor) else value
         if factor is None:
             total, weights = self._mean.get(name, (0.0, 0.0))
-            self._mean[name] = (total + weight * number, weights + weight)
+            self._mean[name] = (total + weight * _widened(number), weights + weight)
         else:
-            here = number.to(factor.device) if isinstance(number, Tensor) else number
-            self._graph[name] = self._graph.get(name, 0.0) + factor * here
+            term = Term(number, factor)
+            before = self._graph.get(name)
+            self._graph[name] = term if before is None else Term(before.value() + term.value(), 1.0)
 
     def value(self, name: str, inverse_scale: Any) -> Any:
         """The loss of the step, a tensor or a number, or None; `inverse_scale` is 1 over a scaler's scale, or None."""
+        term = self.term(name)
+        if not isinstance(term, Term):
+            return term
+        found = term.value()
+        return found if inverse_scale is None else found * _number(inverse_scale.to(_device(found)))
+
+    def term(self, name: str) -> Any:
+        """The same without a scaler: as a product that is yet to be made, where it was given so; see :class:`Term`."""
         given, blocks = self._given.get(name, []), self._blocks["upper" if name == "upper" else "lower"]
         if not given:
             return None
@@ -111,15 +125,58 @@ class Losses:
                 "loss ran no backward pass: do the same in each"
             )
         if name in self._graph:
-            found = self._graph[name]
-            return found if inverse_scale is None else found * inverse_scale.to(found.device)
+            return self._graph[name]
         total, weights = self._mean[name]
         return total / weights
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
-    """Losses add up in float64 where that costs nothing, else in float32 or wider."""
-    return torch.float64 if tensor.dtype == torch.float64 or tensor.device.type == "cpu" else torch.float32
+class Term:
+    """A loss and the factor of its backward pass; multiplied when somebody asks, or by the kernel that needs it.
+
+    Parameters
+    ----------
+    number, factor : float or tensor
+        Numbers where the host can look without waiting, tensors on a device.
+    """
+
+    def __init__(self, number: Any, factor: Any) -> None:
+        self.factor, self._number = factor, number
+        self._version = number._version if isinstance(number, Tensor) else 0
+
+    @property
+    def number(self) -> Any:
+        """The loss as it was given."""
+        if isinstance(self._number, Tensor) and self._number._version != self._version:
+            raise RuntimeError("a loss was changed in place between its block and the step: change a copy of it")
+        return self._number
+
+    def value(self) -> Any:
+        """Their product; a negative factor makes it no number."""
+        number, factor = _widened(self.number), self.factor
+        if isinstance(factor, Tensor):
+            factor = _widened(factor)
+            factor = torch.where(factor < 0, torch.nan, factor)
+            number = number.to(factor.device) if isinstance(number, Tensor) else number
+        return number if isinstance(factor, float) and factor == 1 else factor * number
+
+
+def _number(tensor: Tensor) -> Any:
+    """One number: of Python where it is on the host, which is sooner and exact, else of the device."""
+    if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
+        return tensor.item()
+    return tensor.reshape(()) if tensor.dim() else tensor
+
+
+def _widened(value: Any) -> Any:
+    """In float64 where that costs nothing, else in float32 or wider."""
+    if not isinstance(value, Tensor):
+        return value
+    wide = torch.float64 if value.dtype == torch.float64 or value.device.type == "cpu" else torch.float32
+    return value.reshape(()).to(wide)
+
+
+def _device(value: Any) -> torch.device:
+    return value.device if isinstance(value, Tensor) else torch.device("cpu")
 
 
 def warn_ranks() -> None:

@@ -42,10 +42,13 @@ class Scope:
 
     def places(self, groups: _Groups) -> Iterator[tuple[Tensor, int, int]]:
         """Every parameter with its area and its slot, in the order of the groups and so of the areas."""
+        if self.whole:
+            yield from ((p, 0, number) for number, group in enumerate(groups) for p in group["params"])
+            return
         area = 0
-        for number, group in enumerate(groups):
+        for group in groups:
             for p in group["params"]:
-                yield p, area, number if self.whole else area
+                yield p, area, area
                 area += self.name == "tensor"
             area += self.name == "group" and len(group["params"]) > 0
 
