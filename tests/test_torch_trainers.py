@@ -219,6 +219,33 @@ def test_a_copy_has_no_direction():
     assert opt.step().excess == 0
 
 
+def test_a_twin_resumes_with_the_learning_rate_of_its_scheduler():
+    """A trainer saves after the scheduler's step, which has changed the rates since the last step of the base."""
+
+    def begin():
+        model = network()
+        opt = KINDS["twin"](list(model.parameters()))
+        return model, opt, torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
+
+    def go_on(model, opt, scheduler, data):
+        for batch in data:
+            blocks(model, opt, batch)
+            opt.step()
+            scheduler.step()
+
+    whole, half, resumed = begin(), begin(), begin()
+    go_on(*whole, batches())
+    go_on(*half, batches()[:2])
+    for saved, loaded in zip(half, resumed, strict=True):
+        loaded.load_state_dict(copy.deepcopy(saved.state_dict()))
+    go_on(*resumed, batches()[2:])
+    go_on(*half, batches()[2:])  # saving changes nothing
+    for other in (half, resumed):
+        with torch.no_grad(), whole[1].reference(), other[1].reference():
+            for p, q in zip(whole[0].parameters(), other[0].parameters(), strict=True):
+                assert torch.equal(p, q)
+
+
 # --- closures of a framework ---------------------------------------------------------------------------------------
 
 

@@ -225,9 +225,16 @@ class Copy:
         """
         if not self.twin:
             return []
-        pairs = zip(self._left, optimizer.base.param_groups, strict=True)
+        pairs = zip(self._left, optimizer.base.param_groups, strict=False)
         changed = [{k: v for k, v in _options(now).items() if k not in left or left[k] is not v} for left, now in pairs]
         return changed if rates is None else [c | {"lr": rate} for c, rate in zip(changed, rates, strict=True)]
+
+    def catch_up(self, optimizer: "DynamicBarrier") -> None:
+        """Give the twin's groups now what was set in the base's since its last step: a saved state has it then."""
+        if self.base is not None:
+            for mine, changed in zip(self.base.param_groups, self.set_outside(optimizer, None), strict=False):
+                mine.update(changed)
+            self._left = [_options(group) for group in optimizer.base.param_groups[: len(self._left)]]
 
     def square(self, optimizer: "DynamicBarrier") -> Tensor | None:
         """‖∇g‖² of the twin, to see that it is finite; None for a frozen copy."""

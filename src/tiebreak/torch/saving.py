@@ -19,6 +19,7 @@ def state_of(opt: "DynamicBarrier") -> dict[str, Any]:
     if (given := opt.decision.tolerance) is not None:
         own["tolerance"] = (given.amount, given.relative)
     if opt.target.copy is not None:
+        opt.target.copy.catch_up(opt)
         numbers = {p: i for i, p in enumerate(opt.gradients.parameters())}
         own["copy"] = opt.target.copy.state_dict(numbers)
     state: dict[str, Any] = {**opt.base.state_dict(), "barrier": own}

@@ -6,19 +6,18 @@ wrapper as their `self`. It reads the optimizer's attributes, but what is writte
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 __all__ = ["on_itself"]
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def on_itself(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
+def on_itself(method: _Method) -> _Method:
     """Let a method that writes, or that says who it is, act on the optimizer, where it is called on a wrapper."""
 
     @wraps(method)
-    def call(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return method(vars(self).get("_optimizer", self), *args, **kwargs)
 
-    return call
+    return cast(_Method, call)
