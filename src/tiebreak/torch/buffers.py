@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from tiebreak.torch.packing import read_tensor, written_tensor
+
 __all__ = ["Buffers"]
 
 
@@ -29,7 +31,8 @@ class Buffers:
             raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
         self._given = model is not None
         self._places = [] if model is None else list(_places(model))
-        self._values: list[Tensor] = []  # in the order of the places; as many as have been in force, or were loaded
+        # In the order of the places; as many as have been in force, or were loaded. None is the model's own value.
+        self._values: list[Tensor | None] = []
         self._names: list[str] | None = None  # of what was loaded, until its places are known
 
     def refresh(self) -> None:
@@ -53,7 +56,10 @@ class Buffers:
                 return
             entered.add(id(buffer))
             first.append((buffer, buffer.data))
-            buffer.data = self._values[i].clone()
+            mine = self._values[i]
+            if mine is None:
+                mine = self._values[i] = buffer.detach().clone()
+            buffer.data = mine.to(buffer).clone()
 
         def note(module: nn.Module, inputs: Any) -> None:
             # Compiled code was called through a module that is noted; the hook is every thread's, the pass is ours.
@@ -95,14 +101,25 @@ class Buffers:
                 "give model=… when saving and when loading"
             )
 
+    def values(self) -> list[Tensor]:
+        """The second set, as it is now."""
+        pairs = zip(self._places, self._values, strict=False)
+        return [module._buffers[name] if value is None else value for (module, name), value in pairs]  # type: ignore[misc]  # a value was there
+
     def state(self) -> dict[str, Any]:
-        """The second set, to be saved."""
-        pairs = list(zip(self._places, self._values, strict=False))
-        return {"names": [_name(*place) for place, _ in pairs], "values": [value.clone() for _, value in pairs]}
+        """The second set, to be saved as text: only what differs from the model's own, which its state has."""
+        own = [module._buffers.get(name) for module, name in self._places[: len(self._values)]]
+        own += [None] * (len(self._values) - len(own))  # loaded, and their places are not known yet
+        names = self._names or [_name(*place) for place in self._places[: len(self._values)]]
+        values = [_written(value, mine) for value, mine in zip(self._values, own, strict=True)]
+        return {"names": names, "values": values}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up a saved set."""
-        self._values, self._names = [value.clone() for value in state["values"]], list(state["names"]) or None
+        """Take up a saved set; in the form before this one it was saved as tensors."""
+        read = [
+            value.clone() if isinstance(value, Tensor) else value and read_tensor(value) for value in state["values"]
+        ]
+        self._values, self._names = read, list(state["names"]) or None
         for i, place in enumerate(self._places if self._names is not None else ()):
             self._check(i, *place)
         if self._given:
@@ -127,4 +144,12 @@ def _places(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
 
 def _name(module: nn.Module, name: str) -> str:
     buffer = module._buffers.get(name)
-    return f"{type(module).__name__}.{name}{[] if buffer is None else list(buffer.shape)}"
+    kind = next(c.__name__ for c in type(module).__mro__ if not c.__name__.startswith("FSDP"))  # fully_shard adds that
+    return f"{kind}.{name}{[] if buffer is None else list(buffer.shape)}"
+
+
+def _written(value: Tensor | None, own: Tensor | None) -> list[Any] | None:
+    """A value as text; None where it is the model's own."""
+    if value is None or (own is not None and value.shape == own.shape and torch.equal(value.to(own), own)):
+        return None
+    return written_tensor(value)

@@ -11,6 +11,7 @@ from tiebreak.schedules import Parameters
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.gradients import LEVELS, Gradients
 from tiebreak.torch.losses import propagate
+from tiebreak.torch.packing import Kept
 from tiebreak.torch.rows import NARROW, Row
 
 if TYPE_CHECKING:
@@ -118,40 +119,42 @@ class Estimates:
         if self.twice:
             self.points = {p: p.detach().clone() for p in gradients.parameters()}
 
-    def state_dict(self, gradients: Gradients) -> dict[str, Any]:
-        """Tensors by the number of their parameter, as torch optimizers save them."""
-        numbers = {p: i for i, p in enumerate(gradients.parameters())}
-        memory = {
-            level: {numbers[p]: tuple(_copy(v) for v in values) for p, values in kept.items()}
-            for level, kept in self.memory.items()
+    def kept(self, p: Tensor) -> Kept:
+        """What is remembered for a parameter, to be saved."""
+        found: Kept = {
+            level: {str(i): value for i, value in enumerate(self.memory[level][p])}
+            for level in LEVELS
+            if p in self.memory[level]
         }
-        points = {numbers[p]: x.clone() for p, x in self.points.items()}
-        return {"kind": type(self.estimator).__name__, "memory": memory, "points": points}
+        return found | ({"point": {"value": self.points[p]}} if p in self.points else {})
 
-    def check(self, state: dict[str, Any]) -> None:
-        """Raise if this state cannot be taken up."""
-        kind = type(self.estimator).__name__
-        if state["kind"] != kind:
-            raise ValueError(f"an optimizer with the estimator {kind} cannot load a state of {state['kind']}")
+    def blank(self, p: Tensor) -> Kept:
+        """The same of a parameter that nothing is remembered for."""
+        zeros = {
+            level: torch.zeros_like(p, dtype=_wide(p.dtype)) for level in LEVELS
+        }  # each its own: all are read into
+        begun = {level: self.estimator.begin(level, zeros[level], 0.0) for level in LEVELS}
+        found: Kept = {level: {str(i): v for i, v in enumerate(memory)} for level, memory in begun.items() if memory}
+        return found | ({"point": {"value": torch.zeros_like(p)}} if self.twice else {})
 
-    def load_state_dict(self, state: dict[str, Any], gradients: Gradients) -> None:
-        """Take up what `state_dict` gave."""
-        parameters = list(gradients.parameters())
+    def check(self, kind: str) -> None:
+        """Raise if the state of an estimator of this kind cannot be taken up."""
+        mine = type(self.estimator).__name__
+        if kind != mine:
+            raise ValueError(f"an optimizer with the estimator {mine} cannot load a state of {kind}")
 
-        def placed(i: int, value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            p = parameters[i]
-            return value.clone().to(device=p.device, dtype=_wide(p.dtype))
-
+    def load(self, parameters: Sequence[Tensor], kept: Sequence[Kept]) -> None:
+        """Take up what `kept` gave for each parameter."""
+        pairs = list(zip(parameters, kept, strict=True))
         self.memory = {
-            level: {parameters[i]: tuple(placed(i, v) for v in values) for i, values in kept.items()}
-            for level, kept in state["memory"].items()
+            level: {
+                p: tuple(_placed(mine[level][str(i)], p, _wide(p.dtype)) for i in range(len(mine[level])))
+                for p, mine in pairs
+                if level in mine
+            }
+            for level in LEVELS
         }
-        self.points = {
-            parameters[i]: x.clone().to(device=parameters[i].device, dtype=parameters[i].dtype)
-            for i, x in state["points"].items()
-        }
+        self.points = {p: _placed(mine["point"]["value"], p, p.dtype) for p, mine in pairs if "point" in mine}
 
 
 def backward(
@@ -206,5 +209,5 @@ def _unscaled(grad: Tensor, inverse_scale: Tensor | None) -> Tensor:
     return wide if inverse_scale is None else wide * inverse_scale.to(device=wide.device, dtype=wide.dtype)
 
 
-def _copy(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
+def _placed(value: Any, p: Tensor, dtype: torch.dtype) -> Any:
+    return value.clone().to(device=p.device, dtype=dtype) if isinstance(value, Tensor) else value

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from tiebreak.torch import packing, saving
 from tiebreak.torch.combining import Held
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.gradients import LEVELS, Gradients, usable
@@ -42,6 +43,7 @@ class TwoLevels(Optimizer):
         self.target, self.guard, self.noise = target, guard, noise
         self.gradients, self.losses = Gradients(base), Losses()
         self.count = 0  # steps tried, those skipped too
+        self.asked = False  # whether somebody has asked for a state before there was one, to read another into it
         self._compares, self._active = compares, ""
         self._held: Held | None = None  # between combine() and step()
 
@@ -54,8 +56,18 @@ class TwoLevels(Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]  # likewise
-        """The base's state."""
-        return self.base.state
+        """The base's state, and what is kept for each parameter beside it."""
+        return packing.Together(self)  # type: ignore[arg-type]  # the one class of this kind there is
+
+    @on_itself
+    def state_dict(self) -> dict[str, Any]:
+        """The base's state with this optimizer's own, by parameter and in each group under "tiebreak"."""
+        return saving.state_of(self)  # type: ignore[arg-type]  # likewise
+
+    @on_itself
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up a state; bit for bit on the CPU. A state of another kind is refused before anything is changed."""
+        saving.load(self, state_dict)  # type: ignore[arg-type]  # likewise
 
     def __getstate__(self) -> dict[str, Any]:
         passing = {"step", "last"}  # a scheduler's wrapper belongs to this object, a record to this moment

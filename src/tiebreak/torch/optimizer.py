@@ -156,16 +156,6 @@ class DynamicBarrier(TwoLevels):
         now = replace(self.decision.tolerance, amount=amount, relative=relative)
         self.decision = replace(self.decision, tolerance=now)
 
-    @on_itself
-    def state_dict(self) -> dict[str, Any]:
-        """The base's state, and this optimizer's own under "barrier"."""
-        return saving.state_of(self)
-
-    @on_itself
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a state; bit for bit on the CPU. A state of another kind is refused before anything is changed."""
-        saving.load(self, state_dict)
-
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(  # type: ignore[override]  # two closures instead of one
@@ -180,6 +170,8 @@ class DynamicBarrier(TwoLevels):
         With `upper` and `lower`, each returns its loss; the optimizer calls backward, lower level first. A `closure` is
         called once, where the gradients are: a framework's, or one with both blocks in it.
         """
+        if upper is None and closure is None and saving.only_to_begin(self):
+            return saving.begin(self)
         closures.call(self, closure, upper, lower)
         return self._apply() if self._held is None else combining.release(self)
 

@@ -8,7 +8,7 @@ import bisect
 import copy
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
@@ -22,6 +22,7 @@ from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.losses import propagate, single
+from tiebreak.torch.packing import KEY, Kept, as_numbers
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
@@ -167,20 +168,24 @@ class Copy:
             return loss.detach().reshape(())
 
     def _follow_groups(self, optimizer: Any) -> None:
-        """A value for every parameter; parameters and groups that joined late join here, too."""
+        """A value for every parameter that is trained; parameters and groups that joined late join here, too.
+
+        A frozen parameter is the model's: it stays where it is, and costs nothing.
+        """
         base = optimizer.base
-        self.values |= {p: p.detach().clone() for p in optimizer.gradients.parameters() if p not in self.values}
+        new = (p for p in optimizer.gradients.parameters() if p.requires_grad and p not in self.values)
+        self.values |= {p: p.detach().clone() for p in new}
         if not self.twin:
             return
         if self.base is None:
-            self.base = _like(base, self.values)
+            self.base = _like(base, {p: self.values.get(p, p) for p in optimizer.gradients.parameters()})
             self._left = [_options(group) for group in base.param_groups]
         for i, group in enumerate(base.param_groups):
-            mine = [self.values[p] for p in group["params"]]
+            mine = [self.values.get(p, p) for p in group["params"]]
             if i == len(self.base.param_groups):
                 self.base.param_groups.append({**group, "params": mine})
                 self._left.append(_options(group))
-            elif len(mine) != len(self.base.param_groups[i]["params"]):
+            else:
                 self.base.param_groups[i]["params"] = mine
 
     def ready(self, optimizer: "DynamicBarrier") -> None:
@@ -204,7 +209,8 @@ class Copy:
         for p, grad in zip(optimizer.gradients.parameters(), grads, strict=True):
             if grad is not None and inverse_scale is not None:
                 grad.mul_(inverse_scale.to(grad.device))
-            self.values[p].grad = grad
+            if p in self.values:
+                self.values[p].grad = grad
         for mine, changed in zip(self.base.param_groups, set_outside, strict=True):
             mine.update(changed)
         # Its hooks, too: they get the optimizer whose step it is.
@@ -244,28 +250,63 @@ class Copy:
         """The twin's gradients in this step, in the order of the parameters; those of a frozen copy are None."""
         return optimizer.gradients.of("reference", list(optimizer.gradients.parameters()))
 
-    def state_dict(self, numbers: dict[Tensor, int]) -> dict[str, Any]:
-        """The copy's values by the number of their parameter, its buffers, and a twin's optimizer."""
-        values = {numbers[p]: value.clone() for p, value in self.values.items()}
-        base = None if self.base is None else copy.deepcopy(self.base.state_dict())
-        return {"twin": self.twin, "values": values, "buffers": self.buffers.state(), "base": base}
+    def kept(self, p: Tensor) -> Kept:
+        """A parameter's value in the copy and its state in a twin's optimizer, to be saved."""
+        if p not in self.values:
+            return {}
+        state = {} if self.base is None else self.base.state.get(self.values[p], {})
+        return {"copy": {"value": self.values[p]}} | ({"base": dict(state)} if state else {})
 
-    def load_state_dict(self, state: dict[str, Any], optimizer: "DynamicBarrier") -> None:
-        """Take up what `state_dict` gave."""
+    def blank(self, p: Tensor, state: dict[str, Any]) -> Kept:
+        """The same of a parameter that has none yet; `state` is what the base optimizer keeps for it."""
+        zeros = {name: torch.zeros_like(v) if isinstance(v, Tensor) else v for name, v in state.items()}
+        return {"copy": {"value": torch.zeros_like(p)}} | ({"base": zeros} if self.twin and zeros else {})
+
+    def options(self, i: int, group: dict[str, Any]) -> dict[str, Any]:
+        """What a twin's group `i` has otherwise than the base's: a base may count its steps there."""
+        if self.base is None or i >= len(self.base.param_groups):
+            return {}
+        other = {name: value for name, value in _options(self.base.param_groups[i]).items() if name != KEY}
+        return as_numbers("the twin's optimizer", {n: v for n, v in other.items() if not _equal(v, group.get(n))})
+
+    def load(
+        self, optimizer: "DynamicBarrier", kept: Sequence[Kept], options: Sequence[dict[str, Any]], buffers: Any
+    ) -> None:
+        """Take up what `kept` gave for each parameter, the options of a twin's groups, and the buffers."""
         self.values, self.base = {}, None
-        self.buffers.load(state["buffers"])
-        if not state["values"]:
+        self.buffers.load(buffers)
+        parameters = list(optimizer.gradients.parameters())
+        for p, mine in zip(parameters, kept, strict=True):
+            if "copy" in mine:
+                self.values[p] = mine["copy"]["value"].detach().clone().to(device=p.device, dtype=p.dtype)
+        if not self.values:
             return
         self._follow_groups(optimizer)
-        for i, p in enumerate(optimizer.gradients.parameters()):
-            if i in state["values"]:
-                self.values[p].data = state["values"][i].clone().to(self.values[p])
-        if self.base is not None and state["base"] is not None:
-            self.base.load_state_dict(copy.deepcopy(state["base"]))
+        if self.base is not None:
+            state = self.base.state_dict()
+            groups = [{**now, **_typed(was, now)} for now, was in zip(state["param_groups"], options, strict=True)]
+            own = {i: copy.deepcopy(mine["base"]) for i, mine in enumerate(kept) if "base" in mine}
+            self.base.load_state_dict({"state": own, "param_groups": groups})
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and bool((one == other.to(one)).all())
+    return one is other or bool(one == other)
+
+
+def _typed(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Options that were saved as numbers and lists, as what stands there now."""
+    found = {}
+    for name, value in saved.items():
+        if isinstance(now.get(name), Tensor) and not isinstance(value, Tensor):
+            value = torch.full_like(now[name], value)
+        found[name] = tuple(value) if isinstance(value, list) and isinstance(now.get(name), tuple) else value
+    return found
 
 
 def _like(base: torch.optim.Optimizer, values: dict[Tensor, Tensor]) -> torch.optim.Optimizer:

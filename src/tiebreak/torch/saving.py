@@ -1,55 +1,215 @@
 """The state of an optimizer: saved whole, and checked before anything is replaced by it."""
 
+import json
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tiebreak.torch.context import copied, store
+import torch
+from torch import Tensor
+
+from tiebreak.torch import packing
+from tiebreak.torch.context import store
+from tiebreak.torch.packing import KEY
+from tiebreak.torch.record import Step, record
+from tiebreak.torch.rows import wide
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["load", "state_of"]
+__all__ = ["begin", "load", "only_to_begin", "state_of"]
+
+_VERSION = 1
 
 
 def state_of(opt: "DynamicBarrier") -> dict[str, Any]:
-    """The base's state, and the optimizer's own under "barrier"."""
+    """The base's state, with the optimizer's own in the state of each parameter and in each group."""
     for before in opt._optimizer_state_dict_pre_hooks.values():
         before(opt)
-    own: dict[str, Any] = {"count": opt.count, "estimates": opt.estimates.state_dict(opt.gradients)}
-    own |= {"noise": copied(opt.noise.state), "memory": opt.memory.state_dict()}
-    if (given := opt.decision.tolerance) is not None:
-        own["tolerance"] = (given.amount, given.relative)
     if opt.target.copy is not None:
         opt.target.copy.catch_up(opt)
-        numbers = {p: i for i, p in enumerate(opt.gradients.parameters())}
-        own["copy"] = opt.target.copy.state_dict(numbers)
-    state: dict[str, Any] = {**opt.base.state_dict(), "barrier": own}
+    state: dict[str, Any] = opt.base.state_dict()
+    own = packing.entries(opt, list(opt.gradients.parameters()))
+    by_number = dict(state["state"])
+    for i, mine in enumerate(own):
+        if mine:  # a new mapping: the base's own must not change
+            by_number[i] = {**by_number.get(i, {}), **mine}
+    texts = _texts(opt, own)
+    groups = [{**group, KEY: mine} for group, mine in zip(state["param_groups"], texts, strict=True)]
+    state = {**state, "state": by_number, "param_groups": groups}
+    _announce(opt)
     for after in opt._optimizer_state_dict_post_hooks.values():
         state = after(opt, state) or state
     return state
+
+
+def _texts(opt: "DynamicBarrier", own: list[dict[str, Any]]) -> list[str]:
+    """For each group: the numbers of the whole optimizer, and what belongs to the group."""
+    copy, given = opt.target.copy, opt.decision.tolerance
+    common: dict[str, Any] = {"version": _VERSION, "count": opt.count}
+    common |= {"estimator": type(opt.estimates.estimator).__name__}
+    common |= {"law": packing.as_numbers("the law", opt.memory.state_dict())}
+    common |= {"noise": packing.as_numbers("the noise", opt.noise.state)}
+    common |= {"tolerance": None if given is None else [given.amount, given.relative]}
+    common |= {"copy": None if copy is None else "twin" if copy.twin else "start"}
+    texts, first = [], 0
+    for i, group in enumerate(opt.base.param_groups):
+        size = len(group["params"])
+        mine: dict[str, Any] = {"parameters": size, "kept": sum(map(bool, own[first : first + size]))}
+        if copy is not None:
+            mine["options"] = copy.options(i, group)
+            mine |= {"buffers": copy.buffers.state()} if i == 0 else {}
+        texts.append(packing.text(common | mine))
+        first += size
+    return texts
+
+
+def _announce(opt: "DynamicBarrier") -> None:
+    """Name the key in the groups themselves: a flattened checkpoint is read by the names that are there."""
+    for group in opt.base.param_groups:
+        group.setdefault(KEY, "")
+
+
+# --- to be read into --------------------------------------------------------------------------------------------------
+
+
+def only_to_begin(opt: "DynamicBarrier") -> bool:
+    """Whether a step without any backward pass is meant to make a state that a checkpoint can be read into.
+
+    So do torch's ``get_state_dict`` and ``set_state_dict``: zero gradients and a learning rate of 0.
+    """
+    if opt.gradients.seen or opt.gradients.owner is not None or opt._held is not None:
+        return False
+    groups = [group for group in opt.param_groups if group["params"]]
+    if any(bool(group.get("lr", 0) != 0) for group in groups):
+        return False
+    grads = [p.grad for group in groups for p in group["params"] if p.requires_grad]
+    return bool(grads) and all(grad is not None and not _local(grad).any() for grad in grads)
+
+
+def begin(opt: "DynamicBarrier") -> Step:
+    """Let the base make its state, and have a place for everything of ours; nothing counts as begun."""
+    opt.base.step()
+    opt.asked = True
+    _announce(opt)
+    unknown = torch.tensor(torch.nan)
+    return record(unknown, (unknown,) * 3, (None, None), torch.tensor(True))
+
+
+def _local(tensor: Any) -> Tensor:
+    """This rank's part of a tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]  # a DTensor's
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Saved:
+    """A state, read: the base's, what every parameter has, and the numbers."""
+
+    base: dict[str, Any]
+    kept: list[packing.Kept]  # in the order of the parameters
+    numbers: dict[str, Any]
+    options: list[dict[str, Any]]  # of a twin's groups
+    buffers: dict[str, Any]
 
 
 def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
     """Take up a state; one of another kind is refused before anything is changed."""
     for before in opt._optimizer_load_state_dict_pre_hooks.values():
         state = before(opt, state) or state
-    if "barrier" not in state:
-        raise ValueError("this state was saved by another optimizer: it has no 'barrier' (load it into `base` instead)")
-    own, copy = state["barrier"], opt.target.copy
-    opt.estimates.check(own["estimates"])
-    opt.memory.check(own["memory"])
-    if (copy is None) != ("copy" not in own) or (copy is not None and own["copy"]["twin"] != copy.twin):
+    saved = _older(opt, state) if "barrier" in state else _read(opt, state)
+    parameters, numbers, copy = list(opt.gradients.parameters()), saved.numbers, opt.target.copy
+    opt.estimates.check(numbers["estimator"])
+    opt.memory.check(numbers["law"])
+    if numbers["copy"] != (None if copy is None else "twin" if copy.twin else "start"):
         raise ValueError('the state was saved with another reference=: "twin", "start", or neither')
-    opt.base.load_state_dict({name: value for name, value in state.items() if name != "barrier"})
-    opt.count = own["count"]
-    opt.estimates.load_state_dict(own["estimates"], opt.gradients)
-    opt.memory.load_state_dict(own["memory"])
-    for name, value in own["noise"].items():
+    for i, (p, mine) in enumerate(zip(parameters, saved.kept, strict=False)):
+        _check_alike(i, p, mine)
+    opt.base.load_state_dict(saved.base)
+    opt.count = int(numbers["count"])
+    opt.estimates.load(parameters, saved.kept)
+    opt.memory.load_state_dict(numbers["law"])
+    home = parameters[0].device
+    for name, value in numbers["noise"].items():
         there = opt.noise.state[name]
+        value = None if value is None else torch.as_tensor(value, dtype=wide(home), device=home)
         store(opt.noise.state, name, value if there is None or value is None else value.to(there))
-    if "tolerance" in own:
-        opt.allow(*own["tolerance"])
+    if numbers["tolerance"] is not None:
+        opt.allow(*numbers["tolerance"])
     if copy is not None:
-        copy.load_state_dict(own["copy"], opt)
+        copy.load(opt, saved.kept, saved.options, saved.buffers)
     opt.forget()
+    _announce(opt)
     for after in opt._optimizer_load_state_dict_post_hooks.values():
         after(opt)
+
+
+def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
+    groups = state["param_groups"]
+    texts = [group.get(KEY) for group in groups]
+    if not any(texts):
+        raise ValueError(
+            f"this state was saved by another optimizer: its groups have no {KEY!r} (load it into `base` instead)"
+        )
+    if not all(texts):
+        raise ValueError(f"some groups of this state have no {KEY!r}: it is made of the states of two optimizers")
+    written = [json.loads(group_text) for group_text in texts]
+    if written[0]["version"] > _VERSION:
+        raise ValueError(f"this state was saved by a newer version of tiebreak, in form {written[0]['version']}")
+    parts = {i: packing.split(mine) for i, mine in state["state"].items()}
+    kept = [parts[i][1] if i in parts else {} for i in chain.from_iterable(group["params"] for group in groups)]
+    first = 0
+    for mine, group, there in zip(written, groups, opt.param_groups, strict=False):
+        size = len(group["params"])
+        found = sum(KEY in state["state"].get(i, {}) for i in group["params"])
+        empty = sum(_local(p).numel() == 0 for p in there["params"])  # of these nothing is saved
+        if size == mine["parameters"] and found + empty < mine["kept"]:
+            raise ValueError(
+                f"the state lacks what was saved for {mine['kept'] - found} parameters, numbers {first} and on. "
+                "torch's set_state_dict leaves out those with requires_grad=False: unfreeze them while it loads; with "
+                "flatten_optimizer_state_dict=True call get_optimizer_state_dict before it"
+            )
+        first += size
+    base = {i: theirs for i, (theirs, _) in parts.items() if theirs}
+    plain = [{name: value for name, value in group.items() if name != KEY} for group in groups]
+    buffers: dict[str, Any] = next(
+        (mine["buffers"] for mine in written if "buffers" in mine), {"names": [], "values": []}
+    )
+    options = [mine.get("options", {}) for mine in written]
+    return _Saved({**state, "state": base, "param_groups": plain}, kept, written[0], options, buffers)
+
+
+def _check_alike(i: int, p: Any, kept: packing.Kept) -> None:
+    """A value of a parameter must be cut like the parameter."""
+    for kind in ("copy", "point"):
+        value = kept.get(kind, {}).get("value", p)
+        if value.shape != p.shape or hasattr(value, "placements") != hasattr(p, "placements"):
+            raise ValueError(
+                f"the state's {kind} of parameter {i} has shape {tuple(value.shape)} as a {type(value).__name__}, the "
+                f"parameter has {tuple(p.shape)} as a {type(p.data).__name__}: where ranks share parameters load by "
+                "torch.distributed.checkpoint.state_dict.set_state_dict"
+            )
+
+
+def _older(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
+    """A state of the form before version 1: everything of ours under "barrier", by the number of the parameter."""
+    own = state["barrier"]
+    copy, estimates = own.get("copy"), own["estimates"]
+    kept: list[packing.Kept] = [{} for _ in opt.gradients.parameters()]
+    for level, memory in estimates["memory"].items():
+        for i, values in memory.items():
+            kept[i][level] = {str(j): value for j, value in enumerate(values)}
+    for i, point in estimates["points"].items():
+        kept[i]["point"] = {"value": point}
+    twin = (copy or {}).get("base") or {"state": {}, "param_groups": []}
+    for i, value in (copy or {}).get("values", {}).items():
+        kept[i]["copy"] = {"value": value}
+    for i, mine in twin["state"].items():
+        kept[i]["base"] = mine
+    numbers = {"count": own["count"], "estimator": estimates["kind"], "law": own["memory"], "noise": own["noise"]}
+    numbers |= {"tolerance": own.get("tolerance"), "copy": copy and ("twin" if copy["twin"] else "start")}
+    options = [{name: value for name, value in group.items() if name != "params"} for group in twin["param_groups"]]
+    base = {name: value for name, value in state.items() if name != "barrier"}
+    return _Saved(base, kept, numbers, options, (copy or {}).get("buffers", {"names": [], "values": []}))

@@ -1,0 +1,299 @@
+"""``torch.distributed.checkpoint``: nothing of the state is lost, and training goes on as if never stopped."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+from tiebreak.torch import CSVLog, DynamicBarrier
+
+CASES = {
+    "rule": {"barrier": 1.0, "regularizer": 1e-3},
+    "average": {"barrier": 1.0, "estimator": "average"},
+    "storm": {"barrier": 1.0, "estimator": "storm"},
+    "number": {"tolerance": 0.05, "reference": 0.3},
+    "start": {"tolerance": 0.05, "reference": "start"},
+    "twin": {"tolerance": "5%", "reference": "twin"},
+}
+BASES = {
+    "plain": lambda params: torch.optim.SGD(params, lr=0.1),
+    "momentum": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9),
+    "adamw": lambda params: torch.optim.AdamW(params, lr=0.02),
+}
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    layers = [torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.Tanh(), torch.nn.Linear(7, 3)]
+    return torch.nn.Sequential(*layers).double()
+
+
+def data(steps=8):
+    generator = torch.Generator().manual_seed(1)
+    return [[torch.randn(12, n, generator=generator).double() for n in (5, 3)] for _ in range(steps)]
+
+
+def made(case, base, seed=0, groups=False):
+    model = network(seed)
+    first, rest = list(model.parameters())[:2], list(model.parameters())[2:]
+    params = [{"params": first}, {"params": rest, "lr": 0.03}] if groups else model.parameters()
+    return model, DynamicBarrier(BASES[base](params), **CASES[case])
+
+
+def train(model, opt, batches):
+    for x, y in batches:
+        opt.step(lower=lambda x=x, y=y: (model(x) - y).square().mean(), upper=lambda x=x: model(x).abs().mean())
+    return model, opt
+
+
+def everything(model):
+    return torch.cat([value.detach().double().reshape(-1) for value in model.state_dict().values()])
+
+
+def save(folder, model, opt, **options):
+    state = get_state_dict(model, opt, options=StateDictOptions(**options))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is one process
+        dcp.save(dict(zip(("model", "opt"), state, strict=True)), checkpoint_id=folder)
+
+
+def restore(folder, model, opt, **options):
+    chosen = StateDictOptions(**options)
+    state = dict(zip(("model", "opt"), get_state_dict(model, opt, options=chosen), strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(state, checkpoint_id=folder)
+    set_state_dict(model, opt, model_state_dict=state["model"], optim_state_dict=state["opt"], options=chosen)
+    return model, opt
+
+
+@pytest.mark.parametrize(
+    ("case", "base", "flat"),
+    [
+        ("rule", "plain", True),
+        ("rule", "adamw", False),
+        ("average", "momentum", False),
+        ("storm", "adamw", True),
+        ("number", "plain", False),
+        ("start", "plain", True),
+        ("start", "momentum", False),
+        ("twin", "plain", False),
+        ("twin", "momentum", True),
+        ("twin", "adamw", False),
+        ("twin", "adamw", True),
+    ],
+)
+def test_resumed_from_a_distributed_checkpoint(case, base, flat, tmp_path):
+    """Bit for bit, two groups, into an optimizer that has not begun; and again, from the resumed one."""
+    batches, options = data(), {"flatten_optimizer_state_dict": flat}
+    whole, opt = train(*made(case, base, groups=True), batches)
+    model, again = train(*made(case, base, groups=True), batches[:3])
+    for at, until in ((3, 5), (5, 8)):
+        save(tmp_path / f"{at}", model, again, **options)
+        model, again = restore(tmp_path / f"{at}", *made(case, base, 10 + at, groups=True), **options)
+        assert again.count == at
+        train(model, again, batches[at:until])
+    assert torch.equal(everything(model), everything(whole))
+    assert torch.equal(again.last.multiplier, opt.last.multiplier)
+    if opt.last.excess is not None:
+        assert torch.equal(again.last.excess, opt.last.excess)
+
+
+@pytest.mark.parametrize("options", [{"full_state_dict": True}, {"full_state_dict": True, "cpu_offload": True}])
+def test_a_full_state_dict_in_one_file(options, tmp_path):
+    batches = data()
+    whole, _ = train(*made("twin", "adamw"), batches)
+    half = train(*made("twin", "adamw"), batches[:3])
+    state = get_state_dict(*half, options=StateDictOptions(**options))
+    torch.save(state, tmp_path / "state.pt")
+    one, two = torch.load(tmp_path / "state.pt", weights_only=True)
+    fresh = made("twin", "adamw", 9)
+    set_state_dict(*fresh, model_state_dict=one, optim_state_dict=two)
+    train(*fresh, batches[3:])
+    assert torch.equal(everything(fresh[0]), everything(whole))
+
+
+def test_saving_in_the_background(tmp_path):
+    """What is written is the state when it was asked for, whatever the training does meanwhile."""
+    batches = data()
+    whole, _ = train(*made("twin", "adamw"), batches)
+    model, opt = train(*made("twin", "adamw"), batches[:3])
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        state = dict(zip(("model", "opt"), get_state_dict(model, opt), strict=True))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch about its own way of copying
+            writing = dcp.async_save(state, checkpoint_id=tmp_path / "3")
+        train(model, opt, batches[3:])
+        writing.result()
+    finally:
+        torch.distributed.destroy_process_group()
+    fresh = restore(tmp_path / "3", *made("twin", "adamw", 9))
+    train(*fresh, batches[3:])
+    assert torch.equal(everything(fresh[0]), everything(whole))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_asking_for_a_state_before_there_is_one_begins_nothing(case):
+    """get_state_dict takes a step of its own on a fresh optimizer; the model that is loaded after it is the start."""
+    batches = data()
+    expected, opt = train(*made(case, "plain"), batches)
+    model, again = made(case, "plain", 9)
+    get_state_dict(model, again)
+    assert again.count == 0
+    model.load_state_dict(network().state_dict())
+    train(model, again, batches)
+    assert torch.equal(everything(model), everything(expected))
+    assert torch.equal(again.last.multiplier, opt.last.multiplier)
+
+
+def test_a_step_without_backward_passes_stays_an_error():
+    model, opt = made("rule", "plain")
+    with pytest.raises(RuntimeError, match="no upper gradients"):
+        opt.step()
+    opt.param_groups[0]["lr"] = 0.0  # as a warm-up begins
+    with pytest.raises(RuntimeError, match="no upper gradients"):
+        opt.step()
+    model(data()[0][0]).sum().backward()
+    with pytest.raises(RuntimeError, match="no upper gradients"):
+        opt.step()
+
+
+def test_a_log_has_no_line_for_a_checkpoint(tmp_path):
+    model, opt = made("rule", "plain")
+    with CSVLog(tmp_path / "log.csv") as log:
+        opt.register_step_post_hook(log)
+        get_state_dict(model, opt)
+        for batch in data(3):
+            train(model, opt, [batch])
+            opt.zero_grad()
+            get_state_dict(model, opt)
+    assert len((tmp_path / "log.csv").read_text().split()) == 1 + 3
+
+
+def test_what_is_missing_is_said():
+    model, opt = train(*made("twin", "adamw"), data(2))
+    states = get_state_dict(model, opt)
+
+    def loaded(state, case="twin"):
+        fresh = made(case, "adamw", 9)
+        set_state_dict(*fresh, model_state_dict=states[0], optim_state_dict=state)
+
+    lost = copy.deepcopy(states[1])
+    for name in [name for name in lost["state"]["0.weight"] if name.startswith("tiebreak")]:
+        del lost["state"]["0.weight"][name]
+    with pytest.raises(ValueError, match="the state lacks what was saved for 1 parameters"):
+        loaded(lost)
+    foreign = copy.deepcopy(states[1])
+    for group in foreign["param_groups"]:
+        del group["tiebreak"]
+    with pytest.raises(ValueError, match="saved by another optimizer"):
+        loaded(foreign)
+    newer = copy.deepcopy(states[1])
+    for group in newer["param_groups"]:
+        group["tiebreak"] = group["tiebreak"].replace('"version":1', '"version":7')
+    with pytest.raises(ValueError, match="a newer version"):
+        loaded(newer)
+    with pytest.raises(ValueError, match="another reference="):
+        loaded(states[1], "start")
+    other = copy.deepcopy(states[1])
+    other["state"]["0.weight"]["tiebreak_copy_value"] = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"copy of parameter 0 has shape \(3,\)"):
+        loaded(other)
+
+
+def test_frozen_parameters(tmp_path):
+    """One that never moved belongs to the model, and a twin has no copy of it; one that was frozen on the way has."""
+    batches = data()
+
+    def frozen(seed=0):
+        model = network(seed)
+        model[0].requires_grad_(False)
+        return model, DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.02), **CASES["twin"])
+
+    whole, _ = train(*frozen(), batches)
+    half = train(*frozen(), batches[:3])
+    assert len(half[1].target.copy.values) == 4
+    save(tmp_path / "1", *half)
+    fresh = restore(tmp_path / "1", *frozen(9))
+    train(*fresh, batches[3:])
+    assert torch.equal(everything(fresh[0]), everything(whole))
+    fresh[0][0].requires_grad_(True)
+    train(*fresh, batches)
+    assert len(fresh[1].target.copy.values) == 6
+    fresh[0][3].requires_grad_(False)
+    states = copy.deepcopy(get_state_dict(*fresh))  # torch would let both train on the same averages
+    model, opt = frozen(9)
+    model[0].requires_grad_(True)
+    model[3].requires_grad_(False)
+    with pytest.raises(ValueError, match="unfreeze them"):
+        set_state_dict(model, opt, model_state_dict=states[0], optim_state_dict=states[1])
+    model[3].requires_grad_(True)
+    set_state_dict(model, opt, model_state_dict=states[0], optim_state_dict=states[1])
+    model[3].requires_grad_(False)
+    for pair in (fresh, (model, opt)):
+        train(*pair, batches)
+    assert torch.equal(everything(model), everything(fresh[0]))
+
+
+def older(opt):
+    """The state in the form that came before: everything under "barrier", by the number of the parameter."""
+    numbers = {p: i for i, p in enumerate(opt.gradients.parameters())}
+    copied, estimates = opt.target.copy, opt.estimates
+    by_level = {level: {numbers[p]: v for p, v in kept.items()} for level, kept in estimates.memory.items()}
+    points = {numbers[p]: x for p, x in estimates.points.items()}
+    own = {"count": opt.count, "noise": opt.noise.state, "memory": opt.memory.state_dict()}
+    own["estimates"] = {"kind": type(estimates.estimator).__name__, "memory": by_level, "points": points}
+    if opt.decision.tolerance is not None:
+        own["tolerance"] = (opt.decision.tolerance.amount, opt.decision.tolerance.relative)
+    if copied is not None:
+        values = {numbers[p]: value for p, value in copied.values.items()}
+        names = ["BatchNorm1d.running_mean[7]", "BatchNorm1d.running_var[7]", "BatchNorm1d.num_batches_tracked[]"]
+        base = None if copied.base is None else copied.base.state_dict()
+        buffers = {"names": names, "values": copied.buffers.values()}
+        own["copy"] = {"twin": copied.twin, "values": values, "buffers": buffers, "base": base}
+    return copy.deepcopy({**opt.base.state_dict(), "barrier": own})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_older_state_is_taken_up(case):
+    batches = data()
+    whole, _ = train(*made(case, "adamw"), batches)
+    model, opt = train(*made(case, "adamw"), batches[:3])
+    fresh, again = made(case, "adamw", 9)
+    fresh.load_state_dict(model.state_dict())
+    again.load_state_dict(older(opt))
+    train(fresh, again, batches[3:])
+    assert torch.equal(everything(fresh), everything(whole))
+
+
+def test_the_state_shows_the_bases_and_ours():
+    model, opt = train(*made("twin", "adamw"), data(2))
+    first = next(model.parameters())
+    assert set(opt.base.state[first]) < set(opt.state[first])
+    assert opt.state[first]["tiebreak_copy_value"] is opt.target.copy.values[first]
+    opt.state[first]["step"] = torch.tensor(7.0)
+    assert opt.base.state[first]["step"] == 7
+    opt.state[first] = dict(opt.state[first])  # as a framework moves a state to its device
+    assert set(opt.base.state[first]) == {"step", "exp_avg", "exp_avg_sq"}
+    assert list(opt.state) == list(model.parameters())
+    fresh = made("rule", "plain")[1]
+    assert not fresh.state
+
+
+def test_a_state_that_was_loaded_can_be_saved_before_a_step():
+    """The buffers of a twin, too, although nobody knows yet whose they are."""
+    batches = data()
+    whole, _ = train(*made("twin", "adamw"), batches)
+    model, opt = train(*made("twin", "adamw"), batches[:3])
+    state = opt.state_dict()
+    for _ in range(2):
+        fresh, again = made("twin", "adamw", 9)
+        again.load_state_dict(copy.deepcopy(state))
+        state = again.state_dict()
+    fresh.load_state_dict(model.state_dict())
+    train(fresh, again, batches[3:])
+    assert torch.equal(everything(fresh), everything(whole))
