@@ -208,9 +208,9 @@ def test_verify_finds_a_planted_violation(tmp_path: Path) -> None:
     """Constants far below the truth: exit code 1, and every place says FAIL."""
     wrong = "sigma_f=1e-9, sigma_g=1e-9, G_f=1e-6, delta_f=1e-9, delta_g=1e-9"
     planted = (
-        f"{TINY}\nimport dataclasses\nreal = v.cases\n"
+        f"{TINY}\nimport dataclasses\nreal = v.case_of\n"
         "def lie(c): return dataclasses.replace(c.problem, constants=c.constants.replace(" + wrong + "))\n"
-        "v.cases = lambda *a: [c._replace(problem=lie(c)) for c in real(*a)]"
+        "v.case_of = lambda spec: (c := real(spec))._replace(problem=lie(c))"
     )
     done = call("verify", "--quick", "--runs", "4", "--output", tmp_path, before=planted, code=1)
     assert re.search(r"^FAIL: [1-9]\d* comparisons violate a bound", done.stderr, re.MULTILINE)
@@ -221,9 +221,12 @@ def test_verify_finds_a_planted_violation(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
 def test_ctrl_c_ends_a_verification(tmp_path: Path) -> None:
+    """Before a block is finished nothing is left behind; the blocks that were finished are kept."""
     _, said = interrupt("verify", "--output", tmp_path / "results", seconds=3)
     assert "Interrupted; nothing was written." in said
-    assert not (tmp_path / "results").exists()
+    kept = list(tmp_path.glob("results/*/*"))
+    assert ("kept" in said) == bool(kept) == (tmp_path / "results").exists()
+    assert {path.suffix for path in kept} <= {".block"}
 
 
 def test_ctrl_c_ends_a_search_for_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

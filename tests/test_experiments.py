@@ -297,8 +297,8 @@ def test_figures_show_the_data(outcome: Outcome) -> None:
 
 
 def test_interrupted_between_methods_keeps_what_is_complete(tmp_path: Path) -> None:
-    def stop(method: str, _: object) -> None:
-        if method == "vr_pr_sdbpg":
+    def stop(name: str, _: object) -> None:
+        if name.startswith("vr_pr_sdbpg"):
             raise KeyboardInterrupt
 
     outcome = run(SMALL, stop)
@@ -322,7 +322,7 @@ def test_runs_that_cannot_go_on_are_reported_and_drawn(monkeypatch: pytest.Monke
         upper = Gaussian(gradient, sigma, problem.upper.value, shape=(2,), vectorized=True)
         return replace(problem, upper=upper)
 
-    monkeypatch.setattr("tiebreak.experiments.outcome.paper", broken)
+    monkeypatch.setattr("tiebreak.problems.paper", broken)
     outcome = run(SMALL)
     assert len(outcome.faults) == 6
     assert "SDBGD, run" in outcome.faults[0]

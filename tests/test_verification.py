@@ -298,18 +298,15 @@ def test_a_whole_verification_passes(findings):
     assert found.slopes["a"].tolist() == [0.1, 0.1, 0.2, 0.2, 0.25, 0.25, 0.3, 0.3]
     for i, name in enumerate(found.slopes["residual"]):
         assert found.slopes["corollary"][i] == getattr(exponents(found.slopes["a"][i]), name)
-    stages = list(dict.fromkeys(stage for stage, _ in heard))
-    assert stages[0] == "Plans"
-    assert stages[-1] == "Rates"
-    for stage in stages:
-        shares = [share for what, share in heard if what == stage]
-        assert shares == sorted(shares)
-        assert shares[-1] == 1
+    names, shares = zip(*heard, strict=True)
+    assert list(dict.fromkeys(names))[::10] == ["SDBGD, paper's row", "Rate, a = 0.3"]
+    assert list(shares) == sorted(shares)
+    assert shares[-1] == pytest.approx(1)
 
 
 def test_the_weighted_mean_falls_as_the_corollary_says():
     """a = 1/4, K from 200 to 2000: as K^−1/2 or faster."""
-    case_ = verification.rate_cases(Verification())[0.25]._replace(steps=2000)
+    case_ = verification.case_of({"a": 0.25, "steps": 2000})
     slopes = evidence.rates(case_, evidence.simulate(case_, 4, 0, record=1))[1]
     for slope in slopes:
         assert slope["weighted"] >= 0.5 - 0.02

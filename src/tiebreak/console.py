@@ -1,14 +1,14 @@
-"""The console: a line of progress, and Ctrl-C between steps instead of within one."""
+"""The console: a line of progress, and Ctrl-C and SIGTERM between steps instead of within one."""
 
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-__all__ = ["Progress", "interrupts", "progress_line"]
+__all__ = ["Progress", "interrupts", "progress_line", "terminations"]
 
 
 class Progress(NamedTuple):
@@ -20,28 +20,51 @@ class Progress(NamedTuple):
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a question that the loop asks after each step; the second interrupts at once."""
-    asked = False
+def interrupts(terminations: bool = False) -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a question that the loop asks after each step; the second interrupts at once.
 
-    def note(*_: Any) -> None:
+    With `terminations` SIGTERM is taken likewise, for a loop that has something to save: when it has done so, the
+    program ends with code 143, what shells expect of one that SIGTERM ended.
+    """
+    asked = 0
+
+    def note(number: int, *_: Any) -> None:
         nonlocal asked
         if asked:
             raise KeyboardInterrupt
-        asked = True
+        asked = number
 
-    # Only the main thread may, and only the default handler is ours to replace.
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
+    with ExitStack() as handled:
+        handled.enter_context(_handled(signal.SIGINT, signal.default_int_handler, note))
+        if terminations:
+            handled.enter_context(_handled(signal.SIGTERM, signal.SIG_DFL, note))
+        yield lambda: asked > 0
+    if asked == signal.SIGTERM:
+        raise SystemExit(128 + asked)
+
+
+@contextmanager
+def terminations() -> Iterator[None]:
+    """SIGTERM ends the program as an exception would, with code 143, so that whatever is open is closed."""
+
+    def end(number: int, *_: Any) -> None:
+        raise SystemExit(128 + number)
+
+    with _handled(signal.SIGTERM, signal.SIG_DFL, end):
+        yield
+
+
+@contextmanager
+def _handled(number: int, default: Any, handler: Callable[..., None]) -> Iterator[None]:
+    """Handle a signal, if we may: only the main thread may, and only the default handler is ours to replace."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(number) is default
     if ours:
-        signal.signal(signal.SIGINT, note)
+        signal.signal(number, handler)
     try:
-        yield lambda: asked
+        yield
     finally:
         if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(number, default)
 
 
 @contextmanager

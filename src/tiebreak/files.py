@@ -1,9 +1,12 @@
 """Files that are either whole or as they were: written beside their place, flushed to the disk, then moved there.
 
 A process that is killed while it writes leaves a temporary file. The next one that writes the same file removes it. A
-process holds a lock on its temporary file for as long as it lives, so a file whose lock is free belongs to no one.
+process holds a lock on its temporary file for as long as it lives, so a file whose lock is free belongs to no one. It
+likewise holds what it writes again and again, a checkpoint or a folder: a second process is refused, and one that was
+killed holds nothing.
 """
 
+import errno
 import os
 import re
 import sys
@@ -16,22 +19,75 @@ from typing import IO, Any
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["atomic", "probe"]
+__all__ = ["atomic", "locked"]
 
 _LOCKS = sys.platform != "win32"  # elsewhere nothing is removed, because nobody knows whose it is
 _SUFFIX = ".tiebreak"
 
 
-def probe(path: str | os.PathLike[str]) -> None:
-    """Make sure that a file can be written at `path`, now rather than when it is needed; leaves its folder alone."""
+@contextmanager
+def locked(path: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Hold what is written at `path`, a file or a folder, so that no other process writes it at the same time.
+
+    Raises BlockingIOError where another one does, and another OSError where `path` cannot be written: now rather than
+    when it is needed. Nothing is left behind, neither the lock nor a folder that was made for it and stayed empty.
+    Nothing is held where `path` is None, and on a system or a file system without locks.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "run.npz"
+    >>> with locked(path), locked(path):  # doctest: +ELLIPSIS
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    BlockingIOError: [Errno ...] '...run.npz' is being written by process ...; wait for it, or choose another place
+    """
+    if path is None:
+        yield
+        return
     target = Path(path)
+    place = target.with_name(f".{target.name}.lock")
+    made = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = _temporary(target)
-        os.close(handle)
-        os.unlink(temporary)
+        handle = _held(place)
     except OSError as error:
-        raise type(error)(error.errno, f"{os.fspath(path)!r} cannot be written: {error.strerror}") from None
+        wrong = "is" if isinstance(error, BlockingIOError) else "cannot be written:"
+        raise type(error)(error.errno, f"{os.fspath(path)!r} {wrong} {error.strerror}") from None
+    try:
+        yield
+    finally:
+        if handle is not None:
+            with suppress(OSError):  # what cannot be removed may stay: only the lock counts
+                place.unlink()
+            os.close(handle)
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _held(place: Path) -> int | None:
+    """A locked file at `place`, with this process's number in it; None where there are no locks."""
+    while True:
+        handle = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
+        free = _lock(handle, wait=False)
+        if free is None:
+            os.close(handle)
+            place.unlink()
+            return None
+        if not free:
+            holder = os.read(handle, 20).decode(errors="replace").strip() or "another one"
+            os.close(handle)
+            said = f"being written by process {holder}; wait for it, or choose another place"
+            raise BlockingIOError(errno.EWOULDBLOCK, said)
+        with suppress(FileNotFoundError):
+            if os.stat(place).st_ino == os.fstat(handle).st_ino:
+                with suppress(OSError):  # a full disk; the number is for the message alone
+                    os.ftruncate(handle, 0)
+                    os.write(handle, f"{os.getpid()}\n".encode())
+                return handle
+        os.close(handle)  # its holder ended, and removed it, between its opening and its locking: once more
 
 
 @contextmanager
@@ -91,12 +147,14 @@ def _sweep(target: Path) -> None:
                     os.unlink(path)
 
 
-def _lock(handle: int, wait: bool = True) -> bool:
-    """Lock an open file until it is closed; whether that was possible."""
+def _lock(handle: int, wait: bool = True) -> bool | None:
+    """Lock an open file until it is closed; False if another one has, None where there are no locks."""
     if sys.platform == "win32":
-        return False
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return None
     return True

@@ -29,7 +29,7 @@ class Status(Enum):
     STEPS = "all steps were made"
     BUDGET = "the next step did not fit in the budget"
     CALLBACK = "the callback asked to stop"
-    INTERRUPTED = "interrupted from the keyboard"
+    INTERRUPTED = "interrupted from the keyboard, or terminated"
     NON_FINITE = "a gradient or an iterate was not finite"
     RUNNING = "saved in the middle of a run"
 

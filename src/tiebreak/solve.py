@@ -16,7 +16,7 @@ from tiebreak.checks import whole
 from tiebreak.console import Progress, interrupts, progress_line
 from tiebreak.decision import Decision, Seen
 from tiebreak.estimators import Memory, enters_direction, estimate
-from tiebreak.files import probe
+from tiebreak.files import locked
 from tiebreak.levels import Stream, generators
 from tiebreak.oracles import Array
 from tiebreak.recording import Measurer, Record, Recorder, fault, wanted
@@ -79,7 +79,8 @@ def minimize(
     progress : bool or callable
         True for a line on standard error, or a function of :class:`Progress`.
     checkpoint : path, optional
-        Where to save the run, atomically: every `checkpoint_every` steps, at its end, and when an error cuts it short.
+        Where to save the run, atomically: every `checkpoint_every` steps, at its end, and when an error, Ctrl-C or
+        SIGTERM (exit code 143) cuts it short. Another process that is writing it raises BlockingIOError.
     resume : path, optional
         Go on from a checkpoint or a saved result; equal, bit for bit, to a run that was never stopped. Give `upper` and
         `lower` again, and `method` if it is your own. A limit that is given replaces the file's; the rest is as it was.
@@ -101,16 +102,15 @@ def minimize(
     >>> result.x.round(3)
     array([2., 2.])
     """
-    setup = prepare(upper, lower, x0, method, budget, steps, runs, seed, record, keep_iterates, resume)
-    if not (callback is None or callable(callback)):
-        raise TypeError(f"callback={callback!r} must be a function of a record, or None")
-    if not (isinstance(progress, bool) or callable(progress)):
-        raise TypeError(f"progress={progress!r} must be True, False or a function")
-    every = whole("checkpoint_every", checkpoint_every)
-    if checkpoint is not None:
-        probe(checkpoint)
-    with progress_line() if progress is True else nullcontext(progress or None) as shown:
-        return _Solver(setup, callback, shown, checkpoint, every).run().result()
+    with locked(checkpoint):  # before it is read: another process may be writing it
+        setup = prepare(upper, lower, x0, method, budget, steps, runs, seed, record, keep_iterates, resume)
+        if not (callback is None or callable(callback)):
+            raise TypeError(f"callback={callback!r} must be a function of a record, or None")
+        if not (isinstance(progress, bool) or callable(progress)):
+            raise TypeError(f"progress={progress!r} must be True, False or a function")
+        every = whole("checkpoint_every", checkpoint_every)
+        with progress_line() if progress is True else nullcontext(progress or None) as shown:
+            return _Solver(setup, callback, shown, checkpoint, every).run().result()
 
 
 class _Now(NamedTuple):
@@ -174,7 +174,7 @@ class _Solver:
 
     def run(self) -> State:
         """Make steps until something says to stop."""
-        with interrupts() as interrupted:
+        with interrupts(terminations=self.checkpoint is not None) as interrupted:
             while self.state.alive and self.stopped is None:
                 steps, limit = self.upcoming()
                 if not steps:
@@ -186,8 +186,8 @@ class _Solver:
                 due = self.now.k % self.checkpoint_every == 0
                 if self.checkpoint is not None and self.stopped is None and due:
                     self.save_checkpoint(Status.RUNNING)
-        if self.checkpoint is not None:
-            self.save_checkpoint(self.stopped or Status.STEPS)
+            if self.checkpoint is not None:
+                self.save_checkpoint(self.stopped or Status.STEPS)
         return self.snapshot(self.stopped or Status.STEPS)
 
     def upcoming(self) -> tuple[list[Parameters], Status]:

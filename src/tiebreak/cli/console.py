@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tiebreak.experiments.tables import Sheet
+from tiebreak.experiments.tasks import SweepError
 
 __all__ = ["INTERRUPTED", "kindly", "number", "numbers", "say", "show_sheets"]
 
@@ -37,6 +38,8 @@ def kindly() -> Iterator[None]:
     except OSError as error:
         place = "a file" if error.filename is None else repr(str(error.filename))
         _fail(f"{place} cannot be read or written: {error.strerror or error}")
+    except SweepError as error:
+        _fail(f"{error}; finished blocks are kept, and the same command goes on from there")
     except MemoryError:
         _fail("there is not enough memory; ask for fewer --runs, or for a sparser --record")
 

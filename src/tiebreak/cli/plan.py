@@ -9,8 +9,8 @@ from rich.console import Console
 
 from tiebreak import theory
 from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
+from tiebreak.cli.sweeping import stages
 from tiebreak.cli.table import CONSTANTS_HELP
-from tiebreak.cli.verify import stages
 from tiebreak.experiments import Experiment
 from tiebreak.experiments.planning import (
     check_runnable,

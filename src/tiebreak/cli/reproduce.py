@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import progress as bars
-from rich.console import Console
 
-import tiebreak
 from tiebreak.cli.console import INTERRUPTED, kindly, number, numbers, say, show_sheets
+from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
 from tiebreak.experiments import Experiment, Outcome, run
-from tiebreak.experiments.configuration import label
+from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.report import notes, sheets
 
 __all__ = ["reproduce"]
@@ -32,6 +30,8 @@ def reproduce(
     record: Annotated[str, typer.Option(metavar="log|all|N", help="Steps kept: 50 a decade, all, each N-th.")] = "log",
     per_sample: Annotated[bool, typer.Option("--per-sample", help="Draw every sample: slow, the same law.")] = False,
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results"),
+    workers: Workers = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Run the paper's experiment: data, figures and a summary."""
     with kindly():
@@ -45,61 +45,46 @@ def reproduce(
             record=number(record),
             per_sample=per_sample,
         )
+        engine = engine_from(workers, scheduler)
         # Not above, so that help and complaints need not wait for matplotlib; and before the run, to miss it early.
-        from tiebreak.experiments import check_folder, draw, save
+        from tiebreak.experiments import check_folder, figures  # noqa: F401  # and matplotlib with it
 
         check_folder(output)
         say(f"The paper's problem, {experiment.budget:,} calls a run, runs: {experiment.runs}.")
-        outcome = _run(experiment)
+        with store_in(output) as store:
+            with bar() as hear:
+                outcome = run(experiment, hear, engine=engine, store=store)
+            _write(outcome, output, store)
+    if outcome.faults:
+        say(f"{len(outcome.faults)} runs could not go on; the summary says why.")
+        raise typer.Exit(1)
+
+
+def _write(outcome: Outcome, output: Path, store: Store) -> None:
+    """Write and show what was reached; Ctrl-C loses no data. Blocks are kept if some are missing."""
+    from tiebreak.experiments import draw, save
+
     if not outcome.methods:
-        say("Interrupted before anything was reached; nothing was written.")
+        say(f"Interrupted before a method was done; nothing was written. {kept(output)}")
         raise typer.Exit(INTERRUPTED)
     began = time.perf_counter()
     saved = False
     try:
-        with kindly():
-            save(outcome, output)
-            saved = True
-            draw(outcome, output)
+        save(outcome, output)
+        saved = True
+        if not outcome.interrupted:
+            store.clear()
+        draw(outcome, output)
     except KeyboardInterrupt:
         if not saved:  # what took long to compute takes a moment to save
-            with kindly():
-                save(outcome, output)
+            save(outcome, output)
+        if not outcome.interrupted:
+            store.clear()
         say(f"Interrupted while writing. The data are saved, and `tiebreak plot {output}` draws them.")
         raise typer.Exit(INTERRUPTED) from None
     show_sheets(sheets(outcome), notes(outcome))
     seconds = sum(outcome.seconds.values())
     say(f"Written to {output}. Runs {seconds:.1f} s, files {time.perf_counter() - began:.1f} s.")
     if outcome.interrupted:
-        say("Interrupted: the files hold what was reached, and the summary says what is missing.")
+        say(f"Interrupted: the files hold what was reached, and the summary says what is missing. {kept(output)}")
         raise typer.Exit(INTERRUPTED)
-    if outcome.faults:
-        say(f"{len(outcome.faults)} runs could not go on; the summary says why.")
-        raise typer.Exit(1)
-
-
-def _run(experiment: Experiment) -> Outcome:
-    """Run with a bar for each method."""
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(bar_width=None),
-        bars.TaskProgressColumn(),
-        bars.TextColumn("{task.fields[steps]:,} steps"),
-        bars.TimeElapsedColumn(),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True)) as shown:
-        tasks = {m: shown.add_task(label(m), start=False, total=1.0, steps=0) for m in experiment.methods}
-
-        def finish(method: str) -> None:
-            shown.update(tasks[method], completed=1.0)  # the budget is rarely spent to the last call
-
-        def tell(method: str, now: tiebreak.Progress) -> None:
-            for earlier in experiment.methods[: experiment.methods.index(method)]:
-                finish(earlier)
-            shown.start_task(tasks[method])
-            shown.update(tasks[method], completed=now.fraction, steps=now.steps)
-
-        outcome = run(experiment, tell)
-        for method in outcome.methods[: len(outcome.methods) - outcome.interrupted]:
-            finish(method)
-    return outcome

@@ -1,22 +1,22 @@
 """Running an experiment, and what comes of it: two tidy tables and where they come from."""
 
+import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import tiebreak
-from tiebreak import Progress
+from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.configuration import Experiment, describe
+from tiebreak.experiments.engines import Engine
+from tiebreak.experiments.solving import solving
+from tiebreak.experiments.sweep import sweep
 from tiebreak.experiments.tables import Table, chosen, joined
-from tiebreak.problems import paper
-from tiebreak.result import MEASURES, Result, Status
-from tiebreak.solve import minimize
 
 __all__ = ["Outcome", "origin", "run"]
 
@@ -35,7 +35,7 @@ class Outcome:
     seconds : dict of str to float
         What the runs of each method took, together.
     interrupted : bool
-        Whether it was stopped from the keyboard: methods may be missing, and the last one cut short.
+        Whether it was stopped from the keyboard: methods may be missing, and the last one may be cut short.
     faults : list of str
         Runs that could not go on, and why.
     origin : dict
@@ -86,66 +86,50 @@ class Outcome:
         }
 
 
-def run(experiment: Experiment | None = None, progress: Callable[[str, Progress], Any] | None = None) -> Outcome:
+def run(
+    experiment: Experiment | None = None,
+    progress: Callable[[str, float], Any] | None = None,
+    *,
+    engine: Engine = None,
+    store: Store | str | os.PathLike[str] | None = None,
+) -> Outcome:
     """Run every method of the experiment, the paper's if none is given. Ctrl-C ends it and keeps what was reached.
 
     Parameters
     ----------
     experiment : Experiment, optional
     progress : callable, optional
-        Told the method and a :class:`tiebreak.Progress`, between blocks of steps.
+        Told what is being run, and which share of everything is done.
+    engine, store :
+        Where it is run and where finished blocks are kept, as :func:`tiebreak.experiments.sweep.sweep` takes them. The
+        numbers are the same for every engine.
     """
     asked = experiment or Experiment()
-    first, second = asked.start
-    problem = paper(asked.noise, x0=(first, second), per_sample=asked.per_sample)
+    problem = {"sigma": asked.noise, "x0": list(asked.start), "per_sample": asked.per_sample}
+    limits: dict[str, Any] = {name: getattr(asked, name) for name in ("budget", "runs", "seed", "record")}
     began = origin(asked.methods)
-    results: dict[str, Result] = {}
-    interrupted = False
-    try:
-        for name in asked.methods:
-            results[name] = minimize(
-                problem.upper,
-                problem.lower,
-                problem.x0,
-                method=name,
-                budget=asked.budget,
-                runs=asked.runs,
-                seed=asked.seed,
-                record=asked.record,
-                keep_iterates=True,
-                progress=partial(progress, name) if progress is not None else False,
-            )
-            interrupted = Status.INTERRUPTED in results[name].status
-            if interrupted:
-                break
-    except KeyboardInterrupt:  # between two methods, or a second one
-        interrupted = True
+    tasks = {
+        name: solving(name, "tiebreak.problems:paper", name, problem_arguments=problem, **limits)
+        for name in asked.methods
+    }
+    swept = sweep([task for each in tasks.values() for task in each], engine=engine, store=store, hear=progress)
+    reached = {**swept.blocks, **swept.partial}
+    blocks = {
+        name: [reached[task.name] for task in each]
+        for name, each in tasks.items()
+        if all(task.name in reached for task in each)
+    }
     return Outcome(
         experiment=asked,
-        curves=_labelled({name: result.history.tidy() for name, result in results.items()}),
-        points=_labelled({name: _points(result) for name, result in results.items()}),
-        seconds={name: round(result.elapsed, 4) for name, result in results.items()},
-        interrupted=interrupted,
-        faults=tuple(f"{result.method}, {fault}" for result in results.values() for fault in result.faults.values()),
+        curves=_labelled({name: joined(b.tables["curves"] for b in each) for name, each in blocks.items()}),
+        points=_labelled(
+            {name: joined(b.tables[i] for i in ("last", "selected") for b in each) for name, each in blocks.items()}
+        ),
+        seconds={name: round(sum(b.facts["seconds"] for b in each), 4) for name, each in blocks.items()},
+        interrupted=swept.interrupted,
+        faults=tuple(fault for each in blocks.values() for b in each for fault in b.facts["faults"]),
         origin=began,
     )
-
-
-def _points(result: Result) -> Table:
-    """The last and the selected iterate of every run, and how the run ended."""
-    runs = len(result.steps)
-    both = {"last": result.last, "selected": result.selected}
-    table: Table = {
-        "run": np.tile(np.arange(runs), 2),
-        "iterate": np.repeat(list(both), runs),
-        "status": np.tile([status.name.lower() for status in result.status], 2),
-        "steps": np.tile(result.steps, 2),
-        "calls": np.tile(result.calls, 2),
-        "step": np.concatenate([point.step for point in both.values()]),
-    }
-    table |= {name: np.concatenate([getattr(point, name) for point in both.values()]) for name in MEASURES}
-    x = np.concatenate([point.x for point in both.values()])
-    return table | {f"x{i}": x[:, i] for i in range(x.shape[1])}
 
 
 def _labelled(tables: Mapping[str, Table]) -> Table:

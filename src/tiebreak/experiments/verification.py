@@ -4,6 +4,7 @@
 draws the answer.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,14 +15,18 @@ import numpy as np
 
 from tiebreak import methods, theory
 from tiebreak.experiments import evidence
+from tiebreak.experiments.blocks import Block, Store
 from tiebreak.experiments.configuration import Experiment
+from tiebreak.experiments.engines import Engine
 from tiebreak.experiments.evidence import Case, Hear
 from tiebreak.experiments.outcome import origin
+from tiebreak.experiments.sweep import sweep
 from tiebreak.experiments.tables import Table, joined
+from tiebreak.experiments.tasks import Task, reference
 from tiebreak.problems import paper, random_problem
 from tiebreak.schedules import anytime
 
-__all__ = ["Findings", "Verification", "cases", "rate_cases", "verify"]
+__all__ = ["Findings", "Verification", "case_of", "cases", "check", "verify"]
 
 
 class Sizes(NamedTuple):
@@ -39,6 +44,9 @@ _FULL = Sizes(10**5, 2 * 10**4, 10**4, (2, 10, 50), 3, 4000)
 _QUICK = Sizes(10**4, 5000, 1000, (2, 10), 2, 1000)
 _BUDGET = 10**8  # what the plans are made for
 _A = (0.1, 0.2, 0.25, 0.3)
+_NOISES = ("additive", "multiplicative")
+_PAPER = ("SDBGD, paper's row", "SDBGD, planned", "Penalty, planned")
+_STEP = 1e-4  # seconds, every one of them measured
 
 
 @dataclass(frozen=True)
@@ -88,38 +96,59 @@ class Verification:
         return f"tiebreak verify --runs {self.runs} --seed {self.seed}" + " --quick" * self.quick
 
 
-def cases(verification: Verification, hear: Hear = lambda share: None) -> list[Case]:
-    """Where the bounds are checked: three schedules on the paper's problem, plans on random problems."""
-    sizes, problem = verification.sizes, paper()
-    assert problem.constants is not None
-    planned = theory.plan(problem.constants, budget=_BUDGET, kind="anytime")
-    penalty = theory.plan(problem.constants, budget=_BUDGET, method="penalty")
-    found = [
-        Case("paper", problem, "SDBGD, paper's row", methods.sdbgd, sizes.steps),
-        Case("paper", problem, "SDBGD, planned", planned.method, sizes.steps),
-        Case("paper", problem, "Penalty, planned", penalty.method, min(sizes.steps, penalty.steps)),
-    ]
-    family = list(product(("additive", "multiplicative"), sizes.dimensions, range(sizes.seeds)))
-    for i, (noise, dimension, seed) in enumerate(family):
-        hear(i / len(family))
-        drawn = random_problem(dimension, seed, noise)
+def cases(verification: Verification) -> list[dict[str, Any]]:
+    """What is checked, as plain data: three schedules on the paper's problem and plans on random ones, for the bounds;
+    the corollary's anytime laws for several a, for the rates. :func:`case_of` makes a case of it.
+    """
+    sizes = verification.sizes
+    paper_s: list[dict[str, Any]] = [{"label": label, "steps": sizes.steps} for label in _PAPER]
+    family = product(_NOISES, sizes.dimensions, range(sizes.seeds))
+    drawn = [{"noise": n, "dimension": d, "seed": s, "steps": sizes.family_steps} for n, d, s in family]
+    return [*paper_s, *drawn, *({"a": a, "steps": sizes.rate_steps} for a in _A)]
+
+
+def case_of(spec: Mapping[str, Any]) -> Case:
+    """The case that one of :func:`cases` stands for."""
+    steps = spec["steps"]
+    if "noise" in spec:
+        drawn = random_problem(spec["dimension"], spec["seed"], spec["noise"])
         assert drawn.constants is not None
         method = theory.plan(drawn.constants, budget=_BUDGET, kind="anytime").method
-        found.append(Case(noise, drawn, "SDBGD, planned", method, sizes.family_steps))
-    hear(1.0)
-    return found
-
-
-def rate_cases(verification: Verification) -> dict[float, Case]:
-    """Where rates are measured: the paper's problem, the corollary's anytime laws for several a, legal constants."""
+        return Case(spec["noise"], drawn, "SDBGD, planned", method, steps)
     problem = paper()
     assert problem.constants is not None
-    largest = problem.constants.largest_step_size
-    laws = {a: anytime(a, step_size=largest, barrier=0.9) for a in _A}
-    return {
-        a: Case("paper", problem, f"a = {a:g}", methods.sdbgd.replace(schedule=law), verification.sizes.rate_steps)
-        for a, law in laws.items()
-    }
+    if "a" in spec:
+        law = anytime(spec["a"], step_size=problem.constants.largest_step_size, barrier=0.9)
+        return Case("paper", problem, f"a = {spec['a']:g}", methods.sdbgd.replace(schedule=law), steps)
+    if spec["label"] == _PAPER[0]:
+        return Case("paper", problem, _PAPER[0], methods.sdbgd, steps)
+    if spec["label"] == _PAPER[1]:
+        planned = theory.plan(problem.constants, budget=_BUDGET, kind="anytime")
+        return Case("paper", problem, _PAPER[1], planned.method, steps)
+    penalty = theory.plan(problem.constants, budget=_BUDGET, method="penalty")
+    return Case("paper", problem, _PAPER[2], penalty.method, min(steps, penalty.steps))
+
+
+def check(hear: Hear, *, spec: Mapping[str, Any], runs: int, seed: int, draws: int) -> Block:
+    """A block of the verification: the bounds of a case, or its rates."""
+    case = case_of(spec)
+    tables: dict[str, Table] = {}
+    if "a" in spec:
+        result = evidence.simulate(case, runs, seed, hear, record=1)
+        curve, slopes = evidence.rates(case, result)
+        promised = theory.exponents(spec["a"])
+        tables["rates"] = {"a": np.full(len(curve["K"]), spec["a"])} | curve
+        columns = {name: np.array([slope[name] for slope in slopes]) for name in slopes[0]}
+        names = columns["residual"].tolist()
+        columns |= {"corollary": np.array([getattr(promised, name) for name in names])}
+        columns |= {"log": np.array([getattr(promised, f"{name}_log") for name in names])}
+        tables["slopes"] = {"a": np.full(len(names), spec["a"])} | columns
+    else:
+        result = evidence.simulate(case, runs, seed, hear, record=1, keep_iterates=True)
+        tables["bounds"] = evidence.theorem(case, result, runs, seed)
+        if case.method.rule is methods.sdbgd.rule:  # the lemma is about this rule
+            tables["deviations"] = evidence.deviations(case, result, seed, draws)
+    return Block(tables, _described(case))
 
 
 @dataclass(frozen=True)
@@ -173,58 +202,44 @@ class Findings:
         }
 
 
-def verify(verification: Verification | None = None, hear: Callable[[str, float], Any] | None = None) -> Findings:
-    """Check every bound and measure every rate.
+def verify(
+    verification: Verification | None = None,
+    hear: Callable[[str, float], Any] | None = None,
+    *,
+    engine: Engine = None,
+    store: Store | str | os.PathLike[str] | None = None,
+) -> Findings:
+    """Check every bound and measure every rate. Ctrl-C is passed on.
 
     Parameters
     ----------
     verification : Verification, optional
     hear : callable, optional
-        Told what is being done, and which share of it is.
+        Told what is being done, and which share of everything is.
+    engine, store :
+        Where it is done and where finished blocks are kept, as :func:`tiebreak.experiments.sweep.sweep` takes them.
     """
     v, began = verification or Verification(), time.perf_counter()
-    tell = hear or (lambda what, share: None)
     source = origin(("sdbgd", "penalty"))
-    found, rated = cases(v, lambda share: tell("Plans", share)), rate_cases(v)
-    source["cases"] = [_described(case) for case in (*found, *rated.values())]
-    bounds, deviations, curves, slopes = [], [], [], []
-    stages = [_stage(case) for case in found]
-    for i, (case, stage) in enumerate(zip(found, stages, strict=True)):
-        part = _part(tell, stage, stages[:i].count(stage), stages.count(stage))
-        result = evidence.simulate(case, v.runs, v.seed, part, record=1, keep_iterates=True)
-        bounds.append(evidence.theorem(case, result, v.runs, v.seed))
-        if case.method.rule is methods.sdbgd.rule:  # the lemma is about this rule
-            deviations.append(evidence.deviations(case, result, v.seed, v.sizes.draws))
-        del result  # hundreds of megabytes, while the next is made
-    for i, (a, case) in enumerate(rated.items()):
-        result = evidence.simulate(case, v.runs, v.seed, _part(tell, "Rates", i, len(rated)), record=1)
-        curve, each = evidence.rates(case, result)
-        curves.append({"a": np.full(len(curve["K"]), a)} | curve)
-        promised = theory.exponents(a)
-        for slope in each:
-            name = slope["residual"]
-            corollary = {"corollary": getattr(promised, name), "log": getattr(promised, f"{name}_log")}
-            slopes.append({"a": a} | slope | corollary)
-    return Findings(
-        verification=v,
-        bounds=joined(bounds),
-        deviations=joined(deviations),
-        rates=joined(curves),
-        slopes={name: np.array([slope[name] for slope in slopes]) for name in slopes[0]},
-        seconds=round(time.perf_counter() - began, 1),
-        origin=source,
-    )
+    function = reference(f"{__name__}:check")
+    common = {"runs": v.runs, "seed": v.seed, "draws": v.sizes.draws}
+    tasks = [Task(_name(spec), function, {"spec": spec} | common, _STEP * spec["steps"]) for spec in cases(v)]
+    swept = sweep(tasks, engine=engine, store=store, hear=hear)
+    if swept.interrupted:
+        raise KeyboardInterrupt
+    blocks = swept.blocks.values()
+    source["cases"] = [dict(block.facts) for block in blocks]
+    names = ("bounds", "deviations", "rates", "slopes")
+    tables = {name: joined(b.tables[name] for b in blocks if name in b.tables) for name in names}
+    return Findings(verification=v, **tables, seconds=round(time.perf_counter() - began, 1), origin=source)
+
+
+def _name(spec: Mapping[str, Any]) -> str:
+    if "noise" in spec:
+        return f"Random problem {spec['seed']}, {spec['dimension']} dimensions, {spec['noise']} noise"
+    return f"Rate, a = {spec['a']:g}" if "a" in spec else str(spec["label"])
 
 
 def _described(case: Case) -> dict[str, Any]:
     names = {"problem": case.problem.name, "schedule": case.label, "method": case.method.name}
     return names | {"laws": str(case.method.schedule), "steps": case.steps, "constants": asdict(case.constants)}
-
-
-def _stage(case: Case) -> str:
-    return case.label if case.group == "paper" else f"Random problems, {case.group} noise"
-
-
-def _part(tell: Callable[[str, float], Any], stage: str, place: int, size: int) -> Callable[[float], Any]:
-    """Tell of one part of a stage as a share of all of it."""
-    return lambda share: tell(stage, (place + share) / size)

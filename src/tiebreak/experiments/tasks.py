@@ -1,0 +1,134 @@
+"""Work by name: what to call, with which arguments, told so that any process on any machine can do it.
+
+A function is named by where it is: ``"package.module:function"``, or ``"file.py:function"``. A file travels as text, so
+that a worker needs no copy of it. Arguments are plain data, as JSON knows them. Name, text, arguments and the code of
+the library together are the task's fingerprint: the same fingerprint, the same result.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import tiebreak
+
+#: Where something is, and the text of its file if it is in one; made by :func:`reference`, found by :func:`found`.
+Reference: TypeAlias = dict[str, str | None]
+
+__all__ = ["Reference", "SweepError", "Task", "found", "perform", "reference"]
+
+
+class SweepError(RuntimeError):
+    """A sweep cannot go on, and why; what it has finished is kept."""
+
+
+@cache
+def _code() -> str:
+    """What computes: the versions, and every line of the library."""
+    digest = hashlib.sha256(f"{tiebreak.__version__} {np.__version__}".encode())
+    root = Path(tiebreak.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(os.fspath(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A block of work.
+
+    Parameters
+    ----------
+    name : str
+        Its own, among the tasks of a sweep.
+    function : Reference
+        ``function(hear, **arguments)`` gives a :class:`~tiebreak.experiments.blocks.Block`; it may call ``hear(share)``
+        with the share that is done.
+    arguments : dict
+        Plain data, references among them.
+    seconds : float
+        What it takes, about, as far as that can be told beforehand.
+    """
+
+    name: str
+    function: Reference
+    arguments: Mapping[str, Any]
+    seconds: float = 0.0
+    code: str = field(default_factory=_code)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What the result depends on, in 64 letters."""
+        parts = {"function": self.function, "arguments": self.arguments, "code": self.code}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def reference(where: str, name: str = "function") -> Reference:
+    """What is at ``"module:attribute"`` or ``"file.py:attribute"``; ValueError, for the argument `name`, if nothing is.
+
+    >>> reference("tiebreak.problems:paper")
+    {'where': 'tiebreak.problems:paper', 'text': None}
+    """
+    module, _, attribute = str(where).rpartition(":")
+    legal = f"{name}={where!r} must be 'module:name' or 'file.py:name'"
+    if not (module and attribute):
+        raise ValueError(legal)
+    text = None
+    if module.endswith(".py"):
+        try:
+            text = Path(module).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{legal}; {module!r} cannot be read: {error}") from None
+    made: Reference = {"where": str(where), "text": text}
+    try:
+        found(made)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ValueError(f"{legal}; {error}") from None
+    return made
+
+
+def found(made: Reference) -> Any:
+    """What a reference stands for."""
+    module, _, attribute = str(made["where"]).rpartition(":")
+    text = made["text"]
+    return getattr(importlib.import_module(module) if text is None else _own(module, text), attribute)
+
+
+@cache
+def _own(path: str, text: str) -> types.ModuleType:
+    """A module made of a file's text, once in a process."""
+    name = f"tiebreak_own_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    module = types.ModuleType(name)
+    module.__file__ = path
+    sys.modules[name] = module  # dataclasses look themselves up there
+    exec(compile(text, path, "exec"), module.__dict__)
+    return module
+
+
+def perform(task: Task, hear: Callable[[float], Any] = lambda share: None) -> Any:
+    """Do the task, in this process and with one thread: with more of them NumPy's products differ in the last bits."""
+    if task.code != _code():
+        raise SweepError("a worker has another version of tiebreak or NumPy than the process that asks it to work")
+    with one_thread():
+        return found(task.function)(hear, **task.arguments)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Numerical libraries use one thread, as far as they can be told: it takes threadpoolctl, of the `cli` extra."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        yield
+        return
+    with threadpool_limits(1):
+        yield
