@@ -5,6 +5,7 @@ program again in each. Here each thread has a process of its own, which is told 
 the pipe is the end of the process, so that none is left behind, however the parent ends.
 """
 
+import _thread
 import json
 import os
 import pickle
@@ -64,10 +65,13 @@ class Processes(Executor):
         return self._threads.submit(self._call, pickle.dumps((fn, args, kwargs)))
 
     def interrupt(self) -> None:
-        """Ctrl-C for the calls that are being made: they may give what they have."""
+        """Ctrl-C for the calls that are being made: they may give what they have. Not by a signal, which would catch a
+        process in the middle of its imports.
+        """
         with self._changing:
-            for process in self._started if os.name != "nt" else ():
-                process.send_signal(signal.SIGINT)
+            for process in self._started:
+                with suppress(OSError):
+                    _send(process.stdin, b"")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes: when they have done all, or, if all is cancelled or nothing is waited for, at once."""
@@ -85,8 +89,6 @@ class Processes(Executor):
     def _call(self, call: bytes) -> Any:
         process = getattr(self._own, "process", None) or self._start()
         try:
-            assert process.stdin is not None
-            assert process.stdout is not None
             _send(process.stdin, call)
             good, value, trace = pickle.loads(_receive(process.stdout))
         except (EOFError, OSError):
@@ -135,13 +137,16 @@ def serve() -> None:
     def listen() -> None:
         try:
             while True:
-                waiting.put(_receive(calls))
+                call = _receive(calls)
+                waiting.put(call) if call else _thread.interrupt_main()
         finally:
             os._exit(0)  # the parent has ended or wants no more of this, be it in the middle of a call
 
-    threading.Thread(target=listen, daemon=True).start()
-    while True:
-        _send(answers, _answer(waiting.get()))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the parent is deaf to it
+    with suppress(KeyboardInterrupt):
+        threading.Thread(target=listen, daemon=True).start()
+        while True:
+            _send(answers, _answer(waiting.get()))
 
 
 def _answer(call: bytes) -> bytes:
@@ -161,12 +166,15 @@ def _sendable(error: BaseException) -> BaseException:
     return error
 
 
-def _send(pipe: IO[bytes], content: bytes) -> None:
+def _send(pipe: IO[bytes] | None, content: bytes) -> None:
+    assert pipe is not None
     pipe.write(_LENGTH.pack(len(content)) + content)
     pipe.flush()
 
 
-def _receive(pipe: IO[bytes]) -> bytes:
+def _receive(pipe: IO[bytes] | None) -> bytes:
+    assert pipe is not None
+
     def exactly(size: int) -> bytes:
         content = pipe.read(size)
         if len(content) < size:
