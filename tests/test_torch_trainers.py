@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -307,6 +308,34 @@ def test_closures_under_a_scaler_are_refused_later_too():
     lower = partial(fit, model, batches()[1])
     with pytest.raises(RuntimeError, match=r"a gradient scaler looks at \.grad before closures run"):
         scaler.step(opt, upper=lower, lower=lower)
+
+
+@pytest.mark.parametrize("kind", ["twin", "start", "storm"])
+def test_autocast_around_the_step(kind):
+    """Autocast keeps low-precision copies of the parameters while it lasts; those of another point are not used."""
+
+    def run(around):
+        model = network()
+        if kind == "storm":
+            opt = SDBGD(model.parameters(), lr=0.02, method="vr_pr_sdbpg")
+        else:
+            opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.05), tolerance=0.05, reference=kind)
+        autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+        for batch in batches():
+
+            def lower(batch=batch):
+                with autocast():
+                    return fit(model, batch)
+
+            def upper(batch=batch):
+                with autocast():
+                    return model(batch[0]).abs().mean()
+
+            with autocast() if around else nullcontext():
+                opt.step(lower=lower, upper=upper)
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    assert torch.equal(run(around=True), run(around=False))
 
 
 # --- an object that imitates the optimizer's class -----------------------------------------------------------------

@@ -198,6 +198,7 @@ def _set(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for p, value in zip(parameters, values, strict=True):
         if p is not value:
             p.copy_(value)
+    torch.clear_autocast_cache()  # it may hold what was there before, in another precision
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -200,6 +200,7 @@ class Copy:
     def _swap(self) -> None:
         for p, value in self.values.items():
             p.data, value.data = value.data, p.data
+        torch.clear_autocast_cache()  # it may hold what was there before, in another precision
 
     @torch.no_grad()
     def step(
