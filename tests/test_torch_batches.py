@@ -536,3 +536,94 @@ def test_an_error_in_the_dataset_leaves_the_state_at_the_step():
     with pytest.raises(OSError, match="unreadable"):
         list(next(batches))
     assert batches.state_dict()["k"] == 0
+
+
+# --------------------------------------------------------------------------------------------------------- over ranks
+
+
+def shares(length, schedule, n, steps, **options):
+    """What each of n ranks draws in each step: by rank and step, pairs of samples and weight."""
+    ranks = [numbers(length, schedule, share=(i, n), **options) for i in range(n)]
+    return [
+        [[(rows.tolist(), w) for rows, w in batch] for batch in itertools.islice(batches, steps)] for batches in ranks
+    ]
+
+
+@MODES
+@pytest.mark.parametrize("micro_batch", [1, 2, 7, 100])
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_ranks_draw_the_samples_of_one_process(sampling, micro_batch, n):
+    """The same samples at each step, in order, each once; weights such that the mean over ranks is the mean loss."""
+    steps, options = 8, {"sampling": sampling, "seed": 3}
+    sizes = [1, 2, 4, 7, 11, 17, 23, 64]
+    whole = take(numbers(13, lambda k: sizes[k], **options), steps)
+    by_rank = shares(13, lambda k: sizes[k], n, steps, micro_batch=micro_batch, **options)
+    for k, size in enumerate(sizes):
+        here = [rank[k] for rank in by_rank]
+        assert len({len(parts) for parts in here}) == 1  # ranks meet at every micro-batch
+        assert all(0 < len(rows) <= micro_batch for parts in here for rows, _ in parts)
+        assert all(weight > 0 for parts in here for _, weight in parts)
+        if size >= n and micro_batch > 1:
+            drawn = [rows for parts in here for rows, _ in parts]
+            assert list(itertools.chain(*drawn)) == whole[k]
+            assert max(map(len, drawn)) - min(map(len, drawn)) <= 1
+        total = np.zeros(13)  # what each sample counts for, in the mean over the ranks
+        for parts in here:
+            for rows, weight in parts:
+                np.add.at(total, rows, weight / len(rows) / n)
+        np.testing.assert_allclose(total, np.bincount(whole[k], minlength=13) / size, rtol=1e-12)
+
+
+@MODES
+def test_another_number_of_ranks_goes_on_where_the_first_was(sampling):
+    def law(k):
+        return 3 + 2 * k
+
+    options = {"sampling": sampling, "seed": 5, "micro_batch": 3}
+    whole = take(numbers(17, law, **options), 9)
+    two = [numbers(17, law, share=(i, 2), **options) for i in range(2)]
+    first = [take(batches, 4) for batches in two]
+    states = [batches.state_dict() for batches in two]
+    assert (
+        states[0]
+        == states[1]
+        == {"k": 4, "samples": 24, "seed": 5, "sampling": sampling, "level": "lower", "length": 17}
+    )
+    three = [numbers(17, law, share=(i, 3), **options | {"seed": 99}) for i in range(3)]
+    for batches in three:
+        batches.load_state_dict(states[0])
+    then = [take(batches, 5) for batches in three]
+    assert [a + b for a, b in zip(*first, strict=True)] == whole[:4]
+    assert [a + b + c for a, b, c in zip(*then, strict=True)] == whole[4:]
+
+
+@WORKERS
+def test_shares_with_workers():
+    def drawn(share, **options):
+        batches = GrowingBatches(Squares(10), 7, micro_batch=2, share=share, **options)
+        return [[i.tolist() for (i, _), _ in batch] for batch in itertools.islice(batches, 3)]
+
+    for share in ((0, 2), (1, 2)):
+        assert drawn(share, num_workers=2) == drawn(share)
+
+
+def test_what_a_share_may_be():
+    for bad in ("rank", (2, 2), (0,), 3, (-1, 2), (0.5, 2), (0, 0), (True, 2)):
+        with pytest.raises(ValueError, match='must be "ranks", or'):
+            numbers(5, 2, share=bad)
+    assert take(numbers(5, 2, share="ranks"), 2) == take(numbers(5, 2), 2)  # alone
+
+
+def test_several_processes_must_say_how_they_share(monkeypatch):
+    from tiebreak.torch import draws
+
+    batches, whole = numbers(50, 6), numbers(50, 6, share=(0, 1))
+    ranks = numbers(50, 6, share="ranks")
+    everything = take(numbers(50, 6), 2)
+    assert take(ranks, 1) == everything[:1]  # before there were ranks
+    for name, value in (("is_initialized", True), ("get_world_size", 3), ("get_rank", 2)):
+        monkeypatch.setattr(draws.dist, name, lambda value=value: value)
+    with pytest.raises(RuntimeError, match="3 processes run: say which share"):
+        next(iter(batches))
+    assert take(whole, 2) == everything
+    assert take(ranks, 1) == [everything[1][4:]]

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from tiebreak.checks import whole
 from tiebreak.schedules import Law, Schedule
-from tiebreak.torch.draws import Sizes, Stream, map_style, natural, random, split
+from tiebreak.torch.draws import Sizes, Stream, how_many, map_style, natural, parts, random, share_of
 from tiebreak.torch.gradients import LEVELS
 
 __all__ = ["Batch", "GrowingBatches"]
@@ -28,7 +28,7 @@ class Batch:
     Attributes
     ----------
     k, size : int
-        The step, and its number of samples B_k.
+        The step, and its number of samples B_k, over all ranks.
     """
 
     def __init__(self, k: int, size: int, parts: int, source: Iterator[tuple[Any, float]]) -> None:
@@ -54,6 +54,10 @@ class GrowingBatches:
     Σ weight · (mean loss of a micro-batch) is the mean loss of all B_k samples. The micro-batches of a step differ by
     one sample at most: no odd one left over upsets batch norm, or the noise that is measured from micro-batches.
 
+    Over several ranks B_k is the batch of all of them. Each draws its share of the same samples, whatever the number of
+    ranks, in equally many micro-batches, and the *mean over the ranks* of Σ weight · loss is the mean loss of all B_k:
+    what DistributedDataParallel and FSDP make of the gradients.
+
     Parameters
     ----------
     dataset : Dataset, tensor or tuple of tensors
@@ -68,10 +72,12 @@ class GrowingBatches:
         With replacement, as the theory has it; or each sample once in an epoch, reshuffled, going on across steps.
     max_batch : int, optional
         The most samples in a step; a warning says, once, which guarantee that costs.
+    share : "ranks" or (int, int), optional
+        Over several processes: one share for each rank of ``torch.distributed``, or share i of n.
     level : {"upper", "lower"}
         Levels draw independently of each other, also with the same seed.
     seed : int
-        Decides the samples, whatever `micro_batch` and `num_workers` are.
+        Decides the samples, whatever `micro_batch`, `num_workers` and the number of shares are.
     num_workers, collate_fn, pin_memory, **options
         Those of :class:`torch.utils.data.DataLoader`; workers read ahead, across steps.
 
@@ -84,8 +90,9 @@ class GrowingBatches:
     -----
     A step is over once its last micro-batch was handed out, so save the state after the optimizer's step. A step that
     was left halfway is skipped when the next one is asked for, but begun anew from a saved state or by a new loop. The
-    draws of random transforms inside a dataset are not part of the state. Under data parallelism give every process a
-    seed and a share of B_k of its own.
+    draws of random transforms inside a dataset are not part of the state. The state is the same on every rank, and can
+    be loaded where there are more or fewer of them. Where a step has fewer samples than there are ranks, some ranks
+    have the same one, each at a part of its weight.
 
     Examples
     --------
@@ -125,6 +132,7 @@ class GrowingBatches:
         *,
         sampling: str = "iid",
         max_batch: int | None = None,
+        share: str | tuple[int, int] | None = None,
         level: str = "lower",
         seed: int = 0,
         num_workers: int = 0,
@@ -146,6 +154,10 @@ class GrowingBatches:
         workers = natural("num_workers", num_workers)
         self._options = {"num_workers": workers, "collate_fn": collate_fn, "pin_memory": pin_memory, **options}
         DataLoader(self._dataset, batch_sampler=[], **self._options)  # let it complain about its options here
+        self._given = share
+        if share is not None:
+            share_of(share)  # a bad one is reported at the start; ranks may come later
+        self._share = (0, 1)  # of what is being loaded
         self.k, self.samples = 0, 0
         self._loaded: Iterator[Any] | None = None
         self._open: int | None = None  # the size of the batch under way
@@ -171,30 +183,35 @@ class GrowingBatches:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        if self._loaded is None:
+        share = share_of(self._given)
+        if self._loaded is None or share != self._share:
+            self._share = share
             self._loaded = self._load()
         self._serial += 1
         self._open = size
-        return Batch(self.k, size, -(-size // self.micro_batch), self._hand_out(self.k, size, self._serial))
+        number = how_many(size, self.micro_batch, share[1])
+        return Batch(self.k, size, number, self._hand_out(self.k, size, number, self._serial))
 
-    def _hand_out(self, k: int, size: int, serial: int) -> Iterator[tuple[Any, float]]:
-        left = size
-        for part in split(size, self.micro_batch):
+    def _hand_out(self, k: int, size: int, left: int, serial: int) -> Iterator[tuple[Any, float]]:
+        for part in parts(size, self.micro_batch, self._share):
             if self._serial != serial or self._loaded is None:
                 raise RuntimeError(f"the batch of step {k} is over: there is a newer one, or a state was loaded")
             inputs = next(self._loaded)
-            left -= part
+            left -= 1
             if left == 0:  # now, and not when more is asked for: zip(upper, lower) asks only one of them
                 self._finish(size)
-            yield inputs, part / size
+            yield inputs, part.weight
 
     def _finish(self, size: int) -> None:
         self.k, self.samples, self._open = self.k + 1, self.samples + size, None
 
     def _load(self) -> Iterator[Any]:
-        stream = Stream(self._sizes, self.micro_batch, self._length, self.sampling, self.seed, self.level)
+        stream = Stream(self._sizes, self.micro_batch, self._length, self.sampling, self.seed, self.level, self._share)
         # Without a generator of our own the loader draws from torch's: resuming would shift every dropout mask.
-        generator = torch.Generator().manual_seed(int(random(self.seed, self.level, self.k, 1).integers(2**62)))
+        key = (
+            (self.k, 1, *self._share[:1]) if self._share[0] else (self.k, 1)
+        )  # random transforms differ over the ranks
+        generator = torch.Generator().manual_seed(int(random(self.seed, self.level, *key).integers(2**62)))
         numbers = stream.numbers(self.k, self.samples)
         return iter(DataLoader(self._dataset, batch_sampler=numbers, generator=generator, **self._options))
 

@@ -4,10 +4,11 @@ import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
@@ -15,7 +16,7 @@ from tiebreak.checks import whole
 from tiebreak.schedules import Schedule
 from tiebreak.torch.gradients import LEVELS
 
-__all__ = ["Sizes", "Stream", "map_style", "natural", "random", "split"]
+__all__ = ["Part", "Sizes", "Stream", "how_many", "map_style", "natural", "parts", "portion", "random", "share_of"]
 
 
 class Sizes:
@@ -46,12 +47,70 @@ class Sizes:
         return self.wanted(k) if self.most is None else min(self.most, self.wanted(k))
 
 
+class Part(NamedTuple):
+    """Some of the samples of a step: from which to which (not included), and their weight."""
+
+    first: int
+    end: int
+    weight: float
+
+
+def portion(size: int, places: int, j: int) -> tuple[int, int, int]:
+    """What place j has of `size` samples: from which, to which, and how many places have the same.
+
+    Portions are equal but for one sample. Where there are fewer samples than places, no place stays empty: some have
+    the same sample.
+
+    Examples
+    --------
+    >>> [portion(5, 2, j) for j in range(2)], [portion(2, 3, j) for j in range(3)]
+    ([(0, 3, 1), (3, 5, 1)], [(0, 1, 2), (0, 1, 2), (1, 2, 1)])
+    """
+    if size < places:
+        i = j * size // places
+        return i, i + 1, _ceil((i + 1) * places, size) - _ceil(i * places, size)
+    least, more = divmod(size, places)
+    return j * least + min(j, more), (j + 1) * least + min(j + 1, more), 1
+
+
+def how_many(size: int, micro_batch: int, shares: int = 1) -> int:
+    """The number of micro-batches, as few as will do; in every share as many, for ranks meet at each of them."""
+    return _ceil(_ceil(size, shares), micro_batch)
+
+
+def parts(size: int, micro_batch: int, share: tuple[int, int] = (0, 1)) -> Iterator[Part]:
+    """The micro-batches of share i of n of a step with `size` samples.
+
+    Wrappers average gradients over the ranks that have the shares, so it is the mean of all shares' weights that adds
+    up to 1; a share with more samples than another counts for more.
+
+    Examples
+    --------
+    >>> [part.end - part.first for part in parts(65, 64)], [part.end - part.first for part in parts(7, 3)]
+    ([33, 32], [3, 2, 2])
+    >>> list(parts(5, 2, share=(0, 2)))
+    [Part(first=0, end=2, weight=0.8), Part(first=2, end=3, weight=0.4)]
+    >>> list(parts(5, 2, share=(1, 2)))
+    [Part(first=3, end=4, weight=0.4), Part(first=4, end=5, weight=0.4)]
+    """
+    i, n = share
+    first, end, holders = portion(size, n, i)
+    count = how_many(size, micro_batch, n)
+    for j in range(count):
+        a, b, again = portion(end - first, count, j)
+        yield Part(first + a, first + b, n * (b - a) / (size * holders * again))
+
+
+def _ceil(number: int, divisor: int) -> int:
+    return -(-number // divisor)
+
+
 @dataclass(frozen=True)
 class Stream:
     """The numbers of samples, micro-batch after micro-batch, from any step on.
 
     Every step (iid) or epoch has a random generator of its own. So two numbers tell where to begin, however far
-    workers have read ahead.
+    workers have read ahead, and whatever the number of shares: each takes its part of the same numbers.
     """
 
     sizes: Sizes
@@ -60,41 +119,55 @@ class Stream:
     sampling: str
     seed: int
     level: str
+    share: tuple[int, int] = (0, 1)
 
     def numbers(self, first: int, position: int) -> Iterator[list[int]]:
         """From step `first`, with `position` samples behind it."""
-        order = np.zeros(0, dtype=np.int64)
+        epochs = _Epochs(self)
         for k in count(first):
             try:
                 size = self.sizes(k)
             except Exception:  # this is read ahead: the step itself will say so, if it ever comes
                 return
-            rng = random(self.seed, self.level, k)
-            for part in split(size, self.micro_batch):
-                if self.sampling == "iid":
-                    yield rng.integers(self.length, size=part).tolist()
-                    continue
-                found: list[int] = []
-                while len(found) < part:
-                    epoch, offset = divmod(position, self.length)
-                    if offset == 0 or not len(order):
-                        order = random(self.seed, self.level, epoch).permutation(self.length)
-                    taken = order[offset : offset + part - len(found)]
-                    found += taken.tolist()
-                    position += len(taken)
+            rng, taken, found = random(self.seed, self.level, k), 0, list[int]()
+            for part in parts(size, self.micro_batch, self.share):
+                if part.end > taken:  # else the sample of the part before, once more
+                    if self.sampling == "iid":
+                        _skip(rng, self.length, part.first - taken)
+                        found = rng.integers(self.length, size=part.end - part.first).tolist()
+                    else:
+                        found = epochs.between(position + part.first, position + part.end)
+                    taken = part.end
                 yield found
+            position += size
 
 
-def split(size: int, most: int) -> Iterator[int]:
-    """`size` in as few parts of at most `most` as will do, equal but for one sample.
+class _Epochs:
+    """The samples in the order of their epochs, each a shuffle of its own."""
 
-    Examples
-    --------
-    >>> list(split(65, 64)), list(split(7, 3))
-    ([33, 32], [3, 2, 2])
-    """
-    parts = -(-size // most)
-    return (size // parts + (j < size % parts) for j in range(parts))
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._epoch = stream, -1
+        self._order = np.zeros(0, dtype=np.int64)
+
+    def between(self, first: int, end: int) -> list[int]:
+        found: list[int] = []
+        while first < end:
+            epoch, offset = divmod(first, self._stream.length)
+            if epoch != self._epoch:
+                rng = random(self._stream.seed, self._stream.level, epoch)
+                self._epoch, self._order = epoch, rng.permutation(self._stream.length)
+            taken = self._order[offset : offset + end - first]
+            found += taken.tolist()
+            first += len(taken)
+        return found
+
+
+def _skip(rng: np.random.Generator, length: int, numbers: int) -> None:
+    """Draw what other shares take, a piece at a time: how far a draw moves the generator is known only by drawing."""
+    while numbers > 0:
+        piece = min(numbers, 1 << 16)
+        rng.integers(length, size=piece)
+        numbers -= piece
 
 
 def random(seed: int, level: str, *key: int) -> np.random.Generator:
@@ -155,3 +228,27 @@ def natural(name: str, value: Any) -> int:
     except (TypeError, ValueError):
         raise ValueError(f"{name}={value!r} must be a whole number ≥ 0") from None
     return number
+
+
+def share_of(given: Any) -> tuple[int, int]:
+    """Which share of each batch this process draws, and of how many, as it was `given`."""
+    many = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if given is None:
+        if many:
+            world = dist.get_world_size()
+            raise RuntimeError(
+                f'{world} processes run: say which share of each batch this one draws. share="ranks" is one of {world} '
+                "(data parallelism over all ranks), share=(i, n) share i of n (a data-parallel part of a mesh: "
+                '(mesh["dp"].get_local_rank(), mesh["dp"].size())), share=(0, 1) the whole batch'
+            )
+        return 0, 1
+    if isinstance(given, str) and given == "ranks":
+        return (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
+    try:
+        i, n = given
+        number, of = natural("share", i), whole("share", n)
+        if isinstance(given, str) or number >= of:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ValueError(f'share={given!r} must be "ranks", or (i, n) with whole numbers 0 ≤ i < n') from None
+    return number, of
