@@ -5,6 +5,7 @@ from tiebreak.optax.barrier import BarrierState, Reading
 from tiebreak.optax.losses import log, measure, value_and_grads
 from tiebreak.optax.oracles import Exact, Gaussian
 from tiebreak.optax.solve import solve
+from tiebreak.optax.specs import state_specs
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.optax.twin import TwinState, with_twin
 
@@ -24,6 +25,7 @@ __all__ = [
     "sdbgd",
     "sdbpg",
     "solve",
+    "state_specs",
     "value_and_grads",
     "vr_pr_sdbpg",
     "with_twin",

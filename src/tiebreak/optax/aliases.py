@@ -16,7 +16,13 @@ __all__ = ["dbgd", "from_method", "penalty", "pr_sdbpg", "sdbgd", "sdbpg", "vr_p
 
 
 def from_method(
-    method: Method | str, step_size: Law | None = None, *, normalize: bool = False, **changes: Any
+    method: Method | str,
+    step_size: Law | None = None,
+    *,
+    normalize: bool = False,
+    axis_name: Any = None,
+    param_specs: Any = None,
+    **changes: Any,
 ) -> optax.GradientTransformationExtraArgs:
     """A row of :mod:`tiebreak.methods`, or your own, as an optimizer: x ← x − η_k (∇f + λ∇g).
 
@@ -26,7 +32,7 @@ def from_method(
         Its rule, schedule and estimator; batch sizes are yours to follow.
     step_size : float or function of the step, optional
         η_k, in place of the schedule's.
-    normalize : bool
+    normalize, axis_name, param_specs
         As of :func:`dynamic_barrier`.
     **changes
         What replaces the method's: its `rule` or `estimator`, or a law such as `barrier`.
@@ -49,7 +55,7 @@ def from_method(
     if law is None:
         raise ValueError(f"the schedule of {row.name!r} sets no step_size: give one, from_method(…, step_size=…)")
     return optax.chain(
-        dynamic_barrier(method=row, normalize=normalize),
+        dynamic_barrier(method=row, normalize=normalize, axis_name=axis_name, param_specs=param_specs),
         optax.scale_by_learning_rate(lambda count: laws.at("step_size", law, count)),
     )
 

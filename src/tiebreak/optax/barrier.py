@@ -1,7 +1,7 @@
 """One step of the transformation: measure, decide, guard, move."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +11,8 @@ import optax
 from tiebreak.decision import Choice, Decision, Seen
 from tiebreak.estimators import Estimator, enters_direction
 from tiebreak.optax import estimates, laws, trees
+from tiebreak.optax.axes import Axes
+from tiebreak.optax.collectives import vary
 from tiebreak.optax.estimates import LEVELS
 from tiebreak.optax.products import Products, first_scale, for_rule, inner_products, root
 from tiebreak.optax.reference import one_number
@@ -86,6 +88,7 @@ class Barrier:
     estimator: Estimator
     schedule: Schedule
     reference: Any
+    axes: Axes = field(default_factory=Axes)
 
     def transformation(self) -> optax.GradientTransformationExtraArgs:
         """As optax takes it."""
@@ -96,15 +99,20 @@ class Barrier:
         leaves = [p for p in jax.tree.leaves(params) if trees.differentiable(p)]
         dtype = jnp.result_type(jnp.float32, *(trees.real(p) for p in leaves))
         nothing, tolerant = optax.EmptyState(), self.decision.tolerance is not None
+        own = self.axes.own(params)
+
+        def number(value: Any, dtype: Any = dtype) -> jax.Array:
+            return jnp.asarray(vary(jnp.full((), value, dtype), own))
+
         # A plain tuple: optax.tree.get is to find "reference" and "ratio" in the reading, and nowhere else.
-        law = tuple(jnp.full((), value, dtype) for value in self.decision.begin())
-        last = {name: jnp.zeros((), dtype) for name in ("multiplier", "fg", "gg", "ff")}
+        law = tuple(number(value) for value in self.decision.begin())
+        last = {name: number(0) for name in ("multiplier", "fg", "gg", "ff")}
         return BarrierState(
             jnp.zeros((), jnp.int32),
             **last,
-            skipped=jnp.zeros((), bool),
-            reading=Reading(*(jnp.zeros((), dtype) for _ in Reading._fields)) if tolerant else nothing,
-            memory=(law, (jnp.zeros((), dtype), jnp.zeros((), dtype))) if tolerant else nothing,
+            skipped=number(False, bool),
+            reading=Reading(*(number(0) for _ in Reading._fields)) if tolerant else nothing,
+            memory=(law, (number(0), number(0))) if tolerant else nothing,
             estimates=estimates.begin(self.estimator, params),
             previous=trees.copied(params) if self.estimator.evaluations == 2 else nothing,
             start=trees.copied(params) if self.reference == "start" else nothing,
@@ -132,18 +140,24 @@ class Barrier:
         fresh = {"upper": upper, "lower": trees.match(updates, lower_grads)}
         before = self._before(updates, fresh, state.count, params, previous_upper_grads, previous_lower_grads)
         losses = self._losses(state.count, lower_value, reference_value, dtype)
+        grads = {"updates": upper, "lower_grads": fresh["lower"]}
+        if before is not fresh:
+            grads |= {f"previous_{level}_grads": before[level] for level in LEVELS}
+        spread = self.axes.spread(updates, params, grads, losses, state.fg)
         parameters = laws.parameters(self.schedule, state.count, dtype)
         seen, remembered = estimates.update(self.estimator, fresh, before, state.estimates, parameters)
         own = seen if enters_direction(self.estimator) else fresh
         measured = own if tolerant else seen
-        products = inner_products(measured["upper"], measured["lower"])
+        pairs = [pair for level in LEVELS for pair in zip(own[level], measured[level], strict=True)]
+        bad = ~trees.finite([mine for mine, other in pairs if mine is not other])  # moved, but not in the products
+        numbers = (*losses.values(), bad.astype(dtype))
+        products, (*means, bad) = inner_products(measured["upper"], measured["lower"], numbers, spread)
+        losses = dict(zip(losses, means, strict=True))
         # decide
         choice, scales, memory = self._decide(products, parameters, losses, state.memory)
         # guard
         weights = (choice.upper_weight, choice.lower_weight)
-        fine = jnp.all(jnp.isfinite(jnp.stack([*products[:3], *weights, *losses.values()])))
-        pairs = [pair for level in LEVELS for pair in zip(own[level], measured[level], strict=True)]
-        fine &= trees.finite([mine for mine, other in pairs if mine is not other])  # moved, but not in the products
+        fine = jnp.all(jnp.isfinite(jnp.stack([*products[:3], *weights, *losses.values()]))) & (bad == 0)
 
         def if_fine(new: Any, old: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.where(fine, a, b).astype(b.dtype), new, old)

@@ -6,7 +6,9 @@ from typing import Any
 import jax
 import optax
 
+from tiebreak.optax.axes import Axes, axes_named
 from tiebreak.optax.barrier import BarrierState
+from tiebreak.optax.collectives import size, varying, words
 from tiebreak.optax.trees import Tree
 from tiebreak.optax.twin import TwinState
 
@@ -14,12 +16,18 @@ __all__ = ["log", "measure", "value_and_grads"]
 
 
 def value_and_grads(
-    upper_loss: Callable[..., Any], lower_loss: Callable[..., Any], has_aux: bool = False
+    upper_loss: Callable[..., Any],
+    lower_loss: Callable[..., Any],
+    has_aux: bool = False,
+    *,
+    axis_name: Any = None,
+    param_specs: Any = None,
 ) -> Callable[..., tuple[tuple[Any, Any], tuple[Tree, Tree]]]:
     """Both losses and both gradients: ``function(params, *args)`` returns ``((f, g), (grads_f, grads_g))``.
 
     Both losses get the same arguments. What they have in common, such as a forward pass on the same batch, is computed
-    once under ``jax.jit``. With `has_aux`, both return ``(loss, aux)`` and stand so in place of f and g.
+    once under ``jax.jit``. With `has_aux`, both return ``(loss, aux)`` and stand so in place of f and g. `axis_name`
+    and `param_specs` are those of :func:`measure`.
 
     Examples
     --------
@@ -29,24 +37,58 @@ def value_and_grads(
     >>> float(f), float(g), float(df), float(dg)
     (4.0, 3.0, -4.0, 3.0)
     """
-    upper = jax.value_and_grad(upper_loss, has_aux=has_aux)
-    lower = jax.value_and_grad(lower_loss, has_aux=has_aux)
+    axes = axes_named(axis_name, param_specs)
+    upper, lower = (_differentiated(loss, axes, has_aux) for loss in (upper_loss, lower_loss))
 
     def both(params: Tree, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], tuple[Tree, Tree]]:
         (f, grads_f), (g, grads_g) = upper(params, *args, **kwargs), lower(params, *args, **kwargs)
+        if has_aux:
+            values = axes.mean([f[0], g[0]])
+            return ((values[0], f[1]), (values[1], g[1])), (grads_f, grads_g)
+        f, g = axes.mean([f, g])
         return (f, g), (grads_f, grads_g)
 
     return both
 
 
+def _differentiated(loss: Callable[..., Any], axes: Axes, has_aux: bool = False) -> Callable[..., Any]:
+    """As jax.value_and_grad: each device's own loss, and the gradient of their mean."""
+    if not axes.names:
+        return jax.value_and_grad(loss, has_aux=has_aux)
+
+    def share(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        found = loss(params, *args, **kwargs)
+        value = found[0] if has_aux else found
+        # What differs by its type is summed over the devices by JAX; elsewhere `averaged` does the same afterwards.
+        return value / size(axis for axis in axes.names if axis in varying(value)), found
+
+    gradient = jax.value_and_grad(share, has_aux=True)
+
+    def function(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Tree]:
+        (_, found), grads = gradient(params, *args, **kwargs)
+        return found, axes.averaged(grads, params)
+
+    return function
+
+
 def measure(
-    upper_loss: Callable[..., Any], lower_loss: Callable[..., Any]
+    upper_loss: Callable[..., Any], lower_loss: Callable[..., Any], *, axis_name: Any = None, param_specs: Any = None
 ) -> Callable[..., tuple[Tree, dict[str, Any]]]:
     """All that an update asks for: ``function(params, state, *args)`` returns ``(upper_grads, arguments)``.
 
     The arguments are `upper_value`, `lower_value` and `lower_grads`, and what `state`, of any chain, asks for: the
     lower loss at the starting parameters, at the twin with its gradients, or both gradients at the previous point,
     always with the same ``*args``. Give a batch, and the key of whatever is random, as one of them.
+
+    Parameters
+    ----------
+    upper_loss, lower_loss : callable
+        ``loss(params, *args)``, one number.
+    axis_name : str or tuple of str, optional
+        The mapped axes over which the batch is split, every device with its own part: losses and gradients are the
+        means over them.
+    param_specs : tree of PartitionSpec, optional
+        As of :func:`dynamic_barrier`: under ``pmap`` and ``vmap``, where JAX does not know.
 
     Examples
     --------
@@ -61,23 +103,36 @@ def measure(
     >>> sorted(measured)
     ['lower_grads', 'lower_value', 'reference_grads', 'reference_value', 'upper_value']
     """
-    both, lower = value_and_grads(upper_loss, lower_loss), jax.value_and_grad(lower_loss)
+    axes = axes_named(axis_name, param_specs)
+    upper, lower = _differentiated(upper_loss, axes), _differentiated(lower_loss, axes)
 
     def evaluate(params: Tree, state: Any, *args: Any, **kwargs: Any) -> tuple[Tree, dict[str, Any]]:
-        (f, g), (upper_grads, lower_grads) = both(params, *args, **kwargs)
-        found = {"upper_value": f, "lower_value": g, "lower_grads": lower_grads}
+        f, upper_grads = upper(params, *args, **kwargs)
+        g, lower_grads = lower(params, *args, **kwargs)
+        losses, found = {"upper_value": f, "lower_value": g}, {"lower_grads": lower_grads}
         for twin in _parts(state, TwinState):
-            values = lower(twin.reference_params, *args, **kwargs)
-            found |= dict(zip(("reference_value", "reference_grads"), values, strict=True))
+            losses["reference_value"], found["reference_grads"] = lower(twin.reference_params, *args, **kwargs)
         for barrier in _parts(state, BarrierState):
+            _check(losses, axes, barrier)
             if not isinstance(barrier.start, optax.EmptyState):
-                found["reference_value"] = lower_loss(barrier.start, *args, **kwargs)
+                losses["reference_value"] = lower_loss(barrier.start, *args, **kwargs)
             if not isinstance(barrier.previous, optax.EmptyState):
-                there = both(barrier.previous, *args, **kwargs)[1]
-                found |= dict(zip(("previous_upper_grads", "previous_lower_grads"), there, strict=True))
-        return upper_grads, found
+                for level, of in (("upper", upper), ("lower", lower)):
+                    found[f"previous_{level}_grads"] = of(barrier.previous, *args, **kwargs)[1]
+        return upper_grads, dict(zip(losses, axes.mean(list(losses.values())), strict=True)) | found
 
     return evaluate
+
+
+def _check(losses: dict[str, Any], axes: Axes, barrier: BarrierState) -> None:
+    """What a loss differs over is named, or there is a run of its own in every place."""
+    for name, value in losses.items():
+        if more := varying(value) - set(axes.names) - varying(barrier.fg):
+            where = words(more)
+            raise ValueError(
+                f"{name} differs over {where}: if the batch is split there, measure(…, axis_name={where}) averages it; "
+                f"if the loss is a sum over shards, sum it in the loss, jax.lax.psum(…, {where})"
+            )
 
 
 def log(state: Any) -> dict[str, Any]:

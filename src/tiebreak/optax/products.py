@@ -6,6 +6,7 @@ of each gradient over a power of two of its own; anywhere else these scales are 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 
 from tiebreak.decision import Seen
 from tiebreak.optax import trees
+from tiebreak.optax.collectives import Spread
 from tiebreak.rules import RULES, Rule
 from tiebreak.schedules import Parameters
 
@@ -36,38 +38,48 @@ class Products(NamedTuple):
         return fg, self.gg * b * b, self.ff * a * a
 
 
-def inner_products(upper: Sequence[Any], lower: Sequence[Any]) -> Products:
-    """The products of two lists of leaves.
+def inner_products(
+    upper: Sequence[Any], lower: Sequence[Any], numbers: Sequence[jax.Array] = (), spread: Spread | None = None
+) -> tuple[Products, list[jax.Array]]:
+    """The products of two lists of leaves; on many devices those of all, and the means of `numbers` with them.
 
     Examples
     --------
-    >>> tiny = inner_products([jnp.array([1.0, 2.0])], [jnp.array([3e-30, 0.0])])
+    >>> tiny, _ = inner_products([jnp.array([1.0, 2.0])], [jnp.array([3e-30, 0.0])])
     >>> fg, gg, ff = tiny.rescaled(1.0, 1e-30)
     >>> round(float(fg), 4), round(float(gg), 4), float(ff)
     (3.0, 9.0, 5.0)
     """
     pairs = [(u, g) for u, g in zip(upper, lower, strict=True) if trees.differentiable(u)]
-    found: Products = _inner_products(tuple(u for u, _ in pairs), tuple(g for _, g in pairs))
+    found: tuple[Products, list[jax.Array]] = _inner_products(
+        tuple(u for u, _ in pairs), tuple(g for _, g in pairs), tuple(numbers), spread=spread
+    )
     return found
 
 
-@jax.jit  # so that a call outside of any other jit compiles its condition once, and not every time
-def _inner_products(upper: tuple[Any, ...], lower: tuple[Any, ...]) -> Products:
-    fg, gg, ff = trees.dots(upper, lower)
+# A jit, so that a call outside of any other compiles its condition once, and not every time.
+@partial(jax.jit, static_argnames="spread")
+def _inner_products(
+    upper: tuple[Any, ...], lower: tuple[Any, ...], numbers: tuple[Any, ...], spread: Spread | None
+) -> tuple[Products, list[jax.Array]]:
+    def dots(upper: Any, lower: Any, numbers: Any = ()) -> Any:
+        return (trees.dots(upper, lower), list(numbers)) if spread is None else spread.reduced(upper, lower, numbers)
+
+    (fg, gg, ff), means = dots(upper, lower, numbers)
     one, info = jnp.ones_like(fg), trees.limits(fg)
     least, most = info.tiny / info.eps**2, info.max * info.eps**2
 
     def again() -> Products:
-        scales = [_power_of_two(trees.largest(leaves).astype(fg.dtype)) for leaves in (upper, lower)]
+        largest = [trees.largest(leaves).astype(fg.dtype) for leaves in (upper, lower)]
+        scales = [_power_of_two(value) for value in (largest if spread is None else spread.largest(*largest))]
         parts = [
             [trees.widen(v) / c.astype(trees.real(v)) for v in leaves]
             for leaves, c in zip((upper, lower), scales, strict=True)
         ]
-        return Products(*(p.astype(fg.dtype) for p in trees.dots(*parts)), *scales)
+        return Products(*(p.astype(fg.dtype) for p in dots(*parts)[0]), *scales)
 
     ordinary = (least < gg) & (gg < most) & (least < ff) & (ff < most)
-    found: Products = jax.lax.cond(ordinary, lambda: Products(fg, gg, ff, one, one), again)
-    return found
+    return jax.lax.cond(ordinary, lambda: Products(fg, gg, ff, one, one), again), means
 
 
 def _power_of_two(value: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ import optax
 from tiebreak.decision import Decision
 from tiebreak.methods import Method
 from tiebreak.optax import laws
+from tiebreak.optax.axes import axes_named
 from tiebreak.optax.barrier import Barrier
 from tiebreak.optax.laws import Law
 from tiebreak.optax.reference import at_step, is_number
@@ -32,6 +33,8 @@ def dynamic_barrier(
     estimator: Any = None,
     momentum: Law = None,
     normalize: bool | None = None,
+    axis_name: Any = None,
+    param_specs: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Improve the upper loss f among what keeps the lower loss g optimal: d = a ∇f + b ∇g.
 
@@ -68,6 +71,14 @@ def dynamic_barrier(
     normalize : bool
         Return d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` it is always d/max(s, λ), s the
         averaged ‖∇f‖/‖∇g‖.
+    axis_name : str or tuple of str, optional
+        The mapped axes that one run is spread over, under ``shard_map``, ``pmap`` or ``vmap(axis_name=…)``: inner
+        products are summed over the shards of each parameter, losses averaged over all devices, in one collective, so
+        that all devices decide alike. Gradients of parameters that are the same everywhere must be so, too: average
+        them, or let :func:`measure` do it. Not under plain ``jit``, where arrays are sharded and functions are not.
+    param_specs : tree of PartitionSpec, optional
+        Over which of these axes each parameter is sharded: what ``shard_map`` gets as ``in_specs``, or a prefix of it.
+        Under ``shard_map`` JAX knows; elsewhere it must be given, ``PartitionSpec()`` where nothing is sharded.
 
     Notes
     -----
@@ -86,6 +97,7 @@ def dynamic_barrier(
     >>> float(state[0].multiplier), float(state[0].fg), float(state[0].gg)  # (0.5 · 4 + 2) / 4
     (1.0, -2.0, 4.0)
     """
+    axes = axes_named(axis_name, param_specs)
     given = {"barrier": barrier, "regularizer": regularizer, "penalty": penalty, "momentum": momentum}
     given = {name: laws.held(law) for name, law in given.items()}
     others = None if others is None else {name: laws.held(law) for name, law in others.items()}
@@ -98,7 +110,7 @@ def dynamic_barrier(
             return laws.multiplier(row, fg, gg, named) + (fg - fg) + (gg - gg)  # NaN, where they are too large to see
 
         decision = Decision(row, normalize=normalize is not False, apply=apply)
-        return Barrier(decision, row.estimator, row.schedule, None).transformation()
+        return Barrier(decision, row.estimator, row.schedule, None, axes).transformation()
     if isinstance(reference, str) and reference == "twin":
         raise ValueError(
             'reference="twin" trains a copy with the optimizer that follows, which a link of a chain does not know: '
@@ -111,4 +123,5 @@ def dynamic_barrier(
     allowance, kind, schedule = tolerant(known, checked, estimator, given, unused)
     if known is not tolerance:
         allowance = replace(allowance, amount=tolerance)
-    return Barrier(Decision(tolerance=allowance), kind, schedule, at_step(reference) or reference).transformation()
+    compared = at_step(reference) or reference
+    return Barrier(Decision(tolerance=allowance), kind, schedule, compared, axes).transformation()

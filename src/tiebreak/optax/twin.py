@@ -48,7 +48,7 @@ def with_twin(
     tolerance : float or str
         As of :func:`dynamic_barrier`.
     **options
-        `estimator` and `momentum`, as there.
+        `estimator`, `momentum`, `axis_name` and `param_specs`, as there.
 
     Examples
     --------

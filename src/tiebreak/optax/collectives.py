@@ -1,0 +1,106 @@
+"""Numbers of many devices, under shard_map, pmap or vmap with named axes, made one: one collective a step.
+
+Every device has a part of the numbers: products of the parameters that it holds, a loss of its own batch. The whole is
+the sum over the shards of a parameter, each counted once however many copies there are, and the mean over the losses::
+
+    fg = Σ_devices Σ_leaves ⟨∇f, ∇g⟩ / copies        g = Σ_devices loss / devices
+
+so one `psum` of a few numbers makes all of them, and every device decides alike.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tiebreak.optax import trees
+
+__all__ = ["Spread", "size", "tracked", "vary", "varying", "words"]
+
+
+def varying(value: Any) -> frozenset[Any]:
+    """The axes over which a value differs, as far as its type says: JAX knows under ``shard_map(check_vma=True)``."""
+    of = getattr(jax, "typeof", None)
+    if of is None:
+        return frozenset()
+    kind = of(value)
+    known = getattr(kind, "manual_axis_type", None)  # jax ≥ 0.10; before, `vma`, and before 0.6.1 nothing
+    found: frozenset[Any] = getattr(kind, "vma", frozenset()) if known is None else known.varying
+    return found
+
+
+def vary(value: Any, axes: Iterable[Any]) -> Any:
+    """The value, with a type that differs over these axes."""
+    for axis in axes:
+        if tracked(axis) and axis not in varying(value):
+            value = jnp.where(jax.lax.axis_index(axis) < 0, value, value)
+    return value
+
+
+def tracked(axis: Any) -> bool:
+    """Whether types say what differs over an axis: then the index along it does."""
+    try:
+        return axis in varying(jax.lax.axis_index(axis))
+    except NameError as error:
+        error.add_note(
+            f"axis_name={axis!r} is for functions mapped over that axis by jax.shard_map, jax.pmap or jax.vmap. Under "
+            "jit alone, with sharded arrays, leave it out: inner products are over whole arrays then."
+        )
+        raise
+
+
+def size(axes: Iterable[Any]) -> int:
+    """How many devices there are along these axes."""
+    return prod(int(jax.lax.psum(1, axis)) for axis in axes)
+
+
+class Spread(NamedTuple):
+    """Where the leaves of an update lie; hashable, for a jit.
+
+    Attributes
+    ----------
+    names : tuple
+        The axes to reduce over.
+    shards : tuple of tuple
+        Of each leaf that takes part, those over which it is sharded; over the others there are copies of it.
+    trusted : bool
+        Whether types show that copies are equal. Otherwise they are compared.
+    """
+
+    names: tuple[Any, ...]
+    shards: tuple[tuple[Any, ...], ...]
+    trusted: bool
+
+    def reduced(
+        self, upper: Sequence[Any], lower: Sequence[Any], numbers: Sequence[Any] = ()
+    ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
+        """fg, gg and ff of all devices, and the means of further numbers; products of unequal copies are NaN."""
+        products, first = [jnp.zeros((), jnp.float32)] * 3, [jnp.zeros((), jnp.float32)] * 2
+        for shards in sorted(set(self.shards), key=str):
+            mine = [i for i, other in enumerate(self.shards) if other == shards]
+            found = trees.dots([upper[i] for i in mine], [lower[i] for i in mine])
+            copied = [axis for axis in self.names if axis not in shards]
+            products = [total + value / size(copied) for total, value in zip(products, found, strict=True)]
+            if not self.trusted:
+                here = jnp.all(jnp.array([jax.lax.axis_index(axis) == 0 for axis in copied], dtype=bool))
+                first = [total + jnp.where(here, v, 0.0) for total, v in zip(first, found[1:], strict=True)]
+        parts = [*products, *(number / size(self.names) for number in numbers), *([] if self.trusted else first)]
+        whole = jax.lax.psum(vary(jnp.stack(parts), self.names), self.names)
+        fg, gg, ff = (value.astype(products[0].dtype) for value in whole[:3])
+        if not self.trusted:
+            for value, other in zip((gg, ff), whole[-2:], strict=True):
+                fg = jnp.where((value == other) | (jnp.abs(value - other) <= 1e-3 * value), fg, jnp.nan)
+        means = [m.astype(number.dtype) for m, number in zip(whole[3:], numbers, strict=False)]
+        return (fg, gg, ff), means
+
+    def largest(self, *values: jax.Array) -> jax.Array:
+        """The largest of each value over all devices."""
+        return jax.lax.pmax(vary(jax.lax.stop_gradient(jnp.stack(values)), self.names), self.names)  # type: ignore[no-untyped-call]  # jax
+
+
+def words(axes: Iterable[Any]) -> str:
+    """Axes as an error names them, and as they are written in code."""
+    found = sorted(map(repr, axes))
+    return found[0] if len(found) == 1 else f"({', '.join(found)})"
