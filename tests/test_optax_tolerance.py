@@ -284,6 +284,17 @@ def test_the_rules_see_gradients_of_any_scale(u, v, upper_scale, lower_scale, ru
         assert np.isfinite(direction).all()
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("regularizer", [0.0, 1e-36])
+def test_the_rules_see_gradients_of_any_scale_when_compiled(scale, regularizer):
+    """XLA rewrites quotients of quotients, which may overflow then."""
+    u, v = (jnp.array(a, jnp.float32) * jnp.float32(scale) for a in ([1.0, -2.0, 0.5], [0.3, 1.0, -1.0]))
+    transform = dynamic_barrier(barrier=3.0, regularizer=regularizer, normalize=False)
+    state = jax.jit(lambda u, v: transform.update(u, transform.init(u), u, lower_grads=v)[1])(u, v)
+    a, b = (np.float64(np.asarray(w)) for w in (u, v))
+    assert float(state.multiplier) == pytest.approx(rules.sdbgd(a @ b, b @ b, 3.0, regularizer), rel=1e-5)
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_rule_of_ones_own_never_sees_zero_where_the_gradient_is_not(scale):
     v = jnp.array([scale, scale], jnp.float32)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from tiebreak.optax import trees
-from tiebreak.optax.collectives import Spread, size, tracked, vary, varying, words
+from tiebreak.optax.collectives import Spread, size, summed, tracked, vary, varying, words
 from tiebreak.optax.specs import is_spec, leaf_specs, spec_axes
 from tiebreak.optax.trees import Tree
 
@@ -104,7 +104,7 @@ class Axes:
         for own in sorted(set(shards), key=str):  # in one order in all processes
             mine = [i for i, other in enumerate(shards) if other == own]
             copied, parts = tuple(axis for axis in loose if axis not in own), [leaves[i] for i in mine]
-            parts = jax.lax.psum(parts, copied) if copied else parts
+            parts = summed(parts, copied) if copied else parts
             for i, part in zip(mine, parts, strict=True):
                 found[i] = part / size(loose)
         return jax.tree.unflatten(structure, found)
@@ -113,7 +113,7 @@ class Axes:
         """The mean over all devices, of several numbers in one collective."""
         if not self.names or not values:
             return list(values)
-        whole: list[Any] = jax.lax.psum([vary(jnp.asarray(v), self.names) for v in values], self.names)
+        whole: list[Any] = summed([vary(jnp.asarray(v), self.names) for v in values], self.names)
         return [total / size(self.names) for total in whole]
 
     def own(self, params: Tree) -> list[Any]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from tiebreak.optax import trees
 
-__all__ = ["Spread", "size", "tracked", "vary", "varying", "words"]
+__all__ = ["Spread", "size", "summed", "tracked", "vary", "varying", "words"]
 
 
 def varying(value: Any) -> frozenset[Any]:
@@ -53,7 +53,12 @@ def tracked(axis: Any) -> bool:
 
 def size(axes: Iterable[Any]) -> int:
     """How many devices there are along these axes."""
-    return prod(int(jax.lax.psum(1, axis)) for axis in axes)
+    return prod(int(summed(1, axis)) for axis in axes)
+
+
+def summed(values: Any, axes: Any) -> Any:
+    """The sums over these axes, of several values in one collective."""
+    return jax.lax.psum(values, axes)  # type: ignore[no-untyped-call]  # jax
 
 
 class Spread(NamedTuple):
@@ -87,7 +92,7 @@ class Spread(NamedTuple):
                 here = jnp.all(jnp.array([jax.lax.axis_index(axis) == 0 for axis in copied], dtype=bool))
                 first = [total + jnp.where(here, v, 0.0) for total, v in zip(first, found[1:], strict=True)]
         parts = [*products, *(number / size(self.names) for number in numbers), *([] if self.trusted else first)]
-        whole = jax.lax.psum(vary(jnp.stack(parts), self.names), self.names)
+        whole = summed(vary(jnp.stack(parts), self.names), self.names)
         fg, gg, ff = (value.astype(products[0].dtype) for value in whole[:3])
         if not self.trusted:
             for value, other in zip((gg, ff), whole[-2:], strict=True):
@@ -97,7 +102,9 @@ class Spread(NamedTuple):
 
     def largest(self, *values: jax.Array) -> jax.Array:
         """The largest of each value over all devices."""
-        return jax.lax.pmax(vary(jax.lax.stop_gradient(jnp.stack(values)), self.names), self.names)  # type: ignore[no-untyped-call]  # jax
+        mine = vary(jax.lax.stop_gradient(jnp.stack(values)), self.names)
+        found: jax.Array = jax.lax.pmax(mine, self.names)  # type: ignore[no-untyped-call]  # jax
+        return found
 
 
 def words(axes: Iterable[Any]) -> str:

@@ -117,9 +117,12 @@ def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value
             largest = jnp.maximum(largest, jnp.sqrt(jax.lax.stop_gradient(slack)))
     c = jnp.where(scaled, _power_of_two(largest), 1.0)
     fg, gg, _ = products.rescaled(c, c)
+    inverse = _power_of_two(
+        1 / c
+    )  # exact, and not a division: XLA makes v/(c·c) of v/c/c, and c·c is more than it holds
 
     def over(value: Any) -> Any:
-        return None if value is None else value / c / c
+        return None if value is None else value * inverse * inverse
 
     others = {name: over(value) if name == "target" else value for name, value in parameters.others.items()}
     penalty = parameters.penalty

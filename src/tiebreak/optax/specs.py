@@ -8,6 +8,9 @@ from jax.sharding import PartitionSpec
 
 from tiebreak.optax.trees import Tree
 
+#: The same on all devices.
+EVERYWHERE: Any = PartitionSpec()  # type: ignore[no-untyped-call]  # jax
+
 __all__ = ["is_spec", "leaf_specs", "spec_axes", "state_specs"]
 
 
@@ -32,7 +35,7 @@ def leaf_specs(specs: Tree, tree: Tree) -> list[PartitionSpec]:
     """The spec of each leaf of a tree; `specs` is like the tree or a prefix of it, and None is ``PartitionSpec()``."""
 
     def each(spec: Any, part: Tree) -> Tree:
-        return jax.tree.map(lambda _: PartitionSpec() if spec is None else spec, part)
+        return jax.tree.map(lambda _: EVERYWHERE if spec is None else spec, part)
 
     try:
         found = jax.tree.map(each, specs, tree, is_leaf=is_spec)
@@ -71,11 +74,11 @@ def state_specs(state: Tree, params: Tree, param_specs: Tree) -> Tree:
     ):
         known[path] = (jnp.shape(leaf), spec)
 
-    def found(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
+    def found(path: tuple[Any, ...], leaf: Any) -> Any:
         for start in range(len(path) + 1):  # the longest end of the path that is the path of a parameter
             shape, spec = known.get(path[start:], (None, None))
             if spec is not None and shape == jnp.shape(leaf):
                 return spec
-        return PartitionSpec()
+        return EVERYWHERE
 
     return jax.tree_util.tree_map_with_path(found, state)
