@@ -127,6 +127,7 @@ def axes_named(axis_name: Any, param_specs: Any = None) -> Axes:
 
     Examples
     --------
+    >>> from jax.sharding import PartitionSpec
     >>> axes_named(("data", "model"), PartitionSpec("model")).names
     ('data', 'model')
     >>> axes_named("data", PartitionSpec("model"))

@@ -26,7 +26,7 @@ def varying(value: Any) -> frozenset[Any]:
     if of is None:
         return frozenset()
     kind = of(value)
-    known = getattr(kind, "manual_axis_type", None)  # jax ≥ 0.10; before, `vma`, and before 0.6.1 nothing
+    known = getattr(kind, "manual_axis_type", None)  # in newer versions; before, `vma`, and before that nothing
     found: frozenset[Any] = getattr(kind, "vma", frozenset()) if known is None else known.varying
     return found
 
