@@ -155,6 +155,16 @@ class Schedule:
 
     def at(self, k: int) -> Parameters:
         """The parameters of step k; an illegal value raises and is named."""
+        if self._fixed is not None:
+            return Parameters(k, **self._fixed)
+        return Parameters(k, **self._values(k))
+
+    @cached_property
+    def _fixed(self) -> dict[str, Any] | None:
+        """The values, where they are the same at every step: most training runs have it so, and every step asks."""
+        return self._values(0) if self.constant() else None
+
+    def _values(self, k: int) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name, law in self._set:
             value = _number(name, law, k)
@@ -169,7 +179,7 @@ class Schedule:
             others[name] = _number(name, other, k)
             if not math.isfinite(others[name]):
                 raise ValueError(f"{name} at step {k} is {others[name]!r}; it must be finite")
-        return Parameters(k, others=others, **values)
+        return values | {"others": others}
 
     @cached_property
     def _set(self) -> tuple[tuple[str, Law], ...]:

@@ -18,7 +18,7 @@ _Kind: TypeAlias = tuple[torch.device, torch.dtype]
 class Foreach:
     """The passes of :mod:`tiebreak.torch.passes` over these rows."""
 
-    keeps_gradients = False
+    by_kernels = False
 
     def __init__(self, rows: Sequence[Row], areas: int) -> None:
         self.rows, self.areas = rows, areas

@@ -183,7 +183,7 @@ class Fused:
 class Bound:
     """The passes of :mod:`tiebreak.torch.passes` over the tensors of one step."""
 
-    keeps_gradients = True
+    by_kernels = True
 
     def __init__(self, fused: Fused, rows: Sequence[Row], areas: int, launches: list[_Launch]) -> None:
         self.rows, self.areas = rows, areas

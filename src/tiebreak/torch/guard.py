@@ -1,6 +1,12 @@
-"""Whether a step is made: numbers that are not finite, a gradient scaler, a step that is being captured."""
+"""Whether a step is made: numbers that are not finite, a gradient scaler, a step that is being captured.
+
+Where the device alone knows, it does not make the step, and the host reads one step later that it did not.
+"""
 
 import math
+import warnings
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,6 +14,7 @@ from torch import Tensor
 
 from tiebreak.checks import one_of
 from tiebreak.torch.context import cannot_repeat, capturing
+from tiebreak.torch.later import Later
 
 __all__ = ["Guard"]
 
@@ -36,6 +43,19 @@ class Guard:
         self.found_inf: Tensor | None = None
         self._unscaled: Tensor | None = None
         self.scaler_found = self.looked = False
+        self._noted: tuple[Sequence[str], Tensor] | None = None
+        self._await()
+
+    def _await(self) -> None:
+        self._unread: list[tuple[int, Sequence[str], Later]] = []  # what the device has yet to say of a step
+        weakref.finalize(self, _last_words, self._unread)  # also at the end of the program
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_unread"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._await()
 
     # --- a gradient scaler ------------------------------------------------------------------------------------------
 
@@ -122,18 +142,38 @@ class Guard:
         self.bad = bad if self.bad is None else self.bad | bad.to(self.bad.device)
         return False
 
-    def settle(self) -> bool:
-        """Ask the device what it knows; only where a bad number is an error and the step has left its gradients."""
-        if self.bad is None or not self.raises:
-            return False
-        self.may_wait(self.bad.device)
-        return bool(self.bad)
+    def note(self, names: Sequence[str], numbers: Tensor) -> None:
+        """What the device knows of the step that is being made; "skipped" is among the names."""
+        self._noted = (names, numbers) if self.raises and self.bad is not None else None
+        if self._noted is not None:
+            self.may_wait(numbers.device)
 
-    def error(self) -> FloatingPointError:
+    def hand_over(self, step: int) -> None:
+        """The step is over; where a bad number is an error, the device says later whether there was one."""
+        if self._noted is not None:
+            names, numbers = self._noted
+            self._unread.append((step, names, Later(numbers)))
+            self._noted = None
+
+    def settle(self) -> dict[str, float] | None:
+        """What the device said of the last step, by name; waits for it, and raises if that step was not finite.
+
+        The device has a whole step to do by then, so that it does not stand still meanwhile.
+        """
+        if not self._unread:
+            return None
+        step, names, later = self._unread.pop()
+        said = dict(zip(names, later.read(), strict=True))
+        if said["skipped"]:
+            raise self.error(step, late=True)
+        return said
+
+    def error(self, step: int, late: bool = False) -> FloatingPointError:
         """What "raise" raises."""
+        begun = "the one after it, which was begun, neither" if late else "the next one begins anew"
         return FloatingPointError(
-            "a gradient, a loss or the multiplier is not finite; the step was not made, and the next one begins anew "
-            "(nonfinite='skip' skips such steps without a word, 'ignore' takes them)"
+            f"step {step} (counted from 0): a gradient, a loss or the multiplier is not finite; the step was not made, "
+            f"and {begun} (nonfinite='skip' skips such steps without a word, 'ignore' takes them)"
         )
 
     def same_again(self, device: torch.device, changes: str | None) -> None:
@@ -146,3 +186,15 @@ def _finite(value: Any) -> bool:
     """Of a number or a few on the host: Python looks sooner than torch does."""
     numbers = value.reshape(-1).tolist() if isinstance(value, Tensor) else (value,)
     return all(map(math.isfinite, numbers))
+
+
+def _last_words(unread: list[tuple[int, Sequence[str], Later]]) -> None:
+    """The last step of an optimizer that is gone: nobody asked how it went, and it must not fail in silence."""
+    for step, names, later in unread:
+        try:
+            skipped = dict(zip(names, later.read(), strict=True))["skipped"]
+        except Exception:  # at the end of a program the device may be gone
+            continue
+        if skipped:
+            text = f"step {step}, the last one, was not finite and was not made; opt.check() raises where that is so"
+            warnings.warn(text, RuntimeWarning, stacklevel=1)

@@ -3,29 +3,78 @@
 import csv
 import os
 import weakref
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from tiebreak.checks import whole
+from tiebreak.torch.later import Later, on_host
 from tiebreak.torch.losses import single
 from tiebreak.torch.optimizer import DynamicBarrier, Step
 
 __all__ = ["CSVLog", "TensorBoardLog"]
 
+_Row: TypeAlias = dict[tuple[str, int | None], Any]  # by name and region
+_MOST = 64  # steps that a device may be behind
 _PER_AREA = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 
 
-class _Log(ABC):
-    """Looks at every `every`-th step, and at each one skipped; other steps cost a comparison, and no wait."""
+class _Late:
+    """Steps whose numbers are still on their way from a device, in their order; written when they are there."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, write: Callable[[int, _Row], None]) -> None:
+        self._write = write
+        self._steps: list[tuple[int, int | None, list[str], Later]] = []
+
+    def add(self, k: int, number: int | None, given: dict[str, Tensor]) -> None:
+        """A step: asked for now, in one piece."""
+        self._steps.append((k, number, list(given), Later(torch.cat([value.reshape(-1) for value in given.values()]))))
+
+    def write(self, all_of_them: bool = False) -> None:
+        """Write those that are there, or wait for all."""
+        while self._steps and (all_of_them or len(self._steps) > _MOST or self._steps[0][3].there):
+            k, number, names, later = self._steps.pop(0)
+            numbers, found = iter(later.read()), {}
+            for name in names:
+                several = number is not None and name in _PER_AREA
+                found[name] = [next(numbers) for _ in range(number or 0)] if several else next(numbers)
+            found["skipped"] = bool(found["skipped"])
+            if found["skipped"] or len(found) > 1:
+                self._write(k, _row({"skipped": True} if found["skipped"] else found, number))
+
+
+def _row(found: dict[str, Any], number: int | None) -> _Row:
+    """What a step has, by name and region; `number` of regions, None where there is one."""
+    row: _Row = {}
+    for name in Step._fields:
+        value = found.get(name)
+        if number is None or name not in _PER_AREA:
+            row[name, None] = value
+        else:
+            row |= {(name, i): None if value is None else value[i] for i in range(number)}
+    return row
+
+
+def _finish(late: _Late, finish: Callable[[], None]) -> None:
+    try:
+        late.write(all_of_them=True)
+    finally:
+        finish()
+
+
+class _Log:
+    """Looks at every `every`-th step, and at each one skipped. Nothing waits: a device's numbers come a step later."""
+
+    def __init__(self, every: int, write: Callable[[int, _Row], None], finish: Callable[[], None]) -> None:
         self.every = whole("every", every)
         self._closed = False
+        self._write, self._late = write, _Late(write)
+        self._end = weakref.finalize(self, _finish, self._late, finish)  # a hook is forgotten rather than closed
 
     def __call__(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
         """What torch calls after a step."""
@@ -35,30 +84,22 @@ class _Log(ABC):
             )
         if self._closed or optimizer.last is None:
             return
-        k, known = optimizer.count - 1, optimizer.last.skipped.device.type == "cpu"
-        # A skipped step is of interest whenever it is known; where only the device knows, asking would wait.
-        if k % self.every and not (known and bool(optimizer.last.skipped)):
-            return
-        skipped = bool(optimizer.last.skipped)
-        # A skipped step has no numbers of its own.
-        found: dict[str, Any] = {"skipped": True} if skipped else optimizer.log()
+        k, last = optimizer.count - 1, optimizer.last
         number = None if optimizer.scope.whole else optimizer.scope.count(optimizer.param_groups)
-        row: dict[tuple[str, int | None], Any] = {}
-        for name in Step._fields:
-            value = found.get(name)
-            if number is None or name not in _PER_AREA:
-                row[name, None] = value
-            else:
-                row |= {(name, i): None if value is None else value[i] for i in range(number)}
-        self._write(k, row)
-
-    @abstractmethod
-    def _write(self, k: int, row: dict[tuple[str, int | None], Any]) -> None:
-        """One step, by name and region."""
+        self._late.write()
+        wanted = k % self.every == 0
+        if on_host(last.multiplier):
+            skipped = bool(last.skipped)
+            if wanted or skipped:  # a skipped step has no numbers of its own
+                self._write(k, _row({"skipped": True} if skipped else optimizer.log(), number))
+        else:
+            given = {name: value for name, value in last._asdict().items() if value is not None}
+            self._late.add(k, number, given if wanted else {"skipped": last.skipped})
 
     def close(self) -> None:
-        """End the log; later steps are not written."""
+        """End the log, with what is still on its way; later steps are not written."""
         self._closed = True
+        self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +111,8 @@ class _Log(ABC):
 class CSVLog(_Log):
     """A line per step: its number, then what :class:`Step` has, by the same names.
 
-    Each line goes to the system when it is complete: a process that is killed loses no more than the last. With
+    Each line goes to the system when it is complete: a process that is killed loses no more than the last, or the last
+    two where the numbers come from a device: they are asked for at their step and written at the next. With
     ``scope="group"`` or ``"tensor"`` there is a column per region, ``multiplier[0]``, ``multiplier[1]``, …. A loss that
     was not told is empty, and so is all but ``skipped`` where a step was skipped.
 
@@ -80,7 +122,7 @@ class CSVLog(_Log):
         A file that exists is continued: the header is not repeated, half a line at its end is cut off. Steps that are
         made again after a resume are written again; the last line of a step counts.
     every : int
-        Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. Only these wait for the device.
+        Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. None waits for the device.
 
     Examples
     --------
@@ -99,25 +141,10 @@ class CSVLog(_Log):
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1) -> None:
-        super().__init__(every)
+        whole("every", every)  # before there is a file
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._columns = _header(self.path)
-        self._file = self.path.open("a", encoding="utf-8", newline="", buffering=1)  # 1: line by line
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._end = weakref.finalize(self, self._file.close)  # a hook is forgotten rather than closed: no complaint
-
-    def _write(self, k: int, row: dict[tuple[str, int | None], Any]) -> None:
-        columns = ["step", *(name if i is None else f"{name}[{i}]" for name, i in row)]
-        if self._columns is None:
-            self._writer.writerow(columns)
-            self._columns = columns
-        elif columns != self._columns:
-            raise ValueError(
-                f"{self.path} has the columns {', '.join(self._columns)}; this optimizer needs {', '.join(columns)}: "
-                "give it another file"
-            )
-        self._writer.writerow([k, *(int(v) if isinstance(v, bool) else v for v in row.values())])
+        sheet = _Sheet(self.path)
+        super().__init__(every, sheet.write, sheet.file.close)
 
     def add(self, step: int, **values: Any) -> None:
         """Write a line of your own, in an ordinary training loop: ``log.add(k, lower_loss=loss)``.
@@ -136,10 +163,29 @@ class CSVLog(_Log):
         numbers = {n: v.detach().item() if isinstance(v, Tensor) else v for n, v in found.items()}
         self._write(int(step), {(name, None): numbers.get(name) for name in Step._fields})
 
-    def close(self) -> None:
-        """End the log, and close the file."""
-        super().close()
-        self._end()
+
+class _Sheet:
+    """The file of a log: it outlives the log by what is still to be written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._columns = _header(path)
+        self.file = path.open("a", encoding="utf-8", newline="", buffering=1)  # 1: line by line
+        self._writer = csv.writer(self.file, lineterminator="\n")
+
+    def write(self, k: int, row: _Row) -> None:
+        """A line."""
+        columns = ["step", *(name if i is None else f"{name}[{i}]" for name, i in row)]
+        if self._columns is None:
+            self._writer.writerow(columns)
+            self._columns = columns
+        elif columns != self._columns:
+            raise ValueError(
+                f"{self.path} has the columns {', '.join(self._columns)}; this optimizer needs {', '.join(columns)}: "
+                "give it another file"
+            )
+        self._writer.writerow([k, *(int(v) if isinstance(v, bool) else v for v in row.values())])
 
 
 class TensorBoardLog(_Log):
@@ -150,7 +196,7 @@ class TensorBoardLog(_Log):
     writer : torch.utils.tensorboard.SummaryWriter
         Or anything with ``add_scalar(tag, value, step)``; it stays yours to close.
     every : int
-        Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. Only these wait for the device.
+        Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. None waits for the device.
     prefix : str
         Before every tag.
 
@@ -176,17 +222,18 @@ class TensorBoardLog(_Log):
     """
 
     def __init__(self, writer: Any, every: int = 10, prefix: str = "tiebreak/") -> None:
-        super().__init__(every)
         if not callable(getattr(writer, "add_scalar", None)):
             raise TypeError(f"writer={writer!r} must have add_scalar(tag, value, step), as a SummaryWriter has")
         if not isinstance(prefix, str):
             raise TypeError(f"prefix={prefix!r} must be a string")
         self.writer, self.prefix = writer, prefix
 
-    def _write(self, k: int, row: dict[tuple[str, int | None], Any]) -> None:
-        for (name, i), value in row.items():
-            if value is not None:
-                self.writer.add_scalar(self.prefix + (name if i is None else f"{name}/{i}"), float(value), k)
+        def write(k: int, row: _Row) -> None:
+            for (name, i), value in row.items():
+                if value is not None:
+                    writer.add_scalar(prefix + (name if i is None else f"{name}/{i}"), float(value), k)
+
+        super().__init__(every, write, lambda: None)
 
     def close(self) -> None:
         """End the log; the writer is flushed, not closed."""

@@ -103,15 +103,17 @@ class Losses:
             self._graph[name] = term if before is None else Term(before.value() + term.value(), 1.0)
 
     def value(self, name: str, inverse_scale: Any) -> Any:
-        """The loss of the step, a tensor or a number, or None; `inverse_scale` is 1 over a scaler's scale, or None."""
-        term = self.term(name)
-        if not isinstance(term, Term):
+        """The loss of the step, a number, a tensor or a product yet to be made, or None.
+
+        `inverse_scale` is 1 over a scaler's scale, or None.
+        """
+        term = self._found(name)
+        if inverse_scale is None or not isinstance(term, Term):
             return term
         found = term.value()
-        return found if inverse_scale is None else found * _number(inverse_scale.to(_device(found)))
+        return found * _number(inverse_scale.to(_device(found)))
 
-    def term(self, name: str) -> Any:
-        """The same without a scaler: as a product that is yet to be made, where it was given so; see :class:`Term`."""
+    def _found(self, name: str) -> Any:
         given, blocks = self._given.get(name, []), self._blocks["upper" if name == "upper" else "lower"]
         if not given:
             return None

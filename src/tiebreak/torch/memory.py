@@ -23,10 +23,30 @@ class LawMemory:
 
     def __init__(self, first: Any) -> None:
         self.values: dict[str, Any] = first._asdict() if isinstance(first, Memory) else {}
+        self._whole: Tensor | None = None  # where a kernel keeps them: the values are views of it
 
-    def now(self) -> Any:
-        """As the decision takes it."""
-        return Memory(**self.values) if self.values else ()
+    def now(self, host: bool = False) -> Any:
+        """As the decision takes it; in Python's numbers if it is the host that decides."""
+        if not self.values:
+            return ()
+        if host and isinstance(self.values["steps"], Tensor):  # a device had it before: this waits, once
+            self.values = {name: float(value) for name, value in self.values.items()}
+        return Memory(**self.values)
+
+    def on(self, device: torch.device) -> Tensor:
+        """All of it in one tensor on a device, for a kernel that reads and writes it there."""
+        if self._whole is None or self.values["steps"]._base is not self._whole:
+            given = self.values.values()
+            # Filled in there: sending a number from here would wait.
+            full = [
+                v if isinstance(v, Tensor) else torch.full((), v, dtype=torch.float64, device=device) for v in given
+            ]
+            self._whole = torch.stack([v.to(device, torch.float64) for v in full])
+            self.values = dict(zip(self.values, self._whole.unbind(), strict=True))
+        return self._whole
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"values": copied(self.values), "_whole": None}
 
     def keep(self, new: Any, bad: Tensor | None) -> bool:
         """Take up what the decision returned, unless the step is `bad`; says whether the host knows the numbers.

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tiebreak import rules
-from tiebreak.decision import Choice, Seen, limited
 from tiebreak.options import allowed
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Reading
@@ -20,11 +19,12 @@ from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.guard import Guard
 from tiebreak.torch.levels import TwoLevels
-from tiebreak.torch.losses import warn_ranks
+from tiebreak.torch.losses import Term, warn_ranks
 from tiebreak.torch.memory import LawMemory
 from tiebreak.torch.noise import Noise
+from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
-from tiebreak.torch.record import Step, record, worry
+from tiebreak.torch.record import RESIDUES, Step, record, worry
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
 from tiebreak.torch.wrapped import on_itself
@@ -127,7 +127,7 @@ class DynamicBarrier(TwoLevels):
         super().__init__(base, target, tolerance is not None, Guard(nonfinite), Noise(bool(correct_noise)))
         self.generators, self.max_norm = tuple(generators), max_norm
         self.estimates, self.engines = Estimates(kind, model), Engines(fused)
-        self.memory = LawMemory(self.decision.begin())
+        self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
         self._warned = False
         if fused:
@@ -186,6 +186,7 @@ class DynamicBarrier(TwoLevels):
 
     @torch.no_grad()
     def _apply(self, hold: bool = False) -> Step:
+        self._settle(stacklevel=7)
         # measure
         copy = self.target.copy
         inverse_scale, inverse_of_losses = self.guard.begin(self)
@@ -196,27 +197,21 @@ class DynamicBarrier(TwoLevels):
         parameters = self.schedule.at(self.count)
         passes, own, seen = self._products(parameters, inverse_scale)
         losses = {name: self.losses.value(name, inverse_of_losses) for name in (*LEVELS, "reference")}
-        # guard: what was measured; is it the host or the device that has to know?
         twin = None if copy is None else copy.square(self)
+        # guard: is it the host or the device that has to know?
         if self.guard.looks and not self._skips_on_device(passes):
             # The host has to wait; then it makes the numbers, too, sooner than it could launch kernels for them.
             waited = self.guard.wait(torch.cat([own, seen]) if seen is not own else own)
             own, seen = (waited[: len(own)], waited[len(own) :]) if seen is not own else (waited, waited)
-        used = self._used(losses, own)
+        used = self._used(losses)
         self.guard.same_again(passes.home, self._changes())
-        if self.guard.refuses(own, None if seen is own else seen, *used.values(), twin):
-            return self._stop(own, losses, hold)
         # decide
-        choice = self._decide(parameters, own, seen, used, inverse_scale)
-        weights = self._weights(choice, own)
-        if self.guard.refuses(weights):
+        made = self.maker.make(self, passes, parameters, (own, seen), losses, used, inverse_scale, twin)
+        if made is None:
             return self._stop(own, losses, hold)
         # move
-        self._remember(choice)
-        fg, gg, ff = (self.scope.per_area(column) for column in seen.unbind(-1))
-        multiplier = choice.multiplier if isinstance(choice.multiplier, Tensor) else own.new_tensor(choice.multiplier)
-        both = (losses["upper"], losses["lower"])
-        self.last = record(multiplier, (fg, gg, ff), both, self.guard.bad, choice.reading)
+        self._remember(made)
+        self.last, weights = made.step, made.weights
         twin_step = None
         if copy is not None and copy.twin:
             twin_step = (copy.gradients(self), inverse_scale, copy.set_outside(self, self._own_rates()))
@@ -249,8 +244,8 @@ class DynamicBarrier(TwoLevels):
         own = passes.products()
         return passes, own if inverse_scale is None else own * inverse_scale.to(own) ** 2, seen.to(own)
 
-    def _used(self, losses: dict[str, Any], own: Tensor) -> dict[str, Any]:
-        """The losses that the decision needs, where its other numbers are."""
+    def _used(self, losses: dict[str, Any]) -> dict[str, Any]:
+        """The losses that the decision needs, by its names for them."""
         tolerant = self.decision.tolerance is not None
         if not tolerant and "lower_value" not in self.decision.method.needs:
             return {}
@@ -258,48 +253,35 @@ class DynamicBarrier(TwoLevels):
             raise RuntimeError("the lower loss is needed: `with opt.lower(loss): …`, or closures")
         if self.count == 0:
             warn_ranks()
-        used = {"lower_value": losses["lower"]}
+        found = {"lower_value": losses["lower"]}
         if tolerant:
-            used["reference"] = self.target.value(self.count, losses["reference"])
-        return {name: v.to(own) if isinstance(v, Tensor) else v for name, v in used.items()}
+            found["reference"] = self.target.value(self.count, losses["reference"])
+        return found
 
-    def _decide(
-        self, parameters: Parameters, own: Tensor, seen: Tensor, used: dict[str, Any], inverse_scale: Tensor | None
-    ) -> Choice:
-        if self.decision.tolerance is None:
-            fg, gg, ff = (self.scope.per_area(column) for column in seen.unbind(-1))
-            share = self.noise.removed(self.count, self.estimates.batch_alone, inverse_scale)
-            signal = gg if share is None else gg * (1 - share.to(gg))
-            return self.decision(parameters, Seen(fg, signal, ff, **used), ())
-        fg, gg, ff = own[0].unbind()
-        here: Sequence[Any] = (fg, gg, ff, ff.sqrt(), gg.sqrt(), used["lower_value"], used["reference"])
-        if own.device.type == "cpu":  # Python's numbers are quicker than tensors of one
-            here = [value.item() if isinstance(value, Tensor) else value for value in here]
-        return self.decision(parameters, Seen(*here), self.memory.now())
-
-    def _weights(self, choice: Choice, own: Tensor) -> Tensor:
-        """a and b of every area, of shape (areas, 2); the direction no longer than `max_norm`."""
-        if self.max_norm is not None:
-            fg, gg, ff = (self.scope.per_area(column) for column in own.unbind(-1))
-            a, b = choice.upper_weight, choice.lower_weight
-            choice = limited(choice, (a * a * ff + 2 * a * b * fg + b * b * gg).sum(), self.max_norm)
-        pair = (choice.upper_weight, choice.lower_weight)
-        if not isinstance(pair[1], Tensor):
-            return own.new_tensor([pair])
-        return torch.stack([own.new_tensor(w) if not isinstance(w, Tensor) else w for w in pair], -1).reshape(-1, 2)
-
-    def _remember(self, choice: Choice) -> None:
+    def _remember(self, made: Made) -> None:
         """The step is made, or only the device knows that it is not: then what was stays."""
         self.estimates.accept()
         self.estimates.leave(self.gradients)
-        if self.memory.keep(choice.memory, self.guard.bad) and choice.reading is not None:
-            self._warn_of(choice.reading)
+        if made.memory is not None and self.memory.keep(made.memory, self.guard.bad) and made.reading is not None:
+            self._warn_of(made.reading)
+        self.guard.note(*(made.report or (("skipped",), made.step.skipped)))
 
-    def _warn_of(self, reading: Reading) -> None:
-        """Say once what a user must know; where the host makes the numbers."""
+    def _settle(self, stacklevel: int) -> None:
+        """Hear what the device has to say of the last step."""
+        try:
+            said = self.guard.settle()
+        except FloatingPointError:
+            self.forget()
+            raise
+        if said is not None and "excess" in said:
+            names = ("ratio", "ratio", "average_loss", "reference", "excess", "noise")  # the unit s is not looked at
+            self._warn_of(Reading(*(said[name] for name in names)), stacklevel)
+
+    def _warn_of(self, reading: Reading, stacklevel: int = 7) -> None:
+        """Say once what a user must know."""
         if not self._warned and self.count >= _LOOK and (text := worry(reading, self.tolerance)):
             self._warned = True
-            warnings.warn(text, RuntimeWarning, stacklevel=7)
+            warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
         """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""
@@ -318,10 +300,8 @@ class DynamicBarrier(TwoLevels):
         """The parameters have moved: so does the twin, and the step is over."""
         if twin_step is not None and self.target.copy is not None:
             self.target.copy.step(self, *twin_step)
-        bad = self.guard.settle()
+        self.guard.hand_over(self.count)
         self.forget()
-        if bad:
-            raise self.guard.error()
         self.count += 1
 
     def _own_rates(self) -> list[Any] | None:
@@ -343,26 +323,20 @@ class DynamicBarrier(TwoLevels):
 
     def _skips_on_device(self, passes: Passes) -> bool:
         """Whether a step can be skipped without the host knowing."""
-        if passes.home.type == "cpu" or not self.estimates.batch_alone or self.target.copy is not None:
+        if not passes.on_device or not self.estimates.batch_alone or self.target.copy is not None:
             return False
-        if self.guard.raises:  # then one must know before anything is overwritten
-            return self._in_one_pass() and passes.keeps_gradients and self.decision.tolerance is None
+        bases.let_skip(self.base)
         return bases.can_skip(self.base)
-
-    def _in_one_pass(self) -> bool:
-        """Whether a step leaves the gradients as they are."""
-        return False
 
     def _stop(self, products: Tensor, losses: dict[str, Any], hold: bool) -> Step:
         """A step that is not made, as the host knows; nothing was changed yet."""
         unknown = self.scope.per_area(products[:, 0]) * math.nan
-        self.last = record(
-            unknown, (unknown,) * 3, (losses["upper"], losses["lower"]), torch.ones_like(products[0, 0]).bool()
-        )
+        both = [loss.value() if isinstance(loss, Term) else loss for loss in (losses["upper"], losses["lower"])]
+        self.last = record([unknown] * len(RESIDUES), both, torch.ones_like(products[0, 0]).bool())
         raises = self.guard.must_raise
         self.forget()
         if raises:
-            raise self.guard.error()
+            raise self.guard.error(self.count)
         self.count += 1
         self._held = combining.Held(False, bool(self.guard.scaled)) if hold else None
         return self.last
@@ -374,8 +348,18 @@ class DynamicBarrier(TwoLevels):
             how = f"method={self.decision.method!r}"
         return f"{type(self).__name__}({how}, base={self.base!r})"
 
+    @on_itself
+    def check(self) -> None:
+        """Raise if the last step was not finite, where the device alone knows that; waits for it.
+
+        Every step does so for the one before it, and so do :meth:`log` and :meth:`state_dict`. Call it after the last
+        step of a run, or right after a step to know at once.
+        """
+        self._settle(stacklevel=5)
+
     def log(self) -> dict[str, Any]:
-        """The last step as numbers; waits for the device."""
+        """The last step as numbers; waits for the device, and raises if the step was not finite, as :meth:`check`."""
+        self.check()
         if self.last is None:
             return {}
         return {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}

@@ -8,6 +8,7 @@ Three engines of one shape: bound to rows they make ``products``, ``combine`` an
 import importlib.util
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -25,7 +26,7 @@ class Bound(Protocol):
     """What an engine makes of rows; weights have shape (slots, 2), and are on the parameters' device."""
 
     rows: Sequence[Row]
-    keeps_gradients: bool  # whether `descend` leaves the gradients as they are
+    by_kernels: bool  # whether it is Triton's
 
     def products(self) -> Tensor:
         """fg, gg and ff of every area, of shape (areas, 3)."""
@@ -120,9 +121,18 @@ class Passes:
         self.home, self.areas, self.parts = home, areas, parts
 
     @property
-    def keeps_gradients(self) -> bool:
-        """Whether `descend` leaves the gradients as they are."""
-        return all(part.keeps_gradients for part in self.parts)
+    def by_kernels(self) -> bool:
+        """Whether Triton makes all of them."""
+        return bool(self.parts) and all(part.by_kernels for part in self.parts)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the numbers are made where the host cannot look without waiting."""
+        return self.home.type != "cpu"
+
+    def here(self) -> Any:
+        """Launches go to the first parameter's device."""
+        return torch.cuda.device(self.home) if self.home.type == "cuda" else nullcontext()
 
     def products(self) -> Tensor:
         """fg, gg and ff of every area, of shape (areas, 3), on the first parameter's device."""

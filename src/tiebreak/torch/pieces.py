@@ -22,7 +22,7 @@ _SAFE = (1e-25, 1e35)  # where a sum of float32 squares has neither lost nor ove
 class Pieces:
     """The passes of :mod:`tiebreak.torch.passes` over these rows."""
 
-    keeps_gradients = True
+    by_kernels = False
 
     def __init__(self, rows: Sequence[Row], areas: int) -> None:
         self.rows, self.areas = rows, areas
@@ -30,13 +30,16 @@ class Pieces:
     def products(self) -> Tensor:
         """fg, gg and ff of every area, of shape (areas, 3), in float64."""
         found = [[0.0, 0.0, 0.0] for _ in range(self.areas)]
+        low, high = _SAFE
         for row in self.rows:
-            sums = _row_products(row, None)
-            squares = [s for s, t in zip(sums[1:], (row.lower, row.upper), strict=True) if t is not None]
-            if not all(_SAFE[0] < s < _SAFE[1] for s in squares):  # zero, not finite, or beyond float32: look again
-                sums = _row_products(row, torch.float64)
-            for i, value in enumerate(sums):
-                found[row.area][i] += value
+            fg, gg, ff = _row_products(row, None)
+            # Zero, not finite, or beyond float32: look again.
+            if not ((row.lower is None or low < gg < high) and (row.upper is None or low < ff < high)):
+                fg, gg, ff = _row_products(row, torch.float64)
+            total = found[row.area]
+            total[0] += fg
+            total[1] += gg
+            total[2] += ff
         return torch.tensor(found, dtype=torch.float64)
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:

@@ -1,24 +1,36 @@
 """What a step did."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tiebreak import stationarity
 from tiebreak.tolerance import Reading
 
-__all__ = ["Step", "record", "worry"]
+__all__ = ["READINGS", "RESIDUES", "Step", "record", "worry"]
 
 
 _ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
 
 
+#: What the record has of the inner products, in its order.
+RESIDUES = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
+#: And of the law of a tolerance, with its own names.
+READINGS = {
+    "average_loss": "loss",
+    "reference": "reference",
+    "excess": "excess",
+    "noise": "noise",
+    "ratio": "ratio",
+}
+
+
 class Step(NamedTuple):
     """What a step did, as tensors: 0-d, or one value per area with ``scope="group"`` or ``"tensor"``.
 
-    They are on the device, and reading one waits for it, unless the step had to wait anyway (``nonfinite="raise"``);
-    :meth:`DynamicBarrier.log` reads all. The residuals are made of inner products, and are no finer than those are.
+    They are on the device, and reading one waits for it; :meth:`DynamicBarrier.log` reads all. The residuals are made
+    of inner products, and are no finer than those are.
 
     Attributes
     ----------
@@ -54,32 +66,20 @@ class Step(NamedTuple):
 
 
 def record(
-    multiplier: Tensor,
-    products: tuple[Tensor, Tensor, Tensor],
-    losses: tuple[Any, Any],
-    skipped: Tensor | None,
-    reading: Reading | None = None,
+    numbers: Sequence[Tensor], losses: Sequence[Any], skipped: Tensor | None, reading: Reading | None = None
 ) -> Step:
-    """The record of a step; all but the losses are unknown where `skipped` is true."""
-    fg, gg, ff = products
+    """The record of a step from the numbers of `RESIDUES`; all but the losses are unknown where `skipped` is true."""
+    like = numbers[0]
     if skipped is not None:
-        unknown = torch.where(skipped, torch.nan, 0.0).to(fg)
-        multiplier, fg, gg, ff = (value + unknown for value in (multiplier, fg, gg, ff))
-    both = torch.stack([multiplier, stationarity.best_multiplier(fg, gg)])
-    own, least = (ff + 2 * both * fg + both**2 * gg).clamp_min(0).unbind()
+        unknown = torch.where(skipped, torch.nan, 0.0).to(like)
+        numbers = [value + unknown for value in numbers]
     more: dict[str, Any] = {}
     if reading is not None:
-        names = {
-            "average_loss": "loss",
-            "reference": "reference",
-            "excess": "excess",
-            "noise": "noise",
-            "ratio": "ratio",
-        }
-        more = {name: _tensor(getattr(reading, field), fg) for name, field in names.items()}
-    upper, lower = (None if loss is None else _tensor(loss, fg) for loss in losses)
+        more = {name: _tensor(getattr(reading, field), like) for name, field in READINGS.items()}
+    upper, lower = (None if loss is None else _tensor(loss, like) for loss in losses)
     made = torch.zeros((), dtype=torch.bool) if skipped is None else skipped
-    return Step(multiplier, fg, gg, ff, own, least, upper, lower, made, **more)
+    named = dict(zip(RESIDUES, numbers, strict=True))
+    return Step(**named, upper_loss=upper, lower_loss=lower, skipped=made, **more)
 
 
 def worry(reading: Reading, tolerance: Any) -> str:

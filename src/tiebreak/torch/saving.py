@@ -11,7 +11,7 @@ from torch import Tensor
 from tiebreak.torch import packing
 from tiebreak.torch.context import store
 from tiebreak.torch.packing import KEY
-from tiebreak.torch.record import Step, record
+from tiebreak.torch.record import RESIDUES, Step, record
 from tiebreak.torch.rows import wide
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _VERSION = 1
 
 def state_of(opt: "DynamicBarrier") -> dict[str, Any]:
     """The base's state, with the optimizer's own in the state of each parameter and in each group."""
+    opt.check()
     for before in opt._optimizer_state_dict_pre_hooks.values():
         before(opt)
     if opt.target.copy is not None:
@@ -93,7 +94,7 @@ def begin(opt: "DynamicBarrier") -> Step:
     opt.asked = True
     _announce(opt)
     unknown = torch.tensor(torch.nan)
-    return record(unknown, (unknown,) * 3, (None, None), torch.tensor(True))
+    return record([unknown] * len(RESIDUES), (None, None), torch.tensor(True))
 
 
 def _local(tensor: Any) -> Tensor:

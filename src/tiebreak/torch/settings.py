@@ -7,7 +7,6 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from tiebreak import rules
 from tiebreak.decision import Decision
@@ -87,7 +86,8 @@ def _positive(value: Any) -> bool:
 _LAWS = ("barrier", "regularizer", "penalty", "momentum")
 
 
-def _shaped(rule: rules.Rule, fg: Tensor, gg: Tensor, arguments: dict[str, Any]) -> Any:
+def _shaped(rule: rules.Rule, fg: Any, gg: Any, arguments: dict[str, Any]) -> Any:
     """λ of the shape of fg, whatever the rule makes of it."""
     multiplier = rule(fg, gg, **arguments)
-    return multiplier if getattr(multiplier, "shape", None) == fg.shape else multiplier + 0 * fg
+    shapes = [getattr(value, "shape", None) for value in (multiplier, fg)]  # Python's numbers have none
+    return multiplier if shapes[0] == shapes[1] else multiplier + 0 * fg

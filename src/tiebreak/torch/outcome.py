@@ -1,0 +1,199 @@
+"""From what a step measured to its weights and its record: by the host, by one kernel, or by torch's operations.
+
+The arithmetic is :mod:`tiebreak.decision`'s in all three. The host makes it of Python's numbers where it knows them: on
+a CPU, and where it had to wait for a device anyway. Where it does not, one kernel makes everything at once; what no
+kernel can make (a rule of one's own, several multipliers, a gradient scaler) is left to torch's operations.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tiebreak import rules
+from tiebreak.decision import Choice, Decision, Seen, limited, residuals
+from tiebreak.schedules import Parameters
+from tiebreak.tolerance import Reading
+from tiebreak.torch.losses import Term
+from tiebreak.torch.passes import Passes
+from tiebreak.torch.record import READINGS, RESIDUES, Step, record
+
+if TYPE_CHECKING:
+    from tiebreak.torch.compiled import Compiled
+    from tiebreak.torch.optimizer import DynamicBarrier
+
+__all__ = ["Made", "Maker", "outcome", "plain"]
+
+Triple = Sequence[Any]
+
+
+class Made(NamedTuple):
+    """A step in numbers.
+
+    Attributes
+    ----------
+    weights : tensor
+        a and b of every area, of shape (areas, 2).
+    step : Step
+        The record.
+    memory : Memory, () or None
+        What to remember if the step is made; None where that is done.
+    reading : Reading or None
+        With a tolerance, where the host knows it.
+    report : tuple or None
+        The names and the numbers of the record in one piece, where a kernel made them.
+    """
+
+    weights: Tensor
+    step: Step
+    memory: Any
+    reading: Reading | None
+    report: tuple[list[str], Tensor] | None = None
+
+
+def outcome(
+    decision: Decision,
+    parameters: Any,
+    own: Triple,
+    seen: Triple,
+    used: dict[str, Any],
+    memory: Any,
+    longest: Any,
+    share: Any = None,
+    total: Callable[[Any], Any] = lambda square: square,
+) -> tuple[Choice, tuple[Any, Any]]:
+    """The decision on any scalars, the direction no longer than `longest`; and the residuals.
+
+    Parameters
+    ----------
+    own, seen : tuple
+        fg, gg and ff of the gradients in the direction, and as the rule sees them.
+    used : dict
+        The losses that the decision needs.
+    share : scalar, optional
+        The share of noise that is taken out of gg.
+    total : callable
+        Sums ‖d‖² over the areas.
+    """
+    if decision.tolerance is not None:
+        fg, gg, ff = own
+        measured = Seen(fg, gg, ff, ff**0.5, gg**0.5, used["lower_value"], used["reference"])
+    else:
+        fg, gg, ff = seen
+        measured = Seen(fg, gg if share is None else gg * (1 - share), ff, **used)
+    choice = decision(parameters, measured, memory)
+    if longest is not None:
+        (fg, gg, ff), a, b = own, choice.upper_weight, choice.lower_weight
+        choice = limited(choice, total(a * a * ff + 2 * a * b * fg + b * b * gg), longest)
+    return choice, residuals(choice.multiplier, *seen)
+
+
+def plain(decision: Decision) -> bool:
+    """Whether the decision is known to be arithmetic: any rule of one's own may be a function of tensors only."""
+    return decision.tolerance is not None or decision.method.rule in rules.RULES.values()
+
+
+class Maker:
+    """Makes the numbers of a step; keeps the kernel, where there is one."""
+
+    def __init__(self) -> None:
+        self._compiled: Compiled | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_compiled": None}  # what is on a device stays there
+
+    def make(
+        self,
+        opt: "DynamicBarrier",
+        passes: Passes,
+        parameters: Parameters,
+        products: tuple[Tensor, Tensor],
+        losses: dict[str, Any],
+        used: dict[str, Any],
+        inverse_scale: Tensor | None,
+        twin: Tensor | None,
+    ) -> Made | None:
+        """The numbers, or None where the host knows that they are not finite."""
+        own, seen = products
+        share = None
+        if opt.decision.tolerance is None:
+            share = opt.noise.removed(opt.count, opt.estimates.batch_alone, inverse_scale)
+        compiling = torch.compiler.is_compiling()
+        simple = opt.scope.whole and plain(opt.decision)
+        unscaled = inverse_scale is None and opt.guard.found_inf is None and share is None and twin is None
+        there = passes.on_device and passes.by_kernels and own is seen and own.device == passes.home
+        if simple and there and unscaled and not compiling:
+            return self._by_kernel(opt, passes, parameters, own, losses, used)
+        losses, used = ({n: v.value() if isinstance(v, Term) else v for n, v in d.items()} for d in (losses, used))
+        host = simple and own.device.type == "cpu" and (not compiling or opt.decision.tolerance is not None)
+        used = {n: (_host(v) if host else v.to(own)) if isinstance(v, Tensor) else v for n, v in used.items()}
+        if opt.guard.refuses(own, None if seen is own else seen, *used.values(), twin):
+            return None
+        made = (_by_host if host else _by_tensors)(opt, parameters, products, used, losses, share)
+        return None if opt.guard.refuses(made.weights) else made
+
+    def _by_kernel(
+        self,
+        opt: "DynamicBarrier",
+        passes: Passes,
+        parameters: Parameters,
+        own: Tensor,
+        losses: dict[str, Any],
+        used: dict[str, Any],
+    ) -> Made:
+        from tiebreak.torch.compiled import Compiled  # needs Triton, which is there
+
+        if self._compiled is None or self._compiled.device != own.device:
+            self._compiled = Compiled(own.device)
+        with passes.here():
+            return self._compiled.make(opt, parameters, own, losses, used)
+
+
+def _by_host(
+    opt: "DynamicBarrier",
+    parameters: Parameters,
+    products: tuple[Tensor, Tensor],
+    used: dict[str, Any],
+    losses: dict[str, Any],
+    share: Tensor | None,
+) -> Made:
+    """Of Python's numbers: one tensor at the end instead of dozens on the way."""
+    own = products[0][0].tolist()
+    seen = own if products[1] is products[0] else products[1][0].tolist()
+    left = None if share is None else _host(share)
+    choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(host=True), opt.max_norm, left)
+    row = dict(zip(RESIDUES, (choice.multiplier, *seen, *both), strict=True))
+    if choice.reading is not None:
+        row |= {name: getattr(choice.reading, field) for name, field in READINGS.items()}
+    given = {f"{level}_loss": losses[level] for level in ("upper", "lower")}
+    row |= {name: loss for name, loss in given.items() if isinstance(loss, float)}
+    made = torch.tensor([choice.upper_weight, choice.lower_weight, *row.values()], dtype=products[0].dtype)
+    fields = given | dict(zip(row, made[2:].unbind(), strict=True))
+    step = Step(**fields, skipped=torch.zeros((), dtype=torch.bool))
+    return Made(made[:2].view(1, 2), step, choice.memory, choice.reading)
+
+
+def _by_tensors(
+    opt: "DynamicBarrier",
+    parameters: Parameters,
+    products: tuple[Tensor, Tensor],
+    used: dict[str, Any],
+    losses: dict[str, Any],
+    share: Tensor | None,
+) -> Made:
+    """Of torch's operations, for several areas too; what is not finite is left to the guard."""
+    own, seen = ([opt.scope.per_area(column) for column in part.unbind(-1)] for part in products)
+    left = None if share is None else share.to(own[1])
+    choice, both = outcome(
+        opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm, left, total=Tensor.sum
+    )
+    pair = (choice.upper_weight, choice.lower_weight)
+    weights = torch.stack([w if isinstance(w, Tensor) else own[0].new_tensor(w) for w in pair], -1).reshape(-1, 2)
+    multiplier = choice.multiplier if isinstance(choice.multiplier, Tensor) else own[0].new_tensor(choice.multiplier)
+    step = record((multiplier, *seen, *both), (losses["upper"], losses["lower"]), opt.guard.bad, choice.reading)
+    return Made(weights, step, choice.memory, None)
+
+
+def _host(number: Tensor) -> float:
+    return float(number.item())
