@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from tiebreak.torch import SDBGD, DynamicBarrier
+from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -85,9 +85,18 @@ def waiting_is_an_error():
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize(
     ("base", "nonfinite"),
-    [(torch.optim.AdamW, "ignore"), (torch.optim.SGD, "skip"), (fused_adamw, "skip"), (None, "skip")],
+    [
+        (torch.optim.AdamW, "ignore"),
+        (torch.optim.AdamW, "raise"),
+        (torch.optim.SGD, "raise"),
+        (momentum, "raise"),
+        (torch.optim.SGD, "skip"),
+        (fused_adamw, "skip"),
+        (None, "skip"),
+        (None, "raise"),
+    ],
 )
-@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}, {"scope": "tensor"}])
+@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}, {"scope": "tensor"}, {"max_norm": 0.1}])
 def test_no_step_waits_for_the_device(base, nonfinite, fused, options):
     model, opt, batches = setup("cuda", nonfinite=nonfinite, base=base, fused=fused, **options)
     train(model, opt, batches[:2])
@@ -120,6 +129,40 @@ def test_a_step_that_is_skipped_leaves_everything(base, level, fused):
     train(model, opt, batches[3:])
     assert torch.isfinite(weights(model)).all()
     assert not bool(opt.last.skipped)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize("base", [torch.optim.SGD, momentum, torch.optim.AdamW, torch.optim.RMSprop, None])
+@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}, {"scope": "tensor"}])
+def test_a_bad_step_is_not_made_and_raised_at_once_or_one_step_later(base, options, fused):
+    """At once where the base cannot be told on the device, as RMSprop; parameters and states stay in any case."""
+    model, opt, batches = setup("cuda", base=base, fused=fused, **options)
+    train(model, opt, batches[:3])
+    opt.check()
+    before, state = weights(model), copy.deepcopy(opt.base.state_dict()["state"])
+    bad = (batches[3][0] * math.inf, batches[3][1])
+    with pytest.raises(FloatingPointError, match="step 3 "):
+        train(model, opt, [bad, batches[4]])
+    assert opt.count == (3 if base is torch.optim.RMSprop else 4)
+    assert torch.equal(weights(model), before)
+    for key, kept in opt.base.state_dict()["state"].items():
+        for name, value in kept.items():
+            assert value is None or torch.equal(value, state[key][name]), name
+    train(model, opt, batches[4:])
+    opt.check()
+    assert torch.isfinite(weights(model)).all()
+
+
+def test_logs_do_not_wait(tmp_path):
+    model, opt, batches = setup("cuda", base=torch.optim.AdamW, tolerance=0.1, reference=0.5)
+    with CSVLog(tmp_path / "log.csv") as log:
+        opt.register_step_post_hook(log)
+        train(model, opt, batches[:2])
+        with waiting_is_an_error():
+            train(model, opt, batches[2:])
+    rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(batches)
+    assert float(rows[-1].split(",")[1]) == opt.last.multiplier.item()
 
 
 def capturable(params, lr):
