@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help reproduce test lint check docs bench regression format clean
+.PHONY: help reproduce test lint check docs bench regression faults format clean
 
 help:
 	@echo "make reproduce   the paper's experiment: figures, table and data in results/"
@@ -12,6 +12,7 @@ help:
 	@echo "make check       the tests alone"
 	@echo "make bench       the benchmarks with all peers: tables and pictures in results/bench"
 	@echo "make regression  has something become slow? a minute"
+	@echo "make faults      kill everything at random moments, 50 times: minutes"
 	@echo "make docs        the documentation in docs/_build/html"
 	@echo "make format      format the code"
 
@@ -37,6 +38,9 @@ bench: $(VENV)/.bench
 
 regression: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.regression
+
+faults: $(VENV)/.dev
+	TIEBREAK_FAULTS=50 $(BIN)/python -m pytest -q tests/test_faults.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

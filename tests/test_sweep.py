@@ -7,8 +7,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -350,6 +351,21 @@ def test_bad_engines(engine):
         checked(engine)
     with pytest.raises(ValueError, match=r"^(workers|scheduler)=.* must be"):
         run(Experiment(methods=("sdbgd",), budget=100, runs=1), engine=engine)
+
+
+def test_a_lost_scheduler_is_noticed(monkeypatch):
+    """Dask's futures never end then; here an executor that is as one whose client has closed."""
+
+    class Lost(Executor):
+        _client = SimpleNamespace(status="running")
+
+        def submit(self, *_, **__):
+            self._client.status = "closed"
+            return Future()
+
+    monkeypatch.setattr("tiebreak.experiments.sweep._LOOK", 0.05)
+    with pytest.raises(SweepError, match=r"^the scheduler was lost$"):
+        sweep(draws(1), engine=Lost())
 
 
 def test_tasks_have_names_of_their_own():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import zipfile
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -143,12 +142,16 @@ def load(path: str | os.PathLike[str]) -> Result:
 
 def load_state(path: str | os.PathLike[str]) -> State:
     """Read what :meth:`State.save` wrote, and make sure of all of it: a run must not find out after hours."""
-    try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            meta = json.loads(str(file["meta"]))
-            arrays = {name: file[name] for name in file.files if name != "meta"}
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError, TypeError, RecursionError):
-        raise ValueError(f"{os.fspath(path)!r} is not a result saved by tiebreak, or not all of one") from None
+    with open(path, "rb") as raw:
+        try:
+            with np.load(raw, allow_pickle=False) as file:
+                meta = json.loads(str(file["meta"]))
+                arrays = {name: file[name] for name in file.files if name != "meta"}
+        except Exception as error:  # a damaged archive can make its reader raise almost anything
+            wrong = f"{type(error).__name__}: {error}"
+            raise ValueError(
+                f"{os.fspath(path)!r} is not a result saved by tiebreak, or not all of one ({wrong})"
+            ) from None
     found = meta.get("format") if isinstance(meta, dict) else None
     if found != _FORMAT:
         raise ValueError(f"{os.fspath(path)!r} has format {found!r}; this version reads format {_FORMAT}")

@@ -40,6 +40,9 @@ def kindly() -> Iterator[None]:
         _fail(f"{place} cannot be read or written: {error.strerror or error}")
     except SweepError as error:
         _fail(f"{error}; finished blocks are kept, and the same command goes on from there")
+    except SystemExit:  # SIGTERM
+        say("tiebreak: terminated; finished blocks are kept, and the same command goes on from there")
+        raise
     except MemoryError:
         _fail("there is not enough memory; ask for fewer --runs, or for a sparser --record")
 

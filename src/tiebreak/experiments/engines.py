@@ -15,7 +15,7 @@ from tiebreak.experiments.workers import Processes
 #: None for the default.
 Engine: TypeAlias = Executor | int | str | None
 
-__all__ = ["Engine", "checked", "lost", "opened"]
+__all__ = ["Engine", "checked", "gone", "lost", "opened"]
 
 _WAIT = 30  # seconds, for a scheduler and its first worker
 
@@ -42,6 +42,12 @@ def lost() -> tuple[type[BaseException], ...]:
     """The errors that say that a worker died, and nothing about the work."""
     dask: Any = sys.modules.get("distributed")
     return (BrokenExecutor, CancelledError) + (() if dask is None else (dask.KilledWorker,))
+
+
+def gone(executor: Executor) -> bool:
+    """Whether the executor has lost its scheduler for good. Dask's futures never end then, and nobody says so."""
+    client = getattr(executor, "_client", None)
+    return getattr(client, "status", None) in ("closed", "closing")
 
 
 @contextmanager

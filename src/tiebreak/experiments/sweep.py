@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 from tiebreak.console import terminations
 from tiebreak.experiments.blocks import Block, Interrupted, Store
-from tiebreak.experiments.engines import Engine, checked, lost, opened
+from tiebreak.experiments.engines import Engine, checked, gone, lost, opened
 from tiebreak.experiments.tasks import SweepError, Task, one_thread, perform
 from tiebreak.experiments.workers import Processes, cores
 
 __all__ = ["Swept", "split", "sweep"]
 
 _PATIENCE = 4.0  # seconds of work for which it does not pay to start processes
+_LOOK = 5.0  # seconds, after which to see whether the executor is still there
 _GRACE = 2.0  # seconds, for what blocks in flight have reached
 _ATTEMPTS = 3  # of a block whose worker dies
 
@@ -147,7 +148,9 @@ class _Sweep:
             for task in sorted(tasks, key=lambda task: -task.seconds):
                 submit(task)
             while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                if gone(executor):
+                    raise SweepError("the scheduler was lost")
+                for future in wait(running, _LOOK, FIRST_COMPLETED).done:
                     task = running.pop(future)
                     try:
                         block = future.result()
@@ -163,7 +166,7 @@ class _Sweep:
             self.collect(running, executor)
             raise
         finally:
-            for future in running:
+            for future in running if not gone(executor) else ():
                 future.cancel()
 
     def collect(self, running: Mapping[Future[Any], Task], executor: Any) -> None:
