@@ -233,20 +233,17 @@ def test_plot_of_odd_descriptions_says_one_sentence(text: str, results: Path, tm
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
 def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
-    """A budget that takes minutes, on two processes: data, figures and summary of what was reached, exit code 130."""
-    words = ["reproduce", "--methods", "dbgd,vr_pr_sdbpg,penalty", "--runs", "2", "--budget", "1e14", "--output"]
-    shown, said = interrupt(*words, tmp_path, "--workers", "2", seconds=3, after="calls a run")
+    """A budget that takes minutes, interrupted: data, figures and summary of what was reached, exit code 130."""
+    words = ["reproduce", "--methods", "vr_pr_sdbpg", "--runs", "2", "--budget", "1e14", "--output"]
+    shown, said = interrupt(*words, tmp_path, seconds=2, after="calls a run")
     assert "Interrupted: the files hold what was reached" in said
-    assert "cut short: DBGD, VR-PR-SDBPG†; not run: Penalty" in " ".join(shown.split())
+    assert "cut short: VR-PR-SDBPG†" in shown
     assert {path.name for path in tmp_path.iterdir()} == FILES
     points = rows(tmp_path / "points.csv")
-    assert {(point["method"], point["status"]) for point in points} == {
-        ("dbgd", "interrupted"),
-        ("vr_pr_sdbpg", "interrupted"),
-    }
-    assert min(int(point["steps"]) for point in points) > 0
+    assert {point["status"] for point in points} == {"interrupted"}
+    assert int(points[-1]["steps"]) > 0
     assert json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))["interrupted"] is True
-    assert load(tmp_path).methods == ("dbgd", "vr_pr_sdbpg")
+    assert load(tmp_path).methods == ("vr_pr_sdbpg",)
 
 
 @pytest.mark.parametrize("stage", ["folder.save", "figures.draw"])

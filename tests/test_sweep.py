@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,11 +214,19 @@ def listening():
 
 def test_an_interrupted_block_gives_what_it_has_and_is_not_kept(tmp_path, listening):
     """Here the solver, in this process and in another one."""
-    tasks = solving("long", "tiebreak.problems:paper", "penalty", budget=10**13, runs=2, seed=0)
+    limits = {"budget": 10**13, "runs": 2, "seed": 0}
     for engine in (None, 1):
-        timer = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
-        stopped = sweep(tasks, store=tmp_path / "store", engine=engine)
+        log = tmp_path / f"log {engine}"
+        (task,) = solving("long", f"{WORK}:noticed", "penalty", **limits, problem_arguments={"log": str(log)})
+
+        def interrupt(log=log):
+            while not log.exists():
+                time.sleep(0.05)
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        stopped = sweep([task], store=tmp_path / "store", engine=engine)
         assert stopped.interrupted
         assert not stopped.blocks
         (partial,) = stopped.partial.values()

@@ -59,4 +59,10 @@ def problem(shift):
     return tiebreak.problems.Problem("own", upper, lower, np.array([shift, 0.0]))
 
 
+def noticed(log):
+    """The paper's problem, and a note when it is taken."""
+    note(log, os.getpid())
+    return tiebreak.problems.paper()
+
+
 method = tiebreak.methods.sdbgd.replace(name="mine", schedule=tiebreak.methods.sdbpg.schedule)

@@ -25,7 +25,7 @@ __all__ = ["Swept", "split", "sweep"]
 
 _PATIENCE = 4.0  # seconds of work for which it does not pay to start processes
 _LOOK = 5.0  # seconds, after which to see whether the executor is still there
-_GRACE = 2.0  # seconds, for what blocks in flight have reached
+_GRACE = 5.0  # seconds, for what blocks in flight have reached
 _ATTEMPTS = 3  # of a block whose worker dies
 
 
