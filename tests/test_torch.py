@@ -602,16 +602,6 @@ def test_tolerance_keeps_the_lower_loss_near_its_reference():
         assert final >= best + 0.1 * tolerance  # and some of what the tolerance allows is spent on the upper loss
 
 
-def test_several_ranks_are_told_to_average_the_loss(monkeypatch):
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    model, opt, batches = setup(tolerance=0.1, reference=0.5)
-    with pytest.warns(RuntimeWarning, match=r"give the mean over all ranks") as caught:
-        train(model, opt, batches[:3])
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-
-
 def test_a_tolerance_does_not_know_the_units_of_either_loss():
     """f and g (with tolerance and reference) multiplied by constants: the same iterates."""
     found = []

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from tiebreak.torch.foreach import largest
+from tiebreak.torch.layout import local, placed
+from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 
@@ -22,8 +24,9 @@ class Gradients:
     That way whatever looks at ``.grad`` (a scaler, a clipper, a hook) sees real gradients, and no copy is made.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, ranks: Ranks) -> None:
         self._optimizer = optimizer  # its groups are looked up anew: loading a state replaces the list
+        self.ranks = ranks
         self.clear()
 
     def clear(self) -> None:
@@ -43,23 +46,30 @@ class Gradients:
         parameters = self.parameters()
         empty = False  # whether this level has no gradient yet, so that there is nothing to look at
         if self.owner is None:  # what is in .grad now is the last step's direction, no gradient of this one
+            self.ranks.look(parameters)
             for p in parameters:
                 p.grad = None
             empty = True
         elif self.owner != level:
             self.untouched()
+            self.ranks.between()
             mine, grads = self._away[level], [p.grad for p in parameters]
             self._away[self.owner] |= {id(p): g for p, g in zip(parameters, grads, strict=True) if g is not None}
-            empty = not mine
+            empty, anew = not mine, self.ranks.anew
             for p in parameters:
-                p.grad = mine.pop(id(p), None)
+                p.grad = None if p in anew else mine.pop(id(p), None)
         self._entered = [_ABSENT] * len(parameters) if empty else self._versions()
         self.owner, self._mark = level, []
 
     def finish(self, level: str) -> None:
         """A block of this level is over: it must have left gradients."""
         now = self._versions()
-        if now == self._entered:
+        if self.ranks.anew:  # their wrapper found no gradient, or it would have written it elsewhere
+            for p in self.ranks.anew:
+                if (before := self._away[level].pop(id(p), None)) is not None:
+                    p.grad = before if p.grad is None else p.grad.add_(before)
+            now = self._versions()
+        if now == self._entered and self.ranks.alone:  # else another rank may have some
             self.clear()
             raise RuntimeError(
                 f"no gradient came out of `with opt.{level}(…):`: put loss.backward() inside, of a loss that depends "
@@ -74,7 +84,16 @@ class Gradients:
 
     def _versions(self) -> list[tuple[int, int]]:
         grads = [p.grad for p in self.parameters()]
-        return [_ABSENT if grad is None else (id(grad), grad._version) for grad in grads]
+        found = [_ABSENT if grad is None else (id(grad), grad._version) for grad in grads]
+        if anew := self.ranks.anew:  # a forward pass makes other views of the same memory
+            places = zip(self.parameters(), grads, found, strict=True)
+            found = [(g.data_ptr(), 0) if g is not None and p in anew else at for p, g, at in places]
+        return found
+
+    def present(self) -> tuple[bool, ...]:
+        """Whether there are gradients of the upper and of the lower level."""
+        parameters = self.parameters()
+        return tuple(any(g is not None for g in self.of(level, parameters)) for level in LEVELS)
 
     def untouched(self) -> None:
         """Raise if ``.grad`` was changed after its block: that reached one level, and not the other."""
@@ -121,7 +140,7 @@ class Gradients:
                 )
         for level, grads in (("upper", uppers), ("lower", lowers)):
             there = [g for g in grads if g is not None]
-            if not there:
+            if not there and self.ranks.alone:
                 raise RuntimeError(
                     f"the {level} gradients are gone: something set them to None between `with opt.{level}():` and the "
                     "step (model.zero_grad(), a copy of the optimizer)"
@@ -132,14 +151,20 @@ class Gradients:
                     p for p, g in zip(parameters, grads, strict=True) if g is not None and g.layout != torch.strided
                 )
                 raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
-            if any(map(Tensor.is_neg, there)) or any(map(Tensor.is_conj, there)):
+            if any(map(Tensor.is_neg, there)) or any(map(Tensor.is_conj, there)) or self.ranks.cut:
                 grads[:] = [self._resolved(level, p, g) for p, g in zip(parameters, grads, strict=True)]
         return [Row(p, u, g, i, j) for (p, i, j), u, g in zip(places, uppers, lowers, strict=True)]
 
     def _resolved(self, level: str, p: Tensor, grad: Tensor | None) -> Tensor | None:
-        """A gradient with its signs in memory: autograd may keep them as a bit, which no kernel sees."""
+        """A gradient with its signs in memory, and over the ranks where its parameter is.
+
+        Autograd may keep signs as a bit, which no kernel sees, and sums over ranks as a promise.
+        """
         if grad is not None and (grad.is_neg() or grad.is_conj()):
             grad = grad.resolve_conj().resolve_neg()
+            self.put(level, p, grad)
+        if grad is not None and (there := placed(grad, p)) is not grad:
+            grad = there
             self.put(level, p, grad)
         return grad
 
@@ -171,12 +196,16 @@ class Gradients:
 
     def poison(self) -> None:
         """Let a non-finite gradient that is put away show in ``.grad``, where a gradient scaler looks for it."""
-        away = [g for g in self.put_away() if usable(g)]
-        here = next((p.grad for p in self.parameters() if usable(p.grad)), None)
+        away = [local(g) for g in self.put_away() if usable(g)]
+        here = next((local(p.grad) for p in self.parameters() if usable(p.grad)), None)
+        if away and here is None:  # this rank's pieces have none of the level in .grad: 0 is as good
+            p = next(p for p in self.parameters() if local(p).numel() and p.requires_grad)
+            p.grad = torch.zeros_like(p)
+            here = local(p.grad)
         if away and here is not None:
             here[(0,) * here.dim()].add_((0 * largest(away)).to(device=here.device, dtype=here.dtype))
 
 
 def usable(grad: Tensor | None) -> bool:
-    """Whether there is a dense gradient with numbers in it."""
-    return grad is not None and grad.layout == torch.strided and grad.numel() > 0
+    """Whether there is a dense gradient with numbers in it, on this rank."""
+    return grad is not None and grad.layout == torch.strided and local(grad).numel() > 0

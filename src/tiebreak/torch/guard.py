@@ -15,6 +15,7 @@ from torch import Tensor
 from tiebreak.checks import one_of
 from tiebreak.torch.context import cannot_repeat, capturing
 from tiebreak.torch.later import Later
+from tiebreak.torch.layout import local
 
 __all__ = ["Guard"]
 
@@ -90,7 +91,7 @@ class Guard:
             return
         self._unscaled = 1 / scaler._get_scale_async()
         for grad in away:
-            grad.mul_(self._unscaled.to(grad.device))
+            local(grad).mul_(self._unscaled.to(grad.device))
 
     # --- numbers that are not finite --------------------------------------------------------------------------------
 

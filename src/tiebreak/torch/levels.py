@@ -9,11 +9,11 @@ from torch.optim import Optimizer
 
 from tiebreak.torch import packing, saving
 from tiebreak.torch.combining import Held
-from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.gradients import LEVELS, Gradients, usable
 from tiebreak.torch.guard import Guard
 from tiebreak.torch.losses import Losses, positive_weight, single
 from tiebreak.torch.noise import Noise
+from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.reference import Reference
 from tiebreak.torch.wrapped import on_itself
 
@@ -32,16 +32,19 @@ class TwoLevels(Optimizer):
         Whether it is compared at all: with a tolerance.
     guard : Guard
     noise : Noise
+    ranks : Ranks
     """
 
     _step_supports_amp_scaling = True
 
-    def __init__(self, base: Optimizer, target: Reference, compares: bool, guard: Guard, noise: Noise) -> None:
+    def __init__(
+        self, base: Optimizer, target: Reference, compares: bool, guard: Guard, noise: Noise, ranks: Ranks
+    ) -> None:
         self.base = base
         Optimizer.__setstate__(self, {"defaults": base.defaults})
         self._warned_capturable_if_run_uncaptured = True
-        self.target, self.guard, self.noise = target, guard, noise
-        self.gradients, self.losses = Gradients(base), Losses()
+        self.target, self.guard, self.noise, self.ranks = target, guard, noise, ranks
+        self.gradients, self.losses = Gradients(base, ranks), Losses()
         self.count = 0  # steps tried, those skipped too
         self.asked = False  # whether somebody has asked for a state before there was one, to read another into it
         self._compares, self._active = compares, ""
@@ -154,8 +157,10 @@ class TwoLevels(Optimizer):
         finally:
             self._active = ""
         if level == "lower" and not self._compares and self.noise.wanted(self.count):
-            grads = (p.grad for p in self.gradients.parameters())
-            self.noise.add(square_norm([g for g in grads if g is not None and usable(g)]), weight)
+            if self.noise.correct:
+                self.ranks.between(correct_noise=True)
+            pairs = ((p, p.grad) for p in self.gradients.parameters())
+            self.noise.add(self.ranks.squares([(p, g) for p, g in pairs if g is not None and usable(g)]), weight)
         if self.guard.scaled is not False:
             self.gradients.poison()
             self.gradients.mark()

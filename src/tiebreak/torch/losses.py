@@ -6,17 +6,17 @@ number without a graph is taken as the mean loss of its micro-batch.
 """
 
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Losses", "positive_weight", "propagate", "single", "warn_ranks"]
+from tiebreak.torch.layout import whole
+
+__all__ = ["Losses", "positive_weight", "propagate", "single"]
 
 
 def single(name: str, loss: Any) -> Any:
@@ -81,7 +81,7 @@ class Losses:
                 handle.remove()
         found = factor if known else None
         if factors:
-            found = _number(factors[0].detach() if len(factors) == 1 else sum(_widened(f) for f in factors))
+            found = _number(factors[0].detach() if len(factors) == 1 else sum(_widened(whole(f)) for f in factors))
         self._blocks[level] += 1
         for name, value in ((level, loss), ("reference", reference)):
             if value is not None:
@@ -164,6 +164,7 @@ class Term:
 
 def _number(tensor: Tensor) -> Any:
     """One number: of Python where it is on the host, which is sooner and exact, else of the device."""
+    tensor = whole(tensor)
     if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
         return tensor.item()
     return tensor.reshape(()) if tensor.dim() else tensor
@@ -179,10 +180,3 @@ def _widened(value: Any) -> Any:
 
 def _device(value: Any) -> torch.device:
     return value.device if isinstance(value, Tensor) else torch.device("cpu")
-
-
-def warn_ranks() -> None:
-    """Gradients are averaged over ranks, losses are not; a multiplier made of one's own loss is nobody else's."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        text = "every rank gives its own lower loss, and the multipliers will differ: give the mean over all ranks"
-        warnings.warn(text + ", opt.lower(mean) (said once, whether or not you do)", RuntimeWarning, stacklevel=7)

@@ -51,6 +51,18 @@ class Noise:
         self._sums = [total + term for total, term in zip(self._sums, terms, strict=True)]
         self._last = square
 
+    def sums(self, kinds: int, like: Tensor) -> Tensor:
+        """What a rank has to tell of this step's sums, by kind of parameters: of shape (kinds, 3)."""
+        if self._last is None:
+            return like.new_zeros(kinds, 3)
+        return torch.stack([self._sums[3], self._sums[4], self._last], -1).to(like)
+
+    def take(self, total: Tensor, uneven: Tensor) -> None:
+        """The sums over all ranks; of no use where they are `uneven`, which is harmless where nothing is corrected."""
+        if self._last is not None:
+            total = torch.where(uneven.to(total.device), torch.nan, total)
+            self._sums[3], self._sums[4], self._last = total.unbind()
+
     def share(self, inverse_scale: Tensor | None = None) -> Tensor | None:
         """ν²/gg for the sum of this step's micro-batches; None until a step had two or more.
 

@@ -16,15 +16,17 @@ from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Reading
 from tiebreak.torch import bases, closures, combining, saving
 from tiebreak.torch.estimates import Estimates
-from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.guard import Guard
 from tiebreak.torch.levels import TwoLevels
-from tiebreak.torch.losses import Term, warn_ranks
+from tiebreak.torch.losses import Term
 from tiebreak.torch.memory import LawMemory
+from tiebreak.torch.message import NAMES, Measured
 from tiebreak.torch.noise import Noise
 from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
+from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.record import RESIDUES, Step, record, worry
+from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
 from tiebreak.torch.wrapped import on_itself
@@ -85,6 +87,12 @@ class DynamicBarrier(TwoLevels):
     fused : bool, optional
         Whether to make the passes over the parameters by Triton kernels: None where they can run, False never, True
         or an error. On a CPU there are none to choose.
+    process_group : ProcessGroup or False, optional
+        The ranks that hold a part of the model or of the batch, where DistributedDataParallel, FSDP and DTensor do not
+        say it all; False where this process trains a model of its own. λ is then that of all of them together.
+    sharded : True, iterable of parameters, or mapping of ProcessGroup to these
+        Parameters of which every rank of the group holds others: experts, stages of a pipeline. Plain parameters are
+        replicas otherwise, and DTensor and FSDP say themselves what lies where.
 
     Examples
     --------
@@ -120,11 +128,14 @@ class DynamicBarrier(TwoLevels):
         scope: str = "global",
         nonfinite: str = "raise",
         fused: bool | None = None,
+        process_group: Any = None,
+        sharded: Any = None,
     ) -> None:
         self.scope = Scope(scope)
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.decision, self.schedule, kind, target = settings(arguments)
-        super().__init__(base, target, tolerance is not None, Guard(nonfinite), Noise(bool(correct_noise)))
+        parts = (Guard(nonfinite), Noise(bool(correct_noise)), Ranks(process_group, sharded))
+        super().__init__(base, target, tolerance is not None, *parts)
         self.generators, self.max_norm = tuple(generators), max_norm
         self.estimates, self.engines = Estimates(kind, model), Engines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
@@ -196,13 +207,12 @@ class DynamicBarrier(TwoLevels):
             self.gradients.untouched()
         parameters = self.schedule.at(self.count)
         passes, own, seen = self._products(parameters, inverse_scale)
-        losses = {name: self.losses.value(name, inverse_of_losses) for name in (*LEVELS, "reference")}
+        losses = {name: self.losses.value(name, inverse_of_losses) for name in NAMES}
         twin = None if copy is None else copy.square(self)
         # guard: is it the host or the device that has to know?
-        if self.guard.looks and not self._skips_on_device(passes):
-            # The host has to wait; then it makes the numbers, too, sooner than it could launch kernels for them.
-            waited = self.guard.wait(torch.cat([own, seen]) if seen is not own else own)
-            own, seen = (waited[: len(own)], waited[len(own) :]) if seen is not own else (waited, waited)
+        waits = self.guard.looks and not self._skips_on_device(passes)
+        measured = Measured(own, seen, losses, twin)
+        own, seen, losses, twin = self.ranks.together(self, measured, inverse_scale, waits)
         used = self._used(losses)
         self.guard.same_again(passes.home, self._changes())
         # decide
@@ -229,20 +239,19 @@ class DynamicBarrier(TwoLevels):
 
         Without a scaler's scale: one that moves must not weigh in anything but the direction.
         """
-        rows, areas = self.gradients.rows(self.scope), self.scope.count(self.param_groups)
-        estimates = self.estimates
-        if estimates.batch_alone:
-            passes = self.engines.bind(rows, areas)
-            own = passes.products()
-            own = own if inverse_scale is None else own * inverse_scale.to(own) ** 2
-            return passes, own, own
-        estimated = estimates.seen(self.gradients, rows, parameters, inverse_scale)
-        seen = self.engines.bind(estimated, areas).products()
-        if estimates.in_direction:
-            return self.engines.bind(self.gradients.rows(self.scope), areas), seen, seen
-        passes = self.engines.bind(rows, areas)
+        rows, estimates, seen = self.gradients.rows(self.scope), self.estimates, None
+        if not estimates.batch_alone:
+            estimated = estimates.seen(self.gradients, rows, parameters, inverse_scale)
+            seen = self._bind(estimated).products()
+            if estimates.in_direction:
+                return self._bind(self.gradients.rows(self.scope)), seen, seen
+        passes = self._bind(rows)
         own = passes.products()
-        return passes, own if inverse_scale is None else own * inverse_scale.to(own) ** 2, seen.to(own)
+        own = own if inverse_scale is None else own * inverse_scale.to(own) ** 2
+        return passes, own, own if seen is None else seen.to(own)
+
+    def _bind(self, rows: Sequence[Row]) -> Passes:
+        return self.engines.bind(*self.ranks.divided(rows, self.scope.count(self.param_groups)))
 
     def _used(self, losses: dict[str, Any]) -> dict[str, Any]:
         """The losses that the decision needs, by its names for them."""
@@ -251,8 +260,6 @@ class DynamicBarrier(TwoLevels):
             return {}
         if losses["lower"] is None:
             raise RuntimeError("the lower loss is needed: `with opt.lower(loss): …`, or closures")
-        if self.count == 0:
-            warn_ranks()
         found = {"lower_value": losses["lower"]}
         if tolerant:
             found["reference"] = self.target.value(self.count, losses["reference"])
@@ -268,6 +275,7 @@ class DynamicBarrier(TwoLevels):
 
     def _settle(self, stacklevel: int) -> None:
         """Hear what the device has to say of the last step."""
+        self.ranks.settle(self)
         try:
             said = self.guard.settle()
         except FloatingPointError:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from tiebreak.options import recorded
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
-from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.losses import propagate, single
 from tiebreak.torch.packing import KEY, Kept, as_numbers
 
@@ -245,7 +244,10 @@ class Copy:
 
     def square(self, optimizer: "DynamicBarrier") -> Tensor | None:
         """‖∇g‖² of the twin, to see that it is finite; None for a frozen copy."""
-        return square_norm([g for g in self.gradients(optimizer) if g is not None]) if self.twin else None
+        if not self.twin:
+            return None
+        pairs = zip(optimizer.gradients.parameters(), self.gradients(optimizer), strict=True)
+        return optimizer.ranks.squares([(p, g) for p, g in pairs if g is not None])
 
     def gradients(self, optimizer: "DynamicBarrier") -> list[Any]:
         """The twin's gradients in this step, in the order of the parameters; those of a frozen copy are None."""

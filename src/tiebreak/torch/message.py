@@ -1,0 +1,187 @@
+"""The handful of floats that a rank adds to the sum of a step, and what can be read from that sum."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tiebreak.torch.losses import Term
+from tiebreak.torch.rows import wide
+
+__all__ = ["NAMES", "Measured", "Message", "Plan", "refuse"]
+
+NAMES = ("upper", "lower", "reference")  # of losses
+_APART = 1e-5  # replicas whose sums differ by more, relatively, are none: rounding is far below, wrong gradients above
+
+
+class Measured(NamedTuple):
+    """What a step measured: on one rank, or on all together.
+
+    Attributes
+    ----------
+    own, seen : tensor
+        Inner products of the gradients in the direction, and as the rule sees them, of shape (areas, 3); of one rank,
+        (kinds · areas, 3).
+    losses : dict
+        By name; None where nobody gave one.
+    twin : tensor or None
+        ‖∇g‖² of the twin; of one rank, by kind.
+    """
+
+    own: Tensor
+    seen: Tensor
+    losses: dict[str, Any]
+    twin: Tensor | None
+
+    def waited(self, guard: Any) -> "Measured":
+        """The products on the host, which has to know; it makes the other numbers sooner than a device starts to."""
+        own, seen = self.own, self.seen
+        if seen is own:
+            own = seen = guard.wait(own)
+        else:
+            own, seen = guard.wait(torch.cat([own, seen])).split(len(own))
+        return self._replace(own=own, seen=seen)
+
+
+class Plan(NamedTuple):
+    """What this rank's numbers count in the sums over all ranks.
+
+    Attributes
+    ----------
+    weights : tensor
+        Of shape (2, kinds). With the first row the products of all pieces add up, each piece counted once; with the
+        second those of equal pieces add up to 0.
+    sign : float
+        The second row, for what every rank should have alike.
+    given : dict
+        Whether any rank gave this loss in the first step.
+    on : dict
+        The weights by device.
+    """
+
+    weights: Tensor
+    sign: float
+    given: dict[str, bool]
+    on: dict[torch.device, Tensor]
+
+    def there(self, device: torch.device) -> Tensor:
+        """The weights on a device."""
+        if device not in self.on:
+            self.on[device] = self.weights.to(device=device, dtype=wide(device))
+        return self.on[device]
+
+
+class Message:
+    """The floats of one step.
+
+    Parameters
+    ----------
+    plan : Plan
+    measured : Measured
+        On this rank.
+    noise : tensor or None
+        The sums of :class:`~tiebreak.torch.noise.Noise`, of shape (kinds, 3).
+    present : tuple of bool
+        Whether there are gradients of the upper and of the lower level here.
+    count : int
+        The step.
+    found, inverse_scale : tensor or None
+        What a gradient scaler found, and 1 over its scale.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        measured: Measured,
+        noise: Tensor | None,
+        present: tuple[bool, bool],
+        count: int,
+        found: Tensor | None,
+        inverse_scale: Tensor | None,
+    ) -> None:
+        self.plan, self.measured, self.noise, self.present, self.count = plan, measured, noise, present, count
+        self.found, self.inverse_scale = found, inverse_scale
+
+    def vector(self) -> Tensor:
+        """This rank's floats."""
+        own, seen, losses, twin = self.measured
+        losses = {name: loss.value() if isinstance(loss, Term) else loss for name, loss in losses.items()}
+        home, kinds = own.device, self.plan.weights.shape[1]
+        columns = [own.reshape(kinds, -1)]
+        columns += [] if seen is own else [seen.reshape(kinds, -1)]
+        columns += [] if self.noise is None else [self.noise]
+        columns += [] if twin is None else [twin.reshape(kinds, 1)]
+        table = columns[0] if len(columns) == 1 else torch.cat([column.to(own) for column in columns], 1)
+        both = self.plan.there(home) @ table.to(wide(home))
+        scale = None if self.inverse_scale is None else self.inverse_scale.to(both).log2() * self.plan.sign
+        values = [losses[name] for name in NAMES] + [self.found, scale]
+        # Tensors stay where they are; what the host knows goes to the device in one piece, and nobody waits.
+        known = [float(v) if v is not None and not isinstance(v, Tensor) else 0.0 for v in values]
+        known += [float(losses[name] is not None) for name in NAMES] + [float(here) for here in self.present]
+        facts = torch.tensor([*known, self.plan.sign * self.count], dtype=both.dtype, pin_memory=home.type == "cuda")
+        facts = facts.to(home, non_blocking=True)
+        for i, value in enumerate(values):
+            if isinstance(value, Tensor):
+                facts[i].copy_(value.reshape(()))
+        return torch.cat([both.reshape(-1), facts])
+
+    def read(self, total: Tensor) -> tuple[Measured, Tensor | None, Tensor | None, Tensor]:
+        """From the sum over all ranks: what they measured, the noise, what a scaler found, and what is doubtful."""
+        areas3 = self.measured.own.numel() // self.plan.weights.shape[1]
+        sums, signs = total[:-_FACTS].reshape(2, -1).unbind()
+        values, given = total[-_FACTS:][:3], total[-_FACTS:][5:8]
+        found, scale, *present, count = (total[-_FACTS:][i] for i in (3, 4, 8, 9, 10))
+        rest = sums[areas3:]
+        own = seen = sums[:areas3].reshape(-1, 3)
+        if self.measured.seen is not self.measured.own:
+            seen, rest = rest[:areas3].reshape(-1, 3), rest[areas3:]
+        noise = None if self.noise is None else rest[:3]
+        twin = None if self.measured.twin is None else rest[-1]
+        losses = {
+            name: value / n if self.plan.given[name] or self.measured.losses[name] is not None else None
+            for name, value, n in zip(NAMES, values, given, strict=True)
+        }
+        gg, ff = own[:, 1], own[:, 2]
+        size = torch.stack([(gg * ff).sqrt(), gg, ff], -1)
+        apart = (signs[:areas3].reshape(-1, 3).abs() > _APART * size).any()
+        uneven = torch.zeros_like(apart)
+        if self.noise is not None:
+            at = len(sums) - 3 - (twin is not None)
+            uneven = (signs[at : at + 3].abs() > _APART * sums[at : at + 3].abs()).any()
+        doubts = [apart, uneven, present[0] < 0.5, present[1] < 0.5, count.abs() > 1e-3, scale.abs() > 1e-3]
+        return Measured(own, seen, losses, twin), noise, None if self.found is None else found > 0, torch.stack(doubts)
+
+
+_FACTS = 11  # three losses, what a scaler found, its scale, three truths for the losses, two for the levels, the step
+
+
+def refuse(doubts: list[bool], correct_noise: bool, late: bool = False) -> None:
+    """Raise if the ranks do not fit together; all of them have the same doubts. `late` is one step too late."""
+    apart, uneven, no_upper, no_lower, count, scale = doubts
+    for level, missing in (("upper", no_upper), ("lower", no_lower)):
+        if missing:
+            raise RuntimeError(
+                f"no {level} gradients on any rank: put loss.backward() inside `with opt.{level}():`, of a loss that "
+                "depends on the parameters, and set no gradients to None before the step"
+            )
+    if count:
+        raise RuntimeError("the ranks are at different steps: load the same state on each, or on none")
+    if scale:
+        raise RuntimeError(
+            "the gradient scaler has another scale on every rank: sharded parameters need the scaler of their wrapper, "
+            "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler for FullyShardedDataParallel"
+        )
+    if apart:
+        raise RuntimeError(
+            "the ranks have different gradients of the same parameters; "
+            f"{'a step was made with them' if late else 'the step was not made'}. DistributedDataParallel averages "
+            "forward and backward of one level, then forward and backward of the other: not two forwards before the "
+            "first backward, nor two backwards of one forward. The last micro-batch of each level belongs outside "
+            "no_sync(). What no wrapper averages, average yourself; name "
+            "parameters that each rank has for itself in sharded=…"
+        )
+    if uneven and correct_noise:
+        raise RuntimeError(
+            "correct_noise=True needs the gradient of every micro-batch averaged over the ranks, which no_sync() "
+            "leaves out, and micro-batches of the same weights on every rank: leave no_sync() out"
+        )

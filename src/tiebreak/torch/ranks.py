@@ -1,0 +1,224 @@
+"""What the ranks of a parallel run tell each other: one sum of a handful of floats a step.
+
+Every rank makes the inner products of the pieces that it holds, and one all-reduce adds them up together with the
+losses, the scaler's finding and what else the decision needs. So λ and every decision to skip are those of one process
+with the whole batch, on every rank alike. Some of the floats are 0 where ranks that should hold the same do.
+"""
+
+import copy
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tiebreak.torch.context import capturing
+from tiebreak.torch.foreach import square_norm
+from tiebreak.torch.later import Later, on_host
+from tiebreak.torch.layout import Layout, Wrappers, flattened, held, is_dtensor, layout, local, wrappers
+from tiebreak.torch.message import NAMES, Measured, Message, Plan, refuse
+from tiebreak.torch.rows import Row, wide
+
+__all__ = ["Ranks"]
+
+_HELD = (
+    "FSDP keeps the gradients of a pass without synchronisation to itself, and those of the next level would be added "
+    "to them: do all micro-batches of one level, the last of them{} with set_requires_gradient_sync(True) or outside "
+    "no_sync(), then those of the other"
+)
+
+
+class Ranks:
+    """The other ranks, and what of the parameters they hold.
+
+    Parameters
+    ----------
+    group : ProcessGroup, None or False
+        The ranks that take part in a step; None to find them, False where this process trains alone.
+    sharded : iterable of parameters, bool or mapping, optional
+        Parameters of which every rank has others.
+    """
+
+    def __init__(self, group: Any, sharded: Any) -> None:
+        if group is not None and group is not False and not isinstance(group, dist.ProcessGroup):
+            raise TypeError(f"process_group={group!r} must be a torch.distributed group, None or False")
+        if group is False and sharded:
+            raise ValueError("sharded=… has no effect with process_group=False")
+        self.given = group
+        self.sharded = sharded if isinstance(sharded, (bool, Mapping)) or sharded is None else list(sharded)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._ids: list[int] = []
+        self.layout, self.around = Layout(None, [], {}), Wrappers([], [], [])
+        self._plan: Plan | None = None
+        self.cut = False
+        self.anew = frozenset[Tensor]()  # parameters whose wrapper must find no gradient of an earlier block
+        self._later: Later | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"given": self.given, "sharded": self.sharded}  # groups and modules are found anew
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
+        sharded = self.sharded
+        if isinstance(sharded, Mapping):
+            return Ranks(self.given, {group: copy.deepcopy(kept, memo) for group, kept in sharded.items()})
+        return Ranks(self.given, copy.deepcopy(sharded, memo))
+
+    # --- how the parameters lie --------------------------------------------------------------------------------------
+
+    def look(self, parameters: Sequence[Tensor]) -> None:
+        """See how they lie over the ranks, where that is not known yet."""
+        ids = list(map(id, parameters))
+        if ids == self._ids:
+            return
+        self.around = wrappers(parameters)
+        self.layout = layout(parameters, self.given, self.sharded, self.around)
+        self._ids, self._plan = ids, None
+        self.cut = any(map(is_dtensor, parameters)) or len(self.layout.kinds) > 1
+        self.anew = flattened(parameters, self.around)
+
+    def between(self, correct_noise: bool = False) -> None:
+        """Another level or the step begins: no wrapper may still keep gradients of the level before to itself."""
+        if held(self.around):
+            raise RuntimeError(_HELD.format(" (with correct_noise=True every micro-batch)" if correct_noise else ""))
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to ask."""
+        return self.layout.group is None
+
+    def divided(self, rows: Sequence[Row], areas: int) -> tuple[Sequence[Row], int]:
+        """The rows with this rank's pieces, and areas for each kind of parameters, kind by kind."""
+        if not self.cut:
+            return rows, areas
+        kinds: list[list[Row]] = [[] for _ in self.layout.kinds]
+        for p, u, g, area, slot in rows:
+            kind = self.layout.of[p]
+            kinds[kind].append(Row(local(p), local(u), local(g), kind * areas + area, slot))
+        return [row for mine in kinds for row in mine], areas * len(kinds)
+
+    def squares(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Σ‖gradient‖² of the pieces here, of pairs of a parameter and its gradient; by kind, where there are ranks."""
+        if self.alone:
+            return square_norm([local(grad) for _, grad in pairs])
+        of, kinds = self.layout.of, len(self.layout.kinds)
+        home = next((local(grad).device for _, grad in pairs), torch.device("cpu"))
+        by_kind = (square_norm([local(grad) for p, grad in pairs if of[p] == kind]) for kind in range(kinds))
+        return torch.stack([square.to(home, wide(home)) for square in by_kind])
+
+    # --- one sum -----------------------------------------------------------------------------------------------------
+
+    def together(self, opt: Any, measured: Measured, inverse_scale: Tensor | None, waits: bool) -> Measured:
+        """What all ranks measured, from what each did; on the host if it `waits` for it."""
+        if self.alone:
+            return measured.waited(opt.guard) if waits else measured
+        self.between()
+        if any(module._join_config.enable for module in self.around.ddp):
+            raise RuntimeError(
+                "DistributedDataParallel.join() does not know of the optimizer's sums over the ranks: give every rank "
+                "as many batches, as DistributedSampler does"
+            )
+        group, home = self.layout.group, measured.own.device
+        try:
+            if self._plan is None:
+                self._plan = _agree(opt, self.layout, measured)
+            noise = None if opt.decision.tolerance is not None else opt.noise.sums(len(self.layout.kinds), measured.own)
+            message = Message(
+                self._plan, measured, noise, opt.gradients.present(), opt.count, opt.guard.found_inf, inverse_scale
+            )
+            vector = message.vector()
+            there = vector.to(_reachable(group, home))
+            dist.all_reduce(there, group=group)
+            vector = there.to(home)
+            vector = opt.guard.wait(vector) if waits else vector
+            found, noise, bad, doubts = message.read(vector)
+            if on_host(doubts):
+                refuse(doubts.tolist(), opt.noise.correct)
+        except BaseException:  # half a step is none: the next one begins anew
+            opt.forget()
+            raise
+        if not on_host(doubts) and not capturing(home):
+            self._later = Later(doubts)
+        opt.guard.found_inf = bad
+        if noise is not None:
+            opt.noise.take(noise, doubts[1])
+        return found
+
+    def settle(self, opt: Any) -> None:
+        """What the device said of the last step: all ranks hear it at the same step, and none waits for long."""
+        later, self._later = self._later, None
+        if later is not None:
+            try:
+                refuse([bool(doubt) for doubt in later.read()], opt.noise.correct, late=True)
+            except RuntimeError:
+                opt.forget()
+                raise
+
+
+def _reachable(group: Any, home: torch.device) -> torch.device:
+    """The device whose tensors this group can add up: parameters may wait in the host's memory."""
+    known = [part.partition(":")[0] for part in dist.get_backend_config(group).split(",")]
+    if home.type in known:
+        return home
+    return torch.device("cuda", torch.cuda.current_device()) if known[0] == "cuda" else torch.device(known[0])
+
+
+def _agree(opt: Any, here: Layout, measured: Measured) -> Plan:
+    """Before the first sum: who holds what, and that all mean the same; every rank comes to the same end."""
+    kinds = here.kinds
+    members = [[p for p, kind in here.of.items() if kind == k] for k in range(len(kinds))]
+    sizes = [float(square_norm([local(p.detach()) for p in mine])) for mine in members]
+    same = {
+        "kinds of parameters": [(k.name, len(m)) for k, m in zip(kinds, members, strict=True) if not k.own],
+        "multipliers (scope=)": measured.own.shape[0] // len(kinds),
+        "nonfinite=": opt.guard.policy,
+        "tolerance=": opt.tolerance,
+        "rule": getattr(opt.decision.method, "name", None),
+        "estimator=": type(opt.estimates.estimator).__name__,
+        "max_norm=": opt.max_norm,
+    }
+    mine = {
+        "same": same,
+        "pieces": {(k.name, k.piece): size for k, size in zip(kinds, sizes, strict=True)},
+        "losses": {name: measured.losses[name] is not None for name in NAMES},
+    }
+    told: list[Any] = [None] * dist.get_world_size(here.group)
+    dist.all_gather_object(told, mine, group=here.group)
+    ranks = dist.get_process_group_ranks(here.group)
+    for name in same:
+        for rank, theirs in zip(ranks, told, strict=True):
+            if theirs["same"][name] != told[0]["same"][name]:
+                raise ValueError(
+                    f"the ranks differ in {name}: {told[0]['same'][name]} on rank {ranks[0]}, {theirs['same'][name]} "
+                    f"on rank {rank}. Parameters that each rank has for itself belong in sharded=…"
+                )
+    me, weights = dist.get_rank(here.group), []
+    for piece in sorted({piece for theirs in told for piece in theirs["pieces"]}, key=repr):
+        pairs = ((theirs["pieces"].get(piece), rank) for theirs, rank in zip(told, ranks, strict=True))
+        values = [(size, rank) for size, rank in pairs if size is not None]
+        (least, one), (most, other) = min(values), max(values)
+        if most - least > 1e-6 * most:
+            raise ValueError(
+                f"ranks {one} and {other} should have the same parameters, and have different ones (squared norms "
+                f"{least:.6g} and {most:.6g}): begin with the same on each, or name in sharded=… what each rank has "
+                "for itself"
+            )
+    for k in kinds:
+        holders = [i for i, theirs in enumerate(told) if (k.name, k.piece) in theirs["pieces"]]
+        weights.append((1 / len(holders), _sign(holders.index(me), len(holders))))
+    given = {name: any(theirs["losses"][name] for theirs in told) for name in NAMES}
+    return Plan(torch.tensor(weights, dtype=torch.float64).T.contiguous(), _sign(me, len(told)), given, {})
+
+
+def _sign(i: int, count: int) -> float:
+    """Numbers that add up to 0 over `count` of them, and over no part: equal values cancel, others do not."""
+    draw = random.Random(count)
+    numbers = [draw.random() for _ in range(count)]
+    return numbers[i] - sum(numbers) / count
