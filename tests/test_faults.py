@@ -20,7 +20,7 @@ import tiebreak
 from command import ENVIRONMENT, call
 from tiebreak import Status, minimize
 from tiebreak.experiments.blocks import Store
-from tiebreak.experiments.sweep import sweep
+from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tasks import Task, reference
 from tiebreak.experiments.workers import Processes
 
@@ -140,7 +140,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
 from test_faults import blocks
-from tiebreak.experiments.sweep import sweep
+from tiebreak.experiments.sweeps import sweep
 print("started", flush=True)
 sweep(blocks(int(sys.argv[3]), sys.argv[2]), engine=2, store=sys.argv[1])
 """

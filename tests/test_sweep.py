@@ -20,8 +20,8 @@ from tiebreak import minimize, problems
 from tiebreak.experiments import Experiment, Verification, run, save, verification, verify
 from tiebreak.experiments.blocks import Block, Interrupted, Store, _decoded
 from tiebreak.experiments.engines import checked
-from tiebreak.experiments.solving import solving
-from tiebreak.experiments.sweep import split, sweep
+from tiebreak.experiments.running import solving
+from tiebreak.experiments.sweeps import split, sweep
 from tiebreak.experiments.tasks import SweepError, Task, reference
 from tiebreak.experiments.workers import Processes
 
@@ -156,7 +156,7 @@ def test_a_small_sweep_starts_no_process(tmp_path):
 
 def test_a_long_sweep_starts_processes(tmp_path, monkeypatch):
     log = tmp_path / "log"
-    monkeypatch.setattr("tiebreak.experiments.sweep.cores", lambda: 2)
+    monkeypatch.setattr("tiebreak.experiments.sweeps.cores", lambda: 2)
     tasks = draws(6, 1.0, log=str(log))  # six seconds of work, as they say
     equal(sweep(tasks), sweep(tasks, engine=ThreadPoolExecutor(1)))
     pids = [line.split()[1] for line in log.read_text().splitlines()]
@@ -372,7 +372,7 @@ def test_a_lost_scheduler_is_noticed(monkeypatch):
             self._client.status = "closed"
             return Future()
 
-    monkeypatch.setattr("tiebreak.experiments.sweep._LOOK", 0.05)
+    monkeypatch.setattr("tiebreak.experiments.sweeps._LOOK", 0.05)
     with pytest.raises(SweepError, match=r"^the scheduler was lost$"):
         sweep(draws(1), engine=Lost())
 

@@ -8,15 +8,23 @@ array([9, 9])
 ``save(outcome, folder)`` and ``load(folder)`` keep the data, ``draw(outcome, folder)`` writes figures and summary.
 ``tiebreak reproduce`` and ``tiebreak plot`` do no more than call these. ``verify()`` checks the theorems against
 simulation, and ``save_verification(findings, folder)`` keeps and draws what it finds, as ``tiebreak verify`` does.
+
+Both are sweeps: blocks of work, each a :class:`Task`, done by ``sweep(tasks)`` on any executor and kept as they are
+finished. ``solving(…)`` makes the tasks for a problem and a method, of the library's or your own.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tiebreak.experiments.blocks import Block, Store
 from tiebreak.experiments.configuration import Experiment, describe
 from tiebreak.experiments.outcome import Outcome, run
 from tiebreak.experiments.report import markdown, summarize
+from tiebreak.experiments.running import solving
+from tiebreak.experiments.sweeps import Swept, sweep
+from tiebreak.experiments.tasks import SweepError, Task, reference
 from tiebreak.experiments.verification import Findings, Verification, verify
+from tiebreak.experiments.workers import Processes
 
 if TYPE_CHECKING:
     from tiebreak.experiments.figures import comparison, draw, trajectories
@@ -24,9 +32,15 @@ if TYPE_CHECKING:
     from tiebreak.experiments.verification_figures import save_verification
 
 __all__ = [
+    "Block",
     "Experiment",
     "Findings",
     "Outcome",
+    "Processes",
+    "Store",
+    "SweepError",
+    "Swept",
+    "Task",
     "Verification",
     "check_folder",
     "comparison",
@@ -34,10 +48,13 @@ __all__ = [
     "draw",
     "load",
     "markdown",
+    "reference",
     "run",
     "save",
     "save_verification",
+    "solving",
     "summarize",
+    "sweep",
     "trajectories",
     "verify",
 ]

@@ -14,8 +14,8 @@ import tiebreak
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.configuration import Experiment, describe
 from tiebreak.experiments.engines import Engine
-from tiebreak.experiments.solving import solving
-from tiebreak.experiments.sweep import sweep
+from tiebreak.experiments.running import solving
+from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, chosen, joined
 
 __all__ = ["Outcome", "origin", "run"]
@@ -101,7 +101,7 @@ def run(
     progress : callable, optional
         Told what is being run, and which share of everything is done.
     engine, store :
-        Where it is run and where finished blocks are kept, as :func:`tiebreak.experiments.sweep.sweep` takes them. The
+        Where it is run and where finished blocks are kept, as :func:`tiebreak.experiments.sweep` takes them. The
         numbers are the same for every engine.
     """
     asked = experiment or Experiment()

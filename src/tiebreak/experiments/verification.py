@@ -20,7 +20,7 @@ from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.engines import Engine
 from tiebreak.experiments.evidence import Case, Hear
 from tiebreak.experiments.outcome import origin
-from tiebreak.experiments.sweep import sweep
+from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.tasks import Task, reference
 from tiebreak.problems import paper, random_problem
@@ -217,7 +217,7 @@ def verify(
     hear : callable, optional
         Told what is being done, and which share of everything is.
     engine, store :
-        Where it is done and where finished blocks are kept, as :func:`tiebreak.experiments.sweep.sweep` takes them.
+        Where it is done and where finished blocks are kept, as :func:`tiebreak.experiments.sweep` takes them.
     """
     v, began = verification or Verification(), time.perf_counter()
     source = origin(("sdbgd", "penalty"))

@@ -8,7 +8,7 @@ import numpy as np
 from tiebreak import methods
 from tiebreak.budget import steps_within
 from tiebreak.experiments.blocks import Block, Interrupted
-from tiebreak.experiments.sweep import split
+from tiebreak.experiments.sweeps import split
 from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Reference, Task, found, reference
 from tiebreak.methods import Method
