@@ -15,7 +15,17 @@ import pytest
 import tiebreak
 from jax_problem import METHODS, PAPER, Halved, both, by_hand, core, f, random_problem, trajectory
 from tiebreak import rules
-from tiebreak.optax import dynamic_barrier, from_method, log, measure, pr_sdbpg, sdbgd, sdbpg, value_and_grads
+from tiebreak.optax import (
+    dynamic_barrier,
+    from_method,
+    log,
+    measure,
+    pr_sdbpg,
+    sdbgd,
+    sdbpg,
+    value_and_grads,
+    with_twin,
+)
 
 
 @pytest.fixture
@@ -409,6 +419,20 @@ def test_measure_gives_what_the_state_asks_for():
     np.testing.assert_array_equal(state[1].start, x)
     with pytest.raises(ValueError, match="the state has 0 barriers"):
         log(optax.sgd(0.1).init(x))
+    with pytest.raises(TypeError, match=r'outside of jit, scan and vmap; there, optax.tree.get\(state, "multiplier"\)'):
+        jax.jit(log)(state)
+    with pytest.raises(TypeError, match=r"evaluate\(params, state, \*args\); got a \w+ without a barrier in it"):
+        evaluate(x, batch)
+    more = measure(lambda x, b: (upper(x, b), "f"), lambda x, b: (lower(x, b), x), has_aux=True)
+    others, with_aux, aux = more(2 * x, optimizer.init(x), batch)
+    np.testing.assert_array_equal(others, grads)
+    jax.tree.map(np.testing.assert_array_equal, with_aux, measured)
+    assert aux[0] == "f"
+    np.testing.assert_array_equal(aux[1], 2 * x)
+    with pytest.raises(ValueError, match="averages the upper gradients alone"):
+        evaluate(x, optax.MultiSteps(sdbgd(0.1), 2).init(x), batch)
+    behind = with_twin(optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(), tolerance=1.0)
+    assert "reference_grads" in evaluate(x, behind.init(x), batch)[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -81,7 +81,7 @@ class Axes:
             missing = words(apart - common)
             raise ValueError(
                 f"gradients or losses differ over {missing}, and so would the multiplier, where a parameter or the "
-                f"state does not: give dynamic_barrier(…, axis_name={missing})"
+                f"state does not: give dynamic_barrier(…, axis_name={words((apart - common) | set(self.names))})"
             )
         if not self.names:
             return None  # a run of its own in every place

@@ -72,8 +72,13 @@ def _differentiated(loss: Callable[..., Any], axes: Axes, has_aux: bool = False)
 
 
 def measure(
-    upper_loss: Callable[..., Any], lower_loss: Callable[..., Any], *, axis_name: Any = None, param_specs: Any = None
-) -> Callable[..., tuple[Tree, dict[str, Any]]]:
+    upper_loss: Callable[..., Any],
+    lower_loss: Callable[..., Any],
+    has_aux: bool = False,
+    *,
+    axis_name: Any = None,
+    param_specs: Any = None,
+) -> Callable[..., Any]:
     """All that an update asks for: ``function(params, state, *args)`` returns ``(upper_grads, arguments)``.
 
     The arguments are `upper_value`, `lower_value` and `lower_grads`, and what `state`, of any chain, asks for: the
@@ -84,6 +89,9 @@ def measure(
     ----------
     upper_loss, lower_loss : callable
         ``loss(params, *args)``, one number.
+    has_aux : bool
+        Whether both return ``(loss, aux)``, say with metrics or running means: then the function returns
+        ``(upper_grads, arguments, (upper_aux, lower_aux))``, as they are at `params` on this device.
     axis_name : str or tuple of str, optional
         The mapped axes over which the batch is split, every device with its own part: losses and gradients are the
         means over them.
@@ -104,34 +112,59 @@ def measure(
     ['lower_grads', 'lower_value', 'reference_grads', 'reference_value', 'upper_value']
     """
     axes = axes_named(axis_name, param_specs)
-    upper, lower = _differentiated(upper_loss, axes), _differentiated(lower_loss, axes)
+    upper, lower = (_differentiated(loss, axes, has_aux) for loss in (upper_loss, lower_loss))
 
-    def evaluate(params: Tree, state: Any, *args: Any, **kwargs: Any) -> tuple[Tree, dict[str, Any]]:
-        f, upper_grads = upper(params, *args, **kwargs)
-        g, lower_grads = lower(params, *args, **kwargs)
-        losses, found = {"upper_value": f, "lower_value": g}, {"lower_grads": lower_grads}
+    def split(found: Any) -> tuple[Any, Any]:
+        return found if has_aux else (found, None)
+
+    def evaluate(params: Tree, state: Any, *args: Any, **kwargs: Any) -> Any:
+        barriers = _barriers(state)
+        found, upper_grads = upper(params, *args, **kwargs)
+        losses, aux, given = {}, {}, {}
+        losses["upper_value"], aux["upper"] = split(found)
+        found, given["lower_grads"] = lower(params, *args, **kwargs)
+        losses["lower_value"], aux["lower"] = split(found)
         for twin in _parts(state, TwinState):
-            losses["reference_value"], found["reference_grads"] = lower(twin.reference_params, *args, **kwargs)
-        for barrier in _parts(state, BarrierState):
+            found, given["reference_grads"] = lower(twin.reference_params, *args, **kwargs)
+            losses["reference_value"] = split(found)[0]
+        for barrier in barriers:
             _check(losses, axes, barrier)
             if not isinstance(barrier.start, optax.EmptyState):
-                losses["reference_value"] = lower_loss(barrier.start, *args, **kwargs)
+                losses["reference_value"] = split(lower_loss(barrier.start, *args, **kwargs))[0]
             if not isinstance(barrier.previous, optax.EmptyState):
                 for level, of in (("upper", upper), ("lower", lower)):
-                    found[f"previous_{level}_grads"] = of(barrier.previous, *args, **kwargs)[1]
-        return upper_grads, dict(zip(losses, axes.mean(list(losses.values())), strict=True)) | found
+                    given[f"previous_{level}_grads"] = of(barrier.previous, *args, **kwargs)[1]
+        measured = dict(zip(losses, axes.mean(list(losses.values())), strict=True)) | given
+        return (upper_grads, measured, (aux["upper"], aux["lower"])) if has_aux else (upper_grads, measured)
 
     return evaluate
+
+
+def _barriers(state: Any) -> list[BarrierState]:
+    """The barriers of an optimizer's state, if they can be measured for."""
+    found = _parts(state, BarrierState)
+    if not found:
+        raise TypeError(
+            f"measure needs the optimizer's state, evaluate(params, state, *args); got a {type(state).__name__} "
+            "without a barrier in it"
+        )
+    if any(_parts(part.inner_opt_state, BarrierState) for part in _parts(state, optax.MultiStepsState)):
+        raise ValueError(
+            "optax.MultiSteps around a barrier averages the upper gradients alone, and pairs them with the lower "
+            "gradient of the last micro-batch: average both, then update once; or put it behind the barrier, "
+            "with_twin(optax.MultiSteps(…).gradient_transformation(), …)"
+        )
+    return found
 
 
 def _check(losses: dict[str, Any], axes: Axes, barrier: BarrierState) -> None:
     """What a loss differs over is named, or there is a run of its own in every place."""
     for name, value in losses.items():
         if more := varying(value) - set(axes.names) - varying(barrier.fg):
-            where = words(more)
+            where, names = words(more), words(more | set(axes.names))
             raise ValueError(
-                f"{name} differs over {where}: if the batch is split there, measure(…, axis_name={where}) averages it; "
-                f"if the loss is a sum over shards, sum it in the loss, jax.lax.psum(…, {where})"
+                f"{name} differs over {where}: where it is each device's own, measure(…, axis_name={names}) takes the "
+                f"mean; where it is a sum over shards, sum it in the loss, jax.lax.psum(…, {where})"
             )
 
 
@@ -153,6 +186,11 @@ def log(state: Any) -> dict[str, Any]:
     last: dict[str, Any] = {name: getattr(found[0], name) for name in ("multiplier", "fg", "gg", "ff", "skipped")}
     if not isinstance(found[0].reading, optax.EmptyState):
         last |= found[0].reading._asdict()
+    if any(isinstance(value, jax.core.Tracer) for value in last.values()):
+        raise TypeError(
+            'log(state) is for numbers, outside of jit, scan and vmap; there, optax.tree.get(state, "multiplier") '
+            "gives the array"
+        )
     values = jax.device_get(list(last.values()))
     return {name: value.tolist() for name, value in zip(last, values, strict=True)}
 
