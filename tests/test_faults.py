@@ -20,6 +20,7 @@ import tiebreak
 from command import ENVIRONMENT, call
 from tiebreak import Status, minimize
 from tiebreak.experiments.blocks import Store
+from tiebreak.experiments.engines import opened
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tasks import Task, reference
 from tiebreak.experiments.workers import Processes
@@ -220,12 +221,10 @@ def test_processes_of_a_pool_killed_at_random_moments(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # Dask's own
 def test_dask_workers_killed_at_random_moments(tmp_path):
-    dask = pytest.importorskip("distributed")
+    pytest.importorskip("distributed")
     count, log, kills = 40 * TIMES, tmp_path / "log", 0
-    options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": "CRITICAL"}
-    with dask.LocalCluster(n_workers=2, **options) as cluster, dask.Client(cluster, set_as_default=False) as client:
+    with opened("local:2") as engine:
         found = []
-        engine = client.get_executor(pure=False)
         tasks = blocks(count, log, seconds=0.1)
         thread = threading.Thread(target=lambda: found.append(sweep(tasks, engine=engine, store=tmp_path / "store")))
         thread.start()
@@ -235,7 +234,7 @@ def test_dask_workers_killed_at_random_moments(tmp_path):
             if busy:
                 os.kill(MOMENTS.choice(busy), signal.SIGKILL)
                 kills += 1
-        thread.join(300)
+        thread.join(100 + 10 * TIMES)
     assert kills == TIMES
     assert numbers(found[0]) == expected(count)
     assert numbers(sweep(tasks, store=tmp_path / "store")) == expected(count)

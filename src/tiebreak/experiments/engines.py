@@ -74,6 +74,9 @@ def _dask(scheduler: str) -> Iterator[Executor]:
         try:
             where: Any = scheduler
             if scheduler.startswith("local:"):  # Dask itself sees to one thread of the numerical libraries in each
+                # A worker that is killed is started again, however often: not given up if it is away at a bad moment.
+                patient = {"distributed.deploy.lost-worker-timeout": "1000 days"}
+                stack.enter_context(import_module("dask").config.set(patient))
                 options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": "ERROR"}
                 where = stack.enter_context(dask.LocalCluster(n_workers=int(scheduler[6:]), **options))
             client = stack.enter_context(dask.Client(where, timeout=_WAIT, set_as_default=False))
