@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tiebreak.torch.foreach import largest
 from tiebreak.torch.layout import local, placed
+from tiebreak.torch.message import ONE_LEVEL
 from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
@@ -36,6 +37,8 @@ class Gradients:
         self._away: dict[str, dict[int, Tensor]] = {level: {} for level in (*LEVELS, "reference")}  # by parameter's id
         self._mark: list[tuple[int, int]] = []
         self._entered: list[tuple[int, int]] = []
+        self._sample: Tensor | None = None
+        self.touched: Tensor | None = None  # whether .grad was changed after its block, where the versions do not say
 
     def parameters(self) -> list[Tensor]:
         """Every parameter, in the order of the groups."""
@@ -76,11 +79,21 @@ class Gradients:
                 "on the parameters; the step begins anew"
             )
         self.seen.add(level)
-        self._mark = now
+        self._mark, self._sample = now, self._some_numbers()
 
     def mark(self) -> None:
         """What is in ``.grad`` is as it should be: a later change shows in the tensors' versions."""
-        self._mark = self._versions()
+        self._mark, self._sample = self._versions(), self._some_numbers()
+
+    def _some_numbers(self) -> Tensor | None:
+        """Of tensors whose versions say nothing, those of FSDP and DTensor: what clipping would change."""
+        if not self.ranks.mute:
+            return None
+        grads = [local(p.grad) for p in self.parameters() if usable(p.grad)]
+        some = [g.view(-1)[:64] for g in grads[:: 1 + len(grads) // 8] if g.is_contiguous()]
+        if not some:
+            return None
+        return torch.stack([norm.to(some[0].device, torch.float32) for norm in torch._foreach_norm(some)])
 
     def _versions(self) -> list[tuple[int, int]]:
         grads = [p.grad for p in self.parameters()]
@@ -99,12 +112,16 @@ class Gradients:
         """Raise if ``.grad`` was changed after its block: that reached one level, and not the other."""
         if self._mark and not torch.compiler.is_compiling():
             now = self._versions()
+            if (before := self._sample) is not None and (after := self._some_numbers()) is not None:
+                # Every rank has to know, so that none waits for the others: bits, because NaN differs from itself.
+                changed = (
+                    before.view(torch.int32) != after.view(torch.int32) if len(before) == len(after) else before > -1
+                )
+                self.touched = changed.any() if self.touched is None else self.touched | changed.any()
             # One set to None is missed elsewhere, with its own sentence.
             if now != self._mark and any(a != b != _ABSENT for a, b in zip(self._mark, now, strict=False)):
                 raise RuntimeError(
-                    f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, those of the other "
-                    "level were not. To clip the direction give max_norm=…, or call opt.combine() first; to change one "
-                    "level do it inside its block; to unscale call opt.unscale_(scaler)"
+                    f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, {ONE_LEVEL}"
                 )
 
     def complete(self) -> None:

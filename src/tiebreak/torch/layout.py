@@ -103,7 +103,9 @@ def wrappers(parameters: Sequence[Tensor]) -> Wrappers:
     from torch.nn.parallel import DistributedDataParallel
 
     mine = set(parameters)
-    for module in [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]:
+    objects = gc.get_objects()
+    modules = {kind for kind in set(map(type, objects)) if issubclass(kind, nn.Module)}
+    for module in [m for m in objects if type(m) in modules]:
         kind = type(module)
         its: Callable[[], Iterable[Tensor]] = module.parameters
         if issubclass(kind, DistributedDataParallel):
@@ -124,6 +126,8 @@ def layout(parameters: Sequence[Tensor], group: Any, sharded: Any, around: Wrapp
     if not _several():
         return Layout(None, [Kind(("here",), ())], dict.fromkeys(parameters, 0))
     flat = _flat(around.flat)
+    if group is False and any(is_dtensor(p) or getattr(p, "_fsdp_flattened", False) for p in parameters):
+        raise ValueError("process_group=False, and FSDP or DTensor has put the parameters on several ranks")
     apart = _apart(parameters, group, sharded)
     kinds: list[Kind] = []
     of: dict[Tensor, int] = {}
@@ -141,8 +145,6 @@ def layout(parameters: Sequence[Tensor], group: Any, sharded: Any, around: Wrapp
             kinds.append(kind)
         of[p] = kinds.index(kind)
     if group is False:
-        if any(kind.piece for kind in kinds):
-            raise ValueError("process_group=False, and FSDP or DTensor has put parts of the parameters on other ranks")
         return Layout(None, kinds, of)
     return Layout(_whole(group, set(groups)), kinds, of)
 
@@ -248,10 +250,13 @@ def held(around: Wrappers) -> bool:
         group = getattr(module._get_fsdp_state(), "_fsdp_param_group", None)
         if group is None:
             continue
-        if group._partial_reduce_output is not None:
+        if getattr(group, "_partial_reduce_output", None) is not None:
             return True
         for one in group.fsdp_params:
             unsharded = getattr(one, "_unsharded_param", None)
-            if one.unsharded_accumulated_grad is not None or getattr(unsharded, "grad", None) is not None:
+            if any(
+                getattr(*place, None) is not None
+                for place in ((one, "unsharded_accumulated_grad"), (unsharded, "grad"))
+            ):
                 return True
     return False

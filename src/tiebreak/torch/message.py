@@ -8,7 +8,7 @@ from torch import Tensor
 from tiebreak.torch.losses import Term
 from tiebreak.torch.rows import wide
 
-__all__ = ["NAMES", "Measured", "Message", "Plan", "refuse"]
+__all__ = ["NAMES", "ONE_LEVEL", "Measured", "Message", "Plan", "refuse"]
 
 NAMES = ("upper", "lower", "reference")  # of losses
 _APART = 1e-5  # replicas whose sums differ by more, relatively, are none: rounding is far below, wrong gradients above
@@ -83,6 +83,8 @@ class Message:
         The sums of :class:`~tiebreak.torch.noise.Noise`, of shape (kinds, 3).
     present : tuple of bool
         Whether there are gradients of the upper and of the lower level here.
+    touched : tensor or None
+        Whether gradients were changed after their block.
     count : int
         The step.
     found, inverse_scale : tensor or None
@@ -94,13 +96,14 @@ class Message:
         plan: Plan,
         measured: Measured,
         noise: Tensor | None,
-        present: tuple[bool, bool],
+        present: tuple[bool, ...],
+        touched: Tensor | None,
         count: int,
         found: Tensor | None,
         inverse_scale: Tensor | None,
     ) -> None:
         self.plan, self.measured, self.noise, self.present, self.count = plan, measured, noise, present, count
-        self.found, self.inverse_scale = found, inverse_scale
+        self.touched, self.found, self.inverse_scale = touched, found, inverse_scale
 
     def vector(self) -> Tensor:
         """This rank's floats."""
@@ -114,7 +117,7 @@ class Message:
         table = columns[0] if len(columns) == 1 else torch.cat([column.to(own) for column in columns], 1)
         both = self.plan.there(home) @ table.to(wide(home))
         scale = None if self.inverse_scale is None else self.inverse_scale.to(both).log2() * self.plan.sign
-        values = [losses[name] for name in NAMES] + [self.found, scale]
+        values = [losses[name] for name in NAMES] + [self.found, scale, self.touched]
         # Tensors stay where they are; what the host knows goes to the device in one piece, and nobody waits.
         known = [float(v) if v is not None and not isinstance(v, Tensor) else 0.0 for v in values]
         known += [float(losses[name] is not None) for name in NAMES] + [float(here) for here in self.present]
@@ -129,8 +132,8 @@ class Message:
         """From the sum over all ranks: what they measured, the noise, what a scaler found, and what is doubtful."""
         areas3 = self.measured.own.numel() // self.plan.weights.shape[1]
         sums, signs = total[:-_FACTS].reshape(2, -1).unbind()
-        values, given = total[-_FACTS:][:3], total[-_FACTS:][5:8]
-        found, scale, *present, count = (total[-_FACTS:][i] for i in (3, 4, 8, 9, 10))
+        values, given = total[-_FACTS:][:3], total[-_FACTS:][6:9]
+        found, scale, touched, *present, count = (total[-_FACTS:][i] for i in (3, 4, 5, 9, 10, 11))
         rest = sums[areas3:]
         own = seen = sums[:areas3].reshape(-1, 3)
         if self.measured.seen is not self.measured.own:
@@ -148,16 +151,23 @@ class Message:
         if self.noise is not None:
             at = len(sums) - 3 - (twin is not None)
             uneven = (signs[at : at + 3].abs() > _APART * sums[at : at + 3].abs()).any()
-        doubts = [apart, uneven, present[0] < 0.5, present[1] < 0.5, count.abs() > 1e-3, scale.abs() > 1e-3]
+        missing = [there < 0.5 for there in present]
+        doubts = [apart, uneven, *missing, count.abs() > 1e-3, scale.abs() > 1e-3, touched > 0]
         return Measured(own, seen, losses, twin), noise, None if self.found is None else found > 0, torch.stack(doubts)
 
 
-_FACTS = 11  # three losses, what a scaler found, its scale, three truths for the losses, two for the levels, the step
+# Three losses, what a scaler found, its scale, changed gradients; three truths for the losses, two for the levels, and
+# the step.
+_FACTS = 12
+ONE_LEVEL = (
+    "those of the other level were not. To clip the direction give max_norm=…, or call opt.combine() first; to change "
+    "one level do it inside its block; to unscale call opt.unscale_(scaler)"
+)
 
 
 def refuse(doubts: list[bool], correct_noise: bool, late: bool = False) -> None:
     """Raise if the ranks do not fit together; all of them have the same doubts. `late` is one step too late."""
-    apart, uneven, no_upper, no_lower, count, scale = doubts
+    apart, uneven, no_upper, no_lower, count, scale, touched = doubts
     for level, missing in (("upper", no_upper), ("lower", no_lower)):
         if missing:
             raise RuntimeError(
@@ -171,6 +181,8 @@ def refuse(doubts: list[bool], correct_noise: bool, late: bool = False) -> None:
             "the gradient scaler has another scale on every rank: sharded parameters need the scaler of their wrapper, "
             "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler for FullyShardedDataParallel"
         )
+    if touched:
+        raise RuntimeError(f"the gradients of a level were changed after its block, {ONE_LEVEL}")
     if apart:
         raise RuntimeError(
             "the ranks have different gradients of the same parameters; "

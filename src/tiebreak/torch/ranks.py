@@ -78,7 +78,7 @@ class Ranks:
         ids = list(map(id, parameters))
         if ids == self._ids:
             return
-        self.around = wrappers(parameters)
+        self.around = Wrappers([], [], []) if self.given is False else wrappers(parameters)
         self.layout = layout(parameters, self.given, self.sharded, self.around)
         self._ids, self._plan = ids, None
         self.cut = any(map(is_dtensor, parameters)) or len(self.layout.kinds) > 1
@@ -88,6 +88,11 @@ class Ranks:
         """Another level or the step begins: no wrapper may still keep gradients of the level before to itself."""
         if held(self.around):
             raise RuntimeError(_HELD.format(" (with correct_noise=True every micro-batch)" if correct_noise else ""))
+
+    @property
+    def mute(self) -> bool:
+        """Whether the versions of gradients say nothing of what was done to them."""
+        return not self.alone and (self.cut or bool(self.anew))
 
     @property
     def alone(self) -> bool:
@@ -130,8 +135,16 @@ class Ranks:
             if self._plan is None:
                 self._plan = _agree(opt, self.layout, measured)
             noise = None if opt.decision.tolerance is not None else opt.noise.sums(len(self.layout.kinds), measured.own)
+            levels = opt.gradients
             message = Message(
-                self._plan, measured, noise, opt.gradients.present(), opt.count, opt.guard.found_inf, inverse_scale
+                self._plan,
+                measured,
+                noise,
+                levels.present(),
+                levels.touched,
+                opt.count,
+                opt.guard.found_inf,
+                inverse_scale,
             )
             vector = message.vector()
             there = vector.to(_reachable(group, home))
