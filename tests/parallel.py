@@ -25,8 +25,8 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from tiebreak.torch import SDBGD, DynamicBarrier
@@ -340,6 +340,22 @@ def tensor_parallel(rank, world):
 
 
 @case(world=4)
+def sequence_parallel(rank, world):
+    """The gradient of a norm's weight is a promise of a sum over the ranks (Partial): it is kept before it is used."""
+
+    def normed():
+        return torch.nn.Sequential(torch.nn.LayerNorm(6, dtype=torch.float64), *network(hidden=8))
+
+    mesh = init_device_mesh("cpu", (world,))
+    columns, rows = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()
+    model = parallelize_module(normed(), mesh, {"0": SequenceParallel(sequence_dim=0), "1": columns, "3": rows})
+    plain = normed()
+    expected = train(plain, make(plain.parameters(), process_group=False), batches())
+    found = train(model, make(model.parameters()), [[part(x, rank, world), y] for x, y in batches()])
+    same(model, found, (expected, [p.detach() for p in plain.parameters()]))
+
+
+@case(world=4)
 def tensor_parallel_and_more(rank, world):
     """Tensor parallel inside FSDP, and inside replicas that are averaged by hand."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -436,6 +452,15 @@ def replicas(rank, world):
         check(model, rank, world, way, around=model.no_sync)
     views = DistributedDataParallel(network(), gradient_as_bucket_view=True)
     refused("gradient_as_bucket_view", lambda: check(views, rank, world))
+    data = [[part(t, rank, world) for t in batch] for batch in batches()]
+    model = DistributedDataParallel(network())
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # which warns of its own code
+
+    base = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+    same(model, train(model, DynamicBarrier(base, barrier=2.0, regularizer=1e-3), data), alone())
+    joined = DistributedDataParallel(network())
+    with joined.join():
+        refused("join()", lambda: train(joined, make(joined.parameters()), data))
 
 
 @case
@@ -745,7 +770,7 @@ def collectives(rank, world):
 def run(rank, world, folder, names):
     """All cases of so many ranks; what went wrong with each goes into a file."""
     warnings.simplefilter("error")
-    for theirs in ("FSDP", "NO_SHARD", "reduce_op", "barrier", "c10d", "full_state_dict"):
+    for theirs in ("FSDP", "NO_SHARD", "reduce_op", "barrier", "c10d", "full_state_dict", "torch.jit"):
         warnings.filterwarnings("ignore", message=f".*{theirs}.*")
     torch.set_num_threads(1)
     patience = datetime.timedelta(seconds=60)  # where ranks do not meet
