@@ -222,7 +222,7 @@ def test_verify_finds_a_planted_violation(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
 def test_ctrl_c_ends_a_verification(tmp_path: Path) -> None:
     """Before a block is finished nothing is left behind; the blocks that were finished are kept."""
-    _, said = interrupt("verify", "--output", tmp_path / "results", seconds=3)
+    _, said = interrupt("verify", "--output", tmp_path / "results", seconds=1, after="runs of each case")
     assert "Interrupted; nothing was written." in said
     kept = list(tmp_path.glob("results/*/*"))
     assert ("kept" in said) == bool(kept) == (tmp_path / "results").exists()

@@ -29,6 +29,7 @@ def verify(
 
         engine = engine_from(workers, scheduler)
         check_folder(output)
+        say(f"The theorems against simulation, {asked.runs} runs of each case.")
         with store_in(output) as store:
             try:
                 with bar() as hear:
