@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ _TYPES = {
 }
 
 
+_dtype = attrgetter("dtype")
+
+
 class _Layout(NamedTuple):
     """How chunks fall on tensors and areas: depends on shapes alone."""
 
@@ -53,6 +57,15 @@ class _Launch(NamedTuple):
         return {"U": u, "G": g, "ALIGNED": self.aligned, "CHUNK": CHUNK, "BLOCK": BLOCK, "num_warps": _WARPS}
 
 
+class _Plan(NamedTuple):
+    """For ordinary tensors, all but where their gradients are."""
+
+    kinds: list[tuple[Any, _Layout]]  # types of a launch, and its layout
+    order: NDArray[np.int64]  # of the rows, kind by kind
+    lines: NDArray[np.int64]  # of the table, without the gradients
+    filled: dict[bytes, list[_Launch]]  # the latest few tables, by where the gradients are
+
+
 class Fused:
     """What is kept from step to step for the tensors of one device.
 
@@ -67,6 +80,7 @@ class Fused:
         self.never = torch.zeros((), dtype=torch.bool, device=device)
         self._layouts: dict[Any, _Layout] = {}
         self._launches: dict[Any, list[_Launch]] = {}
+        self._plans: dict[Any, _Plan] = {}
         self._spare: list[Tensor] = []
         self._held: list[Any] = []
         ones = [torch.ones(3, device=device) for _ in range(3)]
@@ -81,9 +95,12 @@ class Fused:
         return all(t.dtype in _TYPES for t in row.tensors)
 
     def known(self, rows: Sequence[Row], areas: int) -> "Bound | None":
-        """The engine of an earlier step with tensors at the same places: what most steps find, with no further look."""
-        key = None if capturing(self.device) else self._key(rows, areas)
-        return Bound(self, rows, areas, self._launches[key]) if key in self._launches else None
+        """The engine for tensors of an earlier step, wherever the gradients are now: what most steps find."""
+        found = None if capturing(self.device) else self._columns(rows, areas)
+        if found is None or found[0] not in self._plans:
+            return None
+        with self.here():
+            return Bound(self, rows, areas, self._tables(*found))
 
     def bind(self, rows: Sequence[Row], areas: int) -> "Bound":
         """The engine for these tensors."""
@@ -92,26 +109,67 @@ class Fused:
                 return Bound(
                     self, rows, areas, self._build(rows, areas)
                 )  # its tables are filled at a replay: of no use elsewhere
-            key = self._key(rows, areas) or self._long_key(rows, areas)
+            found = self._columns(rows, areas)
+            if found is not None:
+                return Bound(self, rows, areas, self._tables(*found, rows))
+            key = self._long_key(rows, areas)
             if key not in self._launches:
                 _make_room(self._launches)
                 self._launches[key] = self._build(rows, areas)
             return Bound(self, rows, areas, self._launches[key])
 
-    def _key(self, rows: Sequence[Row], areas: int) -> Any:
-        """All that launches for ordinary tensors depend on, or None. For every parameter at every step: so terse."""
+    def _columns(self, rows: Sequence[Row], areas: int) -> tuple[Any, NDArray[np.int64]] | None:
+        """What the plan for ordinary tensors depends on, and where their gradients are; None for others.
+
+        Of every parameter at every step: so by columns, each gone over without a line of Python.
+        """
+        there = [row for row in rows if row[1] is not None or row[2] is not None]
+        if not there:
+            return None
+        ps, us, gs, at, slots = zip(*there, strict=True)
+        if {*map(type, us), *map(type, gs)} != {Tensor} or not {*map(type, ps)} <= {Tensor, torch.nn.Parameter}:
+            return None
         index = -1 if self.device.index is None else self.device.index
+        columns = (ps, us, gs)
+        if {*map(Tensor.get_device, ps)} != {index} or not all(all(map(Tensor.is_contiguous, c)) for c in columns):
+            return None
+        parameters = tuple(map(Tensor.data_ptr, ps))
+        gradients = np.array([[*map(Tensor.data_ptr, us)], [*map(Tensor.data_ptr, gs)]], dtype=np.int64)
+        if (gradients & 15).any() or any(place & 15 for place in parameters):
+            return None
         stream = torch.cuda.current_stream(self.device).cuda_stream if index >= 0 else 0  # a table belongs to one
-        ordinary, parts = (Tensor, torch.nn.Parameter), list[Any]([areas, stream])
-        for p, u, g, area, slot in rows:
-            if type(u) is not Tensor or type(g) is not Tensor or type(p) not in ordinary or p.get_device() != index:
-                if u is None and g is None:
-                    continue
-                return None
-            if not (p.is_contiguous() and u.is_contiguous() and g.is_contiguous()):
-                return None
-            parts += (p.data_ptr(), u.data_ptr(), g.data_ptr(), p.numel(), area, slot, p.dtype, u.dtype, g.dtype)
-        return tuple(parts)
+        dtypes = (tuple(map(_dtype, column)) for column in columns)
+        return (areas, stream, parameters, tuple(map(Tensor.numel, ps)), at, slots, *dtypes), gradients
+
+    def _tables(self, key: Any, gradients: NDArray[np.int64], rows: Sequence[Row] = ()) -> list[_Launch]:
+        """The launches of a plan with the gradients where they are: an allocator hands out other places every step."""
+        if key not in self._plans:
+            _make_room(self._plans)
+            self._plans[key] = self._plan([row for row in rows if row[1] is not None or row[2] is not None], key[0])
+        plan, place = self._plans[key], gradients.tobytes()
+        if place not in plan.filled:
+            _make_room(plan.filled)
+            lines = plan.lines.copy()
+            lines[:, 1:3] = gradients[:, plan.order].T
+            tables = torch.split(self._upload(lines), [len(at.first) for _, at in plan.kinds])
+            kinds = zip(plan.kinds, tables, strict=True)
+            plan.filled[place] = [_Launch(types, True, table, at) for (types, at), table in kinds]
+        return plan.filled[place]
+
+    def _plan(self, rows: Sequence[Row], areas: int) -> "_Plan":
+        kinds: dict[Any, list[int]] = {}
+        for i, row in enumerate(rows):
+            if row.parameter.numel():
+                kinds.setdefault(tuple(_TYPES[t.dtype] for t in row.tensors), []).append(i)
+        layouts = [self._layout([rows[i] for i in mine], areas) for mine in kinds.values()]
+        order = [i for mine in kinds.values() for i in mine]
+        firsts = [first for layout in layouts for first in layout.first]
+        lines = [
+            [rows[i].parameter.data_ptr(), 0, 0, rows[i].parameter.numel(), first, rows[i].slot]
+            for i, first in zip(order, firsts, strict=True)
+        ]
+        table = np.array(lines, dtype=np.int64).reshape(-1, 6)
+        return _Plan(list(zip(kinds, layouts, strict=True)), np.array(order, dtype=np.int64), table, {})
 
     @staticmethod
     def _long_key(rows: Sequence[Row], areas: int) -> Any:
@@ -167,7 +225,8 @@ class Fused:
         if self.device.type != "cuda":
             return source.clone()
         if not capturing(self.device):
-            self._spare = [*self._spare, torch.empty_like(source, pin_memory=True)][-_KEPT:]
+            if len(self._spare) < _KEPT or all(spare.numel() < source.numel() for spare in self._spare):
+                self._spare = [*self._spare, torch.empty_like(source, pin_memory=True)][-_KEPT:]
             return source.pin_memory().to(self.device, non_blocking=True)
         # A captured copy reads its source again at every replay; and pinned memory cannot be had while capturing.
         fitting = [i for i, spare in enumerate(self._spare) if spare.numel() >= source.numel()]
@@ -206,7 +265,8 @@ class Bound:
         """d = a ∇f + b ∇g into the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
         self._combine(weights, skip, descend=False)
         # Autograd cannot see what kernels write: a graph from before would use it, and say nothing.
-        torch.autograd.graph.increment_version([row.tensors[1] for row in self.rows if len(row.tensors) > 1])
+        directions = [g if u is None else u for _, u, g, _, _ in self.rows]
+        torch.autograd.graph.increment_version([d for d in directions if d is not None])
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
         """x ← x − a ∇f − b ∇g; the gradients stay as they are, and where `skip` is true x does, too."""

@@ -1,6 +1,7 @@
 """The gradients of both levels for every parameter, kept apart; and those of a twin, where there is one."""
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -146,15 +147,11 @@ class Gradients:
 
     def rows(self, scope: Scope) -> list[Row]:
         """Every parameter with both gradients, in the order of the areas that share a multiplier."""
-        places = list(scope.places(self._optimizer.param_groups))
-        parameters = [p for p, _, _ in places]
+        parameters, areas, slots = scope.columns(self._optimizer.param_groups)
         uppers, lowers = self.of("upper", parameters), self.of("lower", parameters)
-        for p, u, g in zip(parameters, uppers, lowers, strict=True):
-            if u is g and u is not None:
-                raise RuntimeError(
-                    f"both gradients of a parameter of shape {tuple(p.shape)} are one tensor, as with "
-                    "DistributedDataParallel(gradient_as_bucket_view=True): leave that at False"
-                )
+        # Asked of every gradient at every step: all at once, one by one only where there is something to say.
+        if any(map(is_, uppers, lowers)):
+            _refuse_one_tensor(parameters, uppers, lowers)
         for level, grads in (("upper", uppers), ("lower", lowers)):
             there = [g for g in grads if g is not None]
             if not there and self.ranks.alone:
@@ -162,15 +159,13 @@ class Gradients:
                     f"the {level} gradients are gone: something set them to None between `with opt.{level}():` and the "
                     "step (model.zero_grad(), a copy of the optimizer)"
                 )
-            # Asked of every gradient at every step: all at once, one by one only where there is something to do.
-            if any(g.layout != torch.strided for g in there):
-                p = next(
-                    p for p, g in zip(parameters, grads, strict=True) if g is not None and g.layout != torch.strided
-                )
-                raise TypeError(f"a parameter of shape {tuple(p.shape)} has a sparse gradient; use sparse=False")
+            if there and {g.layout for g in there} != {torch.strided}:
+                pairs = zip(parameters, grads, strict=True)
+                shape = next(tuple(p.shape) for p, g in pairs if g is not None and g.layout != torch.strided)
+                raise TypeError(f"a parameter of shape {shape} has a sparse gradient; use sparse=False")
             if any(map(Tensor.is_neg, there)) or any(map(Tensor.is_conj, there)) or self.ranks.cut:
                 grads[:] = [self._resolved(level, p, g) for p, g in zip(parameters, grads, strict=True)]
-        return [Row(p, u, g, i, j) for (p, i, j), u, g in zip(places, uppers, lowers, strict=True)]
+        return list(map(Row, parameters, uppers, lowers, areas, slots))
 
     def _resolved(self, level: str, p: Tensor, grad: Tensor | None) -> Tensor | None:
         """A gradient with its signs in memory, and over the ranks where its parameter is.
@@ -226,3 +221,12 @@ class Gradients:
 def usable(grad: Tensor | None) -> bool:
     """Whether there is a dense gradient with numbers in it, on this rank."""
     return grad is not None and grad.layout == torch.strided and local(grad).numel() > 0
+
+
+def _refuse_one_tensor(parameters: Sequence[Tensor], uppers: Sequence[Any], lowers: Sequence[Any]) -> None:
+    for p, u, g in zip(parameters, uppers, lowers, strict=True):
+        if u is g and u is not None:
+            raise RuntimeError(
+                f"both gradients of a parameter of shape {tuple(p.shape)} are one tensor, as with "
+                "DistributedDataParallel(gradient_as_bucket_view=True): leave that at False"
+            )

@@ -163,6 +163,7 @@ class Guard:
         """
         if not self._unread:
             return None
+        self.may_wait(self._unread[-1][2].device)
         step, names, later = self._unread.pop()
         said = dict(zip(names, later.read(), strict=True))
         if said["skipped"]:

@@ -21,6 +21,7 @@ class Later:
     """
 
     def __init__(self, tensor: Tensor) -> None:
+        self.device = tensor.device
         self._event: torch.cuda.Event | None = None
         if tensor.device.type == "cuda":
             self._host = tensor.to("cpu", non_blocking=True)  # into pinned memory

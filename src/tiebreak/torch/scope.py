@@ -1,6 +1,6 @@
 """Which parameters share a multiplier: all, those of a group, or each its own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -40,17 +40,17 @@ class Scope:
             return [list(group["params"]) for group in groups if group["params"]]
         return [[p] for group in groups for p in group["params"]]
 
-    def places(self, groups: _Groups) -> Iterator[tuple[Tensor, int, int]]:
-        """Every parameter with its area and its slot, in the order of the groups and so of the areas."""
+    def columns(self, groups: _Groups) -> tuple[list[Tensor], list[int], list[int]]:
+        """Every parameter, its area and its slot, in the order of the groups and so of the areas."""
+        parameters = [p for group in groups for p in group["params"]]
+        if self.name == "tensor":
+            each = list(range(len(parameters)))
+            return parameters, each, each
         if self.whole:
-            yield from ((p, 0, number) for number, group in enumerate(groups) for p in group["params"])
-            return
-        area = 0
-        for group in groups:
-            for p in group["params"]:
-                yield p, area, area
-                area += self.name == "tensor"
-            area += self.name == "group" and len(group["params"]) > 0
+            return parameters, [0] * len(parameters), [i for i, group in enumerate(groups) for _ in group["params"]]
+        filled = [group["params"] for group in groups if group["params"]]
+        mine = [i for i, params in enumerate(filled) for _ in params]
+        return parameters, mine, mine
 
     def count(self, groups: _Groups) -> int:
         """How many areas there are."""

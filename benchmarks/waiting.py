@@ -1,0 +1,186 @@
+"""What a step adds to two backward passes and the base's step, and whether it waits: ``python -m benchmarks.waiting``.
+
+Default options, with and without a tolerance. Each ratio is taken twice: with a wait after every step, so that the host
+cannot run ahead of the device, and with one after every ten, as training has it. Then the same as CUDA graphs. The
+first figure is the stricter one where the device is busy, and shows the host's work where it is not.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks import report, speed_peers
+from benchmarks.table import Table
+from benchmarks.training import Language, Perceptron, waiting, where
+
+RUN = 10  # steps between two waits, as in training
+GRAPH = 5
+LR = 1e-3
+
+
+class _Base:
+    """A base optimizer, by name and options."""
+
+    def __init__(self, kind, **options):
+        self.kind, self.options = kind, options
+
+    def __call__(self, parameters):
+        return self.kind(parameters, lr=LR, **self.options)
+
+
+BASES = {"SGD": _Base(torch.optim.SGD), "AdamW": _Base(torch.optim.AdamW)}
+REFERENCE = "two backward passes + base"
+
+
+def methods(base, graph=False):
+    """Name → function of a model that returns ``step(upper, lower)``."""
+    capturable = {"capturable": True} if graph and base == "AdamW" else {}
+    kind = _Base(BASES[base].kind, **capturable)
+    safe = {"nonfinite": "skip"} if graph else {}  # nobody can be told of an error by a replay
+
+    def plain(**options):
+        other = _Base(kind.kind, **kind.options, **options)
+        return lambda model: speed_peers.two_backwards(model, other(model.parameters()))
+
+    def ours(**options):
+        def build(model):
+            opt = speed_peers.DynamicBarrier(kind(model.parameters()), **safe, **options)
+            return lambda upper, lower: opt.step(upper=upper, lower=lower)
+
+        return build
+
+    tolerance = {"tolerance": speed_peers.ALLOWED, "reference": speed_peers.GOAL}
+    found = {REFERENCE: plain()}
+    if base == "AdamW":
+        found["the same, AdamW(fused=True)"] = plain(fused=True)
+    found["ours: default, barrier"] = ours(barrier=1.0)
+    found["ours: default, tolerance"] = ours(**tolerance)
+    if not graph:
+        found["ours: nonfinite='ignore', barrier"] = ours(barrier=1.0, nonfinite="ignore")
+        found["DBGD by hand"] = lambda model: speed_peers.by_hand(model, kind(model.parameters()))
+    return found
+
+
+def started(task, build):
+    model = task.model()
+    step = build(model)
+    upper, lower = task.losses(model)
+    return lambda: step(upper, lower)
+
+
+def captured(step):
+    """The whole step as a graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def in_turns(steps, seconds, length, wait):
+    """Per step, in turns: the median time, and that of the ratio to the first, from the same turn."""
+    times = {name: [] for name in steps}
+    for step in steps.values():
+        step()
+        step()
+    end = time.perf_counter() + seconds * len(steps)
+    while len(times[REFERENCE]) < 5 or (time.perf_counter() < end and len(times[REFERENCE]) < 400):
+        for name, step in steps.items():
+            wait()
+            start = time.perf_counter()
+            for _ in range(length):
+                step()
+            wait()
+            times[name].append((time.perf_counter() - start) / length)
+    first = times[REFERENCE]
+    ratios = {n: statistics.median(a / b for a, b in zip(t, first, strict=True)) for n, t in times.items()}
+    return {name: (statistics.median(t), ratios[name] - 1) for name, t in times.items()}
+
+
+def rows_of(task, seconds, graphs):
+    for base in BASES:
+        steps = {name: started(task, build) for name, build in methods(base).items()}
+        one = in_turns(steps, seconds, 1, waiting(task))
+        several = in_turns(steps, seconds, RUN, waiting(task))
+        for name in steps:
+            yield [task.name, base, name, 1e3 * one[name][0], one[name][1], 1e3 * several[name][0], several[name][1]]
+        del steps
+        if graphs:
+            replays = {n: captured(started(task, build)) for n, build in methods(base, graph=True).items()}
+            found = in_turns(replays, seconds / 2, GRAPH, waiting(task))
+            for name, (spent, ratio) in found.items():
+                yield [task.name, base, f"CUDA graph, {name}", None, None, 1e3 * spent, ratio]
+            del replays
+            torch.cuda.empty_cache()
+
+
+def kernels(task, base):
+    """What one step with a tolerance launches beside the reference: name, how often, and µs on the device."""
+    found = {}
+    for name, build in methods(base).items():
+        step = started(task, build)
+        for _ in range(3):
+            step()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            step()
+            torch.cuda.synchronize()
+        found[name] = {
+            e.key: (e.count, e.self_device_time_total) for e in seen.key_averages() if e.self_device_time_total
+        }
+    reference, ours = found[REFERENCE], found["ours: default, tolerance"]
+    total = {name: (sum(n for n, _ in f.values()), sum(t for _, t in f.values())) for name, f in found.items()}
+    extra = {k: v for k, v in ours.items() if v[0] != reference.get(k, (0, 0))[0]}
+    return total, extra
+
+
+def tasks(device, quick):
+    if device == "cpu":
+        return [Perceptron("MLP 1 M")]
+    small = [Language(device=device), Perceptron("MLP 100 M", device)]
+    return small if quick else [*small, Language("GPT-2 small, 12 × 1024 tokens", batch=12, length=1024)]
+
+
+def measure(device="cuda", quick=False, seconds=1.5):
+    """One table: every model, base and method."""
+    chosen = tasks(device, quick)
+    rows = []
+    for task in chosen:
+        # torch's backward pass of a large embedding cannot be captured.
+        for row in rows_of(task, 0.1 if quick else seconds, device == "cuda" and isinstance(task, Perceptron)):
+            print(*(f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row), sep="; ", flush=True)
+            rows.append(row)
+    columns = ["model", "base", "method", "ms, each step waited for", "over the reference"]
+    columns += [f"ms, {RUN} steps at a time", "over the reference "]
+    notes = [
+        f"The reference is “{REFERENCE}”; medians of ratios, each to the reference of the same turn.",
+        f"Graphs: nonfinite='skip', AdamW(capturable=True), {GRAPH} replays at a time.",
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads.",
+    ]
+    title = f"What a step adds to two backward passes and the base's step, {where(device)}"
+    return [Table("waiting", title, columns, rows, notes)]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="benchmarks.waiting", description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--quick", action="store_true", help="short and rough: does everything run?")
+    parser.add_argument("--seconds", type=float, default=1.5, help="for each method of a model")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", help="folder for the JSON")
+    options = parser.parse_args()
+    tables = measure(options.device, options.quick, options.seconds)
+    for table in tables:
+        print(report.text(table), flush=True)
+    name = "waiting" if options.device == "cuda" else "waiting_cpu"
+    report.store(report.record(tables, quick=options.quick), options.output, name)
+
+
+if __name__ == "__main__":
+    main()
