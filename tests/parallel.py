@@ -503,6 +503,25 @@ def wrong_orders(rank, world):
 
 
 @case
+def told_later(rank, world):
+    """Where the device alone knows that the gradients differ, every rank is told at the next step."""
+    from tiebreak.torch import ranks
+
+    data = [[part(t, rank, world) for t in batch] for batch in batches()]
+    kept, ranks.on_host = ranks.on_host, lambda tensor: False
+    try:
+        model = DistributedDataParallel(network())
+        opt = make(model.parameters())
+        train(model, opt, data)
+        with model.no_sync():
+            train(model, opt, data[:1])
+        refused("a step was made with them", lambda: train(model, opt, data[1:2]))
+        opt.check()  # said once
+    finally:
+        ranks.on_host = kept
+
+
+@case
 def noise(rank, world):
     """The noise is taken out as in one process; what cannot be known is refused."""
     check(DistributedDataParallel(network()), rank, world, "levels", correct_noise=True)

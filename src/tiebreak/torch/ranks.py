@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tiebreak.torch.context import capturing
+from tiebreak.torch.context import cannot_repeat, capturing
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.later import Later, on_host
 from tiebreak.torch.layout import Layout, Wrappers, flattened, held, is_dtensor, layout, local, wrappers
@@ -131,6 +131,8 @@ class Ranks:
                 "as many batches, as DistributedSampler does"
             )
         group, home = self.layout.group, measured.own.device
+        if capturing(home):
+            cannot_repeat("with several ranks some of them come from the host: capture the passes, not the step")
         try:
             if self._plan is None:
                 self._plan = _agree(opt, self.layout, measured)
@@ -157,7 +159,7 @@ class Ranks:
         except BaseException:  # half a step is none: the next one begins anew
             opt.forget()
             raise
-        if not on_host(doubts) and not capturing(home):
+        if not on_host(doubts):
             self._later = Later(doubts)
         opt.guard.found_inf = bad
         if noise is not None:
