@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import gc
 import os
+import subprocess
 import sys
 import time
 import traceback
@@ -32,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tiebreak.torch import SDBGD, DynamicBarrier
 
 STEPS, SAMPLES = 3, 24
+PATIENCE = datetime.timedelta(seconds=60)  # where ranks do not meet
 CASES = {3: {}, 4: {}}  # by the number of ranks: three where nothing needs two dimensions, and 7, 6 and 3 do not divide
 
 
@@ -792,9 +794,8 @@ def run(rank, world, folder, names):
     for theirs in ("FSDP", "NO_SHARD", "reduce_op", "barrier", "c10d", "full_state_dict", "torch.jit"):
         warnings.filterwarnings("ignore", message=f".*{theirs}.*")
     torch.set_num_threads(1)
-    patience = datetime.timedelta(seconds=60)  # where ranks do not meet
     store = f"file://{folder}/store{world}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=patience)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=PATIENCE)
     found = {}
     for name in names:
         begin = time.monotonic()
@@ -807,6 +808,14 @@ def run(rank, world, folder, names):
     torch.save(found, f"{folder}/{world}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def said(script, folder):
+    """What each rank says of each case of a script like this one, from one group of processes for all cases."""
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}  # a machine may have no other network
+    path = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    subprocess.run([sys.executable, script, str(folder)], env=os.environ | loopback | path, timeout=600)
+    return {file.stem: torch.load(file) for file in folder.glob("*-*.pt")}
 
 
 def main(folder, *names):

@@ -19,7 +19,7 @@ class Held(NamedTuple):
     made: bool  # whether there is a direction; False where numbers were not finite
     scaled: bool  # whether a gradient scaler is at work
     skip: Tensor | None = None
-    twin: tuple[list[Any], Tensor | None, list[Any]] | None = None
+    twin: tuple[list[Any], Tensor | None, list[Any], Any] | None = None
 
 
 def combine(opt: "DynamicBarrier", scaler: Any) -> "Step":

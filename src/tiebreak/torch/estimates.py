@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from tiebreak.estimators import Estimator, Minibatch, enters_direction
 from tiebreak.schedules import Parameters
 from tiebreak.torch.buffers import Buffers
+from tiebreak.torch.exchange import let_go
 from tiebreak.torch.gradients import LEVELS, Gradients
 from tiebreak.torch.losses import propagate
 from tiebreak.torch.packing import Kept
@@ -53,6 +54,7 @@ class Estimates:
     ) -> dict[str, Tensor]:
         """This step's batch at the previous point (at first, where it is): its gradients are kept, losses returned."""
         parameters = list(optimizer.gradients.parameters())
+        let_go(optimizer)
         here = [p.detach().clone() for p in parameters]
         try:
             _set(parameters, [self.points.get(p, p) for p in parameters])
@@ -64,6 +66,7 @@ class Estimates:
                 self._before[level] = {p: g for p, g in pairs if g is not None}
         finally:  # whatever a closure does, the parameters are where they were
             optimizer.forget()
+            let_go(optimizer)
             _set(parameters, here)
         return losses
 

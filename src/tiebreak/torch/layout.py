@@ -97,7 +97,7 @@ class Layout(NamedTuple):
 def wrappers(parameters: Sequence[Tensor]) -> Wrappers:
     """Look for them: a parameter does not know its wrapper, so all modules that are alive are asked once."""
     found = Wrappers([], [], [])
-    if not _several():
+    if not (dist.is_available() and dist.is_initialized()):  # one rank may be wrapped, too
         return found
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.nn.parallel import DistributedDataParallel
@@ -113,12 +113,20 @@ def wrappers(parameters: Sequence[Tensor]) -> Wrappers:
         elif issubclass(kind, FullyShardedDataParallel):  # which has no parameters between forward and backward
             place, its = found.flat, partial(_flat, [module])
         elif any(base.__name__ == "FSDPModule" for base in kind.__mro__):  # public since torch 2.6, not where it lies
-            place = found.sharded
+            place, its = found.sharded, partial(_sharded, module)
         else:
             continue
         if not mine.isdisjoint(its()):
             place.append(module)
     return found
+
+
+def _sharded(module: Any) -> set[Tensor]:
+    """The parameters of a module that fully_shard has made; while they are gathered, others stand in their place."""
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # one until torch 2.10
+    hidden = {piece.sharded_param for group in groups if group is not None for piece in group.fsdp_params}
+    return hidden | set(module.parameters())
 
 
 def layout(parameters: Sequence[Tensor], group: Any, sharded: Any, around: Wrappers) -> Layout:

@@ -224,7 +224,7 @@ class DynamicBarrier(TwoLevels):
         self.last, weights = made.step, made.weights
         twin_step = None
         if copy is not None and copy.twin:
-            twin_step = (copy.gradients(self), inverse_scale, copy.set_outside(self, self._own_rates()))
+            twin_step = (copy.gradients(self), inverse_scale, copy.set_outside(self, self._own_rates()), twin)
         if hold:  # the direction keeps the scale of its gradients: a scaler takes it out
             self._write(passes, weights, self.guard.bad)
             self._held = combining.Held(True, bool(self.guard.scaled), self.guard.bad, twin_step)

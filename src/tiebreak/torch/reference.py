@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tiebreak.options import recorded
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
+from tiebreak.torch.exchange import clip, swap
 from tiebreak.torch.losses import propagate, single
 from tiebreak.torch.packing import KEY, Kept, as_numbers
 
@@ -146,12 +147,12 @@ class Copy:
         """Inside, the model is the copy; afterwards parameters, buffers and random numbers are as they were before."""
         self._follow_groups(optimizer)
         state = RandomState(optimizer.generators)
-        self._swap()
+        swap(optimizer, self.values)
         try:
             with self.buffers.exchanged(keep=self.twin):
                 yield
         finally:
-            self._swap()
+            swap(optimizer, self.values)
             state.restore()
 
     def measure(self, optimizer: "DynamicBarrier", lower: Callable[[], Tensor]) -> Tensor:
@@ -196,16 +197,18 @@ class Copy:
             )
 
     @torch.no_grad()
-    def _swap(self) -> None:
-        for p, value in self.values.items():
-            p.data, value.data = value.data, p.data
-        torch.clear_autocast_cache()  # it may hold what was there before, in another precision
-
-    @torch.no_grad()
     def step(
-        self, optimizer: "DynamicBarrier", grads: list[Any], inverse_scale: Tensor | None, set_outside: list[Any]
+        self,
+        optimizer: "DynamicBarrier",
+        grads: list[Any],
+        inverse_scale: Tensor | None,
+        set_outside: list[Any],
+        square: Any = None,
     ) -> None:
-        """The twin's own step on its gradients, with the learning rates and everything else of the model's base."""
+        """The twin's own step on its gradients, with the learning rates and everything else of the model's base.
+
+        `square` is their squared norm over all ranks, before a scaler's scale is taken out.
+        """
         for p, grad in zip(optimizer.gradients.parameters(), grads, strict=True):
             if grad is not None and inverse_scale is not None:
                 grad.mul_(inverse_scale.to(grad.device))
@@ -218,7 +221,7 @@ class Copy:
         self.base._optimizer_step_post_hooks = optimizer.base._optimizer_step_post_hooks
         longest = optimizer.max_norm
         if longest is not None:
-            torch.nn.utils.clip_grad_norm_(list(self.values.values()), longest)
+            clip(optimizer, list(self.values.values()), longest, square, inverse_scale)
         self.base.step()
         for value in self.values.values():
             value.grad = None

@@ -1,0 +1,21 @@
+"""Twins, frozen copies, checkpoints and growing batches over ranks; the cases are in parallel_state.py."""
+
+import os
+
+import pytest
+
+import parallel
+import parallel_state
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What each rank says of each case, from one group of processes for all cases."""
+    return parallel.said(parallel_state.__file__, tmp_path_factory.mktemp("state"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are made by a fork")
+@pytest.mark.parametrize("name", parallel_state.CASES)
+def test_state_over_ranks(said, name):
+    for rank in range(parallel_state.WORLD):
+        assert said[f"{parallel_state.WORLD}-{rank}"][name] == ""
