@@ -9,7 +9,7 @@ import tempfile
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import DataLoaderConfiguration, set_seed
 from torch.utils.data import DataLoader, TensorDataset
 
 from tiebreak.torch import DynamicBarrier
@@ -22,7 +22,7 @@ def train(
     model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
     base = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     barrier = DynamicBarrier(base, tolerance=0.05, reference=0.0)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(barrier, T_max=200)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(barrier, T_max=200 * accelerator.num_processes)
     inputs = torch.randn(640, 20)
     data = TensorDataset(inputs, inputs[:, :3].sum(dim=1, keepdim=True))
     loader = DataLoader(data, batch_size=32 // accelerator.num_processes, shuffle=True)
@@ -58,7 +58,8 @@ def main() -> None:
     folder = tempfile.mkdtemp() if len(sys.argv) < 2 else sys.argv[1]
     models = []
     for epochs, resume in ((20, False), (10, False), (20, True)):
-        accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True)
+        seeded = DataLoaderConfiguration(use_seedable_sampler=True)  # an epoch's batches depend on its number alone
+        accelerator = Accelerator(gradient_accumulation_steps=2, dataloader_config=seeded, cpu=True)
         models.append(train(accelerator, epochs, folder, resume)[0])
         accelerator.free_memory()
     whole, _, resumed = (torch.nn.utils.parameters_to_vector(model.parameters()) for model in models)

@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import math
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -91,22 +92,26 @@ def test_lightning_is_the_plain_loop(n, precision, tmp_path):
     assert fresh.count == 15 // n
 
 
+def closures(model):
+    """The optimizer calls backward."""
+
+    def training_step(batch, batch_idx):
+        opt = model.optimizers()
+        opt.step(lower=lambda: model.fit_loss(batch), upper=lambda: sum(p.abs().sum() for p in model.net.parameters()))
+        model.lr_schedulers().step()
+
+    model.training_step = training_step
+
+
 def test_lightning_with_closures(tmp_path):
-    """The optimizer calls backward: the same steps, and Lightning's hooks once a step, where the gradients are."""
+    """The same steps, and Lightning's hooks once a step, where the gradients are."""
     seen = []
 
-    def closures(model):
-        def training_step(batch, batch_idx):
-            opt = model.optimizers()
-            opt.step(
-                lower=lambda: model.fit_loss(batch), upper=lambda: sum(p.abs().sum() for p in model.net.parameters())
-            )
-            model.lr_schedulers().step()
-
-        model.training_step = training_step
+    def change(model):
+        closures(model)
         model.on_before_optimizer_step = lambda opt: seen.append(model.net[0].weight.grad is not None)
 
-    trainer, model, opt = lightning(tmp_path, closures)
+    trainer, model, opt = lightning(tmp_path, change)
     assert torch.equal(weights(model), weights(by_hand()[0]))
     assert trainer.global_step == opt.count == 15
     assert seen == [True] * 15
@@ -354,36 +359,19 @@ def test_a_trainer_without_two_levels_is_told(tmp_path):
 # --- two processes -------------------------------------------------------------------------------------------------
 
 
-def by_rule(model):
-    """The Lightning example with a rule and closures or blocks: what several processes must agree on."""
-    base = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    return DynamicBarrier(base, barrier=2.0, regularizer=1e-3, max_norm=1.0)
-
-
 def ranks(folder):
     """What each of two processes does, one framework after the other."""
-    rank = int(os.environ["RANK"])
     found = {}
-    for name, run in (("lightning", lightning_on_ranks), ("accelerate", accelerate_on_ranks)):
+    for name, run in ON_RANKS.items():
         model, opt = run(folder, devices=2)
-        found[name] = (weights(model), torch.as_tensor(opt.log()["multiplier"]), opt.count)
-    torch.save(found, f"{folder}/{rank}.pt")
+        found[name] = (weights(model), {k: v for k, v in opt.log().items() if k != "upper_loss"}, opt.count)
+    with pytest.raises(RuntimeError) as refused:
+        lightning_on_ranks(folder, 2, closures)
+    found["refused"] = str(refused.value)
+    torch.save(found, f"{folder}/{os.environ['RANK']}.pt")
 
 
-def lightning_on_ranks(folder, devices):
-    def change(model):
-        def training_step(batch, batch_idx):
-            opt = model.optimizers()
-            lower = model.fit_loss(batch)
-            with opt.lower(lower):
-                model.manual_backward(lower)
-            upper = model.net(batch[0]).abs().mean()
-            with opt.upper(upper):
-                model.manual_backward(upper)
-            opt.step()
-
-        model.training_step, model.configure_optimizers = training_step, lambda: by_rule(model)
-
+def lightning_on_ranks(folder, devices, change=lambda model: None):
     several = {"strategy": "ddp", "devices": devices} if devices > 1 else {}
     data = example("lightning").loader().dataset
     mine = torch.utils.data.Subset(data, range(int(os.environ.get("RANK", "0")), len(data), devices))
@@ -395,26 +383,14 @@ def lightning_on_ranks(folder, devices):
 
 def accelerate_on_ranks(folder, devices):
     here = example("accelerate")
+    loader = here.DataLoader
+    here.DataLoader = lambda data, batch_size, shuffle: loader(data, batch_size)  # in order
     accelerator = here.Accelerator(gradient_accumulation_steps=2, cpu=True)
     assert accelerator.num_processes == devices
-    torch.manual_seed(0)
-    layers = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).double()
-    barrier = by_rule(layers)
-    inputs = torch.randn(320, 20, dtype=torch.float64)
-    loader = torch.utils.data.DataLoader(inputs, batch_size=32 // devices)
-    model, optimizer, loader = accelerator.prepare(layers, barrier, loader)
-    for x in loader:
-        with accelerator.accumulate(model):
-            for level, loss in ((barrier.lower, torch.square), (barrier.upper, torch.abs)):
-                value = loss(model(x)).mean()
-                with level(value):
-                    accelerator.backward(value)
-            if accelerator.sync_gradients:
-                barrier.combine()
-                accelerator.clip_grad_norm_(model.parameters(), 0.5)
-            optimizer.step()
-            optimizer.zero_grad()
-    return layers, barrier
+    return here.train(accelerator, 1, f"{folder}/state")
+
+
+ON_RANKS = {"lightning": lightning_on_ranks, "accelerate": accelerate_on_ranks}
 
 
 @pytest.mark.usefixtures("anew")
@@ -440,10 +416,12 @@ def test_two_processes_are_one_with_the_whole_batch(tmp_path):
         for rank in started:
             rank.kill()
     first, second = (torch.load(tmp_path / f"{r}.pt") for r in range(2))
-    for name, run in (("lightning", lightning_on_ranks), ("accelerate", accelerate_on_ranks)):
+    assert re.search("manual_backward", first["refused"])
+    for name, run in ON_RANKS.items():
         model, opt = run(tmp_path, devices=1)
         assert torch.equal(first[name][0], second[name][0])
-        assert torch.equal(first[name][1], second[name][1])
+        assert first[name][1] == second[name][1]
         assert first[name][2] == second[name][2] == opt.count
         torch.testing.assert_close(first[name][0], weights(model), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(first[name][1], torch.as_tensor(opt.log()["multiplier"]), rtol=1e-3, atol=0)
+        for key, value in first[name][1].items():
+            assert value == pytest.approx(opt.log()[key], rel=1e-3, abs=1e-5), key

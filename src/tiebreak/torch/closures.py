@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from tiebreak.torch.context import RandomState
@@ -38,6 +39,11 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
     if upper is not None:
         if getattr(optimizer, "found_inf", None) is not None:
             raise RuntimeError("a gradient scaler looks at .grad before closures run: use blocks, `with opt.lower():`")
+        if closure is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            raise RuntimeError(
+                "step(upper=…, lower=…) calls backward past the framework, which then sums no gradients over its "
+                "processes: call it yourself, `with opt.lower(loss): self.manual_backward(loss)`, and so above"
+            )
         _evaluate(optimizer, upper, lower)
     elif optimizer.estimates.twice:
         kind = type(optimizer.estimates.estimator).__name__
