@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import report, step, training
+from benchmarks import report, step, training, waiting
 
 
 def main():
@@ -21,7 +21,7 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("no CUDA device here")
     tables = []
-    for part in (step, training):
+    for part in (step, training, waiting):
         found = part.measure("cuda", options.quick)
         tables += found
         for table in found:
