@@ -58,12 +58,18 @@ OPTIONS = {
 }
 
 
-def jax_side(options, steps):
+def rate_at(step):
+    """A schedule that both sides can have."""
+    return 0.1 * 0.9**step
+
+
+def jax_side(options, steps, rate=0.1):
     """Parameters and log of every step."""
+    told = {"learning_rate": rate} if "tolerance" in options and callable(rate) else {}
     if options.get("reference") == "twin":
-        optimizer = with_twin(optax.sgd(0.1, momentum=0.5), tolerance=options["tolerance"])
+        optimizer = with_twin(optax.sgd(rate, momentum=0.5), tolerance=options["tolerance"], **told)
     else:
-        optimizer = optax.chain(dynamic_barrier(**options), optax.sgd(0.1, momentum=0.5))
+        optimizer = optax.chain(dynamic_barrier(**options, **told), optax.sgd(rate, momentum=0.5))
     both_losses = measure(size, fit)
 
     @jax.jit
@@ -81,7 +87,7 @@ def jax_side(options, steps):
     assert step._cache_size() == 1
 
 
-def torch_side(options, steps):
+def torch_side(options, steps, rate=0.1):
     torch = pytest.importorskip("torch")
     from tiebreak.torch import DynamicBarrier
 
@@ -89,6 +95,7 @@ def torch_side(options, steps):
     opt = DynamicBarrier(torch.optim.SGD([b, w], lr=0.1, momentum=0.5), **options)
     for k in range(steps):
         rows, targets = torch.tensor(ROWS[k]), torch.tensor(TARGETS[k])
+        opt.param_groups[0]["lr"] = rate(k) if callable(rate) else rate
 
         def lower(rows=rows, targets=targets):
             return (rows @ w + b - targets).square().mean()
@@ -108,9 +115,12 @@ def torch_side(options, steps):
         yield {"b": b.detach().numpy().copy(), "w": w.detach().numpy().copy()}, opt.log()
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_equals_the_torch_optimizer_step_by_step(name, x64):
-    pairs = zip(jax_side(OPTIONS[name], 40), torch_side(OPTIONS[name], 40), strict=True)
+FALLING = ("tolerance, number", "tolerance, told", "tolerance, twin")  # where the law is told the rate
+
+
+@pytest.mark.parametrize(("name", "rate"), [*((n, 0.1) for n in OPTIONS), *((n, rate_at) for n in FALLING)])
+def test_equals_the_torch_optimizer_step_by_step(name, rate, x64):
+    pairs = zip(jax_side(OPTIONS[name], 40, rate), torch_side(OPTIONS[name], 40, rate), strict=True)
     for (params, here), (expected, there) in pairs:
         for leaf in ("b", "w"):
             np.testing.assert_allclose(params[leaf], expected[leaf], rtol=1e-9, atol=1e-12)
@@ -402,3 +412,18 @@ def test_where_g_is_flat_from_the_beginning_f_moves_as_in_torch():
     x = jnp.zeros(1)
     (x, _), _ = jax.lax.scan(step, (x, optimizer.init(x)), length=1000)
     assert 1.0 < float(x[0]) <= 1.1  # (x − 1)² is the tolerance at 1.1
+
+
+def test_the_learning_rate_is_told_or_counts_as_one_that_stays(x64):
+    """What is not told is not guessed; without a tolerance it has no effect, and says so."""
+    last = {}
+    for name, rate in (("told", lambda k: 1 - k / 4000), ("not told", None), ("constant", 0.1)):
+        optimizer = with_twin(optax.sgd(0.003), tolerance=0.05, **({} if rate is None else {"learning_rate": rate}))
+        last[name] = log(descend(optimizer, 3900, jnp.array([0.01, 0.0]))[1])["excess"]
+    assert last["not told"] == last["constant"] < last["told"] - 0.1
+    with pytest.raises(ValueError, match=r"learning_rate=0\.1 has no effect without tolerance="):
+        dynamic_barrier(barrier=0.5, learning_rate=0.1)
+    transform, x = dynamic_barrier(tolerance=0.1, reference="told", learning_rate=lambda k: jnp.ones(2)), jnp.ones(2)
+    state = transform.init(x)
+    with pytest.raises(ValueError, match=r"learning_rate at a step has shape \(2,\)"):
+        transform.update(x, state, lower_grads=x, lower_value=1.0, reference_value=1.0)

@@ -29,8 +29,11 @@ def plant(
     constants=None,
     g=1.0,
     f=1.0,
+    rate=lambda t: 0.1,
 ):
     """The excess of a quadratic g pulled by f: it follows c/w² with a lag; what is measured has the batch's noise.
+
+    The lag does not change with the learning rate `rate(t)`, which the law is told.
 
     `base(t)` is the loss of lower-only training, `g` and `f` multiply the losses. Returns the true excess and w.
     """
@@ -43,65 +46,79 @@ def plant(
         loss = low + 0.01 * (excess + noise * generator.standard_normal())
         reference = low if moving else base(steps)
         memory, reading = follow(
-            memory, g * loss, g * reference, g * tol, f * 2.0, g * 3.0, moving=moving, constants=constants
+            memory, g * loss, g * reference, g * tol, f * 2.0, g * 3.0, rate(t), moving=moving, constants=constants
         )
         excess += (c / reading.ratio**2 - excess) / lag + swing * generator.standard_normal()
         seen.append((excess * 0.01 / tol, float(reading.ratio), reading))
     return np.array([s[0] for s in seen]), np.array([s[1] for s in seen]), [s[2] for s in seen]
 
 
+#: Where the excess is led to at a constant learning rate.
+AIM = MOVING.aim * (1 - MOVING.early)
+
+
 @pytest.mark.parametrize("c", [0.004, 4.0, 400.0, 8_000.0])
 @pytest.mark.parametrize("lag", [5.0, 50.0])
 def test_the_excess_comes_to_its_aim_and_never_beyond_the_tolerance(c, lag):
     excess, ratio, _ = plant(c=c, lag=lag)
-    rest = (c / MOVING.aim) ** 0.5
+    rest = (c / AIM) ** 0.5
     if rest < MOVING.least:  # f costs less than the tolerance whatever is done
         assert ratio[-1] < 2 * MOVING.least
         assert excess.max() < 1
     else:
-        np.testing.assert_allclose(excess[-100:], MOVING.aim, rtol=0.02)
+        np.testing.assert_allclose(excess[-100:], AIM, rtol=0.02)
         np.testing.assert_allclose(ratio[-1], rest, rtol=0.02)
         # Where f costs so much that the first w is too small for it, the law needs a few steps to see it.
         assert excess[150:].max() < 1
 
 
 def test_it_gets_there_in_a_few_hundred_steps():
-    """A third of the aim after 100 steps, three quarters after 400, from below: what M, κ and `ahead` are for."""
+    """Half of the aim after 200 steps, three quarters after 400, from below: what M, κ and `ahead` are for."""
     excess, _, _ = plant(lag=20)
-    assert 0.33 < excess[100] / MOVING.aim < 0.6
-    assert 0.75 < excess[400] / MOVING.aim < 0.95
+    assert 0.4 < excess[200] / AIM < 0.6
+    assert 0.75 < excess[400] / AIM < 0.95
     assert (np.diff(excess[150:]) > -1e-3).all()
 
 
-@pytest.mark.parametrize(("noise", "inside", "lowest"), [(0.1, 0.99, 0.65), (0.5, 0.97, 0.15), (2.0, 0.95, 0.0)])
+@pytest.mark.parametrize("c", [4.0, 400.0])
+def test_as_the_learning_rate_falls_the_rest_of_the_tolerance_is_spent(c):
+    """The aim rises with it, from below; after a warm-up from 0, too."""
+    excess, _, _ = plant(c=c, steps=2000, rate=lambda t: 0.1 * min(t / 100, 1 - t / 2000))
+    assert excess[300] < AIM
+    assert (np.diff(excess[300:]) > -1e-3).all()
+    assert AIM + 0.2 < excess[-1] < MOVING.aim
+
+
+@pytest.mark.parametrize(("noise", "inside", "lowest"), [(0.1, 0.999, 0.45), (0.5, 0.99, 0.3), (2.0, 0.95, -0.1)])
 def test_with_noise_the_true_excess_lies_lower_and_stays_inside(noise, inside, lowest):
     excess, _, readings = plant(noise=noise, steps=3000)
     assert np.mean(excess[500:] <= 1) > inside
-    # σ is measured: the standard error is that of an average of weight a, σ √(a/(2−a)), a between 0.02 and 0.1.
-    expected = noise * math.sqrt(np.clip(2 * (MOVING.exact / noise) ** 2, 0.02, 0.1) / 2)
+    # σ is measured: the standard error is that of an average of weight a, σ √(a/(2−a)), a between 0.02 and 0.2.
+    weight = np.clip(2 * (MOVING.exact / noise) ** 2, MOVING.slow, MOVING.fast)
+    expected = noise * math.sqrt(weight / (2 - weight))
     assert np.median([float(r.noise) for r in readings[1000:]]) == pytest.approx(expected, rel=0.1)
     # The law is cautious: with a noise of two tolerances next to nothing is left to f.
-    assert lowest < np.median(excess[1000:]) < MOVING.aim - min(MOVING.doubt * expected, MOVING.widest)
+    assert lowest < np.median(excess[1000:]) < AIM - 0.9 * min(MOVING.doubt * expected, MOVING.widest)
 
 
-@pytest.mark.parametrize(("swing", "lowest"), [(0.02, 0.7), (0.05, 0.4)])
+@pytest.mark.parametrize(("swing", "lowest"), [(0.02, 0.45), (0.05, 0.3)])
 def test_where_the_model_swings_the_margin_is_wider(swing, lowest):
-    """The excess itself wanders, with a standard deviation of 0.05 and 0.13: two of these, and more, are kept free."""
+    """The excess itself wanders, with a standard deviation of 0.05 and 0.13: one of these, and more, is kept free."""
     excess, _, _ = plant(swing=swing, steps=3000)
     assert np.mean(excess[500:] <= 1) > 0.999
-    assert lowest < np.median(excess[1000:]) < MOVING.aim - MOVING.sway * 0.8 * np.std(excess[1000:])
+    assert lowest < np.median(excess[1000:]) < AIM - MOVING.sway * 0.8 * np.std(excess[1000:])
 
 
 def test_without_noise_nothing_is_wasted_and_with_large_batches_little():
-    assert np.median(plant()[0][-200:]) > MOVING.aim - 0.01
-    assert np.median(plant(noise=0.02)[0][-200:]) > MOVING.aim - 0.05
+    assert np.median(plant()[0][-200:]) > AIM - 0.01
+    assert np.median(plant(noise=0.02)[0][-200:]) > AIM - 0.05
 
 
 def test_against_a_number_f_waits_for_the_learning_rate_and_then_uses_the_tolerance():
     """Lower-only training comes down from 30 tolerances above its final loss; w is kept from winding up meanwhile."""
     steps = 2000
     excess, ratio, _ = plant(steps=steps, moving=False, base=lambda t: 0.3 + 0.3 * math.exp(-t / 150))
-    assert ratio[:300].max() <= 10 * NUMBER.most
+    assert ratio[:300].max() <= NUMBER.burst * NUMBER.most
     assert np.median(ratio[100:300]) >= NUMBER.most  # g far above the number: nearly lower-only
     assert excess[-1] == pytest.approx(NUMBER.aim, rel=0.03)
 
@@ -110,7 +127,7 @@ def test_a_new_tolerance_counts_at_once():
     excess, ratio, readings = plant(steps=3000, tolerance_at=lambda t: 0.01 if t < 1000 else 0.0025)
     assert readings[1000].excess == pytest.approx(4 * readings[999].excess, rel=0.05)
     assert ratio[1001] > 10 * ratio[998]  # the excess is above 3 now: the immediate part answers
-    assert excess[-1] == pytest.approx(MOVING.aim, rel=0.05)
+    assert excess[-1] == pytest.approx(AIM, rel=0.05)
 
 
 def test_the_first_steps_are_plain_means():
@@ -128,9 +145,9 @@ def test_the_first_steps_are_plain_means():
 def test_the_start_is_on_the_safe_side():
     """From the first step on g has the larger share, and all of it once the loss rises."""
     memory, reading = follow(begin(), 0.3, 0.3, 0.01, 1.0, 1.0, moving=True)
-    assert reading.ratio > 4
+    assert reading.ratio > 100
     _, reading = follow(memory, 0.4, 0.3, 0.01, 1.0, 1.0, moving=True)
-    assert reading.ratio == 10 * MOVING.most
+    assert reading.ratio == MOVING.burst * MOVING.most
 
 
 def test_the_law_step_by_step():
@@ -143,7 +160,9 @@ def test_the_law_step_by_step():
             reference = 0.3 + 0.1 / t
             loss = reference + 0.01 * (0.8 + 0.6 * math.sin(t / 30) + 0.3 * generator.standard_normal())
             upper, lower = generator.uniform(0.5, 1.5), generator.uniform(1, 2)
-            memory, reading = follow(memory, loss, reference, tol, upper, lower, moving=moving)
+            rate = 0.1 * min(t / 50, 1) if t < 300 else 0.02
+            memory, reading = follow(memory, loss, reference, tol, upper, lower, rate, moving=moving)
+            aim = c.aim * (1 - c.early * (1 if t < 300 else 0.2))
             d = loss - reference
             if last is not None:
                 weight = max(1 / (t - 1), c.slow)
@@ -153,7 +172,7 @@ def test_the_law_step_by_step():
             last = d
             sigma = 0.886 * spread / tol
             a = min(max(2 * (c.exact / max(sigma, c.exact / 100)) ** 2, c.slow), c.fast)
-            fast, slow, rest = max(1 / t, a), max(1 / t, a / 4), max(1 / t, c.slow)
+            fast, slow, rest = max(1 / t, a), max(1 / t, a / 4), max(1 / t, c.norms)
             for name, value, weight in (
                 ("g", loss, fast),
                 ("G", loss, slow),
@@ -170,10 +189,10 @@ def test_the_law_step_by_step():
             swung = math.sqrt(max(swing - math.sqrt(c.slow / 2) * min(sigma, 10) ** 2, 0))
             margin = min(c.doubt * error_of_mean, c.widest) + c.sway * swung
             bound = e + c.ahead * max(slope, 0) + margin
-            error = 0.5 * math.log(min(max(bound / c.aim, c.floor), 10))
+            error = 0.5 * math.log(min(max(bound / aim, c.floor), c.ceiling))
             z += error / c.span * (c.rise if error > 0 else 1)
             z = min(max(z, math.log(c.least)), math.log(c.most))
-            w = min(math.exp(z + c.boost * min(max(bound - c.aim, -c.dip), 3)), 10 * c.most)
+            w = min(math.exp(z + c.boost * min(max(bound - aim, -c.dip), 3)), c.burst * c.most)
             expected = (w, max(mean["f"], upper / c.clip) / mean["b"], mean["g"], mean["r"], e, error_of_mean)
             np.testing.assert_allclose([float(x) for x in reading], expected, rtol=1e-9, atol=1e-12)
 
@@ -202,7 +221,7 @@ def test_a_share_of_nothing_puts_g_first(convert):
         values = map(convert, (loss, 0.0, 0.02, 1.0, 1.0))
         memory, reading = follow(memory, *values, moving=True, relative=True)
         assert all(math.isfinite(float(x)) for x in (*memory, *reading))
-    assert float(reading.ratio) == pytest.approx(10 * MOVING.most)
+    assert float(reading.ratio) == pytest.approx(MOVING.burst * MOVING.most)
 
 
 def test_the_margin_is_the_swing_and_not_the_noise_of_batches():
@@ -239,7 +258,7 @@ def test_every_constant_has_an_effect(field):
     """A tenth more of any constant changes some w of a run that visits every part of the law."""
 
     def run(constants):
-        tol = lambda t: 0.01 if t < 800 else 0.004 if t < 1000 else 1.0  # noqa: E731
+        tol = lambda t: 0.01 if t < 800 else 0.001 if t < 1000 else 1.0  # noqa: E731
         kinds = [plant(steps=1300, noise=n, lag=40, tolerance_at=tol, constants=constants)[1] for n in (0.0, 0.3, 3.0)]
         kinds += [plant(steps=400, c=1e-4, constants=constants)[1]]  # f costs nothing: w falls to its bound
         memory, spikes = begin(), []

@@ -83,7 +83,9 @@ def _train_step(task, state, upper_rows, lower_rows, rate, optimizer, law, const
     p, m, v, average, memory, t = state
     df = jax.grad(task.upper)(p, upper_rows)
     g, dg = jax.value_and_grad(task.lower)(p, lower_rows)
-    memory, w, unit = laws.decide(law, memory, g, reference, tolerance, _norm(df), _norm(dg), _dot(df, dg), constants)
+    seen = {"loss": g, "reference": reference, "tolerance": tolerance, "rate": rate}
+    seen |= {"upper": _norm(df), "lower": _norm(dg), "product": _dot(df, dg)}
+    memory, w, unit = laws.decide(law, memory, seen, constants)
     longer = jnp.maximum(1.0, w)
     share = w / longer
     # 1 − share would lose what f has where w is large.

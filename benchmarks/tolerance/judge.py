@@ -14,15 +14,18 @@ RESULTS = Path(__file__).parents[1] / "results"
 WEIGHTS = {f"weight {study.WEIGHTS[k]:.0f}": k for k in (8, 10, 12, 15, 16)}
 
 
+OURS = {
+    "ours, twin": ("ours, moving", MOVING, "twin"),
+    "ours, twin, share": ("ours, share", MOVING, "twin"),
+    "ours, start": ("ours, moving", MOVING, "start"),
+    "ours, curve": ("ours, moving", MOVING, "curve"),
+    "ours, number": ("ours, number", NUMBER, "number"),
+}
+
+
 def rows():
     """name → (law, constants, kind of reference)."""
-    found = {
-        "ours, twin": ("ours, moving", MOVING, "twin"),
-        "ours, twin, share": ("ours, share", MOVING, "twin"),
-        "ours, start": ("ours, moving", MOVING, "start"),
-        "ours, curve": ("ours, moving", MOVING, "curve"),
-        "ours, number": ("ours, number", NUMBER, "number"),
-    }
+    found = dict(OURS)
     chosen = json.loads((RESULTS / "tolerance_tuning.json").read_text())["chosen"]
     for name, values in chosen.items():
         law, kind = name.rsplit(", ", 1)
@@ -42,10 +45,6 @@ def group(chosen, seeds, say=print):
     for name, k in WEIGHTS.items():
         found[name] = [bench.measures(i, bench.sweep[i][k]) for i in every]
 
-    def lists(name, measure):
-        table = np.array([m[measure] for m in found[name]])
-        return [[float(f"{x:.4g}") if np.isfinite(x) else None for x in row] for row in table]
-
     say(f"{chosen.task}, {chosen.batch}: done")
     return {
         **chosen._asdict(),
@@ -58,8 +57,44 @@ def group(chosen, seeds, say=print):
         "twin swing": [
             float(f"{(t.swing.std(1) / tol).mean():.3g}") for t, tol in zip(bench.twins, bench.tolerances, strict=True)
         ],
-        "rows": {name: {m: lists(name, m) for m in found[name][0]} for name in found},
+        "rows": {name: _lists(measures) for name, measures in found.items()},
     }
+
+
+def _lists(measures):
+    """A dictionary of measures per setting as JSON has it: measure → setting × seed."""
+
+    def short(x):
+        return float(f"{x:.4g}") if np.isfinite(x) else None
+
+    return {m: [[short(x) for x in one[m]] for one in measures] for m in measures[0]}
+
+
+def again(chosen, record, seeds, say=print):
+    """The record with our rows measured again: learning rates and f*, a mean over the seeds, are the record's."""
+
+    known = {tuple(s[:2]): rate for s, rate in zip(record["settings"], record["rates"], strict=True)}
+
+    class Known(study.Bench):
+        def _pairs(self):
+            return [pair for pair in super()._pairs() if pair not in known]
+
+        def _tune(self):
+            return known | super()._tune()
+
+        def _best(self, i):
+            return np.full(len(seeds), record["best"][i])
+
+    weights, study.WEIGHTS = study.WEIGHTS, np.array([])
+    try:
+        bench = Known(chosen, seeds, say)
+        found = {}
+        for name, row in OURS.items():
+            outcomes = bench.train([bench.run(i, *row) for i in range(len(chosen.settings))])
+            found[name] = _lists([bench.measures(i, outcome) for i, outcome in enumerate(outcomes)])
+    finally:
+        study.WEIGHTS = weights
+    return record | {"rows": found | {n: r for n, r in record["rows"].items() if n not in OURS}}
 
 
 def run(groups, seeds, say=print, threads=None):

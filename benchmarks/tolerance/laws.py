@@ -95,6 +95,7 @@ def _ours(moving, relative=False):
             seen["tolerance"],
             seen["upper"],
             seen["lower"],
+            seen["rate"],
             moving=moving,
             relative=relative,
             constants=tolerance.Constants(*constants[: len(tolerance.Constants._fields)]),
@@ -125,7 +126,6 @@ def memory(law):
     return jnp.array([ours if "ours" in name else [0.0] * SIZE for name in NAMES])[law]
 
 
-def decide(law, memory, loss, reference, tol, upper, lower, product, constants):
+def decide(law, memory, seen, constants):
     """All laws are worked out and one is kept: they are a handful of scalars, and runs of a queue differ in law."""
-    seen = {"loss": loss, "reference": reference, "tolerance": tol, "upper": upper, "lower": lower, "product": product}
     return jax.lax.switch(law, list(LAWS.values()), memory, seen, constants)

@@ -25,6 +25,10 @@ def schedule(name, steps):
     return {
         "cosine": (1 + np.cos(np.pi * t)) / 2,
         "constant": np.ones(steps),
+        "linear": 1 - t,
+        "constant, then linear": np.minimum(1, (1 - t) / 0.3),
+        "constant, then cosine": np.where(t < 0.6, 1, (1 + np.cos(np.pi * (t - 0.6) / 0.4)) / 2),
+        "square root": (1 + 20 * t) ** -0.5,
         "step": np.where(t < 0.5, 1, np.where(t < 0.75, 0.1, 0.01)),
         "warm-up, linear": np.minimum(t / 0.1 + 1 / steps, (1 - t) / 0.9),
         "exponential": 0.01**t,
@@ -67,7 +71,7 @@ class Bench:
 
         A rate at which the loss first rises to more than three times its start is left out: nobody would use it.
         """
-        pairs = sorted({s[:2] for s in self.group.settings} | {(s.optimizer, "cosine") for s in self.group.settings})
+        pairs = self._pairs()
         runs = [(o, s, rate) for o, s in pairs for rate in RATES[o]]
         results = self.train([self._lower_only(o, s, self.train.fresh, rate=rate) for o, s, rate in runs])
 
@@ -78,6 +82,10 @@ class Bench:
         self.untrained = results[0].curve[:, 0]
         score = {run: score_of(r) for run, r in zip(runs, results, strict=True)}
         return {pair: min((score[run], run[2]) for run in runs if run[:2] == pair)[1] for pair in pairs}
+
+    def _pairs(self):
+        """Optimizers with schedules; starts are trained with the cosine."""
+        return sorted({s[:2] for s in self.group.settings} | {(s.optimizer, "cosine") for s in self.group.settings})
 
     def _start(self, setting):
         return self.train.fresh if setting.start == "scratch" else self.trained[setting.optimizer]

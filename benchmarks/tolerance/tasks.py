@@ -104,7 +104,7 @@ def forgetting(name, forgotten, model="mlp", hidden=64):
         gone[np.random.default_rng(0).choice(len(labels), int(forgotten.split()[0]), replace=False)] = True
     else:
         gone = labels == forgotten
-    apply, init = _classifier(model, features.shape[1], hidden)
+    apply, init = _classifier(model, features.shape[1], hidden, max(10, int(labels.max()) + 1))
     return Task(
         init,
         lambda p, rows: uniform(apply(p, rows[0])),
@@ -136,7 +136,7 @@ def continual(name, hidden=64):
     """Upper: the loss on classes 5 to 9. Lower: the loss on classes 0 to 4, learnt before, which must stay."""
     features, labels, _ = data.load(name)
     labels = labels.astype(np.int32)
-    apply, init = _classifier("mlp", features.shape[1], hidden)
+    apply, init = _classifier("mlp", features.shape[1], hidden, max(10, int(labels.max()) + 1))
 
     def loss(parameters, rows):
         return entropy(apply(parameters, rows[0]), rows[1])
@@ -145,9 +145,9 @@ def continual(name, hidden=64):
     return Task(init, loss, loss, (features[~old], labels[~old]), (features[old], labels[old]))
 
 
-def language(hidden=64, width=8):
+def language(name, hidden=64, width=8):
     """Upper: the loss on the next letter of another author. Lower: on that of the first, learnt before or not."""
-    letters, following, author = data.load("text")
+    letters, following, author = data.load(name)
     count = len(data.LETTERS)
 
     def init(key):
@@ -211,7 +211,7 @@ def smallest(name, count=400, smooth=False):
     )
 
 
-#: Every task by name; those on the data of `data.JUDGING` and on wine are for judging, all others for tuning.
+#: Every task by name; those on the data of `data.JUDGING` are for judging, all others for tuning.
 TASKS = {
     "forget a class, digits": lambda: forgetting("digits", 9),
     "sparsity, digits": lambda: sparsity("digits", "cnn"),
@@ -230,7 +230,6 @@ TASKS = {
     "confidence, CIFAR-10": lambda: confidence("cifar"),
     "robustness, CIFAR-10": lambda: robustness("cifar"),
     "fairness, stop and frisk": lambda: fairness("frisk", (32,)),
-    "fairness, health": lambda: fairness("health", (32,)),
     "fairness, admissions": lambda: fairness("admissions", ()),
     "confidence, nursery": lambda: confidence("nursery", 32),
     "confidence, wine": lambda: confidence("wine", 16),
@@ -238,5 +237,26 @@ TASKS = {
     "forget 200 images, MNIST, CNN": lambda: forgetting("mnist", "200 rows", "cnn"),
     "sparsity, MNIST": lambda: sparsity("mnist"),
     "robustness, MNIST": lambda: robustness("mnist"),
-    "Milton after Shakespeare, letters": language,
+    "Milton after Shakespeare, letters": lambda: language("text"),
+    "fairness, CelebA": lambda: fairness("celeba", (32,)),
+    "fairness, flights": lambda: fairness("flights", (32,)),
+    "fairness, German credit": lambda: fairness("german", ()),
+    "smallest, diamonds": lambda: smallest("diamonds"),
+    "sparsity, MovieLens": lambda: sparsity("movielens"),
+    "forget a speaker, vowels": lambda: forgetting("vowels", 4),
+    "continual, vowels": lambda: continual("vowels"),
+    "robustness, leaves": lambda: robustness("leaves"),
+    "confidence, power": lambda: confidence("power", 16),
+    "a novel after speeches, letters": lambda: language("speeches"),
+    "fairness, marketing": lambda: fairness("marketing", (32,)),
+    "fairness, contraceptives": lambda: fairness("contraceptive", (16,)),
+    "fairness, gamma rays": lambda: fairness("magic", (32, 32)),
+    "forget a class, pen strokes": lambda: forgetting("penbased", 3),
+    "forget 200 rows, letters": lambda: forgetting("letter", "200 rows"),
+    "sparsity, satellite": lambda: sparsity("satimage"),
+    "continual, textures": lambda: continual("texture"),
+    "robustness, spam": lambda: robustness("spambase"),
+    "confidence, phonemes": lambda: confidence("phoneme", 32),
+    "smallest, computers": lambda: smallest("computers"),
+    "code after manuals, letters": lambda: language("manuals"),
 }

@@ -35,6 +35,8 @@ class Seen(NamedTuple):
         The lower loss of this step's batch; for a tolerance, and where the rule asks for it.
     reference : scalar
         What that loss is compared with; for a tolerance.
+    rate : scalar
+        The learning rate, where it is known; for a tolerance.
     """
 
     fg: Scalar
@@ -44,6 +46,7 @@ class Seen(NamedTuple):
     lower_norm: Scalar = None
     lower_value: Scalar = None
     reference: Scalar = None
+    rate: Scalar = 1.0
 
 
 class Choice(NamedTuple):
@@ -121,6 +124,7 @@ def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
         tolerance.amount,
         seen.upper_norm,
         seen.lower_norm,
+        seen.rate,
         moving=tolerance.moving,
         relative=tolerance.relative,
     )

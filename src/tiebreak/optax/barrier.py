@@ -82,13 +82,17 @@ class BarrierState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Barrier:
-    """What an update needs besides its arguments; `reference` is a function of the step, or how it is measured."""
+    """What an update needs besides its arguments.
+
+    `reference` is a function of the step, or how it is measured; `rate`, the learning rate, a function or None.
+    """
 
     decision: Decision
     estimator: Estimator
     schedule: Schedule
     reference: Any
     axes: Axes = field(default_factory=Axes)
+    rate: Any = None
 
     def transformation(self) -> optax.GradientTransformationExtraArgs:
         """As optax takes it."""
@@ -223,10 +227,13 @@ class Barrier:
             where = "the lower loss at state.start" if self.reference == "start" else "a loss"
             raise TypeError(f"reference={self.reference!r} needs update(…, reference_value=…), {where} on this batch")
         compared = self.reference(count) if known else reference_value
-        return {
+        found = {
             "lower_value": one_number("lower_value", lower_value, dtype),
             "reference": one_number("reference_value", compared, dtype),
         }
+        return (
+            found if self.rate is None else found | {"rate": laws.at("learning_rate", self.rate, count).astype(dtype)}
+        )
 
     def _decide(
         self, products: Products, parameters: Parameters, losses: Mapping[str, Any], memory: Any

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from tiebreak.decision import Decision
@@ -33,6 +34,7 @@ def dynamic_barrier(
     estimator: Any = None,
     momentum: Law = None,
     normalize: bool | None = None,
+    learning_rate: Law = None,
     axis_name: Any = None,
     param_specs: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
@@ -71,6 +73,10 @@ def dynamic_barrier(
     normalize : bool
         Return d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` it is always d/max(s, λ), s the
         averaged ‖∇f‖/‖∇g‖.
+    learning_rate : float or function of the step, optional
+        That of the optimizer that follows, for a tolerance with a reference that is measured at each step: the
+        tolerance is spent when the rate has fallen, as its noise hides what f costs. A rate that is not given counts as
+        one that never falls, which is careful: less of the tolerance is used.
     axis_name : str or tuple of str, optional
         The mapped axes that one run is spread over, under ``shard_map``, ``pmap`` or ``vmap(axis_name=…)``: inner
         products are summed over the shards of each parameter, losses averaged over all devices, in one collective, so
@@ -102,8 +108,9 @@ def dynamic_barrier(
     given = {name: laws.held(law) for name, law in given.items()}
     others = None if others is None else {name: laws.held(law) for name, law in others.items()}
     if tolerance is None:
-        if reference is not None:
-            raise ValueError(f"reference={reference!r} has no effect without tolerance=")
+        for name, value in (("reference", reference), ("learning_rate", learning_rate)):
+            if value is not None:
+                raise ValueError(f"{name}={value!r} has no effect without tolerance=")
         row = chosen_method(method, rule, given, others, estimator)
 
         def apply(fg: Any, gg: Any, named: Mapping[str, Any]) -> Any:
@@ -124,4 +131,5 @@ def dynamic_barrier(
     if known is not tolerance:
         allowance = replace(allowance, amount=tolerance)
     compared = at_step(reference) or reference
-    return Barrier(Decision(tolerance=allowance), kind, schedule, compared, axes).transformation()
+    rate = learning_rate if callable(learning_rate) or learning_rate is None else laws.held(jnp.asarray(learning_rate))
+    return Barrier(Decision(tolerance=allowance), kind, schedule, compared, axes, rate).transformation()

@@ -48,7 +48,8 @@ def with_twin(
     tolerance : float or str
         As of :func:`dynamic_barrier`.
     **options
-        `estimator`, `momentum`, `axis_name` and `param_specs`, as there.
+        `learning_rate` (give the schedule that `base` has), `estimator`, `momentum`, `axis_name` and `param_specs`, as
+        there.
 
     Examples
     --------

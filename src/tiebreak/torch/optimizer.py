@@ -263,6 +263,7 @@ class DynamicBarrier(TwoLevels):
         found = {"lower_value": losses["lower"]}
         if tolerant:
             found["reference"] = self.target.value(self.count, losses["reference"])
+            found["rate"] = self.param_groups[0].get("lr", 1.0)
         return found
 
     def _remember(self, made: Made) -> None:

@@ -70,7 +70,7 @@ def outcome(
     own, seen : tuple
         fg, gg and ff of the gradients in the direction, and as the rule sees them.
     used : dict
-        The losses that the decision needs.
+        The losses that the decision needs, and with a tolerance the learning rate.
     share : scalar, optional
         The share of noise that is taken out of gg.
     total : callable
@@ -78,7 +78,7 @@ def outcome(
     """
     if decision.tolerance is not None:
         fg, gg, ff = own
-        measured = Seen(fg, gg, ff, ff**0.5, gg**0.5, used["lower_value"], used["reference"])
+        measured = Seen(fg, gg, ff, ff**0.5, gg**0.5, **used)
     else:
         fg, gg, ff = seen
         measured = Seen(fg, gg if share is None else gg * (1 - share), ff, **used)
