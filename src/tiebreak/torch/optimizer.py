@@ -81,9 +81,10 @@ class DynamicBarrier(TwoLevels):
     scope : {"global", "group", "tensor"}
         One multiplier for all parameters (the paper), one per group, or one per tensor.
     nonfinite : {"raise", "skip", "ignore"}
-        What to do where a gradient, a loss or the multiplier is not finite. "raise" waits for the device once a step,
-        and so does "skip" unless the base can be told on the device: plain SGD, :class:`SDBGD`, and bases made with
-        ``fused=True``. "ignore" never waits. A GradScaler decides by itself.
+        What to do where a gradient, a loss or the multiplier is not finite. With "raise" and "skip" the step is not
+        made. Where the base can be told so on the device (plain SGD, :class:`SDBGD`, bases made with ``fused=True``,
+        and SGD, Adam and AdamW where torch may choose), nobody waits, and "raise" raises at the next step, or at
+        :meth:`check`; else the host waits once a step. A GradScaler decides by itself.
     fused : bool, optional
         Whether to make the passes over the parameters by Triton kernels: None where they can run, False never, True
         or an error. On a CPU there are none to choose.
