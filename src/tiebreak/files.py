@@ -9,6 +9,7 @@ killed holds nothing.
 import errno
 import os
 import re
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,10 +20,28 @@ from typing import IO, Any
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["atomic", "locked"]
+__all__ = ["atomic", "locked", "regular"]
 
 _LOCKS = sys.platform != "win32"  # elsewhere nothing is removed, because nobody knows whose it is
 _SUFFIX = ".tiebreak"
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """The path, if there is a file; OSError else. A pipe would be waited for, and a device may never end.
+
+    Examples
+    --------
+    >>> regular("/dev/zero")
+    Traceback (most recent call last):
+        ...
+    OSError: [Errno 22] it is neither a file nor a link to one: '/dev/zero'
+    """
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is neither a file nor a link to one", os.fspath(path))
+    return Path(path)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from tiebreak import methods, rules
 from tiebreak.checks import one_of
 from tiebreak.decision import Tolerance
 from tiebreak.estimators import Estimator, enters_direction, named
+from tiebreak.files import regular
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 
@@ -106,22 +107,32 @@ def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
     >>> recorded(path)
     ([0, 10], [2.0, 1.0])
     """
-    found: dict[int, float] = {}
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if not {"step", "lower_loss"} <= set(reader.fieldnames or ()):
-            raise ValueError(f"reference={os.fspath(path)!r} must have the columns step and lower_loss")
-        for row in reader:
-            try:
-                step, loss = int(row["step"]), float(row["lower_loss"])
-            except (TypeError, ValueError):
-                continue  # a skipped step has no loss, and a line cut short none either
-            if math.isfinite(loss):
-                found[step] = loss
+    try:
+        with open(regular(path), encoding="utf-8", newline="") as file:
+            found = _losses(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"reference={os.fspath(path)!r} is no CSV log: {error}") from None
+    if found is None:
+        raise ValueError(f"reference={os.fspath(path)!r} must have the columns step and lower_loss")
     if not found:
         raise ValueError(f"reference={os.fspath(path)!r} has no step with a lower_loss")
     steps = sorted(found)
     return steps, [found[step] for step in steps]
+
+
+def _losses(reader: "csv.DictReader[str]") -> dict[int, float] | None:
+    """The losses by step; None without these columns."""
+    found: dict[int, float] = {}
+    if not {"step", "lower_loss"} <= set(reader.fieldnames or ()):
+        return None
+    for row in reader:
+        try:
+            step, loss = int(row["step"]), float(row["lower_loss"])
+        except (TypeError, ValueError):
+            continue  # a skipped step has no loss, and a line cut short none either
+        if step >= 0 and math.isfinite(loss):
+            found[step] = loss
+    return found
 
 
 def chosen_method(

@@ -10,7 +10,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from tiebreak.estimators import Memory
-from tiebreak.files import atomic
+from tiebreak.files import atomic, regular
 from tiebreak.oracles import Array
 from tiebreak.result import MEASURES, History, Point, Result, Status
 from tiebreak.soundness import check
@@ -142,7 +142,7 @@ def load(path: str | os.PathLike[str]) -> Result:
 
 def load_state(path: str | os.PathLike[str]) -> State:
     """Read what :meth:`State.save` wrote, and make sure of all of it: a run must not find out after hours."""
-    with open(path, "rb") as raw:
+    with open(regular(path), "rb") as raw:
         try:
             with np.load(raw, allow_pickle=False) as file:
                 meta = json.loads(str(file["meta"]))

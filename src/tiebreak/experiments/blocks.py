@@ -16,7 +16,7 @@ import numpy as np
 
 from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Task
-from tiebreak.files import atomic, locked
+from tiebreak.files import atomic, locked, regular
 
 __all__ = ["Block", "Interrupted", "Store"]
 
@@ -68,7 +68,7 @@ class Store:
         """The task's block, if it is there and sound. What is not sound is said, and removed when it is made again."""
         place = self.place(task)
         try:
-            return _decoded(place.read_bytes(), task.fingerprint)
+            return _decoded(regular(place).read_bytes(), task.fingerprint)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -113,9 +113,15 @@ def _decoded(content: bytes, fingerprint: str) -> Block:
     head = {"format": _FORMAT, "fingerprint": fingerprint, "sha256": hashlib.sha256(body).hexdigest()}
     if first != json.dumps(head).encode():
         raise ValueError("it is damaged, or was made by other code or of other arguments")
-    with np.load(io.BytesIO(body), allow_pickle=False) as file:  # from here on it is as it was written
-        tables: dict[str, Table] = {name: {} for name in file["tables"].tolist()}
-        for key in file.files[2:]:
-            table, _, column = key.partition(".")
-            tables[table][column] = file[key]
-        return Block(tables, json.loads(str(file["facts"])))
+    try:  # from here on it is as it was written, unless somebody has made it up, checksum and all
+        with np.load(io.BytesIO(body), allow_pickle=False) as file:
+            tables: dict[str, Table] = {str(name): {} for name in file["tables"].tolist()}
+            for key in file.files[2:]:
+                table, _, column = key.partition(".")
+                tables[table][column] = file[key]
+            facts = json.loads(str(file["facts"]))
+    except Exception as error:  # an archive that is none can make its reader raise almost anything
+        raise ValueError(f"it holds no block ({type(error).__name__}: {error})") from None
+    if not isinstance(facts, dict):
+        raise ValueError("the facts in it are no object")
+    return Block(tables, facts)

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.tables import Table, chosen
-from tiebreak.files import atomic
+from tiebreak.files import atomic, regular
 from tiebreak.result import MEASURES, write_csv
 
 __all__ = ["DRAWN", "check_folder", "load", "save", "write"]
@@ -94,7 +94,7 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
         raise ValueError(f"{wanted}; it lacks {' and '.join(missing)}")
     name = "configuration.json"
     try:
-        saved = json.loads((place / name).read_text(encoding="utf-8"))
+        saved = json.loads(regular(place / name).read_text(encoding="utf-8"))
         experiment, known = _configuration(saved)
         name = found[0]
         curves = _read(place / name, _NEEDED)
@@ -103,7 +103,7 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
         points = _read(place / name, _NEEDED | {"iterate", "status", "steps"})
         for iterate in ("last", "selected"):
             _complete(points, known["seconds"], {"iterate": iterate})
-    except (ValueError, RecursionError) as error:  # Arrow's errors are ValueErrors
+    except (ValueError, RecursionError, OverflowError) as error:  # Arrow's errors are ValueErrors
         raise ValueError(f"{os.fspath(place / name)!r} is not as `tiebreak reproduce` writes it: {error}") from None
     return Outcome(
         experiment=experiment,
@@ -155,8 +155,12 @@ def _complete(table: Table, methods: Iterable[str], wanted: dict[str, str]) -> N
 
 
 def _read(path: Path, needed: Iterable[str]) -> Table:
+    regular(path)
     if path.suffix == ".parquet":
-        table = pa.parquet.read_table(path)
+        try:
+            table = pa.parquet.read_table(path)
+        except (OSError, NotImplementedError) as error:  # its words for what is damaged: there is a file
+            raise ValueError(str(error)) from None
     else:
         # Told, not guessed: a column may begin with whole numbers, and a run's number is never a float.
         with path.open(encoding="utf-8") as file:

@@ -88,8 +88,11 @@ def schedule_of(record: Mapping[str, Any]) -> Schedule:
     >>> schedule_of(json.loads(json.dumps(record_of(chosen)))) == chosen.schedule
     True
     """
-    found: dict[str, Any] = {name: Power(**law) for name, law in record["schedule"].items()}
-    return Schedule(**found)
+    try:
+        found: dict[str, Any] = {name: Power(**law) for name, law in record["schedule"].items()}
+        return Schedule(**found)
+    except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"there is no schedule in this record of a plan: {error}") from None
 
 
 def check_runnable(plan: Plan) -> None:
