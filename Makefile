@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help reproduce test lint check docs bench regression faults format clean
+.PHONY: help reproduce test lint check docs bench regression faults fuzz format clean
 
 help:
 	@echo "make reproduce   the paper's experiment: figures, table and data in results/"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench       the benchmarks with all peers: tables and pictures in results/bench"
 	@echo "make regression  has something become slow? a minute"
 	@echo "make faults      kill everything at random moments, 50 times: minutes"
+	@echo "make fuzz        100,000 generated inputs: command lines, files, lives of an optimizer; FUZZ=10000 for fewer"
 	@echo "make docs        the documentation in docs/_build/html"
 	@echo "make format      format the code"
 
@@ -41,6 +42,13 @@ regression: $(VENV)/.dev
 
 faults: $(VENV)/.dev
 	TIEBREAK_FAULTS=50 $(BIN)/python -m pytest -q tests/test_faults.py
+
+# One file after the other, a process each: memory is given back in between.
+FUZZ ?= 100000
+fuzz: $(VENV)/.dev
+	for part in torch cli files; do \
+	    TIEBREAK_FUZZ=$(FUZZ) $(BIN)/python -m pytest -v -p no:cacheprovider tests/test_fuzz_$$part.py || exit 1; \
+	done
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

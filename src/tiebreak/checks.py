@@ -1,8 +1,23 @@
 """Checks that several modules make of their arguments."""
 
+import math
 from typing import Any
 
-__all__ = ["one_of", "whole"]
+__all__ = ["floating", "one_of", "whole"]
+
+
+def floating(value: Any) -> float:
+    """A number as a float: infinite where a whole number is too large for one, which whoever knows the range refuses.
+
+    Examples
+    --------
+    >>> floating(10**400), floating(3)
+    (inf, 3.0)
+    """
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def whole(name: str, value: Any) -> int:
@@ -24,5 +39,5 @@ def whole(name: str, value: Any) -> int:
 
 def one_of(name: str, value: Any, legal: tuple[str, ...]) -> None:
     """Raise unless `value` is one of the words that are legal."""
-    if value not in legal:
+    if not isinstance(value, str) or value not in legal:
         raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, legal))}")

@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any
 
 from tiebreak import methods, rules
-from tiebreak.checks import one_of
+from tiebreak.checks import floating, one_of
 from tiebreak.decision import Tolerance
 from tiebreak.estimators import Estimator, enters_direction, named
 from tiebreak.files import regular
@@ -49,7 +49,7 @@ def allowed(tolerance: Any) -> tuple[float, bool]:
     try:
         if isinstance(tolerance, bool) or (isinstance(tolerance, str) and not relative):
             raise ValueError
-        amount = float(tolerance.strip().removesuffix("%")) / 100 if relative else float(tolerance)
+        amount = float(tolerance.strip().removesuffix("%")) / 100 if relative else floating(tolerance)
     except (TypeError, ValueError):
         amount = math.nan
     if not 0 < amount < math.inf:
@@ -63,7 +63,7 @@ def within(tolerance: Any, reference: Any, unused: Mapping[str, Any]) -> Toleran
     if reference is None:
         raise ValueError(f"tolerance={tolerance!r} needs reference=: {_REFERENCES}")
     fixed = isinstance(reference, Real) and not isinstance(reference, bool)
-    if fixed and not math.isfinite(reference):
+    if fixed and not math.isfinite(floating(reference)):
         raise ValueError(f"reference={reference!r} must be finite, or {_REFERENCES}")
     if fixed and relative and reference == 0:
         raise ValueError(f"tolerance={tolerance!r} of reference={reference!r} is 0: give the tolerance as a number > 0")

@@ -12,7 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tiebreak.checks import whole
+from tiebreak.checks import floating, whole
 
 Law: TypeAlias = Callable[[int], float]
 
@@ -35,7 +35,7 @@ class Power:
     def __post_init__(self) -> None:
         for name in ("constant", "exponent"):
             value = getattr(self, name)
-            if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not math.isfinite(value):
+            if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not math.isfinite(floating(value)):
                 raise ValueError(f"{name}={value!r} of a power law must be a finite number")
 
     def __call__(self, k: int) -> float:
@@ -208,18 +208,21 @@ def _as_law(name: str, value: Any) -> Law | None:
     legal, holds = LEGAL.get(name, ("a finite number", math.isfinite))
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
         raise TypeError(f"{name}={value!r} must be a number or a function of the step k; values are {legal}")
-    if not holds(float(value)):
+    if not holds(floating(value)):
         raise ValueError(f"{name}={value!r} must be {legal}")
     return Power(float(value))
 
 
 def _number(name: str, law: Any, k: int) -> float:
     """The law at a step, as a float; whatever is no number is named."""
-    value = law(k)
+    try:
+        value = law(k)
+    except OverflowError:  # a power that no float holds
+        value = math.inf
     try:
         if isinstance(value, str):
             raise TypeError
-        return float(value)
+        return floating(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} at step {k} is {value!r}; it must be a number") from None
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiebreak import methods
+from tiebreak.checks import floating
 from tiebreak.schedules import anytime, corollary_powers
 from tiebreak.theory.constants import Constants
 from tiebreak.theory.plans import plan
@@ -110,14 +111,17 @@ def oracle_complexity(epsilon: float, method: str = "sdbgd", constants: Constant
     >>> oracle_complexity(0.1, "sdbgd")
     Complexity(iterations=100.0, upper_calls=10000.0, lower_calls=10000000.0, exact=False)
     """
-    if isinstance(epsilon, (bool, str)) or not 0 < epsilon < math.inf:
+    if isinstance(epsilon, (bool, str)) or not 0 < floating(epsilon) < math.inf:
         raise ValueError(f"epsilon={epsilon!r} must be finite and > 0")
     chosen = methods.get(method)
     row = next((row for row in TABLE if methods.METHODS[row.key] is chosen), None)
     if row is None:
         raise ValueError(f"method={method!r} has no known complexity; known are {[r.key for r in TABLE]}")
     if constants is None:
-        iterations, upper, lower = ((1 / epsilon) ** power for power in (row.iterations, row.upper, row.lower))
+        try:
+            iterations, upper, lower = ((1 / epsilon) ** power for power in (row.iterations, row.upper, row.lower))
+        except OverflowError:
+            raise ValueError(f"epsilon={epsilon!r} is so small that no float holds the calls it takes") from None
         return Complexity(iterations, upper, lower, exact=False)
     if row.key not in ("sdbgd", "penalty"):
         raise ValueError(f"method={method!r} has no computable bound; with constants, give 'sdbgd' or 'penalty'")

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from tiebreak.checks import floating
+
 __all__ = ["Constants"]
 
 
@@ -43,7 +45,7 @@ class Constants:
         for item in fields(Constants):
             value = getattr(self, item.name)
             positive = item.name in ("L_f", "L_g", "G_f")
-            if isinstance(value, (bool, str)) or not math.isfinite(value) or value < 0 or (positive and value == 0):
+            if isinstance(value, (bool, str)) or not math.isfinite(floating(value)) or value < 0 or (positive and value == 0):
                 raise ValueError(f"{item.name}={value!r} must be finite and {'> 0' if positive else '≥ 0'}")
 
     @property

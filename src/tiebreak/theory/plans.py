@@ -13,7 +13,7 @@ from typing import Any
 
 from tiebreak import methods
 from tiebreak.budget import steps_within
-from tiebreak.checks import whole
+from tiebreak.checks import floating, whole
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 from tiebreak.theory.bounds import Bounds, penalty_bounds, residual_bounds
@@ -24,6 +24,7 @@ from tiebreak.theory.practice import predicted
 __all__ = ["Plan", "plan"]
 
 _STEP = math.log(100) / 512  # of log budget: below one percent
+_LARGEST = 10**250  # calls
 _TYPICAL = 4 * 512  # where to look first: 2·10^8 calls
 
 
@@ -150,7 +151,10 @@ def plan(
     choose = CHOICES[name, objective, kind]
 
     def solve(calls: int) -> Plan:
-        found = _finish(choose(constants, float(calls)), constants, objective, calls)
+        try:
+            found = _finish(choose(constants, float(calls)), constants, objective, calls)
+        except (OverflowError, ZeroDivisionError):
+            raise ValueError(f"no plan for {calls:.3g} calls with {constants}: its numbers are beyond floats") from None
         if progress is not None:
             progress(found)
         return found
@@ -159,8 +163,10 @@ def plan(
         calls = whole("budget", budget)
         if calls < 2:
             raise ValueError(f"budget={budget!r} must be at least 2: one sample of each level")
+        if calls > _LARGEST:
+            raise ValueError(f"budget={budget!r} must be at most 10^250: that is more than enough")
         return solve(calls)
-    if isinstance(epsilon, (bool, str)) or not 0 < epsilon < math.inf:
+    if isinstance(epsilon, (bool, str)) or not 0 < floating(epsilon) < math.inf:
         raise ValueError(f"epsilon={epsilon!r} must be finite and > 0")
     return _cheapest(solve, epsilon)
 

@@ -222,6 +222,8 @@ class GrowingBatches:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, with its seed: the next batch is the one that was due, bit for bit."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state is a {type(state).__name__}; it must be what state_dict() gave")
         for name, mine in (("sampling", self.sampling), ("level", self.level), ("length", self._length)):
             if state.get(name) != mine:
                 raise ValueError(f"the state has {name}={state.get(name)!r}, these batches have {name}={mine!r}")

@@ -101,6 +101,8 @@ class Estimates:
         before = self._before.get(level, {}).get(p)
         before = fresh if before is None else _unscaled(before, inverse_scale)
         memory = self.estimator.begin(level, torch.zeros_like(fresh), 0.0) if memory is None else memory
+        if any(isinstance(v, Tensor) and v.dtype != fresh.dtype for v in memory):  # the model was moved since
+            memory = tuple(_placed(v, p, fresh.dtype) for v in memory)
         estimate, memory = self.estimator.update(level, fresh, before, memory, parameters)
         if memory:  # the gradient's own memory is used up by the step
             self._new[level][p] = tuple(v.clone() if v is fresh or v is here else v for v in memory)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiebreak.checks import floating
 from tiebreak.torch.layout import whole
 
 __all__ = ["Losses", "positive_weight", "propagate", "single"]
@@ -29,12 +30,12 @@ def single(name: str, loss: Any) -> Any:
         return loss
     if isinstance(loss, bool) or not isinstance(loss, Real):
         raise TypeError(f"{name} is a {type(loss).__name__}; a loss must be a tensor of one element, or a number")
-    return float(loss)
+    return floating(loss)
 
 
 def positive_weight(weight: Any) -> float:
     """The weight of a micro-batch, checked."""
-    if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < float(weight) < math.inf:
+    if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < floating(weight) < math.inf:
         raise ValueError(f"weight={weight!r} must be a number, finite and > 0")
     return float(weight)
 

@@ -58,7 +58,10 @@ def _named(kept: Kept, blank: Kept) -> dict[str, Any]:
 def split(state: dict[str, Any]) -> tuple[dict[str, Any], Kept]:
     """The state of one parameter: the base's, and ours, without what only kept a place."""
     theirs = {name: value for name, value in state.items() if not _ours(name)}
-    flags = int(state.get(KEY, 0))
+    try:
+        flags = int(state.get(KEY, 0))
+    except (ValueError, OverflowError):
+        raise ValueError(f"the flags {KEY!r} of a parameter are {state[KEY]!r}; they must be a whole number") from None
     kept: Kept = {}
     for number, kind in enumerate(KINDS):
         if flags >> number & 1:

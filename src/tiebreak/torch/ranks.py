@@ -7,7 +7,7 @@ with the whole batch, on every rank alike. Some of the floats are 0 where ranks 
 
 import copy
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ class Ranks:
         if group is False and sharded:
             raise ValueError("sharded=… has no effect with process_group=False")
         self.given = group
-        self.sharded = sharded if isinstance(sharded, (bool, Mapping)) or sharded is None else list(sharded)
+        self.sharded = _named(sharded)
         self._forget()
 
     def _forget(self) -> None:
@@ -237,3 +237,16 @@ def _sign(i: int, count: int) -> float:
     draw = random.Random(count)
     numbers = [draw.random() for _ in range(count)]
     return numbers[i] - sum(numbers) / count
+
+
+def _named(sharded: Any) -> Any:
+    """The parameters that every rank has others of, as the user named them."""
+    if sharded is None or isinstance(sharded, bool):
+        return sharded
+    if isinstance(sharded, Mapping):
+        fine = all(group is None or isinstance(group, dist.ProcessGroup) for group in sharded)
+        return {group: _named(kept) for group, kept in sharded.items()} if fine else _named([None])
+    found = list(sharded) if isinstance(sharded, Iterable) and not isinstance(sharded, (str, Tensor)) else [None]
+    if not all(isinstance(p, Tensor) for p in found):
+        raise TypeError(f"sharded={sharded!r} must be True, parameters, or a mapping of process groups to these")
+    return found

@@ -175,6 +175,9 @@ class Copy:
         base = optimizer.base
         new = (p for p in optimizer.gradients.parameters() if p.requires_grad and p not in self.values)
         self.values |= {p: p.detach().clone() for p in new}
+        for p, value in self.values.items():
+            if value.dtype != p.dtype or value.device != p.device:  # the model was moved since
+                value.data = value.data.to(device=p.device, dtype=p.dtype)
         if not self.twin:
             return
         if self.base is None:

@@ -1,6 +1,5 @@
 """The state of an optimizer: saved whole, and checked before anything is replaced by it."""
 
-import json
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tiebreak.torch import packing
+from tiebreak.torch import packing, soundness
 from tiebreak.torch.context import store
 from tiebreak.torch.packing import KEY
 from tiebreak.torch.record import RESIDUES, Step, record
@@ -120,15 +119,15 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
     """Take up a state; one of another kind is refused before anything is changed."""
     for before in opt._optimizer_load_state_dict_pre_hooks.values():
         state = before(opt, state) or state
-    saved = _older(opt, state) if "barrier" in state else _read(opt, state)
+    try:
+        saved = _checked(opt, state)
+    except (KeyError, IndexError, AttributeError, TypeError, OverflowError) as error:
+        raise soundness.explained(error) from None
     parameters, numbers, copy = list(opt.gradients.parameters()), saved.numbers, opt.target.copy
-    opt.estimates.check(numbers["estimator"])
-    opt.memory.check(numbers["law"])
-    if numbers["copy"] != (None if copy is None else "twin" if copy.twin else "start"):
-        raise ValueError('the state was saved with another reference=: "twin", "start", or neither')
-    for i, (p, mine) in enumerate(zip(parameters, saved.kept, strict=False)):
-        _check_alike(i, p, mine)
-    opt.base.load_state_dict(saved.base)
+    try:
+        opt.base.load_state_dict(saved.base)
+    except Exception as error:  # it changes nothing before it has looked at all
+        raise ValueError(f"{type(opt.base).__name__}, the base, cannot load its part of the state: {error}") from error
     opt.count = int(numbers["count"])
     opt.estimates.load(parameters, saved.kept)
     opt.memory.load_state_dict(numbers["law"])
@@ -147,6 +146,20 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
         after(opt)
 
 
+def _checked(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
+    """The state, if it can be taken up by this optimizer."""
+    saved = _older(opt, state) if "barrier" in state else _read(opt, state)
+    numbers, copy = saved.numbers, opt.target.copy
+    opt.estimates.check(numbers["estimator"])
+    opt.memory.check(numbers["law"])
+    if numbers["copy"] != (None if copy is None else "twin" if copy.twin else "start"):
+        raise ValueError('the state was saved with another reference=: "twin", "start", or neither')
+    for i, (p, mine) in enumerate(zip(opt.gradients.parameters(), saved.kept, strict=False)):
+        _check_alike(i, p, mine)
+    soundness.check(opt, numbers, saved.kept, saved.options, saved.buffers)
+    return saved
+
+
 def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
     groups = state["param_groups"]
     texts = [group.get(KEY) for group in groups]
@@ -156,7 +169,7 @@ def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
         )
     if not all(texts):
         raise ValueError(f"some groups of this state have no {KEY!r}: it is made of the states of two optimizers")
-    written = [json.loads(group_text) for group_text in texts]
+    written = [soundness.read_text(text) for text in texts]
     if written[0]["version"] > _VERSION:
         raise ValueError(f"this state was saved by a newer version of tiebreak, in form {written[0]['version']}")
     parts = {i: packing.split(mine) for i, mine in state["state"].items()}

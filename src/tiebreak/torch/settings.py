@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tiebreak import rules
+from tiebreak.checks import floating
 from tiebreak.decision import Decision
 from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.options import chosen_method, tolerant
@@ -80,7 +81,7 @@ def _rule_mode(given: Mapping[str, Any]) -> Settings:
 
 
 def _positive(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 < floating(value) < math.inf
 
 
 _LAWS = ("barrier", "regularizer", "penalty", "momentum")

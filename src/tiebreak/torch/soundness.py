@@ -1,0 +1,119 @@
+"""Whether a state that was loaded can be gone on with: every type, shape and range, before anything is replaced."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tiebreak.checks import floating
+from tiebreak.torch.gradients import LEVELS
+from tiebreak.torch.packing import Kept, read_tensor
+
+if TYPE_CHECKING:
+    from tiebreak.torch.optimizer import DynamicBarrier
+
+__all__ = ["check", "explained", "read_text"]
+
+_AT_LEAST_0 = ("steps", "ratio", "change", "upper", "lower")  # of what the law remembers
+
+
+def read_text(text: Any) -> dict[str, Any]:
+    """What a group's text says."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"a group's text in this state cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"a group's text in this state is {text!r}; it must be an object in JSON"[:200])
+    for name in ("parameters", "kept"):
+        _must(name, found.get(name), "a whole number ≥ 0", _count(found.get(name)))
+    _must("version", found.get("version"), "a whole number ≥ 1", _count(found.get("version")) and found["version"])
+    return found
+
+
+def explained(error: Exception) -> ValueError:
+    """What the absence or the type of something in a state made Python raise, as a sentence."""
+    return ValueError(f"this is no state of such an optimizer, or not all of one ({type(error).__name__}: {error})")
+
+
+def check(
+    opt: "DynamicBarrier", numbers: Mapping[str, Any], kept: Sequence[Kept], options: Sequence[Any], buffers: Any
+) -> None:
+    """Raise ValueError with what is wrong; or TypeError and the like where not even that can be asked."""
+    _must("count", numbers["count"], "a whole number ≥ 0", _count(numbers["count"]))
+    for name, value in numbers["law"].items():
+        least = 0 if name in _AT_LEAST_0 else -math.inf
+        _must(f"law.{name}", value, "a number, finite and in range", _number(value) and float(value) >= least)
+    known = set(numbers["noise"]) == set(opt.noise.state)
+    _must("noise", numbers["noise"], f"{' and '.join(opt.noise.state)}, numbers or null", known)
+    shares = list(numbers["noise"].values())
+    fits = all(value is None for value in shares) or all(map(_number, shares))
+    _must("noise", numbers["noise"], "finite numbers, or null all of them", fits)
+    _tolerance(opt, numbers["tolerance"])
+    parameters = opt.gradients.parameters()
+    _must("the number of parameters", str(len(kept)), str(len(parameters)), len(kept) == len(parameters))
+    for i, (p, mine) in enumerate(zip(parameters, kept, strict=True)):
+        _parameter(opt, i, p, mine)
+    if opt.target.copy is not None:
+        names, values = buffers["names"], buffers["values"]
+        _must("buffers", "names and values", "as many of each", len(list(names)) == len(list(values)) or not names)
+        for value in values:
+            if value is not None and not isinstance(value, Tensor):
+                read_tensor(value)
+        _options(opt, options)
+
+
+def _tolerance(opt: "DynamicBarrier", value: Any) -> None:
+    fits = value is None
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        fits = _number(value[0]) and value[0] > 0 and isinstance(value[1], bool)
+    _must("tolerance", value, "null, or a number > 0 and whether it is a share", fits)
+    wanted = opt.decision.tolerance is not None
+    _must("tolerance", value, "null" if not wanted else "a number", value is None or wanted)
+
+
+def _parameter(opt: "DynamicBarrier", i: int, p: Tensor, kept: Kept) -> None:
+    """What the estimator remembers of a parameter is of the parameter's shape, as it would begin."""
+    for level in LEVELS:
+        if level in kept:
+            wanted = opt.estimates.blank(p).get(level, {})
+            fits = set(kept[level]) == set(wanted) and all(_alike(kept[level][n], v) for n, v in wanted.items())
+            _must(f"the {level} memory of parameter {i}", "what is there", f"{len(wanted)} values of its shape", fits)
+    for kind in ("copy", "point"):
+        value = kept.get(kind, {"value": p}).get("value")
+        _must(f"the {kind} of parameter {i}", repr(value)[:100], "a tensor of numbers", _alike(value, p))
+
+
+def _options(opt: "DynamicBarrier", options: Sequence[Any]) -> None:
+    """What a twin's groups have of their own is what the base's have, too."""
+    for mine, group in zip(options, opt.base.param_groups, strict=False):
+        for name, value in mine.items():
+            there = group.get(name)
+            plain = isinstance(there, Tensor) or (isinstance(there, (int, float)) and not isinstance(there, bool))
+            _must(f"the twin's option {name}", value, "a number, as the base's is", not plain or _number(value))
+
+
+def _alike(value: Any, like: Any) -> bool:
+    if not isinstance(like, Tensor):
+        return _number(value)
+    real = isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+    return real and value.shape == like.shape
+
+
+def _number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and bool(torch.isfinite(value).all())
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(floating(value))
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63  # not a bool
+
+
+def _must(name: str, value: Any, legal: str, holds: Any) -> None:
+    if not holds:
+        shown = value if isinstance(value, str) else repr(value)
+        raise ValueError(f"in this state {name} is {shown[:200]}; it must be {legal}")

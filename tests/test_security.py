@@ -1,0 +1,255 @@
+"""What SECURITY.md promises: nothing that users exchange is a pickle, and what was found by fuzzing stays mended."""
+
+import ast
+import json
+import math
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiebreak
+from fuzzing import limited
+from tiebreak.experiments import Store, Task
+from tiebreak.experiments.blocks import Block, _encoded
+from tiebreak.experiments.planning import schedule_of
+from tiebreak.options import recorded
+
+PACKAGE = Path(tiebreak.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+#: A call and its answer, between a process and the workers that it has started itself: never a file.
+BETWEEN_PROCESSES = {"experiments/workers.py"}
+#: Code that users name themselves (a problem of their own), and kernels made of our own formulas.
+RUNS_CODE = {"experiments/tasks.py", "torch/traced.py"}
+PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def calls(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Every call in a module: what is called, as it is written, and its keywords that are constants."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    constant = ast.Constant
+    return [
+        (
+            ast.unparse(call.func),
+            {k.arg: k.value.value for k in call.keywords if k.arg and isinstance(k.value, constant)},
+        )
+        for call in found
+    ]
+
+
+def imports(path: Path) -> set[str]:
+    """The packages that a module imports, and the names that it asks `import_module` for."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {str(arg.value).partition(".")[0] for arg in node.args if isinstance(arg, ast.Constant)}
+    return found
+
+
+def test_no_module_but_one_knows_pickles() -> None:
+    assert {name_of(path) for path in MODULES if imports(path) & PICKLES} == BETWEEN_PROCESSES
+
+
+def test_readers_refuse_pickles() -> None:
+    """`np.load` says so in words; nothing else that could read one is called at all."""
+    readers = 0
+    for path in MODULES:
+        for function, keywords in calls(path):
+            if function in ("np.load", "numpy.load"):
+                readers += 1
+                assert keywords.get("allow_pickle") is False, path
+            where = f"{function} in {path}"
+            assert function not in ("torch.load", "torch.save", "pd.read_pickle", "np.fromfile"), where
+            assert keywords.get("allow_pickle") is not True, where
+            assert keywords.get("weights_only") is not False, where
+    assert readers == 2  # checkpoints and blocks
+
+
+def test_code_is_run_in_two_places() -> None:
+    dangerous = {"eval", "exec", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "compile"}
+    assert {name_of(path) for path in MODULES if {name for name, _ in calls(path)} & dangerous} == RUNS_CODE
+
+
+class Trap:
+    """A pickle of it would run code when it is read."""
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, ("a trap has sprung",))
+
+
+def test_a_pickle_in_a_checkpoint_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "run.npz", meta=np.array(Trap(), dtype=object))
+    with pytest.raises(ValueError, match="is not a result saved by tiebreak"):
+        tiebreak.load("run.npz")
+    assert not (tmp_path / "a trap has sprung").exists()
+
+
+def test_states_are_plain_data(tmp_path: Path) -> None:
+    """`torch.load` with `weights_only=True`, its default, reads whatever the optimizers save."""
+    torch = pytest.importorskip("torch")
+    from tiebreak.torch import DynamicBarrier
+
+    for options in ({"tolerance": "2%", "reference": "twin"}, {"barrier": 1.0, "estimator": "storm"}):
+        x = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+        opt = DynamicBarrier(torch.optim.AdamW([x]), **options)
+        opt.step(lower=lambda x=x: x[0].square(), upper=lambda x=x: x.abs().sum())
+        torch.save(opt.state_dict(), tmp_path / "state.pt")
+        opt.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        assert opt.count == 1
+
+
+# --- found by fuzzing: the smallest example of each -------------------------------------------------------------------
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for read in (tiebreak.load, recorded):
+        with limited(20), pytest.raises(OSError, match="neither a file nor a link to one"):
+            read(tmp_path / "pipe")
+
+
+def test_a_log_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "fit.csv").write_bytes(b"\xf3tep,lower_loss\n0,1.0\n")
+    with pytest.raises(ValueError, match=r"fit\.csv' is no CSV log"):
+        recorded(tmp_path / "fit.csv")
+
+
+def test_a_block_with_a_right_checksum_and_nothing_in_it(tmp_path: Path) -> None:
+    import hashlib
+
+    task, store, body = Task("a", {"where": "work:sums", "text": None}, {}), Store(tmp_path), b"no archive"
+    head = {"format": 1, "fingerprint": task.fingerprint, "sha256": hashlib.sha256(body).hexdigest()}
+    store.place(task).write_bytes(json.dumps(head).encode() + b"\n" + body)
+    with pytest.warns(UserWarning, match="it holds no block"):
+        assert store.read(task) is None
+    store.place(task).write_bytes(_encoded(Block({}, {"x": 1}), task.fingerprint))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.read(task) is not None
+
+
+@pytest.mark.parametrize("record", [0, {}, {"schedule": 1}, {"schedule": {"step_size": {"constant": "x"}}}])
+def test_a_plan_without_a_schedule(record: Any) -> None:
+    with pytest.raises(ValueError, match="there is no schedule in this record of a plan"):
+        schedule_of(record)
+
+
+def test_whole_numbers_beyond_floats() -> None:
+    constants = tiebreak.problems.paper().constants
+    with pytest.raises(ValueError, match=r"budget=.* must be at most 10\^250"):
+        tiebreak.theory.plan(constants, budget=10**400)
+    for call in (
+        lambda: tiebreak.theory.plan(constants, epsilon=10**400),
+        lambda: tiebreak.theory.oracle_complexity(10**400),
+        lambda: tiebreak.theory.oracle_complexity(1e-100),
+        lambda: tiebreak.Power(10**400),
+        lambda: tiebreak.Schedule(barrier=10**400),
+        lambda: tiebreak.Schedule(barrier=tiebreak.Power(1, 400)).at(10),
+    ):
+        with pytest.raises(ValueError, match=r"must be|no float holds"):
+            call()
+
+
+class TestStates:
+    """States of the torch optimizer: refused with a sentence before anything is changed, or as good as any."""
+
+    @staticmethod
+    def made(**options: Any) -> tuple[Any, Any]:
+        torch = pytest.importorskip("torch")
+        from tiebreak.torch import SDBGD
+
+        x = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+        opt = SDBGD([x], lr=0.1, **options)
+        opt.step(lower=lambda: x[0].square(), upper=lambda: x.abs().sum())
+        return x, opt
+
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            ("count", -1, "count is -1"),
+            ("count", math.inf, "count is inf"),
+            ("version", "x", "version is x"),
+            ("parameters", None, "parameters is None"),
+            ("noise", {"noise": None, "total": 1.0}, "null all of them"),
+            ("noise", {}, "noise is {}"),
+            ("tolerance", [1, 2, 3], r"tolerance is \[1, 2, 3\]"),
+            ("tolerance", [-1.0, False], "tolerance is"),
+            ("law", {"steps": -1}, "law|tolerance="),
+            ("law", 3, "no state of such an optimizer"),
+        ],
+    )
+    def test_numbers_that_are_none(self, name: str, value: Any, said: str) -> None:
+        _, opt = self.made(tolerance=0.1, reference=0.5)
+        state = opt.state_dict()
+        text = json.loads(state["param_groups"][0]["tiebreak"]) | {name: value}
+        state["param_groups"][0]["tiebreak"] = json.dumps(text)
+        with pytest.raises(ValueError, match=said):
+            opt.load_state_dict(state)
+        assert opt.count == 1
+
+    @pytest.mark.parametrize("state", [3, None, {}, {"param_groups": 3}, {"param_groups": [], "state": {}}])
+    def test_what_is_no_state(self, state: Any) -> None:
+        _, opt = self.made(barrier=1.0)
+        with pytest.raises(ValueError, match=r"no state of such an optimizer|another optimizer"):
+            opt.load_state_dict(state)
+
+    def test_flags_and_memories(self) -> None:
+        torch = pytest.importorskip("torch")
+        _, opt = self.made(barrier=1.0, estimator="average")
+        for name, value, said in (
+            ("tiebreak", "x", "must be a whole number"),
+            ("tiebreak_lower_0", torch.ones(7), "lower memory of parameter 0"),
+            ("tiebreak_lower_0", None, "lower memory of parameter 0"),
+        ):
+            state = opt.state_dict()
+            state["state"][0] = {**state["state"][0], name: value}
+            with pytest.raises(ValueError, match=said):
+                opt.load_state_dict(state)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"tolerance": 0.1, "reference": "start"},
+            {"tolerance": 0.1, "reference": "twin"},
+            {"barrier": 1.0, "estimator": "average"},
+            {"barrier": 1.0, "estimator": "storm"},
+        ],
+    )
+    def test_a_model_that_is_moved(self, options: dict[str, Any]) -> None:
+        """A copy, and what an estimator remembers, follow the parameters to another precision."""
+        torch = pytest.importorskip("torch")
+        x, opt = self.made(**options)
+        x.data, x.grad = x.data.float(), None
+        weight = torch.tensor([1.0, 0.5])
+        opt.step(lower=lambda: (x @ weight).square(), upper=lambda: x.abs().sum())
+        assert x.dtype == torch.float32
+        assert bool(torch.isfinite(x).all())
+
+    @pytest.mark.parametrize("sharded", [0.1, "x", {3: True}, [None]])
+    def test_sharded_names_parameters(self, sharded: Any) -> None:
+        with pytest.raises(TypeError, match=r"sharded=.* must be True, parameters, or a mapping"):
+            self.made(barrier=1.0, sharded=sharded)
+
+    def test_a_loss_beyond_floats_is_not_finite(self) -> None:
+        x, opt = self.made(tolerance=0.1, reference=0.5)
+        with opt.lower(10**400):
+            x[0].square().backward()
+        with opt.upper():
+            x.abs().sum().backward()
+        with pytest.raises(FloatingPointError):
+            opt.step()
+        with pytest.raises(ValueError, match="weight="), opt.lower(weight=10**400):
+            pass
