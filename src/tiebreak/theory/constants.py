@@ -45,7 +45,8 @@ class Constants:
         for item in fields(Constants):
             value = getattr(self, item.name)
             positive = item.name in ("L_f", "L_g", "G_f")
-            if isinstance(value, (bool, str)) or not math.isfinite(floating(value)) or value < 0 or (positive and value == 0):
+            number = math.nan if isinstance(value, (bool, str)) else floating(value)
+            if not math.isfinite(number) or number < 0 or (positive and number == 0):
                 raise ValueError(f"{item.name}={value!r} must be finite and {'> 0' if positive else '≥ 0'}")
 
     @property
