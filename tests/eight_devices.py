@@ -331,6 +331,28 @@ def test_runs_of_their_own_side_by_side():
     np.testing.assert_allclose(rows, jax.jit(jax.vmap(run))(u, v)[:, 0], rtol=1e-12)
 
 
+def test_seeds_over_devices_in_a_scan():
+    """Runs along an axis that `axis_name` leaves out: all that a state counts and remembers is theirs."""
+    params, (x, y, spoil) = problem()
+    seeds = jax.tree.map(lambda v: np.stack([v, 0.5 * v]), params)
+    spoil = jax.tree.map(lambda v: np.stack([v, np.zeros_like(v)]), spoil)  # the second seed holds no step
+    over = {"axis_name": "model"}
+    for make in (
+        partial(with_twin, optax.adam(optax.cosine_decay_schedule(0.01, 8)), tolerance=0.1),
+        partial(barrier(barrier=3.0, estimator="storm"), optax.sgd(0.01)),
+    ):
+
+        def run(params, x, y, spoil, make=make):
+            params, spoil = jax.tree.map(lambda v: v[0], (params, spoil))
+            return jax.tree.map(lambda v: v[None], whole(make, params, (x, y, spoil), over=over, data=over))
+
+        specs = (P("data"), P(None, "model"), P(None, "model"), P("data"))
+        found = jax.jit(jax.shard_map(run, mesh=mesh(), in_specs=specs, out_specs=P("data")))(seeds, x, y, spoil)
+        expected = jax.jit(jax.vmap(partial(whole, make), in_axes=(0, (None, None, 0))))(seeds, (x, y, spoil))
+        assert_equal(found, expected)
+        assert np.asarray(found[1][1]).any(axis=1).tolist() == [True, False]
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 

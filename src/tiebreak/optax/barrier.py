@@ -106,12 +106,12 @@ class Barrier:
         own = self.axes.own(params)
 
         def number(value: Any, dtype: Any = dtype) -> jax.Array:
-            return jnp.asarray(vary(jnp.full((), value, dtype), own))
+            return jnp.full((), value, dtype)
 
         # A plain tuple: optax.tree.get is to find "reference" and "ratio" in the reading, and nowhere else.
         law = tuple(number(value) for value in self.decision.begin())
         last = {name: number(0) for name in ("multiplier", "fg", "gg", "ff")}
-        return BarrierState(
+        state = BarrierState(
             jnp.zeros((), jnp.int32),
             **last,
             skipped=number(False, bool),
@@ -121,6 +121,8 @@ class Barrier:
             previous=trees.copied(params) if self.estimator.evaluations == 2 else nothing,
             start=trees.copied(params) if self.reference == "start" else nothing,
         )
+        # A step that is held keeps all of it: it differs wherever the decision to hold does.
+        return vary(state, own)  # type: ignore[no-any-return]  # as it came
 
     def update(
         self,

@@ -31,12 +31,17 @@ def varying(value: Any) -> frozenset[Any]:
     return found
 
 
-def vary(value: Any, axes: Iterable[Any]) -> Any:
-    """The value, with a type that differs over these axes."""
-    for axis in axes:
-        if tracked(axis) and axis not in varying(value):
-            value = jnp.where(jax.lax.axis_index(axis) < 0, value, value)
-    return value
+def vary(tree: Any, axes: Iterable[Any]) -> Any:
+    """The arrays of a tree, with types that differ over these axes."""
+    needed = [axis for axis in sorted(axes, key=str) if tracked(axis)]  # in one order in all processes
+
+    def each(value: Any) -> Any:
+        for axis in needed:
+            if axis not in varying(value):
+                value = jnp.where(jax.lax.axis_index(axis) < 0, value, value)
+        return value
+
+    return jax.tree.map(each, tree) if needed else tree
 
 
 def tracked(axis: Any) -> bool:

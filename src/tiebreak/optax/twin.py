@@ -8,6 +8,7 @@ import optax
 
 from tiebreak.optax import trees
 from tiebreak.optax.barrier import BarrierState
+from tiebreak.optax.collectives import vary, varying
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.optax.trees import Tree
 
@@ -73,8 +74,10 @@ def with_twin(
     )
 
     def init(params: Tree) -> TwinState:
-        copy = trees.copied(params)
-        return TwinState(barrier.init(params), rest.init(params), trees.copied(rest.init(copy)), copy)
+        begun, copy = barrier.init(params), trees.copied(params)
+        state = TwinState(begun, rest.init(params), trees.copied(rest.init(copy)), copy)
+        # A step that is held keeps all of it, counters too: it differs wherever the decision to hold does.
+        return vary(state, varying(begun.skipped))  # type: ignore[no-any-return]  # as it came
 
     def update(
         updates: Tree,
