@@ -741,3 +741,15 @@ def test_a_loss_changed_in_place_before_the_step_is_told_or_does_not_matter():
     number.mul_(2.0)
     with pytest.raises(RuntimeError, match="changed in place"):
         term.value()
+
+
+def test_references_as_newcomers_give_them(tmp_path):
+    """A loss as it comes is a number; a model is none, and a file that is not there is named."""
+    model = torch.nn.Linear(2, 1)
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = DynamicBarrier(base, tolerance=0.1, reference=model(torch.ones(1, 2)).square().mean())
+    assert opt.decision.tolerance.moving is False
+    with pytest.raises(ValueError, match=r"reference=Linear\(…\) is a model: give its loss on each batch"):
+        DynamicBarrier(base, tolerance=0.1, reference=model)
+    with pytest.raises(FileNotFoundError, match=r"reference='.*none\.csv': there is no such file"):
+        DynamicBarrier(base, tolerance=0.1, reference=tmp_path / "none.csv")

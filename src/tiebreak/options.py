@@ -31,9 +31,9 @@ _CHOICES = (
     "tiebreak.methods"
 )
 _REFERENCES = (
-    'a number (the final loss of lower-only training), "start" (a frozen copy of the starting model, for fine-tuning), '
-    '"twin" (a copy trained on the lower loss alone beside the model), "told" (given with each loss), or the path of a '
-    "CSV log of a lower-only run"
+    'a number (the final training loss of lower-only training, over all its data), "start" (a frozen copy of the '
+    'starting model, for fine-tuning), "twin" (a copy trained on the lower loss alone beside the model), "told" (given '
+    "with each loss), a function of the step, or the path of a CSV log of a lower-only run"
 )
 
 
@@ -67,6 +67,9 @@ def within(tolerance: Any, reference: Any, unused: Mapping[str, Any]) -> Toleran
         raise ValueError(f"reference={reference!r} must be finite, or {_REFERENCES}")
     if fixed and relative and reference == 0:
         raise ValueError(f"tolerance={tolerance!r} of reference={reference!r} is 0: give the tolerance as a number > 0")
+    if hasattr(reference, "parameters"):
+        name = type(reference).__name__
+        raise ValueError(f'reference={name}(…) is a model: give its loss on each batch, reference="told"')
     if not fixed and not hasattr(reference, "__fspath__") and not callable(reference):
         text = isinstance(reference, str) and (reference in MEASURED or reference.endswith(".csv"))
         if not text:
@@ -110,6 +113,8 @@ def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
     try:
         with open(regular(path), encoding="utf-8", newline="") as file:
             found = _losses(csv.DictReader(file))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"reference={os.fspath(path)!r}: there is no such file") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"reference={os.fspath(path)!r} is no CSV log: {error}") from None
     if found is None:

@@ -77,7 +77,8 @@ class Gradients:
             self.clear()
             raise RuntimeError(
                 f"no gradient came out of `with opt.{level}(…):`: put loss.backward() inside, of a loss that depends "
-                "on the parameters (DeepSpeed's ZeRO takes gradients away: use FSDP); the step begins anew"
+                f"on the parameters; only to evaluate, `with torch.no_grad(), opt.{level}():` (DeepSpeed's ZeRO takes "
+                "gradients away: use FSDP); the step begins anew"
             )
         self.seen.add(level)
         self._mark, self._sample = now, self._some_numbers()

@@ -46,7 +46,8 @@ def propagate(level: str, loss: Tensor) -> None:
         torch.autograd.backward(loss)
     except RuntimeError as error:
         error.add_note(
-            f"The {level} closure must return its loss, made of the parameters, and not call backward itself."
+            f"The {level} closure must return its loss, made of the parameters by a forward pass of its own, and not "
+            "call backward itself. One forward pass for both: blocks, the first with backward(retain_graph=True)."
         )
         raise
 

@@ -63,6 +63,8 @@ def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
     unused |= {"correct_noise": given["correct_noise"] or None}
     unused |= {"scope": None if given["scope"] == "global" else given["scope"]}
     laws = {name: given[name] for name in _LAWS}
+    if isinstance(given["reference"], torch.Tensor) and given["reference"].numel() == 1:  # a loss as it comes
+        given = {**given, "reference": float(given["reference"].detach())}
     tolerance, kind, schedule = tolerant(given["tolerance"], given["reference"], given["estimator"], laws, unused)
     if any(group.get("maximize") for group in given["base"].param_groups):
         raise ValueError(
