@@ -423,7 +423,27 @@ def test_the_learning_rate_is_told_or_counts_as_one_that_stays(x64):
     assert last["not told"] == last["constant"] < last["told"] - 0.1
     with pytest.raises(ValueError, match=r"learning_rate=0\.1 has no effect without tolerance="):
         dynamic_barrier(barrier=0.5, learning_rate=0.1)
+    for wrong in (-0.05, "0.05", float("nan"), float("inf"), True, np.full(3, 0.1), 0.1j, [0.1]):
+        with pytest.raises(ValueError, match=r"^learning_rate=.* must be a number ≥ 0, or a function of the step"):
+            with_twin(optax.sgd(0.1), tolerance=0.1, learning_rate=wrong)
+    for right in (0, 0.1, np.float32(0.1), np.array(0.1), jnp.array(0.1)):
+        with_twin(optax.sgd(0.1), tolerance=0.1, learning_rate=right)
     transform, x = dynamic_barrier(tolerance=0.1, reference="told", learning_rate=lambda k: jnp.ones(2)), jnp.ones(2)
     state = transform.init(x)
     with pytest.raises(ValueError, match=r"learning_rate at a step has shape \(2,\)"):
         transform.update(x, state, lower_grads=x, lower_value=1.0, reference_value=1.0)
+
+
+def test_the_step_of_a_schedule_is_the_barriers_own_beside_multisteps():
+    """As the docs say it: every second update is a step of the base."""
+    schedule, seen = optax.linear_schedule(0.05, 0.0, 4), []
+    base = optax.MultiSteps(optax.sgd(schedule), 2).gradient_transformation()
+    optimizer = with_twin(base, tolerance=0.1, learning_rate=lambda step: seen.append(step // 2) or schedule(step // 2))
+    x = jnp.ones(2)
+    state = optimizer.init(x)
+    for _ in range(5):
+        before = int(state.base.gradient_step)
+        given = {"lower_grads": x, "lower_value": 1.0, "reference_grads": x, "reference_value": 1.0}
+        _, state = optimizer.update(x, state, x, **given)
+        assert int(seen[-1]) == before
+    assert before == 2

@@ -135,9 +135,10 @@ class Barrier:
         reference_value: Any = None,
         previous_upper_grads: Tree = None,
         previous_lower_grads: Tree = None,
+        reference_grads: Tree = None,
         **extra: Any,
     ) -> tuple[Tree, BarrierState]:
-        """The direction, and the state after the step."""
+        """The direction, and the state after the step; a twin's gradients have to be as good as the model's."""
         dtype, tolerant = state.fg.dtype, self.decision.tolerance is not None
         # measure
         if lower_grads is None:
@@ -149,15 +150,21 @@ class Barrier:
         grads = {"updates": upper, "lower_grads": fresh["lower"]}
         if before is not fresh:
             grads |= {f"previous_{level}_grads": before[level] for level in LEVELS}
+        if reference_grads is not None:
+            grads["reference_grads"] = trees.match(updates, reference_grads, ("updates", "reference_grads"))
         spread = self.axes.spread(updates, params, grads, losses, state.fg)
         parameters = laws.parameters(self.schedule, state.count, dtype)
         seen, remembered = estimates.update(self.estimator, fresh, before, state.estimates, parameters)
         own = seen if enters_direction(self.estimator) else fresh
         measured = own if tolerant else seen
-        pairs = [pair for level in LEVELS for pair in zip(own[level], measured[level], strict=True)]
-        bad = ~trees.finite([mine for mine, other in pairs if mine is not other])  # moved, but not in the products
+        # What moves something, but is not in the products.
+        others = [
+            own[level] for level in LEVELS if any(a is not b for a, b in zip(own[level], measured[level], strict=True))
+        ]
+        others += [grads["reference_grads"]] if reference_grads is not None else []
+        bad = ~trees.finite([leaf for leaves in others for leaf in leaves])
         numbers = (*losses.values(), bad.astype(dtype))
-        products, (*means, bad) = inner_products(measured["upper"], measured["lower"], numbers, spread)
+        products, (*means, bad) = inner_products(measured["upper"], measured["lower"], numbers, spread, others)
         losses = dict(zip(losses, means, strict=True))
         # decide
         choice, scales, memory = self._decide(products, parameters, losses, state.memory)

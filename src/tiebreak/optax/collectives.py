@@ -84,26 +84,41 @@ class Spread(NamedTuple):
     trusted: bool
 
     def reduced(
-        self, upper: Sequence[Any], lower: Sequence[Any], numbers: Sequence[Any] = ()
-    ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
-        """fg, gg and ff of all devices, and the means of further numbers; products of unequal copies are NaN."""
-        products, first = [jnp.zeros((), jnp.float32)] * 3, [jnp.zeros((), jnp.float32)] * 2
+        self,
+        upper: Sequence[Any],
+        lower: Sequence[Any],
+        numbers: Sequence[Any] = (),
+        others: Sequence[Sequence[Any]] = (),
+    ) -> tuple[tuple[jax.Array, ...], list[jax.Array], jax.Array]:
+        """fg, gg and ff of all devices, the means of further numbers, and whether copies of all gradients are equal.
+
+        `others` are gradients that are compared alone.
+        """
+        products = [jnp.zeros((), jnp.float32)] * 3
         for shards in sorted(set(self.shards), key=str):
             mine = [i for i, other in enumerate(self.shards) if other == shards]
             found = trees.dots([upper[i] for i in mine], [lower[i] for i in mine])
             copied = [axis for axis in self.names if axis not in shards]
             products = [total + value / size(copied) for total, value in zip(products, found, strict=True)]
-            if not self.trusted:
-                here = jnp.all(jnp.array([jax.lax.axis_index(axis) == 0 for axis in copied], dtype=bool))
-                first = [total + jnp.where(here, v, 0.0) for total, v in zip(first, found[1:], strict=True)]
-        parts = [*products, *(number / size(self.names) for number in numbers), *([] if self.trusted else first)]
-        whole = summed(vary(jnp.stack(parts), self.names), self.names)
+        parts = [*products, *(number / size(self.names) for number in numbers)]
+        norms = [] if self.trusted else [part for leaves in (upper, lower, *others) for part in self._norms(leaves)]
+        whole = summed(vary(jnp.stack([*parts, *norms]), self.names), self.names)
         fg, gg, ff = (value.astype(products[0].dtype) for value in whole[:3])
-        if not self.trusted:
-            for value, other in zip((gg, ff), whole[-2:], strict=True):
-                fg = jnp.where((value == other) | (jnp.abs(value - other) <= 1e-3 * value), fg, jnp.nan)
         means = [m.astype(number.dtype) for m, number in zip(whole[3:], numbers, strict=False)]
-        return (fg, gg, ff), means
+        found, first = whole[len(parts) :].reshape(-1, 2).T
+        # Squares that nearly vanish are rounded to nothing in one sum and not in the other.
+        least = max((float(limit.tiny / limit.eps) for limit in map(trees.limits, upper)), default=0.0)
+        alike = (found == first) | (jnp.abs(found - first) <= 1e-3 * found + least)
+        return (fg, gg, ff), means, jnp.all(alike)
+
+    def _norms(self, leaves: Sequence[Any]) -> list[jax.Array]:
+        """Of each leaf two parts of its squared norm: of the mean over its copies, and of the first copy."""
+        found = []
+        for leaf, shards in zip(leaves, self.shards, strict=True):
+            square, copied = trees.products(leaf, leaf), [axis for axis in self.names if axis not in shards]
+            here = jnp.all(jnp.array([jax.lax.axis_index(axis) == 0 for axis in copied], dtype=bool))
+            found += [square / size(copied), jnp.where(here, square, 0.0)]
+        return found
 
     def largest(self, *values: jax.Array) -> jax.Array:
         """The largest of each value over all devices."""

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, Parameters, Power, Schedule
@@ -13,7 +14,7 @@ from tiebreak.schedules import LEGAL, Parameters, Power, Schedule
 #: A number, or a function of the step: a power law of ours, a schedule of optax, or your own in jax.numpy.
 Law: TypeAlias = Any
 
-__all__ = ["Law", "at", "held", "multiplier", "parameters", "traced"]
+__all__ = ["Law", "at", "held", "multiplier", "parameters", "rate", "traced"]
 
 
 @contextmanager
@@ -47,6 +48,25 @@ def at(name: str, law: Callable[[Any], Any], count: jax.Array) -> jax.Array:
 def held(value: Law) -> Law:
     """A law from an array, which optax.inject_hyperparams gives: often traced, so nothing can be checked."""
     return (lambda count: value) if isinstance(value, jax.Array) else value
+
+
+def rate(value: Law) -> Law:
+    """A learning rate as a function of the step, or None; numbers are checked, what JAX may trace cannot be.
+
+    Examples
+    --------
+    >>> rate(-0.1)
+    Traceback (most recent call last):
+    ...
+    ValueError: learning_rate=-0.1 must be a number ≥ 0, or a function of the step
+    """
+    if value is None or callable(value):
+        return value
+    if not isinstance(value, jax.Array):
+        number = isinstance(value, (int, float, np.number, np.ndarray)) and not isinstance(value, bool)
+        if not number or np.ndim(value) or np.iscomplexobj(value) or not 0 <= value < np.inf:
+            raise ValueError(f"learning_rate={value!r} must be a number ≥ 0, or a function of the step")
+    return held(jnp.asarray(value))
 
 
 def parameters(schedule: Schedule, count: jax.Array, dtype: Any) -> Parameters:

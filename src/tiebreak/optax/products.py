@@ -39,9 +39,15 @@ class Products(NamedTuple):
 
 
 def inner_products(
-    upper: Sequence[Any], lower: Sequence[Any], numbers: Sequence[jax.Array] = (), spread: Spread | None = None
+    upper: Sequence[Any],
+    lower: Sequence[Any],
+    numbers: Sequence[jax.Array] = (),
+    spread: Spread | None = None,
+    others: Sequence[Sequence[Any]] = (),
 ) -> tuple[Products, list[jax.Array]]:
     """The products of two lists of leaves; on many devices those of all, and the means of `numbers` with them.
+
+    There fg is NaN where copies of a gradient are not equal: of these two, or of `others`, lists like them.
 
     Examples
     --------
@@ -50,22 +56,28 @@ def inner_products(
     >>> round(float(fg), 4), round(float(gg), 4), float(ff)
     (3.0, 9.0, 5.0)
     """
-    pairs = [(u, g) for u, g in zip(upper, lower, strict=True) if trees.differentiable(u)]
-    found: tuple[Products, list[jax.Array]] = _inner_products(
-        tuple(u for u, _ in pairs), tuple(g for _, g in pairs), tuple(numbers), spread=spread
-    )
+    taking = [i for i, leaf in enumerate(upper) if trees.differentiable(leaf)]
+    upper, lower, *others = (tuple(leaves[i] for i in taking) for leaves in (upper, lower, *others))
+    compared = () if spread is None or spread.trusted else tuple(others)
+    found: tuple[Products, list[jax.Array]] = _inner_products(upper, lower, tuple(numbers), compared, spread=spread)
     return found
 
 
 # A jit, so that a call outside of any other compiles its condition once, and not every time.
 @partial(jax.jit, static_argnames="spread")
 def _inner_products(
-    upper: tuple[Any, ...], lower: tuple[Any, ...], numbers: tuple[Any, ...], spread: Spread | None
+    upper: tuple[Any, ...],
+    lower: tuple[Any, ...],
+    numbers: tuple[Any, ...],
+    others: tuple[tuple[Any, ...], ...],
+    spread: Spread | None,
 ) -> tuple[Products, list[jax.Array]]:
-    def dots(upper: Any, lower: Any, numbers: Any = ()) -> Any:
-        return (trees.dots(upper, lower), list(numbers)) if spread is None else spread.reduced(upper, lower, numbers)
+    def dots(upper: Any, lower: Any, numbers: Any = (), others: Any = ()) -> Any:
+        if spread is None:
+            return trees.dots(upper, lower), list(numbers), True
+        return spread.reduced(upper, lower, numbers, others)
 
-    (fg, gg, ff), means = dots(upper, lower, numbers)
+    (fg, gg, ff), means, alike = dots(upper, lower, numbers, others)
     one, info = jnp.ones_like(fg), trees.limits(fg)
     least, most = info.tiny / info.eps**2, info.max * info.eps**2
 
@@ -76,10 +88,13 @@ def _inner_products(
             [trees.widen(v) / c.astype(trees.real(v)) for v in leaves]
             for leaves, c in zip((upper, lower), scales, strict=True)
         ]
-        return Products(*(p.astype(fg.dtype) for p in dots(*parts)[0]), *scales)
+        products, _, same = dots(*parts)
+        products = [p.astype(fg.dtype) for p in products]
+        return Products(jnp.where(same, products[0], jnp.nan), *products[1:], *scales)
 
     ordinary = (least < gg) & (gg < most) & (least < ff) & (ff < most)
-    return jax.lax.cond(ordinary, lambda: Products(fg, gg, ff, one, one), again), means
+    found = jax.lax.cond(ordinary, lambda: Products(fg, gg, ff, one, one), again)
+    return found._replace(fg=jnp.where(alike, found.fg, jnp.nan)), means
 
 
 def _power_of_two(value: jax.Array) -> jax.Array:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from tiebreak.decision import Decision
@@ -76,7 +75,9 @@ def dynamic_barrier(
     learning_rate : float or function of the step, optional
         That of the optimizer that follows, for a tolerance with a reference that is measured at each step: the
         tolerance is spent when the rate has fallen, as its noise hides what f costs. A rate that is not given counts as
-        one that never falls, which is careful: less of the tolerance is used.
+        one that never falls, which is careful: less of the tolerance is used. The step of every law here is
+        ``state.count``, the number of updates before: with ``optax.MultiSteps(…, n)`` behind the barrier that is
+        micro-steps, and the base's schedule is to be given as ``lambda step: schedule(step // n)``.
     axis_name : str or tuple of str, optional
         The mapped axes that one run is spread over, under ``shard_map``, ``pmap`` or ``vmap(axis_name=…)``: inner
         products are summed over the shards of each parameter, losses averaged over all devices, in one collective, so
@@ -131,5 +132,6 @@ def dynamic_barrier(
     if known is not tolerance:
         allowance = replace(allowance, amount=tolerance)
     compared = at_step(reference) or reference
-    rate = learning_rate if callable(learning_rate) or learning_rate is None else laws.held(jnp.asarray(learning_rate))
-    return Barrier(Decision(tolerance=allowance), kind, schedule, compared, axes, rate).transformation()
+    return Barrier(
+        Decision(tolerance=allowance), kind, schedule, compared, axes, laws.rate(learning_rate)
+    ).transformation()

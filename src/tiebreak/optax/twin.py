@@ -93,10 +93,9 @@ def with_twin(
                 "a twin needs update(…, reference_grads=…, reference_value=…): gradient and loss of the lower level at "
                 "state.reference_params, on this batch"
             )
-        grads = trees.match(updates, reference_grads, ("updates", "reference_grads"))
         # Where either of them cannot step, neither does.
-        reference_value = jnp.where(trees.finite(grads), reference_value, jnp.nan)
-        direction, after = barrier.update(updates, state.barrier, params, reference_value=reference_value, **extra)
+        told = {"reference_grads": reference_grads, "reference_value": reference_value}
+        direction, after = barrier.update(updates, state.barrier, params, **told, **extra)
         moved, base_state = rest.update(direction, state.base, params, **extra)
         changes, twin_base = rest.update(reference_grads, state.reference_base, state.reference_params, **extra)
         twin = (twin_base, optax.apply_updates(state.reference_params, changes))
