@@ -16,7 +16,8 @@ import warnings
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffload,
     CPUOffloadPolicy,
@@ -26,7 +27,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -213,8 +214,11 @@ def sharded_in_micro_batches(rank, world):
 
     model = sharded()
     check(model, rank, world, "levels", around=lambda: apart(model))
-    other = sharded()
-    refused("FSDP keeps", lambda: check(other, rank, world, "turns", around=lambda: apart(other)))
+    for freeze in (False, True):
+        other = sharded()
+        if freeze:  # its modules are found all the same
+            gc.freeze()
+        refused("FSDP keeps", lambda other=other: check(other, rank, world, "turns", around=lambda: apart(other)))
 
 
 @case
@@ -349,12 +353,42 @@ def sequence_parallel(rank, world):
         return torch.nn.Sequential(torch.nn.LayerNorm(6, dtype=torch.float64), *network(hidden=8))
 
     mesh = init_device_mesh("cpu", (world,))
-    columns, rows = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()
-    model = parallelize_module(normed(), mesh, {"0": SequenceParallel(sequence_dim=0), "1": columns, "3": rows})
-    plain = normed()
-    expected = train(plain, make(plain.parameters(), process_group=False), batches())
-    found = train(model, make(model.parameters()), [[part(x, rank, world), y] for x, y in batches()])
-    same(model, found, (expected, [p.detach() for p in plain.parameters()]))
+    data = batches()
+    for way, options in (
+        ("closures", {}),
+        ("closures", {"tolerance": 0.1, "reference": "twin", "max_norm": 0.05}),
+        ("closures", {"estimator": "storm", "momentum": 0.5}),
+        ("levels", {"correct_noise": True}),
+    ):
+        columns, rows = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()
+        model = parallelize_module(normed(), mesh, {"0": SequenceParallel(sequence_dim=0), "1": columns, "3": rows})
+        plain = normed()
+        expected = train(plain, make(plain.parameters(), process_group=False, **options), data, way)
+        halves = [[torch.cat([part(h, rank, world) for h in x.chunk(2)]), y] for x, y in data]
+        mine = [[part(x, rank, world), y] for x, y in data] if way == "closures" else halves
+        found = train(model, make(model.parameters(), **options), mine, way)
+        same(model, found, (expected, [p.detach() for p in plain.parameters()]))
+
+
+@case(world=4)
+def two_meshes(rank, world):
+    """Two parameters that are cut alike over other ranks."""
+    values = [torch.randn(4, 4, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(2)]
+    meshes = [DeviceMesh("cpu", ranks) for ranks in ([[0, 1], [2, 3]], [[0, 2], [1, 3]])]
+
+    def once(pair, **options):
+        one, two = map(torch.nn.Parameter, pair)
+        whole = [lambda t: t.full_tensor(), lambda t: t]["process_group" in options]
+        opt = make([one, two], "sgd", **options)
+        opt.step(
+            lower=lambda: whole(one.square().sum()) + whole((two - 1).square().sum()),
+            upper=lambda: whole(one.abs().sum()) + whole(two.abs().sum()),
+        )
+        return opt.last.multiplier
+
+    expected = once([v.clone() for v in values], process_group=False)
+    cut = [distribute_tensor(v, mesh, [Replicate(), Shard(0)]) for v, mesh in zip(values, meshes, strict=True)]
+    torch.testing.assert_close(once(cut), expected, rtol=1e-12, atol=0)
 
 
 @case(world=4)
@@ -541,6 +575,9 @@ def compressed(rank, world):
     data = [[part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)]
     found = train(model, make(model.parameters()), data)
     same(model, found, (found, whole(model)))
+    model = DistributedDataParallel(network(torch.float32))
+    model.register_comm_hook(PowerSGDState(None, use_error_feedback=True), powerSGD_hook)
+    refused("PowerSGDState", lambda: train(model, make(model.parameters()), data))
 
 
 @case
@@ -712,6 +749,16 @@ def settings_that_differ(rank, world):
         "max_norm=": {"max_norm": 1.0 + rank},
         "nonfinite=": {"nonfinite": "skip" if rank else "raise"},
         "estimator=": {"estimator": "average" if rank else "minibatch"},
+        "barrier=": {"barrier": lambda k: 2.0 + rank * (k > 5)},
+        "regularizer=": {"regularizer": 1e-3 + rank},
+        "momentum=": {"estimator": "average", "momentum": 0.1 + 0.2 * rank},
+        "normalize=": {"normalize": bool(rank)},
+        "correct_noise=": {"correct_noise": bool(rank)},
+        "scope=": {"scope": "group" if rank else "global"},
+        "reference=": {"tolerance": 0.1, "reference": 0.5 + 0.1 * rank},
+        "reference=: 0.5": {"tolerance": 0.1, "reference": "twin" if rank else 0.5},
+        "reference=: \"'start'\"": {"tolerance": 0.1, "reference": "twin" if rank else "start"},
+        "others=": {"rule": "by_value", "barrier": None, "others": {"target": 0.1 * (1 + rank)}},
     }.items():
         model = DistributedDataParallel(network())
         opt = make(model.parameters(), **options)
@@ -721,6 +768,66 @@ def settings_that_differ(rank, world):
     train(model, opt, data[:1])
     opt.count += rank
     refused("different steps", lambda: train(model, opt, data[1:2]))
+
+
+@case
+def states_that_differ(rank, world):
+    """What changes on one rank between two steps is noticed by all at the next."""
+    data = [[part(t, rank, world) for t in batch] for batch in batches()]
+
+    def fresh(estimator=None):
+        model = DistributedDataParallel(network())
+        options = {"estimator": estimator} if estimator else {"tolerance": 0.1, "reference": 0.5}
+        opt = make(model.parameters(), **options)
+        train(model, opt, data[:1])
+        return model, opt
+
+    model, opt = fresh()
+    opt.tolerance = 0.1 + 0.01 * (rank == 1)
+    refused("different states", lambda: train(model, opt, data[1:2]))
+    model, opt = fresh()
+    opt.param_groups[0]["lr"] *= 0.5 if rank == 1 else 1
+    refused("different states", lambda: train(model, opt, data[1:2]))
+    for mine in (True, False):  # each loads a state of its own; one of them the state of another run; all the same
+        model, opt = fresh()
+        plain = network()
+        other = make(plain.parameters(), tolerance=0.1, reference=0.5, process_group=False)
+        train(plain, other, [[x, y * (1 + mine * rank)] for x, y in batches()[:1]])
+        if mine or rank == 1:
+            opt.load_state_dict(other.state_dict())
+        refused("different states", lambda model=model, opt=opt: train(model, opt, data[1:2]))
+        opt.load_state_dict(other.state_dict())
+        if not mine:
+            train(model, opt, data[1:2])
+    model, opt = fresh("average")
+    for memory in opt.estimates.memory.values():
+        for p, (value, *_) in memory.items():
+            value.mul_(1 + 0.1 * (rank == 1)) if p.dim() else None
+    refused("different gradients", lambda: train(model, opt, data[1:2]))
+
+
+@case
+def a_twin_that_nobody_averages(rank, world):
+    data = [[part(t, rank, world) for t in batch] for batch in batches()]
+    for wrap in (DistributedDataParallel, lambda model: model):
+        model = wrap(network())
+        group = {} if wrap is DistributedDataParallel else {"process_group": dist.group.WORLD}
+        opt = make(model.parameters(), tolerance=0.1, reference="twin", **group)
+
+        def go(model=model, opt=opt, group=group):
+            x, y = data[0]
+            with opt.reference(), contextlib.nullcontext() if group else model.no_sync():
+                r = lower(model, x, y)
+                r.backward()
+            for level in ("lower", "upper"):
+                loss = lower(model, x, y) if level == "lower" else upper(model, x)
+                with opt.lower(loss, reference=r.detach()) if level == "lower" else opt.upper(loss):
+                    loss.backward()
+                    for p in model.parameters() if group else ():
+                        dist.all_reduce(p.grad)
+            opt.step()
+
+        refused("of a twin", go)
 
 
 @case

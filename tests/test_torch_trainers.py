@@ -78,6 +78,8 @@ def test_combining_first_changes_nothing(kind):
             torch.testing.assert_close(
                 length * (1 + seen.multiplier) ** 2, seen.direction_squared.to(length), check_dtype=False
             )
+        with pytest.raises(RuntimeError, match=r"between opt.combine\(\) and opt.step\(\) is half a step's"):
+            opt.state_dict()
         assert opt.step() is seen
 
     plain, opt = train(kind)

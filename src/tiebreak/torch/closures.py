@@ -63,6 +63,7 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
 def _evaluate(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
     """Gradients and losses from closures, with the same random numbers wherever one is called again."""
     copy, estimates = optimizer.target.copy, optimizer.estimates
+    optimizer.ranks.compare(optimizer)
     first: dict[str, tuple[Tensor, str]] = {}
     state = RandomState(optimizer.generators) if estimates.twice or copy is not None else None
     if estimates.twice:

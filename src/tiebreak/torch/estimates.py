@@ -62,7 +62,7 @@ class Estimates:
             with self._buffers.exchanged(keep=False):
                 losses = backward(optimizer, upper, lower)
             for level in LEVELS:
-                pairs = zip(parameters, optimizer.gradients.of(level, parameters), strict=True)
+                pairs = zip(parameters, optimizer.gradients.resolved(level), strict=True)
                 self._before[level] = {p: g for p, g in pairs if g is not None}
         finally:  # whatever a closure does, the parameters are where they were
             optimizer.forget()

@@ -168,6 +168,14 @@ class Gradients:
                 grads[:] = [self._resolved(level, p, g) for p, g in zip(parameters, grads, strict=True)]
         return list(map(Row, parameters, uppers, lowers, areas, slots))
 
+    def resolved(self, level: str) -> list[Tensor | None]:
+        """This level's gradients of all parameters, over the ranks where the parameters are."""
+        parameters = self.parameters()
+        grads = self.of(level, parameters)
+        if not self.ranks.cut:
+            return grads
+        return [self._resolved(level, p, g) for p, g in zip(parameters, grads, strict=True)]
+
     def _resolved(self, level: str, p: Tensor, grad: Tensor | None) -> Tensor | None:
         """A gradient with its signs in memory, and over the ranks where its parameter is.
 

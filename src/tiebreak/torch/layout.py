@@ -103,9 +103,12 @@ def wrappers(parameters: Sequence[Tensor]) -> Wrappers:
     from torch.nn.parallel import DistributedDataParallel
 
     mine = set(parameters)
-    objects = gc.get_objects()
+
+    # What gc.freeze() hides is not among the objects; fully_shard has a list of its modules.
+    known = getattr(getattr(dist, "_composable_state", None), "_module_state_mapping", ())
+    objects = [*gc.get_objects(), *known]
     modules = {kind for kind in set(map(type, objects)) if issubclass(kind, nn.Module)}
-    for module in [m for m in objects if type(m) in modules]:
+    for module in {id(m): m for m in objects if type(m) in modules}.values():
         kind = type(module)
         its: Callable[[], Iterable[Tensor]] = module.parameters
         if issubclass(kind, DistributedDataParallel):
@@ -141,8 +144,9 @@ def layout(parameters: Sequence[Tensor], group: Any, sharded: Any, around: Wrapp
     of: dict[Tensor, int] = {}
     pairs = [(m.process_group, getattr(m, "_inter_node_pg", None)) for m in (*around.ddp, *around.flat)]
     groups = [tuple(dist.get_process_group_ranks(g)) for pair in pairs for g in pair if g is not None]
+    meshes: dict[tuple[int, ...], list[list[int]]] = {}
     for p in parameters:
-        name, piece, ranks = _of_one(p, flat)
+        name, piece, ranks = _of_one(p, flat, meshes)
         groups += [ranks] if ranks else []
         if p in apart:
             over = apart[p]
@@ -157,8 +161,10 @@ def layout(parameters: Sequence[Tensor], group: Any, sharded: Any, around: Wrapp
     return Layout(_whole(group, set(groups)), kinds, of)
 
 
-def _of_one(p: Tensor, flat: Mapping[Tensor, Any]) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]:
-    """The name and piece of a parameter, and the ranks that its wrapper names."""
+def _of_one(
+    p: Tensor, flat: Mapping[Tensor, Any], meshes: dict[tuple[int, ...], list[list[int]]]
+) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]:
+    """The name and piece of a parameter, and the ranks that its wrapper names; `meshes` are those met before."""
     if is_dtensor(p):
         mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]  # a DTensor has them
         if any(placement.is_partial() for placement in placements):
@@ -167,8 +173,11 @@ def _of_one(p: Tensor, flat: Mapping[Tensor, Any]) -> tuple[tuple[Any, ...], tup
             )
         cut = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
         here = mesh.get_coordinate()
-        ranks = tuple(mesh.mesh.flatten().tolist())
-        return ("DTensor", tuple(mesh.shape), tuple(cut)), tuple(here[i] for i in cut), ranks
+        ranks = mesh.mesh.flatten().tolist()
+        alike = meshes.setdefault(tuple(mesh.shape), [])  # other ranks have these meshes in the same order
+        alike += [] if ranks in alike else [ranks]
+        name = ("DTensor", tuple(mesh.shape), alike.index(ranks), tuple(cut))
+        return name, tuple(here[i] for i in cut), tuple(ranks)
     if flat.get(p) is not None:
         over = flat[p]
         return ("FSDP", dist.get_world_size(over)), (dist.get_rank(over),), ()
@@ -240,6 +249,13 @@ def flattened(parameters: Sequence[Tensor], around: Wrappers) -> frozenset[Tenso
             "DistributedDataParallel(gradient_as_bucket_view=True) has one place for the gradients of both levels: "
             "leave it at False"
         )
+    for hook, state in (pair for module in around.ddp for pair in getattr(module, "_comm_hooks", ())):
+        if state is not None and not isinstance(state, dist.ProcessGroup):
+            raise ValueError(
+                f"DistributedDataParallel.register_comm_hook with a {type(state).__name__} for "
+                f"{getattr(hook, '__name__', hook)}: what a hook remembers of one level's gradients it would add to "
+                "the other's. Use hooks without a state, such as fp16_compress_hook"
+            )
     if any(module.cpu_offload.offload_params for module in around.flat):
         raise ValueError(
             "FullyShardedDataParallel(cpu_offload=CPUOffload(offload_params=True)) has one place for the gradients of "

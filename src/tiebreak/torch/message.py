@@ -13,6 +13,8 @@ __all__ = ["NAMES", "ONE_LEVEL", "Measured", "Message", "Plan", "refuse"]
 NAMES = ("upper", "lower", "reference")  # of losses
 _APART = 1e-5  # replicas whose sums differ by more, relatively, are none: rounding is far below, wrong gradients above
 
+_OTHER = 1e-8  # and fingerprints, in float64
+
 
 class Measured(NamedTuple):
     """What a step measured: on one rank, or on all together.
@@ -55,6 +57,8 @@ class Plan(NamedTuple):
         The second row, for what every rank should have alike.
     given : dict
         Whether any rank gave this loss in the first step.
+    alike : bool
+        Whether no rank has parameters for itself.
     on : dict
         The weights by device.
     """
@@ -62,6 +66,7 @@ class Plan(NamedTuple):
     weights: Tensor
     sign: float
     given: dict[str, bool]
+    alike: bool
     on: dict[torch.device, Tensor]
 
     def there(self, device: torch.device) -> Tensor:
@@ -87,6 +92,8 @@ class Message:
         Whether gradients were changed after their block.
     count : int
         The step.
+    fingerprint : float
+        Of what every rank must have alike, and may be changed between two steps.
     found, inverse_scale : tensor or None
         What a gradient scaler found, and 1 over its scale.
     """
@@ -99,11 +106,12 @@ class Message:
         present: tuple[bool, ...],
         touched: Tensor | None,
         count: int,
+        fingerprint: float,
         found: Tensor | None,
         inverse_scale: Tensor | None,
     ) -> None:
         self.plan, self.measured, self.noise, self.present, self.count = plan, measured, noise, present, count
-        self.touched, self.found, self.inverse_scale = touched, found, inverse_scale
+        self.fingerprint, self.touched, self.found, self.inverse_scale = fingerprint, touched, found, inverse_scale
 
     def vector(self) -> Tensor:
         """This rank's floats."""
@@ -121,7 +129,8 @@ class Message:
         # Tensors stay where they are; what the host knows goes to the device in one piece, and nobody waits.
         known = [float(v) if v is not None and not isinstance(v, Tensor) else 0.0 for v in values]
         known += [float(losses[name] is not None) for name in NAMES] + [float(here) for here in self.present]
-        facts = torch.tensor([*known, self.plan.sign * self.count], dtype=both.dtype, pin_memory=home.type == "cuda")
+        known += [self.plan.sign * number for number in (self.count, self.fingerprint)]
+        facts = torch.tensor(known, dtype=both.dtype, pin_memory=home.type == "cuda")
         facts = facts.to(home, non_blocking=True)
         for i, value in enumerate(values):
             if isinstance(value, Tensor):
@@ -133,7 +142,7 @@ class Message:
         areas3 = self.measured.own.numel() // self.plan.weights.shape[1]
         sums, signs = total[:-_FACTS].reshape(2, -1).unbind()
         values, given = total[-_FACTS:][:3], total[-_FACTS:][6:9]
-        found, scale, touched, *present, count = (total[-_FACTS:][i] for i in (3, 4, 5, 9, 10, 11))
+        found, scale, touched, *present, count, fingerprint = (total[-_FACTS:][i] for i in (3, 4, 5, 9, 10, 11, 12))
         rest = sums[areas3:]
         own = seen = sums[:areas3].reshape(-1, 3)
         if self.measured.seen is not self.measured.own:
@@ -144,21 +153,39 @@ class Message:
             name: value / n if self.plan.given[name] or self.measured.losses[name] is not None else None
             for name, value, n in zip(NAMES, values, given, strict=True)
         }
-        gg, ff = own[:, 1], own[:, 2]
-        size = torch.stack([(gg * ff).sqrt(), gg, ff], -1)
-        apart = (signs[:areas3].reshape(-1, 3).abs() > _APART * size).any()
+        apart = _apart(own, signs[:areas3])
+        if seen is not own:  # an average that was loaded differently
+            apart = apart | _apart(seen, signs[areas3 : 2 * areas3])
+        if twin is not None:
+            apart = apart | (signs[-1].abs() > _APART * twin)
         uneven = torch.zeros_like(apart)
         if self.noise is not None:
             at = len(sums) - 3 - (twin is not None)
             uneven = (signs[at : at + 3].abs() > _APART * sums[at : at + 3].abs()).any()
+        other = _OTHER if total.dtype == torch.float64 else 1e-4
         missing = [there < 0.5 for there in present]
-        doubts = [apart, uneven, *missing, count.abs() > 1e-3, scale.abs() > 1e-3, touched > 0]
+        doubts = [
+            apart,
+            uneven,
+            *missing,
+            count.abs() > 1e-3,
+            fingerprint.abs() > other,
+            scale.abs() > 1e-3,
+            touched > 0,
+        ]
         return Measured(own, seen, losses, twin), noise, None if self.found is None else found > 0, torch.stack(doubts)
 
 
-# Three losses, what a scaler found, its scale, changed gradients; three truths for the losses, two for the levels, and
-# the step.
-_FACTS = 12
+def _apart(products: Tensor, signs: Tensor) -> Tensor:
+    """Whether the sums that are 0 over equal replicas are far from it, beside the products."""
+    gg, ff = products[:, 1], products[:, 2]
+    size = torch.stack([(gg * ff).sqrt(), gg, ff], -1)
+    return (signs.reshape(-1, 3).abs() > _APART * size).any()
+
+
+# Three losses, what a scaler found, its scale, changed gradients; three truths for the losses, two for the levels, the
+# step, and the fingerprint.
+_FACTS = 13
 ONE_LEVEL = (
     "those of the other level were not. To clip the direction give max_norm=…, or call opt.combine() first; to change "
     "one level do it inside its block; to unscale call opt.unscale_(scaler)"
@@ -167,7 +194,7 @@ ONE_LEVEL = (
 
 def refuse(doubts: list[bool], correct_noise: bool, late: bool = False) -> None:
     """Raise if the ranks do not fit together; all of them have the same doubts. `late` is one step too late."""
-    apart, uneven, no_upper, no_lower, count, scale, touched = doubts
+    apart, uneven, no_upper, no_lower, count, other, scale, touched = doubts
     for level, missing in (("upper", no_upper), ("lower", no_lower)):
         if missing:
             raise RuntimeError(
@@ -176,6 +203,11 @@ def refuse(doubts: list[bool], correct_noise: bool, late: bool = False) -> None:
             )
     if count:
         raise RuntimeError("the ranks are at different steps: load the same state on each, or on none")
+    if other:
+        raise RuntimeError(
+            "the ranks have different states: one changed its tolerance or its learning rate and others did not, or "
+            "they loaded different states. Do the same on each"
+        )
     if scale:
         raise RuntimeError(
             "the gradient scaler has another scale on every rank: sharded parameters need the scaler of their wrapper, "
@@ -185,7 +217,7 @@ def refuse(doubts: list[bool], correct_noise: bool, late: bool = False) -> None:
         raise RuntimeError(f"the gradients of a level were changed after its block, {ONE_LEVEL}")
     if apart:
         raise RuntimeError(
-            "the ranks have different gradients of the same parameters; "
+            "the ranks have different gradients of the same parameters, or of a twin's; "
             f"{'a step was made with them' if late else 'the step was not made'}. DistributedDataParallel averages "
             "forward and backward of one level, then forward and backward of the other: not two forwards before the "
             "first backward, nor two backwards of one forward. The last micro-batch of each level belongs outside "

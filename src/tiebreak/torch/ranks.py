@@ -6,19 +6,20 @@ with the whole batch, on every rank alike. Some of the floats are 0 where ranks 
 """
 
 import copy
-import random
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tiebreak.torch.agreement import compare_settings, folded, share_out
 from tiebreak.torch.context import cannot_repeat, capturing
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.later import Later, on_host
-from tiebreak.torch.layout import Layout, Wrappers, flattened, held, is_dtensor, layout, local, wrappers
-from tiebreak.torch.message import NAMES, Measured, Message, Plan, refuse
+from tiebreak.torch.layout import Layout, Wrappers, flattened, held, is_dtensor, layout, local, placed, wrappers
+from tiebreak.torch.message import Measured, Message, Plan, refuse
 from tiebreak.torch.rows import Row, wide
 
 __all__ = ["Ranks"]
@@ -54,6 +55,8 @@ class Ranks:
         self._ids: list[int] = []
         self.layout, self.around = Layout(None, [], {}), Wrappers([], [], [])
         self._plan: Plan | None = None
+        self._compared = False
+        self.loaded = 0.0  # the numbers of the last state that was loaded, folded
         self.cut = False
         self.anew = frozenset[Tensor]()  # parameters whose wrapper must find no gradient of an earlier block
         self._later: Later | None = None
@@ -80,7 +83,7 @@ class Ranks:
             return
         self.around = Wrappers([], [], []) if self.given is False else wrappers(parameters)
         self.layout = layout(parameters, self.given, self.sharded, self.around)
-        self._ids, self._plan = ids, None
+        self._ids, self._plan, self._compared = ids, None, False
         self.cut = any(map(is_dtensor, parameters)) or len(self.layout.kinds) > 1
         self.anew = flattened(parameters, self.around)
 
@@ -114,11 +117,19 @@ class Ranks:
         if self.alone:
             return square_norm([local(grad) for _, grad in pairs])
         of, kinds = self.layout.of, len(self.layout.kinds)
+        pairs = [(p, placed(grad, p)) for p, grad in pairs]
         home = next((local(grad).device for _, grad in pairs), torch.device("cpu"))
         by_kind = (square_norm([local(grad) for p, grad in pairs if of[p] == kind]) for kind in range(kinds))
         return torch.stack([square.to(home, wide(home)) for square in by_kind])
 
     # --- one sum -----------------------------------------------------------------------------------------------------
+
+    def compare(self, opt: Any) -> None:
+        """Compare the settings, once: where closures are called before the first of them, which may wait for others."""
+        self.look(opt.gradients.parameters())
+        if not self.alone and not self._compared:
+            compare_settings(opt, self.layout.group)
+            self._compared = True
 
     def together(self, opt: Any, measured: Measured, inverse_scale: Tensor | None, waits: bool) -> Measured:
         """What all ranks measured, from what each did; on the host if it `waits` for it."""
@@ -135,7 +146,8 @@ class Ranks:
             cannot_repeat("with several ranks some of them come from the host: capture the passes, not the step")
         try:
             if self._plan is None:
-                self._plan = _agree(opt, self.layout, measured)
+                self.compare(opt)
+                self._plan = share_out(opt, self.layout, measured)
             noise = None if opt.decision.tolerance is not None else opt.noise.sums(len(self.layout.kinds), measured.own)
             levels = opt.gradients
             message = Message(
@@ -145,6 +157,7 @@ class Ranks:
                 levels.present(),
                 levels.touched,
                 opt.count,
+                self._fingerprint(opt),
                 opt.guard.found_inf,
                 inverse_scale,
             )
@@ -166,6 +179,15 @@ class Ranks:
             opt.noise.take(noise, doubts[1])
         return found
 
+    def _fingerprint(self, opt: Any) -> float:
+        """What may change on a rank between two steps and enters the multiplier, as far as the host knows it."""
+        given, plan = opt.decision.tolerance, self._plan
+        changing = [] if given is None else [given.amount, given.relative]
+        rate = opt.param_groups[0].get("lr", 0.0)
+        if plan is not None and plan.alike and isinstance(rate, Real):  # stages may have rates of their own
+            changing.append(rate)
+        return folded([self.loaded, *changing])
+
     def settle(self, opt: Any) -> None:
         """What the device said of the last step: all ranks hear it at the same step, and none waits for long."""
         later, self._later = self._later, None
@@ -183,60 +205,6 @@ def _reachable(group: Any, home: torch.device) -> torch.device:
     if home.type in known:
         return home
     return torch.device("cuda", torch.cuda.current_device()) if known[0] == "cuda" else torch.device(known[0])
-
-
-def _agree(opt: Any, here: Layout, measured: Measured) -> Plan:
-    """Before the first sum: who holds what, and that all mean the same; every rank comes to the same end."""
-    kinds = here.kinds
-    members = [[p for p, kind in here.of.items() if kind == k] for k in range(len(kinds))]
-    sizes = [float(square_norm([local(p.detach()) for p in mine])) for mine in members]
-    same = {
-        "kinds of parameters": [(k.name, len(m)) for k, m in zip(kinds, members, strict=True) if not k.own],
-        "multipliers (scope=)": measured.own.shape[0] // len(kinds),
-        "nonfinite=": opt.guard.policy,
-        "tolerance=": opt.tolerance,
-        "rule": getattr(opt.decision.method, "name", None),
-        "estimator=": type(opt.estimates.estimator).__name__,
-        "max_norm=": opt.max_norm,
-    }
-    mine = {
-        "same": same,
-        "pieces": {(k.name, k.piece): size for k, size in zip(kinds, sizes, strict=True)},
-        "losses": {name: measured.losses[name] is not None for name in NAMES},
-    }
-    told: list[Any] = [None] * dist.get_world_size(here.group)
-    dist.all_gather_object(told, mine, group=here.group)
-    ranks = dist.get_process_group_ranks(here.group)
-    for name in same:
-        for rank, theirs in zip(ranks, told, strict=True):
-            if theirs["same"][name] != told[0]["same"][name]:
-                raise ValueError(
-                    f"the ranks differ in {name}: {told[0]['same'][name]} on rank {ranks[0]}, {theirs['same'][name]} "
-                    f"on rank {rank}. Parameters that each rank has for itself belong in sharded=…"
-                )
-    me, weights = dist.get_rank(here.group), []
-    for piece in sorted({piece for theirs in told for piece in theirs["pieces"]}, key=repr):
-        pairs = ((theirs["pieces"].get(piece), rank) for theirs, rank in zip(told, ranks, strict=True))
-        values = [(size, rank) for size, rank in pairs if size is not None]
-        (least, one), (most, other) = min(values), max(values)
-        if most - least > 1e-6 * most:
-            raise ValueError(
-                f"ranks {one} and {other} should have the same parameters, and have different ones (squared norms "
-                f"{least:.6g} and {most:.6g}): begin with the same on each, or name in sharded=… what each rank has "
-                "for itself"
-            )
-    for k in kinds:
-        holders = [i for i, theirs in enumerate(told) if (k.name, k.piece) in theirs["pieces"]]
-        weights.append((1 / len(holders), _sign(holders.index(me), len(holders))))
-    given = {name: any(theirs["losses"][name] for theirs in told) for name in NAMES}
-    return Plan(torch.tensor(weights, dtype=torch.float64).T.contiguous(), _sign(me, len(told)), given, {})
-
-
-def _sign(i: int, count: int) -> float:
-    """Numbers that add up to 0 over `count` of them, and over no part: equal values cancel, others do not."""
-    draw = random.Random(count)
-    numbers = [draw.random() for _ in range(count)]
-    return numbers[i] - sum(numbers) / count
 
 
 def _named(sharded: Any) -> Any:

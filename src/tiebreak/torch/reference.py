@@ -257,7 +257,7 @@ class Copy:
 
     def gradients(self, optimizer: "DynamicBarrier") -> list[Any]:
         """The twin's gradients in this step, in the order of the parameters; those of a frozen copy are None."""
-        return optimizer.gradients.of("reference", list(optimizer.gradients.parameters()))
+        return optimizer.gradients.resolved("reference")
 
     def kept(self, p: Tensor) -> Kept:
         """A parameter's value in the copy and its state in a twin's optimizer, to be saved."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tiebreak.torch import packing, soundness
+from tiebreak.torch.agreement import folded
 from tiebreak.torch.context import store
 from tiebreak.torch.packing import KEY
 from tiebreak.torch.record import RESIDUES, Step, record
@@ -23,6 +24,8 @@ _VERSION = 1
 
 def state_of(opt: "DynamicBarrier") -> dict[str, Any]:
     """The base's state, with the optimizer's own in the state of each parameter and in each group."""
+    if opt._held is not None:
+        raise RuntimeError("the state between opt.combine() and opt.step() is half a step's: save it before or after")
     opt.check()
     for before in opt._optimizer_state_dict_pre_hooks.values():
         before(opt)
@@ -140,6 +143,8 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
         opt.allow(*numbers["tolerance"])
     if copy is not None:
         copy.load(opt, saved.kept, saved.options, saved.buffers)
+    law = {name: value for name, value in numbers["law"].items() if name != "rate"}  # stages may have their own
+    opt.ranks.loaded = folded([opt.count, *law.values(), *numbers["noise"].values()])
     opt.forget()
     _announce(opt)
     for after in opt._optimizer_load_state_dict_post_hooks.values():
