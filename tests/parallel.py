@@ -807,6 +807,66 @@ def states_that_differ(rank, world):
 
 
 @case
+def small_replicas(rank, world):
+    """A parameter that nobody averages, and whose gradient is nothing beside the others'."""
+    data = [[part(t, rank, world) for t in batch] for batch in batches()]
+    for wrap in (DistributedDataParallel, fully_shard):
+        for averaged in (False, True):
+            model, shift = wrap(network()), torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+            opt = make([*model.parameters(), shift], "sgd")
+            if averaged:
+                shift.register_hook(lambda grad: (dist.all_reduce(grad := grad.clone()), grad)[1])
+
+            def go(model=model, opt=opt, shift=shift):
+                for x, y in data:
+                    opt.step(
+                        lower=lambda x=x, y=y: (model(x) + 1e-4 * shift - y).square().mean(),
+                        upper=lambda x=x: model(x).abs().mean(),
+                    )
+
+            go() if averaged else refused("different gradients", go)
+
+
+@case
+def a_fault_on_one_rank(rank, world):
+    """What one rank does wrong is an error on all of them, at the same step, and the step is not made."""
+    from tiebreak.torch import ranks
+
+    x, y = (part(t, rank, world) for t in batches()[0])
+
+    def go(model, opt, fault):
+        for level in ("lower", "upper"):
+            if rank == 1 and fault == level:
+                continue
+            loss = lower(model, x, y) if level == "lower" else upper(model, x)
+            with getattr(opt, level)(loss):
+                loss.backward()
+                for p in model.parameters():
+                    dist.all_reduce(p.grad) if not fault else None
+            if rank == 1 and fault == f"{level} changed":
+                model[0].bias.grad.mul_(0.5)
+        opt.step()
+
+    for fault, said in (("upper", "a rank had no upper"), ("upper changed", "To clip"), ("lower changed", "To clip")):
+        for later in (False, True):
+            model = network()
+            opt = make(model.parameters(), process_group=dist.group.WORLD)
+            go(model, opt, "")
+            before = [p.clone() for p in model.parameters()]
+            kept = ranks.on_host
+            try:
+                ranks.on_host = (lambda tensor: False) if later else kept
+                if later:
+                    refused("is not finite", lambda model=model, opt=opt, fault=fault: go(model, opt, fault))
+                    refused(said, opt.check)
+                else:
+                    refused(said, lambda model=model, opt=opt, fault=fault: go(model, opt, fault))
+            finally:
+                ranks.on_host = kept
+            assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@case
 def a_twin_that_nobody_averages(rank, world):
     data = [[part(t, rank, world) for t in batch] for batch in batches()]
     for wrap in (DistributedDataParallel, lambda model: model):
@@ -892,7 +952,7 @@ def collectives(rank, world):
                 for name, function in kept.items():
                     setattr(dist, name, function)
             assert len(calls) == 1, calls
-            assert calls[0] <= 32, calls
+            assert calls[0] <= 36, calls
 
 
 def run(rank, world, folder, names):

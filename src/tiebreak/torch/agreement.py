@@ -125,10 +125,14 @@ def _refuse_others(name: str, values: list[Any], group: Any, advice: str) -> Non
 
 
 def _sign(i: int, count: int) -> float:
-    """Numbers that add up to 0 over `count` of them, and over no part: equal values cancel, others do not."""
+    """Numbers that add up to 0 over `count` of them, and over no part: equal values cancel, others do not.
+
+    The largest is 1, however many there are: a difference shows as what it is.
+    """
     draw = random.Random(count)
     numbers = [draw.random() for _ in range(count)]
-    return numbers[i] - sum(numbers) / count
+    centred = [number - sum(numbers) / count for number in numbers]
+    return centred[i] / (max(map(abs, centred)) or 1.0)
 
 
 def folded(numbers: Iterable[Any]) -> float:

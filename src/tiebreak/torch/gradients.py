@@ -39,6 +39,7 @@ class Gradients:
         self._mark: list[tuple[int, int]] = []
         self._entered: list[tuple[int, int]] = []
         self._sample: Tensor | None = None
+        self.faulty = False  # whether .grad was changed after its block
         self.touched: Tensor | None = None  # whether .grad was changed after its block, where the versions do not say
 
     def parameters(self) -> list[Tensor]:
@@ -119,17 +120,21 @@ class Gradients:
                 changed = (
                     before.view(torch.int32) != after.view(torch.int32) if len(before) == len(after) else before > -1
                 )
-                self.touched = changed.any() if self.touched is None else self.touched | changed.any()
+                found = changed.any()
+                self.touched = found if self.touched is None else self.touched.to(found.device) | found
             # One set to None is missed elsewhere, with its own sentence.
             if now != self._mark and any(a != b != _ABSENT for a, b in zip(self._mark, now, strict=False)):
+                if not self.ranks.alone:  # all ranks are told, with the step's sum
+                    self.touched, self.faulty = torch.tensor(True), True
+                    return
                 raise RuntimeError(
                     f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, {ONE_LEVEL}"
                 )
 
     def complete(self) -> None:
-        """Raise unless both levels had a backward pass."""
+        """Raise unless both levels had a backward pass; where there are ranks all are told, with the step's sum."""
         for level in LEVELS:
-            if level not in self.seen:
+            if level not in self.seen and (self.ranks.alone or not self.seen):
                 raise RuntimeError(f"no {level} gradients in this step: put the backward pass in `with opt.{level}():`")
 
     def of(self, level: str, parameters: Sequence[Tensor]) -> list[Tensor | None]:

@@ -13,6 +13,7 @@ __all__ = ["NAMES", "ONE_LEVEL", "Measured", "Message", "Plan", "refuse"]
 NAMES = ("upper", "lower", "reference")  # of losses
 _APART = 1e-5  # replicas whose sums differ by more, relatively, are none: rounding is far below, wrong gradients above
 
+_EACH = 0.01  # and single replicas, by the logarithms of their squared norms
 _OTHER = 1e-8  # and fingerprints, in float64
 
 
@@ -88,6 +89,12 @@ class Message:
         The sums of :class:`~tiebreak.torch.noise.Noise`, of shape (kinds, 3).
     present : tuple of bool
         Whether there are gradients of the upper and of the lower level here.
+    forgot : bool
+        Whether this rank had no block of one level.
+    spoiled : bool
+        Whether this step must not be made: then no product is finite.
+    each : tensor or None
+        A number in which every replica counts as much, however small it is.
     touched : tensor or None
         Whether gradients were changed after their block.
     count : int
@@ -104,6 +111,9 @@ class Message:
         measured: Measured,
         noise: Tensor | None,
         present: tuple[bool, ...],
+        forgot: bool,
+        spoiled: bool,
+        each: Tensor | None,
         touched: Tensor | None,
         count: int,
         fingerprint: float,
@@ -111,6 +121,7 @@ class Message:
         inverse_scale: Tensor | None,
     ) -> None:
         self.plan, self.measured, self.noise, self.present, self.count = plan, measured, noise, present, count
+        self.forgot, self.spoiled, self.each = forgot, spoiled, each
         self.fingerprint, self.touched, self.found, self.inverse_scale = fingerprint, touched, found, inverse_scale
 
     def vector(self) -> Tensor:
@@ -124,12 +135,14 @@ class Message:
         columns += [] if twin is None else [twin.reshape(kinds, 1)]
         table = columns[0] if len(columns) == 1 else torch.cat([column.to(own) for column in columns], 1)
         both = self.plan.there(home) @ table.to(wide(home))
+        both = both * torch.nan if self.spoiled else both
         scale = None if self.inverse_scale is None else self.inverse_scale.to(both).log2() * self.plan.sign
-        values = [losses[name] for name in NAMES] + [self.found, scale, self.touched]
+        each = None if self.each is None else self.each.to(both) * self.plan.sign
+        values = [losses[name] for name in NAMES] + [self.found, scale, self.touched, each]
         # Tensors stay where they are; what the host knows goes to the device in one piece, and nobody waits.
         known = [float(v) if v is not None and not isinstance(v, Tensor) else 0.0 for v in values]
         known += [float(losses[name] is not None) for name in NAMES] + [float(here) for here in self.present]
-        known += [self.plan.sign * number for number in (self.count, self.fingerprint)]
+        known += [self.plan.sign * number for number in (self.count, self.fingerprint)] + [float(self.forgot)]
         facts = torch.tensor(known, dtype=both.dtype, pin_memory=home.type == "cuda")
         facts = facts.to(home, non_blocking=True)
         for i, value in enumerate(values):
@@ -141,8 +154,10 @@ class Message:
         """From the sum over all ranks: what they measured, the noise, what a scaler found, and what is doubtful."""
         areas3 = self.measured.own.numel() // self.plan.weights.shape[1]
         sums, signs = total[:-_FACTS].reshape(2, -1).unbind()
-        values, given = total[-_FACTS:][:3], total[-_FACTS:][6:9]
-        found, scale, touched, *present, count, fingerprint = (total[-_FACTS:][i] for i in (3, 4, 5, 9, 10, 11, 12))
+        facts = total[-_FACTS:]
+        values, given = facts[:3], facts[7:10]
+        found, scale, touched, each = facts[3:7].unbind()
+        *present, count, fingerprint, forgot = facts[10:].unbind()
         rest = sums[areas3:]
         own = seen = sums[:areas3].reshape(-1, 3)
         if self.measured.seen is not self.measured.own:
@@ -158,6 +173,7 @@ class Message:
             apart = apart | _apart(seen, signs[areas3 : 2 * areas3])
         if twin is not None:
             apart = apart | (signs[-1].abs() > _APART * twin)
+        apart = apart | (each.abs() > _EACH)
         uneven = torch.zeros_like(apart)
         if self.noise is not None:
             at = len(sums) - 3 - (twin is not None)
@@ -172,6 +188,7 @@ class Message:
             fingerprint.abs() > other,
             scale.abs() > 1e-3,
             touched > 0,
+            forgot > 0,
         ]
         return Measured(own, seen, losses, twin), noise, None if self.found is None else found > 0, torch.stack(doubts)
 
@@ -183,9 +200,9 @@ def _apart(products: Tensor, signs: Tensor) -> Tensor:
     return (signs.reshape(-1, 3).abs() > _APART * size).any()
 
 
-# Three losses, what a scaler found, its scale, changed gradients; three truths for the losses, two for the levels, the
-# step, and the fingerprint.
-_FACTS = 13
+# Three losses, what a scaler found, its scale, changed gradients, each replica; three truths for the losses, two for
+# the levels, the step, the fingerprint, and a level forgotten.
+_FACTS = 15
 ONE_LEVEL = (
     "those of the other level were not. To clip the direction give max_norm=…, or call opt.combine() first; to change "
     "one level do it inside its block; to unscale call opt.unscale_(scaler)"
@@ -194,7 +211,12 @@ ONE_LEVEL = (
 
 def refuse(doubts: list[bool], correct_noise: bool, late: bool = False) -> None:
     """Raise if the ranks do not fit together; all of them have the same doubts. `late` is one step too late."""
-    apart, uneven, no_upper, no_lower, count, other, scale, touched = doubts
+    apart, uneven, no_upper, no_lower, count, other, scale, touched, forgot = doubts
+    if forgot:
+        raise RuntimeError(
+            "a rank had no upper gradients or no lower gradients in this step: put the backward passes in `with "
+            "opt.upper():` and `with opt.lower():`, on every rank"
+        )
     for level, missing in (("upper", no_upper), ("lower", no_lower)):
         if missing:
             raise RuntimeError(

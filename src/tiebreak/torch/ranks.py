@@ -19,7 +19,8 @@ from tiebreak.torch.context import cannot_repeat, capturing
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.later import Later, on_host
 from tiebreak.torch.layout import Layout, Wrappers, flattened, held, is_dtensor, layout, local, placed, wrappers
-from tiebreak.torch.message import Measured, Message, Plan, refuse
+from tiebreak.torch.message import NAMES, Measured, Message, Plan, refuse
+from tiebreak.torch.replicas import each, looks
 from tiebreak.torch.rows import Row, wide
 
 __all__ = ["Ranks"]
@@ -56,6 +57,8 @@ class Ranks:
         self.layout, self.around = Layout(None, [], {}), Wrappers([], [], [])
         self._plan: Plan | None = None
         self._compared = False
+        self._begun = 0
+        self._sizes: Tensor | None = None  # ‖∇f‖² and ‖∇g‖² of the last step
         self.loaded = 0.0  # the numbers of the last state that was loaded, folded
         self.cut = False
         self.anew = frozenset[Tensor]()  # parameters whose wrapper must find no gradient of an earlier block
@@ -147,14 +150,21 @@ class Ranks:
         try:
             if self._plan is None:
                 self.compare(opt)
+                self._begun, self._sizes = opt.count, None
                 self._plan = share_out(opt, self.layout, measured)
             noise = None if opt.decision.tolerance is not None else opt.noise.sums(len(self.layout.kinds), measured.own)
             levels = opt.gradients
+            forgot = not levels.seen.issuperset(NAMES[:2])
+            # What this rank alone knows must not be stepped with, where the others hear of it one step later.
+            spoiled = opt.guard.looks and (forgot or levels.faulty)
             message = Message(
                 self._plan,
                 measured,
                 noise,
                 levels.present(),
+                forgot,
+                spoiled,
+                self._each(levels, opt.count, inverse_scale),
                 levels.touched,
                 opt.count,
                 self._fingerprint(opt),
@@ -175,9 +185,16 @@ class Ranks:
         if not on_host(doubts):
             self._later = Later(doubts)
         opt.guard.found_inf = bad
+        self._sizes = found.own.sum(0)[[2, 1]]
         if noise is not None:
             opt.noise.take(noise, doubts[1])
         return found
+
+    def _each(self, levels: Any, count: int, inverse_scale: Tensor | None) -> Tensor | None:
+        replicas = [p for p, kind in self.layout.of.items() if self.layout.kinds[kind].name == ("replica",)]
+        if not replicas or self._sizes is None or not looks(count - self._begun):
+            return None
+        return each([levels.of(level, replicas) for level in NAMES[:2]], self._sizes, inverse_scale)
 
     def _fingerprint(self, opt: Any) -> float:
         """What may change on a rank between two steps and enters the multiplier, as far as the host knows it."""
