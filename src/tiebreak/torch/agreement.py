@@ -4,6 +4,7 @@ import hashlib
 import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -59,9 +60,17 @@ def _reference(target: Any) -> Any:
 
 
 def _values(law: Any) -> Any:
-    """A number, or a function of the step by a few of its values; by its error where it has none."""
+    """A number, or a function of the step by a few of its values; by its error where it has none.
+
+    Of anything else the kind: an estimator of one's own may keep what has an address for its name.
+
+    Examples
+    --------
+    >>> _values(0.5), _values(lambda k: 2.0), _values(lambda k: 1 / k), _values([object()])
+    (0.5, 2.0, {0: 'ZeroDivisionError', 1: 1.0, 10: 0.1, 1000: 0.001}, 'list')
+    """
     if not callable(law):
-        return float(law) if isinstance(law, torch.Tensor) else law
+        return law if law is None or isinstance(law, (Real, str)) else type(law).__name__
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [_value(law, step) for step in _STEPS]
