@@ -452,7 +452,7 @@ def test_the_life_of_an_optimizer() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # small tensors
     try:
-        run_state_machine_as_test(Life, settings=settings(inputs(0.2 / _STEPS, 25), stateful_step_count=_STEPS))
+        run_state_machine_as_test(Life, settings=settings(inputs(0.18 / _STEPS, 25), stateful_step_count=_STEPS))
     finally:
         torch.set_num_threads(threads)
 
@@ -460,7 +460,7 @@ def test_the_life_of_an_optimizer() -> None:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-@inputs(0.04, 100)
+@inputs(0.03, 100)
 @given(state=mangled(GrowingBatches(torch.zeros(20, 2), 4).state_dict()))
 def test_made_up_states_of_batches(state: Any) -> None:
     """Refused, and nothing has changed; or taken up, and there is a next batch."""
@@ -505,7 +505,7 @@ GOOD = [
 ]
 
 
-@inputs(0.08, 150)
+@inputs(0.06, 150)
 @given(options=st.dictionaries(st.sampled_from(NAMES), st.sampled_from([*GOOD, *GOOD, *VALUES, *NUMBERS]), max_size=4))
 def test_arguments(options: dict[str, Any]) -> None:
     """An optimizer or a sentence; and an optimizer that was made can step."""

@@ -121,6 +121,35 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
             read(tmp_path / "pipe")
 
 
+def test_a_memory_of_other_numbers(tmp_path: Path) -> None:
+    """STORM's previous point as truths: it can be read, and would fail in the first step."""
+    problem, path = tiebreak.problems.paper(), tmp_path / "run.npz"
+    levels = problem.upper, problem.lower
+    tiebreak.minimize(*levels, problem.x0, method="vr_pr_sdbpg", steps=3, seed=0).save(path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    np.savez(path, **arrays | {"memory.upper.0": np.ones_like(arrays["memory.upper.0"], dtype=bool)})
+    with pytest.raises(ValueError, match=r"remembers .*bool of shape .* needs"):
+        tiebreak.minimize(*levels, steps=5, resume=path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("k", 2**63), ("weight", 10**400), ("weight", math.inf), ("selected_step", -1), ("steps", -1)]
+)
+def test_counts_of_a_checkpoint_beyond_all_range(name: str, value: Any, tmp_path: Path) -> None:
+    problem, path = tiebreak.problems.paper(), tmp_path / "run.npz"
+    tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=3, seed=0).save(path)
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
+    if name in arrays:
+        arrays[name] = np.full_like(arrays[name], value)
+    else:
+        arrays["meta"] = np.array(json.dumps(json.loads(str(arrays["meta"])) | {name: value}))
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=rf"was not saved by tiebreak: {name} is"):
+        tiebreak.load(path)
+
+
 def test_a_log_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "fit.csv").write_bytes(b"\xf3tep,lower_loss\n0,1.0\n")
     with pytest.raises(ValueError, match=r"fit\.csv' is no CSV log"):

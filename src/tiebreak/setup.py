@@ -174,13 +174,20 @@ def _check_memory(state: State, path: Any, method: Method) -> None:
     rows, twice = state.x[state.alive], method.estimator.evaluations == 2
     for level, memory in state.memory.items():
         begun = method.estimator.begin(level, 0 * rows, 0 * rows[:, :1])
-        needed = [np.shape(array) for array in ((rows, *begun) if twice else begun)]
-        kept = [array.shape for array in memory or ()]
+        needed = [_kind(array) for array in ((rows, *begun) if twice else begun)]
+        kept = [_kind(array) for array in memory or ()]
         if kept != needed and not (memory is None and state.k == 0):
             raise ValueError(
-                f"{os.fspath(path)!r} remembers arrays of shapes {kept} for the {level} level; "
+                f"{os.fspath(path)!r} remembers {kept} for the {level} level; "
                 f"{type(method.estimator).__name__} needs {needed}"
             )
+
+
+def _kind(values: Any) -> str:
+    """The kind of numbers in an array, and its shape."""
+    array = np.asarray(values)
+    kinds = {"f": "real numbers", "i": "whole numbers", "u": "whole numbers"}
+    return f"{kinds.get(array.dtype.kind, array.dtype.name)} of shape {array.shape}"
 
 
 def _fingerprint(method: Method) -> list[Any]:

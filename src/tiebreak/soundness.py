@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.random import PCG64, SeedSequence
 
+from tiebreak.checks import floating
 from tiebreak.result import MEASURES, Status
 
 __all__ = ["check"]
@@ -22,7 +23,8 @@ def check(state: Any) -> None:
     _must("k", state.k, "a whole number ≥ 0", _count(state.k))
     for name in ("weight", "elapsed"):
         value = getattr(state, name)
-        _must(name, value, "a number ≥ 0", type(value) in (int, float) and value >= 0)
+        fits = type(value) in (int, float) and 0 <= floating(value) < math.inf
+        _must(name, value, "a finite number ≥ 0", fits)
     alive = state.alive
     in_range = isinstance(alive, list) and all(_count(run) and run < runs for run in alive)
     _must("alive", alive, f"different numbers below {runs}, in order", in_range and alive == sorted(set(alive)))
@@ -34,7 +36,9 @@ def check(state: Any) -> None:
     for name in ("x", "selected"):
         _array(name, getattr(state, name), (runs, dimension), dtype)
     for name in ("selected_step", "steps", "upper_calls", "lower_calls"):
-        _array(name, getattr(state, name), (runs,), np.dtype(np.int64))
+        counts = getattr(state, name)
+        _array(name, counts, (runs,), np.dtype(np.int64))
+        _must(name, counts.tolist(), "whole numbers ≥ 0", bool(np.all(counts >= 0)))
     for table in ("last_measures", "selected_measures"):
         for name, column in getattr(state, table).items():
             _must(table, name, f"one of {', '.join(MEASURES)}", name in MEASURES)
@@ -83,6 +87,8 @@ def _history(history: Mapping[str, Any], runs: int, dimension: int, dtype: Any, 
         _must("history", name, f"one of {', '.join(shapes)}", name in shapes)
         _array(f"history.{name}", column, *shapes[name])
     _must("history.step", "the steps", "increasing", bool(np.all(np.diff(history["step"]) > 0)))
+    least = min((int(history[name].min()) for name in _COUNTS if rows), default=0)
+    _must("history", f"a table with the count {least}", "one of whole numbers ≥ 0", least >= 0)
 
 
 def _streams(streams: Any, alive: int) -> None:
@@ -103,7 +109,7 @@ def _streams(streams: Any, alive: int) -> None:
 
 
 def _count(value: Any) -> bool:
-    return type(value) is int and value >= 0  # not a bool
+    return type(value) is int and 0 <= value < 2**63  # not a bool, and as large as a file can hold
 
 
 def _array(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
