@@ -8,6 +8,7 @@ import copy
 import json
 import math
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +23,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fuzzing import NUMBERS, VALUES, inputs, mangled, only_ours
+from fuzzing import NUMBERS, VALUES, damaged, inputs, mangled, only_ours
 
 torch = pytest.importorskip("torch")
 
-from tiebreak.torch import SDBGD, DynamicBarrier, GrowingBatches  # noqa: E402  # after the skip
+from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, GrowingBatches  # noqa: E402  # after the skip
 
 BASES = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
@@ -471,6 +472,29 @@ def test_made_up_states_of_batches(state: Any) -> None:
             assert len(part) == 2
     if said:
         assert (batches.k, batches.samples) == (0, 0)
+
+
+# --- logs that are continued ---------------------------------------------------------------------------------------
+
+
+@inputs(0.03, 80)
+@given(data=st.data())
+def test_damaged_logs_are_continued_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+    """A line is added at the end of a file that is whole up to there, or nothing of it is touched."""
+    path = tmp_path / "log.csv"
+    path.unlink(missing_ok=True)
+    with CSVLog(path) as log:
+        log.add(0, lower_loss=2.0)
+    content = data.draw(damaged(path.read_bytes()))
+    path.write_bytes(content)
+    with only_ours() as said:
+        with CSVLog(path) as log:
+            log.add(1, lower_loss=1.0)
+        lines = path.read_bytes().split(b"\n")
+        assert lines[-2].startswith(b"1,")
+        assert content.startswith(b"\n".join(lines[:-2])) or not content
+    if said:
+        assert content.startswith(path.read_bytes())
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

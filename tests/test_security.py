@@ -272,6 +272,15 @@ class TestStates:
         with pytest.raises(TypeError, match=r"sharded=.* must be True, parameters, or a mapping"):
             self.made(barrier=1.0, sharded=sharded)
 
+    def test_a_log_with_another_header(self, tmp_path: Path) -> None:
+        pytest.importorskip("torch")
+        from tiebreak.torch import CSVLog
+
+        (tmp_path / "log.csv").write_bytes(b"step,multiplier\x80fg\n0,1.0\nhalf a line")
+        with pytest.raises(ValueError, match="is no log of this kind"):
+            CSVLog(tmp_path / "log.csv")
+        assert (tmp_path / "log.csv").read_bytes().endswith(b"half a line")
+
     def test_a_loss_beyond_floats_is_not_finite(self) -> None:
         x, opt = self.made(tolerance=0.1, reference=0.5)
         with opt.lower(10**400):

@@ -248,7 +248,9 @@ def _header(path: Path) -> list[str] | None:
         return None
     with path.open("rb+") as file:
         first = file.readline()
-        if not first.startswith(b"step,multiplier") or not first.endswith(b"\n"):  # not ours: cut nothing off
+        columns = first.decode("utf-8", "replace").removesuffix("\n").split(",")  # no name of ours needs quotes
+        known = all(name.partition("[")[0] in ("step", *Step._fields) for name in columns)
+        if columns[:1] != ["step"] or not known or not first.endswith(b"\n"):  # not ours: cut nothing off
             raise ValueError(f"path={str(path)!r} exists and is no log of this kind; give another name, or move it")
         size = end = file.seek(0, os.SEEK_END)
         while True:  # from the end, a block at a time: a long log is not read whole
@@ -260,4 +262,4 @@ def _header(path: Path) -> list[str] | None:
             end = begin
         if begin + newline + 1 < size:
             file.truncate(begin + newline + 1)
-    return next(csv.reader([first.decode("utf-8")]))
+    return columns
