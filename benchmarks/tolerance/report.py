@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tiebreak.tolerance import MOVING, NUMBER
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -140,7 +142,8 @@ def figure(records, path):
 
 def write(records, about, results):
     """Results, table and figure in their places."""
-    text = json.dumps({"about": about, "judging": records}, ensure_ascii=False, separators=(",", ":"))
+    ours = {"moving": MOVING._asdict(), "number": NUMBER._asdict()}
+    text = json.dumps({"about": about, "ours": ours, "judging": records}, ensure_ascii=False, separators=(",", ":"))
     (results / "tolerance.json").write_text(text + "\n")
     (DOCS / "_tables" / "tolerance.md").write_text(table(records, about))
     figure(records, DOCS / "_static" / "tolerance.png")

@@ -41,7 +41,7 @@ def schedule(name, steps):
 class Bench:
     """A group with its learning rates, starts, references, tolerances and sweep: what every law is given."""
 
-    def __init__(self, group: chosen.Group, seeds, say=print):
+    def __init__(self, group: chosen.Group, seeds, say=print, weights=WEIGHTS):
         began = time.perf_counter()
         self.group, self.seeds = group, seeds
         self.train = Trainer(TASKS[group.task](), group.batch, group.steps, seeds)
@@ -60,9 +60,9 @@ class Bench:
         self.tolerances = [
             float(amount[:-1]) / 100 * t.lower if isinstance(amount, str) else amount + 0 * t.lower for t in twins
         ]
-        runs = [self.run(i, "fixed", (w,), "number") for i in range(len(twins)) for w in WEIGHTS]
+        runs = [self.run(i, "fixed", (w,), "number") for i in range(len(twins)) for w in weights]
         swept = self.train(runs)
-        self.sweep = [swept[i * len(WEIGHTS) : (i + 1) * len(WEIGHTS)] for i in range(len(twins))]
+        self.sweep = [swept[i * len(weights) : (i + 1) * len(weights)] for i in range(len(twins))]
         self.best = [self._best(i) for i in range(len(twins))]  # f* per seed
         say(f"{group.task}, {group.batch}: {time.perf_counter() - began:.0f} s")
 

@@ -7,22 +7,28 @@ import numpy as np
 from benchmarks.tolerance import study
 from tiebreak.tolerance import Constants
 
-_GAINS = {"gain": 10.0 ** np.arange(-3, 1.1, 0.5), "start": (0, 10, 50, 150), "aim": (0.7, 0.8, 0.9, 1.0)}
+_GAINS = {"gain": 10.0 ** np.arange(-3, 1.1, 0.5), "start": (0, 10, 50, 150, 1000), "aim": (0.7, 0.8, 0.9, 1.0)}
 _OURS = {
-    "aim": (0.85, 0.9, 0.95),
-    "doubt": (0.5, 1, 2),
-    "sway": (0.5, 1, 2, 3),
-    "widest": (0.4, 0.6, 0.8),
-    "span": (15, 25, 40),
-    "rise": (2, 3, 6),
-    "boost": (2, 3, 4),
+    "aim": (0.85, 0.9, 0.93, 0.97),
+    "early": (0, 0.15, 0.3, 0.5),
+    "doubt": (0, 0.5, 1, 2),
+    "sway": (0, 0.5, 1, 2),
+    "widest": (0.3, 0.5, 0.8),
+    "span": (15, 30, 60, 120),
+    "rise": (1, 2, 4, 6),
+    "boost": (2, 3, 4, 6),
     "dip": (0.1, 0.3, 0.6),
-    "ahead": (100, 200, 300),
-    "exact": (0.04, 0.06),
-    "slow": (0.01, 0.02),
-    "floor": (0.1, 0.2, 0.35, 0.5),
-    "least": (0.1, 0.3, 1, 2),
-    "most": (30, 100, 300),
+    "ahead": (0, 30, 100, 200),
+    "exact": (0.04, 0.08),
+    "fast": (0.1, 0.2),
+    "slow": (0.01, 0.02, 0.04),
+    "norms": (0.01, 0.02, 0.05),
+    "floor": (0.3, 0.5, 0.7, 0.85),
+    "ceiling": (2, 4, 10),
+    "first": (10, 30, 300, 1000),
+    "least": (0.1, 0.3, 1),
+    "most": (30, 100, 300, 1000),
+    "burst": (1, 3, 10),
     "clip": (2, 4),
 }
 SPACES = {
@@ -37,11 +43,12 @@ SPACES = {
     "ours, moving": _OURS,
     "ours, number": {
         **_OURS,
-        "aim": (0.8, 0.85, 0.9),
+        "aim": (0.7, 0.75, 0.8, 0.85),
+        "early": (0,),
         "sway": (0, 0.5, 1),
         "widest": (0.5, 0.8, 1.5),
-        "slow": (0.005, 0.01, 0.02),
-        "most": (15, 30, 60),
+        "first": (8, 15, 30),
+        "most": (8, 15, 30),
     },
 }
 #: The laws that are tuned, each with the references it may be given.

@@ -29,7 +29,7 @@ _E = 2.718281828459045
 
 
 class Constants(NamedTuple):
-    """The constants of the law, without units; found by a search on the tuning set of ``benchmarks.tolerance``."""
+    """The constants of the law, without units; found by the searches of ``benchmarks.tolerance``, the last by hand."""
 
     aim: Scalar = 0.9  # what the bound of the excess is led to; the promise is 1
     early: Scalar = 0.3  # by which share less while the learning rate is what it was at most

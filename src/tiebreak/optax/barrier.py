@@ -122,7 +122,7 @@ class Barrier:
             start=trees.copied(params) if self.reference == "start" else nothing,
         )
         # A step that is held keeps all of it: it differs wherever the decision to hold does.
-        return vary(state, own)  # type: ignore[no-any-return]  # as it came
+        return vary(state, own)  # type: ignore[no-any-return]  # it maps over any tree and says Any
 
     def update(
         self,
@@ -200,7 +200,7 @@ class Barrier:
     ) -> dict[str, list[Any]]:
         """This batch's gradients at the previous point; at first there is none, and they may be anything."""
         if self.estimator.evaluations == 1:
-            return fresh  # type: ignore[no-any-return]  # as it came
+            return fresh  # type: ignore[no-any-return]  # gradients by level, which the caller made
         if upper is None or lower is None or params is None:
             raise TypeError(
                 f"{type(self.estimator).__name__} evaluates every batch at two points: update(upper_grads, state, "

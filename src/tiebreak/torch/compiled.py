@@ -117,7 +117,8 @@ def _kernel(opt: "DynamicBarrier", looks: bool, numbers: list[str], laws: list[s
         values = {name: loss(name) for name in ("upper_value", "lower_value", "reference")}
         asked = ("lower_value", "reference") if decision.tolerance else ("lower_value",)
         used = {name: values[name] for name in asked if decision.tolerance or name in decision.method.needs}
-        used |= {name: there[name] for name in numbers if name == "rate" and decision.tolerance}
+        if decision.tolerance is not None:  # a rule may have an argument of this name
+            used["rate"] = there["rate"]
         mine, memory = decision, ()  # type: Any, Any
         if decision.tolerance is not None:
             mine = replace(decision, tolerance=replace(decision.tolerance, amount=there["tolerance"]))  # type: ignore[arg-type]  # traced
