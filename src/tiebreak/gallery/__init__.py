@@ -1,0 +1,1 @@
+"""Real problems: where the library pays, and where it does not."""

@@ -1,0 +1,92 @@
+"""What an example is: data, a model, two losses, and what to measure. How it is trained belongs to other modules."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Example", "Metric", "Size", "Task"]
+
+#: "quick" is minutes on two cores with one seed and fewer data; "full" is what the documentation reports.
+Size = Literal["quick", "full"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of an example's table.
+
+    Parameters
+    ----------
+    name : str
+        Its key in what :attr:`Task.metrics` returns, and the column's title.
+    better : "higher", "lower" or "equal"
+        What an engineer wants of it; "equal": as near to the value of `target` as possible.
+    about : str
+        One plain sentence: what it is, on which data.
+    """
+
+    name: str
+    better: Literal["higher", "lower", "equal"]
+    about: str
+    target: float | None = None
+
+
+@dataclass
+class Task:
+    """An example with everything drawn for one seed. The training loop asks for nothing else.
+
+    Every method starts from the same model and sees the same batches. `lower` is the loss that must stay optimal (g),
+    `upper` the one to improve among what is left (f); both return the mean over their batch.
+    """
+
+    model: nn.Module
+    lower: Callable[[nn.Module, Any], Tensor]
+    upper: Callable[[nn.Module, Any], Tensor]
+    batches: Callable[[int], tuple[Any, Any]]  # step → its batch for the lower and for the upper loss
+    base: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]  # its learning rate tuned for g alone
+    steps: int  # the budget, in steps that evaluate both gradients once: 2 · steps gradient evaluations
+    losses: Callable[[nn.Module], tuple[float, float]]  # g and f over all training data, as training computes them
+    metrics: Callable[[nn.Module], Mapping[str, float]]  # what the table shows, by the metrics' names
+    rate: Callable[[float], float] = lambda share: 1.0  # share of the budget spent → factor of the learning rate
+
+
+@dataclass(frozen=True)
+class Example:
+    """A problem of the gallery.
+
+    Parameters
+    ----------
+    name, title : str
+        As the command line and the documentation call it.
+    question : str
+        What an engineer would ask, in a sentence.
+    build : callable
+        ``build(size, seed, device)`` → :class:`Task`. Raises :class:`tiebreak.gallery.needs.Missing` where data are
+        not installed.
+    metrics : tuple of Metric
+        The first is the one by which the table names a winner among the methods that stayed inside the tolerance.
+    tolerance : float or str
+        How far the lower loss may lie above its reference: a number, or a share such as "2%".
+    reference : "twin" or "start"
+        What "optimal" is for the lower loss: what training on it alone reaches, or the loss of the starting model.
+    needs : tuple of str
+        The names in :data:`tiebreak.gallery.needs.PACKAGES` of what has to be installed.
+    lessons : tuple of str
+        The two sentences an engineer takes home; from the measurements in the documentation.
+    limits : str
+        What the example does not show.
+    """
+
+    name: str
+    title: str
+    question: str
+    build: Callable[[Size, int, str], Task]
+    metrics: tuple[Metric, ...]
+    tolerance: float | str
+    reference: Literal["twin", "start"]
+    needs: tuple[str, ...] = ()
+    lessons: tuple[str, ...] = ()
+    limits: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what an example's own figure or table needs
