@@ -1,13 +1,13 @@
 """What an example is: data, a model, two losses, and what to measure. How it is trained belongs to other modules."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Example", "Metric", "Size", "Task"]
+__all__ = ["Example", "Metric", "OwnMethod", "Size", "Task"]
 
 #: "quick" is minutes on two cores with one seed and fewer data; "full" is what the documentation reports.
 Size = Literal["quick", "full"]
@@ -50,6 +50,32 @@ class Task:
     losses: Callable[[nn.Module], tuple[float, float]]  # g and f over all training data, as training computes them
     metrics: Callable[[nn.Module], Mapping[str, float]]  # what the table shows, by the metrics' names
     rate: Callable[[float], float] = lambda share: 1.0  # share of the budget spent → factor of the learning rate
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what the example's own methods need besides
+
+
+@dataclass(frozen=True)
+class OwnMethod:
+    """A method of an example's own: what its field uses, in the same table as the common ones.
+
+    Parameters
+    ----------
+    name, about : str
+        Its row in the table, and one plain sentence on what it does.
+    train : callable
+        ``train(task, settings)`` trains ``task.model`` in place. It is a generator: after every step it yields how many
+        gradients that step evaluated. Who runs it measures time and losses in between, and ends it when
+        ``2 * task.steps`` gradients are spent, as for every other method.
+    grid : tuple of mappings
+        The settings it is tuned over, by name; as many as the others are given.
+    limit : bool
+        It may see what the others may not (all old data, say): shown as a limit, never named the winner.
+    """
+
+    name: str
+    about: str
+    train: Callable[[Task, Mapping[str, float]], Iterator[int]]
+    grid: tuple[Mapping[str, float], ...] = ({},)
+    limit: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +103,8 @@ class Example:
         The two sentences an engineer takes home; from the measurements in the documentation.
     limits : str
         What the example does not show.
+    methods : tuple of OwnMethod
+        What its field uses beside the common methods.
     """
 
     name: str
@@ -89,4 +117,5 @@ class Example:
     needs: tuple[str, ...] = ()
     lessons: tuple[str, ...] = ()
     limits: str = ""
+    methods: tuple[OwnMethod, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)  # what an example's own figure or table needs
