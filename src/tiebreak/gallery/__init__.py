@@ -1,1 +1,32 @@
 """Real problems: where the library pays, and where it does not."""
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["EXAMPLES", "get", "place"]
+
+#: Where each example is: "module:name" within this package. Nothing is imported before it is asked for.
+EXAMPLES: Mapping[str, str] = {}
+
+
+def place(name: str) -> str:
+    """Where an example is, as "module:name" or "file.py:name": one of :data:`EXAMPLES`, or a file with an ``EXAMPLE``.
+
+    >>> place("mine.py")
+    'mine.py:EXAMPLE'
+    """
+    if name in EXAMPLES:
+        return f"{__name__}.{EXAMPLES[name]}"
+    file, _, attribute = name.partition(".py:")
+    if attribute:
+        return f"{file}.py:{attribute}"
+    if name.endswith(".py"):
+        return f"{name}:EXAMPLE"
+    raise ValueError(f"name={name!r} must be one of {', '.join(EXAMPLES)}, or a file such as mine.py with an EXAMPLE")
+
+
+def get(name: str) -> Any:
+    """The :class:`~tiebreak.gallery.example.Example` of that name, or of that file."""
+    from tiebreak.experiments.tasks import found, reference
+
+    return found(reference(place(name), "name"))

@@ -39,12 +39,16 @@ class Task:
 
     Every method starts from the same model and sees the same batches. `lower` is the loss that must stay optimal (g),
     `upper` the one to improve among what is left (f); both return the mean over their batch.
+
+    `batches` is asked for more than `steps` steps: what is cheaper a step makes more of them, lower-only training about
+    2 · steps. :class:`~tiebreak.gallery.batches.Epochs` never ends. A task is built anew for every training: cache what
+    takes long to read.
     """
 
     model: nn.Module
     lower: Callable[[nn.Module, Any], Tensor]
     upper: Callable[[nn.Module, Any], Tensor]
-    batches: Callable[[int], tuple[Any, Any]]  # step → its batch for the lower and for the upper loss
+    batches: Callable[[int], tuple[Any, Any]]  # any step ≥ 0 → its batch for the lower and for the upper loss
     base: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]  # its learning rate tuned for g alone
     steps: int  # the budget, in steps that evaluate both gradients once: 2 · steps gradient evaluations
     losses: Callable[[nn.Module], tuple[float, float]]  # g and f over all training data, as training computes them
