@@ -1,0 +1,162 @@
+"""The problems of the simple-bilevel literature: gradients, exact solutions, and what is measured of them."""
+
+import numpy as np
+import pytest
+
+import tiebreak
+from tiebreak.problems import dictionary, dictionary_data, recovery, regression, regression_data
+from tiebreak.problems.dictionary import ball, ball_pullback, unball
+from tiebreak.problems.regression import RegressionData, Rows
+
+
+@pytest.fixture(scope="module")
+def atoms():
+    return dictionary_data(0, samples=(60, 40), first_stage=300)
+
+
+def made(seed=0, train=8, validation=30, features=12):
+    """Small made rows: nothing to install."""
+    rng = np.random.default_rng(seed)
+    return RegressionData(*(Rows(rng.normal(size=(n, features)), rng.normal(size=n)) for n in (train, validation, 20)))
+
+
+def slope(value, x, direction, step=1e-6):
+    return (value(x + step * direction) - value(x - step * direction)) / (2 * step)
+
+
+@pytest.mark.parametrize("level", ["upper", "lower"])
+@pytest.mark.parametrize("name", ["regression", "dictionary"])
+def test_gradients_are_those_of_the_values(name, level, atoms):
+    """Along random directions, for all samples, for a batch, and for one in which a sample occurs twice."""
+    problem = regression(made()) if name == "regression" else dictionary(atoms)
+    oracle, rng = getattr(problem, level), np.random.default_rng(1)
+    x = problem.x0 + 0.1 * rng.standard_normal(problem.x0.shape)
+    everything = (np.arange(oracle.n), None)
+    for token in (everything, (np.array([3, 1, 3, 5]), None), (np.array([0, 2, 7]), np.array([1, 4, 2]))):
+        for _ in range(3):
+            direction = rng.standard_normal(x.shape) / np.sqrt(x.size)
+            expected = slope(lambda z, token=token: oracle.value(z, token), x, direction)
+            assert oracle.gradient(x, token) @ direction == pytest.approx(expected, rel=1e-5, abs=1e-8)
+
+
+def test_the_ball_is_covered_and_never_left():
+    rng = np.random.default_rng(0)
+    u = rng.standard_normal((7, 500)) * 10.0 ** rng.uniform(-3, 3, 500)
+    norms = np.linalg.norm(ball(u), axis=0)
+    assert norms.max() <= 1 + 1e-12
+    points = rng.standard_normal((7, 500))
+    points *= np.append(rng.uniform(0, 1, 499), 1.0) / np.linalg.norm(points, axis=0)
+    np.testing.assert_allclose(ball(unball(points)), points, atol=1e-12)
+    assert np.all(unball(np.zeros((7, 2))) == 0)
+    gradient = rng.standard_normal((7, 500))  # ⟨J dx, gradient⟩ = ⟨dx, Jᵀ gradient⟩
+    u, direction = u / (1 + np.linalg.norm(u, axis=0)), rng.standard_normal((7, 500))
+    expected = slope(lambda z: float(np.sum(ball(z) * gradient)), u, direction)
+    assert np.sum(ball_pullback(u, gradient) * direction) == pytest.approx(expected, rel=1e-6)
+
+
+def test_whatever_the_variables_are_the_constraints_hold(atoms):
+    rng = np.random.default_rng(0)
+    for scale in (0.01, 1, 100):
+        learnt, coefficients = atoms.decode(scale * rng.standard_normal(atoms.x0.shape))
+        assert np.linalg.norm(learnt, axis=0).max() <= 1 + 1e-12
+        assert np.abs(coefficients).sum(axis=0).max() <= atoms.radius + 1e-12
+
+
+def test_the_start_is_what_the_first_stage_left(atoms):
+    """And it is optimal for g: no projected gradient step moves the atoms (g is convex in them)."""
+    learnt, coefficients = atoms.decode(atoms.x0)
+    np.testing.assert_allclose(learnt, atoms.atoms, atol=1e-7)
+    assert np.all(atoms.atoms[:, 40:] == 0)
+    assert np.all(atoms.coefficients[40:] == 0)
+    assert np.abs(coefficients).sum(axis=0).max() < atoms.radius
+    outward = (atoms.atoms @ atoms.coefficients - atoms.old) @ atoms.coefficients.T
+    moved = atoms.atoms - 1e-3 * outward
+    moved /= np.maximum(1, np.linalg.norm(moved, axis=0))
+    np.testing.assert_allclose(moved, atoms.atoms, atol=1e-9)
+    assert dictionary(atoms).lower.value(atoms.x0) == pytest.approx(atoms.lower_optimum, abs=1e-9)
+
+
+def test_data_are_as_the_literature_has_them():
+    data = dictionary_data(3, first_stage=1)
+    assert data.truth.shape == (25, 50)
+    np.testing.assert_allclose(np.linalg.norm(data.truth, axis=0), 1)
+    assert data.old.shape == (25, 250)
+    assert data.new.shape == (25, 200)
+    # Old samples lie, but for noise, in what atoms 1 … 40 make of five coefficients of at most 1: |a| ≤ 5 + noise.
+    assert np.linalg.norm(data.old, axis=0).max() < 5.5
+    for samples, unused in ((data.old, np.arange(40, 50)), (data.new, np.arange(29))):
+        power = np.mean((data.truth.T @ samples) ** 2, axis=1)
+        used = np.setdiff1d(np.arange(50), unused)
+        assert power[used].mean() > 1.2 * power[unused].mean()
+
+
+def test_recovery():
+    truth = np.eye(4)
+    assert recovery(truth, truth) == 1
+    assert recovery(-7 * truth[:, ::-1], truth) == 1  # sign, length and order do not matter
+    assert recovery(np.zeros((4, 3)), truth) == 0
+    angle = np.arccos(0.9)
+    for turn, share in ((angle - 1e-6, 0.25), (angle + 1e-6, 0.0)):
+        assert recovery(np.array([[np.cos(turn)], [np.sin(turn)], [0], [0]]), truth) == share
+    assert recovery(np.tile(truth[:, :1], 9), truth) == 0.25  # one atom learnt nine times is one
+
+
+@pytest.mark.parametrize(("train", "validation", "features"), [(8, 30, 12), (8, 3, 12), (12, 30, 8)])
+def test_the_exact_solution_is_optimal(train, validation, features):
+    """∇g = 0 and ∇f has no part along the null space of g's Hessian: the conditions of the convex problem, both."""
+    data = made(1, train, validation, features)
+    problem = regression(data)
+    x = problem.solution
+    np.testing.assert_allclose(problem.lower.exact_gradient(x), 0, atol=1e-12)
+    free = np.linalg.svd(data.train.features)[2][min(train, features) :].T
+    np.testing.assert_allclose(free.T @ problem.upper.exact_gradient(x), 0, atol=1e-12)
+    start = np.random.default_rng(0).standard_normal(features)
+    nearest = data.solution(start)
+    assert data.validation.loss(nearest) == pytest.approx(data.validation.loss(x), abs=1e-12)
+    assert np.linalg.norm(nearest - start) <= np.linalg.norm(x - start) + 1e-12
+    rest = np.linalg.svd(np.vstack([data.train.features, data.validation.features]))[2]
+    rest = rest[min(train + validation, features) :]  # along which neither loss changes
+    np.testing.assert_allclose(rest @ (nearest - start), 0, atol=1e-10)
+
+
+def test_constants_hold_on_their_ball():
+    data = made()
+    problem, rng = regression(data), np.random.default_rng(0)
+    c, radius = problem.constants, 2 * np.linalg.norm(problem.solution)
+    for _ in range(50):
+        x, y = (problem.solution + radius * ball(rng.standard_normal(12)) for _ in range(2))
+        for oracle, smoothness, sigma in ((problem.upper, c.L_f, c.sigma_f), (problem.lower, c.L_g, c.sigma_g)):
+            change = oracle.exact_gradient(x) - oracle.exact_gradient(y)
+            assert np.linalg.norm(change) <= smoothness * np.linalg.norm(x - y) * (1 + 1e-12)
+            single = [oracle.gradient(x, (np.array([i]), None)) - oracle.exact_gradient(x) for i in range(oracle.n)]
+            assert np.mean(np.sum(np.square(single), axis=1)) <= sigma**2
+        assert np.linalg.norm(problem.upper.exact_gradient(x)) <= c.G_f
+
+
+def test_the_solver_comes_to_the_exact_solution():
+    problem = regression(made(0, 4, 40, 8))
+    c = problem.constants
+    schedule = tiebreak.Schedule(step_size=tiebreak.Power(1 / (c.L_f + c.L_g), -1 / 2), barrier=1.0)
+    method = tiebreak.methods.dbgd.replace(schedule=schedule)
+    exact = (problem.upper.exact_gradient, problem.lower.exact_gradient)
+    result = tiebreak.minimize(*exact, problem.x0, method=method, steps=4000, record=None)
+    assert np.linalg.norm(result.x - problem.solution) < 0.01 * np.linalg.norm(problem.solution)
+
+
+def test_a_seed_gives_the_same_data_and_another_gives_others():
+    one, same, other = (dictionary_data(seed, samples=(20, 15), first_stage=5) for seed in (4, 4, 5))
+    for name in ("truth", "old", "new", "fresh", "coefficients", "atoms", "start"):
+        assert np.array_equal(getattr(one, name), getattr(same, name))
+        assert not np.array_equal(getattr(one, name), getattr(other, name))
+    pytest.importorskip("sklearn", reason="the diabetes data come with scikit-learn: pip install scikit-learn")
+    one, same, other = (regression_data(seed) for seed in (4, 4, 5))
+    assert np.array_equal(one.train.features, same.train.features)
+    assert not np.array_equal(one.train.targets, other.train.targets)
+    assert len({row for part in (one.train, one.validation, one.test) for row in map(bytes, part.features)}) == 442
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"shares=\(0.9, 0.2\)"):
+        regression_data(shares=(0.9, 0.2))
+    with pytest.raises((ValueError, TypeError), match="first_stage"):
+        dictionary_data(first_stage=0)
