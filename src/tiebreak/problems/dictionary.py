@@ -39,19 +39,22 @@ STRETCH = 10**0.5
 
 def ball(u: Values, axis: Any = 0) -> Values:
     """2u / (1 + ‖u‖²): all of space onto the closed unit ball, along these axes."""
-    return 2 * u / (1 + np.sum(u * u, axis=axis, keepdims=True))
+    found: Values = 2 * u / (1 + np.sum(u * u, axis=axis, keepdims=True))
+    return found
 
 
 def ball_pullback(u: Values, gradient: Values, axis: Any = 0) -> Values:
     """The gradient with respect to u, from the one with respect to :func:`ball` of u."""
     total = 1 + np.sum(u * u, axis=axis, keepdims=True)
-    return 2 / total * (gradient - 2 / total * u * np.sum(u * gradient, axis=axis, keepdims=True))
+    found: Values = 2 / total * (gradient - 2 / total * u * np.sum(u * gradient, axis=axis, keepdims=True))
+    return found
 
 
 def unball(point: Values) -> Values:
     """The u of least norm whose :func:`ball` is this point (columns)."""
     squared = np.sum(point * point, axis=0)
-    return point / (1 + np.sqrt(np.maximum(0, 1 - squared)))  # type: ignore[no-any-return]  # NumPy's stubs
+    found: Values = point / (1 + np.sqrt(np.maximum(0, 1 - squared)))
+    return found
 
 
 def recovery(atoms: Values, truth: Values, threshold: float = 0.9) -> float:
@@ -131,7 +134,8 @@ class DictionaryData:
             total = found
         else:
             total = np.zeros_like(v)
-            np.add.at(total, (slice(None), slice(None), samples), found)
+            where: Any = (slice(None), slice(None), samples)
+            np.add.at(total, where, found)
         return np.concatenate([ball_pullback(u, rest @ coefficients.T).ravel(), total.ravel()])
 
 
@@ -234,7 +238,7 @@ def _first_stage(rng: Generator, old: Values, atoms: int, radius: float, steps: 
 
 
 def _least(atoms: Values, old: Values, coefficients: Values, steps: int = 5000) -> Values:
-    """The minimiser of g over atoms in the unit ball: accelerated projected gradients, restarted when they overshoot."""
+    """The minimiser of g over atoms in the unit ball: accelerated projected gradients with restarts."""
     step = 1 / np.linalg.norm(coefficients, 2) ** 2
     ahead, momentum = atoms, 1.0
     for _ in range(steps):
@@ -243,7 +247,7 @@ def _least(atoms: Values, old: Values, coefficients: Values, steps: int = 5000) 
         if np.sum((ahead - moved) * (moved - atoms)) > 0:
             momentum = 1.0
         if np.abs(moved - ahead).max() < 1e-13:
-            return moved  # type: ignore[no-any-return]  # NumPy's stubs
+            return moved
         following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         ahead, atoms, momentum = moved + (momentum - 1) / following * (moved - atoms), moved, following
     return atoms

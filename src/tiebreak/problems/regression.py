@@ -43,7 +43,8 @@ class Rows:
     def gradient(self, x: Array, rows: Any = slice(None)) -> Values:
         """Its gradient."""
         chosen = self.features[rows]
-        return chosen.T @ (chosen @ x - self.targets[rows]) / len(chosen)
+        found: Values = chosen.T @ (chosen @ x - self.targets[rows]) / len(chosen)
+        return found
 
     @property
     def smoothness(self) -> float:
@@ -81,8 +82,9 @@ class RegressionData:
         free = np.linalg.svd(first)[2][rank:].T
         begin = free.T @ (np.zeros_like(fit) if start is None else np.asarray(start, float))
         rest = self.validation.features @ free
-        return fit + free @ (begin + np.linalg.pinv(rest) @ (self.validation.targets - self.validation.features @ fit
-                                                             - rest @ begin))  # fmt: skip
+        missing = self.validation.targets - self.validation.features @ fit - rest @ begin
+        found: Values = fit + free @ (begin + np.linalg.pinv(rest) @ missing)
+        return found
 
 
 def regression_data(seed: int = 0, *, features: int = 132, shares: tuple[float, float] = (0.2, 0.55)) -> RegressionData:
