@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import tiebreak
+from tiebreak.cli.example import example
 from tiebreak.cli.methods import methods
 from tiebreak.cli.plan import plan
 from tiebreak.cli.plot import plot
@@ -33,5 +34,5 @@ def _options(
     """Minimise one objective among the minimisers of another, from stochastic gradients."""
 
 
-for command in (reproduce, plot, methods, table, plan, verify):
+for command in (reproduce, plot, methods, table, plan, verify, example):
     app.command()(command)

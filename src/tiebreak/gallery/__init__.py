@@ -6,7 +6,12 @@ from typing import Any
 __all__ = ["EXAMPLES", "get", "place"]
 
 #: Where each example is: "module:name" within this package. Nothing is imported before it is asked for.
-EXAMPLES: Mapping[str, str] = {}
+EXAMPLES: Mapping[str, str] = {
+    "fairness-adult-parity": "fairness:ADULT_PARITY",
+    "fairness-adult-odds": "fairness:ADULT_ODDS",
+    "fairness-compas-parity": "fairness:COMPAS_PARITY",
+    "fairness-compas-odds": "fairness:COMPAS_ODDS",
+}
 
 
 def place(name: str) -> str:

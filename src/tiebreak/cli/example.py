@@ -1,0 +1,107 @@
+"""``tiebreak example``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
+from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
+from tiebreak.gallery import EXAMPLES
+
+__all__ = ["example"]
+
+
+def example(
+    name: Annotated[
+        str | None, typer.Argument(help="An example, or a file of your own with an EXAMPLE.", show_default=False)
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the examples and the methods.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer data, steps and trials; one seed. Minutes.")] = False,
+    method: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one, and lower-only; may be repeated.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="N", help="Seeds to judge on; 5, or 1 with --quick.")] = None,
+    trials: Annotated[
+        str | None, typer.Option(metavar="N", help="Trials of each method's knobs, at most 6; 6, or 3 with --quick.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the files go; results/NAME if not said.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="Of torch's: cpu, cuda.")] = "cpu",
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+) -> None:
+    """Train a real problem by every method, each tuned alike: who keeps the tolerance, who wins, what it cost."""
+    with kindly():
+        if list_:
+            _list()
+            return
+        if name is None:
+            raise ValueError("name=None: say which example; --list shows them")
+        _torch()
+        from tiebreak.experiments.folder import check_folder
+        from tiebreak.gallery.needs import Missing
+        from tiebreak.gallery.record import save
+        from tiebreak.gallery.report import notes, sheets
+        from tiebreak.gallery.study import BUDGETS, Study, run
+
+        folder = output or Path("results") / Path(name).stem
+        engine = engine_from(workers, scheduler)
+        study = Study(
+            name,
+            quick=quick,
+            methods=tuple(method or ()),
+            seeds=number(seeds) if seeds is not None else 1 if quick else 5,
+            trials=number(trials) if trials is not None else 3 if quick else 6,
+            tuning_seeds=1 if quick else 2,
+            budgets=BUDGETS[:1] if quick else BUDGETS,
+            device=device,
+        )
+        check_folder(folder)
+        say(f"{study.example.title}. {study.example.question}")
+        try:
+            with store_in(folder) as store:
+                with bar() as hear:
+                    findings = run(study, hear, engine=engine, store=store)
+                if not findings.runs:
+                    say(f"Interrupted before a training was judged; nothing was written. {kept(folder)}")
+                    raise typer.Exit(INTERRUPTED)
+                written = save(findings, folder)
+                if not findings.interrupted:
+                    store.clear()
+        except Missing as missing:
+            raise ValueError(str(missing)) from None
+    show_sheets(sheets(findings), notes(findings), prose=("tuning", "chosen"))
+    say(f"Written to {folder}: {', '.join(path.name for path in written)}. {findings.elapsed:.0f} s.")
+    if findings.interrupted:
+        say(kept(folder))
+        raise typer.Exit(INTERRUPTED)
+
+
+def _torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError:
+        raise ValueError("examples need torch: pip install 'tiebreak[gallery]'") from None
+
+
+def _list() -> None:
+    _torch()
+    from tiebreak.gallery import get
+    from tiebreak.gallery.methods import METHODS
+    from tiebreak.gallery.needs import PACKAGES
+
+    console = Console(highlight=False, soft_wrap=True)
+    for name in EXAMPLES:
+        found = get(name)
+        console.print(f"[bold]{name}[/]  {escape(found.title)}")
+        console.print(f"  {escape(found.question)}")
+        for need in found.needs:
+            console.print(f"  [dim]needs {escape(PACKAGES[need].holds)}: {escape(PACKAGES[need].command)}[/]")
+    console.print("\n[bold]methods[/]")
+    for name, method in METHODS.items():
+        lacking = f"  [red]needs {', '.join(method.missing())}[/]" if method.missing() else ""
+        console.print(f"  {name:<18}[dim]{escape(method.about)}[/]{lacking}")

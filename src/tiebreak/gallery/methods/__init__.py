@@ -1,0 +1,49 @@
+"""Every method of the gallery, in the order of its tables. The same code for every example."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from tiebreak.checks import one_of
+from tiebreak.gallery.example import Example, OwnMethod
+from tiebreak.gallery.methods import ours, peers, plain, projections
+from tiebreak.gallery.methods.method import Method
+
+__all__ = ["METHODS", "AnyMethod", "chosen"]
+
+AnyMethod: TypeAlias = Method | OwnMethod
+
+METHODS: Mapping[str, Method] = {
+    "lower-only": plain.LOWER_ONLY,
+    "upper-only": plain.UPPER_ONLY,
+    "weighted-sum": plain.WEIGHTED_SUM,
+    "fixed-penalty": plain.FIXED_PENALTY,
+    "dual-ascent": peers.DUAL_ASCENT,
+    "nupi": peers.NUPI,
+    "pdu": peers.PDU,
+    "pcd": peers.PCD,
+    "upgrad": peers.UPGRAD,
+    "pcgrad": projections.PCGRAD,
+    "bloop": projections.BLOOP,
+    "blur": projections.BLUR,
+    "barrier": ours.BARRIER,
+    "tolerance-twin": ours.TOLERANCE_TWIN,
+    "tolerance-start": ours.TOLERANCE_START,
+    "tolerance-number": ours.TOLERANCE_NUMBER,
+}
+
+
+def chosen(names: Sequence[str], example: Example) -> dict[str, AnyMethod]:
+    """The methods of these names, the example's own among them; all that fit its reference, if none is named.
+
+    Lower-only training is always there: it is what the others are judged by.
+    """
+    own: dict[str, AnyMethod] = {method.name: method for method in example.methods}
+    legal: dict[str, AnyMethod] = {n: m for n, m in METHODS.items() if m.only in (None, example.reference)}
+    legal |= own
+    for name in names:
+        if name in METHODS and name not in legal:
+            only = METHODS[name].only
+            raise ValueError(f"method={name!r} is for examples whose reference is {only!r}, not {example.reference!r}")
+        one_of("method", name, tuple(legal))
+    wanted = {"lower-only", *(names or legal)}
+    return {name: method for name, method in legal.items() if name in wanted}

@@ -1,0 +1,72 @@
+"""What anybody can write in three lines: one loss alone, the weighted sum, a penalty."""
+
+from tiebreak.gallery.methods.method import BACKWARD, WEIGHTS, Closure, Knobs, Method, Seen, Setting, Step, mixed
+
+__all__ = ["FIXED_PENALTY", "LOWER_ONLY", "UPPER_ONLY", "WEIGHTED_SUM"]
+
+
+def _lower_only(setting: Setting, knobs: Knobs) -> Step:
+    def step(upper: Closure, lower: Closure) -> Seen:
+        setting.optimizer.zero_grad()
+        loss = lower()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
+        setting.optimizer.step()
+        return Seen(loss.detach(), None)
+
+    return step
+
+
+def _upper_only(setting: Setting, knobs: Knobs) -> Step:
+    def step(upper: Closure, lower: Closure) -> Seen:
+        setting.optimizer.zero_grad()
+        loss = upper()
+        (loss / setting.unit).backward()  # type: ignore[no-untyped-call]  # torch
+        setting.optimizer.step()
+        return Seen(None, loss.detach(), 0.0)
+
+    return step
+
+
+def _weighted_sum(setting: Setting, knobs: Knobs) -> Step:
+    weight = knobs["weight"]
+
+    def step(upper: Closure, lower: Closure) -> Seen:
+        setting.optimizer.zero_grad()
+        f, g = upper(), lower()
+        mixed(f, g, weight, setting.unit).backward()  # type: ignore[no-untyped-call]  # torch
+        setting.optimizer.step()
+        return Seen(g.detach(), f.detach(), weight)
+
+    return step
+
+
+def _fixed_penalty(setting: Setting, knobs: Knobs) -> Step:
+    weight = knobs["weight"]
+
+    def step(upper: Closure, lower: Closure) -> Seen:
+        setting.optimizer.zero_grad()
+        f, g = upper(), lower()
+        # The gradient of f/unit + weight · tolerance · [e]₊², with e the violation in tolerances, is that of
+        # f/unit + w g with w = 2 · weight · [e]₊; divided by 1 + w like all others.
+        violation = ((g.detach() - setting.reference) / setting.tolerance - 1).clamp(min=0)
+        now = 2 * weight * violation
+        mixed(f, g, now, setting.unit).backward()  # type: ignore[no-untyped-call]  # torch
+        setting.optimizer.step()
+        return Seen(g.detach(), f.detach(), now)
+
+    return step
+
+
+_GRID = tuple({"weight": weight} for weight in WEIGHTS)
+
+LOWER_ONLY = Method("lower only", "Training on g alone.", _lower_only, BACKWARD)
+UPPER_ONLY = Method("upper only", "Training on f alone.", _upper_only, BACKWARD)
+WEIGHTED_SUM = Method("weighted sum", "f + w g, w swept over four decades.", _weighted_sum, 2 * BACKWARD, _GRID)
+FIXED_PENALTY = Method(
+    "fixed penalty",
+    "f + w [g − reference − tolerance]₊², on each batch.",
+    _fixed_penalty,
+    2 * BACKWARD,
+    _GRID,
+    told=True,
+)

@@ -1,0 +1,116 @@
+"""A study on disk: what was asked for, every training, curves, the summary, the picture."""
+
+import importlib.metadata
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tiebreak.experiments.folder import write
+from tiebreak.experiments.outcome import origin
+from tiebreak.experiments.tables import Table
+from tiebreak.gallery.report import markdown, notes, rows, winner
+from tiebreak.gallery.study import Findings
+
+__all__ = ["command", "configuration", "results", "save", "summary"]
+
+_PACKAGES = ("torch", "torchjd", "cooper-optim", "quadprog")
+
+
+def command(findings: Findings) -> str:
+    """What repeats the study."""
+    study = findings.study
+    parts = ["tiebreak", "example", study.name, *["--quick"] * study.quick]
+    parts += [part for name in study.methods for part in ("--method", name)]
+    return shlex.join([*parts, "--seeds", str(study.seeds), "--device", study.device])
+
+
+def configuration(findings: Findings) -> dict[str, Any]:
+    """Everything that the numbers depend on, and with what they were made."""
+    made = origin(())
+    del made["methods"]
+    versions: dict[str, str] = dict(made["versions"])
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    device = findings.study.device
+    named = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else device
+    return {
+        "study": asdict(findings.study),
+        "command": command(findings),
+        "steps": findings.steps,
+        "goals": {budget: asdict(goal) for budget, goal in findings.goals.items()},
+        "chosen": {name: dict(knobs) for name, knobs in findings.knobs.items()},
+        "seconds_per_evaluation": findings.seconds,
+        "missing": findings.missing,
+        "interrupted": findings.interrupted,
+        "elapsed": findings.elapsed,
+        "device": named,
+        **made,
+        "versions": versions,
+    }
+
+
+def results(findings: Findings) -> Table:
+    """A row for each training, tuning among them."""
+    runs, names = findings.runs, [metric.name for metric in findings.study.example.metrics]
+    table: Table = {name: np.array([getattr(run, name) for run in runs]) for name in ("budget", "method", "seed")}
+    table["knobs"] = np.array(["; ".join(f"{key} {value:g}" for key, value in run.knobs.items()) for run in runs])
+    plain = ("status", "inside", "excess", "lower", "upper", "steps", "evaluations", "seconds")
+    table |= {name: np.array([getattr(run, name) for run in runs]) for name in plain}
+    return table | {name: np.array([run.metrics.get(name, np.nan) for run in runs]) for name in names}
+
+
+def _curves(findings: Findings) -> Table:
+    """The curves of what was judged, tidy."""
+    runs = [run for run in findings.runs if run.budget != "tuning"]
+    counts = [len(run.curve["step"]) for run in runs]
+    table: Table = {
+        name: np.repeat(np.array([getattr(run, name) for run in runs]), counts) for name in ("budget", "method", "seed")
+    }
+    columns = runs[0].curve if runs else {}
+    return table | {name: np.concatenate([run.curve[name] for run in runs]) for name in columns}
+
+
+def summary(findings: Findings) -> dict[str, Any]:
+    """The tables as data."""
+    example, budgets = findings.study.example, {}
+    for budget in findings.study.budgets:
+        found = rows(findings, budget)
+        best = winner(found, example.metrics[0])
+        budgets[budget] = {
+            "winner": None if best is None else asdict(best), "rows": [_plain(asdict(row)) for row in found]
+        }  # fmt: skip
+    return {
+        "example": example.name, "title": example.title, "question": example.question,
+        "metrics": [asdict(metric) for metric in example.metrics], "budgets": budgets, "notes": notes(findings),
+        **configuration(findings),
+    }  # fmt: skip
+
+
+def _plain(data: Any) -> Any:
+    """NaN has no place in JSON."""
+    if isinstance(data, Mapping):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(value) for value in data]
+    return None if isinstance(data, float) and not np.isfinite(data) else data
+
+
+def save(findings: Findings, folder: Path) -> list[Path]:
+    """Write all of it; the paths."""
+    from tiebreak.experiments.style import save as draw
+    from tiebreak.gallery.figure import plane
+
+    contents: dict[str, Any] = {
+        "config.json": _plain(configuration(findings)), "results.csv": results(findings),
+        "curves.csv": _curves(findings), "summary.md": markdown(findings), "summary.json": _plain(summary(findings)),
+    }  # fmt: skip
+    written = write(folder, contents)
+    return written + draw(plane(findings), folder / "plane")

@@ -1,0 +1,244 @@
+"""A study in tables: who is inside, who wins, what it cost."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from tiebreak.experiments.tables import Sheet, as_markdown, scientific, short
+from tiebreak.gallery.example import Metric, OwnMethod
+from tiebreak.gallery.methods import METHODS, AnyMethod
+from tiebreak.gallery.study import Findings, Run
+
+__all__ = ["Row", "Spread", "Winner", "markdown", "notes", "rows", "sheets", "title", "winner"]
+
+_TITLES = {"evaluations": "After equal gradient evaluations", "seconds": "After equal time"}
+_FIRST = 4  # metrics of the main table; the others follow
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds and its standard deviation; NaN where there is none."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Of all seeds, so that one training that diverged is not left out in silence.
+
+        >>> str(Spread.of([1.0, 2.0]))
+        '1.5 ± 0.7'
+        """
+        if not values or not all(map(math.isfinite, values)):
+            return cls(math.nan, math.nan)
+        return cls(fmean(values), stdev(values) if len(values) > 1 else math.nan)
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "–"
+        mean = short(f"{self.mean:.3g}")
+        return mean if math.isnan(self.deviation) else f"{mean} ± {short(f'{self.deviation:.1g}')}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method at a budget, over all seeds."""
+
+    method: str
+    title: str
+    limit: bool  # it may see what others may not
+    seeds: int
+    inside: float  # share of seeds
+    excess: Spread
+    lower: Spread
+    upper: Spread
+    metrics: dict[str, Spread]
+    steps: int
+    evaluations: float
+    seconds: Spread
+    trials: int
+    tuning: tuple[int, float, float]  # trainings, gradient evaluations and seconds of all trials
+    told: bool
+    knobs: str
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best by the example's first metric among the methods inside on most seeds, and who is no worse by that much.
+
+    `inside` is the share of seeds that the winner kept the tolerance on: less than 1 where nobody did better.
+    """
+
+    method: str
+    inside: float
+    tied: tuple[str, ...]
+
+
+def title(name: str, method: AnyMethod | None = None) -> str:
+    """What tables call a method."""
+    return METHODS[name].title if name in METHODS else name
+
+
+def rows(findings: Findings, budget: str) -> list[Row]:
+    """A row for each method that was run at this budget."""
+    example = findings.study.example
+    wanted = findings.study.methods_of(example)
+    found = []
+    for name, method in wanted.items():
+        runs = [run for run in findings.runs if run.budget == budget and run.method == name]
+        if runs:
+            found.append(_row(name, method, runs, findings, [metric.name for metric in example.metrics]))
+    return found
+
+
+def _row(name: str, method: AnyMethod, runs: list[Run], findings: Findings, metrics: list[str]) -> Row:
+    own = isinstance(method, OwnMethod)
+    tuning = [run for run in findings.runs if run.budget == "tuning" and run.method == name and run.knobs]
+    spent = (len(tuning), sum(run.evaluations for run in tuning), sum(run.seconds for run in tuning))
+    return Row(
+        method=name,
+        title=title(name),
+        limit=own and method.limit,  # type: ignore[union-attr]  # an own one's
+        seeds=len(runs),
+        inside=fmean(run.inside for run in runs),
+        excess=Spread.of([run.excess for run in runs]),
+        lower=Spread.of([run.lower for run in runs]),
+        upper=Spread.of([run.upper for run in runs]),
+        metrics={key: Spread.of([run.metrics.get(key, math.nan) for run in runs]) for key in metrics},
+        steps=max(run.steps for run in runs),
+        evaluations=max(run.evaluations for run in runs),
+        seconds=Spread.of([run.seconds for run in runs]),
+        trials=len({_told(run) for run in tuning}),
+        tuning=spent,
+        told=not own and method.told,  # type: ignore[union-attr]  # a common one's
+        knobs=_told(runs[0]),
+        failed=tuple(f"seed {run.seed}: {run.status}" for run in runs if run.status != "finished"),
+    )
+
+
+def _told(run: Run) -> str:
+    return "; ".join(f"{name} {value:g}" for name, value in run.knobs.items())
+
+
+def _cost(metric: Metric, value: float) -> float:
+    """The lower, the better."""
+    if metric.better == "equal":
+        return abs(value - (metric.target or 0.0))
+    return -value if metric.better == "higher" else value
+
+
+def winner(found: Sequence[Row], metric: Metric) -> Winner | None:
+    """Who wins, be it ours or not."""
+    able = [row for row in found if not row.limit and math.isfinite(row.metrics[metric.name].mean)]
+    if not able or max(row.inside for row in able) == 0:
+        return None
+    inside = max(row.inside for row in able)
+    able = [row for row in able if row.inside == inside]
+    best = min(able, key=lambda row: _cost(metric, row.metrics[metric.name].mean))
+    mine = best.metrics[metric.name]
+
+    def near(row: Row) -> bool:
+        theirs = row.metrics[metric.name]
+        apart = math.hypot(theirs.deviation, mine.deviation) / math.sqrt(best.seeds)
+        return row is not best and _cost(metric, theirs.mean) - _cost(metric, mine.mean) <= 2 * apart
+
+    return Winner(best.method, inside, tuple(row.method for row in able if near(row)))
+
+
+def sheets(findings: Findings) -> list[Sheet]:
+    """For each budget who is where; then all other metrics, and what it cost."""
+    example, made = findings.study.example, []
+    names = [metric.name for metric in example.metrics]
+    for budget in findings.study.budgets:
+        found = rows(findings, budget)
+        if not found:
+            continue
+        head = ("method", "inside", "excess", "upper loss", *names[:_FIRST])
+        body = [
+            [_marked(row), f"{row.inside:.0%}", str(row.excess), str(row.upper),
+             *(str(row.metrics[name]) for name in names[:_FIRST])]
+            for row in found
+        ]  # fmt: skip
+        lacking = [[title(name), f"needs {', '.join(which)}"] + [""] * (len(head) - 2)
+                   for name, which in findings.missing.items()]  # fmt: skip
+        made.append(Sheet(_TITLES[budget], head, body + lacking))
+        if names[_FIRST:]:
+            more = [[_marked(row), *(str(row.metrics[name]) for name in names[_FIRST:])] for row in found]
+            made.append(Sheet(f"{_TITLES[budget]}: further metrics", ("method", *names[_FIRST:]), more))
+        cost = [
+            [_marked(row), f"{row.steps:,}", f"{row.evaluations:,.0f}", str(row.seconds), str(row.trials or "none"),
+             f"{row.tuning[0]} ({scientific(row.tuning[1])} evaluations, {row.tuning[2]:.0f} s)" if row.trials else "",
+             "yes" if row.told else "", row.knobs]
+            for row in found
+        ]  # fmt: skip
+        header = ("method", "steps", "evaluations", "seconds", "trials", "tuning", "told the reference", "chosen")
+        made.append(Sheet(f"{_TITLES[budget]}: what it cost", header, cost))
+    return made
+
+
+def _marked(row: Row) -> str:
+    return f"{row.title} (limit)" if row.limit else row.title
+
+
+def notes(findings: Findings) -> list[str]:
+    """The winner, what the sweep cost, and whatever a reader must know."""
+    study, example = findings.study, findings.study.example
+    metric, texts = example.metrics[0], []
+    for budget in study.budgets:
+        found = rows(findings, budget)
+        if found:
+            texts.append(f"{_TITLES[budget]}: {_verdict(found, metric)}")
+    texts += _sweep_cost(findings)
+    goal = findings.goals.get("evaluations")
+    if goal is not None:
+        what = "what lower-only training reaches at the same budget, over the seeds"
+        if example.reference == "start":
+            what = "the starting model's, seed by seed"
+        texts.append(
+            f"Inside: the lower loss over all training data at most {example.tolerance} above {what}. Excess is in "
+            f"tolerances. ± is the standard deviation over {study.seeds} seed{'s' * (study.seeds > 1)}."
+        )
+    texts.append(
+        "Every method with knobs had the same number of trials, on seeds that it is not judged on: the least upper "
+        "loss among those inside was chosen, else the nearest. Ours with a tolerance has nothing to tune, and had none."
+    )
+    for budget in study.budgets:
+        for row in rows(findings, budget):
+            texts += [f"{row.title}, {text} ({_TITLES[budget].lower()})." for text in row.failed]
+    warned = {(run.method, text) for run in findings.runs for text in run.warned if run.budget != "tuning"}
+    texts += [f"{title(name)} warned: {text}" for name, text in sorted(warned)]
+    if findings.interrupted:
+        texts.append("Interrupted: this is what was finished. The same command goes on from there.")
+    return texts
+
+
+def _verdict(found: Sequence[Row], metric: Metric) -> str:
+    best = winner(found, metric)
+    if best is None:
+        return "nobody ended inside the tolerance."
+    row = next(row for row in found if row.method == best.method)
+    share = "on every seed" if best.inside == 1 else f"on {best.inside:.0%} of the seeds (nobody on more)"
+    tied = f"; not told apart from it: {', '.join(map(title, best.tied))}" if best.tied else ""
+    value = row.metrics[metric.name]
+    return f"{row.title} wins by {metric.name} ({value}) among those inside {share}{tied}."
+
+
+def _sweep_cost(findings: Findings) -> list[str]:
+    swept = [row for row in rows(findings, "evaluations") if row.method == "weighted-sum" and row.trials]
+    if not swept:
+        return []
+    trainings, evaluations, seconds = swept[0].tuning
+    return [
+        f"The weighted sum's sweep of {swept[0].trials} weights took {trainings} trainings before the one that counts: "
+        f"{scientific(evaluations)} gradient evaluations, {seconds:.0f} s."
+    ]
+
+
+def markdown(findings: Findings) -> str:
+    """The tables for documentation: without a title, because a page has one."""
+    lines: list[str] = []
+    for sheet in sheets(findings):
+        lines += [f"**{sheet.title}**", "", *as_markdown(sheet, ("tuning", "chosen")), ""]
+    return "\n".join([*lines, *(f"- {text}" for text in notes(findings)), ""])

@@ -1,0 +1,64 @@
+"""The blocks of a study's sweep: a training, and the timing of all methods. By name and plain data, for any process."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from tiebreak.experiments.blocks import Block
+from tiebreak.experiments.tasks import Reference, found
+from tiebreak.gallery.example import Example, Task
+from tiebreak.gallery.methods import chosen
+from tiebreak.gallery.methods.method import Knobs
+from tiebreak.gallery.training import Goal, seconds_per_evaluation, train
+
+__all__ = ["timed", "trained"]
+
+
+def _example(where: Reference, size: Any, seed: int, device: str) -> tuple[Example, Task]:
+    torch.set_num_threads(1)  # else results depend on how many there are
+    torch.manual_seed(seed)
+    example: Example = found(where)
+    return example, example.build(size, seed, device)
+
+
+def trained(
+    hear: Callable[[float], Any],
+    *,
+    example: Reference,
+    size: str,
+    device: str,
+    method: str,
+    seed: int,
+    knobs: Knobs,
+    evaluations: float | None,
+    reference: float | None,
+) -> Block:
+    """One training, as a block of a sweep."""
+    given, task = _example(example, size, seed, device)
+    start = task.losses(task.model)[0] if given.reference == "start" else None
+    known = reference if start is None else start
+    goal = Goal.of(math.nan if known is None else known, given.tolerance)  # lower-only training needs none
+    own = chosen([], given)
+    done = train(task, own[method], knobs, goal, evaluations=evaluations, seed=seed, hear=hear)
+    facts = asdict(done)
+    curve = {name: np.array(column) for name, column in facts.pop("curve").items()}
+    return Block({"curve": curve}, facts | {"reference": start})
+
+
+def timed(
+    hear: Callable[[float], Any], *, example: Reference, size: str, device: str, knobs: Mapping[str, Knobs]
+) -> Block:
+    """The steps of a training, and the seconds of a gradient evaluation by each of these methods."""
+    given, task = _example(example, size, 0, device)
+    seconds, own = {}, chosen([], given)
+    start = task.losses(task.model)[0] if knobs else 1.0
+    for k, name in enumerate(knobs):
+        hear(k / len(knobs))
+        _, fresh = _example(example, size, 0, device)
+        goal = Goal.of(start, given.tolerance)
+        seconds[name] = seconds_per_evaluation(fresh, own[name], knobs[name], goal)
+    return Block({}, {"steps": task.steps, "seconds": seconds})
