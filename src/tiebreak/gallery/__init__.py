@@ -11,6 +11,8 @@ EXAMPLES: Mapping[str, str] = {
     "fairness-adult-odds": "fairness:ADULT_ODDS",
     "fairness-compas-parity": "fairness:COMPAS_PARITY",
     "fairness-compas-odds": "fairness:COMPAS_ODDS",
+    "unlearning-class": "unlearning_images:CLASS",
+    "unlearning-subset": "unlearning_images:SUBSET",
 }
 
 

