@@ -1,17 +1,27 @@
-"""Problems to try methods on: one file each, with its objectives, samplers, start and solution."""
+"""Problems to try methods on: one file each, with its objectives, samplers, start and solution.
+
+:func:`named` gives those of the test bed by name; :data:`TESTBED` is its standard selection.
+"""
 
 from tiebreak.problems.dictionary import DictionaryData, dictionary, dictionary_data, recovery
+from tiebreak.problems.noises import Proportional, Student
 from tiebreak.problems.paper import paper
 from tiebreak.problems.problem import Problem
 from tiebreak.problems.random import random_problem
 from tiebreak.problems.regression import RegressionData, regression, regression_data
+from tiebreak.problems.testbed import FAMILIES, TESTBED, named
 
 __all__ = [
+    "FAMILIES",
+    "TESTBED",
     "DictionaryData",
     "Problem",
+    "Proportional",
     "RegressionData",
+    "Student",
     "dictionary",
     "dictionary_data",
+    "named",
     "paper",
     "random_problem",
     "recovery",

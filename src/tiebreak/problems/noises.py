@@ -1,0 +1,116 @@
+"""Noise beside the Gaussian: in proportion to the gradient, and with heavy tails. Batch means have their exact laws."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.random import Generator
+
+from tiebreak.oracles import Array, Exact, Function, Gaussian
+
+__all__ = ["NOISES", "Proportional", "Student", "noisy"]
+
+_CHUNK = 2**16  # numbers drawn at a time
+
+
+class Proportional(Gaussian):
+    """Multiplicative noise: a sample is (1 + s ε_i) ∂_i(x) in coordinate i, ε ~ N(0, I), so it vanishes with ∇(x).
+
+    Its total variance is s² ‖∇(x)‖², which is bounded where the gradient is.
+
+    Parameters
+    ----------
+    gradient, value, shape, vectorized :
+        As :class:`tiebreak.Gaussian` takes them.
+    sigma : float
+        s, the standard deviation of a coordinate over the coordinate.
+
+    Examples
+    --------
+    >>> oracle = Proportional(lambda x: x, sigma=1.0, shape=(2,))
+    >>> token = oracle.sample(np.random.default_rng(0), size=1)
+    >>> float(oracle.gradient(np.array([0.0, 1.0]), token)[0])
+    0.0
+    """
+
+    def gradient(self, x: Array, token: Array | None = None) -> Array:
+        """∇(x), every coordinate with its factor."""
+        exact: Array = self._gradient(x)
+        return exact if token is None else exact * (1 + token)
+
+
+class Student(Gaussian):
+    """Heavy tails: ∇(x) + √W N(0, s² I), W = ν/χ²_ν, a vector with Student's t law of ν degrees of freedom.
+
+    All coordinates of a sample share W: an outlier is a whole gradient that is far off. Given the W's, the mean of B
+    samples is normal with variance s² ΣW/B², so a batch takes B numbers and not B times the dimension.
+
+    Parameters
+    ----------
+    gradient, value, shape, vectorized :
+        As :class:`tiebreak.Gaussian` takes them.
+    sigma : float
+        Standard deviation *per coordinate*: s² = σ² (ν − 2)/ν.
+    freedom : float
+        ν > 2, so that the variance is finite. With ν = 3 the third moment is not.
+
+    Examples
+    --------
+    >>> oracle = Student(lambda x: 2 * x, sigma=0.5, shape=(2,))
+    >>> token = oracle.sample(np.random.default_rng(0), size=10**6)
+    >>> np.round(oracle.gradient(np.array([1.0, 2.0]), token), 2)
+    array([2., 4.])
+    """
+
+    def __init__(
+        self,
+        gradient: Function,
+        sigma: float,
+        value: Function | None = None,
+        *,
+        freedom: float = 3.0,
+        shape: tuple[int, ...] | None = None,
+        vectorized: bool = False,
+    ) -> None:
+        super().__init__(gradient, sigma, value, shape=shape, vectorized=vectorized)
+        if isinstance(freedom, (bool, str)) or not 2 < freedom < math.inf:
+            raise ValueError(f"freedom={freedom!r} must be finite and > 2: with less the variance is infinite")
+        self.freedom = float(freedom)
+        self.samples_ahead = 2**19  # drawing is the work, so no more than this is drawn ahead
+
+    def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
+        """The noise of the batch means, steps × runs × x's shape."""
+        if self.shape is None:
+            raise ValueError("shape=None: to sample outside of minimize, give the Student oracle the shape of x")
+        noise: Array = np.empty((len(sizes), len(rngs), *self.shape))
+        for i, size in enumerate(sizes):
+            for j, rng in enumerate(rngs):
+                spread = self._spread(rng, size)  # first, and in one order: a run's stream is the same in any block
+                noise[i, j] = rng.standard_normal(self.shape) * spread
+        noise *= self.sigma
+        return noise
+
+    def _spread(self, rng: Generator, size: int) -> float:
+        """√(ΣW (ν−2)/ν) / B, the standard deviation of the mean of B samples of variance 1, given their W's."""
+        half, total = self.freedom / 2, 0.0
+        for start in range(0, size, _CHUNK):  # ν/χ²_ν = (ν/2)/Γ(ν/2), with Γ a standard gamma variable
+            total += float(np.sum(half / rng.standard_gamma(half, size=min(_CHUNK, size - start))))
+        return math.sqrt(total * (self.freedom - 2) / self.freedom) / size
+
+
+#: The kinds of noise by name, and the strength of each where nothing is said.
+NOISES = {"gaussian": 0.5, "multiplicative": 1.0, "heavy": 0.5}
+
+
+def noisy(
+    kind: str, gradient: Function, value: Function, dimension: int, largest: float, sigma: float
+) -> tuple[Exact, float]:
+    """An oracle with noise of a kind, and the theory's σ, whose square is the largest total variance of a sample.
+
+    `largest` bounds the gradient's norm; `sigma` is per coordinate or, for multiplicative noise, relative.
+    """
+    if kind == "multiplicative":
+        shape = (dimension,)
+        return Proportional(gradient, sigma, value, shape=shape, vectorized=True), sigma * largest
+    oracle = Student if kind == "heavy" else Gaussian
+    return oracle(gradient, sigma, value, shape=(dimension,), vectorized=True), sigma * math.sqrt(dimension)

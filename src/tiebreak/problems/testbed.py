@@ -1,0 +1,233 @@
+"""A test bed: problems with known constants and solutions, by name, in any dimension and with three kinds of noise.
+
+>>> named("sphere-100-heavy").constants.L_g
+1.0
+
+Both objectives grow like the dimension, and their gradients like its square root D = √(d/2), as does the noise. So in
+units of D the same name is the same task in 2 dimensions and in 10⁴, and d = 2 has the paper's f.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebreak.checks import whole
+from tiebreak.problems import landscapes
+from tiebreak.problems.landscapes import Landscape
+from tiebreak.problems.noises import NOISES, noisy
+from tiebreak.problems.paper import paper
+from tiebreak.problems.problem import Problem
+from tiebreak.problems.random import random_problem
+from tiebreak.theory.constants import Constants
+
+Values = NDArray[np.float64]
+
+__all__ = ["FAMILIES", "TESTBED", "describe", "named"]
+
+_LARGEST = 10**6  # dimensions
+
+
+def islands(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+    """Disconnected argmin: a lattice of subspaces 2π apart, and most starts are in the basin of a wrong one."""
+    center, start = np.ones(d), np.full(d, -1.0)
+    center[:m], start[:m] = _between(4, 8, m), 2.0
+    solution = center.copy()
+    solution[:m] = 2 * math.pi * np.rint(center[:m] / (2 * math.pi))  # f grows with the distance to c: the nearest one
+    return _pull(center, size), landscapes.waves(m), start, solution
+
+
+def valley(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+    """Argmin a winding manifold of half the dimension, y = sin x: f must be followed around bends."""
+    center, start = np.ones(d), np.full(d, -1.0)
+    center[:m], center[m : 2 * m] = math.pi / 2, 2.0  # one above a crest: no point of the curve is nearer than it
+    start[:m], start[m : 2 * m] = _between(-2, -1, m), 1.0
+    solution = center.copy()
+    solution[m : 2 * m] = 1.0
+    return _pull(center, size), landscapes.sine(m), start, solution
+
+
+def sphere(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+    """Argmin a sphere; the start is on its far side, where f pulls straight through the peak inside."""
+    ahead, aside = _directions(d)
+    center, start = 3 * size * ahead, size * (0.5 * aside - ahead)
+    return _pull(center, size), landscapes.rings(size), start, math.sqrt(3) * size * ahead
+
+
+def plateau(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+    """Argmin a ball: g says nothing inside it, and the solution is on its boundary."""
+    ahead, aside = _directions(d)
+    center, start = 3 * size * ahead, size * (2 * aside - ahead)
+    return _pull(center, size), landscapes.ball(size), start, size * ahead
+
+
+def flat(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+    """A degenerate g, of fourth order: its gradient tells little of the distance to its minimisers."""
+    center, start = np.ones(d), np.full(d, -1.0)
+    start[:m], solution = 2.0, np.ones(d)
+    solution[:m] = 0.0
+    return _pull(center, size), landscapes.fourth(m), start, solution
+
+
+def saddle(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+    """2^m wells with ridges between them; the start is on the wrong side of every ridge, close to its top."""
+    center, start = np.ones(d), np.full(d, -1.0)
+    signs = np.where(np.arange(m) % 2 == 0, 1.0, -1.0)
+    center[:m], start[:m] = 0.5 * signs, -0.1 * signs
+    solution = center.copy()
+    solution[:m] = math.sqrt(3) * signs  # of ±√3, the one on c's side is nearer
+    return _pull(center, size), landscapes.wells(m), start, solution
+
+
+def conditioned(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+    """Curvatures of g from 1 to 1/1000 and of f from 1 to 1/100: f pulls hardest where g holds least."""
+    scales = np.append(np.geomspace(0.01, 1, m), np.geomspace(0.01, 1, d - m))
+    center, start = np.ones(d), np.full(d, -1.0)
+    start[:m], solution = 2.0, np.ones(d)
+    solution[:m] = 0.0
+    g = landscapes.weighted(np.geomspace(1, 1e-3, m) if m > 1 else np.array([1e-3]))
+    return landscapes.pull(center, scales, size), g, start, solution
+
+
+def _pull(center: Values, size: float) -> Landscape:
+    return landscapes.pull(center, np.ones(len(center)), size)
+
+
+def _between(low: float, high: float, count: int) -> Values:
+    """As many numbers evenly between two, the middle for one."""
+    return low + (high - low) * (np.arange(count) + 0.5) / count
+
+
+def _directions(d: int) -> tuple[Values, Values]:
+    """Two unit vectors, with a right angle between them."""
+    ahead, aside = np.ones(d), np.where(np.arange(d) % 2 == 0, 1.0, -1.0)
+    aside -= aside.mean()
+    return ahead / math.sqrt(d), aside / np.linalg.norm(aside)
+
+
+_MADE: Mapping[str, Callable[..., tuple[Landscape, Landscape, Values, Values]]] = MappingProxyType(
+    {f.__name__: f for f in (islands, valley, sphere, plateau, flat, saddle, conditioned)}
+)
+#: Every family of problems, and the dimension it has where none is said.
+FAMILIES: Mapping[str, int] = MappingProxyType(
+    {"paper": 2, "random": 5, "islands": 2, "valley": 2, "sphere": 2, "plateau": 2, "flat": 2, "saddle": 2}
+    | {"conditioned": 10}
+)
+#: The standard selection: every family, every kind of noise, 2 to 10⁴ dimensions.
+TESTBED: tuple[str, ...] = (
+    "paper",
+    "islands-2",
+    "islands-100-heavy",
+    "valley-2",
+    "valley-1000",
+    "valley-20-multiplicative",
+    "sphere-10",
+    "sphere-10000",
+    "plateau-10",
+    "plateau-100-heavy",
+    "flat-10",
+    "flat-100-multiplicative",
+    "saddle-2",
+    "saddle-100-multiplicative",
+    "saddle-10-heavy",
+    "conditioned-10",
+    "conditioned-1000",
+    "conditioned-20-heavy",
+    "random-10",
+    "random-20-multiplicative",
+)
+
+
+def named(name: str, *, dimension: int | None = None, noise: str | None = None, sigma: float | None = None) -> Problem:
+    """The problem of this name: a family, and if wanted a dimension and a kind of noise, "valley-100-heavy".
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`FAMILIES`, alone or with dimension and noise behind it.
+    dimension : int, optional
+        From 2 to 10⁶; said here or in the name. The paper's problem has two.
+    noise : {"gaussian", "multiplicative", "heavy"}, optional
+        Normal in every coordinate, the default; in proportion to the gradient; or Student's t with three degrees of
+        freedom. Said here or in the name. The paper's problem has the first, random ones the first two.
+    sigma : float, optional
+        Strength of the noise, ≥ 0: per coordinate, 0.5 if none is said; relative, 1, where it is multiplicative.
+        Random problems have their own.
+
+    Examples
+    --------
+    >>> named("valley", dimension=4).solution.round(2)
+    array([1.57, 1.57, 1.  , 1.  ])
+    >>> named("valey")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    ValueError: name='valey' must begin with one of paper, random, islands, valley, sphere, plateau, flat, saddle, ...
+    """
+    family, size, kind = _parsed(name)
+    size, kind = _either("dimension", size, dimension), _either("noise", kind, noise)
+    d = whole("dimension", FAMILIES[family] if size is None else size)
+    kind = "gaussian" if kind is None else kind
+    if kind not in NOISES:
+        raise ValueError(f"noise={kind!r} must be one of {', '.join(NOISES)}")
+    if not 2 <= d <= _LARGEST:
+        raise ValueError(f"dimension={d} must be from 2 to {_LARGEST}")
+    strength = NOISES[kind] if sigma is None else sigma
+    if isinstance(strength, (bool, str)) or not 0 <= strength < math.inf:
+        raise ValueError(f"sigma={sigma!r} must be finite and ≥ 0")
+    if family == "paper":
+        if d != 2 or kind != "gaussian":
+            raise ValueError(f"dimension={d}, noise={kind!r}: the paper's problem has dimension 2 and Gaussian noise")
+        return paper(sigma=strength)
+    title = f"{family}-{d}" + f"-{kind}" * (kind != "gaussian")
+    if family == "random":
+        if kind == "heavy" or sigma is not None:
+            raise ValueError(
+                f"noise={kind!r}, sigma={sigma!r}: random problems have noise of their own strength, and "
+                "none with heavy tails"
+            )
+        drawn = random_problem(d, 0, "additive" if kind == "gaussian" else kind)
+        return Problem(title, drawn.upper, drawn.lower, drawn.x0, None, drawn.constants)
+    m = d // 2
+    f, g, start, solution = _MADE[family](d, m, math.sqrt(m))
+    (upper, sigma_f), (lower, sigma_g) = (noisy(kind, h.gradient, h.value, d, h.slope, strength) for h in (f, g))
+    constants = Constants(
+        L_f=f.smoothness,
+        L_g=g.smoothness,
+        G_f=f.slope,
+        sigma_f=sigma_f,
+        sigma_g=sigma_g,
+        delta_f=float(f.value(start)) - f.least,
+        delta_g=float(g.value(start)) - g.least,
+    )
+    return Problem(title, upper, lower, start, solution, constants)
+
+
+def describe(family: str) -> str:
+    """What a family is for, in a line."""
+    source: Any = {"paper": paper, "random": random_problem}.get(family) or _MADE[family]
+    return (inspect.getdoc(source) or "").partition("\n")[0]
+
+
+def _parsed(name: str) -> tuple[str, int | None, str | None]:
+    """Family, dimension and noise of a name; the last two only if they are there."""
+    family, *rest = str(name).strip().lower().split("-")
+    if family not in FAMILIES:
+        raise ValueError(f"name={name!r} must begin with one of {', '.join(FAMILIES)}")
+    size = int(rest.pop(0)) if rest and rest[0].isdecimal() and len(rest[0]) < 9 else None
+    kind = rest.pop(0) if rest else None
+    if rest or (kind is not None and kind not in NOISES):
+        raise ValueError(
+            f"name={name!r} must be a family, a dimension and a noise such as 'valley-100-heavy'; noises "
+            f"are {', '.join(NOISES)}"
+        )
+    return family, size, kind
+
+
+def _either(what: str, spelt: Any, given: Any) -> Any:
+    if spelt is not None and given is not None:
+        raise ValueError(f"{what}={given!r}: the name says {spelt!r} already")
+    return given if spelt is None else spelt
