@@ -84,7 +84,7 @@ def tangents(problem: Problem, family: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("family", "dimension"), [*SMALL, ("conditioned", 50)])
 def test_solutions_are_optimal(family: str, dimension: int) -> None:
-    """g is least there, no direction within argmin g improves f, and on the plateau f pulls straight out of the ball."""
+    """g is least there, no direction within argmin g improves f, and on the plateau f pulls straight out."""
     problem = named(family, dimension=dimension)
     x, upper = problem.solution, problem.upper.exact_gradient(problem.solution)
     assert problem.lower.value(x) == pytest.approx(0, abs=1e-28)

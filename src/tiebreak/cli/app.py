@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import tiebreak
+from tiebreak.cli.compare import compare, problems
 from tiebreak.cli.example import example
 from tiebreak.cli.methods import methods
 from tiebreak.cli.plan import plan
@@ -34,5 +35,5 @@ def _options(
     """Minimise one objective among the minimisers of another, from stochastic gradients."""
 
 
-for command in (reproduce, plot, methods, table, plan, verify, example):
+for command in (reproduce, plot, methods, problems, table, plan, verify, compare, example):
     app.command()(command)

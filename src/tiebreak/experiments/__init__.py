@@ -10,13 +10,16 @@ array([9, 9])
 simulation, and ``save_verification(findings, folder)`` keeps and draws what it finds, as ``tiebreak verify`` does.
 
 Both are sweeps: blocks of work, each a :class:`Task`, done by ``sweep(tasks)`` on any executor and kept as they are
-finished. ``solving(…)`` makes the tasks for a problem and a method, of the library's or your own.
+finished. ``compare(Comparison(…))`` runs many methods on many problems, and ``save_comparison`` keeps and draws what
+came of it. ``solving(…)`` makes the tasks for a problem and a method, of the library's or your own.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tiebreak.experiments.blocks import Block, Store
+from tiebreak.experiments.compared import Compared, Comparison
+from tiebreak.experiments.comparing import compare
 from tiebreak.experiments.configuration import Experiment, describe
 from tiebreak.experiments.outcome import Outcome, run
 from tiebreak.experiments.report import markdown, summarize
@@ -27,12 +30,15 @@ from tiebreak.experiments.verification import Findings, Verification, verify
 from tiebreak.experiments.workers import Processes
 
 if TYPE_CHECKING:
+    from tiebreak.experiments.comparing_figures import save_comparison
     from tiebreak.experiments.figures import comparison, draw, trajectories
     from tiebreak.experiments.folder import check_folder, load, save
     from tiebreak.experiments.verification_figures import save_verification
 
 __all__ = [
     "Block",
+    "Compared",
+    "Comparison",
     "Experiment",
     "Findings",
     "Outcome",
@@ -43,6 +49,7 @@ __all__ = [
     "Task",
     "Verification",
     "check_folder",
+    "compare",
     "comparison",
     "describe",
     "draw",
@@ -51,6 +58,7 @@ __all__ = [
     "reference",
     "run",
     "save",
+    "save_comparison",
     "save_verification",
     "solving",
     "summarize",
@@ -62,7 +70,7 @@ __all__ = [
 # pyarrow and matplotlib are slow to import, and an experiment can be run without either.
 _LATER = dict.fromkeys(("check_folder", "load", "save"), "folder")
 _LATER |= dict.fromkeys(("comparison", "draw", "trajectories"), "figures")
-_LATER |= {"save_verification": "verification_figures"}
+_LATER |= {"save_verification": "verification_figures", "save_comparison": "comparing_figures"}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from tiebreak.problems import Problem
 from tiebreak.result import MEASURES, Point, Result, Status
 from tiebreak.solve import minimize
 
-__all__ = ["BLOCK", "solve", "solving"]
+__all__ = ["BLOCK", "problem_of", "solve", "solving"]
 
 #: Runs of a block. Vectorised, so many take little more time than one.
 BLOCK = 512
@@ -28,14 +28,16 @@ Named: TypeAlias = Mapping[str, Any]
 
 def solving(
     name: str,
-    problem: str,
+    problem: str | Reference,
     method: str,
     *,
     budget: int,
     runs: int,
-    seed: int,
+    seed: int | Sequence[int],
     record: str | int | None = "log",
     problem_arguments: Named | None = None,
+    method_arguments: Named | None = None,
+    iterates: bool = True,
     block: int = BLOCK,
 ) -> list[Task]:
     """The tasks that make these runs, each a block of them.
@@ -44,22 +46,25 @@ def solving(
     ----------
     name : str
         What the tasks' names begin with.
-    problem : str
+    problem : str or Reference
         A :class:`~tiebreak.problems.Problem`, or a function that gives one: "module:name" or "file.py:name".
     method : str
-        A name in :data:`tiebreak.methods.METHODS`, or where it is, likewise.
+        A name in :data:`tiebreak.methods.METHODS`, or where a method or a function that gives one is, likewise.
     budget, runs, seed, record :
         As :func:`tiebreak.minimize` takes them. Run 3 is the same run whatever block it is in.
-    problem_arguments : dict, optional
-        What the problem's function takes, as plain data.
+    problem_arguments, method_arguments : dict, optional
+        What the problem's and the method's functions take, as plain data.
+    iterates : bool
+        Whether the blocks hold the points themselves, a column for each coordinate, beside what is known of them.
     block : int
         Runs of a block, at most. Few, where a gradient is dear or not vectorised.
     """
-    there = reference(problem, "problem")
+    there = reference(problem, "problem") if isinstance(problem, str) else problem
     chosen: str | Reference = method if method in methods.METHODS else reference(method, "method")
-    seconds = _STEP * steps_within(_method(chosen), budget, _MANY)[0]
-    common: dict[str, Any] = {"problem": there, "problem_arguments": dict(problem_arguments or {}), "method": chosen}
-    common |= {"budget": budget, "seed": seed, "record": record}
+    given: dict[str, Any] = {"method": chosen, "method_arguments": dict(method_arguments or {})}
+    seconds = _STEP * steps_within(_method(**given), budget, _MANY)[0]
+    common: dict[str, Any] = {"problem": there, "problem_arguments": dict(problem_arguments or {}), **given}
+    common |= {"budget": budget, "seed": seed, "record": record, "iterates": iterates}
     function = reference(f"{__name__}:solve")
     return [
         Task(f"{name}, runs {of.start} to {of.stop - 1}", function, common | {"runs": [of.start, of.stop]}, seconds)
@@ -73,28 +78,29 @@ def solve(
     problem: Reference,
     problem_arguments: Named,
     method: str | Reference,
+    method_arguments: Named,
     budget: int,
     runs: Sequence[int],
-    seed: int,
+    seed: int | Sequence[int],
     record: str | int | None,
+    iterates: bool,
 ) -> Block:
     """Runs from the first to before the last: their curves, their last and their selected iterates."""
-    given = found(problem)
-    chosen: Problem = given if isinstance(given, Problem) else given(**problem_arguments)
+    chosen = problem_of(problem, problem_arguments)
     result = minimize(
         chosen.upper,
         chosen.lower,
         chosen.x0,
-        method=_method(method),
+        method=_method(method, method_arguments),
         budget=budget,
         runs=range(*runs),
         seed=seed,
         record=record,
-        keep_iterates=True,
+        keep_iterates=iterates,
         progress=lambda now: hear(now.fraction),
     )
     tables = {"curves": result.history.tidy()}
-    tables |= {name: _points(name, getattr(result, name), result) for name in ("last", "selected")}
+    tables |= {name: _points(name, getattr(result, name), result, iterates) for name in ("last", "selected")}
     faults = [f"{result.method}, {fault}" for fault in result.faults.values()]
     block = Block(tables, {"seconds": result.elapsed, "faults": faults})
     if Status.INTERRUPTED in result.status:
@@ -102,11 +108,19 @@ def solve(
     return block
 
 
-def _method(given: str | Reference) -> Method:
-    return methods.get(given if isinstance(given, str) else found(given))
+def problem_of(problem: Reference, arguments: Named) -> Problem:
+    """The problem there, or the one that the function there gives for these arguments."""
+    given = found(problem)
+    made: Problem = given(**arguments) if callable(given) else given
+    return made
 
 
-def _points(name: str, point: Point, result: Result) -> Table:
+def _method(method: str | Reference, method_arguments: Named) -> Method:
+    given = method if isinstance(method, str) else found(method)
+    return methods.get(given(**method_arguments) if callable(given) else given)
+
+
+def _points(name: str, point: Point, result: Result, iterates: bool) -> Table:
     """An iterate of every run, and how the run ended."""
     runs = len(result.steps)
     table: Table = {
@@ -118,5 +132,5 @@ def _points(name: str, point: Point, result: Result) -> Table:
         "step": np.asarray(point.step),
     }
     table |= {measure: getattr(point, measure) for measure in MEASURES if getattr(point, measure) is not None}
-    x = point.x.reshape(runs, -1)
+    x = point.x.reshape(runs, -1) if iterates else np.empty((runs, 0))
     return table | {f"x{i}": x[:, i] for i in range(x.shape[1])}

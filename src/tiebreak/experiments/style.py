@@ -16,7 +16,19 @@ from tiebreak.experiments.configuration import label, reconstructed
 from tiebreak.files import atomic
 from tiebreak.methods import METHODS
 
-__all__ = ["COLOURS", "TITLES", "footnote", "legend", "log_grid", "look", "method_lines", "panels", "save", "style"]
+__all__ = [
+    "COLOURS",
+    "TITLES",
+    "footnote",
+    "legend",
+    "log_grid",
+    "look",
+    "look_of",
+    "method_lines",
+    "panels",
+    "save",
+    "style",
+]
 
 #: Okabe and Ito's colours, told apart by colour-blind readers, and dashes, told apart without any colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -55,7 +67,11 @@ def style() -> Iterator[None]:
 
 def look(method: str) -> dict[str, Any]:
     """A method's own colour and dashes, whichever others are drawn beside it."""
-    place = list(METHODS).index(method)
+    return look_of(list(METHODS).index(method))
+
+
+def look_of(place: int) -> dict[str, Any]:
+    """The colour and dashes of the i-th of many."""
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
 
 

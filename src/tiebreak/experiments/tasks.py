@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ import tiebreak
 #: Where something is, and the text of its file if it is in one; made by :func:`reference`, found by :func:`found`.
 Reference: TypeAlias = dict[str, str | None]
 
-__all__ = ["Reference", "SweepError", "Task", "found", "perform", "reference"]
+__all__ = ["Reference", "SweepError", "Task", "found", "perform", "reference", "told"]
 
 
 class SweepError(RuntimeError):
@@ -91,9 +92,24 @@ def reference(where: str, name: str = "function") -> Reference:
     made: Reference = {"where": str(where), "text": text}
     try:
         found(made)
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except AttributeError as error:
+        missing = error.name == attribute  # and not something else, in the file itself
+        raise ValueError(
+            f"{legal}; {f'{module} has no attribute {attribute!r}' if missing else told(error, module)}"
+        ) from None
+    except (ImportError, SyntaxError) as error:
         raise ValueError(f"{legal}; {error}") from None
+    except (Exception, SystemExit) as error:  # somebody's file may raise anything
+        if text is None:
+            raise
+        raise ValueError(f"{legal}; {told(error, module)}") from None
     return made
+
+
+def told(error: BaseException, path: str) -> str:
+    """An error in somebody's file in a line: what it is, and where in the file."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{type(error).__name__}: {error}" + (f" ({path}, line {lines[-1]})" if lines else "")
 
 
 def found(made: Reference) -> Any:

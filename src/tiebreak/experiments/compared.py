@@ -1,0 +1,177 @@
+"""A comparison of methods: what to run, checked, and what came of it: means, ratios, and who is best."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebreak.budget import limit
+from tiebreak.checks import whole
+from tiebreak.experiments.configuration import Experiment
+from tiebreak.experiments.contenders import scales
+from tiebreak.experiments.entrants import Contender, Entrant, contenders, entrants
+from tiebreak.experiments.profiles import ratios
+from tiebreak.experiments.tables import Table, chosen, estimate
+
+__all__ = ["MANY_TRIALS", "Compared", "Comparison"]
+
+MANY_TRIALS = 9  # 4^4 is far from what anybody publishes
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What to compare.
+
+    Parameters
+    ----------
+    problems : sequence of str, or str
+        "all" (:data:`tiebreak.problems.TESTBED`), names that :func:`tiebreak.problems.named` takes, or "file.py:name":
+        a Problem, or a function that gives one.
+    methods : sequence of str, or str
+        "all", names, or "file.py:name": a Method, or a function (constants, budget) that gives one.
+    budgets : sequence of int
+        Calls of both levels together; a profile for each.
+    runs : int
+        Independent runs of everything.
+    seed : int
+        Of the runs that are judged. Trials have streams of their own.
+    trials : int
+        Step sizes that are tried for every method, problem and budget: 1, 4, 1/4, 16, … times its own. The best of
+        them, on other random numbers, is what is judged. 1 means its own, untried.
+
+    Examples
+    --------
+    >>> Comparison(problems="paper,valley-4", methods=["sdbgd", "penalty"], budgets=[1e3]).command
+    'tiebreak compare --problems paper,valley-4 --methods sdbgd,penalty --budgets 1000 --runs 10 --seed 0 --trials 5'
+    """
+
+    problems: Sequence[str] | str = "all"
+    methods: Sequence[str] | str = "all"
+    budgets: Sequence[int] = (10**4, 10**5, 10**6)
+    runs: int = 10
+    seed: int = 0
+    trials: int = 5
+    entrants: tuple[Entrant, ...] = field(init=False, repr=False)
+    contenders: tuple[Contender, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        plain = Experiment(runs=self.runs, seed=self.seed)  # knows the legal ranges
+        trials = whole("trials", self.trials)
+        if trials > MANY_TRIALS:
+            raise ValueError(f"trials={self.trials!r} must be from 1 to {MANY_TRIALS}")
+        checked: dict[str, Any] = {"runs": plain.runs, "seed": plain.seed, "trials": trials}
+        checked |= {"budgets": _budgets(self.budgets)}
+        checked |= {"entrants": entrants(self.problems), "contenders": contenders(self.methods)}
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def command(self) -> str:
+        """The command line that repeats this."""
+        words = {name: _words(getattr(self, name)) for name in ("problems", "methods", "budgets")}
+        words |= {name: str(getattr(self, name)) for name in ("runs", "seed", "trials")}
+        return " ".join(["tiebreak compare", *(f"--{name} {text}" for name, text in words.items())])
+
+
+def _words(given: Any) -> str:
+    return given if isinstance(given, str) else ",".join(map(str, given))
+
+
+def _budgets(given: Any) -> tuple[int, ...]:
+    each = given if isinstance(given, (list, tuple)) else [given]
+    found = [limit("budgets", budget) for budget in each]
+    if not found or None in found or sorted(set(found)) != found:
+        raise ValueError(f"budgets={_words(given)!r} must be whole numbers ≥ 1 that grow, such as 1e4,1e5,1e6")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What came of a comparison.
+
+    Attributes
+    ----------
+    comparison : Comparison
+    runs : dict of arrays
+        Tidy: a row for each problem, method, budget and run, with its residual in the problem's units.
+    faults : tuple of str
+        Runs that could not go on, and why.
+    seconds : float
+        What it took.
+    origin : dict
+        Date, versions and platform.
+    """
+
+    comparison: Comparison
+    runs: Table
+    faults: tuple[str, ...]
+    seconds: float
+    origin: Mapping[str, Any]
+
+    @cached_property
+    def results(self) -> Table:
+        """Tidy: a row for each problem, method and budget, with means over runs, ratios, and who is best.
+
+        A method of which a run failed has the residual ∞. `best` is who has the least mean; `tied` is who is within two
+        standard errors of it, by the differences of runs with the same random numbers.
+        """
+        rows: list[dict[str, Any]] = []
+        for budget, entrant in product(self.comparison.budgets, self.comparison.entrants):
+            here = [chosen(self.runs, problem=entrant.label, budget=budget, method=c.label) for c in self._methods]
+            means = [estimate(table["residual"]) for table in here]
+            found = ratios([[mean.mean for mean in means]])[0]
+            least = int(np.argmin(found))
+            for contender, table, mean, ratio in zip(self._methods, here, means, found.tolist(), strict=True):
+                failed = int(np.sum(~np.isfinite(table["residual"])))
+                rows.append(
+                    {"problem": entrant.label, "method": contender.label, "budget": budget}
+                    | {"residual": mean.mean if not failed else np.inf, "error": mean.error if not failed else np.nan}
+                    | {"ratio": ratio, "best": ratio == 1, "tied": _tied(table, here[least])}
+                    | {"failed": failed, "steps": int(np.median(table["steps"])), "scale": float(table["scale"][0])}
+                    | {name: _mean(table[name]) for name in _MEANS}
+                )
+        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    @property
+    def _methods(self) -> tuple[Contender, ...]:
+        return self.comparison.contenders
+
+    def ratios(self, budget: int) -> NDArray[np.float64]:
+        """(problems, methods), in the comparison's order."""
+        found = chosen(self.results, budget=budget)["ratio"]
+        return found.reshape(len(self.comparison.entrants), len(self._methods))
+
+    def configuration(self) -> dict[str, Any]:
+        """Everything but the tables, for a JSON file."""
+        c = self.comparison
+        problems = {e.label: None if (k := e.problem.constants) is None else asdict(k) for e in c.entrants}
+        return {
+            "command": c.command,
+            "problems": problems,
+            "methods": [each.label for each in c.contenders],
+            **{name: getattr(c, name) for name in ("budgets", "runs", "seed", "trials")},
+            "scales": scales(c.trials),
+            "faults": list(self.faults),
+            "seconds": self.seconds,
+            **self.origin,
+        }
+
+
+_MEANS = ("direction_squared", "stationarity_squared", "lower_gradient_squared", "upper_excess", "lower_excess")
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    with np.errstate(all="ignore"):  # a run that failed may hold infinities
+        return float(np.mean(values))
+
+
+def _tied(table: Table, best: Table) -> bool:
+    """Whether the mean difference to the best is within two standard errors."""
+    if not (np.isfinite(table["residual"]).all() and np.isfinite(best["residual"]).all()):
+        return False
+    difference = estimate(table["residual"] - best["residual"])
+    return bool(difference.mean <= 0 or difference.mean <= 2 * difference.error)

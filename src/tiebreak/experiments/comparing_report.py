@@ -1,0 +1,125 @@
+"""What a comparison says, as tables and notes for the screen and for Markdown."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from tiebreak.experiments.compared import Compared
+from tiebreak.experiments.contenders import scales
+from tiebreak.experiments.profiles import profile
+from tiebreak.experiments.tables import Sheet, chosen, document, scientific, with_error
+
+__all__ = ["FACTORS", "PROSE", "calls", "notes", "report", "sheets"]
+
+PROSE = ("best",)  # a column of words
+#: The τ at which tables show the profiles.
+FACTORS = (1.0, 2.0, 10.0)
+
+
+def sheets(found: Compared) -> tuple[Sheet, ...]:
+    """The profiles at a few places, then for every budget the best on each problem and all residuals."""
+    budgets = found.comparison.budgets
+    return _profiles(found), *(_best(found, budget) for budget in budgets), _residuals(found, budgets[-1])
+
+
+def calls(budget: int, math: bool = False) -> str:
+    """A budget in few letters, for text or for a figure.
+
+    >>> calls(10**6), calls(2500), calls(10**6, math=True)
+    ('10⁶ calls', '2,500 calls', '$10^{6}$ calls')
+    """
+    power = len(str(budget)) - 1
+    if budget != 10**power or power < 3:
+        return f"{budget:,} calls"
+    return f"$10^{{{power}}}$ calls" if math else f"10{str(power).translate(_SUPERSCRIPTS)} calls"
+
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _profiles(found: Compared) -> Sheet:
+    c = found.comparison
+    every = [found.ratios(budget) for budget in c.budgets]
+    shares = [100 * profile(here, FACTORS) for here in every]
+    failed = np.sum([np.isinf(here).sum(axis=0) for here in every], axis=0)
+    rows = [
+        [m.label, *(" / ".join(f"{share:.0f}" for share in part[:, i]) for part in shares), str(failed[i])]
+        for i, m in enumerate(c.contenders)
+    ]
+    within = " / ".join(f"{factor:g}×" for factor in FACTORS[1:])
+    title = f"Profiles: on how many of the {len(c.entrants)} problems, in percent, a method is best / within {within}"
+    return Sheet(title, ("method", *map(calls, c.budgets), "failed"), rows)
+
+
+def _best(found: Compared, budget: int) -> Sheet:
+    rows = []
+    for entrant in found.comparison.entrants:
+        here = chosen(found.results, problem=entrant.label, budget=budget)
+        first = int(np.argmin(here["ratio"]))
+        if not np.isfinite(here["ratio"][first]):
+            rows.append([entrant.label, "none: all failed", "–", "–", "–"])
+            continue
+        others = [str(m) for m, tied in zip(here["method"], here["tied"], strict=True) if tied]
+        names = [str(here["method"][first]), *(m for m in others if m != here["method"][first])]
+        mean = with_error(scientific(here["residual"][first]), here["error"][first])
+        second = np.sort(here["ratio"])[1:2]
+        runner = f"{second[0]:.1f}" if len(second) and np.isfinite(second[0]) else "–"
+        rows.append([entrant.label, ", or ".join(names), mean, f"{here['steps'][first]:,}", runner])
+    return Sheet(f"The best at {calls(budget)}", ("problem", "best", "residual", "steps", "second / best"), rows)
+
+
+def _residuals(found: Compared, budget: int) -> Sheet:
+    rows = []
+    for entrant in found.comparison.entrants:
+        here = chosen(found.results, problem=entrant.label, budget=budget)
+        rows.append([entrant.label, *(scientific(r) if np.isfinite(r) else "failed" for r in here["residual"])])
+    return Sheet(f"All residuals at {calls(budget)}", ("problem", *_labels(found)), rows)
+
+
+def _labels(found: Compared) -> Sequence[str]:
+    return [each.label for each in found.comparison.contenders]
+
+
+def notes(found: Compared) -> list[str]:
+    """What a reader must know to read the tables."""
+    c = found.comparison
+    sizes = ", ".join(f"{scale:g}" for scale in scales(c.trials))
+    how = (
+        f"of {c.trials} multiples of it ({sizes}) the best on other random numbers was taken, for each method, problem "
+        "and budget alike"
+        if c.trials > 1
+        else "no other was tried"
+    )
+    texts = [
+        "The residual is the larger of min over λ ≥ 0 of ‖∇f+λ∇g‖² and ‖∇g‖², exact at the last iterate, in the "
+        "problem's units, where L_f = L_g = G_f = 1; "
+        f"{f'a mean over {c.runs} runs' if c.runs > 1 else 'one run'}. A method of which a run failed counts as never.",
+        f"Schedules are the published ones in the problem's units, or plans made of its constants. Step sizes: {how}.",
+        "“A, or B”: A has the least mean, and B is within two standard errors of it, run by run. “second / best” is "
+        "how much larger the next method's mean is.",
+        "A ratio depends on who else is compared: without the best method all profiles are others.",
+        "A small residual is stationarity. Whether that is near the solution is another question: results.csv has f "
+        "and g minus their values there.",
+    ]
+    picked = Counter(found.results["scale"].tolist())
+    if c.trials > 1:
+        ends = sum(picked[scale] for scale in (min(scales(c.trials)), max(scales(c.trials))))
+        texts.append(
+            f"In {ends} of {sum(picked.values())} cases the best step size is at an end of the range that was tried."
+        )
+    unknown = [e.label for e in c.entrants if e.problem.constants is None]
+    if unknown:
+        texts.append(f"Constants unknown, so schedules and residuals are as they are: {', '.join(unknown)}.")
+    if any("†" in label for label in _labels(found)):
+        texts.append("† Our reconstruction of the rule.")
+    if found.faults:
+        more = f" (and {len(found.faults) - 3} more)" if len(found.faults) > 3 else ""
+        texts.append(f"Runs that could not go on: {'; '.join(found.faults[:3])}{more}.")
+    return texts
+
+
+def report(found: Compared) -> str:
+    """All of it as a Markdown document."""
+    opening = (f"Seed {found.comparison.seed}, {found.seconds:.0f} s:", "", f"    {found.comparison.command}")
+    return document("Comparison", opening, sheets(found), notes(found), PROSE)

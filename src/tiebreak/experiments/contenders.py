@@ -1,0 +1,134 @@
+"""Methods as they are compared: each with its published schedule in the problem's own units, or planned for them.
+
+The published constants are for the paper's problem, which has L_f = L_g = G_f = 1. Every problem has these in units of
+its own: lengths in G_f/L_f, values of f in G_f²/L_f, values of g in L_g (G_f/L_f)². There a method runs as published;
+translated back, its laws are multiplied by the powers of the constants in :class:`Units`, the same for all methods.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from tiebreak import methods, rules, theory
+from tiebreak.experiments.running import problem_of
+from tiebreak.experiments.tasks import Reference, found
+from tiebreak.methods import METHODS, Method
+from tiebreak.problems import Problem
+from tiebreak.schedules import Law, Power
+from tiebreak.theory.constants import Constants
+
+__all__ = ["ALL", "PLANNED", "Units", "fit", "fitted", "scales"]
+
+
+@dataclass(frozen=True)
+class Units:
+    """By what a problem's own units differ from the paper's; all ones where its constants are not known.
+
+    Examples
+    --------
+    >>> from tiebreak.problems import named
+    >>> Units.of(named("paper"))
+    Units(step_size=1.0, barrier=1.0, direction_squared=1.0, lower_gradient_squared=1.0)
+    """
+
+    step_size: float = 1.0
+    barrier: float = 1.0
+    direction_squared: float = 1.0
+    lower_gradient_squared: float = 1.0
+
+    @classmethod
+    def of(cls, problem: Problem) -> "Units":
+        """Those of a problem: a length is G_f/L_f, and so on."""
+        c = problem.constants
+        if c is None:
+            return cls()
+        return cls(1 / c.L_f, c.L_f / c.L_g, float(c.G_f) ** 2, (c.G_f * c.L_g / c.L_f) ** 2)
+
+    def translated(self, method: Method, scale: float = 1.0) -> Method:
+        """The method with its laws in these units, and its step size times a scale; momentum and batches have none."""
+        factors = {
+            "step_size": scale * self.step_size,
+            "barrier": self.barrier,
+            "regularizer": self.lower_gradient_squared,
+            "penalty": 1 / self.lower_gradient_squared,
+        }
+        laws = {name: (getattr(method.schedule, name), factor) for name, factor in factors.items()}
+        changed = {name: _times(law, factor) for name, (law, factor) in laws.items() if law is not None and factor != 1}
+        return method.replace(**changed) if changed else method
+
+
+def _times(law: Law, factor: float) -> Law:
+    if isinstance(law, Power):
+        return Power(factor * law.constant, law.exponent)
+    return lambda k: factor * law(k)
+
+
+def _batched(constants: Constants | None, budget: int) -> Method:
+    """DBGD with the batches of SDBGD: the same method but for the regularizer, which is missing."""
+    return methods.sdbgd.replace(name="DBGD batched", rule=rules.dbgd, regularizer=None)
+
+
+def _planner(name: str, method: str, objective: str) -> Callable[[Constants | None, int], Method]:
+    @cache  # every step size that is tried asks for it
+    def made(constants: Constants | None, budget: int) -> Method:
+        if constants is None:
+            raise ValueError(f"{name!r} must be compared on problems with known constants: plans are made of them")
+        return theory.plan(constants, budget=budget, method=method, objective=objective).method.replace(name=name)
+
+    made.__doc__ = f"{METHODS[method].name} with all constants chosen by `tiebreak plan --objective {objective}`."
+    return made
+
+
+#: Methods that are made for a problem's constants and a budget.
+PLANNED: Mapping[str, Callable[[Constants | None, int], Method]] = MappingProxyType(
+    {
+        "sdbgd_practice": _planner("SDBGD practice", "sdbgd", "practice"),
+        "sdbgd_bound": _planner("SDBGD bound", "sdbgd", "bound"),
+        "penalty_bound": _planner("Penalty bound", "penalty", "bound"),
+        "dbgd_batched": _batched,
+    }
+)
+#: What "all" means. Plain DBGD is for exact gradients: its batches of one make a million calls half a million steps.
+ALL: tuple[str, ...] = (*(name for name in METHODS if name != "dbgd"), *PLANNED)
+
+
+def fit(method: str | Reference, problem: Problem, budget: int, scale: float = 1.0) -> Method:
+    """The method for a problem and a budget, its step size times a scale.
+
+    Parameters
+    ----------
+    method : str or Reference
+        A name in METHODS or in PLANNED, or where a Method or a function (constants, budget) ↦ Method is.
+    """
+    if isinstance(method, str) and method in METHODS:
+        return Units.of(problem).translated(METHODS[method], scale)
+    if isinstance(method, str):
+        made = PLANNED[method](problem.constants, budget)
+        return (Units.of(problem) if method == "dbgd_batched" else Units()).translated(made, scale)
+    given: Any = found(method)
+    if callable(given):  # whoever asks for the constants has seen to the units
+        return Units().translated(methods.get(given(problem.constants, budget)), scale)
+    return Units.of(problem).translated(methods.get(given), scale)
+
+
+def fitted(
+    *,
+    method: str | Reference,
+    problem: Reference,
+    problem_arguments: Mapping[str, Any],
+    budget: int,
+    scale: float,
+) -> Method:
+    """The same from plain data, for the workers of a sweep."""
+    return fit(method, problem_of(problem, problem_arguments), budget, scale)
+
+
+def scales(trials: int) -> tuple[float, ...]:
+    """The step sizes that are tried, as multiples of the published one: 1, 4, 1/4, 16, 1/16, …
+
+    >>> scales(4)
+    (1.0, 4.0, 0.25, 16.0)
+    """
+    return tuple(float(4.0 ** ((-1) ** (i + 1) * ((i + 1) // 2))) for i in range(trials))
