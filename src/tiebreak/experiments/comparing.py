@@ -26,6 +26,8 @@ from tiebreak.experiments.tasks import Task
 __all__ = ["compare"]
 
 _TRIAL_RUNS = 3
+_GONE = 1e3  # units of f
+_KEYS = ("problem", "method", "budget")
 _KEPT = ("status", "steps", "calls", "direction_squared", "stationarity_squared", "lower_gradient_squared")
 
 
@@ -92,7 +94,13 @@ def compare(
         for block in blocks
         for fault in block.facts["faults"]
     ]
-    return Compared(c, joined(tables), tuple(faults), round(time.perf_counter() - began, 1), source)
+    runs = joined(tables)
+    gone = np.isinf(runs["residual"]) & (runs["status"] != "non_finite")
+    for problem, method, budget in sorted(
+        {(*each,) for each in zip(*(runs[n][gone].tolist() for n in _KEYS), strict=True)}
+    ):
+        faults.append(f"{problem}, {budget:,} calls: {method} left for infinity")
+    return Compared(c, runs, tuple(faults), round(time.perf_counter() - began, 1), source)
 
 
 def _by_case(cases: Sequence[_Case], blocks: Sequence[list[Block]], times: int) -> list[tuple[_Case, list[Block]]]:
@@ -124,20 +132,26 @@ def _labelled(case: _Case, scale: float, blocks: Sequence[Block]) -> Table:
     words = {"problem": case.entrant.label, "dimension": p.x0.size, "method": case.contender.label}
     words |= {"budget": case.budget, "scale": scale}
     table: Table = {name: np.full(count, value) for name, value in words.items()}
-    table |= {name: points[name] for name in ("run", *_KEPT)} | {"residual": _residuals(points, Units.of(p))}
-    for name, level in (("upper", p.upper), ("lower", p.lower)):
-        values = points.get(f"{name}_value", np.full(count, np.nan))
-        known = p.solution is not None and f"{name}_value" in points
-        at: Any = level
-        with np.errstate(all="ignore"):
-            table[f"{name}_excess"] = values - (float(at.value(p.solution)) if known else np.nan)
-        table[f"{name}_value"] = values
+    table |= {name: points[name] for name in ("run", *_KEPT)}
+    levels: dict[str, Any] = {"upper": p.upper, "lower": p.lower}
+    with np.errstate(all="ignore"):
+        for name, level in levels.items():
+            values = points.get(f"{name}_value", np.full(count, np.nan))
+            known = p.solution is not None and f"{name}_value" in points
+            table |= {f"{name}_value": values}
+            table |= {f"{name}_excess": values - (float(level.value(p.solution)) if known else np.nan)}
+        risen = table["upper_value"] - (float(levels["upper"].value(p.x0)) if "upper_value" in points else np.nan)
+        table["residual"] = _residuals(points, risen, Units.of(p))
     return table
 
 
-def _residuals(points: Table, units: Units) -> NDArray[np.float64]:
-    """The larger of both residuals, in the problem's units; ∞ where a run failed."""
-    with np.errstate(all="ignore"):
-        upper = points["stationarity_squared"] / units.direction_squared
-        larger = np.maximum(upper, points["lower_gradient_squared"] / units.lower_gradient_squared)
-    return np.where(np.isfinite(larger) & (points["status"] != "non_finite"), larger, np.inf)
+def _residuals(points: Table, risen: NDArray[np.float64], units: Units) -> NDArray[np.float64]:
+    """The larger of both residuals, in the problem's units; ∞ where a run failed.
+
+    Where gradients are bounded a run that leaves for infinity stays finite, and may have small residuals there. So it
+    has failed as well if f has `risen` beyond all that the problem is about.
+    """
+    upper = points["stationarity_squared"] / units.direction_squared
+    larger = np.maximum(upper, points["lower_gradient_squared"] / units.lower_gradient_squared)
+    gone = risen > _GONE * units.upper_value  # False where f is not known
+    return np.where(np.isfinite(larger) & (points["status"] != "non_finite") & ~gone, larger, np.inf)

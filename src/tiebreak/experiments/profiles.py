@@ -35,7 +35,7 @@ def ratios(residuals: Any) -> Values:
         raise ValueError(f"residuals={found[found < 0][0]!r} must be ≥ 0, ∞ or NaN where a method failed")
     raised = np.where(np.isnan(found), np.inf, np.maximum(found, FLOOR))
     least = raised.min(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore"):  # ∞/∞ where all failed
+    with np.errstate(all="ignore"):  # ∞/∞ where all failed; and a ratio may be beyond floats
         return np.where(np.isfinite(raised), raised / least, np.inf)
 
 
