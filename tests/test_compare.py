@@ -272,6 +272,7 @@ def test_all_means_all_that_is_stochastic() -> None:
         ({"problems": "paper,paper"}, "problems: 'paper' is there more than once"),
         ({"problems": "paper,all"}, "'paper' is there more than once"),
         ({"problems": "nothing.py:problem"}, "problems='nothing.py:problem' must be .* cannot be read"),
+        ({"problems": ".x:y"}, "problems='.x:y' must be 'module:name' or 'file.py:name'; TypeError"),
         ({"problems": f"{OWN}:nothing"}, "has no attribute 'nothing'"),
         (
             {"problems": f"{OWN}:number"},

@@ -25,6 +25,7 @@ NUMBER = st.one_of(
 NASTY = st.one_of(st.sampled_from([word for word in WORDS if word != "\ud800"]), st.text(max_size=12))
 TEXT = st.one_of(NUMBER, NUMBER, NUMBER, NASTY)
 METHODS = ["sdbgd", "SDBPG", "pr_sdbpg", "vr-pr-sdbpg", "penalty", "dbgd", "nonsense"]
+PROBLEMS = ["paper", "valley-4", "Islands-3-heavy", "random", "random-heavy", "valley-1", "all", "file:x", "out/x.py:y"]
 CONSTANTS = ("L_f", "L_g", "G_f", "sigma_f", "sigma_g", "delta_f", "delta_g", "x")
 PLACES = ("out", "file", "file/below", "link", "circle", "nothing/deep", "", "\0", "x" * 300)
 
@@ -68,8 +69,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--scheduler": st.one_of(st.sampled_from(["local:0", "local:x", "tcp:", "http//x"]), NASTY),
     },
     "verify": {"--runs": TEXT, "--seed": TEXT, "--output": place, "--quick": None, "--workers": TEXT},
+    "compare": {
+        "--problems": st.one_of(st.lists(st.sampled_from(PROBLEMS), max_size=3).map(",".join), NASTY),
+        "--methods": st.one_of(st.sampled_from(["all", "sdbgd_practice,penalty", "file:x", "file.py:x"]), names),
+        "--budgets": st.one_of(st.lists(TEXT, max_size=3).map(",".join), TEXT),
+        "--runs": TEXT,
+        "--trials": TEXT,
+        "--seed": TEXT,
+        "--quick": None,
+        "--output": place,
+        "--workers": TEXT,
+    },
     "plot": {},
     "methods": {},
+    "problems": {},
 }
 
 
@@ -85,7 +98,7 @@ def stop(*_: object, **__: object) -> Any:
 def no_work() -> Iterator[None]:
     """Everything up to the work: what is run, drawn and swept has tests of its own, and takes seconds."""
     patch = pytest.MonkeyPatch()
-    for name in ("reproduce.run", "verify.run", "plan.run_plan", "plan.compare"):
+    for name in ("reproduce.run", "verify.run", "plan.run_plan", "plan.compare", "compare.run"):
         patch.setattr(f"tiebreak.cli.{name}", stop)
     patch.setattr("tiebreak.experiments.style.save", lambda figure, path: [])
     patch.setattr("tiebreak.experiments.plan_figure.plan_figure", lambda plan, result: None)
@@ -97,7 +110,7 @@ def no_work() -> Iterator[None]:
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
     """A command with some of its options; now and then of another one, or twice, or no command at all."""
-    command = draw(st.sampled_from(["table", "plan", "plan", "reproduce", "reproduce", "verify", "plot", "methods"]))
+    command = draw(st.sampled_from([*OPTIONS, "plan", "reproduce", "compare"]))
     words = [command] if draw(st.integers(0, 19)) else [draw(NASTY)]
     options = (
         OPTIONS[command] if draw(st.integers(0, 9)) else {n: o for each in OPTIONS.values() for n, o in each.items()}

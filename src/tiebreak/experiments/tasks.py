@@ -99,9 +99,7 @@ def reference(where: str, name: str = "function") -> Reference:
         ) from None
     except (ImportError, SyntaxError) as error:
         raise ValueError(f"{legal}; {error}") from None
-    except (Exception, SystemExit) as error:  # somebody's file may raise anything
-        if text is None:
-            raise
+    except (Exception, SystemExit) as error:  # somebody's file may raise anything, and odd names of modules too
         raise ValueError(f"{legal}; {told(error, module)}") from None
     return made
 
