@@ -11,6 +11,9 @@ EXAMPLES: Mapping[str, str] = {
     "fairness-adult-odds": "fairness:ADULT_ODDS",
     "fairness-compas-parity": "fairness:COMPAS_PARITY",
     "fairness-compas-odds": "fairness:COMPAS_ODDS",
+    "sparsity": "sparsity:EXAMPLE",
+    "continual": "continual:EXAMPLE",
+    "continual-all": "continual:ALL",
     "unlearning-class": "unlearning_images:CLASS",
     "unlearning-subset": "unlearning_images:SUBSET",
 }

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tiebreak.gallery.batches import Epochs
 from tiebreak.gallery.example import Example, Metric, OwnMethod, Size, Task
 from tiebreak.gallery.fashion import PACKAGE, Images, accuracy, adam, cosine, entropy, fit, perceptron, split
+from tiebreak.gallery.rates import scaling
 
 __all__ = ["ALL", "EXAMPLE", "agem", "build", "ewc", "halves", "joint", "stored", "task"]
 
@@ -83,10 +84,9 @@ def _gradient(task: Task, loss: Tensor) -> list[Tensor]:
 def _move(task: Task, steps: int, direction: Any) -> Iterator[None]:
     """The base optimizer along `direction(step)`, the task's learning rates over so many steps."""
     optimizer = task.base(task.model.parameters())
-    rates = [group["lr"] for group in optimizer.param_groups]
+    scale = scaling(optimizer)
     for step in range(steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * task.rate(step / steps)
+        scale(task.rate(step / steps))
         for p, d in zip(_parameters(task), direction(step), strict=True):
             p.grad = d
         optimizer.step()
@@ -170,7 +170,7 @@ _METHODS = (
     OwnMethod("A-GEM-style", "∇f less its part against ∇g, where they conflict; ∇g is not followed.", agem),
     OwnMethod(
         "EWC", "f + c/2 Σ F (x − x₀)²: no old image is used but for F, the Fisher information at the start.", ewc,
-        tuple({"weight": weight} for weight in (10.0, 100.0, 1e3, 1e4, 1e5, 1e6)),
+        tuple({"weight": weight} for weight in (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)),
     ),
     OwnMethod("joint training", "All old and new images together: what nobody can do who kept only a few.", joint,
               limit=True),
@@ -181,7 +181,9 @@ _METRICS = (
     Metric("new", "higher", "accuracy on test images of the new classes, among all ten answers"),
     Metric("forgotten", "lower", "what the accuracy on the old classes has lost since the start"),
 )
-_LIMITS = "Two tasks, a small perceptron. What is promised concerns the loss on the images that were kept, not the test data."
+_LIMITS = (
+    "Two tasks, a small perceptron. What is promised concerns the loss on the images that were kept, not the test data."
+)
 
 EXAMPLE = Example(
     name="continual",

@@ -1,7 +1,8 @@
-"""Fashion-MNIST for the examples: 28 × 28 grey images of ten kinds of clothes, 60,000 to train on and 10,000 to test."""
+"""Fashion-MNIST for the examples: 28 × 28 grey images of ten kinds of clothes, 60,000 to train on, 10,000 to test."""
 
 import functools
 import gzip
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from tiebreak.gallery import needs
 from tiebreak.gallery.batches import Epochs
+from tiebreak.gallery.rates import scaling
 
 __all__ = ["PACKAGE", "Images", "accuracy", "adam", "cosine", "entropy", "fit", "load", "perceptron", "split"]
 
@@ -59,7 +61,7 @@ def perceptron(sizes: Sequence[int], seed: int, device: str) -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
-        for inner, outer in zip(sizes[:-1], sizes[1:], strict=True):
+        for inner, outer in itertools.pairwise(sizes):
             layers += [nn.Linear(inner, outer), nn.ReLU()]
     return nn.Sequential(*layers[:-1]).to(device)
 
@@ -88,10 +90,10 @@ def adam(rate: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimize
 def fit(model: nn.Module, images: Images, rate: float, batch: int, steps: int, seed: int) -> nn.Module:
     """Plain training: Adam, a learning rate that falls along a cosine."""
     optimizer = adam(rate)(model.parameters())
+    scale = scaling(optimizer)
     batches = Epochs(len(images.labels), batch, seed, str(images.labels.device))
     for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * cosine(step / steps)
+        scale(cosine(step / steps))
         optimizer.zero_grad()
         entropy(model, images.where(batches(step))).backward()  # type: ignore[no-untyped-call]  # torch
         optimizer.step()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tiebreak.gallery.example import OwnMethod, Task
+from tiebreak.gallery.rates import scaling
 
 __all__ = ["METHODS", "keep", "masks", "removable", "weights"]
 
@@ -17,14 +18,16 @@ def weights(model: nn.Module) -> list[nn.Parameter]:
 
 @torch.no_grad()
 def masks(parameters: Sequence[Tensor], count: int) -> list[Tensor]:
-    """False at the `count` weights of least magnitude among all tensors, and where others are as small as the largest of
-    them; True elsewhere.
-    """
-    if count == 0:
-        return [torch.ones_like(p, dtype=torch.bool) for p in parameters]
-    magnitudes = torch.cat([p.abs().flatten() for p in parameters])
-    # Sorting is much faster than kthvalue on a GPU, and no slower elsewhere.
-    least = magnitudes.sort().values[count - 1]
+    """False at the `count` weights of least magnitude among all tensors, and at those as small; True elsewhere."""
+    return _larger(parameters, _sorted(parameters), count)
+
+
+def _sorted(parameters: Sequence[Tensor]) -> Tensor:
+    return torch.cat([p.abs().flatten() for p in parameters]).sort().values
+
+
+def _larger(parameters: Sequence[Tensor], magnitudes: Tensor, count: int) -> list[Tensor]:
+    least = magnitudes[count - 1] if count else -1.0
     return [p.abs() > least for p in parameters]
 
 
@@ -42,20 +45,23 @@ def removable(
 ) -> tuple[float, float]:  # fmt: skip
     """The largest share of weights that can be set to 0, smallest first, with a loss of at most `limit`.
 
-    By bisection, to 1/`parts` of the weights: the loss need not rise all the way, so that further on there may be another
-    share that would do. 0 where the loss is above the limit before anything is removed. The second number is what `then`
-    says of the pruned model; the model itself is left as it was.
+    By bisection, to 1/`parts` of the weights: the loss need not rise all the way, so that further on there may be
+    another share that would do. 0 where the loss is above the limit before anything is removed. The second number is
+    what `then` says of the pruned model; the model itself is left as it was.
     """
     parameters = weights(model)
     whole = [p.clone() for p in parameters]
-    magnitudes = torch.cat([p.abs().flatten() for p in whole]).sort().values
+    magnitudes = _sorted(whole)
     total = len(magnitudes)
 
     def prune(part: int) -> float:
-        least = magnitudes[part * total // parts - 1] if part else -1.0
-        for p, q in zip(parameters, whole, strict=True):
-            p.copy_(q * (q.abs() > least))
+        restore()
+        keep(parameters, _larger(whole, magnitudes, part * total // parts))
         return loss(model)
+
+    def restore() -> None:
+        for p, q in zip(parameters, whole, strict=True):
+            p.copy_(q)
 
     try:
         low, high = 0, parts + 1  # `low` will do, or is 0; `high` will not
@@ -66,28 +72,27 @@ def removable(
         zeros = sum(int((p == 0).sum()) for p in parameters)
         return (zeros / total if good else 0.0), then(model)
     finally:
-        for p, q in zip(parameters, whole, strict=True):
-            p.copy_(q)
+        restore()
 
 
-def _retrained(task: Task, settings: Mapping[str, float], target: Callable[[float], float], rounds: int) -> Iterator[int]:
+def _retrained(task: Task, target: Callable[[float], float], rounds: int = 1) -> Iterator[int]:
     """Training on the lower loss alone; the smallest weights go as `target`, of the share of the budget spent, says.
 
     The learning rate starts again with every round, which retrains better than a small one.
     """
     parameters = weights(task.model)
     optimizer = task.base(task.model.parameters())
-    rates = [group["lr"] for group in optimizer.param_groups]
+    scale = scaling(optimizer)
     total, count = 2 * task.steps, sum(p.numel() for p in parameters)
+    often = max(1, total // 100)
     gone, kept = -1, masks(parameters, 0)
     for step in range(total):
-        done = step / total
-        wanted = int(target(done) * count)
-        if wanted > gone and (step % max(1, total // 100) == 0 or done * rounds % 1 == 0):
+        wanted = int(target(step / total) * count)
+        begins = step * rounds % total < rounds
+        if wanted > gone and (begins or step % often == 0):
             gone, kept = wanted, masks(parameters, wanted)
             keep(parameters, kept)
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * task.rate(done * rounds % 1)
+        scale(task.rate(step * rounds % total / total))
         optimizer.zero_grad()
         task.lower(task.model, task.batches(step)[0]).backward()  # type: ignore[no-untyped-call]  # torch
         optimizer.step()
@@ -96,14 +101,14 @@ def _retrained(task: Task, settings: Mapping[str, float], target: Callable[[floa
 
 
 def _at_once(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
-    return _retrained(task, settings, lambda done: settings["share"], 1)
+    return _retrained(task, lambda done: settings["share"])
 
 
 def _gradual(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     def target(done: float) -> float:
         return settings["share"] * (1 - (1 - min(done / settings["until"], 1)) ** 3)
 
-    return _retrained(task, settings, target, 1)
+    return _retrained(task, target)
 
 
 def _rounds(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
@@ -112,7 +117,7 @@ def _rounds(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     def target(done: float) -> float:
         return float(1 - (1 - settings["share"]) ** ((int(done * rounds) + 1) / rounds))
 
-    return _retrained(task, settings, target, rounds)
+    return _retrained(task, target, rounds)
 
 
 _SHARES = (0.9, 0.95, 0.96, 0.97, 0.98, 0.99)
@@ -120,15 +125,15 @@ _SHARES = (0.9, 0.95, 0.96, 0.97, 0.98, 0.99)
 #: Each is tuned over six settings, as the common methods are.
 METHODS = (
     OwnMethod(
-        "magnitude pruning, at once", "The smallest weights go at the start; the rest is retrained on g.", _at_once,
+        "one-shot pruning", "The smallest weights go at the start; the rest is retrained on g.", _at_once,
         tuple({"share": share} for share in _SHARES),
     ),
     OwnMethod(
-        "magnitude pruning, gradual", "The share rises along a cubic curve over half of the steps; training on g.",
+        "gradual pruning", "The share rises along a cubic curve over half of the steps; training on g.",
         _gradual, tuple({"share": share, "until": 0.5} for share in _SHARES),
     ),
     OwnMethod(
-        "magnitude pruning, rounds", "The same factor of the weights is kept in every round; each retrains on g with "
+        "pruning in rounds", "The same factor of the weights is kept in every round; each retrains on g with "
         "the whole schedule of the learning rate.", _rounds,
         tuple({"share": share, "rounds": rounds} for rounds in (2, 4) for share in (0.95, 0.97, 0.98)),
     ),

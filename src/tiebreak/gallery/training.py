@@ -17,6 +17,7 @@ from torch import nn
 from tiebreak.gallery.example import OwnMethod, Task
 from tiebreak.gallery.methods import AnyMethod
 from tiebreak.gallery.methods.method import Knobs, Seen, Setting
+from tiebreak.gallery.rates import scaling
 from tiebreak.options import allowed
 
 __all__ = ["Goal", "Trained", "begun", "gradient_unit", "seconds_per_evaluation", "train"]
@@ -104,12 +105,10 @@ def begun(
         return
     steps = max(1, int(evaluations / method.cost))
     optimizer = task.base([p for p in task.model.parameters() if p.requires_grad])
-    rates = [group["lr"] for group in optimizer.param_groups]
+    scale = scaling(optimizer)
     step = method.begin(Setting(task.model, optimizer, unit, goal.reference, goal.tolerance, goal.given), knobs)
     for k in range(steps):
-        factor = task.rate(k / steps)
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * factor
+        scale(task.rate(k / steps))
         lower, upper = task.batches(k)
         yield method.cost, step(partial(task.upper, task.model, upper), partial(task.lower, task.model, lower))
 
