@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
 from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
+from tiebreak.experiments.workers import cores
 from tiebreak.gallery import EXAMPLES
 
 __all__ = ["example"]
@@ -49,7 +50,7 @@ def example(
         from tiebreak.gallery.study import BUDGETS, Study, run
 
         folder = output or Path("results") / Path(name).stem
-        engine = engine_from(workers, scheduler)
+        engine = engine_from(workers, scheduler) or cores()
         study = Study(
             name,
             quick=quick,

@@ -26,11 +26,10 @@ def plane(findings: Findings) -> Figure:
         figure = Figure(figsize=(7.4, 4.6), layout=ConstrainedLayoutEngine(h_pad=0.06))
         both = figure.subplots(1, 2)
         for axes, name in zip(both, (metric.name, None), strict=True):
-            _tolerance(axes)
             _sweep(axes, findings, name)
             for row in found:
                 _point(axes, row, row.upper if name is None else row.metrics[name])
-            axes.set_xscale("symlog", linthresh=_LINEAR, linscale=1.5)
+            _tolerance(axes)
             axes.set_xlabel("excess of the lower loss, in tolerances")
             axes.set_title("upper loss" if name is None else name, loc="left")
         lines = [Line2D([], [], linestyle="", label=row.title, **_look(row.method)) for row in found]
@@ -55,7 +54,14 @@ def _look(method: str) -> dict[str, Any]:
 
 
 def _tolerance(axes: Axes) -> None:
-    axes.axvspan(-1e9, 1, color="0.94", linewidth=0)
+    """The scale of the axis, and what lies inside: linear about the tolerance, logarithmic far away from it."""
+    axes.set_xscale("symlog", linthresh=_LINEAR, linscale=1.5)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -0.5), max(high, 2.0))
+    ticks = [t for t in (-1000, -100, -10, -2, -1, 0, 1, 2, 3, 10, 30, 100, 1000, 10000) if low <= t <= max(high, 2)]
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
+    axes.axvspan(min(low, -0.5), 1, color="0.94", linewidth=0, zorder=0)
     axes.axvline(1, color="0.3", linewidth=1, linestyle="--")
     axes.axvline(0, color="0.8", linewidth=0.7)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from tiebreak.checks import one_of, whole
 from tiebreak.experiments.blocks import Block, Store
-from tiebreak.experiments.engines import Engine
+from tiebreak.experiments.engines import Engine, checked, opened
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Reference, Task, found, reference
@@ -144,8 +145,11 @@ def run(
 ) -> Findings:
     """Time, tune and judge. Ctrl-C gives what is finished; with a `store` the next call goes on from there."""
     began = time.perf_counter()
-    working = _Working(study, hear, engine, store)
-    working.all()
+    where = checked(engine)
+    # One executor for all stages: processes that have imported torch and read the data are not given up in between.
+    with nullcontext(where) if where is None else opened(where) as executor:
+        working = _Working(study, hear, executor, store)
+        working.all()
     working.findings.elapsed = time.perf_counter() - began
     return working.findings
 
