@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tiebreak.gallery.needs import Missing, find
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 OPTIONS = {"digits_jax.py": ["--steps", "60"]}
 NEEDS = {
@@ -16,6 +18,10 @@ NEEDS = {
     "with_trainer.py": "transformers",
     "unlearning_language.py": "transformers",
 }
+DATA = {
+    "continual.py": ("dataset-fashion-mnist", "train-images-idx3-ubyte.gz"),
+    "sparsity.py": ("dataset-fashion-mnist", "train-images-idx3-ubyte.gz"),
+}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
@@ -23,6 +29,11 @@ def test_it_runs(name, tmp_path):
     command = [sys.executable, str(EXAMPLES / name), *OPTIONS.get(name, [])]
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed: pip install '.[frameworks]'")
+    if name in DATA:
+        try:
+            find(*DATA[name])
+        except Missing as missing:
+            pytest.skip(str(missing))
     environment = os.environ | {"MPLBACKEND": "Agg"}
     if name in NEEDS:
         environment["OMP_NUM_THREADS"] = "1"  # small tensors: threads would only wait for each other
