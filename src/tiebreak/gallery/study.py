@@ -1,5 +1,6 @@
 """All methods on all seeds: timed, tuned, judged at two budgets. A sweep, so that nothing finished is done again."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
@@ -154,6 +155,16 @@ def run(
     return working.findings
 
 
+def affordable(seconds: float, each: float) -> float | None:
+    """The gradient evaluations that fit into a time; None, the usual budget, where a method was over before one could
+    be timed: an example's limit that reads its model from the disk, say.
+
+    >>> affordable(2.0, 0.5), affordable(2.0, math.nan)
+    (4.0, None)
+    """
+    return None if math.isnan(each) else seconds / each
+
+
 class _Stopped(Exception):
     """Ctrl-C; what is finished is in the findings."""
 
@@ -183,7 +194,7 @@ class _Working:
             findings.steps, findings.seconds = facts["steps"], facts["seconds"]
             if "seconds" in study.budgets:
                 whole_time = 2 * findings.steps * findings.seconds[_CLOCK]
-                budgets["seconds"] = {name: whole_time / findings.seconds[name] for name in self.methods}
+                budgets["seconds"] = {name: affordable(whole_time, findings.seconds[name]) for name in self.methods}
             alone = {("tuning", seed): self.task("lower-only", seed, {}) for seed in tuning}
             for budget in study.budgets:
                 evaluations = budgets[budget]["lower-only"]
