@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import tiebreak
-from tiebreak.problems import dictionary, dictionary_data, recovery, regression, regression_data
+from tiebreak.problems import constrained, dictionary, dictionary_data, recovery, regression, regression_data
+from tiebreak.problems.constrained import cut, left_over, onto_one_norm_ball
 from tiebreak.problems.dictionary import ball, ball_pullback, unball
 from tiebreak.problems.regression import RegressionData, Rows
 
@@ -160,3 +161,132 @@ def test_bad_input_is_named():
         regression_data(shares=(0.9, 0.2))
     with pytest.raises((ValueError, TypeError), match="first_stage"):
         dictionary_data(first_stage=0)
+
+
+def test_the_nearest_point_of_a_one_norm_ball():
+    """Against the definition: inside nothing moves; outside it is on the sphere, and no corner is nearer."""
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((6, 300)) * rng.uniform(0.05, 2, 300)
+    found = onto_one_norm_ball(points, 2.0)
+    outside = np.abs(points).sum(axis=0) > 2
+    assert 50 < outside.sum() < 250
+    assert np.array_equal(found[:, ~outside], points[:, ~outside])
+    np.testing.assert_allclose(np.abs(found[:, outside]).sum(axis=0), 2)
+    corners = 2 * np.hstack([np.eye(6), -np.eye(6)])  # of the ball: ⟨point − found, corner − found⟩ ≤ 0
+    away = points - found
+    assert np.all(corners.T @ away <= np.sum(away * found, axis=0) + 1e-9)
+
+
+def test_a_cut_is_the_best_atom_set_below_it():
+    """Feasible, tight, and no worse than random feasible atoms; without a binding cut, the free optimum."""
+    rng = np.random.default_rng(0)
+    upper, lower = rng.standard_normal((2, 5, 4))
+    free = cut(upper, lower, np.inf)
+    np.testing.assert_allclose(free, -upper / np.linalg.norm(upper, axis=0))
+    room = float(np.sum(lower * free)) - 1.0
+    best = cut(upper, lower, room)
+    assert np.sum(lower * best) == pytest.approx(room, abs=1e-9)
+    tried = ball(rng.standard_normal((5, 20_000, 4)), 0).transpose(1, 0, 2)
+    allowed = np.sum(lower * tried, axis=(1, 2)) <= room
+    assert allowed.any()
+    assert np.sum(upper * best) <= np.sum(upper * tried[allowed], axis=(1, 2)).min()
+
+
+def test_the_literature_on_its_own_sets(atoms):
+    """All stay feasible and bring f down."""
+    for name, (method, steps, others) in constrained.METHODS.items():
+        for made_so, _ in zip(method(atoms, steps[0], others[1]), range(60), strict=False):
+            learnt, coefficients = made_so
+        assert np.linalg.norm(learnt, axis=0).max() <= 1 + 1e-12, name
+        assert np.abs(coefficients).sum(axis=0).max() <= atoms.radius + 1e-9, name
+        assert atoms.upper(learnt, coefficients) < 0.9 * atoms.upper(*atoms.decode(atoms.x0)), name
+        again = atoms.decode(atoms.encode(learnt, coefficients))
+        np.testing.assert_allclose(again[0], learnt, atol=1e-7)
+        np.testing.assert_allclose(again[1], coefficients, atol=1e-7)
+
+
+def test_the_cut_holds_the_old_samples(atoms):
+    """g(x⁺) ≤ (1−γ) g(x) + γ g(x₀) + L/2 ‖x⁺ − x‖²: what the cut and smoothness give together, at every step."""
+    smoothness = np.linalg.norm(atoms.coefficients, 2) ** 2 / atoms.old.shape[1]
+    before = atoms.atoms
+    for k, (after, _) in zip(range(1, 61), constrained.cg_bio(atoms, 0.2, 0.5), strict=False):
+        share = 0.2 * k**-0.5
+        bound = (1 - share) * atoms.lower(before) + share * atoms.lower_optimum
+        assert atoms.lower(after) <= bound + smoothness / 2 * np.sum((after - before) ** 2) + 1e-12
+        before = after
+
+
+def test_what_is_left_over_is_least():
+    """For orthonormal atoms and a ball that does not bind, the part of a sample outside their span."""
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.standard_normal((6, 6)))[0]
+    samples = 0.1 * rng.standard_normal((6, 30))
+    expected = np.sum((basis[:, 4:].T @ samples) ** 2) / 30 / 2
+    assert left_over(basis[:, :4], samples, 3.0) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["regression", "dictionary"])
+def test_training_loops_have_the_same_problem(name, atoms):
+    """Losses and gradients of the torch model are those of the NumPy problem, for a batch and for all samples."""
+    torch = pytest.importorskip("torch")
+    from tiebreak.gallery import dictionary as on_atoms
+    from tiebreak.gallery import regression as on_rows
+
+    data = made() if name == "regression" else atoms
+    problem = regression(data) if name == "regression" else dictionary(data)
+    task = (on_rows if name == "regression" else on_atoms).task_of(data, steps=10, seed=0)
+    x = problem.x0 + 0.1 * np.random.default_rng(0).standard_normal(problem.x0.shape)
+    with torch.no_grad():
+        if name == "regression":
+            task.model.weight.copy_(torch.tensor(x)[None])
+        else:
+            task.model.set(data, x)
+    for level, batch in zip(("lower", "upper"), task.batches(3), strict=True):
+        oracle = getattr(problem, level)
+        value = getattr(task, level)(task.model, batch)
+        found = torch.autograd.grad(value, list(task.model.parameters()), materialize_grads=True)
+        token = (batch.numpy(), None)
+        assert float(value.detach()) == pytest.approx(oracle.value(x, token), rel=1e-10)
+        flat = np.concatenate([part.numpy().ravel() for part in found])
+        np.testing.assert_allclose(flat, oracle.gradient(x, token), atol=1e-12)
+    assert task.losses(task.model) == pytest.approx((problem.lower.value(x), problem.upper.value(x)), rel=1e-10)
+    example = (on_rows if name == "regression" else on_atoms).EXAMPLE
+    assert set(task.metrics(task.model)) == {metric.name for metric in example.metrics}
+
+
+def test_a_barrier_learns_the_new_and_keeps_the_old(atoms):
+    torch = pytest.importorskip("torch")
+    import tiebreak.torch
+    from tiebreak.gallery.dictionary import EXAMPLE, task_of
+
+    task = task_of(atoms, steps=150, seed=0)
+    opt = tiebreak.torch.DynamicBarrier(
+        task.base(task.model.parameters()), tolerance=EXAMPLE.tolerance, reference=EXAMPLE.reference
+    )
+    rate = torch.optim.lr_scheduler.LambdaLR(opt, lambda k: task.rate(k / task.steps))
+    before = task.losses(task.model)
+    for step in range(task.steps):
+        old, new = task.batches(step)
+        opt.step(lower=lambda: task.lower(task.model, old), upper=lambda: task.upper(task.model, new))  # noqa: B023
+        rate.step()
+    after = task.losses(task.model)
+    assert after[0] <= 1.05 * before[0]
+    assert after[1] < 0.3 * before[1]
+
+
+def test_conditional_gradients_in_the_common_loop(atoms):
+    """The example's own method charges all samples at every step and leaves its point in the model."""
+    pytest.importorskip("torch")
+    from tiebreak.gallery.dictionary import EXAMPLE, task_of
+
+    task = task_of(atoms, steps=20, seed=0)
+    [method] = EXAMPLE.methods
+    spent = 0
+    for cost in method.train(task, method.grid[0]):
+        spent += cost
+        if spent >= 2 * task.steps:
+            break
+    expected = next(
+        pair for k, pair in enumerate(constrained.cg_bio(atoms, *method.grid[0].values()), 1) if 4 * k >= spent
+    )
+    assert task.losses(task.model) == pytest.approx((atoms.lower(expected[0]), atoms.upper(*expected)), rel=1e-6)

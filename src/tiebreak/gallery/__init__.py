@@ -7,6 +7,8 @@ __all__ = ["EXAMPLES", "get", "place"]
 
 #: Where each example is: "module:name" within this package. Nothing is imported before it is asked for.
 EXAMPLES: Mapping[str, str] = {
+    "regression": "regression:EXAMPLE",
+    "dictionary": "dictionary:EXAMPLE",
     "fairness-adult-parity": "fairness:ADULT_PARITY",
     "fairness-adult-odds": "fairness:ADULT_ODDS",
     "fairness-compas-parity": "fairness:COMPAS_PARITY",

@@ -109,6 +109,12 @@ class DictionaryData:
         squares = ball(STRETCH * v, (0, 1)) ** 2
         return ball(u), self.radius * (squares[0] - squares[1])
 
+    def encode(self, atoms: Values, coefficients: Values) -> Values:
+        """Free variables that stand for these atoms and coefficients; both must be feasible."""
+        signed = np.sqrt(np.maximum(0, np.stack([coefficients, -coefficients])) / self.radius)
+        v = unball(signed.reshape(-1, coefficients.shape[1])).reshape(signed.shape) / STRETCH
+        return np.concatenate([unball(atoms).ravel(), v.ravel()])
+
     def split(self, x: Array) -> tuple[Any, Any]:
         """u and v, an atom or a sample to a column; v has two halves."""
         size = self.truth.size
@@ -124,18 +130,20 @@ class DictionaryData:
     def upper_gradient(self, x: Array, samples: Any = slice(None)) -> Values:
         """∇f with respect to the free variables; a sample that occurs twice counts twice."""
         u, v = self.split(x)
-        atoms, chosen = ball(u), STRETCH * v[..., samples]
+        weights: Any = 1.0
+        if isinstance(samples, slice):
+            columns = np.arange(v.shape[2])[samples]
+        else:
+            columns, counts = np.unique(samples, return_counts=True)
+            weights = counts / len(samples) * len(columns)
+        atoms, chosen = ball(u), STRETCH * v[..., columns]
         signed = ball(chosen, (0, 1))
         coefficients = self.radius * (signed[0] ** 2 - signed[1] ** 2)
-        rest = (atoms @ coefficients - self.new[:, samples]) / coefficients.shape[1]
+        rest = weights * (atoms @ coefficients - self.new[:, columns]) / len(columns)
         slope = 2 * self.radius * (atoms.T @ rest)
-        found = STRETCH * ball_pullback(chosen, np.stack([signed[0] * slope, -signed[1] * slope]), (0, 1))
-        if isinstance(samples, slice):
-            total = found
-        else:
-            total = np.zeros_like(v)
-            where: Any = (slice(None), slice(None), samples)
-            np.add.at(total, where, found)
+        total = np.zeros_like(v)
+        pulled = ball_pullback(chosen, np.stack([signed[0] * slope, -signed[1] * slope]), (0, 1))
+        total[..., columns] = STRETCH * pulled
         return np.concatenate([ball_pullback(u, rest @ coefficients.T).ravel(), total.ravel()])
 
 
