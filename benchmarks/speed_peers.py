@@ -17,6 +17,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import torch_peers
+from tiebreak.gallery.methods import peers
 from tiebreak.torch import SDBGD, DynamicBarrier
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes the GPU's memory from PyTorch
@@ -133,20 +134,7 @@ def blur(_, optimizer):
 def torchjd(aggregator):
     """TorchJD without vmap and without the joined Jacobian: its two documented ways to save memory, here faster too."""
 
-    def build(_, optimizer):
-        from torchjd.autojac import backward, jac_to_grad
-
-        aggregate, ps = aggregator(), torch_peers.parameters(optimizer)
-
-        def step(upper, lower):
-            optimizer.zero_grad()
-            backward([upper(), lower()], parallel_chunk_size=1)
-            jac_to_grad(ps, aggregate, optimize_gramian_computation=True)
-            optimizer.step()
-
-        return step
-
-    return build
+    return lambda _, optimizer: peers.torchjd_step(aggregator(), optimizer)
 
 
 def pcd():

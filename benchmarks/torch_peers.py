@@ -6,6 +6,7 @@ that return the losses on this step's batch. The base optimizer is the same for 
 
 import torch
 
+from tiebreak.gallery.methods import peers
 from tiebreak.torch import DynamicBarrier
 
 
@@ -52,32 +53,10 @@ def cooper(dual_lr):
     """Cooper: min f subject to g ≤ reference + tolerance, the multiplier by gradient ascent."""
 
     def build(optimizer, reference, tolerance):
-        import cooper as library
+        def dual(multipliers):
+            return torch.optim.SGD(multipliers, lr=dual_lr, maximize=True)
 
-        class Problem(library.ConstrainedMinimizationProblem):
-            def __init__(self):
-                super().__init__()
-                multiplier = library.multipliers.DenseMultiplier(num_constraints=1)
-                self.lower = library.Constraint(
-                    constraint_type=library.ConstraintType.INEQUALITY,
-                    formulation_type=library.formulations.Lagrangian,
-                    multiplier=multiplier,
-                )
-
-            def compute_cmp_state(self, upper, lower):
-                violation = (lower() - reference - tolerance).reshape(1)
-                return library.CMPState(
-                    loss=upper(), observed_constraints={self.lower: library.ConstraintState(violation=violation)}
-                )
-
-        problem = Problem()
-        dual = torch.optim.SGD(problem.dual_parameters(), lr=dual_lr, maximize=True)
-        rolled = library.optim.SimultaneousOptimizer(problem, optimizer, dual)
-
-        def step(upper, lower):
-            rolled.roll(compute_cmp_state_kwargs={"upper": upper, "lower": lower})
-
-        return step
+        return peers.cooper_step(optimizer, dual, reference + tolerance)
 
     return build
 

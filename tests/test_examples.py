@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-OPTIONS = {"digits_jax.py": ["--steps", "60"]}
+OPTIONS = {"digits_jax.py": ["--steps", "60"], "fairness.py": ["--quick"]}
 NEEDS = {
     "with_lightning.py": "pytorch_lightning",
     "with_accelerate.py": "accelerate",

@@ -1,9 +1,11 @@
 """The gallery's common part: the loop against obvious ones, what it counts, how it tunes, resumes, records, tells."""
 
 import copy
+import importlib.util
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -300,6 +302,28 @@ def test_the_record_repeats_and_tells_everything(findings, tmp_path):
     assert "trials" in text
     assert "ours: tolerance, twin" in text
     assert re.search(r"wins by size|nobody ended inside", text)
+
+
+def test_the_summary_of_a_whole_run_goes_into_the_documentation(findings, tmp_path):
+    spec = importlib.util.spec_from_file_location("collect", Path(__file__).parent.parent / "docs" / "collect.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for folder in ("gallery", "_tables", "_static", "results", "run"):
+        (tmp_path / folder).mkdir()
+    page = tmp_path / "gallery" / "own.md"
+    page.write_text("# Own\n\n<!-- gallery-own -->\n\nLimits.\n")
+    save(findings, tmp_path / "run")
+    with pytest.raises(SystemExit, match="quick"):
+        module.collect(tmp_path / "run", tmp_path, tmp_path / "results")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary["study"] |= {"quick": False, "methods": []}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    for _ in range(2):  # again changes nothing
+        assert module.collect(tmp_path / "run", tmp_path, tmp_path / "results") == "own"
+    assert page.read_text().count("```{include} ../_tables/gallery-own.md") == 1
+    assert page.read_text().endswith("Limits.\n")
+    assert (tmp_path / "_tables" / "gallery-own.md").read_text() == (tmp_path / "run" / "summary.md").read_text()
+    assert (tmp_path / "_static" / "gallery-own.png").exists()
 
 
 def made(findings, sizes, insides):

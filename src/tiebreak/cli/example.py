@@ -46,7 +46,7 @@ def example(
         from tiebreak.experiments.folder import check_folder
         from tiebreak.gallery.needs import Missing
         from tiebreak.gallery.record import save
-        from tiebreak.gallery.report import notes, sheets
+        from tiebreak.gallery.report import PROSE, notes, sheets
         from tiebreak.gallery.study import BUDGETS, Study, run
 
         folder = output or Path("results") / Path(name).stem
@@ -75,7 +75,7 @@ def example(
                     store.clear()
         except Missing as missing:
             raise ValueError(str(missing)) from None
-    show_sheets(sheets(findings), notes(findings), prose=("tuning", "chosen"))
+    show_sheets(sheets(findings), notes(findings), prose=PROSE)
     say(f"Written to {folder}: {', '.join(path.name for path in written)}. {findings.elapsed:.0f} s.")
     if findings.interrupted:
         say(kept(folder))

@@ -10,9 +10,12 @@ from tiebreak.gallery.example import Metric, OwnMethod
 from tiebreak.gallery.methods import METHODS, AnyMethod
 from tiebreak.gallery.study import Findings, Run
 
-__all__ = ["Row", "Spread", "Winner", "markdown", "notes", "rows", "sheets", "title", "winner"]
+__all__ = ["PROSE", "Row", "Spread", "Winner", "markdown", "notes", "rows", "sheets", "title", "winner"]
 
 _TITLES = {"evaluations": "After equal gradient evaluations", "seconds": "After equal time"}
+#: Columns that hold words.
+PROSE = ("chosen",)
+_CLOCKED = "those of a training alone on the machine, by the timing of its steps"
 _FIRST = 4  # metrics of the main table; the others follow
 
 
@@ -56,7 +59,7 @@ class Row:
     metrics: dict[str, Spread]
     steps: int
     evaluations: float
-    seconds: Spread
+    seconds: float  # of a training alone on the machine, where that was timed
     trials: int
     tuning: tuple[int, float, float]  # trainings, gradient evaluations and seconds of all trials
     told: bool
@@ -96,7 +99,7 @@ def rows(findings: Findings, budget: str) -> list[Row]:
 def _row(name: str, method: AnyMethod, runs: list[Run], findings: Findings, metrics: list[str]) -> Row:
     own = isinstance(method, OwnMethod)
     tuning = [run for run in findings.runs if run.budget == "tuning" and run.method == name and run.knobs]
-    spent = (len(tuning), sum(run.evaluations for run in tuning), sum(run.seconds for run in tuning))
+    spent = (len(tuning), sum(run.evaluations for run in tuning), sum(_alone(run, findings) for run in tuning))
     return Row(
         method=name,
         title=title(name),
@@ -109,13 +112,19 @@ def _row(name: str, method: AnyMethod, runs: list[Run], findings: Findings, metr
         metrics={key: Spread.of([run.metrics.get(key, math.nan) for run in runs]) for key in metrics},
         steps=max(run.steps for run in runs),
         evaluations=max(run.evaluations for run in runs),
-        seconds=Spread.of([run.seconds for run in runs]),
+        seconds=fmean(_alone(run, findings) for run in runs),
         trials=len({_told(run) for run in tuning}),
         tuning=spent,
         told=not own and method.told,  # type: ignore[union-attr]  # a common one's
         knobs=_told(runs[0]),
         failed=tuple(f"seed {run.seed}: {run.status}" for run in runs if run.status != "finished"),
     )
+
+
+def _alone(run: Run, findings: Findings) -> float:
+    """A training's seconds, without whatever else the machine did."""
+    each = findings.seconds.get(run.method)
+    return run.seconds if each is None else each * run.evaluations
 
 
 def _told(run: Run) -> str:
@@ -168,12 +177,12 @@ def sheets(findings: Findings) -> list[Sheet]:
             more = [[_marked(row), *(str(row.metrics[name]) for name in names[_FIRST:])] for row in found]
             made.append(Sheet(f"{_TITLES[budget]}: further metrics", ("method", *names[_FIRST:]), more))
         cost = [
-            [_marked(row), f"{row.steps:,}", f"{row.evaluations:,.0f}", str(row.seconds), str(row.trials or "none"),
-             f"{row.tuning[0]} ({scientific(row.tuning[1])} evaluations, {row.tuning[2]:.0f} s)" if row.trials else "",
+            [_marked(row), f"{row.steps:,}", f"{row.evaluations:,.0f}", f"{row.seconds:.3g}",
+             str(row.trials or "none"), f"{row.tuning[0]} ({scientific(row.tuning[1])})" if row.trials else "",
              "yes" if row.told else "", row.knobs]
             for row in found
         ]  # fmt: skip
-        header = ("method", "steps", "evaluations", "seconds", "trials", "tuning", "told the reference", "chosen")
+        header = ("method", "steps", "evaluations", "seconds", "trials", "trainings (evaluations)", "told", "chosen")
         made.append(Sheet(f"{_TITLES[budget]}: what it cost", header, cost))
     return made
 
@@ -200,6 +209,10 @@ def notes(findings: Findings) -> list[str]:
             f"Inside: the lower loss over all training data at most {example.tolerance} above {what}. Excess is in "
             f"tolerances. ± is the standard deviation over {study.seeds} seed{'s' * (study.seeds > 1)}."
         )
+    texts.append(
+        f"Seconds are {_CLOCKED if findings.seconds else 'as trainings took, others beside them'}. Told: the method "
+        "was given what lower-only training reaches, a training more."
+    )
     texts.append(
         "Every method with knobs had the same number of trials, on seeds that it is not judged on: the least upper "
         "loss among those inside was chosen, else the nearest. Ours with a tolerance has nothing to tune, and had none."
@@ -232,7 +245,7 @@ def _sweep_cost(findings: Findings) -> list[str]:
     trainings, evaluations, seconds = swept[0].tuning
     return [
         f"The weighted sum's sweep of {swept[0].trials} weights took {trainings} trainings before the one that counts: "
-        f"{scientific(evaluations)} gradient evaluations, {seconds:.0f} s."
+        f"{scientific(evaluations)} gradient evaluations, {seconds:.3g} s."
     ]
 
 
@@ -240,5 +253,5 @@ def markdown(findings: Findings) -> str:
     """The tables for documentation: without a title, because a page has one."""
     lines: list[str] = []
     for sheet in sheets(findings):
-        lines += [f"**{sheet.title}**", "", *as_markdown(sheet, ("tuning", "chosen")), ""]
+        lines += [f"**{sheet.title}**", "", *as_markdown(sheet, PROSE), ""]
     return "\n".join([*lines, *(f"- {text}" for text in notes(findings)), ""])

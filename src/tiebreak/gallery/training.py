@@ -147,7 +147,8 @@ def train(
                 if not curve.add(float(spent), seen):
                     status = "diverged"
                     break
-                hear(float(spent) / budget)
+                if curve.columns["step"][-1:] == [curve.steps]:
+                    hear(min(1.0, float(spent) / budget))
                 if spent >= budget:
                     break
             curve.point(float(spent))

@@ -1,0 +1,50 @@
+"""Puts what full runs of the gallery found where the documentation has it.
+
+``tiebreak example NAME --output FOLDER``, then ``python docs/collect.py FOLDER …``: the table goes to
+``docs/_tables/gallery-NAME.md``, the picture to ``docs/_static/gallery-NAME.png``, the numbers to
+``benchmarks/results/gallery-NAME.json``; and a page of ``docs/gallery`` that has the line ``<!-- gallery-NAME -->``
+gets the picture and the table there. Quick or interrupted runs are refused.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "benchmarks" / "results"
+
+
+def shown(name: str, title: str) -> str:
+    """The lines that show an example's results on a page of docs/gallery."""
+    return (
+        f"<!-- gallery-{name} -->\n\n```{{image}} ../_static/gallery-{name}.png\n"
+        f":alt: {title}: every method in the plane of lower loss and metric\n```\n\n"
+        f"```{{include}} ../_tables/gallery-{name}.md\n```\n"
+    )
+
+
+def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
+    """Copy one run's summary; its example's name."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    name, study = summary["example"], summary["study"]
+    for wrong in ("interrupted",) * summary["interrupted"] + ("quick",) * study["quick"]:
+        raise SystemExit(
+            f"{folder} holds a run that is {wrong}; the documentation shows whole ones: {summary['command']}"
+        )
+    if study["methods"]:
+        raise SystemExit(f"{folder} holds {', '.join(study['methods'])} alone; the documentation shows all methods")
+    shutil.copyfile(folder / "summary.md", docs / "_tables" / f"gallery-{name}.md")
+    shutil.copyfile(folder / "plane.png", docs / "_static" / f"gallery-{name}.png")
+    shutil.copyfile(folder / "summary.json", results / f"gallery-{name}.json")
+    marker = f"<!-- gallery-{name} -->"
+    for page in sorted((docs / "gallery").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if marker in text and f"../_tables/gallery-{name}.md" not in text:
+            page.write_text(text.replace(f"{marker}\n", shown(name, summary["title"])), encoding="utf-8")
+    return str(name)
+
+
+if __name__ == "__main__":
+    for place in sys.argv[1:]:
+        print(collect(Path(place)))
