@@ -2,8 +2,10 @@
 
 import copy
 import gzip
+import importlib.util
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -285,6 +287,22 @@ def test_files_become_examples(files):
         for one, other in zip(task.batches(3), again.batches(3), strict=True):
             assert one is other is None or torch.equal(one.inputs, other.inputs)
         assert task.metrics(task.model).keys() == {metric.name for metric in example.metrics}
+
+
+@pytest.mark.parametrize("name", ["sparsity", "continual"])
+def test_the_example_to_copy_runs(name, files, capsys):
+    path = Path(__file__).parent.parent / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"example_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    threads = torch.get_num_threads()
+    try:
+        module.main(300, 32, 20, 20)
+    finally:
+        torch.set_num_threads(threads)
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 3
+    assert "at most 1 is the promise" in shown[-1]
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
