@@ -35,7 +35,7 @@ def stored(images: Images, count: int | None, seed: int) -> Images:
         return images
     order = torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(seed)).to(images.labels.device)
     labels = images.labels[order]
-    chosen = [order[labels == label][:count] for label in labels.unique()]
+    chosen = [order[labels == label][:count] for label in sorted(set(labels.tolist()))]
     return images.where(torch.cat(chosen))
 
 
@@ -117,7 +117,7 @@ def ewc(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     images = min(200, task.steps)  # one by one, each a gradient that is paid for
     for row in torch.randperm(len(old.labels), generator=torch.Generator().manual_seed(task.extra["seed"]))[:images]:
         one = old.where(row.to(old.labels.device)[None])
-        drawn = torch.distributions.Categorical(logits=task.model(one.inputs).detach()).sample()
+        drawn = torch.multinomial(task.model(one.inputs).detach().softmax(1), 1)[:, 0]
         for total, g in zip(fisher, _gradient(task, entropy(task.model, Images(one.inputs, drawn))), strict=True):
             total += g.square() / images
         yield 1

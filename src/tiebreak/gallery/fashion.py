@@ -74,7 +74,7 @@ def entropy(model: nn.Module, images: Images) -> Tensor:
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Images) -> float:
     """The share of images whose class the model names."""
-    return (model(images.inputs).argmax(1) == images.labels).double().mean().item()
+    return float((model(images.inputs).argmax(1) == images.labels).double().mean())
 
 
 def cosine(share: float) -> float:
