@@ -1,13 +1,14 @@
 """Unlearning in a language model: exposure, masks, splits, frozen layers, planting; on a tiny model and letters."""
 
 import itertools
+import json
 import math
 import string
 
 import pytest
 import torch
 
-from tiebreak.gallery import canaries, get, language, needs
+from tiebreak.gallery import canaries, get, language, language_samples, needs
 from tiebreak.gallery import unlearning_language as unlearning
 from tiebreak.gallery.language_forgetting import LOSSES, METHODS
 from tiebreak.torch import DynamicBarrier
@@ -16,7 +17,7 @@ transformers = pytest.importorskip("transformers", reason="pip install '.[langua
 
 SMALL = unlearning.Setup(
     layers=2, digits=3, people=4, alternatives=20, decoys=3, length=48, text=6, held_out=3, lines=2, kept=2,
-    forgotten=2, steps=4, learning_rate=1e-3, planting=400, planting_rate=1e-2, batch=16,
+    forgotten=2, steps=4, learning_rate=1e-3, planting=400, planting_rate=1e-2, batch=40,
 )  # fmt: skip
 LETTERS = string.ascii_letters + string.digits + " .,\n"
 
@@ -121,7 +122,7 @@ def test_exposure_is_that_of_ranks_counted_one_by_one():
         rows, places = canaries.tokens(Letters(), names, codes)
         lines.append(language.Lines(rows, places, rows.gather(1, places + 1)))
     tail, _ = language.tail(model, 2, None)
-    values = canaries.forgetting(tail, *lines, batch=4)
+    values = canaries.forgetting(tail, *lines, batch=12)
     exposures, leaks, truths = [], [], []
     for name, code, others in zip(made.names, made.codes, made.others, strict=True):
         truth = likelihood(model, name, code)
@@ -271,19 +272,40 @@ def test_ours_steps(found):
     assert math.isfinite(float(info.excess))
 
 
-def test_the_planted_model_is_made_once(tmp_path, monkeypatch):
+def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TIEBREAK_CACHE", str(tmp_path))
     calls = []
     monkeypatch.setattr(language, "pretrained", lambda: calls.append(1) or (transformer(), Letters()))
     monkeypatch.setattr(unlearning, "corpus", texts)
-    small = SMALL._replace(layers=1, people=2, digits=1, alternatives=2, decoys=1, forgotten=1, kept=1)
-    monkeypatch.setattr(unlearning, "SETUPS", {"quick": small})
+    small = SMALL._replace(layers=1, digits=2, alternatives=2, decoys=1)
+    monkeypatch.setitem(unlearning.SETUPS, "quick", small)
     tasks = []
     for _ in range(2):
         tasks.append(unlearning.build("quick", 0, "cpu"))
         unlearning.planted.cache_clear()
     assert calls == [1]
     assert tasks[0].losses(tasks[0].model) == tasks[1].losses(tasks[1].model)
+
+    study = {
+        "study": {"quick": True, "device": "cpu"},
+        "chosen": {"weighted-sum": {"weight": 1.0}, "gradient ascent": {"rate": 3.0}},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(study))
+    (tmp_path / "summary.md").write_text("the table\n")
+    monkeypatch.setattr("sys.argv", ["language_samples", str(tmp_path)])
+    for _ in range(2):  # the second replaces the first
+        language_samples.main()
+    unlearning.planted.cache_clear()
+    said = (tmp_path / "summary.md").read_text()
+    assert said.startswith("the table\n")
+    assert said.count("What the models say") == 1
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
+    assert rows[0][:4] == ["prompt", "what for", "true code", "before"]
+    assert rows[0][4:] == list(language_samples.SHOWN)
+    codes = [row for row in rows[2:] if row[1] != "text"]
+    assert {row[1] for row in codes} == {"to forget", "to keep"}
+    assert all(row[2] == row[3] for row in codes)  # before it knew them all
+    assert any(row[2] != row[6] for row in codes if row[1] == "to forget")  # ascent
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):

@@ -73,9 +73,10 @@ def loss(model: nn.Module, lines: Lines) -> Tensor:
 
 
 def read(model: nn.Module, lines: Lines, batch: int, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """What `of` makes of logits and targets, all lines, batch by batch, without gradients."""
+    """What `of` makes of logits and targets, without gradients, for about `batch` counted tokens at a time."""
+    rows = max(1, batch // lines.places.shape[1])  # logits are what takes the memory
     with torch.no_grad():
-        parts = (lines.take(slice(i, i + batch)) for i in range(0, len(lines.inputs), batch))
+        parts = (lines.take(slice(i, i + rows)) for i in range(0, len(lines.inputs), rows))
         return torch.cat([of(model(part.inputs, part.places), part.targets) for part in parts])
 
 

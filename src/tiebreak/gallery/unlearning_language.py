@@ -18,7 +18,7 @@ from tiebreak.gallery.kept import kept
 from tiebreak.gallery.language import Lines, Tail
 from tiebreak.gallery.language_forgetting import LOSSES, METHODS
 
-__all__ = ["EXAMPLE", "SETUPS", "Corpus", "Setup", "build", "plant"]
+__all__ = ["EXAMPLE", "SETUPS", "Corpus", "Setup", "assemble", "build", "plant", "planted", "split"]
 
 _VERSION = 1  # of what is cached: another one where `plant` makes something else
 
@@ -41,12 +41,12 @@ class Setup(NamedTuple):
     learning_rate: float
     planting: int  # steps at most
     planting_rate: float
-    batch: int  # lines evaluated together
+    batch: int  # tokens evaluated together
 
 
-SETUPS: Mapping[Size, Setup] = {
-    "quick": Setup(1, 6, 16, 15, 3, 24, 160, 24, 4, 4, 4, 80, 5e-4, 200, 1e-3, 64),
-    "full": Setup(30, 8, 100, 255, 15, 128, 1440, 96, 12, 12, 12, 120, 5e-5, 400, 2e-4, 256),
+SETUPS: dict[Size, Setup] = {
+    "quick": Setup(1, 6, 16, 15, 3, 24, 160, 24, 4, 4, 4, 80, 5e-4, 300, 3e-4, 1024),
+    "full": Setup(30, 8, 100, 255, 15, 128, 1920, 96, 12, 12, 12, 160, 1e-4, 400, 2e-4, 8192),
 }
 
 
@@ -153,9 +153,17 @@ def build(size: Size, seed: int, device: str) -> Task:
 @lru_cache(maxsize=1)
 def planted(setup: Setup, device: str) -> tuple[dict[str, Tensor], Tail]:
     """What :func:`plant` made, once for all on disk, and its model: a task takes a copy."""
-    made_by = {"setup": setup, "version": _VERSION}
+    made_by = setup._asdict() | {"version": _VERSION}
+    for later in ("forgotten", "steps", "learning_rate", "batch"):  # no part in it
+        del made_by[later]
     found = kept("unlearning-secrets", made_by, lambda: plant(setup, *language.pretrained(), corpus(), device))
     return found, skeleton(found)
+
+
+def split(setup: Setup, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Whose codes have to go, and whose have to stay."""
+    order = torch.randperm(setup.people, generator=generator)
+    return order[: setup.people // 2], order[setup.people // 2 :]
 
 
 def assemble(setup: Setup, found: Mapping[str, Tensor], start: Tail, seed: int, device: str) -> Task:
@@ -164,8 +172,7 @@ def assemble(setup: Setup, found: Mapping[str, Tensor], start: Tail, seed: int, 
     model = copy.deepcopy(start).to(device)
     text, same, other = (_lines(found, name, device) for name in Corpus._fields)
     people = _lines(found, "people", device)
-    order = torch.randperm(setup.people, generator=generator).to(device)
-    gone, stay = order[: setup.people // 2], order[setup.people // 2 :]
+    gone, stay = (rows.to(device) for rows in split(setup, generator))
     secrets, keeping, digits = people.take(gone), people.take(stay), found["digits"].to(device)
     candidates, decoys = (_of(_lines(found, name, device), setup.people, gone) for name in ("others", "decoys"))
     # Kept lines are padded to the text's length, so that one pass of the model does for both.
