@@ -62,7 +62,7 @@ def results(findings: Findings) -> Table:
     runs, names = findings.runs, [metric.name for metric in findings.study.example.metrics]
     table: Table = {name: np.array([getattr(run, name) for run in runs]) for name in ("budget", "method", "seed")}
     table["knobs"] = np.array(["; ".join(f"{key} {value:g}" for key, value in run.knobs.items()) for run in runs])
-    plain = ("status", "inside", "excess", "lower", "upper", "steps", "evaluations", "seconds")
+    plain = ("status", "inside", "excess", "promise", "lower", "upper", "steps", "evaluations", "seconds")
     table |= {name: np.array([getattr(run, name) for run in runs]) for name in plain}
     return table | {name: np.array([run.metrics.get(name, np.nan) for run in runs]) for name in names}
 

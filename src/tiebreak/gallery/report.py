@@ -54,6 +54,7 @@ class Row:
     seeds: int
     inside: float  # share of seeds
     excess: Spread
+    promise: Spread  # the same as the method measures it
     lower: Spread
     upper: Spread
     metrics: dict[str, Spread]
@@ -107,6 +108,7 @@ def _row(name: str, method: AnyMethod, runs: list[Run], findings: Findings, metr
         seeds=len(runs),
         inside=fmean(run.inside for run in runs),
         excess=Spread.of([run.excess for run in runs]),
+        promise=Spread.of([run.promise for run in runs]),
         lower=Spread.of([run.lower for run in runs]),
         upper=Spread.of([run.upper for run in runs]),
         metrics={key: Spread.of([run.metrics.get(key, math.nan) for run in runs]) for key in metrics},
@@ -220,6 +222,12 @@ def notes(findings: Findings) -> list[str]:
     for budget in study.budgets:
         for row in rows(findings, budget):
             texts += [f"{row.title}, {text} ({_TITLES[budget].lower()})." for text in row.failed]
+        texts += [
+            f"{row.title} measures its excess itself, against its own reference on batches: {row.promise} "
+            f"({_TITLES[budget].lower()})."
+            for row in rows(findings, budget)
+            if math.isfinite(row.promise.mean)
+        ]
     warned = {(run.method, text) for run in findings.runs for text in run.warned if run.budget != "tuning"}
     texts += [f"{title(name)} warned: {text}" for name, text in sorted(warned)]
     if findings.interrupted:

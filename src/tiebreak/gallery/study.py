@@ -101,6 +101,7 @@ class Run:
     evaluations: float
     seconds: float
     metrics: Mapping[str, float]
+    promise: float  # the excess as the method measures it by a reference of its own; NaN where it has none
     warned: tuple[str, ...]
     curve: Table
 

@@ -78,6 +78,7 @@ class Trained:
     evaluations: float
     seconds: float
     curve: Mapping[str, list[float]]
+    promise: float = math.nan  # the excess as a method with a reference of its own measures it; NaN for others
     warned: tuple[str, ...] = ()
 
 
@@ -165,7 +166,8 @@ def train(
         status = "diverged"
     metrics = {name: float(v) for name, v in task.metrics(task.model).items()} if status == "finished" else {}
     warned = tuple(dict.fromkeys(str(warning.message) for warning in caught))
-    return Trained(status, lower, upper, metrics, curve.steps, float(spent), seconds, curve.columns, warned)
+    promise = math.nan if curve.promise is None or status != "finished" else float(curve.promise)
+    return Trained(status, lower, upper, metrics, curve.steps, float(spent), seconds, curve.columns, promise, warned)
 
 
 class _Curve:
@@ -176,6 +178,7 @@ class _Curve:
         self.columns: dict[str, list[float]] = {name: [] for name in _COLUMNS}
         self.steps, self.since, self.sums = 0, [0, 0], [torch.zeros((), device=device, dtype=torch.float64)] * 2
         self.weight: Any = math.nan
+        self.promise: Any = None
         self.began = self._now()
 
     def add(self, spent: float, seen: Seen) -> bool:
@@ -184,7 +187,7 @@ class _Curve:
         for i, loss in enumerate((seen.lower, seen.upper)):
             if loss is not None:
                 self.sums[i], self.since[i] = self.sums[i] + loss, self.since[i] + 1
-        self.weight = seen.weight
+        self.weight, self.promise = seen.weight, seen.promise
         if spent * _POINTS >= self.budget * (len(self.columns["step"]) + 1):
             return self.point(spent)
         return True

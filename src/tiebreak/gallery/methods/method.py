@@ -21,11 +21,14 @@ Knobs: TypeAlias = Mapping[str, float]
 
 
 class Seen(NamedTuple):
-    """What a step saw, detached: both losses where it evaluates them, and its weight on g in units."""
+    """What a step saw, detached: both losses where it evaluates them, its weight on g in units, and, where it measures
+    a reference of its own, how far it thinks that g lies above it, in tolerances.
+    """
 
     lower: Tensor | None
     upper: Tensor | None
     weight: Any = None
+    promise: Any = None
 
 
 Step: TypeAlias = Callable[[Closure, Closure], Seen]

@@ -14,7 +14,7 @@ def _step(wrapped: DynamicBarrier, unit: float, ratio: bool) -> Step:
         assert info.lower_loss is not None
         assert info.upper_loss is not None
         weight = info.ratio if ratio else info.multiplier
-        return Seen(info.lower_loss.detach(), info.upper_loss.detach() * unit, weight)
+        return Seen(info.lower_loss.detach(), info.upper_loss.detach() * unit, weight, info.excess if ratio else None)
 
     return step
 

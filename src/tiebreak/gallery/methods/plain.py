@@ -46,13 +46,12 @@ def _fixed_penalty(setting: Setting, knobs: Knobs) -> Step:
     def step(upper: Closure, lower: Closure) -> Seen:
         setting.optimizer.zero_grad()
         f, g = upper(), lower()
-        # The gradient of f/unit + weight · tolerance · [e]₊², with e the violation in tolerances, is that of
-        # f/unit + w g with w = 2 · weight · [e]₊; divided by 1 + w like all others.
-        violation = ((g.detach() - setting.reference) / setting.tolerance - 1).clamp(min=0)
-        now = 2 * weight * violation
-        mixed(f, g, now, setting.unit).backward()  # type: ignore[no-untyped-call]  # torch
+        # The exact penalty: with a square, SGD diverges from any start that is many tolerances away. Divided by a
+        # constant: dividing by what the batch makes of it would leave f all of every batch that is inside.
+        violation = (g - setting.reference - setting.tolerance).clamp(min=0)
+        mixed(f, violation, weight, setting.unit).backward()  # type: ignore[no-untyped-call]  # torch
         setting.optimizer.step()
-        return Seen(g.detach(), f.detach(), now)
+        return Seen(g.detach(), f.detach(), weight * (violation.detach() > 0))
 
     return step
 
@@ -64,7 +63,7 @@ UPPER_ONLY = Method("upper only", "Training on f alone.", _upper_only, BACKWARD)
 WEIGHTED_SUM = Method("weighted sum", "f + w g, w swept over four decades.", _weighted_sum, 2 * BACKWARD, _GRID)
 FIXED_PENALTY = Method(
     "fixed penalty",
-    "f + w [g − reference − tolerance]₊², on each batch.",
+    "f + w [g − reference − tolerance]₊, on each batch.",
     _fixed_penalty,
     2 * BACKWARD,
     _GRID,
