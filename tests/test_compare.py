@@ -165,6 +165,16 @@ def test_results_name_the_best_and_who_failed(found) -> None:
     assert "paper, 300 calls: explode left for infinity" in found.faults  # finite, where gradients are bounded
 
 
+def test_among_fewer_methods_ratios_are_others_and_runs_the_same(found) -> None:
+    fewer = found.among(["sdbgd", "vr-pr-sdbpg"])
+    assert fewer.ratios(1000).shape == (3, 2)
+    assert (fewer.ratios(1000).min(axis=1) == 1).all()
+    whole = found.ratios(1000)[:, :2]
+    np.testing.assert_allclose(fewer.ratios(1000), whole / whole.min(axis=1, keepdims=True))
+    with pytest.raises(ValueError, match=r"methods=\['Penalty'\] were not compared"):
+        found.among(["sdbgd", "penalty"])
+
+
 def test_what_is_shown(found) -> None:
     profiles, *best, residuals = sheets(found)
     assert [row[0] for row in profiles.rows] == ["SDBGD", "VR-PR-SDBPG†", "by norm", "constant", "explode"]

@@ -20,7 +20,7 @@ __all__ = ["compare", "problems"]
 
 #: What --quick means for whatever is not said.
 _QUICK = {"budgets": "1e3,1e4,1e5", "runs": "3", "trials": "1"}
-_USUAL = {"budgets": "1e4,1e5,1e6", "runs": "10", "trials": "5"}
+_USUAL = {"budgets": "1e4,1e5,1e6", "runs": "10", "trials": "7"}
 
 
 def compare(

@@ -1,7 +1,7 @@
 """A comparison of methods: what to run, checked, and what came of it: means, ratios, and who is best."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -46,7 +46,7 @@ class Comparison:
     Examples
     --------
     >>> Comparison(problems="paper,valley-4", methods=["sdbgd", "penalty"], budgets=[1e3]).command
-    'tiebreak compare --problems paper,valley-4 --methods sdbgd,penalty --budgets 1000 --runs 10 --seed 0 --trials 5'
+    'tiebreak compare --problems paper,valley-4 --methods sdbgd,penalty --budgets 1000 --runs 10 --seed 0 --trials 7'
     """
 
     problems: Sequence[str] | str = "all"
@@ -54,7 +54,7 @@ class Comparison:
     budgets: Sequence[int] = (10**4, 10**5, 10**6)
     runs: int = 10
     seed: int = 0
-    trials: int = 5
+    trials: int = 7
     entrants: tuple[Entrant, ...] = field(init=False, repr=False)
     contenders: tuple[Contender, ...] = field(init=False, repr=False)
 
@@ -144,6 +144,18 @@ class Compared:
         """(problems, methods), in the comparison's order."""
         found = chosen(self.results, budget=budget)["ratio"]
         return found.reshape(len(self.comparison.entrants), len(self._methods))
+
+    def among(self, methods: Sequence[str]) -> "Compared":
+        """The same with these methods alone, by names as :class:`Comparison` takes them; their ratios are others then.
+
+        No run is made again: a method's runs do not depend on who else is there.
+        """
+        fewer = replace(self.comparison, methods=methods)
+        unknown = [each.label for each in fewer.contenders if each not in self._methods]
+        if unknown:
+            raise ValueError(f"methods={unknown!r} were not compared; {[each.label for each in self._methods]} were")
+        kept = np.isin(self.runs["method"], [each.label for each in fewer.contenders])
+        return replace(self, comparison=fewer, runs={name: column[kept] for name, column in self.runs.items()})
 
     def configuration(self) -> dict[str, Any]:
         """Everything but the tables, for a JSON file."""

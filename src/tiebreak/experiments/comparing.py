@@ -18,7 +18,7 @@ from tiebreak.experiments.contenders import Units, scales
 from tiebreak.experiments.engines import Engine
 from tiebreak.experiments.entrants import Contender, Entrant, rehearse
 from tiebreak.experiments.outcome import origin
-from tiebreak.experiments.running import solving
+from tiebreak.experiments.running import BLOCK, solving
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.tasks import Task
@@ -27,6 +27,7 @@ __all__ = ["compare"]
 
 _TRIAL_RUNS = 3
 _GONE = 1e3  # units of f
+_NUMBERS = 2**22  # in the iterates of a block, at most: a step makes some ten arrays like them
 _KEYS = ("problem", "method", "budget")
 _KEPT = ("status", "steps", "calls", "direction_squared", "stationarity_squared", "lower_gradient_squared")
 
@@ -122,6 +123,7 @@ def _tasks(case: _Case, scale: float, runs: int, seed: list[int], kind: str = ""
         problem_arguments=entrant.arguments,
         method_arguments={"method": contender.method, "budget": case.budget, "scale": scale, **there},
         iterates=False,
+        block=max(1, min(BLOCK, _NUMBERS // entrant.problem.x0.size)),
     )
 
 
