@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiebreak.gallery import continual, fashion, needs, pruning, sparsity
+from tiebreak.gallery import continual, fashion, figure, needs, pruning, sparsity
 from tiebreak.gallery.fashion import Images
 from tiebreak.gallery.methods import METHODS
 from tiebreak.gallery.training import Goal, train
@@ -250,6 +250,20 @@ def test_ewc_holds_what_the_old_images_need():
     assert all(map(torch.equal, plain.model.parameters(), task.model.parameters()))
 
 
+def test_rehearsal_is_the_plain_sum():
+    task, slow = continual_task(steps=5), continual_task(steps=5)
+    assert sum(continual.rehearsal(task, {})) == 2 * task.steps
+    optimizer = slow.base(slow.model.parameters())
+    for step in range(5):
+        optimizer.param_groups[0]["lr"] = 0.01 * (1 + math.cos(math.pi * step / 5)) / 2
+        optimizer.zero_grad()
+        for loss, batch in zip((slow.lower, slow.upper), slow.batches(step), strict=True):
+            loss(slow.model, batch).backward()
+        optimizer.step()
+    for one, other in zip(task.model.parameters(), slow.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_joint_training_knows_both_halves():
     task = continual_task(steps=60)
     assert sum(continual.joint(task, {})) == 2 * task.steps
@@ -303,6 +317,13 @@ def test_the_example_to_copy_runs(name, files, capsys):
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == 3
     assert "at most 1 is the promise" in shown[-1]
+
+
+@pytest.mark.parametrize("example", [sparsity.EXAMPLE, continual.EXAMPLE], ids=lambda example: example.name)
+def test_the_fields_own_methods_can_be_told_apart_in_the_picture(example):
+    own = [method.name for method in example.methods]
+    looks = [figure._look(name, own) for name in (*METHODS, *own)]
+    assert len({(look["marker"], look["color"], look.get("markerfacecolor")) for look in looks}) == len(looks)
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from tiebreak.gallery.example import Example, Metric, OwnMethod, Size, Task
 from tiebreak.gallery.fashion import PACKAGE, Images, accuracy, adam, cosine, entropy, fit, perceptron, split
 from tiebreak.gallery.rates import scaling
 
-__all__ = ["ALL", "EXAMPLE", "agem", "build", "ewc", "halves", "joint", "stored", "task"]
+__all__ = ["ALL", "EXAMPLE", "agem", "build", "ewc", "halves", "joint", "rehearsal", "stored", "task"]
 
 _OLD = 5  # classes 0 to 4 come first
 
@@ -93,6 +93,17 @@ def _move(task: Task, steps: int, direction: Any) -> Iterator[None]:
         yield
 
 
+def rehearsal(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
+    """Plain rehearsal: a batch of stored and one of new images, added up as they are."""
+
+    def direction(step: int) -> list[Tensor]:
+        old, new = task.batches(step)
+        return _gradient(task, task.lower(task.model, old) + task.upper(task.model, new))
+
+    for _ in _move(task, task.steps, direction):
+        yield 2
+
+
 def agem(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     """A-GEM: the new task's gradient, less its part against the old one's where the two conflict."""
 
@@ -143,30 +154,30 @@ def joint(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
         yield 1
 
 
-#: layers, images, of these stored per old class, batch, steps on the old task, steps after it
+#: layers, images, of these stored per old class, batch, steps on the old task, steps after it, learning rate
 _SIZES: dict[Size, Any] = {
-    "quick": ((784, 100, 50, 10), 10_000, 100, 128, 400, 500),
-    "full": ((784, 300, 100, 10), 60_000, 200, 256, 2_000, 2_000),
+    "quick": ((784, 100, 50, 10), 10_000, 100, 128, 400, 500, 5e-3),
+    "full": ((784, 300, 100, 10), 60_000, 200, 256, 2_000, 2_000, 4e-3),
 }
-_RATE = 2e-3
 
 
 @functools.lru_cache(maxsize=8)
 def _first(size: Size, seed: int, device: str) -> nn.Module:
-    layers, images, _, batch, steps, _ = _SIZES[size]
+    layers, images, _, batch, steps, _, rate = _SIZES[size]
     old, _ = halves(split(images, seed, device)[0])
-    return fit(perceptron(layers, seed, device), old, _RATE, batch, steps, seed + 1)
+    return fit(perceptron(layers, seed, device), old, rate, batch, steps, seed + 1)
 
 
 def build(size: Size, seed: int, device: str, everything: bool = False) -> Task:
     """Fashion-MNIST, classes 0 to 4 and then 5 to 9; a few old images are kept, or all of them."""
-    _, images, count, batch, _, steps = _SIZES[size]
+    _, images, count, batch, _, steps, rate = _SIZES[size]
     train, test = split(images, seed, device)
     model = copy.deepcopy(_first(size, seed, device))
-    return task(model, train, test, None if everything else count, _RATE, batch, steps, seed + 2)
+    return task(model, train, test, None if everything else count, rate, batch, steps, seed + 2)
 
 
 _METHODS = (
+    OwnMethod("rehearsal", "f + g as they are, without a weight.", rehearsal),
     OwnMethod("A-GEM-style", "∇f less its part against ∇g, where they conflict; ∇g is not followed.", agem),
     OwnMethod(
         "EWC", "f + c/2 Σ F (x − x₀)²: no old image is used but for F, the Fisher information at the start.", ewc,

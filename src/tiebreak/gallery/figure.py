@@ -1,6 +1,7 @@
 """One picture of a study: the curve that a sweep of weights draws, every method as a point, the tolerance as a line."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -16,23 +17,26 @@ from tiebreak.gallery.study import Findings
 __all__ = ["plane"]
 
 _MARKS = "osD^v<>PXph*d8"
+_CROSSES = "x+1234|_"
 _LINEAR = 3.0  # tolerances, beyond which the axis is logarithmic
 
 
 def plane(findings: Findings) -> Figure:
     """Excess of the lower loss against the first metric and against the upper loss, at equal gradient evaluations."""
     metric, found = findings.study.example.metrics[0], rows(findings, "evaluations")
+    own = [method.name for method in findings.study.example.methods]
+    looks = {row.method: _look(row.method, own) for row in found}
     with style():
         figure = Figure(figsize=(7.4, 4.6), layout=ConstrainedLayoutEngine(h_pad=0.06))
         both = figure.subplots(1, 2)
         for axes, name in zip(both, (metric.name, None), strict=True):
             _sweep(axes, findings, name)
             for row in found:
-                _point(axes, row, row.upper if name is None else row.metrics[name])
+                _point(axes, row, row.upper if name is None else row.metrics[name], looks[row.method])
             _tolerance(axes)
             axes.set_xlabel("excess of the lower loss, in tolerances")
             axes.set_title("upper loss" if name is None else name, loc="left")
-        lines = [Line2D([], [], linestyle="", label=row.title, **_look(row.method)) for row in found]
+        lines = [Line2D([], [], linestyle="", label=row.title, **looks[row.method]) for row in found]
         swept = Line2D([], [], color="0.6", linewidth=1, label="weights swept")
         legend(figure, [swept, *lines], 4, length=1.2)
         seeds = findings.study.seeds
@@ -41,12 +45,16 @@ def plane(findings: Findings) -> Figure:
     return figure
 
 
-def _look(method: str) -> dict[str, Any]:
-    """Ours are filled, and all have their own mark and colour whoever else is drawn."""
-    names = list(METHODS)
-    place = names.index(method) if method in METHODS else len(names)
+def _look(method: str, own: Sequence[str]) -> dict[str, Any]:
+    """Ours are filled, an example's own are dark crosses and stars, and all have their own mark and colour whoever else
+    is drawn.
+    """
+    if method in own:
+        mark = _CROSSES[own.index(method) % len(_CROSSES)]
+        return {"marker": mark, "color": "0.2", "markersize": 7, "markeredgewidth": 1.5}
+    place = list(METHODS).index(method)
     colour = COLOURS[place % len(COLOURS)]
-    ours = method in METHODS and METHODS[method].ours
+    ours = METHODS[method].ours
     return {
         "marker": _MARKS[place % len(_MARKS)], "color": colour, "markersize": 7 if ours else 6,
         "markerfacecolor": colour if ours else "white", "markeredgewidth": 1.2,
@@ -78,11 +86,10 @@ def _sweep(axes: Axes, findings: Findings, name: str | None) -> None:
         axes.plot(*zip(*points, strict=True), color="0.6", linewidth=1, marker=".", markersize=4, zorder=1)
 
 
-def _point(axes: Axes, row: Row, height: Spread) -> None:
+def _point(axes: Axes, row: Row, height: Spread, look: dict[str, Any]) -> None:
     if not (math.isfinite(row.excess.mean) and math.isfinite(height.mean)):
         return
     wide, high = ([0 if math.isnan(s.deviation) else s.deviation] for s in (row.excess, height))
-    look = _look(row.method)
     axes.errorbar(
         [row.excess.mean], [height.mean], xerr=wide, yerr=high, elinewidth=0.8, ecolor=look["color"],
         linestyle="", zorder=3, **look,

@@ -63,26 +63,25 @@ def task(model: nn.Module, train: Images, test: Images, rate: float, batch: int,
     )
 
 
-#: layers, images, batch, steps of the dense training, steps after it
+#: layers, images, batch, steps of the dense training, steps after it, learning rate
 _SIZES: dict[Size, Any] = {
-    "quick": ((784, 100, 50, 10), 10_000, 128, 500, 600),
-    "full": ((784, 300, 100, 10), 60_000, 256, 3_000, 3_000),
+    "quick": ((784, 100, 50, 10), 10_000, 128, 500, 600, 5e-3),
+    "full": ((784, 300, 100, 10), 60_000, 256, 2_000, 2_000, 4e-3),
 }
-_RATE = 2e-3
 
 
 @functools.lru_cache(maxsize=8)
 def _dense(size: Size, seed: int, device: str) -> nn.Module:
-    layers, images, batch, steps, _ = _SIZES[size]
+    layers, images, batch, steps, _, rate = _SIZES[size]
     train, _ = split(images, seed, device)
-    return fit(perceptron(layers, seed, device), train, _RATE, batch, steps, seed + 1)
+    return fit(perceptron(layers, seed, device), train, rate, batch, steps, seed + 1)
 
 
 def build(size: Size, seed: int, device: str) -> Task:
     """Fashion-MNIST and a perceptron of two hidden layers, trained."""
-    _, images, batch, _, steps = _SIZES[size]
+    _, images, batch, _, steps, rate = _SIZES[size]
     train, test = split(images, seed, device)
-    return task(copy.deepcopy(_dense(size, seed, device)), train, test, _RATE, batch, steps, seed + 2)
+    return task(copy.deepcopy(_dense(size, seed, device)), train, test, rate, batch, steps, seed + 2)
 
 
 EXAMPLE = Example(
