@@ -214,7 +214,7 @@ def test_trials_take_the_best_step_size_on_other_random_numbers() -> None:
 def test_files_are_whole_and_the_same_whoever_works(found, tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow.parquet")
     c = found.comparison
-    twin = compare(Comparison(problems=c.problems, methods=c.methods, **SMALL), engine=2)
+    twin = compare(Comparison(problems=c.problems, methods=c.methods, **SMALL), engine=1)
     for folder, each in (("here", found), ("there", twin)):
         save_comparison(each, tmp_path / folder)
     names = {path.name for path in (tmp_path / "here").iterdir()}
@@ -360,6 +360,10 @@ def test_the_command_complains_kindly_and_lists_the_problems(tmp_path: Path) -> 
         done = runner.invoke(app, ["compare", *short, *options])
         assert done.exit_code == 2
         assert words in " ".join(done.stderr.split())
+    listed = runner.invoke(app, ["methods"])
+    assert listed.exit_code == 0
+    assert all(f"\n{name}  " in listed.stdout for name in PLANNED)
+    assert "sdbgd_practice  SDBGD with all constants chosen by `tiebreak plan --objective practice`." in listed.stdout
     shown = runner.invoke(app, ["problems"])
     assert shown.exit_code == 0
     assert "valley  Argmin a winding manifold" in shown.stdout

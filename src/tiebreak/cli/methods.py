@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from tiebreak.experiments.configuration import describe, reconstructed
+from tiebreak.experiments.contenders import PLANNED
 from tiebreak.methods import METHODS
 
 __all__ = ["methods"]
@@ -18,3 +19,6 @@ def methods() -> None:
         console.print(f"[bold]{name}[/]  {escape(title)}")
         for part, text in parts.items():
             console.print(f"  [dim]{part:<10}[/] {escape(text)}")
+    console.print("\nBesides, for `tiebreak compare`, made for a problem's constants and a budget:")
+    for name, make in PLANNED.items():
+        console.print(f"[bold]{name}[/]  {escape(make.__doc__ or '')}")
