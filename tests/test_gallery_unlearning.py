@@ -176,6 +176,25 @@ def test_the_package_is_read(tmp_path, monkeypatch):
     assert np.array_equal(data.test_labels.numpy(), np.arange(10))
 
 
+def test_the_checksum_is_of_what_a_network_sees():
+    rng = np.random.default_rng(0)
+    pictures, labels = rng.integers(0, 200, (4, 32, 32, 3), dtype=np.uint8), np.arange(4)
+    seen = images(pictures, labels, pictures, labels, 16, "cpu")
+    brighter = pictures.copy()
+    brighter[2, :2, :2, 1] += 1
+    others = [
+        images(pictures, labels, pictures, labels, 32, "cpu"),
+        images(brighter, labels, pictures, labels, 16, "cpu"),
+        images(pictures, labels[::-1], pictures, labels, 16, "cpu"),
+    ]
+    assert len({seen.checksum, *(other.checksum for other in others)}) == 4
+    hidden = pictures.copy()  # two bytes whose mean stays: the same small picture
+    hidden[0, 0, 0, 0], hidden[0, 0, 1, 0] = pictures[0, 0, 1, 0], pictures[0, 0, 0, 0]
+    assert images(hidden, labels, pictures, labels, 16, "cpu").checksum == seen.checksum
+    with pytest.raises(ValueError, match="labels must be 4 numbers from 0 to 9"):
+        images(pictures, labels + 7, pictures, labels, 16, "cpu")
+
+
 # ---- models on disk
 
 
