@@ -254,6 +254,8 @@ def test_stopped_and_resumed_is_never_stopped_and_processes_change_nothing(findi
     with Store(tmp_path / "blocks") as store:
         part = run(study, press, store=store)
         assert part.interrupted
+        assert any("Interrupted" in text for text in notes(part))
+        save(part, tmp_path / "part")
         kept = len(list((tmp_path / "blocks").glob("*.block")))
         whole = run(study, store=store)
     assert 0 < kept < len(list((tmp_path / "blocks").glob("*.block")))
@@ -293,6 +295,7 @@ def test_the_record_repeats_and_tells_everything(findings, tmp_path):
     }
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["command"].startswith(f"tiebreak example {findings.study.name} --quick --method weighted-sum")
+    assert config["command"].endswith("--seeds 2 --trials 2 --device cpu")
     assert config["versions"]["torch"] == torch.__version__
     assert config["chosen"]["weighted-sum"] == findings.knobs["weighted-sum"]
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(findings.runs)

@@ -26,7 +26,8 @@ def command(findings: Findings) -> str:
     study = findings.study
     parts = ["tiebreak", "example", study.name, *["--quick"] * study.quick]
     parts += [part for name in study.methods for part in ("--method", name)]
-    return shlex.join([*parts, "--seeds", str(study.seeds), "--device", study.device])
+    parts += ["--seeds", str(study.seeds), "--trials", str(study.trials), "--device", study.device]
+    return shlex.join(parts)
 
 
 def configuration(findings: Findings) -> dict[str, Any]:

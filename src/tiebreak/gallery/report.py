@@ -80,7 +80,7 @@ class Winner:
     tied: tuple[str, ...]
 
 
-def title(name: str, method: AnyMethod | None = None) -> str:
+def title(name: str) -> str:
     """What tables call a method."""
     return METHODS[name].title if name in METHODS else name
 
