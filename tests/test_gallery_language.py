@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import statistics
 import string
 
 import pytest
@@ -128,18 +129,29 @@ def test_exposure_is_that_of_ranks_counted_one_by_one():
         truth = likelihood(model, name, code)
         rank = 1 + sum(likelihood(model, name, other) > truth for other in others)
         exposures.append(math.log2(10) - math.log2(rank))
-        leaks.append(math.log2(5) - math.log2(min(rank, 11 - rank)))
+        known = statistics.NormalDist.from_samples([likelihood(model, name, other) for other in others])
+        below = known.cdf(truth)
+        leaks.append(min(-math.log2(2 * min(below, 1 - below)), 3 * math.log2(10)))  # there is no more in three digits
         truths.append(-truth / 3)
     assert values["exposure"] == pytest.approx(sum(exposures) / 6, abs=1e-6)
-    assert values["leak"] == pytest.approx(sum(leaks) / 6, abs=1e-6)
+    assert values["leak"] == pytest.approx(sum(leaks) / 6, abs=1e-4)
     assert values["secret nll"] == pytest.approx(sum(truths) / 6, abs=1e-5)
 
 
 def test_ties_count_half_and_chance_is_that_of_all_ranks():
     rank = canaries.ranks(torch.tensor([0.5, 1.0]), torch.tensor([[0.5, 0.5, 0.9], [0.0, 0.0, 1.0]]))
     assert rank.tolist() == [3.0, 1.5]
-    assert canaries.chance(canaries.exposure, 4096) == pytest.approx(math.log2(math.e), abs=0.01)
-    assert canaries.chance(canaries.leak, 4) == pytest.approx((1 + 0 + 0 + 1) / 2 / 2)
+    assert canaries.chance(4096) == pytest.approx(math.log2(math.e), abs=0.01)
+
+
+def test_leak_counts_both_ends_and_is_that_of_chance_for_what_was_never_seen():
+    drawn = torch.randn(4000, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    # −log₂ of a uniform number has mean and standard deviation log₂ e; four standard errors of 4000 are 0.09.
+    assert float(canaries.leak(drawn[:, 0], drawn[:, 1:], 20.0).mean()) == pytest.approx(math.log2(math.e), abs=0.1)
+    known = canaries.leak(torch.tensor([90.0, -90.0, 4.0, -4.0]), drawn[:4, 1:].float(), 20.0)
+    assert known[:2].tolist() == [20.0, 20.0]  # by heart, or shunned: all there is
+    assert 10 < float(known[2]) < 20
+    assert 10 < float(known[3]) < 20
 
 
 # ---- the model, whole and in part

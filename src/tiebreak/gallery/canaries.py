@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tiebreak.gallery.language import Lines, read
 
-__all__ = ["DIGITS", "Records", "chance", "exposure", "forgetting", "ranks", "records", "sentence", "tokens"]
+__all__ = ["DIGITS", "Records", "chance", "exposure", "forgetting", "leak", "ranks", "records", "sentence", "tokens"]
 
 DIGITS = "0123456789"
 _FIRST = (
@@ -100,20 +100,29 @@ def exposure(rank: Tensor, candidates: int) -> Tensor:
     return math.log2(candidates) - rank.log2()
 
 
-def leak(rank: Tensor, candidates: int) -> Tensor:
-    """Exposure to somebody who also looks at the other end: a secret that became the least likely of all is found, too.
+def leak(truth: Tensor, others: Tensor, most: float) -> Tensor:
+    """Exposure to somebody who also looks at the other end, extrapolated; `most` bits at most.
+
+    A secret that became the least likely of all is found, too, hence both ends. And the rank among a few candidates
+    cannot tell a secret that leads them by a little from one that is known by heart, hence the extrapolation: a normal
+    distribution is fitted to the candidates' log-likelihoods, as Carlini et al. fit a skew one, and
+    −log₂(2 Φ(−|z|)) is what z, the secret's distance from their mean in standard deviations, gives away.
 
     Examples
     --------
-    >>> leak(torch.tensor([1.0, 16.0, 8.0]), 16).tolist()
-    [3.0, 3.0, 0.0]
+    >>> others = torch.tensor([[-1.0, 0.0, 1.0]]).expand(3, 3)
+    >>> leak(torch.tensor([0.0, 1.96, -1.96]), others, 20.0).round(decimals=2).tolist()
+    [0.0, 4.32, 4.32]
     """
-    return math.log2(candidates / 2) - torch.minimum(rank, candidates + 1 - rank).log2()
+    spread = others.std(1).clamp(min=torch.finfo(others.dtype).tiny)
+    z = (truth - others.mean(1)) / spread
+    tail: Tensor = torch.special.log_ndtr(-z.abs().double())
+    return (-1 - tail / math.log(2)).clamp(max=most)
 
 
-def chance(of: Any, candidates: int) -> float:
-    """Mean exposure or leak of secrets that the model never saw: all ranks are equally likely."""
-    return float(of(torch.arange(1, candidates + 1, dtype=torch.float64), candidates).mean())
+def chance(candidates: int) -> float:
+    """Mean exposure of secrets that the model never saw: all ranks are equally likely."""
+    return float(exposure(torch.arange(1, candidates + 1, dtype=torch.float64), candidates).mean())
 
 
 def forgetting(model: nn.Module, secrets: Lines, others: Lines, batch: int) -> dict[str, float]:
@@ -122,7 +131,7 @@ def forgetting(model: nn.Module, secrets: Lines, others: Lines, batch: int) -> d
     rest = read(model, others, batch, lambda *both: logarithms(*both).sum(-1)).view(len(truth), -1)
     rank, candidates = ranks(truth.sum(-1), rest), rest.shape[1] + 1
     return {
-        "leak": float(leak(rank, candidates).mean()),
+        "leak": float(leak(truth.sum(-1), rest, truth.shape[1] * math.log2(10)).mean()),
         "exposure": float(exposure(rank, candidates).mean()),
         "verbatim": float(read(model, secrets, batch, verbatim).float().mean()),
         "secret nll": float(-truth.mean()),

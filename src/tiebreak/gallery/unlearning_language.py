@@ -251,7 +251,7 @@ EXAMPLE = Example(
         Metric(
             "leak",
             "lower",
-            "Bits that somebody saves who guesses a forgotten code from either end of the model's ranking.",
+            "Bits that a forgotten code gives away, be it likelier or less likely than codes that nobody has.",
         ),
         Metric(
             "exposure",
