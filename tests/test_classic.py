@@ -290,3 +290,59 @@ def test_conditional_gradients_in_the_common_loop(atoms):
         pair for k, pair in enumerate(constrained.cg_bio(atoms, *method.grid[0].values()), 1) if 4 * k >= spent
     )
     assert task.losses(task.model) == pytest.approx((atoms.lower(expected[0]), atoms.upper(*expected)), rel=1e-6)
+
+
+def test_tuning_prefers_what_keeps_the_tolerance(monkeypatch):
+    """Inside half the tolerance first, then the least upper value; where nothing is, the least lower gap."""
+    from benchmarks.classic import study
+    from benchmarks.classic.methods import Candidate
+
+    ends = {(1, 1): (0.9, 1.0), (1, 2): (0.4, 3.0), (2, 1): (0.5, 2.0), (2, 2): (float("inf"), 0.0)}
+
+    def run(_, __, ___, setting, ____, *, watch):
+        assert not watch
+        return {"end": dict(zip(("lower gap", "upper gap"), ends[setting], strict=True))}
+
+    monkeypatch.setattr(study, "run", run)
+    candidate = Candidate("any", True, None, (1, 2), (1, 2))
+    for tolerance, best in ((1.0, ((2, 1), True)), (0.6, ((1, 2), False)), (2.0, ((1, 1), True))):
+        chosen = study.STUDIES["regression"]._replace(tolerance=tolerance, tuning=(7,))
+        assert study.tuned(chosen, candidate, {7: None}) == best
+
+
+def test_every_method_of_the_comparison_makes_a_few_steps(atoms):
+    """On both problems, within the budget, and all is measured that the table shows; 15 settings each."""
+    from benchmarks.classic import report, study
+    from benchmarks.classic.methods import candidates, defaults
+
+    pytest.importorskip("sklearn", reason="the diabetes data come with scikit-learn: pip install scikit-learn")
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(study, "dictionary_data", lambda seed: atoms)
+    for name, plan in study.STUDIES.items():
+        short = plan._replace(budget=3 * sum(plan.units.rows))
+        instance = plan.prepare(0)
+        for candidate in (*candidates(plan.units), *plan.extra, *defaults()):
+            alone = len(candidate.steps) == 1
+            assert len(candidate.steps) * len(candidate.others) == (1 if alone else 15)
+            made = study.run(short, instance, candidate, (candidate.steps[0], candidate.others[0]), 0)
+            assert made["curve"][-1]["calls"] <= short.budget, candidate.name
+            assert set(report.COLUMNS[name]) - {"fresh"} <= set(made["end"]), candidate.name
+    monkey.undo()
+
+
+def test_a_table_names_the_best_inside(monkeypatch):
+    from benchmarks.classic import report
+
+    monkeypatch.setattr(report, "known", lambda name, seeds: {})
+    ends = {"careful": (0.001, 5.0), "best": (0.004, 1.0), "careless": (0.1, 0.5)}
+    methods = [
+        {
+            "method": n,
+            "runs": [{"end": {"lower gap": g, "upper gap": f + s, "distance": 1.0, "test": 2.0}} for s in (0, 1)],
+        }
+        for n, (g, f) in ends.items()
+    ]
+    lines = report.table({"name": "regression", "tolerance": 0.005, "methods": methods}).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["careful", "**best**", "careless"]
+    assert [line.split("|")[2].strip() for line in lines[2:]] == ["yes", "yes", ""]
+    assert "1.5 ± 0.7" in lines[3]

@@ -133,7 +133,7 @@ METHODS: Mapping[
     str, tuple[Callable[[DictionaryData, float, float], Iterator[Pair]], tuple[float, ...], tuple[float, ...]]
 ]
 METHODS = {
-    "a-IRG, projected": (projected_a_irg, (2, 8, 32), (0.1, 0.3, 1)),
-    "DBGD, projected": (projected_dbgd, (0.3, 1, 4), (0.3, 1, 3)),
-    "CG-BiO": (cg_bio, (0.05, 0.2, 0.6), (0.5, 0.65, 0.8)),
+    "a-IRG, projected": (projected_a_irg, (8, 32, 128), (0.03, 0.1, 0.3, 1, 3)),
+    "DBGD, projected": (projected_dbgd, (0.1, 0.4, 1.6), (0.3, 1, 3, 10, 30)),
+    "CG-BiO": (cg_bio, (0.05, 0.2, 0.6), (0.3, 0.4, 0.5, 0.65, 0.8)),
 }

@@ -1,0 +1,1 @@
+"""The problems of the simple-bilevel literature: ``python -m benchmarks.classic`` remakes their tables and figures."""

@@ -1,0 +1,40 @@
+"""``python -m benchmarks.classic [regression] [dictionary]``: about a quarter of an hour each on one core."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.classic.report import report
+from benchmarks.classic.study import STUDIES, measure
+
+RECORD = Path(__file__).parent.parent / "results"
+
+
+def rounded(part: Any) -> Any:
+    """Numbers with four digits: the file is kept in the repository."""
+    if isinstance(part, dict):
+        return {key: rounded(value) for key, value in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [rounded(value) for value in part]
+    return float(f"{part:.4g}") if isinstance(part, float) else part
+
+
+def main() -> None:
+    for name in sys.argv[1:] or STUDIES:
+        start = time.perf_counter()
+
+        def said(line: str, start: float = start) -> None:
+            print(f"{time.perf_counter() - start:6.0f} s  {line}", flush=True)
+
+        study = STUDIES[name]
+        found = list(measure(study, range(5), said))
+        path = RECORD / f"classic_{name}.json"
+        record = {"name": name, "budget": study.budget, "tolerance": study.tolerance, "methods": found}
+        path.write_text(json.dumps(rounded(record), separators=(",", ":")) + "\n")
+        report(path)
+
+
+if __name__ == "__main__":
+    main()
