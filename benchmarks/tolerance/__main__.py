@@ -12,6 +12,7 @@ import time
 import jax
 
 from benchmarks.tolerance import data, judge, report, settings, tune
+from tiebreak.tolerance import MOVING, NUMBER
 
 ABOUT = """\
 A run is inside where it keeps the promise: at the end, on the full training set, g is at most one tolerance above the
@@ -52,14 +53,28 @@ def about(groups, seeds):
     )
 
 
-def _tune(say):
-    found = tune.search(tune.benches(settings.TUNE, settings.TUNE_SEEDS, say), say=say)
+def _tune(say, seconds):
     path = judge.RESULTS / "tolerance_tuning.json"
     record = json.loads(path.read_text())
-    record["best trials"] = {", ".join(row): trials[0] for row, trials in found.items()}
-    others = {", ".join(row): trials[0]["values"] for row, trials in found.items() if "ours" not in row[0]}
-    record["chosen"] |= others
-    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+    def keep(known):
+        record["best trials"] = {tune.name(row): trials[:5] for row, trials in known.items()}
+        record["trials"] = {tune.name(row): len(trials) for row, trials in known.items()}
+        record["chosen"] |= {tune.name(r): t[0]["values"] for r, t in known.items() if "ours" not in r[0]}
+        path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+    begin = {row: [record["chosen"][tune.name(row)]] for row in tune.ROWS if "ours" not in row[0]}
+    for trials in begin.values():
+        if "start" in trials[0]:  # a first weight that is g alone
+            trials += [trials[0] | {"start": 1000.0, "aim": a} for a in (0.7, 0.8, 0.9)]
+            trials += [trials[0] | {"start": 1000.0, "gain": k * trials[0]["gain"]} for k in (3.0, 10.0)]
+    ours = {law: constants._asdict() for law, constants in (("ours, moving", MOVING), ("ours, number", NUMBER))}
+    begin |= {row: [ours[row[0]]] for row in tune.ROWS if "ours" in row[0]}
+    changes = [{"knee": k, "gentle": g, "trouble": t} for k in (2, 4) for g in (0.8, 0.9) for t in (1.2, 1.5)]
+    changes += [{"knee": 0}, {"pace": 0.05, "knee": 0}, {"pace": 0.05}, {"pace": 0.1}, {"floor": 0.5}, {"least": 3}]
+    for row in tune.ROWS[-2:]:
+        begin[row] += [ours[row[0]] | {k: float(v) for k, v in change.items()} for change in changes]
+    tune.search(tune.benches(settings.TUNE, settings.TUNE_SEEDS, say), begin, seconds, say=say, keep=keep)
 
 
 def main():
@@ -71,6 +86,7 @@ def main():
     parser.add_argument(
         "--ours", action="store_true", help="measure our rows again, beside the recorded ones of the others"
     )
+    parser.add_argument("--seconds", type=float, default=300, help="of searching, after the set-up")
     parser.add_argument("--seeds", type=int, nargs="+", help="other seeds to judge on; prints only")
     options = parser.parse_args()
     jax.config.update("jax_default_matmul_precision", "float32")  # no TF32: the excess is a small difference
@@ -86,7 +102,7 @@ def main():
     if missing:
         raise SystemExit(f"{', '.join(missing)} not found in {data.folder()}. How to get them:\n{data.__doc__}")
     if options.tune:
-        _tune(say)
+        _tune(say, options.seconds)
         return
     seeds = tuple(options.seeds or settings.JUDGE_SEEDS)
     if options.ours:

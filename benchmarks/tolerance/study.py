@@ -29,6 +29,8 @@ def schedule(name, steps):
         "constant, then linear": np.minimum(1, (1 - t) / 0.3),
         "constant, then cosine": np.where(t < 0.6, 1, (1 + np.cos(np.pi * (t - 0.6) / 0.4)) / 2),
         "square root": (1 + 20 * t) ** -0.5,
+        "half a cosine": 0.1 + 0.9 * (1 + np.cos(np.pi * t)) / 2,  # ends at a tenth, not at 0
+        "restarts": (1 + np.cos(np.pi * (3 * t % 1))) / 2,
         "step": np.where(t < 0.5, 1, np.where(t < 0.75, 0.1, 0.01)),
         "warm-up, linear": np.minimum(t / 0.1 + 1 / steps, (1 - t) / 0.9),
         "exponential": 0.01**t,

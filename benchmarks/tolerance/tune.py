@@ -1,5 +1,6 @@
 """Every law is tuned alike on the tuning set: the same number of trials, the same search, the same cost."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from benchmarks.tolerance import study
 from tiebreak.tolerance import Constants
 
-_GAINS = {"gain": 10.0 ** np.arange(-3, 1.1, 0.5), "start": (0, 10, 50, 150, 1000), "aim": (0.7, 0.8, 0.9, 1.0)}
+_GAINS = {"gain": 10.0 ** np.arange(-3, 1.1, 0.5), "start": (0, 10, 50, 150, 500, 1000), "aim": (0.7, 0.8, 0.9, 1.0)}
 _OURS = {
     "aim": (0.85, 0.9, 0.93, 0.97),
     "early": (0, 0.15, 0.3, 0.5),
@@ -30,6 +31,10 @@ _OURS = {
     "most": (30, 100, 300, 1000),
     "burst": (1, 3, 10),
     "clip": (2, 4),
+    "trouble": (1.2, 1.5, 2),
+    "knee": (0, 1, 2, 4),
+    "gentle": (0.7, 0.8, 0.85, 0.9, 0.95),
+    "pace": (0, 0.02, 0.05, 0.1),
 }
 SPACES = {
     "dual ascent": _GAINS,
@@ -51,8 +56,14 @@ SPACES = {
         "most": (8, 15, 30),
     },
 }
-#: The laws that are tuned, each with the references it may be given.
-KINDS = dict.fromkeys(SPACES, ("twin", "number")) | {"ours, moving": ("twin",), "ours, number": ("number",)}
+#: What is tuned: a law and the kinds of reference for which one set of its constants has to serve.
+ROWS = [(law, (kind,)) for law in SPACES if "ours" not in law for kind in ("twin", "number")]
+ROWS += [("ours, moving", ("twin", "start")), ("ours, number", ("number",))]
+
+
+def name(row):
+    """As the file of constants has it."""
+    return ", ".join((row[0], *row[1])) if "ours" not in row[0] else row[0]
 
 
 def cost(excess, lost):
@@ -67,60 +78,79 @@ def constants(law, trial):
 
 
 def evaluate(benches, trials):
-    """`trials` is a list of (law, kind, values): their measures, trial × run, over all benches."""
+    """`trials` is a list of (row, values): per trial the cost, and what it is made of, over all benches.
+
+    With the starting model as reference a run is inside where it ends at most a tolerance above that; a run from
+    scratch has no such reference and does not count.
+    """
 
     def one(bench):
-        pairs = [(t, i) for t in trials for i in range(len(bench.group.settings))]
-        outcomes = bench.train([bench.run(i, law, constants(law, v), kind) for (law, kind, v), i in pairs])
-        measured = [bench.measures(i, o) for (_, i), o in zip(pairs, outcomes, strict=True)]
-        return {k: np.array([m[k] for m in measured]).reshape(len(trials), -1) for k in measured[0]}
+        every = range(len(bench.group.settings))
+        taught = [i for i in every if bench.group.settings[i].start != "scratch"]
+        jobs = [
+            (t, kind, i)
+            for t, (row, _) in enumerate(trials)
+            for kind in row[1]
+            for i in (taught if kind == "start" else every)
+        ]
+        outcomes = bench.train([bench.run(i, trials[t][0][0], constants(trials[t][0][0], trials[t][1]), kind)
+                                for t, kind, i in jobs])  # fmt: skip
+        found = [([], []) for _ in trials]
+        for (t, kind, i), outcome in zip(jobs, outcomes, strict=True):
+            measured = bench.measures(i, outcome)
+            found[t][0].extend(measured["over the start" if kind == "start" else "excess"])
+            found[t][1].extend(measured["lost"])
+        return found
 
     with ThreadPoolExecutor(len(benches)) as pool:
         parts = list(pool.map(one, benches))
-    return {k: np.concatenate([part[k] for part in parts], 1) for k in parts[0]}
+    results = []
+    for t, (_, values) in enumerate(trials):
+        excess, lost = (np.array([x for part in parts for x in part[t][k]]) for k in (0, 1))
+        results.append(
+            {
+                "cost": float(cost(excess, lost).mean()),
+                "inside": float(np.mean(excess <= 1)),
+                "worst": float(np.nanmax(excess)),
+                "lost": float(np.nanmedian(lost)),
+                "values": values,
+            }
+        )
+    return results
 
 
-def search(benches, first=48, generations=3, children=32, parents=6, seed=0, begin=None, say=print):
-    """Random trials, then children of the best: a third of a parent's values is drawn anew. Best first, per law.
+def search(benches, begin, seconds, children=8, parents=4, seed=0, say=print, keep=lambda known: None):
+    """From the constants in use, then children of the best: a quarter of a parent's values is drawn anew.
 
-    `begin` may give the first trials of some rows; those are not searched further.
+    Parameters
+    ----------
+    begin : dict
+        Row → a list of the first trials; one that is too short is filled up with children of its first.
+    seconds : float
+        No generation begins after so many; each row has had the same number of trials then.
+    keep : callable
+        Told all that is known after each generation.
     """
-    generator, begin = np.random.default_rng(seed), begin or {}
-
-    def draw(space):
-        return {k: float(generator.choice(v)) for k, v in space.items()}
+    generator, began = np.random.default_rng(seed), time.perf_counter()
+    longest = max(map(len, begin.values()))
 
     def child(space, parent):
-        return {k: float(generator.choice(v)) if generator.random() < 1 / 3 else parent[k] for k, v in space.items()}
+        return {k: float(generator.choice(v)) if generator.random() < 1 / 4 else parent[k] for k, v in space.items()}
 
-    rows = [(law, kind) for law in SPACES for kind in KINDS[law]]
-    known = {row: [] for row in rows}
-    for generation in range(1 + generations):
+    known = {row: [] for row in begin}
+    while not any(known.values()) or time.perf_counter() - began < seconds:
         trials = []
-        for row in rows:
-            space, best = SPACES[row[0]], sorted(known[row], key=lambda t: t["cost"])[:parents]
-            if row in begin:
-                new = begin[row] if generation == 0 else []
-            elif generation == 0:
-                new = [draw(space) for _ in range(first)]
+        for row, first in begin.items():
+            best = sorted(known[row], key=lambda t: t["cost"])[:parents]
+            if best:
+                new = [child(SPACES[row[0]], best[k % len(best)]["values"]) for k in range(children)]
             else:
-                new = [child(space, best[k % len(best)]["values"]) for k in range(children)]
-            trials += [(*row, values) for values in new]
-        measured = evaluate(benches, trials)
-        costs = cost(measured["excess"], measured["lost"]).mean(1)
-        for k, (law, kind, values) in enumerate(trials):
-            e, lost = measured["excess"][k], measured["lost"][k]
-            summary = {
-                "inside": float(np.mean(e <= 1)),
-                "worst": float(np.nanmax(e)),
-                "lost": float(np.nanmedian(lost)),
-            }
-            known[law, kind].append({"cost": float(costs[k]), "values": values, **summary})
-        say(
-            f"generation {generation}: "
-            + ", ".join(f"{row[0]}/{row[1]} {min(t['cost'] for t in known[row]):.3f}" for row in rows)
-        )
-    return {row: sorted(found, key=lambda t: t["cost"]) for row, found in known.items()}
+                new = first + [child(SPACES[row[0]], first[0]) for _ in range(longest - len(first))]
+            trials += [(row, values) for values in new]
+        for (row, _), result in zip(trials, evaluate(benches, trials), strict=True):
+            known[row].append(result)
+        say("; ".join(f"{name(row)} {len(found)}: {min(t['cost'] for t in found):.3f}" for row, found in known.items()))
+        keep({row: sorted(found, key=lambda t: t["cost"]) for row, found in known.items()})
 
 
 def benches(groups, seeds, say=print):

@@ -52,6 +52,10 @@ class Constants(NamedTuple):
     most: Scalar = 1000.0
     burst: Scalar = 1.0  # with κ's answer w may be so many times `most`
     clip: Scalar = 2.0  # ∇f is cut to so many times its averaged norm
+    trouble: Scalar = 1.5  # a bound of so many aims is trouble
+    knee: Scalar = 2.0  # below so many times the w at which trouble began last, w falls slowly:
+    gentle: Scalar = 0.85  # an e/aim below this counts as this there
+    pace: Scalar = 0.0  # M is at least this share of the steps made
 
 
 #: For a reference measured at the same step: a twin, a frozen copy, a recorded curve.
@@ -94,6 +98,8 @@ class Memory(NamedTuple):
     upper: Scalar  # averaged ‖∇f‖ and ‖∇g‖
     lower: Scalar
     rate: Scalar  # the largest learning rate
+    calm: Scalar  # `ratio` when e was last below its aim
+    known: Scalar  # and what that was when trouble last came: w is to come near it slowly
 
 
 class Reading(NamedTuple):
@@ -208,6 +214,8 @@ def follow(
         upper=_mean(memory.upper, upper_norm, rest),
         lower=_mean(memory.lower, lower_norm, rest),
         rate=_at_least(rate + 0 * loss, memory.rate),
+        calm=memory.calm,
+        known=memory.known,
     )
     high = _over(rate + 0 * loss, now.rate) + (now.rate == 0)  # a warm-up may begin with a rate of 0
     aim = c.aim * (1 - c.early * high)
@@ -222,11 +230,17 @@ def follow(
     margin = _at_most(c.doubt * noise, c.widest) + c.sway * root
     bound = excess + c.ahead * slope * (slope > 0) + margin
 
-    error = _at_most(_at_least(bound / aim, c.floor), c.ceiling)
-    # 0 · error, since torch makes float32 of a float times a comparison.
-    power = (1 + (0 * error + c.rise - 1) * (error > 1)) / (2 * c.span)
     last = memory.ratio + (0 * loss + c.first) * (steps < 2)
-    now = now._replace(ratio=_at_most(_at_least(last * error**power, c.least), c.most))
+    near = last < c.knee * memory.known
+    error = _at_most(_at_least(bound / aim, c.floor + (0 * loss + c.gentle - c.floor) * near), c.ceiling)
+    # 0 · error, since torch makes float32 of a float times a comparison.
+    power = (1 + (0 * error + c.rise - 1) * (error > 1)) / (2 * _at_least(c.pace * steps, c.span))
+    calm = memory.calm + (last - memory.calm) * (error <= 1)
+    now = now._replace(
+        ratio=_at_most(_at_least(last * error**power, c.least), c.most),
+        calm=calm,
+        known=memory.known + (calm - memory.known) * (error > c.trouble),
+    )
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * c.most)
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
