@@ -86,7 +86,7 @@ def test_as_the_learning_rate_falls_the_rest_of_the_tolerance_is_spent(c):
     excess, _, _ = plant(c=c, steps=2000, rate=lambda t: 0.1 * min(t / 100, 1 - t / 2000))
     assert excess[300] < AIM
     assert (np.diff(excess[300:]) > -1e-3).all()
-    assert AIM + 0.2 < excess[-1] < MOVING.aim
+    assert AIM + 0.15 < excess[-1] < MOVING.aim
 
 
 @pytest.mark.parametrize(("noise", "inside", "lowest"), [(0.1, 0.999, 0.45), (0.5, 0.99, 0.3), (2.0, 0.95, -0.1)])
@@ -110,13 +110,16 @@ def test_where_the_model_swings_the_margin_is_wider(swing, lowest):
 
 
 def test_without_noise_nothing_is_wasted_and_with_large_batches_little():
-    assert np.median(plant()[0][-200:]) > AIM - 0.01
-    assert np.median(plant(noise=0.02)[0][-200:]) > AIM - 0.05
+    assert np.median(plant(steps=4000)[0][-200:]) > AIM - 0.01
+    assert np.median(plant(steps=4000, noise=0.02)[0][-200:]) > AIM - 0.05
 
 
 def test_against_a_number_f_waits_for_the_learning_rate_and_then_uses_the_tolerance():
-    """Lower-only training comes down from 30 tolerances above its final loss; w is kept from winding up meanwhile."""
-    steps = 2000
+    """Lower-only training comes down from 30 tolerances above its final loss; w is kept from winding up meanwhile.
+
+    What is left of the tolerance is spent slowly: M grows with the number of steps.
+    """
+    steps = 8000
     excess, ratio, _ = plant(steps=steps, moving=False, base=lambda t: 0.3 + 0.3 * math.exp(-t / 150))
     assert ratio[:300].max() <= NUMBER.burst * NUMBER.most
     assert np.median(ratio[100:300]) >= NUMBER.most  # g far above the number: nearly lower-only
@@ -145,7 +148,7 @@ def test_the_first_steps_are_plain_means():
 def test_the_start_is_on_the_safe_side():
     """From the first step on g has the larger share, and all of it once the loss rises."""
     memory, reading = follow(begin(), 0.3, 0.3, 0.01, 1.0, 1.0, moving=True)
-    assert reading.ratio > 100
+    assert reading.ratio > 50
     _, reading = follow(memory, 0.4, 0.3, 0.01, 1.0, 1.0, moving=True)
     assert reading.ratio == MOVING.burst * MOVING.most
 
@@ -155,6 +158,7 @@ def test_the_law_step_by_step():
     generator = np.random.default_rng(3)
     for moving, c in ((True, MOVING), (False, NUMBER)):
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
+        calm, known = 0.0, 0.0
         for t in range(1, 400):
             tol = 0.01 if t < 200 else 0.02
             reference = 0.3 + 0.1 / t
@@ -189,8 +193,14 @@ def test_the_law_step_by_step():
             swung = math.sqrt(max(swing - math.sqrt(c.slow / 2) * min(sigma, 10) ** 2, 0))
             margin = min(c.doubt * error_of_mean, c.widest) + c.sway * swung
             bound = e + c.ahead * max(slope, 0) + margin
-            error = 0.5 * math.log(min(max(bound / aim, c.floor), c.ceiling))
-            z += error / c.span * (c.rise if error > 0 else 1)
+            slowly = math.exp(z) < c.knee * max(known, c.wary)  # near where trouble came last
+            relative = min(max(bound / aim, c.gentle if slowly else c.floor), c.ceiling)
+            if relative <= 1:
+                calm = math.exp(z)
+            if relative > c.trouble:
+                known = calm
+            error = 0.5 * math.log(relative)
+            z += error / max(c.span, c.pace * t) * (c.rise if error > 0 else 1)
             z = min(max(z, math.log(c.least)), math.log(c.most))
             w = min(math.exp(z + c.boost * min(max(bound - aim, -c.dip), 3)), c.burst * c.most)
             expected = (w, max(mean["f"], upper / c.clip) / mean["b"], mean["g"], mean["r"], e, error_of_mean)
@@ -259,7 +269,7 @@ def test_every_constant_has_an_effect(field):
 
     def run(constants):
         tol = lambda t: 0.01 if t < 800 else 0.001 if t < 1000 else 1.0  # noqa: E731
-        kinds = [plant(steps=1300, noise=n, lag=40, tolerance_at=tol, constants=constants)[1] for n in (0.0, 0.3, 3.0)]
+        kinds = [plant(steps=1300, noise=n, lag=40, tolerance_at=tol, constants=constants)[1] for n in (0.0, 0.6, 3.0)]
         kinds += [plant(steps=400, c=1e-4, constants=constants)[1]]  # f costs nothing: w falls to its bound
         memory, spikes = begin(), []
         for t in range(100):
@@ -267,6 +277,11 @@ def test_every_constant_has_an_effect(field):
             spikes.append(r.unit)
         return np.concatenate([*kinds, spikes])
 
+    if field == "pace":  # for a number only
+        assert MOVING.pace == 0
+        runs = [plant(steps=1500, moving=False, constants=NUMBER._replace(pace=p))[1] for p in (0.1, 0.11)]
+        assert not np.allclose(*runs, rtol=1e-6)
+        return
     changed = MOVING._replace(**{field: 1.1 * getattr(MOVING, field)})
     assert not np.allclose(run(MOVING), run(changed), rtol=1e-6)
 
@@ -395,3 +410,28 @@ def test_a_memory_saved_and_loaded_goes_on_as_if_nothing_had_been(rows, cut):
             memory = Memory(**dict(memory._asdict()))
         memory, reading = follow(memory, *row, moving=True)
     assert reading == last
+
+
+def test_a_model_that_lags_is_not_damaged_again_and_again():
+    """The excess answers late and steeply: after the first trouble w comes near that place slowly, and rests there.
+
+    Without the memory of it (knee=0) the multiplier goes up and down between its bounds for ever.
+    """
+
+    def late(constants, steps=6000, lag=400.0):
+        memory, hidden, excess, seen = begin(), 0.0, 0.0, []
+        for _ in range(steps):
+            memory, reading = follow(
+                memory, 0.3 + 0.01 * excess, 0.3, 0.01, 1.0, 1.0, 0.1, moving=True, constants=constants
+            )
+            hidden += (4.0 / reading.ratio**2 - hidden) / lag
+            excess += (hidden - excess) / lag
+            seen.append((excess, reading.ratio))
+        return np.array(seen).T
+
+    excess, ratio = late(MOVING)
+    forgetful, wild = late(MOVING._replace(knee=0.0))
+    assert excess[3000:].max() < 0.8
+    assert ratio[3000:].max() / ratio[3000:].min() < 20
+    assert forgetful[3000:].max() > 1
+    assert wild[3000:].max() / wild[3000:].min() > 1000

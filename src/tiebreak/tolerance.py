@@ -10,8 +10,9 @@ e = (g − reference)/tolerance has no unit and w has none either: multiplying a
 * In the place of e stands a bound for it, with a margin. One part is the standard error of the averaged e: σ, the
   noise of a batch, is measured from the change between neighbouring steps. The other is the model's own swing, in which
   the last step may end anywhere: batches are independent, so it is what neighbouring deviations have in common.
-* From above: what was damaged early may never be repaired. So w begins at `first`, which is g alone, and falls until e
-  answers. Towards a number it also rises faster than it falls.
+* From above: what was damaged early may never be repaired. So w begins at `first`, which is nearly g alone, and falls
+  until e answers. Where it fell so far that trouble came, the place is remembered, and w comes near it slowly from then
+  on: else a model that lags would be damaged and repaired again and again.
 * While the learning rate is high its noise hides what f costs: when the rate falls, g gains less than a twin's does. So
   the aim is lower by the share `early` where the rate is what it was at most, and is reached when the rate has fallen.
 
@@ -33,7 +34,7 @@ class Constants(NamedTuple):
 
     aim: Scalar = 0.9  # what the bound of the excess is led to; the promise is 1
     early: Scalar = 0.3  # by which share less while the learning rate is what it was at most
-    doubt: Scalar = 2.0  # the margin: so many standard errors of the averaged excess
+    doubt: Scalar = 0.5  # the margin: so many standard errors of the averaged excess
     widest: Scalar = 0.5  # and no more of it: beyond, noise would give up most of what f can gain
     sway: Scalar = 1.0  # and so many standard deviations of the model's own swing
     span: Scalar = 15.0  # M: steps over which log w makes up for its error
@@ -42,19 +43,20 @@ class Constants(NamedTuple):
     dip: Scalar = 0.3  # as far below the aim as κ acts: the first w is near `first`
     ahead: Scalar = 100.0  # steps by which a rising excess is carried forward
     exact: Scalar = 0.08  # the standard error asked of the averaged excess
-    fast: Scalar = 0.2  # largest weight of the newest value in the averages of losses
+    fast: Scalar = 0.1  # largest weight of the newest value in the averages of losses
     slow: Scalar = 0.02  # smallest weight there; and the weight in the averages of σ and of the swing
-    norms: Scalar = 0.03  # the weight in the averages of norms
+    norms: Scalar = 0.02  # the weight in the averages of norms
     floor: Scalar = 0.3  # an e/aim below this counts as this: how fast w falls where f costs nothing
     ceiling: Scalar = 4.0  # and one above this as this
-    first: Scalar = 1000.0  # where w begins
+    first: Scalar = 300.0  # where w begins
     least: Scalar = 1.0  # and its bounds
     most: Scalar = 1000.0
-    burst: Scalar = 1.0  # with κ's answer w may be so many times `most`
+    burst: Scalar = 10.0  # with κ's answer w may be so many times `most`
     clip: Scalar = 2.0  # ∇f is cut to so many times its averaged norm
     trouble: Scalar = 1.5  # a bound of so many aims is trouble
     knee: Scalar = 2.0  # below so many times the w at which trouble began last, w falls slowly:
     gentle: Scalar = 0.85  # an e/aim below this counts as this there
+    wary: Scalar = 1.5  # as if trouble had once come at this w
     pace: Scalar = 0.0  # M is at least this share of the steps made
 
 
@@ -62,24 +64,25 @@ class Constants(NamedTuple):
 MOVING = Constants()
 #: For one number. Until the learning rate has fallen, g is far above it whatever f does: w is kept from going far up.
 NUMBER = Constants(
-    aim=0.8,
+    aim=0.85,
     early=0.0,
-    doubt=0.5,
+    doubt=0.0,
     widest=1.5,
     sway=0.0,
-    span=25.0,
-    rise=6.0,
+    span=30.0,
+    rise=4.0,
     dip=0.6,
     exact=0.04,
-    fast=0.1,
-    norms=0.02,
     floor=0.5,
     ceiling=10.0,
     first=15.0,
-    least=0.1,
-    most=15.0,
-    burst=10.0,
+    least=1.0,
+    most=30.0,
     clip=4.0,
+    knee=1.0,
+    gentle=0.9,
+    wary=0.0,
+    pace=0.1,
 )
 
 
@@ -231,7 +234,7 @@ def follow(
     bound = excess + c.ahead * slope * (slope > 0) + margin
 
     last = memory.ratio + (0 * loss + c.first) * (steps < 2)
-    near = last < c.knee * memory.known
+    near = last < c.knee * _at_least(memory.known + 0 * loss, c.wary)
     error = _at_most(_at_least(bound / aim, c.floor + (0 * loss + c.gentle - c.floor) * near), c.ceiling)
     # 0 · error, since torch makes float32 of a float times a comparison.
     power = (1 + (0 * error + c.rise - 1) * (error > 1)) / (2 * _at_least(c.pace * steps, c.span))
