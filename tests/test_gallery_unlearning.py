@@ -217,7 +217,7 @@ def test_a_model_is_made_once_and_never_taken_for_another(cache):
             assert kept("m", {"seed": 0}, lambda: make(3.0))["weight"] == 3
         path.write_bytes(whole)
     assert len(made) == 6
-    assert sorted(path.suffix for path in cache.iterdir()) == [".pt", ".pt"]  # no locks, no halves
+    assert sorted(path.suffix for path in cache.iterdir()) == [".safetensors", ".safetensors"]  # no locks, no halves
 
 
 def _weight(path):

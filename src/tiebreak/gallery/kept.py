@@ -1,7 +1,6 @@
 """Models that take long to train are trained once and kept on disk. One that was made otherwise is never taken."""
 
 import hashlib
-import io
 import json
 import os
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import torch as safetensors
 
 from tiebreak.files import atomic, locked
 
@@ -40,10 +40,10 @@ def kept(name: str, made_by: Mapping[str, Any], make: Callable[[], dict[str, Any
     made_by : mapping
         Numbers and strings by name.
     make : callable
-        Returns a state of tensors, which `torch.load` can read with ``weights_only=True``.
+        Returns tensors by name.
     """
     recipe = json.dumps({**made_by, "torch": torch.__version__}, sort_keys=True)
-    path = folder() / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:24]}.pt"
+    path = folder() / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:24]}.safetensors"
     while True:
         if (found := _read(path)) is not None:
             return found
@@ -58,9 +58,7 @@ def kept(name: str, made_by: Mapping[str, Any], make: Callable[[], dict[str, Any
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    payload = buffer.getvalue()
+    payload = safetensors.save({name: tensor.contiguous() for name, tensor in state.items()})
     with atomic(path) as file:
         file.write(_MARK + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
 
@@ -75,5 +73,4 @@ def _read(path: Path) -> dict[str, Any] | None:
         warnings.warn(f"{path} is damaged: its checksum is wrong. The model is trained anew.", stacklevel=3)
         path.unlink(missing_ok=True)
         return None
-    state: dict[str, Any] = torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
-    return state
+    return dict(safetensors.load(payload))

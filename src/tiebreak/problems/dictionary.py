@@ -58,7 +58,7 @@ def unball(point: Values) -> Values:
 
 
 def recovery(atoms: Values, truth: Values, threshold: float = 0.9) -> float:
-    """The share of the true atoms with an absolute inner product ≥ `threshold` with some learnt atom, all scaled to norm 1.
+    """The share of the true atoms that some learnt atom matches: an absolute cosine of at least `threshold`.
 
     Examples
     --------
