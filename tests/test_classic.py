@@ -334,15 +334,16 @@ def test_a_table_names_the_best_inside(monkeypatch):
     from benchmarks.classic import report
 
     monkeypatch.setattr(report, "known", lambda name, seeds: {})
-    ends = {"careful": (0.001, 5.0), "best": (0.004, 1.0), "careless": (0.1, 0.5)}
+    ends = {"careful": (0.001, 5.0), "best": (0.004, 1.0), "careless": (0.1, 0.5), "by luck": (0.0049, 0.6)}
     methods = [
         {
             "method": n,
+            "feasible when tuned": n != "by luck",
             "runs": [{"end": {"lower gap": g, "upper gap": f + s, "distance": 1.0, "test": 2.0}} for s in (0, 1)],
         }
         for n, (g, f) in ends.items()
     ]
     lines = report.table({"name": "regression", "tolerance": 0.005, "methods": methods}).splitlines()
-    assert [line.split("|")[1].strip() for line in lines[2:]] == ["careful", "**best**", "careless"]
-    assert [line.split("|")[2].strip() for line in lines[2:]] == ["yes", "yes", ""]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["careful", "**best**", "careless", "by luck"]
+    assert [line.split("|")[2].strip() for line in lines[2:]] == ["yes", "yes", "", "yes"]
     assert "1.5 ± 0.7" in lines[3]
