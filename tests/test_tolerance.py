@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiebreak import tolerance
-from tiebreak.tolerance import MOVING, NUMBER, Memory, begin, follow
+from tiebreak.tolerance import MOVING, NUMBER, START, Memory, begin, follow
 
 
 def plant(
@@ -156,16 +156,16 @@ def test_the_start_is_on_the_safe_side():
 def test_the_law_step_by_step():
     """An independent program, with logarithms and branches, gives the same numbers."""
     generator = np.random.default_rng(3)
-    for moving, c in ((True, MOVING), (False, NUMBER)):
+    for moving, c in ((True, MOVING), (True, START), (False, NUMBER)):
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
         calm, known = 0.0, 0.0
         for t in range(1, 400):
             tol = 0.01 if t < 200 else 0.02
             reference = 0.3 + 0.1 / t
-            loss = reference + 0.01 * (0.8 + 0.6 * math.sin(t / 30) + 0.3 * generator.standard_normal())
+            loss = reference + 0.01 * (0.6 + 0.9 * math.sin(t / 30) + 0.3 * generator.standard_normal())
             upper, lower = generator.uniform(0.5, 1.5), generator.uniform(1, 2)
             rate = 0.1 * min(t / 50, 1) if t < 300 else 0.02
-            memory, reading = follow(memory, loss, reference, tol, upper, lower, rate, moving=moving)
+            memory, reading = follow(memory, loss, reference, tol, upper, lower, rate, moving=moving, constants=c)
             aim = c.aim * (1 - c.early * (1 if t < 300 else 0.2))
             d = loss - reference
             if last is not None:
@@ -194,7 +194,8 @@ def test_the_law_step_by_step():
             margin = min(c.doubt * error_of_mean, c.widest) + c.sway * swung
             bound = e + c.ahead * max(slope, 0) + margin
             slowly = math.exp(z) < c.knee * max(known, c.wary)  # near where trouble came last
-            relative = min(max(bound / aim, c.gentle if slowly else c.floor), c.ceiling)
+            lowest = c.gentle if slowly else c.floor
+            relative = min(max(bound / aim, min(lowest, c.free) if bound < 0 else lowest), c.ceiling)
             if relative <= 1:
                 calm = math.exp(z)
             if relative > c.trouble:
@@ -260,7 +261,24 @@ def test_the_constants_are_those_of_the_study():
     file = Path(__file__).parents[1] / "benchmarks" / "results" / "tolerance.json"
     ours = json.loads(file.read_text())["ours"]
     assert ours["moving"] == MOVING._asdict()
+    assert ours["start"] == START._asdict()
     assert ours["number"] == NUMBER._asdict()
+
+
+def below(constants, steps=60):
+    """w where g falls below its start from the first step on."""
+    memory, found = begin(), []
+    for t in range(steps):
+        memory, reading = follow(memory, 0.3 - 0.001 * t, 0.3, 0.01, 1.0, 1.0, 0.1, moving=True, constants=constants)
+        found.append(reading.ratio)
+    return found
+
+
+def test_against_the_start_w_is_low_within_a_few_steps_where_g_has_room():
+    """Fine-tuning is short: after 20 steps f has its full share; towards a twin it takes more than a hundred."""
+    assert below(START)[20] < 1
+    assert below(MOVING)[-1] > 10
+    assert plant(steps=200, constants=START)[0][150:].max() < 1
 
 
 @pytest.mark.parametrize("field", tolerance.Constants._fields)
@@ -277,6 +295,11 @@ def test_every_constant_has_an_effect(field):
             spikes.append(r.unit)
         return np.concatenate([*kinds, spikes])
 
+    if field == "free":  # for the start only, where g has room
+        assert MOVING.free == 1
+        runs = [below(START._replace(free=free)) for free in (0.01, 0.011)]
+        assert not np.allclose(*runs, rtol=1e-6)
+        return
     if field == "pace":  # for a number only
         assert MOVING.pace == 0
         runs = [plant(steps=1500, moving=False, constants=NUMBER._replace(pace=p))[1] for p in (0.1, 0.11)]

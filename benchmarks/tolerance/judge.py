@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tolerance import study
-from tiebreak.tolerance import MOVING, NUMBER
+from tiebreak.tolerance import MOVING, NUMBER, START
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: Single weights of the sweep, for who would not sweep.
@@ -16,7 +16,7 @@ WEIGHTS = {f"weight {study.WEIGHTS[k]:.0f}": k for k in (8, 10, 12, 15, 16)}
 OURS = {
     "ours, twin": ("ours, moving", MOVING, "twin"),
     "ours, twin, share": ("ours, share", MOVING, "twin"),
-    "ours, start": ("ours, moving", MOVING, "start"),
+    "ours, start": ("ours, moving", START, "start"),
     "ours, curve": ("ours, moving", MOVING, "curve"),
     "ours, number": ("ours, number", NUMBER, "number"),
 }
@@ -69,8 +69,8 @@ def _lists(measures):
     return {m: [[short(x) for x in one[m]] for one in measures] for m in measures[0]}
 
 
-def again(chosen, record, seeds, say=print):
-    """The record with our rows measured again: learning rates and f*, a mean over the seeds, are the record's."""
+def again(chosen, record, seeds, names=tuple(OURS), say=print):
+    """The record with some of our rows measured again: learning rates and f*, a mean over seeds, are the record's."""
     known = {tuple(s[:2]): rate for s, rate in zip(record["settings"], record["rates"], strict=True)}
 
     class Known(study.Bench):
@@ -85,10 +85,10 @@ def again(chosen, record, seeds, say=print):
 
     bench = Known(chosen, seeds, say, weights=())
     found = {}
-    for name, row in OURS.items():
-        outcomes = bench.train([bench.run(i, *row) for i in range(len(chosen.settings))])
+    for name in names:
+        outcomes = bench.train([bench.run(i, *OURS[name]) for i in range(len(chosen.settings))])
         found[name] = _lists([bench.measures(i, outcome) for i, outcome in enumerate(outcomes)])
-    return record | {"rows": found | {n: r for n, r in record["rows"].items() if n not in OURS}}
+    return record | {"rows": record["rows"] | found}
 
 
 def run(groups, seeds, say=print, threads=None):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tiebreak.tolerance import MOVING, NUMBER
+from tiebreak.tolerance import MOVING, NUMBER, START
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -142,7 +142,7 @@ def figure(records, path):
 
 def write(records, about, results):
     """Results, table and figure in their places."""
-    ours = {"moving": MOVING._asdict(), "number": NUMBER._asdict()}
+    ours = {"moving": MOVING._asdict(), "start": START._asdict(), "number": NUMBER._asdict()}
     text = json.dumps({"about": about, "ours": ours, "judging": records}, ensure_ascii=False, separators=(",", ":"))
     (results / "tolerance.json").write_text(text + "\n")
     (DOCS / "_tables" / "tolerance.md").write_text(table(records, about))

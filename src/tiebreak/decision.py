@@ -74,11 +74,14 @@ class Tolerance:
         Which of them.
     moving : bool
         Whether the reference is measured at every step (a twin, a frozen copy, a recorded curve), or is one number.
+    constants : Constants, optional
+        Those of the law, where they are not the ones for such a reference.
     """
 
     amount: float
     relative: bool
     moving: bool
+    constants: law.Constants | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
         seen.rate,
         moving=tolerance.moving,
         relative=tolerance.relative,
+        constants=tolerance.constants,
     )
     ratio, unit = reading.ratio, reading.unit
     # (∇f + λ∇g)/max(s, λ) with λ = ws: g keeps its learning rate where it comes first, so that the model does not fall

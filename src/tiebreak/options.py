@@ -18,6 +18,7 @@ from tiebreak.estimators import Estimator, enters_direction, named
 from tiebreak.files import regular
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
+from tiebreak.tolerance import START
 
 __all__ = ["MEASURED", "allowed", "chosen_method", "recorded", "refuse_unasked", "tolerant", "within"]
 
@@ -77,7 +78,8 @@ def within(tolerance: Any, reference: Any, unused: Mapping[str, Any]) -> Toleran
     for name, value in unused.items():
         if value is not None:
             raise ValueError(f"{name}={value!r} has no effect with tolerance={tolerance!r}: give one of them")
-    return Tolerance(amount, relative, moving=not fixed)
+    start = isinstance(reference, str) and reference == "start"
+    return Tolerance(amount, relative, moving=not fixed, constants=START if start else None)
 
 
 def tolerant(

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from tiebreak.rules import Scalar
 
-__all__ = ["MOVING", "NUMBER", "Constants", "Memory", "Reading", "begin", "follow"]
+__all__ = ["MOVING", "NUMBER", "START", "Constants", "Memory", "Reading", "begin", "follow"]
 
 _E = 2.718281828459045
 
@@ -57,11 +57,24 @@ class Constants(NamedTuple):
     knee: Scalar = 2.0  # below so many times the w at which trouble began last, w falls slowly:
     gentle: Scalar = 0.85  # an e/aim below this counts as this there
     wary: Scalar = 1.5  # as if trouble had once come at this w
+    free: Scalar = 1.0  # and one below 0, where g has room beyond doubt, as no more than this, everywhere
     pace: Scalar = 0.0  # M is at least this share of the steps made
 
 
-#: For a reference measured at the same step: a twin, a frozen copy, a recorded curve.
+#: For a reference measured at the same step: a twin, a recorded curve, one that is told.
 MOVING = Constants()
+#: For the starting model. It is good already, so that little has to be feared early on, and such runs are short: w
+#: begins lower and falls fast where g has room. A fall of g below its start is no swing.
+START = MOVING._replace(
+    aim=0.85,
+    early=0.15,
+    doubt=1.0,
+    sway=0.0,
+    ahead=30.0,
+    fast=0.2,
+    first=10.0,
+    free=0.01,
+)
 #: For one number. Until the learning rate has fallen, g is far above it whatever f does: w is kept from going far up.
 NUMBER = Constants(
     aim=0.85,
@@ -235,7 +248,9 @@ def follow(
 
     last = memory.ratio + (0 * loss + c.first) * (steps < 2)
     near = last < c.knee * _at_least(memory.known + 0 * loss, c.wary)
-    error = _at_most(_at_least(bound / aim, c.floor + (0 * loss + c.gentle - c.floor) * near), c.ceiling)
+    lowest = c.floor + (0 * loss + c.gentle - c.floor) * near
+    lowest = lowest + (_at_most(lowest, c.free) - lowest) * (bound < 0)
+    error = _at_most(_at_least(bound / aim, lowest), c.ceiling)
     # 0 · error, since torch makes float32 of a float times a comparison.
     power = (1 + (0 * error + c.rise - 1) * (error > 1)) / (2 * _at_least(c.pace * steps, c.span))
     calm = memory.calm + (last - memory.calm) * (error <= 1)

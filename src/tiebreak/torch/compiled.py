@@ -55,7 +55,7 @@ class Compiled:
         numbers |= {} if opt.max_norm is None else {"longest": opt.max_norm}
         formula: Any = (decision.method and decision.method.rule, decision.normalize)
         if decision.tolerance is not None:
-            formula = (decision.tolerance.moving, decision.tolerance.relative)
+            formula = (decision.tolerance.moving, decision.tolerance.relative, decision.tolerance.constants)
         key = (formula, looks, tuple(numbers))
         if key not in self._kernels:
             self._kernels[key] = _kernel(opt, looks, list(numbers), list(laws))

@@ -25,7 +25,7 @@ from tiebreak.torch.noise import Noise
 from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
-from tiebreak.torch.record import RESIDUES, Step, record, worry
+from tiebreak.torch.record import RESIDUES, Stall, Step, record, worry
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
@@ -141,7 +141,7 @@ class DynamicBarrier(TwoLevels):
         self.estimates, self.engines = Estimates(kind, model), Engines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
-        self._warned = False
+        self._warned, self._stall = False, Stall()
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load(p.device)
@@ -289,7 +289,10 @@ class DynamicBarrier(TwoLevels):
 
     def _warn_of(self, reading: Reading, stacklevel: int = 7) -> None:
         """Say once what a user must know."""
-        if not self._warned and self.count >= _LOOK and (text := worry(reading, self.tolerance)):
+        if self._warned or self.count < _LOOK:
+            return
+        number = self.decision.tolerance is not None and not self.decision.tolerance.moving
+        if text := worry(reading, self.tolerance) or (self._stall.seen(self.count, reading) if number else ""):
             self._warned = True
             warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
 

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from tiebreak.tolerance import Reading
 
-__all__ = ["READINGS", "RESIDUES", "Step", "record", "worry"]
+__all__ = ["READINGS", "RESIDUES", "Stall", "Step", "record", "worry"]
 
 
+_FAR, _FALL, _PATIENCE = 3.0, 0.5, 1000  # at rest: so far above, without falling by that in so many steps
 _ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
 
 
@@ -80,6 +81,28 @@ def record(
     made = torch.zeros((), dtype=torch.bool) if skipped is None else skipped
     named = dict(zip(RESIDUES, numbers, strict=True))
     return Step(**named, upper_loss=upper, lower_loss=lower, skipped=made, **more)
+
+
+class Stall:
+    """Whether a lower loss has come to rest far above a reference that is one number."""
+
+    def __init__(self) -> None:
+        self._mark: tuple[int, float] | None = None  # since when it is far above, and how far it was then
+
+    def seen(self, count: int, reading: Reading) -> str:
+        """What a user must be told after this step, or nothing."""
+        excess = float(reading.excess)
+        if not excess > _FAR:
+            self._mark = None
+        elif self._mark is None or excess < self._mark[1] - _FALL:
+            self._mark = (count, excess)
+        elif count - self._mark[0] >= _PATIENCE:
+            return (
+                f"the lower loss has been at rest {excess:.0f} tolerances above its reference for {_PATIENCE} steps, "
+                "although nearly all of each step is on it: is the number out of reach (another loss, data or mode)? "
+                'Train on the lower loss alone to find it, or take reference="twin".'
+            )
+        return ""
 
 
 def worry(reading: Reading, tolerance: Any) -> str:
