@@ -277,7 +277,7 @@ def below(constants, steps=60):
 def test_against_the_start_w_is_low_within_a_few_steps_where_g_has_room():
     """Fine-tuning is short: after 20 steps f has its full share; towards a twin it takes more than a hundred."""
     assert below(START)[20] < 1
-    assert below(MOVING)[-1] > 10
+    assert below(MOVING)[-1] > 5
     assert plant(steps=200, constants=START)[0][150:].max() < 1
 
 

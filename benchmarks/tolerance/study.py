@@ -40,13 +40,25 @@ def schedule(name, steps):
     }[name]
 
 
+def trainer(group, seeds):
+    return Trainer(TASKS[group.task](), group.batch, group.steps, seeds)
+
+
+def tolerances(group, references):
+    """As losses, a value per seed; a share is one of the reference's final loss."""
+    amount = group.tolerance
+    if isinstance(amount, str):
+        return [float(amount[:-1]) / 100 * reference.lower for reference in references]
+    return [amount + 0 * reference.lower for reference in references]
+
+
 class Bench:
     """A group with its learning rates, starts, references, tolerances and sweep: what every law is given."""
 
     def __init__(self, group: chosen.Group, seeds, say=print, weights=WEIGHTS):
         began = time.perf_counter()
         self.group, self.seeds = group, seeds
-        self.train = Trainer(TASKS[group.task](), group.batch, group.steps, seeds)
+        self.train = trainer(group, seeds)
         self.rates = self._tune()
         trained = {
             o: self._lower_only(o, "cosine", self.train.fresh) for o in sorted({s.optimizer for s in group.settings})
@@ -58,10 +70,7 @@ class Bench:
         # At a rate of 0 the start stays as it is, and its loss on every batch is recorded.
         both = self.train(both + [run._replace(rates=0 * run.rates) for run in both])
         self.twins, self.still = twins, _ = both[:count], both[count:]
-        amount = group.tolerance
-        self.tolerances = [
-            float(amount[:-1]) / 100 * t.lower if isinstance(amount, str) else amount + 0 * t.lower for t in twins
-        ]
+        self.tolerances = tolerances(group, twins)
         runs = [self.run(i, "fixed", (w,), "number") for i in range(len(twins)) for w in weights]
         swept = self.train(runs)
         self.sweep = [swept[i * len(weights) : (i + 1) * len(weights)] for i in range(len(twins))]
