@@ -442,7 +442,7 @@ def test_fairness_keeps_the_loss_and_narrows_the_gap_on_made_data():
     goal = Goal.of(reached.lower, "5%")
     done = train(ours, METHODS["tolerance-number"], {}, goal)
     assert goal.excess(done.lower) < 1.2
-    assert done.upper < 0.8 * reached.upper
+    assert done.upper < 0.85 * reached.upper
     assert set(done.metrics) == {metric.name for metric in get("fairness-adult-parity").metrics}
 
 
