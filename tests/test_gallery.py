@@ -437,12 +437,12 @@ def test_gaps_are_what_their_names_say():
 
 def test_fairness_keeps_the_loss_and_narrows_the_gap_on_made_data():
     train_rows, test_rows = made_rows(600, 1), made_rows(300, 2)
-    alone, ours = (task_of(train_rows, test_rows, "parity", steps=steps, seed=0) for steps in (100, 300))
+    alone, ours = (task_of(train_rows, test_rows, "parity", steps=steps, seed=0) for steps in (100, 600))
     reached = train(alone, METHODS["lower-only"], {}, Goal.of(1.0, "5%"))
     goal = Goal.of(reached.lower, "5%")
     done = train(ours, METHODS["tolerance-number"], {}, goal)
     assert goal.excess(done.lower) < 1.2
-    assert done.upper < 0.85 * reached.upper
+    assert done.upper < 0.8 * reached.upper
     assert set(done.metrics) == {metric.name for metric in get("fairness-adult-parity").metrics}
 
 

@@ -83,10 +83,10 @@ def test_it_gets_there_in_a_few_hundred_steps():
 @pytest.mark.parametrize("c", [4.0, 400.0])
 def test_as_the_learning_rate_falls_the_rest_of_the_tolerance_is_spent(c):
     """The aim rises with it, from below; after a warm-up from 0, too."""
-    excess, _, _ = plant(c=c, steps=2000, rate=lambda t: 0.1 * min(t / 100, 1 - t / 2000))
+    excess, _, _ = plant(c=c, steps=4000, rate=lambda t: 0.1 * min(t / 100, 1 - t / 4000))
     assert excess[300] < AIM
     assert (np.diff(excess[300:]) > -1e-3).all()
-    assert AIM + 0.15 < excess[-1] < MOVING.aim
+    assert AIM + 0.2 < excess[-1] < MOVING.aim
 
 
 @pytest.mark.parametrize(("noise", "inside", "lowest"), [(0.1, 0.999, 0.45), (0.5, 0.99, 0.3), (2.0, 0.95, -0.1)])

@@ -25,14 +25,14 @@ Diverged: not finite, or g above that of the untrained model; excesses of 50 and
 There were rounds before; each was judged on data that is now a part of the tuning set, with a twin: 92.5 % of 440 runs
 inside, 4 % lost; 96.2 % and 19 % (another step then); 91.2 % and 3 %; 95.7 % and 11 %.
 
-Tuned on (seed {seeds}): {tuned}; {runs} runs. {trials}
+Tuned on (seed {seeds}): {tuned}; {runs} runs. Rounds before were tuned on these, too: {earlier}. {trials}
 The cost is the lost share inside, and 5 and the breach outside. {choice}
 `within` is the first law of all, as it was.
 
 Judged (seeds {others}) on data, and with two schedules, that were not tuned on, with tolerances fixed beforehand:
-{judged}; all optimizers, schedules and starts named below. Half of the groups train for 2000 or 3000 steps. Measured on
-a GPU, but for "start", which was measured again on a CPU with its present constants, and with f* in the mean over the
-seeds. Two runs of all this differ by up to a point in the share inside: sums on a GPU have no fixed order.
+{judged}; all optimizers, schedules and starts named below. Five of the twelve groups train for 2000 or 3000 steps.
+Measured on a GPU, but for "start", which was measured again on a CPU with its present constants, and with f* in the
+mean over the seeds. Two runs of all this differ by up to a point in the share inside: a GPU sums in no fixed order.
 
 "Share": the tolerance is given as a share of the twin's loss, which comes to the same at the end.
 
@@ -44,6 +44,7 @@ def about(groups, seeds):
     return ABOUT.format(
         tuned="; ".join(dict.fromkeys(group["task"] for group in tuned["groups"])),
         seeds=", ".join(map(str, tuned["seeds"])),
+        earlier="; ".join(dict.fromkeys(group.task for group in settings.EARLIER)),
         runs=sum(len(group["settings"]) for group in tuned["groups"]) * len(tuned["seeds"]),
         trials=tuned["search"],
         choice=tuned["ours"]["how"],

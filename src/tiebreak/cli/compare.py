@@ -1,5 +1,6 @@
 """``tiebreak compare`` and ``tiebreak problems``."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,8 +8,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
-from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
+from tiebreak.cli.console import kindly, number, say, show_sheets
+from tiebreak.cli.sweeping import Scheduler, Workers, engine_from, written
 from tiebreak.experiments import Comparison
 from tiebreak.experiments import compare as run
 from tiebreak.experiments.comparing_report import PROSE, notes, sheets
@@ -65,15 +66,7 @@ def compare(
         check_folder(output)
         counts = f"{len(asked.contenders)} methods on {len(asked.entrants)} problems"
         say(f"{counts}, {len(asked.budgets)} budgets, runs: {asked.runs}, step sizes tried: {asked.trials}.")
-        with store_in(output) as store:
-            try:
-                with bar() as hear:
-                    found = run(asked, hear, engine=engine, store=store)
-            except KeyboardInterrupt:
-                say(f"Interrupted; nothing was written. {kept(output)}")
-                raise typer.Exit(INTERRUPTED) from None
-            save_comparison(found, output)
-            store.clear()
+        found = written(output, partial(run, asked, engine=engine), save_comparison)
     show_sheets(sheets(found), notes(found), PROSE)
     say(f"Written to {output}. {found.seconds:.0f} s.")
 

@@ -3,18 +3,20 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 from rich import progress as bars
 from rich.console import Console
 
 from tiebreak.checks import whole
-from tiebreak.cli.console import number
+from tiebreak.cli.console import INTERRUPTED, number, say
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.engines import Engine, checked
 
-__all__ = ["Scheduler", "Workers", "bar", "engine_from", "kept", "stages", "store_in"]
+__all__ = ["Scheduler", "Workers", "bar", "engine_from", "kept", "stages", "store_in", "written"]
+
+Found = TypeVar("Found")
 
 Workers: TypeAlias = Annotated[
     str | None, typer.Option(metavar="N", help="Local processes; if not said, as many as pay.")
@@ -76,3 +78,17 @@ def stages() -> Iterator[Callable[[str, float], Any]]:
             shown.update(tasks[stage], completed=share)
 
         yield hear
+
+
+def written(output: Path, sweep: Callable[..., Found], save: Callable[[Found, Path], Any]) -> Found:
+    """What ``sweep(hear, store)`` finds, saved in the folder; until then its finished blocks are kept there."""
+    with store_in(output) as store:
+        try:
+            with bar() as hear:
+                found = sweep(hear, store=store)
+        except KeyboardInterrupt:
+            say(f"Interrupted; nothing was written. {kept(output)}")
+            raise typer.Exit(INTERRUPTED) from None
+        save(found, output)
+        store.clear()
+    return found

@@ -1,12 +1,13 @@
 """``tiebreak verify``."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
-from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
+from tiebreak.cli.console import kindly, number, say, show_sheets
+from tiebreak.cli.sweeping import Scheduler, Workers, engine_from, written
 from tiebreak.experiments import Verification
 from tiebreak.experiments import verify as run
 from tiebreak.experiments.verification_report import PROSE, notes, sheets
@@ -30,15 +31,7 @@ def verify(
         engine = engine_from(workers, scheduler)
         check_folder(output)
         say(f"The theorems against simulation, {asked.runs} runs of each case.")
-        with store_in(output) as store:
-            try:
-                with bar() as hear:
-                    findings = run(asked, hear, engine=engine, store=store)
-            except KeyboardInterrupt:
-                say(f"Interrupted; nothing was written. {kept(output)}")
-                raise typer.Exit(INTERRUPTED) from None
-            save_verification(findings, output)
-            store.clear()
+        findings = written(output, partial(run, asked, engine=engine), save_verification)
     show_sheets(sheets(findings), notes(findings), PROSE)
     say(f"Written to {output}. {findings.seconds:.0f} s.")
     if not findings.passed:

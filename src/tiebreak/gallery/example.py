@@ -122,4 +122,3 @@ class Example:
     lessons: tuple[str, ...] = ()
     limits: str = ""
     methods: tuple[OwnMethod, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)  # what an example's own figure or table needs

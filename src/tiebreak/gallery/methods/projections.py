@@ -14,7 +14,7 @@ _EMA = 0.01  # the newest gradient's weight in Bloop's average
 _TINY = 1e-30  # where a gradient is 0, nothing is projected
 
 Gradients = list[Tensor]
-#: (∇f/unit, ∇g, knobs) → (weight of ∇f/unit, weight of ∇g, weight on the further gradients)
+#: (∇f/unit, ∇g) → the direction, and its weight on ∇g
 Direction = Callable[[Gradients, Gradients], tuple[Gradients, Any]]
 
 
