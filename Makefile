@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help reproduce test lint check docs bench regression faults fuzz format clean
+.PHONY: help reproduce test lint check docs site bench regression faults fuzz format release clean
 
 help:
 	@echo "make reproduce   the paper's experiment: figures, table and data in results/"
@@ -15,12 +15,14 @@ help:
 	@echo "make faults      kill everything at random moments, 50 times: minutes"
 	@echo "make fuzz        100,000 generated inputs: command lines, files, lives of an optimizer; FUZZ=10000 for fewer"
 	@echo "make docs        the documentation in docs/_build/html"
+	@echo "make site        the same, and every page of it opened in a browser"
+	@echo "make release     everything before an upload, and the artefacts in dist/; uploads nothing"
 	@echo "make format      format the code"
 
 reproduce: $(VENV)/.cli
 	$(BIN)/tiebreak reproduce
 
-test: lint check docs
+test: lint check site
 
 check: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2
@@ -33,6 +35,10 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+# The built pages in a browser: formulas, links, nothing from outside.
+site: docs
+	TIEBREAK_SITE=docs/_build/html $(BIN)/python -m pytest -q -p no:cacheprovider tests/test_site.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
@@ -49,6 +55,10 @@ fuzz: $(VENV)/.dev
 	for part in torch cli files; do \
 	    TIEBREAK_FUZZ=$(FUZZ) $(BIN)/python -m pytest -v -p no:cacheprovider tests/test_fuzz_$$part.py || exit 1; \
 	done
+
+# What was built is tried on every Python that is found here; RELEASE="--check" for the consistency alone.
+release: $(VENV)/.dev
+	$(BIN)/python tools/release.py $(RELEASE)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -1,4 +1,4 @@
-"""The README's tables of speed and the docs' pages, from the committed results: ``python -m benchmarks.readme``."""
+"""The tables of speed in the documentation, from the committed results: ``python -m benchmarks.readme``."""
 
 import json
 from pathlib import Path
@@ -68,12 +68,12 @@ def section():
 
 
 def renewed(text):
-    """The README with the tables of the committed results."""
+    """The page with the tables of the committed results."""
     return text[: text.index(BEGIN)] + section() + text[text.index(END) + len(END) :]
 
 
 def main():
-    path = ROOT / "README.md"
+    path = ROOT / "docs" / "speed.md"
     text = renewed(path.read_text(encoding="utf-8"))
     with atomic(path, "w") as file:
         file.write(text)

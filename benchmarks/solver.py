@@ -240,8 +240,8 @@ class Unmeasured(tiebreak.FiniteSum):
         raise AttributeError("exact_gradient")
 
 
-def finite_sum(terms):
-    """g = ½ mean ‖x − data_i‖², and what a plain loop would do for one batch of it."""
+def finite_sum(terms, weighted=False):
+    """g = ½ mean ‖x − data_i‖², by means or by weights, and what a plain loop would do for one batch of it."""
     data, rng = np.random.default_rng(0).normal(size=(terms, 2)), np.random.default_rng(0)
 
     def gradient(x, rows):
@@ -253,6 +253,11 @@ def finite_sum(terms):
         else:  # how often each term is drawn; then every term once, with its weight
             rng.multinomial(size, np.full(terms, 1 / terms)) @ data / size
 
+    def by_weights(x, rows, weights):
+        return weights.sum(axis=-1)[..., None] * x - (weights[..., None, :] @ data[rows])[..., 0, :]
+
+    if weighted:
+        return Unmeasured(by_weights, terms, weighted=True, vectorized=True), batch
     return Unmeasured(gradient, terms), batch
 
 

@@ -12,6 +12,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas without a network
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build", "_tables"]
@@ -30,4 +31,5 @@ default_role = "code"  # `name` in a docstring is code
 html_theme = "furo"
 html_title = f"tiebreak {release}"
 html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False

@@ -1,11 +1,11 @@
-"""Draws the pictures of the documentation: ``python docs/figures.py`` writes ``docs/_static/geometry.svg``."""
+"""Draws the pictures of the documentation: ``python docs/figures.py`` writes them into ``docs/_static``."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tiebreak import rules
+from tiebreak import problems, rules, stationarity
 
 INK, FAINT = "#1f2933", "#7b8794"
 UPPER, LOWER, DIRECTION = "#0072b2", "#d55e00", "#008060"  # f blue, g orange, d green: told apart by colour-blind eyes
@@ -121,6 +121,108 @@ def geometry() -> Any:
     return figure
 
 
+def stationary_points(axes: Any) -> None:
+    """Around (0, 0) on the paper's problem: min over λ, and the points that Definition 1 calls stationary."""
+    problem, epsilon, half = problems.paper(), 0.01, 0.16
+    side = np.linspace(-half, half, 640)  # an even number: (0, 0) itself is not among them
+    x = np.stack(np.meshgrid(side, side), axis=-1)
+    upper, lower = (np.asarray(oracle.exact_gradient(x)) for oracle in (problem.upper, problem.lower))
+    found = stationarity.residuals(upper, lower, 0.0)
+    least = found.stationarity_squared
+    image = axes.imshow(least, origin="lower", extent=(-half, half, -half, half), cmap="cividis", vmin=0, vmax=1)
+    axes.figure.colorbar(image, ax=axes, shrink=0.82, pad=0.03)
+    good = (least <= epsilon) & (found.lower_gradient_squared <= epsilon)
+    axes.contour(side, side, good, levels=[0.5], colors="white", linewidths=2)
+    weights = np.geomspace(5, 1e3, 200)  # where ∇f + β∇g = 0, by Newton's method: ∇²g is near the unit matrix there
+    path = np.zeros((len(weights), 2))
+    for _ in range(60):
+        f, g = (np.asarray(oracle.exact_gradient(path)) for oracle in (problem.upper, problem.lower))
+        path -= f / weights[:, None] + g
+    axes.plot(*path.T, color=LOWER, lw=1.6, ls=(0, (4, 2)))
+    axes.plot(0, 0, "o", ms=7, mfc=LOWER, mec="white", mew=1.2)
+    axes.set_xlim(-half, half)
+    axes.set_ylim(-half, half)
+    axes.set_title(
+        r"$\min_{\lambda\geq0}\Vert\nabla f+\lambda\nabla g\Vert^2$ around $(0,0)$", color=INK, fontsize=13, pad=10
+    )
+    axes.set(xlabel="$x_1$", ylabel="$x_2$")
+
+
+def approaching(axes: Any) -> None:
+    """The same against the distance from (0, 0), in three directions, and the λ that it takes."""
+    problem, r = problems.paper(), np.geomspace(1e-4, 0.3, 200)
+    ahead = np.arctan2(1.0, 7.1)  # towards c
+    for angle, colour, text in ((0.0, DIRECTION, "towards $c$"), (25.0, UPPER, "25° off"), (45.0, LOWER, "45° off")):
+        way = ahead + np.deg2rad(angle)
+        x = r[:, None] * np.array([np.cos(way), np.sin(way)])
+        upper, lower = (np.asarray(oracle.exact_gradient(x)) for oracle in (problem.upper, problem.lower))
+        found = stationarity.residuals(upper, lower, stationarity.best_multiplier)
+        axes.plot(r, found.stationarity_squared, color=colour, lw=2.6)
+        axes.text(r[-1] * 0.85, found.stationarity_squared[-1] + 0.03, text, color=colour, fontsize=12, ha="right")
+        if not angle:
+            for i in (20, 80, 140):
+                axes.text(r[i], 0.09, rf"$\lambda={found.multiplier[i]:,.0f}$", color=FAINT, fontsize=11, ha="center")
+                axes.plot([r[i], r[i]], [0.01, 0.07], color=FAINT, lw=1)
+    here = float(np.sum(np.asarray(problem.upper.exact_gradient(np.zeros(2))) ** 2))
+    axes.plot(r[0], here, "o", ms=8, color=INK, clip_on=False, zorder=5)
+    axes.text(r[0] * 1.25, here, f"at $(0,0)$: {here:.2f}", color=INK, fontsize=12, va="center")
+    axes.set(xscale="log", xlim=(r[0], r[-1]), ylim=(0, 1.08))
+    axes.set_xlabel("distance from $(0,0)$", color=INK, fontsize=13)
+    axes.set_title("the same along three rays: it jumps at $(0,0)$", color=INK, fontsize=13, pad=10)
+    axes.tick_params(which="minor", length=0)
+
+
+def stationary() -> Any:
+    """The map on the left, three ways to (0, 0) on the right."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams.update(STYLE)
+    figure = Figure(figsize=(10.6, 4.4), facecolor="white")
+    stationary_points(figure.add_axes((0.06, 0.13, 0.42, 0.765)))
+    approaching(figure.add_axes((0.58, 0.13, 0.40, 0.765)))
+    return figure
+
+
+def front(axes: Any) -> None:
+    """Two quadratics: every weighted sum's minimiser, and where two tolerances end."""
+    upper, lower, centre = np.diag([1.0, 0.3]), np.diag([0.15, 1.0]), np.array([2.0, 1.2])
+    weights = np.geomspace(1e-3, 1e3, 600)
+    points = np.array([np.linalg.solve(upper + w * lower, upper @ centre) for w in weights])
+    f = np.einsum("ki,ij,kj->k", points - centre, upper, points - centre) / 2
+    g = np.einsum("ki,ij,kj->k", points, lower, points) / 2
+    axes.plot(g, f, color=FAINT, lw=2.2)
+    for limit, text in ((0.06, "tolerance"), (0.2, "a larger one")):
+        i = int(np.argmin(np.abs(g - limit)))
+        axes.axvline(limit, color=LOWER, lw=1.2, ls=(0, (4, 3)))
+        axes.plot(g[i], f[i], "o", ms=8, mfc=UPPER, mec="white", mew=1.2, zorder=5)
+        axes.text(limit + 0.008, 1.9, text, color=LOWER, fontsize=11.5, rotation=90, va="top")
+        axes.text(g[i] + 0.02, f[i] + 0.05, f"ends here (its weight: {weights[i]:.1f})", color=UPPER, fontsize=11.5)
+    axes.axvspan(0, 0.06, color=LOWER, alpha=0.08, lw=0)
+    axes.plot(g[-1], f[-1], "s", ms=7, color=INK, clip_on=False, zorder=5)
+    axes.text(0.012, f[-1] + 0.06, "lower loss alone: the reference", color=INK, fontsize=11.5)
+    axes.plot(g[0], f[0], "s", ms=7, mfc="white", mec=INK, zorder=5)
+    axes.text(g[0], 0.1, "upper loss alone", color=INK, fontsize=11.5, ha="right")
+    axes.set(xlim=(0, 1.08 * g[0]), ylim=(0, 1.12 * f[-1]))
+    axes.set_xlabel("lower loss above its best", color=INK, fontsize=12)
+    axes.set_ylabel("upper loss", color=INK, fontsize=12)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def choosing() -> Any:
+    """What a tolerance is."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams.update(STYLE)
+    figure = Figure(figsize=(7.4, 4.2), facecolor="white")
+    front(figure.add_axes((0.09, 0.14, 0.88, 0.82)))
+    return figure
+
+
 if __name__ == "__main__":
     STATIC.mkdir(exist_ok=True)
     geometry().savefig(STATIC / "geometry.svg", metadata={"Date": None})
+    stationary().savefig(STATIC / "stationary.svg", metadata={"Date": None})
+    choosing().savefig(STATIC / "choosing.svg", metadata={"Date": None})

@@ -12,7 +12,7 @@ import numpy as np
 
 import tiebreak
 from tiebreak import Average, Method, Minibatch, Power, Result, Schedule, Storm, methods, rules, schedules
-from tiebreak.theory import plan, residual_bounds
+from tiebreak.theory import estimate_constants, plan, residual_bounds
 
 TABLES = Path(__file__).parent / "_tables"
 PAPER_METHODS = ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg")
@@ -222,15 +222,45 @@ def plans() -> Iterable[Sequence[str]]:
     for name in (*PAPER_METHODS, "penalty"):
         result = solve(name, runs=100)
         yield label(methods.get(name)), f"{result.steps[0]:,}", *means(result), "", ""
-    for text, options in (
-        ("SDBGD, plan for the bound", {}),
-        ("SDBGD, plan for practice", {"objective": "practice"}),
-        ("Penalty, plan for the bound", {"method": "penalty"}),
+    for text, method, objective, smooth, runs in (
+        ("SDBGD, plan for the bound", "sdbgd", "bound", None, 100),
+        ("SDBGD, plan for practice", "sdbgd", "practice", None, 100),
+        ("Penalty, plan for the bound", "penalty", "bound", None, 100),
+        ("SPIDER-Penalty, plan for the bound, ℓ = 1 (4 runs)", "spider_penalty", "bound", 1.0, 4),
+        ("STORM-Penalty, plan for the bound, ℓ = 1 (4 runs)", "storm_penalty", "bound", 1.0, 4),
+        ("Penalty, plan for practice", "penalty", "practice", None, 100),
     ):
-        chosen = plan(known, budget=10**8, **options)
-        result = solve(chosen, runs=100, steps=chosen.steps)
+        chosen = plan(known, budget=10**8, method=method, objective=objective, noise_smoothness=smooth)
+        result = solve(chosen, runs=runs, steps=chosen.steps)
         proved = (number(chosen.bounds.direction_squared), number(chosen.bounds.lower_gradient_squared))
         yield text, f"{chosen.steps:,}", *means(result), *proved
+
+
+def predictions() -> Iterable[Sequence[str]]:
+    """What plans for practice expect of the larger residual, from exact and from estimated constants, and what came."""
+    seen = ("paper", "valley-2", "flat-10", "conditioned-10", "random-10")
+    unseen = ("islands-100", "valley-20-multiplicative", "sphere-100", "plateau-100", "saddle-100-multiplicative")
+    unseen += ("conditioned-50", "random-20-multiplicative")
+    yield "problem", "plan", "expected", "at worst", "measured", "smallest … largest of 8 runs", "ratio"
+    for name in (*seen, *unseen):
+        problem = tiebreak.problems.named(name)
+        guessed = estimate_constants(problem, seed=0)
+        for text, method, known in (
+            ("penalty", "penalty", problem.constants),
+            ("penalty, estimates", "penalty", guessed),
+            ("SDBGD", "sdbgd", problem.constants),
+        ):
+            chosen = plan(known, budget=10**7, method=method, objective="practice")
+            result = tiebreak.minimize(
+                problem.upper, problem.lower, problem.x0, method=chosen, budget=10**7, runs=8, seed=0, record=None
+            )
+            found = np.maximum(result.last.direction_squared, result.last.lower_gradient_squared)
+            larger = max(result.last.direction_squared.mean(), result.last.lower_gradient_squared.mean())
+            expected = max(chosen.prediction.pair)
+            star = "" if name in seen else " *"
+            spread = f"{number(found.min())} … {number(found.max())}"
+            worst = number(max(expected, chosen.prediction.at_worst))
+            yield name + star, text, number(expected), worst, number(larger), spread, f"{larger / expected:.2g}"
 
 
 def write(name: str, rows: Iterable[Sequence[str]]) -> None:
@@ -243,7 +273,8 @@ def write(name: str, rows: Iterable[Sequence[str]]) -> None:
 
 
 MEASUREMENTS: dict[str, Callable[[], Iterable[Sequence[str]]]] = {
-    f.__name__: f for f in (comparison, many_runs, constants, sensitivity, capped, scatter, noise, bounds, plans)
+    f.__name__: f
+    for f in (comparison, many_runs, constants, sensitivity, capped, scatter, noise, bounds, plans, predictions)
 }
 
 if __name__ == "__main__":

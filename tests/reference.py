@@ -132,8 +132,10 @@ def random_problem(matrix: list[Vector], centre: Vector, sigma_f: Vector, sigma_
 class Row:
     """A method: parameters as functions of t = k + 1, a rule, and how gradients are estimated.
 
-    `rule(fg, gg, t, g_value)` returns λ. `average` is α_t of the exponential average, `storm` that of STORM. `charge`
-    is what a sample costs: 2 for STORM, on every step.
+    `rule(fg, gg, t, g_value)` returns λ. `average` is α_t of the exponential average, `storm` the α_t of STORM for
+    the upper and the lower level. `refresh(k)` says whether SPIDER or PAGE refreshes, then with `upper_large` and
+    `lower_large` samples. `hold` is for how many steps the upper estimate is held. `remember(fg, gg, t, notes)` is a
+    rule that keeps numbers in a list.
     """
 
     eta: Callable[[int], float]
@@ -141,9 +143,13 @@ class Row:
     upper_batch: Callable[[int], int]
     lower_batch: Callable[[int], int]
     weight: Callable[[int], float]
-    storm: Callable[[int], float] | None = None
+    storm: tuple[Callable[[int], float], Callable[[int], float]] | None = None
     average: float | None = None
-    charge: int = 1
+    refresh: Callable[[int], bool] | None = None
+    upper_large: Callable[[int], int] | None = None
+    lower_large: Callable[[int], int] | None = None
+    hold: int = 1
+    remember: Callable[[float, float, int, list[float]], float] | None = None
 
 
 def _quarter(t: int) -> float:
@@ -179,8 +185,7 @@ METHODS: dict[str, Row] = {
         upper_batch=lambda t: math.isqrt(t),
         lower_batch=lambda t: t,
         weight=lambda t: 0.05 / math.sqrt(t) * 0.5 * t ** (1 / 4),
-        storm=lambda t: 0.2 / math.sqrt(t),
-        charge=2,
+        storm=(lambda t: 0.2 / math.sqrt(t), lambda t: 0.2 / math.sqrt(t)),
     ),
     "dbgd": Row(
         eta=lambda t: 0.05 * _quarter(t),
@@ -194,16 +199,88 @@ METHODS: dict[str, Row] = {
         rule=lambda fg, gg, t, value: constant(fg, gg, 0.5 * t ** (1 / 4)),
         upper_batch=lambda t: math.isqrt(t),
         lower_batch=lambda t: t,
-        weight=lambda t: 0.05 * _quarter(t) * 0.5 * t ** (1 / 4),
+        weight=lambda t: 1 / math.sqrt(t),
+    ),
+    "spider_penalty": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: constant(fg, gg, 0.5 * t ** (1 / 4)),
+        upper_batch=lambda t: 1,
+        lower_batch=math.isqrt,
+        weight=lambda t: 1 / math.sqrt(t),
+        refresh=lambda k: k % math.isqrt(k + 1) == 0,
+        upper_large=math.isqrt,
+        lower_large=lambda t: t,
+    ),
+    "storm_penalty": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: constant(fg, gg, 0.5 * t ** (1 / 4)),
+        upper_batch=lambda t: 1,
+        lower_batch=math.isqrt,
+        weight=lambda t: 1 / math.sqrt(t),
+        storm=(lambda t: 1 / math.sqrt(t), lambda t: 1 / math.sqrt(t)),
+    ),
+    "storm_sdbgd": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: sdbgd(fg, gg, 0.5 * _quarter(t), t ** (-3 / 2)),
+        upper_batch=math.isqrt,
+        lower_batch=lambda t: t**2,
+        weight=lambda t: 0.05 * _quarter(t) * 0.5 * _quarter(t),
+        storm=(lambda t: 1 / math.sqrt(t), lambda t: 1 / math.sqrt(t)),
+    ),
+    "spider_sdbgd": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: sdbgd(fg, gg, 0.5 * _quarter(t), t ** (-3 / 2)),
+        upper_batch=math.isqrt,
+        lower_batch=lambda t: t**2,
+        weight=lambda t: 0.05 * _quarter(t) * 0.5 * _quarter(t),
+        refresh=lambda k: k % math.isqrt(k + 1) == 0,
+        upper_large=lambda t: t,
+        lower_large=lambda t: math.isqrt(t**5),
+    ),
+    "sdbgd_averaged": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: math.nan,
+        remember=lambda fg, gg, t, notes: _averaged(fg, gg, t, notes),
+        upper_batch=lambda t: t,
+        lower_batch=lambda t: math.isqrt(t**5),
+        weight=lambda t: 0.05 * _quarter(t) * 0.5 * _quarter(t),
+    ),
+    "sdbgd_dual": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: math.nan,
+        remember=lambda fg, gg, t, notes: _dual(fg, gg, t, notes),
+        upper_batch=lambda t: t,
+        lower_batch=lambda t: math.isqrt(t**5),
+        weight=lambda t: 0.05 * _quarter(t) * 0.5 * _quarter(t),
     ),
 }
+
+
+def _averaged(fg: float, gg: float, t: int, notes: list[float]) -> float:
+    """SDBGD's λ from the averages of all steps before, Σ wᵢ (fg)ᵢ / Σ wᵢ; in the first step from its own products."""
+    notes[:] = notes or [0.0, 0.0, 0.0]
+    before, alpha = list(notes), 1 / math.sqrt(t)
+    for i, new in enumerate((fg, gg, 1.0)):
+        notes[i] = (1 - alpha) * notes[i] + alpha * new
+    total_fg, total_gg, total = before if before[2] > 0 else notes
+    return sdbgd(total_fg / total, total_gg / total, 0.5 * _quarter(t), t ** (-3 / 2))
+
+
+def _dual(fg: float, gg: float, t: int, notes: list[float]) -> float:
+    """λ from before; the next one maximises μ(β gg − fg) − μ²(gg + ρ)/2 − (ρ/τ)(μ − λ)²/2 over μ ≥ 0, τ = 1/t."""
+    notes[:] = notes or [0.0]
+    now = notes[0]
+    rho = t ** (-3 / 2)
+    notes[0] = positive_part(0.5 * _quarter(t) * gg - fg + rho * t * now) / (gg + rho + rho * t)
+    return now
+
 
 # --------------------------------------------------------------------------------------------------- the loop
 
 
 @dataclass
 class Trajectory:
-    """x[k] for k = 0 … K; the rest for every step k = 0 … K−1 but calls, which are those made before step k."""
+    """x[k] for k = 0 … K; the rest for every step k = 0 … K−1 but calls and notes, which are those before step k."""
 
     x: list[Vector] = field(default_factory=list)
     multiplier: list[float] = field(default_factory=list)
@@ -211,6 +288,7 @@ class Trajectory:
     lower_calls: list[int] = field(default_factory=list)
     selected: int = 0
     why: str = ""
+    notes: list[list[float]] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -234,42 +312,61 @@ def solve(
     upper_stream, lower_stream, selection_stream = streams(seed, run)
     x = list(problem.x0)
     upper_calls = lower_calls = 0
-    path = Trajectory(x=[x], upper_calls=[0], lower_calls=[0])
+    path = Trajectory(x=[x], upper_calls=[0], lower_calls=[0], notes=[[]])
     v_f: Vector = []  # STORM's estimates of the previous step, and where they were made
     v_g: Vector = []
     x_previous: Vector = []
     total: Vector = [0.0] * len(x)  # Σᵢ wᵢ G(xᵢ) and Σᵢ wᵢ of the exponential average
     total_weight = 0.0
     sum_of_weights = 0.0
+    notes: list[float] = []
     k = 0
     while True:
         t = k + 1
         if steps is not None and k == steps:
             path.why = "steps"
             return path
-        cost_f, cost_g = row.charge * row.upper_batch(t), row.charge * row.lower_batch(t)
+        # How many samples, and at how many points: two where a difference is taken, none where an estimate is held.
+        batch_f, batch_g, points_f, points_g = row.upper_batch(t), row.lower_batch(t), 1, 1
+        if row.storm is not None and k > 0:
+            points_f = points_g = 2
+        if row.refresh is not None:
+            if row.refresh(k):
+                batch_f, batch_g = row.upper_large(t), row.lower_large(t)
+            else:
+                points_f = points_g = 2
+        if k % row.hold != 0:
+            points_f = 0
+        cost_f, cost_g = batch_f * points_f, batch_g * points_g
         if budget is not None and upper_calls + lower_calls + cost_f + cost_g > budget:
             path.why = "budget"
             return path
 
         # Draw the independent mini-batches; additive noise, so a mini-batch is ∇ + its mean noise at every x.
-        xi = batch_noise(upper_stream, problem.sigma_f, row.upper_batch(t))
-        zeta = batch_noise(lower_stream, problem.sigma_g, row.lower_batch(t))
-        a = plus(problem.grad_f(x), 1, xi)
+        if points_f > 0:
+            xi = batch_noise(upper_stream, problem.sigma_f, batch_f)
+            a = plus(problem.grad_f(x), 1, xi)
+        else:
+            a = v_f
+        zeta = batch_noise(lower_stream, problem.sigma_g, batch_g)
         b = plus(problem.grad_g(x), 1, zeta)
-        if row.storm is not None:  # v_k = ∇_B(x_k) + (1−α_k)(v_{k−1} − ∇_B(x_{k−1})); v₀ is the batch mean
-            if k > 0:
-                keep = 1 - row.storm(t)
-                a = plus(a, keep, plus(v_f, -1, plus(problem.grad_f(x_previous), 1, xi)))
-                b = plus(b, keep, plus(v_g, -1, plus(problem.grad_g(x_previous), 1, zeta)))
-            v_f, v_g, x_previous = a, b, x
+        # v_k = ∇_B(x_k) + c (v_{k−1} − ∇_B(x_{k−1})): c = 1 − α_k in STORM, 1 in SPIDER but at its refreshes.
+        keep_f, keep_g = (1 - row.storm[0](t), 1 - row.storm[1](t)) if row.storm is not None else (1, 1)
+        if points_f == 2:
+            a = plus(a, keep_f, plus(v_f, -1, plus(problem.grad_f(x_previous), 1, xi)))
+        if points_g == 2:
+            b = plus(b, keep_g, plus(v_g, -1, plus(problem.grad_g(x_previous), 1, zeta)))
+        v_f, v_g, x_previous = a, b, x
         if row.average is not None:  # weights α(1−α)^{k−i}, normalised by their sum
             total = plus([(1 - row.average) * ti for ti in total], row.average, b)
             total_weight = (1 - row.average) * total_weight + row.average
             b = [ti / total_weight for ti in total]
 
         # λ, d, x_{k+1}.
-        multiplier = row.rule(inner(a, b), inner(b, b), t, problem.g(x))
+        if row.remember is None:
+            multiplier = row.rule(inner(a, b), inner(b, b), t, problem.g(x))
+        else:
+            multiplier = row.remember(inner(a, b), inner(b, b), t, notes)
         d = plus(a, multiplier, b)
         x_next = plus(x, -row.eta(t), d)
 
@@ -279,6 +376,7 @@ def solve(
             path.selected = k
 
         upper_calls, lower_calls = upper_calls + cost_f, lower_calls + cost_g
+        path.notes.append(list(notes))
         path.multiplier.append(multiplier)
         path.x.append(x_next)
         path.upper_calls.append(upper_calls)
@@ -289,10 +387,13 @@ def solve(
 # ------------------------------------------------------------------------------------------------- residuals
 
 
-def residuals(problem: Problem, row: Row, x: Vector, t: int) -> dict[str, float]:
-    """From exact gradients, with the rule's own parameters at t: the columns of the history."""
+def residuals(problem: Problem, row: Row, x: Vector, t: int, notes: list[float] | None = None) -> dict[str, float]:
+    """From exact gradients, with the rule's own parameters at t and a copy of its notes: the columns of the history."""
     a, b = problem.grad_f(x), problem.grad_g(x)
-    own = row.rule(inner(a, b), inner(b, b), t, problem.g(x))
+    if row.remember is None:
+        own = row.rule(inner(a, b), inner(b, b), t, problem.g(x))
+    else:
+        own = row.remember(inner(a, b), inner(b, b), t, list(notes or []))
     d = plus(a, own, b)
     # min over λ ≥ 0 of ‖a + λb‖² is attained at [−⟨a,b⟩]₊ / ‖b‖².
     best = 0.0 if inner(b, b) == 0 else positive_part(-inner(a, b)) / inner(b, b)

@@ -32,9 +32,9 @@ TABLE = {
     "budget for no step": (
         {"budget": 1},
         ValueError,
-        "budget=1 must be at least 2, the cost of the first step of SDBGD",
+        "budget=1 must be at least 2, the cost of the first step of auto",
     ),
-    "budget for no storm step": ({"budget": 3, "method": "vr_pr_sdbpg"}, ValueError, "budget=3 must be at least 4"),
+    "budget for no storm step": ({"budget": 1, "method": "vr_pr_sdbpg"}, ValueError, "budget=1 must be at least 2"),
     "no x0": ({"x0": None}, ValueError, "x0=None: give the point to start from"),
     "x0 not finite": ({"x0": [1.0, np.inf]}, ValueError, "x0 must be finite; number 1 of it is inf"),
     "x0 empty": ({"x0": []}, ValueError, r"x0 has shape \(0,\); it must hold at least one number"),
@@ -46,7 +46,11 @@ TABLE = {
         ValueError,
         r"shape=\(2,\) of the Gaussian oracle must be x0's shape, \(3,\)",
     ),
-    "method unknown": ({"method": "adam"}, ValueError, "method='adam' must be a Method or one of 'sdbgd', 'sdbpg'"),
+    "method unknown": (
+        {"method": "adam"},
+        ValueError,
+        "method='adam' must be a Method or one of 'auto', 'sdbgd', 'sdbpg'",
+    ),
     "method object": ({"method": 3}, TypeError, "method=3 must be a Method or one of"),
     "runs 0": ({"runs": 0}, ValueError, "runs=0 must be a whole number ≥ 1"),
     "runs text": ({"runs": "3"}, TypeError, "runs='3' must be a whole number ≥ 1"),
@@ -88,7 +92,7 @@ TABLE = {
         ValueError,
         "callback returned .*; it must be one truth value",
     ),
-    "resume result": ({"resume": 3}, TypeError, "resume=3 must be the path of a saved result"),
+    "resume result": ({"resume": 3}, TypeError, "resume=3 must be a result, or the path of a saved one"),
     "gradient complex": (
         {"lower": lambda x: x * 1j},
         TypeError,

@@ -1,13 +1,14 @@
 """What a step costs and which steps fit: one count for the solver, for plans and for experiments."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
 import tiebreak
 from tiebreak import Power, Schedule, Status, methods
-from tiebreak.budget import Steps, batches, calls, first_cost, law_values, steps_within
+from tiebreak.budget import Many, Steps, calls, first_cost, law_values, steps_within
 
 PAPER = tiebreak.problems.paper()
 
@@ -15,7 +16,7 @@ PAPER = tiebreak.problems.paper()
 @pytest.mark.parametrize("name", methods.METHODS)
 @pytest.mark.parametrize("budget", [4, 99, 12_345])
 def test_the_solver_charges_what_this_module_says(name, budget):
-    """Σ evaluations · (B_f + B_g) over the steps that fit, level by level, however it is counted."""
+    """Samples times points over the steps that fit, level by level, however it is counted."""
     method = methods.get(name)
     fitting = Steps(method, budget=budget)
     charged = [calls(method, parameters) for parameters in fitting]
@@ -30,10 +31,12 @@ def test_the_solver_charges_what_this_module_says(name, budget):
     assert sum(charged[0]) == first_cost(method)
 
 
-def test_arrays_are_charged_like_single_steps():
-    method = methods.vr_pr_sdbpg
-    many = calls(method, batches(method.schedule, 50))
-    each = [calls(method, method.schedule.at(k)) for k in range(50)]
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_arrays_are_charged_like_single_steps(name):
+    method = methods.METHODS[name]
+    many = calls(method, Many(method.schedule, 50))
+    each = [calls(method, method.at(k)) for k in range(50)]
+    assert each == [calls(method, method.schedule.at(k)) for k in range(50)]
     assert np.array_equal(np.transpose(many), each)
 
 
@@ -84,3 +87,45 @@ def test_millions_of_large_batches_are_counted_without_a_loop():
 def test_limits_that_cannot_be_counted_are_refused_at_once(name, value):
     with pytest.raises(ValueError, match=rf"{name}=.* must be a whole number from 1 to 2\^63 − 1"):
         tiebreak.minimize(PAPER.upper, PAPER.lower, PAPER.x0, **{name: value})
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_steps_are_those_of_the_method_one_by_one(name):
+    """Power laws are evaluated for many steps at once: the same bits, from any step on, and the limits as before."""
+    method = methods.METHODS[name]
+    for first in (0, 1, 1000):
+        found = list(Steps(method, steps=first + 700, k=first))
+        assert found == [method.at(k) for k in range(first, first + 700)]
+        assert [p.weight for p in found[:3]] == [method.at(first + i).weight for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    "law", [Power(1, 2.8), Power(1, 2.5), Power(1, 1), Power(0.05, -0.25), Power(3, 0), Power(1, 2)]
+)
+def test_many_values_of_a_power_are_its_values(law):
+    for start in (0, 31, 10**6, 10**9):
+        found = law.values(start, 300)
+        assert found == [law(start + i) for i in range(300)]
+        assert all(type(value) is float for value in found)
+
+
+def test_no_law_is_asked_beyond_the_last_step_and_no_value_is_refused_before_it_is_needed():
+    def short(k):
+        if k >= 5:
+            raise RuntimeError("there is no such step")
+        return 0.1
+
+    row = methods.sdbgd.replace(step_size=short)
+    assert len(list(Steps(row, steps=5))) == 5
+    growing = methods.sdbgd.replace(barrier=Power(1e-300, 400))  # beyond all floats after seven steps
+    taken = Steps(growing, steps=40)
+    with pytest.raises(ValueError, match="barrier at step"):
+        list(taken)
+    assert taken.k == next(k for k in range(40) if not math.isfinite(_power(1e-300, k + 1, 400)))
+
+
+def _power(constant, t, exponent):
+    try:
+        return constant * float(t) ** exponent
+    except OverflowError:
+        return math.inf

@@ -105,12 +105,12 @@ def test_verdicts_on_a_run():
     assert start.verdict == "not stationary"
     chosen = tiebreak.theory.plan(PAPER.constants, budget=10**8, objective="practice")
     end = tiebreak.minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, budget=10**8, seed=0)
-    found = certify(PAPER.upper, PAPER.lower, end.x, samples=10**6, epsilon=(0.01, 0.01), seed=0)
+    found = certify(PAPER.upper, PAPER.lower, end.x, samples=10**8, epsilon=(0.01, 0.01), seed=0)  # ∇g is small there
     assert found.verdict == "stationary"
     assert found.more_samples == 0
     assert found.stationarity_squared.low <= end.last.stationarity_squared <= found.stationarity_squared.high
     assert found.lower_gradient_squared.low <= end.last.lower_gradient_squared <= found.lower_gradient_squared.high
-    assert found.upper_calls == found.lower_calls <= 10**6
+    assert found.upper_calls == found.lower_calls <= 10**8
     assert "stationary at (ε_f, ε_g) = (0.01, 0.01)" in str(found)
     assert certify(PAPER.upper, PAPER.lower, end.x, samples=10**4, seed=0).verdict == ""
 
@@ -164,3 +164,24 @@ def test_bad_input(row):
     arguments = {"upper": PAPER.upper, "lower": PAPER.lower, "x": [1.0, 1.0], "samples": 64} | change
     with pytest.raises(ValueError, match=message):
         certify(**arguments)
+
+
+def test_where_the_lower_gradient_vanishes_no_samples_decide():
+    """By Definition 1 (0, 0) is not stationary and points beside it are: samples cannot tell, and it says so."""
+    found = [
+        certify(PAPER.upper, PAPER.lower, [0.0, 0.0], samples=n, epsilon=0.01, seed=3) for n in (1000, 10**6, 10**9)
+    ]
+    assert [one.verdict for one in found] == ["not decided", "cannot be decided", "cannot be decided"]
+    assert found[0].more_samples < 10**6  # and so many do bring an answer
+    assert found[1].more_samples == found[2].more_samples == 0
+    assert "no number of samples" in str(found[1])
+    assert "no number of samples" not in str(found[0])
+    beside = certify(PAPER.upper, PAPER.lower, [0.0049, 0.0007], samples=10**8, epsilon=0.01, seed=3)
+    assert beside.verdict == "stationary"  # towards c
+    aside = certify(PAPER.upper, PAPER.lower, [0.0049, -0.0007], samples=10**8, epsilon=0.01, seed=3)
+    assert aside.verdict == "not stationary"  # as near, in another direction
+
+
+def test_where_the_upper_gradient_is_small_a_vanishing_lower_one_does_no_harm():
+    upper, lower = Noisy([0.01, 0.0], "gaussian"), Noisy([0.0, 0.0], "gaussian")
+    assert certify(upper, lower, np.zeros(2), samples=10**5, epsilon=0.01, seed=0).verdict == "stationary"

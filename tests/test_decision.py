@@ -161,8 +161,12 @@ def test_numbers_that_nothing_asks_for_are_refused():
 
 def test_a_log_is_read_as_far_as_it_goes(tmp_path):
     path = tmp_path / "fit.csv"
-    path.write_text("step,lower_loss\n3,1.5\n0,2.0\n1,nan\n2,\n5")  # out of order, gaps, cut short
+    path.write_text("step,lower_loss\n0,2.0\n1,nan\n2,\n3,1.5\n5")  # gaps, cut short
     assert recorded(path) == ([0, 3], [2.0, 1.5])
+    path.write_text("step,lower_loss\n0,2.0\n2,1.8\n3,1.5\n2,1.7\n")  # resumed from step 2
+    assert recorded(path) == ([0, 2], [2.0, 1.7])
+    path.write_text("step,lower_loss\n3,1.5\n0,2.0\n")  # a new run: what stood from its first step on does not count
+    assert recorded(path) == ([0], [2.0])
 
 
 def test_the_memory_is_what_is_saved():

@@ -152,7 +152,7 @@ def test_per_sample_draws_other_numbers_of_the_same_law() -> None:
         ("runs", True),
         ("budget", 1.5),
         ("budget", "1e8"),
-        ("budget", 3),
+        ("budget", 1),
         ("seed", -1),
         ("seed", math.inf),
         ("start", (1.0,)),

@@ -295,7 +295,8 @@ def test_the_record_repeats_and_tells_everything(findings, tmp_path):
     }
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["command"].startswith(f"tiebreak example {findings.study.name} --quick --method weighted-sum")
-    assert config["command"].endswith("--seeds 2 --trials 2 --device cpu")
+    ended = "--budget evaluations --budget seconds --seeds 2 --trials 2 --tuning-seeds 1 --device cpu"
+    assert config["command"].endswith(ended)
     assert config["versions"]["torch"] == torch.__version__
     assert config["chosen"]["weighted-sum"] == findings.knobs["weighted-sum"]
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(findings.runs)

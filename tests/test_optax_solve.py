@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tiebreak
-from jax_problem import METHODS, PAPER, core, f, g
+from jax_problem import PAPER, SOLVED, core, f, g
 from tiebreak import rules
 from tiebreak.optax import Gaussian, solve
 
@@ -18,10 +18,12 @@ def x64():
 
 
 @pytest.mark.parametrize(
-    "name", ["sdbgd", "average by a law", "average for λ alone", "own estimator", "least", "own rule", "vr_pr_sdbpg"]
+    "name",
+    """sdbgd, average by a law, average for λ alone, own estimator, least, own rule, vr_pr_sdbpg, spider_penalty,
+    storm_penalty, page, held, held spider, remembering""".replace("\n   ", "").split(", "),
 )
 def test_solve_equals_the_core(name, x64):
-    method = METHODS[name]
+    method = SOLVED[name]
     expected = core(method, 60, runs=2)
     found = solve(f, g, PAPER.x0, method, steps=60, runs=2, record=1, keep_iterates=True)
     np.testing.assert_allclose(found.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -42,7 +44,7 @@ def test_solve_equals_the_core(name, x64):
 
 @pytest.mark.parametrize("record", ["log", 7, None])
 def test_solve_records_what_the_core_records(record, x64):
-    expected = tiebreak.minimize(PAPER.upper, PAPER.lower, PAPER.x0, budget=10**5, record=record)
+    expected = tiebreak.minimize(PAPER.upper, PAPER.lower, PAPER.x0, method="sdbgd", budget=10**5, record=record)
     found = solve(f, g, PAPER.x0, budget=10**5, record=record)
     assert (found.status, found.steps, found.calls) == (expected.status, expected.steps, expected.calls)
     np.testing.assert_array_equal(found.history.step, expected.history.step)
@@ -55,7 +57,7 @@ def test_solve_records_what_the_core_records(record, x64):
 def test_solve_has_the_law_of_the_core(x64):
     """Noise: means of 400 runs of both, within five standard errors; and the selected step likewise."""
     noisy = tiebreak.problems.paper(sigma=0.5)
-    expected = tiebreak.minimize(noisy.upper, noisy.lower, noisy.x0, budget=20_000, runs=400, seed=1)
+    expected = tiebreak.minimize(noisy.upper, noisy.lower, noisy.x0, method="sdbgd", budget=20_000, runs=400, seed=1)
     found = solve(Gaussian(f, 0.5), Gaussian(g, 0.5), noisy.x0, budget=20_000, runs=400, key=1)
     pairs = [(found.x[:, i], expected.x[:, i]) for i in range(2)]
     pairs += [
@@ -224,3 +226,10 @@ def test_small_dtypes_keep_their_schedule_and_memory_wide():
     result = solve(lambda x: jnp.sum(x), Seen(), jnp.zeros(2, jnp.bfloat16), method, steps=2)
     assert set(sizes) == {jnp.dtype(jnp.float32)}
     assert np.isfinite(np.asarray(result.x, np.float32)).all()
+
+
+def test_auto_is_refused_with_a_reason():
+    with pytest.raises(ValueError, match="method='auto' chooses its step sizes from what Watched sees"):
+        tiebreak.optax.solve(lambda x: x @ x, lambda x: x @ x, jnp.ones(2), method="auto", steps=3)
+    with pytest.raises(ValueError, match="the rule of 'auto' has a memory"):
+        tiebreak.optax.dynamic_barrier(method="auto")

@@ -451,7 +451,7 @@ def test_batches_reach_the_oracle_as_whole_numbers():
             seen.append(size)
             return super().sample(rng, size)
 
-    tiebreak.minimize(Signed(), Spy(), np.ones(2), steps=6, seed=1)
+    tiebreak.minimize(Signed(), Spy(), np.ones(2), method="sdbgd", steps=6, seed=1)
     assert seen == [math.isqrt(t**5) for t in range(1, 7)]
     assert all(type(size) is int for size in seen)
 
@@ -467,3 +467,50 @@ def test_an_oracle_that_works_in_place_fails_at_the_start_already(vectorized):
     upper, lower = Exact(halve, vectorized=vectorized), Exact(lambda x: 1 * x, vectorized=vectorized)
     with pytest.raises(ValueError, match="read-only"):
         tiebreak.minimize(upper, lower, np.ones(2), steps=1, record=None)
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_a_point_with_additive_noise_is_evaluated_once(vectorized):
+    """STORM takes two mini-batches at every point: ∇(x) is computed for the first, the second adds other noise.
+
+    The numbers are those of an oracle that is asked twice, in float32 too, whatever dtype the function has.
+    """
+    evaluated, flat = [], np.array([1.0, 0.0, 0.0])
+
+    def gradient(x):
+        evaluated.append(x)
+        return np.asarray(x, dtype=float) * flat
+
+    class Asked(Gaussian):
+        def gradient(self, x, token=None):
+            return super().gradient(x, token)
+
+    for dtype in (np.float64, np.float32):
+        found = []
+        for kind, times in ((Gaussian, 1), (Asked, 2)):
+            evaluated.clear()
+            upper = kind(lambda x: x - 1, 0.3, vectorized=vectorized)
+            lower = kind(gradient, 0.3, vectorized=vectorized)
+            options = {"method": "vr_pr_sdbpg", "steps": 50, "runs": 3, "seed": 1, "record": None}
+            found.append(tiebreak.minimize(upper, lower, np.ones(3, dtype), **options).x)
+            points = 50 * times - (times - 1)  # there is no point before the first
+            assert len(evaluated) == (points if vectorized else 3 * points) + (
+                2 if vectorized else 6
+            )  # two are measured
+        np.testing.assert_array_equal(*found)
+
+
+def test_a_library_rule_on_one_run_is_the_rule_on_arrays():
+    """On floats for one run, on arrays for more: the same bits at all scales, and no error where arrays have none."""
+    rng = np.random.default_rng(0)
+    numbers = [*(10.0 ** rng.uniform(-200, 200, 40) * rng.choice([-1, 1], 40)), 0.0, -0.0, np.inf, np.nan, 1e308]
+    for method in methods.METHODS.values():
+        if method.remembers:  # these get arrays, however many runs there are
+            continue
+        arguments = method.arguments(method.schedule.at(7))
+        for fg, gg in itertools.product(numbers, map(abs, numbers)):
+            with np.errstate(all="ignore"):
+                one = method.multiplier(np.array([fg]), np.array([gg]), arguments)
+                two = method.multiplier(np.array([fg, 1.0]), np.array([gg, 1.0]), arguments)
+            assert one.dtype == np.float64
+            assert one.tobytes() == two[:1].tobytes() or (np.isnan(one[0]) and np.isnan(two[0]))

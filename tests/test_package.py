@@ -1,7 +1,9 @@
 """What `import tiebreak` gives, and what it leaves for later."""
 
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +17,14 @@ def python(code: str) -> str:
 
 
 def test_the_core_imports_neither_torch_nor_jax() -> None:
-    slow = "[name for name in ('torch', 'jax', 'optax', 'matplotlib', 'pandas') if name in sys.modules]"
-    assert python(f"import sys, tiebreak; from tiebreak import *; print({slow})") == "[]"
+    slow = ("torch", "jax", "optax", "sklearn", "scipy", "matplotlib", "pandas")
+    found = f"[name for name in {slow!r} if name in sys.modules]"
+    assert python(f"import sys, tiebreak; from tiebreak import *; print({found})") == "[]"
 
 
 @pytest.mark.parametrize(
-    ("name", "needed", "found"), [("torch", "torch", "SDBGD"), ("optax", "jax", "dynamic_barrier")]
+    ("name", "needed", "found"),
+    [("torch", "torch", "SDBGD"), ("optax", "jax", "dynamic_barrier"), ("sklearn", "sklearn", "TiebreakClassifier")],
 )
 def test_front_ends_are_there_once_asked_for(name: str, needed: str, found: str) -> None:
     pytest.importorskip(needed)
@@ -29,11 +33,18 @@ def test_front_ends_are_there_once_asked_for(name: str, needed: str, found: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "missing", "extra"), [("torch", "torch", "torch"), ("optax", "jax", "jax"), ("optax", "optax", "jax")]
+    ("name", "missing", "extra"),
+    [
+        ("torch", "torch", "torch"),
+        ("optax", "jax", "jax"),
+        ("optax", "optax", "jax"),
+        ("sklearn", "sklearn", "sklearn"),
+    ],
 )
 def test_without_its_library_a_front_end_names_the_extra(name: str, missing: str, extra: str) -> None:
     code = f"""
 import sys
+from pathlib import Path
 sys.modules[{missing!r}] = None  # makes every import of it fail
 import tiebreak
 try:
@@ -50,3 +61,26 @@ def test_other_names_are_unknown() -> None:
     with pytest.raises(AttributeError, match="module 'tiebreak' has no attribute 'nonsense'"):
         tiebreak.nonsense  # noqa: B018  # asking is the test
     assert not hasattr(tiebreak, "__nonsense__")
+
+
+def test_what_the_api_pages_show_can_be_imported_from_where_they_say() -> None:
+    """Every object under a `currentmodule` of docs/api is there; and the citation is of this version."""
+    root = Path(__file__).parent.parent
+    for page in sorted((root / "docs" / "api").glob("*.md")):
+        module = "tiebreak"
+        for line in page.read_text(encoding="utf-8").splitlines():
+            words = line.strip().split(":: ")
+            if words[0] in (".. currentmodule", ".. automodule"):
+                module = words[1]
+            elif words[0] in (".. autoclass", ".. autofunction", ".. autodata"):
+                place, _, name = words[1].split("(")[0].rpartition(".")
+                if (place or module).split(".")[1:2] not in (
+                    ["torch"],
+                    ["optax"],
+                    ["gallery"],
+                    ["sklearn"],
+                ):  # those need extras
+                    assert hasattr(importlib.import_module(place or module), name), f"{page.name}: {words[1]}"
+    assert tiebreak.Parameters is tiebreak.schedules.Parameters
+    assert f"version = {{{tiebreak.__version__}}}" in (root / "README.md").read_text(encoding="utf-8")
+    assert f"version: {tiebreak.__version__}\n" in (root / "CITATION.cff").read_text(encoding="utf-8")

@@ -261,7 +261,7 @@ def atomic_write():
     ],
 )
 def test_resuming_something_else_is_refused(change, message, tmp_path):
-    minimize(*paper_levels(), steps=5, seed=0, runs=2).save(tmp_path / "r")
+    minimize(*paper_levels(), method="sdbgd", steps=5, seed=0, runs=2).save(tmp_path / "r")
     with pytest.raises(ValueError, match=message):
         minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r", **change)
 

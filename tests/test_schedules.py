@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiebreak import Method, Power, Schedule, anytime, horizon, minimize, rules
+from tiebreak.budget import law_values
 from tiebreak.schedules import PAPER, Parameters, largest_step_size
 
 MANY = settings(max_examples=200, deadline=None)
@@ -485,3 +486,29 @@ def test_a_schedule_reads_like_the_table():
         "step_size=0.05·t^-0.5, upper_batch=1·t^0.5, lower_batch=1·t^1, barrier=0.5·t^0.25, regularizer=1, penalty=1, "
         "momentum=0.2·t^-0.5"
     )
+
+
+@pytest.mark.parametrize(
+    "law", [Power(0.3, -2.5, 7.5), Power(2, 1.5, 4, 11), Power(5.0, 2, stop=6), Power(1, 3, 3.0, 3.0)]
+)
+def test_a_power_with_a_start_and_a_stop_is_one_law_everywhere(law):
+    """One by one, many at once, for plans and in words: c until the start, a power from there, up to the stop."""
+    expected = []
+    for t in range(1, 31):
+        inside = min(max(t, law.start), math.inf if law.stop is None else max(law.stop, law.start))
+        expected.append(law.constant * (inside / law.start) ** law.exponent)
+    assert [law(k) for k in range(30)] == pytest.approx(expected, rel=1e-14)
+    assert law.values(0, 30) == [law(k) for k in range(30)]
+    np.testing.assert_allclose(law_values(law, 30), expected, rtol=1e-14)
+    np.testing.assert_allclose(law_values(law, 10, 20), expected[20:], rtol=1e-14)
+    assert eval(repr(law)) == law
+    assert ("max" in str(law)) == (law.start != 1)
+    assert ("min" in str(law)) == (law.stop is not None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [((1, 1, 0.5), "start=0.5 .* must be ≥ 1"), ((1, 1, 5, 4), "stop=4 .* ≥ start=5")]
+)
+def test_bad_starts_and_stops(options, message):
+    with pytest.raises(ValueError, match=message):
+        Power(*options)

@@ -3,12 +3,14 @@
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 import tiebreak
 from tiebreak import Exact, Gaussian, Schedule, Status, methods, minimize
+from tiebreak.budget import calls
 
 PAPER = tiebreak.problems.paper()
 QUICK = Schedule(step_size=0.05, barrier=0.5, regularizer=0.1, upper_batch=2, lower_batch=3)
@@ -119,7 +121,7 @@ def test_a_whole_step_fits_or_is_not_made():
         assert result.calls == sum(cost[:expected]) <= budget
         assert result.status is Status.BUDGET
     storm = solve(method="vr_pr_sdbpg", steps=None, budget=11)
-    assert storm.calls == 2 * (1 + 1) + 2 * (1 + 2) == 10  # both samples at two points, from the first step on
+    assert storm.calls == (1 + 1) + 2 * (1 + 2) == 8  # all samples at two points, but for the first step
 
 
 def test_calls_made_are_calls_charged():
@@ -136,13 +138,10 @@ def test_calls_made_are_calls_charged():
             counts[self.level] += token[0]
             return x + token[1]
 
-    for method in (METHOD, methods.vr_pr_sdbpg):
+    for method in methods.METHODS.values():
         counts.update(upper=0, lower=0)
         result = minimize(Counting("upper"), Counting("lower"), [1.0, 1.0], method=method, steps=25, seed=0)
-        spared = method.estimator.evaluations - 1  # STORM's first step has no previous point, yet is charged for it
-        first = method.schedule.at(0)
-        assert counts["upper"] == result.upper_calls - spared * first.upper_batch
-        assert counts["lower"] == result.lower_calls - spared * first.lower_batch
+        assert counts == {"upper": result.upper_calls, "lower": result.lower_calls}
 
 
 def test_the_first_limit_ends_the_run():
@@ -303,8 +302,8 @@ def test_a_bad_gradient_stops_its_run_alone(bad, level, name):
         assert np.array_equal(result.x[run], whole.history.x[crossing, run])
         assert result.selected.step[run] <= max(crossing - 1, 0)
         assert f"run {run} at step {crossing}: the {level} gradient is not finite" in result.message
-        evaluations, batches = method.estimator.evaluations, 2
-        assert result.calls[run] == evaluations * batches * (crossing + 1)  # the failed step was charged
+        charged = sum(sum(calls(method, method.at(k))) for k in range(crossing + 1))
+        assert result.calls[run] == charged  # the failed step, too
         assert np.isnan(result.history.lower_gradient_squared[result.history.step > crossing, run]).all()
         frame = result.history.tidy()
         assert frame["step"][frame["run"] == run].max() == crossing
@@ -405,7 +404,9 @@ def test_progress_is_told_and_printed(capsys):
     assert 0.5 < told[-1].fraction <= 1
     assert [p.steps for p in told] == sorted(p.steps for p in told)
     solve(progress=True)
-    assert "100.0%  step 40" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("100 %")
+    assert "step 40" in said
 
 
 def test_a_rule_of_your_own_goes_in():
@@ -438,3 +439,61 @@ def test_time_is_spent_on_steps_not_on_batches():
     result = solve(method=METHOD.replace(schedule=QUICK.replace(lower_batch=10**15)), steps=100)
     assert result.lower_calls == 10**17
     assert time.perf_counter() - start < 5
+
+
+# ------------------------------------------------------------------------------------------- runs that are the same
+
+
+@pytest.mark.parametrize("name", ["dbgd", "vr_pr_sdbpg", "storm_penalty"])
+@pytest.mark.parametrize("kind", ["function", "vectorized", "no noise"])
+def test_without_noise_all_runs_are_computed_once(name, kind, tmp_path):
+    """As many evaluations as for one run; and every run is that run, but for the iterate that it selects."""
+    seen = []
+
+    def gradient(x):
+        seen.append(x.shape)
+        return x * np.array([1.0, 0.0])
+
+    def upper(x):
+        return x - 1
+
+    def levels():
+        if kind == "function":
+            return upper, gradient
+        kinds = Exact if kind == "vectorized" else partial(Gaussian, sigma=0.0)
+        return kinds(upper, vectorized=True), kinds(gradient, vectorized=True)
+
+    def go(runs, **options):
+        seen.clear()
+        options = {"method": name, "steps": 40, "seed": 3, "record": 1, "keep_iterates": True} | options
+        return minimize(*levels(), [2.0, 3.0], runs=runs, **options), len(seen)
+
+    called = []
+    (together, evaluations) = go(6, callback=lambda record: called.append((record.x.copy(), record.multiplier.copy())))
+    assert called[0][0].shape == (6, 2)
+    assert called[0][1].shape == (6,)
+    measured = 42 if kind != "function" else 40 + 2 * 6  # the history of one run, and the last and the selected of all
+    assert evaluations <= 40 + measured
+    for run in range(6):
+        alone, _ = go([run])
+        for point in ("last", "selected"):
+            for column in ("x", "step", "direction_squared", "lower_gradient_squared"):
+                one, all_of_them = getattr(getattr(alone, point), column), getattr(getattr(together, point), column)
+                np.testing.assert_array_equal(one[0], all_of_them[run])
+        np.testing.assert_array_equal(alone.history.x[:, 0], together.history.x[:, run])
+        np.testing.assert_array_equal(alone.history.multiplier[:, 0], together.history.multiplier[:, run])
+    first, _ = go(6, steps=15)
+    first.save(tmp_path / "run.npz")
+    resumed = minimize(*levels(), resume=tmp_path / "run.npz", steps=40, method=name)
+    np.testing.assert_array_equal(resumed.x, together.x)
+    np.testing.assert_array_equal(resumed.selected.x, together.selected.x)
+    noisy = Gaussian(upper, 0.1, vectorized=True)
+    assert len(np.unique(minimize(noisy, levels()[1], [2.0, 3.0], runs=3, steps=5, seed=0).x[:, 0])) == 3
+
+
+def test_runs_that_are_the_same_fail_together():
+    result = minimize(lambda x: -x * 1e200, lambda x: x * 0, [1.0], method="dbgd", steps=9, runs=3, seed=0)
+    assert set(result.status) == {Status.NON_FINITE}
+    assert len(result.faults) == 3
+    assert len({fault.partition(" at ")[2] for fault in result.faults.values()}) == 1
+    assert len(set(result.steps.tolist())) == 1

@@ -86,10 +86,10 @@ def test_as_the_learning_rate_falls_the_rest_of_the_tolerance_is_spent(c):
     excess, _, _ = plant(c=c, steps=4000, rate=lambda t: 0.1 * min(t / 100, 1 - t / 4000))
     assert excess[300] < AIM
     assert (np.diff(excess[300:]) > -1e-3).all()
-    assert AIM + 0.2 < excess[-1] < MOVING.aim
+    assert AIM + 0.9 * (MOVING.aim - AIM) < excess[-1] < MOVING.aim
 
 
-@pytest.mark.parametrize(("noise", "inside", "lowest"), [(0.1, 0.999, 0.45), (0.5, 0.99, 0.3), (2.0, 0.95, -0.1)])
+@pytest.mark.parametrize(("noise", "inside", "lowest"), [(0.1, 0.999, 0.45), (0.5, 0.98, 0.3), (2.0, 0.95, -0.1)])
 def test_with_noise_the_true_excess_lies_lower_and_stays_inside(noise, inside, lowest):
     excess, _, readings = plant(noise=noise, steps=3000)
     assert np.mean(excess[500:] <= 1) > inside
@@ -184,6 +184,7 @@ def test_the_law_step_by_step():
                 ("R", reference, slow),
                 ("f", upper, rest),
                 ("b", lower, rest),
+                ("B", lower, 1 / t),
             ):
                 mean[name] = mean.get(name, 0.0) + weight * (value - mean.get(name, 0.0))
             e = (mean["g"] - mean["r"]) / tol
@@ -193,6 +194,7 @@ def test_the_law_step_by_step():
             swung = math.sqrt(max(swing - math.sqrt(c.slow / 2) * min(sigma, 10) ** 2, 0))
             margin = min(c.doubt * error_of_mean, c.widest) + c.sway * swung
             bound = e + c.ahead * max(slope, 0) + margin
+            known *= max(1 - c.fade / t, 0)
             slowly = math.exp(z) < c.knee * max(known, c.wary)  # near where trouble came last
             lowest = c.gentle if slowly else c.floor
             relative = min(max(bound / aim, min(lowest, c.free) if bound < 0 else lowest), c.ceiling)
@@ -204,7 +206,8 @@ def test_the_law_step_by_step():
             z += error / max(c.span, c.pace * t) * (c.rise if error > 0 else 1)
             z = min(max(z, math.log(c.least)), math.log(c.most))
             w = min(math.exp(z + c.boost * min(max(bound - aim, -c.dip), 3)), c.burst * c.most)
-            expected = (w, max(mean["f"], upper / c.clip) / mean["b"], mean["g"], mean["r"], e, error_of_mean)
+            unit = max(mean["f"], upper / c.clip) / max(mean["b"], c.steep * mean["B"])
+            expected = (w, unit, mean["g"], mean["r"], e, error_of_mean)
             np.testing.assert_allclose([float(x) for x in reading], expected, rtol=1e-9, atol=1e-12)
 
 
@@ -233,6 +236,51 @@ def test_a_share_of_nothing_puts_g_first(convert):
         memory, reading = follow(memory, *values, moving=True, relative=True)
         assert all(math.isfinite(float(x)) for x in (*memory, *reading))
     assert float(reading.ratio) == pytest.approx(MOVING.burst * MOVING.most)
+
+
+def interpolating(constants, steps=1500, rate=0.02, part=0.2, g=1.0, f=1.0):
+    """The excess where a model fits every row: g = x²/2 falls from ½ to 0, and ∇g with it; f pulls x away.
+
+    Only a `part` of ∇f does: the rest of it lies along what g does not see. `g` and `f` multiply the losses.
+    """
+    memory, x, twin, excess = begin(), 1.0, 1.0, []
+    for _ in range(steps):
+        values = (g * x * x / 2, g * twin * twin / 2, g * 0.01, f * 1.0, g * abs(x))
+        memory, reading = follow(memory, *values, rate, moving=True, constants=constants)
+        assert reading.ratio > 0.3  # of MOVING: never much less than f's
+        longer = max(1.0, reading.ratio)
+        x -= rate * (reading.ratio * x - part * f / reading.unit / g) / longer
+        twin -= rate * twin
+        excess.append((x * x - twin * twin) / 2 / 0.01)
+    return np.array(excess)
+
+
+def test_where_g_vanishes_f_is_not_starved_and_the_tolerance_is_kept():
+    """‖∇g‖ counts as its mean over the run: measured by the last steps alone, f's step would vanish with ∇g."""
+    excess = interpolating(MOVING)
+    assert excess.max() < 1
+    assert excess[500:].min() > 0.25
+    assert interpolating(MOVING._replace(steep=0.0))[-1] < 0.01
+    for g, f in ((1e-12, 1.0), (1e12, 1e-6)):
+        np.testing.assert_allclose(interpolating(MOVING, g=g, f=f), excess, rtol=1e-6)
+
+
+def test_against_a_number_trouble_at_the_beginning_is_forgotten():
+    """A bump that is not f's, in the first steps: w comes near that place slowly, and then as if it had not been."""
+
+    def spent(constants, bump, steps=1500):
+        memory, excess, seen = begin(), 0.0, []
+        for t in range(steps):
+            loss = 0.3 + 0.01 * (excess + bump * (5 <= t < 25))
+            memory, reading = follow(memory, loss, 0.3, 0.01, 1.0, 1.0, 0.1, moving=False, constants=constants)
+            excess += (4.0 / reading.ratio**2 - excess) / 20
+            seen.append(excess)
+        return np.array(seen)
+
+    calm = spent(NUMBER, 0.0)
+    assert spent(NUMBER, 8.0)[-1] == pytest.approx(calm[-1], rel=0.03)
+    assert spent(NUMBER, 8.0).max() < 1
+    assert spent(NUMBER._replace(fade=0.0), 8.0)[-1] < 0.85 * calm[-1]
 
 
 def test_the_margin_is_the_swing_and_not_the_noise_of_batches():
@@ -288,6 +336,7 @@ def test_every_constant_has_an_effect(field):
     def run(constants):
         tol = lambda t: 0.01 if t < 800 else 0.001 if t < 1000 else 1.0  # noqa: E731
         kinds = [plant(steps=1300, noise=n, lag=40, tolerance_at=tol, constants=constants)[1] for n in (0.0, 0.6, 3.0)]
+        kinds += [plant(steps=800, noise=0.6, lag=150, constants=constants)[1]]
         kinds += [plant(steps=400, c=1e-4, constants=constants)[1]]  # f costs nothing: w falls to its bound
         memory, spikes = begin(), []
         for t in range(100):
@@ -300,10 +349,15 @@ def test_every_constant_has_an_effect(field):
         runs = [below(START._replace(free=free)) for free in (0.01, 0.011)]
         assert not np.allclose(*runs, rtol=1e-6)
         return
-    if field == "pace":  # for a number only
-        assert MOVING.pace == 0
-        runs = [plant(steps=1500, moving=False, constants=NUMBER._replace(pace=p))[1] for p in (0.1, 0.11)]
+    if field in ("pace", "fade"):  # for a number only
+        assert getattr(MOVING, field) == 0
+        base = lambda t: 0.3 + 0.08 * (5 <= t < 25)  # noqa: E731
+        both = [NUMBER._replace(**{field: k * getattr(NUMBER, field)}) for k in (1.0, 1.1 if field == "pace" else 0.3)]
+        runs = [plant(steps=600, moving=False, base=base, constants=c)[1] for c in both]
         assert not np.allclose(*runs, rtol=1e-6)
+        return
+    if field == "steep":  # where g vanishes
+        assert not np.allclose(interpolating(MOVING), interpolating(MOVING._replace(steep=1.1)), rtol=1e-6)
         return
     changed = MOVING._replace(**{field: 1.1 * getattr(MOVING, field)})
     assert not np.allclose(run(MOVING), run(changed), rtol=1e-6)

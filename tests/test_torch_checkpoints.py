@@ -1,6 +1,7 @@
 """``torch.distributed.checkpoint``: nothing of the state is lost, and training goes on as if never stopped."""
 
 import copy
+import json
 import warnings
 
 import pytest
@@ -9,6 +10,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from tiebreak.torch import CSVLog, DynamicBarrier
+from tiebreak.torch.packing import KEY
 
 CASES = {
     "rule": {"barrier": 1.0, "regularizer": 1e-3},
@@ -268,6 +270,35 @@ def test_an_older_state_is_taken_up(case):
     again.load_state_dict(older(opt))
     train(fresh, again, batches[3:])
     assert torch.equal(everything(fresh), everything(whole))
+
+
+def without(state, name):
+    """The state as saved by a version whose law did not remember that, in both forms."""
+    state = copy.deepcopy(state)
+    if "barrier" in state:
+        del state["barrier"]["memory"][name]
+        return state
+    for group in state["param_groups"]:
+        text = json.loads(group[KEY])
+        del text["law"][name]
+        group[KEY] = json.dumps(text)
+    return state
+
+
+@pytest.mark.parametrize("form", [older, DynamicBarrier.state_dict])
+def test_a_state_without_the_mean_of_the_gradients_is_taken_up(form):
+    """It goes on from the average that there is; what else is missing is refused, and nothing is changed by it."""
+    batches = data()
+    model, opt = train(*made("twin", "adamw"), batches[:3])
+    fresh, again = made("twin", "adamw", 9)
+    fresh.load_state_dict(model.state_dict())
+    with pytest.raises(ValueError, match="remembers differs from this version's in known"):
+        again.load_state_dict(without(form(opt), "known"))
+    assert again.memory.values["lower"] == 0
+    again.load_state_dict(without(form(opt), "steep"))
+    assert float(again.memory.values["steep"]) == float(opt.memory.values["lower"]) > 0
+    train(fresh, again, batches[3:])
+    assert everything(fresh).isfinite().all()
 
 
 def test_the_state_shows_the_bases_and_ours():

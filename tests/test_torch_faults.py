@@ -334,7 +334,15 @@ def test_a_schedules_others_and_a_methods_rule_travel():
 
 @pytest.mark.parametrize("name", tiebreak.methods.METHODS)
 def test_every_method_equals_the_core(name):
-    """Rule, schedule and estimator: STORM too."""
+    """Rule, schedule and estimator: STORM too. What asks for other batches from step to step is refused."""
+    if tiebreak.methods.METHODS[name].remembers:
+        with pytest.raises(ValueError, match="has a memory"):
+            from_method(name, [point()])
+        return
+    if hasattr(tiebreak.methods.METHODS[name].estimator, "asks"):
+        with pytest.raises(ValueError, match=r"asks for other batches .* takes 'minibatch', 'average', 'storm'"):
+            from_method(name, [point()])
+        return
     lower = tiebreak.Exact(lambda x: 2 * x * np.array([1.0, 0.0]), lambda x: x[0] ** 2)
     expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=name, steps=30).x
     x = point()

@@ -291,15 +291,17 @@ def test_a_whole_verification_passes(findings):
     assert found.passed
     assert found.verdicts["FAIL"] == 0
     assert sum(found.verdicts.values()) == len(found.bounds["K"]) + len(found.deviations["step"])
-    assert set(found.bounds["schedule"]) == {"SDBGD, paper's row", "SDBGD, planned", "Penalty, planned"}
-    assert set(found.bounds["group"]) == {"paper", *NOISES}
+    penalties = {"Penalty, planned", "Penalty, anytime", "Penalty, held"}
+    reduced = {"SPIDER-Penalty, planned", "STORM-Penalty, planned"}
+    assert set(found.bounds["schedule"]) == {"SDBGD, paper's row", "SDBGD, planned", *penalties, *reduced}
+    assert set(found.bounds["group"]) == {"paper", "worst case", *NOISES}
     assert set(found.bounds["dimension"]) == {2, 3}
     assert "Penalty, planned" not in found.deviations["schedule"]  # the lemma is not about it
     assert found.slopes["a"].tolist() == [0.1, 0.1, 0.2, 0.2, 0.25, 0.25, 0.3, 0.3]
     for i, name in enumerate(found.slopes["residual"]):
         assert found.slopes["corollary"][i] == getattr(exponents(found.slopes["a"][i]), name)
     names, shares = zip(*heard, strict=True)
-    assert len(set(names)) == 11
+    assert len(set(names)) == 16
     assert {"SDBGD, paper's row", "Random problem 0, 3 dimensions, additive noise", "Rate, a = 0.3"} < set(names)
     assert list(shares) == sorted(shares)
     assert shares[-1] == pytest.approx(1)
@@ -326,8 +328,8 @@ def test_every_number_of_the_summary_is_in_the_tables(findings):
                 (one,) = found.bounds["mean"][rows & (found.bounds["estimate"] == estimate)]
                 assert row[i + j] == scientific(one)
             assert row[i + 2] == scientific(found.bounds["bound"][rows][0])
-    assert len(theorem.rows) == 3 * 3  # K = 10, 100, 120
-    assert len(shares.rows) == 3 + 2 * 2
+    assert len(theorem.rows) == 5 * 3  # K = 10, 100, 120
+    assert len(shares.rows) == 5 + 3 + 2 * 2
     assert sum(int(row[4].replace(",", "")) for row in shares.rows) == sum(found.verdicts.values())
     multiplicative = (found.deviations["group"] == "multiplicative") & (found.deviations["dimension"] == 3)
     assert shares.rows[-1][-2] == f"{found.deviations['ratio'][multiplicative].max():.1%}"
@@ -373,7 +375,7 @@ def test_files(findings, tmp_path):
     saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
     assert saved["command"] == "tiebreak verify --runs 4 --seed 1 --quick"
     assert saved["passed"] is True
-    assert len(saved["cases"]) == 3 + 4 + 4
+    assert len(saved["cases"]) == 5 + 3 + 4 + 4
     assert (tmp_path / "summary.md").read_text(encoding="utf-8") == report(found)
     for again in save(family_figure(found), tmp_path / "again"):
         assert again.read_bytes() == (tmp_path / f"family{again.suffix}").read_bytes()
@@ -389,4 +391,40 @@ def test_files(findings, tmp_path):
 )
 def test_bad_verifications(options, message):
     with pytest.raises(ValueError, match=message):
+        Verification(**options)
+
+
+def test_a_case_of_ones_own_is_checked_and_saved(tmp_path):
+    """By name on the command line's way, and as objects; constants that are too small are found out."""
+    asked = Verification(runs=8, problem="valley-2", method="plan storm_penalty", steps=120, noise_smoothness=0.0)
+    assert "--noise-smoothness '0.0'" in asked.command
+    found = verify(asked)
+    assert found.passed
+    assert set(found.bounds["group"]) == {"own"}
+    assert {path.name for path in save_verification(found, tmp_path)} == {
+        "bounds.csv", "bounds.parquet", "configuration.json", "summary.md", "bounds.png", "bounds.pdf",
+    }  # fmt: skip
+    assert "What is proved, on valley-2" in report(found)
+    own = verification.verify_case(
+        PAPER, methods.storm_penalty.replace(step_size=0.02), 60, noise_smoothness=0.0, runs=8
+    )
+    assert "FAIL" not in own["verdict"]
+    tiny = PAPER.constants.replace(delta_f=1e-9, delta_g=1e-9, sigma_f=1e-9, sigma_g=1e-9, G_f=1e-9)
+    wrong = verification.verify_case(PAPER, methods.penalty, 60, constants=tiny, runs=8)
+    assert "FAIL" in wrong["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"problem": "paper"}, "problem='paper', method=None, steps=None: give all three"),
+        ({"steps": 10}, "give all three"),
+        ({"problem": "papre", "method": "penalty", "steps": 10}, "name='papre' must begin with one of"),
+        ({"problem": "paper", "method": "sdbpg", "steps": 10}, "no bound is known for SDBPG"),
+        ({"problem": "paper", "method": "storm_penalty", "steps": 10}, "noise_smoothness=None must be"),
+        ({"problem": "paper", "method": "penalty", "steps": 0}, "steps=0 must be a whole number"),
+    ],
+)
+def test_bad_cases_of_ones_own(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         Verification(**options)

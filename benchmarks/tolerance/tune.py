@@ -11,30 +11,26 @@ from tiebreak.tolerance import Constants
 _GAINS = {"gain": 10.0 ** np.arange(-3, 1.1, 0.5), "start": (0, 10, 50, 150, 500, 1000), "aim": (0.7, 0.8, 0.9, 1.0)}
 _OURS = {
     "aim": (0.85, 0.9, 0.93, 0.97),
-    "early": (0, 0.15, 0.3, 0.5),
-    "doubt": (0, 0.5, 1, 2),
+    "early": (0, 0.05, 0.1, 0.15, 0.2, 0.3),
+    "doubt": (0, 0.25, 0.5, 1),
     "sway": (0, 0.5, 1, 2),
     "widest": (0.3, 0.5, 0.8),
-    "span": (15, 30, 60, 120),
-    "rise": (1, 2, 4, 6),
+    "span": (10, 15, 20, 30),
+    "rise": (1, 2, 4),
     "boost": (2, 3, 4, 6),
     "dip": (0.1, 0.3, 0.6),
-    "ahead": (0, 30, 100, 200),
-    "exact": (0.04, 0.08),
-    "fast": (0.1, 0.2),
-    "slow": (0.01, 0.02, 0.04),
-    "norms": (0.01, 0.02, 0.05),
-    "floor": (0.3, 0.5, 0.7, 0.85),
-    "ceiling": (2, 4, 10),
-    "first": (10, 30, 300, 1000),
-    "least": (0.1, 0.3, 1),
-    "most": (30, 100, 300, 1000),
+    "ahead": (30, 100, 200),
+    "floor": (0.2, 0.3, 0.5),
+    "ceiling": (4, 10),
+    "first": (100, 300, 1000),
+    "most": (300, 1000, 3000),
     "burst": (1, 3, 10),
     "clip": (2, 4),
     "trouble": (1.2, 1.5, 2),
-    "knee": (0, 1, 2, 4),
-    "gentle": (0.7, 0.8, 0.85, 0.9, 0.95),
-    "pace": (0, 0.02, 0.05, 0.1),
+    "knee": (1, 2, 4),
+    "gentle": (0.7, 0.8, 0.85, 0.9),
+    "steep": (0, 0.3, 1, 2),
+    "fade": (0, 0.5, 1, 2),
 }
 SPACES = {
     "dual ascent": _GAINS,
@@ -48,17 +44,21 @@ SPACES = {
     "ours, moving": _OURS,
     "ours, number": {
         **_OURS,
-        "aim": (0.7, 0.75, 0.8, 0.85),
-        "early": (0,),
+        "aim": (0.7, 0.75, 0.8, 0.85, 0.9),
+        "early": (0, 0.1),
+        "doubt": (0, 0.5),
         "sway": (0, 0.5, 1),
         "widest": (0.5, 0.8, 1.5),
+        "span": (15, 30, 60),
         "first": (8, 15, 30),
         "most": (8, 15, 30),
+        "knee": (0, 1, 2),
+        "pace": (0, 0.05, 0.1),
     },
 }
 #: What is tuned: a law and the kinds of reference for which one set of its constants has to serve.
 ROWS = [(law, (kind,)) for law in SPACES if "ours" not in law for kind in ("twin", "number")]
-ROWS += [("ours, moving", ("twin", "start")), ("ours, number", ("number",))]
+ROWS += [("ours, moving", ("twin",)), ("ours, number", ("number",))]
 
 
 def name(row):
@@ -120,7 +120,7 @@ def evaluate(benches, trials):
 
 
 def search(benches, begin, seconds, children=8, parents=4, seed=0, say=print, keep=lambda known: None):
-    """From the constants in use, then children of the best: a quarter of a parent's values is drawn anew.
+    """From the constants in use, then children of the best: of a parent's values two in the mean are drawn anew.
 
     Parameters
     ----------
@@ -135,7 +135,8 @@ def search(benches, begin, seconds, children=8, parents=4, seed=0, say=print, ke
     longest = max(map(len, begin.values()))
 
     def child(space, parent):
-        return {k: float(generator.choice(v)) if generator.random() < 1 / 4 else parent[k] for k, v in space.items()}
+        anew = {k: float(generator.choice(v)) for k, v in space.items() if generator.random() < 2 / len(space)}
+        return parent | anew
 
     known = {row: [] for row in begin}
     while not any(known.values()) or time.perf_counter() - began < seconds:

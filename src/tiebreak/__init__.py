@@ -3,48 +3,58 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tiebreak import methods, problems, rules, schedules, stationarity, theory
+from tiebreak import analogues, methods, penalties, problems, rules, schedules, stationarity, theory
 from tiebreak.certificates import Certificate, certify
-from tiebreak.console import Progress
-from tiebreak.estimators import Average, Minibatch, Storm
+from tiebreak.estimators import Average, Held, Minibatch, Page, PerLevel, Spider, Storm
+from tiebreak.live import Progress
 from tiebreak.methods import Method
-from tiebreak.oracles import Exact, FiniteSum, Gaussian, Oracle
+from tiebreak.oracles import Exact, Gaussian, Oracle
 from tiebreak.recording import Record
 from tiebreak.result import History, Point, Result, Status
-from tiebreak.schedules import Power, Schedule, anytime, horizon
+from tiebreak.schedules import Capped, Parameters, Power, Schedule, anytime, horizon
 from tiebreak.solve import minimize
 from tiebreak.state import load
+from tiebreak.sums import FiniteSum
 
 if TYPE_CHECKING:
     from tiebreak import optax as optax
+    from tiebreak import sklearn as sklearn
     from tiebreak import torch as torch
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Average",
+    "Capped",
     "Certificate",
     "Exact",
     "FiniteSum",
     "Gaussian",
+    "Held",
     "History",
     "Method",
     "Minibatch",
     "Oracle",
+    "Page",
+    "Parameters",
+    "PerLevel",
     "Point",
     "Power",
     "Progress",
     "Record",
     "Result",
     "Schedule",
+    "Spider",
     "Status",
     "Storm",
+    "analogues",
     "anytime",
     "certify",
     "horizon",
     "load",
     "methods",
     "minimize",
+    "penalties",
     "problems",
     "rules",
     "schedules",
@@ -52,9 +62,9 @@ __all__ = [
     "theory",
 ]
 
-# Imported when they are first asked for: the core needs neither PyTorch nor JAX, and importing them takes seconds. They
-# are not in `__all__`, so that `from tiebreak import *` does not ask.
-_LATER = {"torch": ("torch", "PyTorch"), "optax": ("jax", "JAX and optax")}  # the extra, and what it installs
+# Imported when they are first asked for: the core needs none of their libraries, and importing those takes seconds.
+# They are not in `__all__`, so that `from tiebreak import *` does not ask. The extra, and what it installs:
+_LATER = {"torch": ("torch", "PyTorch"), "optax": ("jax", "JAX and optax"), "sklearn": ("sklearn", "scikit-learn")}
 
 if not TYPE_CHECKING:  # a type checker has the imports above, and would take any other name for good
 
@@ -64,7 +74,7 @@ if not TYPE_CHECKING:  # a type checker has the imports above, and would take an
         try:
             return import_module(f"{__name__}.{name}")
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib", "optax"):
+            if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib", "optax", "sklearn", "scipy"):
                 raise
             extra, needed = _LATER[name]
             raise ImportError(f"tiebreak.{name} needs {needed}: pip install 'tiebreak[{extra}]'") from error

@@ -5,45 +5,54 @@ one, as a solver makes them; :func:`steps_within` counts millions of them at onc
 :func:`calls` says.
 """
 
-from collections.abc import Iterator
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiebreak.checks import whole
+from tiebreak.estimators import LEVELS, asked
 from tiebreak.methods import Method
 from tiebreak.result import Status
-from tiebreak.schedules import Law, Parameters, Power, Schedule
+from tiebreak.schedules import LEGAL, WHOLE, Capped, Law, Parameters, Power, Schedule
 
 Values = NDArray[np.float64]
 
-__all__ = ["Batches", "Steps", "batches", "calls", "first_cost", "law_values", "limit", "steps_within"]
+__all__ = ["Batches", "Many", "Steps", "batches", "calls", "first_cost", "law_values", "limit", "steps_within"]
 
 _LARGEST = 2**63 - 1  # calls are counted in 64 bits
 _LARGE = 1e12  # a batch in which single calls do not matter
+_AHEAD = 256  # steps whose parameters are made at once
 _TOO_MANY = 2 * 10**7  # steps, to be counted one after another
+_LONGEST_CYCLE = 2**20  # steps whose costs are kept
 
 
 def calls(method: Method, parameters: Any) -> tuple[Any, Any]:
     """Calls that a step is charged at the upper and at the lower level: every sample, as often as it is evaluated.
 
-    `parameters` are those of one step, or arrays of many by the same names.
+    `parameters` are those of one step, or of :class:`Many`.
 
     Examples
     --------
     >>> import tiebreak
     >>> storm = tiebreak.methods.vr_pr_sdbpg
-    >>> calls(storm, storm.schedule.at(99))  # 10 and 100 samples, each at two points
+    >>> calls(storm, storm.at(99))  # 10 and 100 samples, each at two points
     (20, 200)
     """
-    times = method.estimator.evaluations
-    return times * parameters.upper_batch, times * parameters.lower_batch
+    if getattr(parameters, "upper_points", None) is not None:
+        return parameters.upper_batch * parameters.upper_points, parameters.lower_batch * parameters.lower_points
+    upper, lower = (asked(method.estimator, level, parameters) for level in LEVELS)
+    return upper[0] * upper[1], lower[0] * lower[1]
 
 
 def first_cost(method: Method) -> int:
     """The least budget with which a run can begin."""
-    return sum(calls(method, method.schedule.at(0)))
+    return sum(calls(method, method.at(0)))
 
 
 def limit(name: str, value: Any) -> int:
@@ -85,13 +94,18 @@ class Steps(Iterator[Parameters]):
     ) -> None:
         self.k, self.spent, self.ended = k, spent, Status.RUNNING
         self._method, self._steps, self._budget = method, steps, budget
+        self._ahead: list[Parameters] = []  # the next ones, the last first
+        self._size = 1
 
     def __next__(self) -> Parameters:
         if self._steps is not None and self.k >= self._steps:
             self.ended = Status.STEPS
         if self.ended is not Status.RUNNING:
             raise StopIteration
-        parameters = self._method.schedule.at(self.k)
+        if not self._ahead:
+            self._size = min(2 * self._size, _AHEAD)
+            self._ahead = _known(self._method, self.k, self._size)[::-1]
+        parameters = self._ahead.pop() if self._ahead else self._method.at(self.k)
         spent = self.spent + sum(calls(self._method, parameters))
         if self._budget is not None and spent > self._budget:
             self.ended = Status.BUDGET
@@ -102,6 +116,34 @@ class Steps(Iterator[Parameters]):
             )
         self.k, self.spent = self.k + 1, spent
         return parameters
+
+
+def _known(method: Method, k: int, count: int) -> list[Parameters]:
+    """The parameters of so many steps from k on, as `method.at` gives them one by one; none, if not all are known.
+
+    Those of power laws are. A function is asked when its step has come, and need not be defined beyond the last one; an
+    estimator that chooses its batches likewise; and an illegal value is for `at` to tell, if the step is made.
+    """
+    schedule = method.schedule
+    laws: dict[str, Any] = {name: law for name in LEGAL if (law := getattr(schedule, name)) is not None}
+    if schedule.others or hasattr(method.estimator, "asks") or not all(isinstance(v, Power) for v in laws.values()):
+        return []
+    try:
+        columns: dict[str, Any] = {name: law.values(k, count) for name, law in laws.items()}
+    except OverflowError:
+        return []
+    if not all(all(map(LEGAL[name][1], values)) for name, values in columns.items()):
+        return []
+    for name in WHOLE.intersection(columns):
+        columns[name] = [max(1, math.floor(value)) for value in columns[name]]
+    points = [1 if method.estimator.evaluations == 1 else 2] * count
+    if k == 0:  # there is no point before the first
+        points[0] = 1
+    columns |= {"k": range(k, k + count), "upper_points": points, "lower_points": points, "others": repeat({})}
+    return [Parameters(*row) for row in zip(*(columns.get(f.name, repeat(None)) for f in _FIELDS), strict=False)]
+
+
+_FIELDS = fields(Parameters)
 
 
 class Batches(NamedTuple):
@@ -123,11 +165,9 @@ def steps_within(method: Method, budget: int, horizon: int | None = None) -> tup
     (275, 37950, 99164195)
     """
     schedule = method.schedule
-    if schedule.constant("upper_batch", "lower_batch"):
-        each = calls(method, schedule.at(0))
-        fit = budget // sum(each)
-        fit = fit if horizon is None else min(fit, horizon)
-        return fit, fit * each[0], fit * each[1]
+    cycle = _cycle(method)
+    if cycle is not None:
+        return _repeated(method, budget, horizon, cycle)
     steps = upper = lower = 0
     size = 1024
     while horizon is None or steps < horizon:
@@ -138,7 +178,7 @@ def steps_within(method: Method, budget: int, horizon: int | None = None) -> tup
                 "constant batches (for a plan: kind='horizon') need no counting"
             )
         # Batches are whole, so counting them in whole numbers is exact; beyond 2^62 a float must do.
-        charged = calls(method, batches(schedule, size, steps))
+        charged = [np.asarray(level, dtype=np.float64) for level in calls(method, Many(schedule, size, steps))]
         small = all(level.max() < 2**62 / size for level in charged)
         uppers, lowers = (level.astype(np.int64) if small else level for level in charged)
         left = budget - upper - lower
@@ -150,10 +190,72 @@ def steps_within(method: Method, budget: int, horizon: int | None = None) -> tup
     return steps, upper, lower
 
 
+def _cycle(method: Method) -> int | None:
+    """After how many steps the costs repeat; the first step may differ. None where nobody knows, or it is too long."""
+    estimator = method.estimator
+    if not method.schedule.constant("upper_batch", "lower_batch", *getattr(estimator, "needs", ())):
+        return None
+    if not hasattr(estimator, "asks"):
+        return 1
+    found = estimator.cycle(method.schedule.at(0)) if hasattr(estimator, "cycle") else None
+    return found if found is not None and found <= _LONGEST_CYCLE else None
+
+
+def _repeated(method: Method, budget: int, horizon: int | None, cycle: int) -> tuple[int, int, int]:
+    """As :func:`steps_within`, of costs that repeat after `cycle` steps: exact, in whole numbers of any size."""
+    first = calls(method, method.at(0))
+    most = budget if horizon is None else horizon
+    if sum(first) > budget or most < 1:
+        return 0, 0, 0
+    each = calls(method, Many(method.schedule, cycle, 1))
+    sums = [[0, *accumulate(map(int, np.broadcast_to(level, cycle).tolist()))] for level in each]
+    total = [upper + lower for upper, lower in zip(*sums, strict=True)]
+    left = budget - sum(first)
+    times = min(left // total[-1], (most - 1) // cycle) if total[-1] else (most - 1) // cycle
+    rest = bisect_right(total, left - times * total[-1]) - 1  # of the next, not whole, cycle
+    rest = min(rest, most - 1 - times * cycle, cycle)
+    upper, lower = (cost + times * level[-1] + level[rest] for cost, level in zip(first, sums, strict=True))
+    return 1 + times * cycle + rest, upper, lower
+
+
+class Many:
+    """The schedule at the steps `start`, …, as arrays by the names of its parameters, each made when it is asked for.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> Many(tiebreak.methods.sdbgd.schedule, 3).lower_batch
+    array([ 1.,  5., 15.])
+    """
+
+    upper_points = lower_points = None  # an estimator's matter
+
+    def __init__(self, schedule: Schedule, steps: int, start: int = 0) -> None:
+        self.k = np.arange(start, start + steps)
+        self._schedule = schedule
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        law: Any = getattr(self._schedule, name)
+        if isinstance(law, Mapping):  # the others
+            found: Any = {own: self._values(other) for own, other in law.items()}
+        else:
+            found = None if law is None else self._values(law)
+            found = np.maximum(1, np.floor(found)) if name in WHOLE and found is not None else found
+            if name in ("period", "upper_hold", "lower_hold") and found is not None:
+                found = np.minimum(found, 2.0**62).astype(np.int64)  # steps are divided by them, in whole numbers
+        setattr(self, name, found)
+        return found
+
+    def _values(self, law: Law) -> Values:
+        return law_values(law, len(self.k), int(self.k[0]) if len(self.k) else 0)
+
+
 def batches(schedule: Schedule, steps: int, start: int = 0) -> Batches:
-    """The batch sizes of the steps `start`, …, `start` + `steps` − 1."""
-    laws: Any = (schedule.upper_batch, schedule.lower_batch)
-    return Batches(*(np.maximum(1, np.floor(law_values(law, steps, start))) for law in laws))
+    """The schedule's batch sizes at the steps `start`, …, `start` + `steps` − 1."""
+    many = Many(schedule, steps, start)
+    return Batches(many.upper_batch, many.lower_batch)
 
 
 def law_values(law: Law, steps: int, start: int = 0) -> Values:
@@ -164,9 +266,13 @@ def law_values(law: Law, steps: int, start: int = 0) -> Values:
     >>> law_values(Power(1, 2), 4)
     array([ 1.,  4.,  9., 16.])
     """
+    if isinstance(law, Capped):
+        return np.minimum(law_values(law.law, steps, start), float(law.largest))
     if not isinstance(law, Power):
         return np.array([float(law(k)) for k in range(start, start + steps)])
     t = np.arange(start + 1, start + steps + 1, dtype=np.float64)
+    t = t if law.stop is None else np.minimum(t, law.stop)
+    t = t if law.start == 1 else np.maximum(1.0, t / law.start)
     found: Values = law.constant * t**law.exponent if law.exponent else np.full(steps, float(law.constant))
     # Near a whole number the last bits decide how a batch is floored, and they are to be the law's own. Large numbers
     # are all near one, and there a call more or less is nothing.

@@ -20,7 +20,10 @@ from tiebreak.stationarity import best_multiplier
 
 Values = NDArray[np.float64]
 
-__all__ = ["Certificate", "Interval", "certify"]
+__all__ = ["UNDECIDABLE", "Certificate", "Interval", "certify"]
+
+UNDECIDABLE = "cannot be decided"
+_TINY = 0.01  # of ε_g: where ‖∇g‖² is smaller and ∇g still not told from 0, its direction is out of reach
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,9 @@ class Certificate:
     confidence : float
         With which both intervals hold at once.
     verdict : str
-        "stationary", "not stationary" or "not decided"; "" where no ε was given.
+        "stationary", "not stationary", "not decided" or "cannot be decided"; "" where no ε was given. The last is said
+        where ∇g is not told from 0 although ‖∇g‖² is below a hundredth of its ε already: the least over λ *jumps* where
+        ∇g = 0, to ‖∇f‖², and beside it depends on ∇g's direction alone. No number of samples settles that.
     more_samples : int
         About how many more per level would decide; 0 where decided.
     upper_calls, lower_calls : int
@@ -76,6 +81,11 @@ class Certificate:
             more = f", about {self.more_samples:,} more samples per level" if self.more_samples else ""
             where = f"at (ε_f, ε_g) = ({self.epsilon[0]:g}, {self.epsilon[1]:g})"
             lines.append(f"{self.verdict} {where}{more}")
+            if self.verdict == UNDECIDABLE:
+                lines.append(
+                    "∇g is not told from 0, where the least over λ jumps to ‖∇f‖²: no number of samples settles it. "
+                    "Judge a point at which ‖∇g‖² is nearer to ε_g"
+                )
         return "\n".join([*lines, f"both at once with confidence {self.confidence:g}"])
 
 
@@ -117,6 +127,8 @@ def certify(
     >>> found = certify(problem.upper, problem.lower, [1.5, 1.5], samples=10**4, epsilon=0.01, seed=0)
     >>> found.verdict, found.lower_gradient_squared.low < 1.23 < found.lower_gradient_squared.high
     ('not stationary', True)
+    >>> certify(problem.upper, problem.lower, [0.0, 0.0], samples=10**6, epsilon=0.01, seed=0).verdict  # ∇g = 0 there
+    'cannot be decided'
     """
     point = np.array(x, dtype=np.float64)
     if point.size == 0 or not np.isfinite(point).all():
@@ -166,7 +178,11 @@ def certify(
             factor = max(
                 statistic.growth(limit, risk / 4) for interval, limit, statistic, _ in judged if interval.high > limit
             )
-            more = _round(max(1.0, factor - 1) * total)
+            if lower_gradient_squared.low == 0 and _square(a).limit(-risk / 4) > target[0]:
+                # λ = 0 will not do, and ∇g, along which λ would have to help, is not told from 0.
+                factor = lower_gradient_squared.high / (_TINY * target[1])
+                verdict = UNDECIDABLE if factor <= 1 else verdict
+            more = 0 if verdict == UNDECIDABLE else _round(max(1.0, factor - 1) * total)
     calls = size * count
     return Certificate(
         lower_gradient_squared, stationarity, multiplier, confidence, target, verdict, more, calls, calls

@@ -1,22 +1,12 @@
-"""The console: a line of progress, and Ctrl-C and SIGTERM between steps instead of within one."""
+"""Ctrl-C and SIGTERM between steps instead of within one."""
 
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
-__all__ = ["Progress", "interrupts", "progress_line", "terminations"]
-
-
-class Progress(NamedTuple):
-    """What a progress function is told, between blocks of steps."""
-
-    steps: int
-    calls: int
-    fraction: float
+__all__ = ["interrupts", "terminations"]
 
 
 @contextmanager
@@ -65,22 +55,3 @@ def _handled(number: int, default: Any, handler: Callable[..., None]) -> Iterato
     finally:
         if ours:
             signal.signal(number, default)
-
-
-@contextmanager
-def progress_line() -> Iterator[Callable[[Progress], None]]:
-    """A line on standard error that is written again as the run goes on."""
-    last = 0.0
-
-    def show(now: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.1 or now.fraction >= 1:
-            last = time.monotonic()
-            print(
-                f"\r{now.fraction:7.1%}  step {now.steps:,}  {now.calls:,} calls", end="", file=sys.stderr, flush=True
-            )
-
-    try:
-        yield show
-    finally:
-        print(file=sys.stderr)

@@ -11,8 +11,9 @@ array library is imported. It changes nothing: the new memory is returned beside
 if the step is made.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tiebreak import rules
@@ -37,6 +38,8 @@ class Seen(NamedTuple):
         What that loss is compared with; for a tolerance.
     rate : scalar
         The learning rate, where it is known; for a tolerance.
+    watched : mapping
+        What an estimator that watches lets the solver find out, by name; where the rule asks for it.
     """
 
     fg: Scalar
@@ -47,6 +50,7 @@ class Seen(NamedTuple):
     lower_value: Scalar = None
     reference: Scalar = None
     rate: Scalar = 1.0
+    watched: Mapping[str, Scalar] = MappingProxyType({})
 
 
 class Choice(NamedTuple):
@@ -96,7 +100,8 @@ class Decision:
     normalize : bool
         Whether to step along d/(1+λ), so that a large λ does not lengthen the step.
     apply : callable, optional
-        ``apply(fg, gg, arguments)`` calls the rule; a front end's own, where it checks what comes out.
+        ``apply(fg, gg, arguments)`` calls the rule; a front end's own, where it checks what comes out. For a rule with
+        a memory ``apply(fg, gg, arguments, memory)``, which returns the new one, too.
     """
 
     method: Any = None
@@ -104,19 +109,31 @@ class Decision:
     normalize: bool = True
     apply: Callable[..., Scalar] | None = None
 
-    def begin(self) -> Any:
-        """The memory before the first step."""
-        return () if self.tolerance is None else law.begin()
+    def begin(self, zero: Scalar = 0.0) -> Any:
+        """The memory before the first step; a rule's own as numbers like `zero`."""
+        return self.method.begin(zero) if self.tolerance is None else law.begin()
 
     def __call__(self, parameters: Any, seen: Seen, memory: Any) -> Choice:
         """The weights, and what to remember."""
         if self.tolerance is not None:
             return _within(self.tolerance, seen, memory)
-        given = arguments(self.method, parameters, seen)
-        apply = self.apply or (lambda fg, gg, named: self.method.rule(fg, gg, **named))
-        multiplier = apply(seen.fg, seen.gg, given)
+        multiplier, memory = self.multiplier(parameters, seen, memory)
         scale = 1 / (1 + multiplier) if self.normalize else 1 + 0 * multiplier
+        if hasattr(self.method.rule, "scale"):  # a rule that chooses the step size as well
+            scale = scale * self.method.rule.scale(memory)
         return Choice(multiplier, scale, scale * multiplier, memory, None)
+
+    def multiplier(self, parameters: Any, seen: Seen, memory: Any) -> tuple[Scalar, Any]:
+        """λ of the rule, and what it remembers: all that a front end needs which moves along ∇f + λ∇g itself."""
+        given = arguments(self.method, parameters, seen)
+        apply = self.apply or self._apply
+        if rules.remembers(self.method.rule):
+            found: tuple[Scalar, Any] = apply(seen.fg, seen.gg, given, memory)
+            return found
+        return apply(seen.fg, seen.gg, given), memory
+
+    def _apply(self, fg: Scalar, gg: Scalar, named: dict[str, Any], *memory: Any) -> Any:
+        return self.method.rule(fg, gg, *memory, **named)
 
 
 def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
@@ -145,6 +162,8 @@ def arguments(method: Any, parameters: Any, seen: Seen) -> dict[str, Any]:
     for name in method.needs:
         if name in ("ff", "lower_value"):
             named[name] = getattr(seen, name)
+        elif name in seen.watched:
+            named[name] = seen.watched[name]
     return named
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
-from tiebreak.oracles import Array, Exact, Oracle
+from tiebreak.oracles import Array, Exact, Gaussian, Oracle
 
 __all__ = ["Level", "Stream"]
 
@@ -44,6 +44,11 @@ class Level:
         self.has_value = bool(getattr(oracle, "has_value", hasattr(oracle, "value")))
         self._draws_blocks = hasattr(oracle, "sample_block")
         self.samples_ahead = getattr(oracle, "samples_ahead", None) or float("inf")
+        self._plain = self.vectorized and len(shape) == 1
+        self._additive = bool(getattr(oracle, "additive", False))
+        #: Whether nothing is random, as far as is known: no noise is drawn then.
+        self.deterministic = type(oracle) is Exact or (type(oracle) is Gaussian and not np.any(oracle.sigma))
+        self._seen: Any = (None, None, None, None)  # the last two points of an additive oracle, with their gradients
 
     def block_size(self, runs: int) -> int:
         """How many steps to draw ahead."""
@@ -51,7 +56,12 @@ class Level:
         return max(1, min(wanted, _LARGEST_BLOCK // (runs * self.dimension)))
 
     def draw(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Sequence[Any]:
-        """The tokens of all runs, step by step."""
+        """The tokens of all runs, step by step; none, and nothing is drawn, where a step takes no samples."""
+        if self.deterministic:
+            return [None] * len(sizes)
+        if 0 in sizes:
+            drawn = iter(self.draw(rngs, [size for size in sizes if size]))
+            return [next(drawn) if size else None for size in sizes]
         if self._draws_blocks:
             return self.oracle.sample_block(rngs, sizes)  # type: ignore[no-any-return]  # checked where it is used
         tokens = [[self.oracle.sample(rng, size) for rng in rngs] for size in sizes]
@@ -73,11 +83,32 @@ class Level:
 
     def gradient(self, x: Array, tokens: Any) -> Array:
         """Mini-batch gradients at the rows of x, one for each run."""
-        return self._evaluate("gradient", x, self.shape, tokens).reshape(x.shape).astype(self.dtype, copy=False)
+        if not self._additive:
+            return self._rows("gradient", x, tokens).astype(self.dtype, copy=False)
+        # STORM comes back to the point before, with another token. A point that nobody can write to is known again.
+        point, exact, before, earlier = self._seen
+        if x is before:
+            exact = earlier
+        elif x is not point:
+            before, earlier, exact = point, exact, self._rows("gradient", x)
+            self._seen = (x, exact, before, earlier) if not x.flags.writeable else self._seen
+        if tokens is not None and np.shape(tokens) != x.shape:
+            tokens = np.reshape(tokens, x.shape)
+        found: Array = exact if tokens is None else exact + tokens
+        return found if found.dtype is self.dtype else found.astype(self.dtype)
 
     def exact(self, x: Array) -> Array:
         """Exact gradients at the rows of x, (…, dimension)."""
-        return self._evaluate("exact_gradient", x, self.shape).reshape(x.shape).astype(self.dtype, copy=False)
+        return self._rows("exact_gradient", x).astype(self.dtype, copy=False)
+
+    def _rows(self, what: str, x: Array, *tokens: Any) -> Array:
+        """Gradients at the rows of x, in x's shape."""
+        if self._plain and x.ndim == 2:  # the common case, with as few calls as there can be
+            found = getattr(self.oracle, what)(x, *tokens)
+            if type(found) is np.ndarray and found.dtype is self.dtype and found.shape == x.shape:
+                return found
+            return self._check(what, found, x.shape)
+        return self._evaluate(what, x, self.shape, *tokens).reshape(x.shape)
 
     def value(self, x: Array, *tokens: Any) -> Array:
         """Values at the rows of x, (…), in float64: of the mini-batches where tokens are given, else exact."""
@@ -98,6 +129,8 @@ class Level:
 
     def _check(self, what: str, returned: Any, shape: tuple[int, ...]) -> Array:
         """What the function returned, as an array of this shape."""
+        if type(returned) is np.ndarray and returned.shape == shape and returned.dtype.kind == "f":
+            return returned
         try:
             result = np.asarray(returned)
         except ValueError as error:

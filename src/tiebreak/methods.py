@@ -21,11 +21,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak import rules
-from tiebreak.estimators import Estimator, Minibatch, Storm, named
+from tiebreak import analogues, penalties, rules
+from tiebreak.balance import Balance
+from tiebreak.estimators import LEVELS, WATCHED, Estimator, Minibatch, Spider, Storm, Watched, named
+from tiebreak.estimators import asked as asked_of
+from tiebreak.laws import Capped
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
 
-__all__ = ["METHODS", "Method", "asked", "dbgd", "get", "penalty", "pr_sdbpg", "sdbgd", "sdbpg", "vr_pr_sdbpg"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "asked",
+    "auto",
+    "dbgd",
+    "get",
+    "penalty",
+    "pr_sdbpg",
+    "sdbgd",
+    "sdbgd_averaged",
+    "sdbgd_dual",
+    "sdbpg",
+    "spider_penalty",
+    "spider_sdbgd",
+    "storm_penalty",
+    "storm_sdbgd",
+    "vr_pr_sdbpg",
+]
 
 
 def asked(rule: rules.Rule) -> tuple[str, ...]:
@@ -41,12 +62,28 @@ def asked(rule: rules.Rule) -> tuple[str, ...]:
 
 def _named_arguments(rule: rules.Rule) -> dict[str, inspect.Parameter]:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    first = 3 if rules.remembers(rule) else 2
     if not callable(rule):
         raise TypeError(f"rule={rule!r} must be a function of fg, gg and what it needs by name")
     parameters = list(inspect.signature(rule).parameters.values())
-    if len(parameters) < 2:
-        raise TypeError(f"rule={rule!r} must take fg and gg first, and then what it needs by name")
-    return {p.name: p for p in parameters[2:] if p.kind in by_name}
+    if len(parameters) < first:
+        leading = "fg, gg and its memory" if first == 3 else "fg and gg"
+        raise TypeError(f"rule={rule!r} must take {leading} first, and then what it needs by name")
+    return {p.name: p for p in parameters[first:] if p.kind in by_name}
+
+
+def _there(name: str, given: set[str]) -> bool:
+    """Whether a parameter is set, for both levels at once or for each of them."""
+    return name in given or {f"{level}_{name}" for level in LEVELS} <= given
+
+
+def _array(returned: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """What a rule returned, as an array of real numbers of this shape."""
+    found = np.asarray(returned)
+    if found.dtype.kind not in "fiub":
+        raise TypeError(f"it returned {found!r}")
+    found = found.astype(np.float64, copy=False)
+    return found if found.shape == shape else np.broadcast_to(found, shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +97,7 @@ class Method:
     rule : callable
         ``rule(fg, gg, …)`` ↦ λ, on arrays with a value per run. Its further arguments are found by their names: any
         parameter that the schedule sets, its `others`, the step ``k``, ``ff`` = ‖∇f‖², and ``lower_value``, the lower
-        objective on this step's mini-batch at x_k.
+        objective on this step's mini-batch at x_k. A rule with a memory is an object: see :mod:`tiebreak.rules`.
     schedule : Schedule
     estimator : Estimator
     """
@@ -82,8 +119,9 @@ class Method:
         if own is not None:  # one place to look for it, whoever set it
             object.__setattr__(self, "schedule", self.schedule.replace(momentum=own))
         given = {"k", "ff", "lower_value", *self.schedule.others}
+        given |= set(WATCHED) if getattr(self.estimator, "watches", False) else set()
         given |= {name for name in LEGAL if getattr(self.schedule, name) is not None}
-        wanting = [name for name in getattr(self.estimator, "needs", ()) if name not in given]
+        wanting = [name for name in getattr(self.estimator, "needs", ()) if not _there(name, given)]
         if wanting:
             kind = type(self.estimator).__name__
             raise ValueError(f"{kind} needs {wanting}: give {kind}({wanting[0]}=…), or set it in the schedule")
@@ -102,24 +140,82 @@ class Method:
         """The names that the rule asks for, after fg and gg."""
         return tuple(self._arguments)
 
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether the rule is one of the library's: sums, products, quotients and comparisons, which round alike for
+        floats and for arrays. Of others nobody knows: NumPy's roots and powers are not Python's.
+        """
+        return self.rule in rules.RULES.values()
+
     def arguments(self, parameters: Parameters) -> dict[str, float]:
         """What the rule gets at a step, but for ``ff`` and ``lower_value``, which only the step knows."""
-        named = {name: getattr(parameters, name, parameters.others.get(name)) for name in self._arguments}
-        return {name: value for name, value in named.items() if value is not None}
+        named, others = {}, parameters.others
+        for name in self._arguments:
+            value = getattr(parameters, name, None) if name not in others else others[name]
+            if value is not None:
+                named[name] = value
+        return named
 
-    def multiplier(self, fg: Any, gg: Any, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
-        """The rule on arrays, as an array of their shape."""
+    def at(self, k: int) -> Parameters:
+        """The parameters of step k as it is made: with the batches that the estimator asks for, and at how many points.
+
+        >>> spider_penalty.at(0).lower_points, spider_penalty.at(3).lower_points
+        (1, 2)
+        """
+        estimator = self.estimator
+        if not hasattr(estimator, "asks"):
+            points = 1 if estimator.evaluations == 1 or k == 0 else 2
+            return self.schedule.at(k, upper_points=points, lower_points=points)
+        parameters = self.schedule.at(k)
+        found: dict[str, Any] = {}
+        for level in LEVELS:
+            batch, points = asked_of(estimator, level, parameters)
+            if points not in (0, 1, 2) or batch != int(batch) or batch < 1:
+                raise ValueError(
+                    f"{type(estimator).__name__} asks for {batch!r} samples at {points!r} points in step {k}, at the "
+                    f"{level} level; it must be a whole number ≥ 1, at 0, 1 or 2 points"
+                )
+            found |= {f"{level}_batch": int(batch), f"{level}_points": int(points)}
+        return replace(parameters, **found)
+
+    @cached_property
+    def remembers(self) -> bool:
+        """Whether the rule has a memory."""
+        return rules.remembers(self.rule)
+
+    def begin(self, zero: Any) -> tuple[Any, ...]:
+        """What the rule remembers before the first step, as numbers like `zero`."""
+        return tuple(self.rule.begin(zero)) if self.remembers else ()  # type: ignore[attr-defined]  # remembers says so
+
+    def multiplier(self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any = ()) -> NDArray[np.float64]:
+        """The rule on arrays, as an array of their shape. What a rule remembers is looked at, and not changed."""
+        if self.remembers:
+            return self.applied(fg, gg, arguments, memory)[0]
         try:
-            found = np.asarray(self.rule(fg, gg, **arguments))
-            if found.dtype.kind not in "fiub":
-                raise TypeError(f"it returned {found!r}")
-            found = found.astype(np.float64, copy=False)
-            return found if found.shape == fg.shape else np.broadcast_to(found, fg.shape)
+            if fg.shape == (1,) and self._plain:  # of one number floats are quicker, and the same to the last bit
+                found = self.rule(fg.item(), gg.item(), **arguments)
+                return np.array([found]) if type(found) is float else _array(found, fg.shape)
+            return _array(self.rule(fg, gg, **arguments), fg.shape)
         except (TypeError, ValueError) as error:
-            raise type(error)(
-                f"the rule of method {self.name!r} failed: {error}. A rule sees arrays, a value for each run and "
-                "record, and returns as many: np.maximum and np.where instead of max and if."
-            ) from error
+            raise self._failed(error) from error
+
+    def applied(
+        self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any
+    ) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
+        """A rule with a memory on arrays: λ as an array of their shape, and what it remembers, as such arrays."""
+        try:
+            returned = self.rule(fg, gg, memory, **arguments)
+            if not (isinstance(returned, tuple) and len(returned) == 2 and len(returned[1]) == len(memory)):
+                raise TypeError(f"it has a memory of {len(memory)}, must return (λ, memory) and returned {returned!r}")
+            return _array(returned[0], fg.shape), tuple(_array(m, fg.shape) for m in returned[1])
+        except (TypeError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> Exception:
+        return type(error)(
+            f"the rule of method {self.name!r} failed: {error}. A rule sees arrays, a value for each run and "
+            "record, and returns as many: np.maximum and np.where instead of max and if."
+        )
 
     def replace(self, **changes: Any) -> "Method":
         """This method with another rule, schedule, estimator or name, or with some laws of its schedule changed.
@@ -148,19 +244,35 @@ pr_sdbpg = Method("PR-SDBPG", rules.penalized, PAPER["pr_sdbpg"])  # reconstruct
 vr_pr_sdbpg = Method("VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm())  # likewise
 #: Deterministic: meant for exact gradients, hence batches of one.
 dbgd = Method("DBGD", rules.dbgd, Schedule(step_size=Power(0.05, -1 / 4), barrier=Power(0.5, -1 / 4)))
-#: Gradient descent on f + β_k g, the weight growing: the plain baseline, with the batches that its own theory asks for.
-penalty = Method(
-    "Penalty",
-    rules.constant,
+#: Gradient descent on f + β_k g, the weight growing, with the batches that its own theory asks for.
+penalty = Method("Penalty", rules.constant, penalties.schedule("penalty"))
+#: The same on SPIDER's estimates: the laws of the horizon form with t in place of K.
+spider_penalty = Method("SPIDER-Penalty", rules.constant, penalties.schedule("spider_penalty"), Spider())
+#: The same on STORM's estimates: no large batches, no horizon.
+storm_penalty = Method("STORM-Penalty", rules.constant, penalties.schedule("storm_penalty"), Storm())
+storm_sdbgd = Method("STORM-SDBGD", rules.sdbgd, penalties.schedule("storm_sdbgd"), Storm())
+spider_sdbgd = Method("SPIDER-SDBGD", rules.sdbgd, penalties.schedule("spider_sdbgd"), Spider())
+#: Two answers to the paper's open question, its schedule and other multipliers; see docs/beyond.
+sdbgd_averaged = Method(
+    "SDBGD averaged λ", analogues.Averaged(lagged=True), PAPER["sdbgd"].replace(others={"rate": Power(1, -1 / 2)})
+)
+sdbgd_dual = Method("SDBGD dual λ", analogues.Dual(), PAPER["sdbgd"].replace(others={"rate": Power(1, -1)}))
+
+#: Nothing known: step size and weight are chosen on the run, for each run by itself; batches are laws, for all alike.
+auto = Method(
+    "auto",
+    Balance(),
     Schedule(
-        step_size=Power(0.05, -1 / 4),
-        barrier=Power(0.5, 1 / 4),
-        upper_batch=Power(1, 1 / 2),
-        lower_batch=Power(1, 1),
+        step_size=1,
+        upper_batch=Power(1e-4, 2),
+        lower_batch=Power(4e-4, 2),
+        momentum=Capped(Power(3, -1), 1),  # weighs batches that grow like t² by their sizes
+        selection=Power(1, 2),
     ),
+    Watched(),
 )
 
-#: Every method by its Python name.
+#: Every method by its Python name, but `auto`: that is no row of a comparison of rules.
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "sdbgd": sdbgd,
@@ -169,6 +281,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "vr_pr_sdbpg": vr_pr_sdbpg,
         "dbgd": dbgd,
         "penalty": penalty,
+        "spider_penalty": spider_penalty,
+        "storm_penalty": storm_penalty,
+        "storm_sdbgd": storm_sdbgd,
+        "spider_sdbgd": spider_sdbgd,
+        "sdbgd_averaged": sdbgd_averaged,
+        "sdbgd_dual": sdbgd_dual,
     }
 )
 
@@ -176,11 +294,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 def get(method: Any) -> Method:
     """The method of this name (as Python or as tables spell it), the method itself, or that of a plan."""
     method = getattr(method, "method", method)
+    known = {"auto": auto, **METHODS}
     if isinstance(method, Method):
         return method
     if isinstance(method, str):
         wanted = method.lower().replace("-", "_")
-        if wanted in METHODS:
-            return METHODS[wanted]
-        raise ValueError(f"method={method!r} must be a Method or one of {', '.join(map(repr, METHODS))}")
-    raise TypeError(f"method={method!r} must be a Method or one of {', '.join(map(repr, METHODS))}")
+        if wanted in known:
+            return known[wanted]
+        raise ValueError(f"method={method!r} must be a Method or one of {', '.join(map(repr, known))}")
+    raise TypeError(f"method={method!r} must be a Method or one of {', '.join(map(repr, known))}")

@@ -14,7 +14,7 @@ from typing import Any
 from tiebreak import methods, rules
 from tiebreak.checks import floating, one_of
 from tiebreak.decision import Tolerance
-from tiebreak.estimators import Estimator, enters_direction, named
+from tiebreak.estimators import Estimator, enters_direction, fixed_batches, named
 from tiebreak.files import regular
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
@@ -86,7 +86,7 @@ def tolerant(
     tolerance: Any, reference: Any, estimator: Any, laws: Mapping[str, Any], unused: Mapping[str, Any]
 ) -> tuple[Tolerance, Estimator, Schedule]:
     """The tolerance, the estimator beside it and its numbers; `laws` that it does not ask for are refused."""
-    kind = named(estimator or "minibatch")
+    kind = fixed_batches(named(estimator or "minibatch"))
     if not enters_direction(kind):
         raise ValueError(f"estimator={estimator!r} has no effect with tolerance=: it needs no inner products")
     asked = getattr(kind, "needs", ())
@@ -111,6 +111,9 @@ def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
     >>> _ = path.write_text("step,lower_loss\\n0,2.0\\n5,\\n10,1.0\\n")
     >>> recorded(path)
     ([0, 10], [2.0, 1.0])
+    >>> _ = path.write_text("step,lower_loss\\n0,2.0\\n5,9.0\\n0,3.0\\n1,1.0\\n")  # a new run in the same file
+    >>> recorded(path)
+    ([0, 1], [3.0, 1.0])
     """
     try:
         with open(regular(path), encoding="utf-8", newline="") as file:
@@ -130,6 +133,7 @@ def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
 def _losses(reader: "csv.DictReader[str]") -> dict[int, float] | None:
     """The losses by step; None without these columns."""
     found: dict[int, float] = {}
+    last = -1
     if not {"step", "lower_loss"} <= set(reader.fieldnames or ()):
         return None
     for row in reader:
@@ -137,6 +141,9 @@ def _losses(reader: "csv.DictReader[str]") -> dict[int, float] | None:
             step, loss = int(row["step"]), float(row["lower_loss"])
         except (TypeError, ValueError):
             continue  # a skipped step has no loss, and a line cut short none either
+        if step <= last:  # begun again, after a resume or in a new run: what stood from there on does not count
+            found = {k: v for k, v in found.items() if k < step}
+        last = step
         if step >= 0 and math.isfinite(loss):
             found[step] = loss
     return found
@@ -152,20 +159,31 @@ def chosen_method(
         for name, value in clash.items():
             if value is not None:
                 raise ValueError(f"{name}={value!r} and method={method!r}: change the method, method.replace({name}=…)")
-        return methods.get(method)
+        return _for_training(methods.get(method))
     if rule is None and "barrier" not in given:
         raise ValueError(f"nothing says how to choose the multiplier: {_CHOICES}")
     if isinstance(rule, str):
         one_of("rule", rule, tuple(rules.RULES))
     chosen = rules.RULES[rule or "sdbgd"] if rule is None or isinstance(rule, str) else rule
-    kind: Estimator = named(estimator or "minibatch")
+    kind: Estimator = fixed_batches(named(estimator or "minibatch"))
     label = getattr(chosen, "__name__", type(chosen).__name__)
     asked = {*methods.asked(chosen), *getattr(kind, "needs", ())}
     if others is not None and not isinstance(others, Mapping):
         raise TypeError(f"others={others!r} must be a mapping of names to numbers or functions of the step")
     refuse_unasked(given | dict(others or {}), label, asked, kind)
     filled = {name: law for name, law in _DEFAULTS.items() if name in asked and name not in given}
-    return Method(label, chosen, Schedule(**filled | given, others=dict(others or {})), kind)
+    return _for_training(Method(label, chosen, Schedule(**filled | given, others=dict(others or {})), kind))
+
+
+def _for_training(method: Method) -> Method:
+    """The method, if a training loop can follow it: with batches of its own choice, and a rule without a memory."""
+    fixed_batches(method.estimator)
+    if method.remembers:
+        raise ValueError(
+            f"the rule of {method.name!r} has a memory, which tiebreak.minimize and tiebreak.optax.solve keep; an "
+            "optimizer takes rules without one: a function of fg, gg and what it needs by name"
+        )
+    return method
 
 
 def refuse_unasked(given: Mapping[str, Any], label: str, asked: Any, kind: Estimator) -> None:

@@ -17,6 +17,9 @@ two methods is an oracle. What else the solver uses, where it is there:
 ``sample_block(rngs, sizes)`` and ``block_size``
     the tokens of several steps for several runs at once, equal to those drawn one by one, up to `block_size` steps, and
     up to ``samples_ahead`` samples a run, if that is there;
+``additive = True``
+    ``gradient(x, token)`` is ``gradient(x) + token``, tokens being arrays of x's shape: a point is then evaluated once,
+    however many mini-batches are taken there;
 ``bind(shape)``
     returns the oracle for points of this shape, or raises.
 """
@@ -32,12 +35,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from tiebreak.checks import whole
-
 Array: TypeAlias = NDArray[np.floating[Any]]
 Function: TypeAlias = Callable[..., Any]
 
-__all__ = ["Exact", "FiniteSum", "Gaussian", "Oracle"]
+__all__ = ["Exact", "Gaussian", "Oracle", "checked", "known"]
 
 
 @runtime_checkable
@@ -72,13 +73,18 @@ class Exact:
     block_size = 256
 
     def __init__(self, gradient: Function, value: Function | None = None, *, vectorized: bool = False) -> None:
-        self._gradient = _callable("gradient", gradient)
-        self._value = value if value is None else _callable("value", value)
+        self._gradient = checked("gradient", gradient)
+        self._value = value if value is None else checked("value", value)
         self.vectorized = vectorized
 
     @property
     def has_value(self) -> bool:
         return self._value is not None
+
+    @property
+    def additive(self) -> bool:
+        """Yes, unless a subclass has a gradient of its own."""
+        return type(self).gradient in (Exact.gradient, Gaussian.gradient)
 
     def sample(self, rng: Generator, size: int) -> Any:
         """Nothing is random: no token."""
@@ -97,7 +103,7 @@ class Exact:
 
     def value(self, x: Array, token: Any = None) -> Any:
         """The objective at x."""
-        return _known(self._value)(x)
+        return known(self._value)(x)
 
 
 class Gaussian(Exact):
@@ -187,8 +193,8 @@ class Gaussian(Exact):
         return shaped
 
     def gradient(self, x: Array, token: Any = None) -> Any:
-        """∇(x) plus the batch's noise."""
-        return self._gradient(x) + token
+        """∇(x) plus the batch's noise, where a token is given."""
+        return self._gradient(x) if token is None else self._gradient(x) + token
 
 
 def _fill(noise: Array, rngs: Sequence[Generator]) -> None:
@@ -234,116 +240,15 @@ def _mean_of_normals(rng: Generator, size: int, dimension: int) -> Array:
     return total / size
 
 
-_WORTH_A_CALL = 64  # terms of a sum: below, calling the function costs more than they do
-
-
-class FiniteSum:
-    """The mean of n terms, sampled with replacement.
-
-    Parameters
-    ----------
-    gradient : callable
-        (x, indices) ↦ the mean gradient of those terms; with `per_example`, (x, i) ↦ the gradient of one term.
-    n : int
-        How many terms there are.
-    value : callable, optional
-        (x, indices) ↦ the mean value of those terms; with `per_example`, (x, i) ↦ the value of one.
-    per_example : bool
-        Whether the functions take one index.
-    chunk : int
-        At most so many indices are given to a function at once.
-
-    Notes
-    -----
-    A batch larger than n is drawn as multinomial counts, so memory never exceeds n indices. Its gradient is then
-    assembled from the terms grouped by count: `gradient` needs no weights.
-
-    Examples
-    --------
-    >>> data = np.array([1.0, 2.0, 6.0])
-    >>> oracle = FiniteSum(lambda x, i: x - data[i].mean(), n=3)  # the mean of ½(x − data_i)²
-    >>> float(oracle.exact_gradient(np.array(0.0)))
-    -3.0
-    >>> token = oracle.sample(np.random.default_rng(0), size=10**15)
-    >>> float(np.round(oracle.gradient(np.array(0.0), token), 4))
-    -3.0
-    """
-
-    vectorized = False
-    block_size, samples_ahead = 64, 2**14
-
-    def __init__(
-        self,
-        gradient: Function,
-        n: int,
-        value: Function | None = None,
-        *,
-        per_example: bool = False,
-        chunk: int = 2**16,
-    ) -> None:
-        self._gradient = _callable("gradient", gradient)
-        self._value = value if value is None else _callable("value", value)
-        self.n, self.per_example, self.chunk = whole("n", n), per_example, whole("chunk", chunk)
-
-    @property
-    def has_value(self) -> bool:
-        return self._value is not None
-
-    def sample(self, rng: Generator, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-        """Indices, and how often each occurs; None where every one stands for itself."""
-        if size <= self.n:
-            return rng.integers(self.n, size=size), None
-        counts = rng.multinomial(size, np.full(self.n, 1 / self.n))
-        indices = np.flatnonzero(counts)
-        return indices, counts[indices]
-
-    def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Any:
-        """The tokens of several steps for several runs."""
-        return [[self.sample(rng, size) for rng in rngs] for size in sizes]
-
-    def gradient(self, x: Array, token: Any) -> Any:
-        """The batch's mean gradient."""
-        return self._mean(self._gradient, x, *token)
-
-    def exact_gradient(self, x: Array) -> Any:
-        """The mean gradient of all n terms."""
-        return self._mean(self._gradient, x, np.arange(self.n), None)
-
-    def value(self, x: Array, token: Any = None) -> Any:
-        """The mean value of the batch or, without one, of all n terms."""
-        return self._mean(_known(self._value), x, *(token or (np.arange(self.n), None)))
-
-    def _mean(self, function: Function, x: Array, indices: NDArray[np.int64], counts: NDArray[np.int64] | None) -> Any:
-        if counts is None:
-            return self._sum(function, x, indices) / len(indices)
-        order = np.argsort(counts, kind="stable")
-        levels, starts = np.unique(counts[order], return_index=True)
-        if len(indices) >= _WORTH_A_CALL * len(levels):
-            groups = np.split(indices[order], starts[1:])
-            total = sum(int(level) * self._sum(function, x, group) for level, group in zip(levels, groups, strict=True))
-        else:  # nearly every term has a count of its own: the least count of all, and the rest by binary digits
-            least, rest = int(levels[0]), counts - levels[0]
-            total = least * self._sum(function, x, indices)
-            for digit in range(int(rest.max()).bit_length()):
-                chosen = indices[rest >> digit & 1 == 1]
-                if len(chosen):
-                    total = total + 2**digit * self._sum(function, x, chosen)
-        return total / int(counts.sum())
-
-    def _sum(self, function: Function, x: Array, indices: NDArray[np.int64]) -> Any:
-        if self.per_example:
-            return sum(np.asarray(function(x, int(i))) for i in indices)
-        parts = [indices[s : s + self.chunk] for s in range(0, len(indices), self.chunk)]
-        return sum(len(part) * np.asarray(function(x, part)) for part in parts)
-
-
-def _known(value: Function | None) -> Function:
+def known(value: Function | None) -> Function:
+    """The function of an oracle's values, if it was given one."""
     if value is None:
         raise ValueError("value=None: this oracle was given no function for its values")
     return value
 
 
-def _callable(name: str, function: Function) -> Function:
+def checked(name: str, function: Function) -> Function:
+    """A function that was given; TypeError, for the argument `name`, if it is none."""
     if not callable(function):
         raise TypeError(f"{name}={function!r} must be a function")
     return function

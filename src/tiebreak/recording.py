@@ -5,7 +5,7 @@ history costs a few array operations.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,9 +22,10 @@ from tiebreak.stationarity import dot, residuals
 
 Columns = dict[str, NDArray[Any]]
 
-__all__ = ["Measurer", "Record", "Recorder", "fault", "wanted"]
+__all__ = ["Measurer", "Record", "Recorder", "fault", "finite", "wanted"]
 
 _PER_DECADE = 50
+_FEW = 16  # numbers
 
 
 def wanted(record: str | int | None, k: int) -> bool:
@@ -56,8 +57,11 @@ class Measurer:
         single = values | {"lower_gradient_squared": self.lower.has_exact}
         return tuple(name for name in MEASURES if single.get(name, both))
 
-    def __call__(self, x: Array, parameters: Sequence[Parameters]) -> Columns:
-        """Measures of iterates (m, runs, dimension), with parameters for each of the m, or for each run where m = 1."""
+    def __call__(self, x: Array, parameters: Sequence[Parameters], memory: Sequence[Any] = ()) -> Columns:
+        """Measures of iterates (m, runs, dimension), with parameters for each of the m, or for each run where m = 1.
+
+        `memory` is what a rule with a memory had remembered there, each (m, runs) or (runs,); it stays as it is.
+        """
         columns: Columns = {}
         axis = (-1, 1) if len(parameters) == len(x) else (1, -1)
         with np.errstate(all="ignore"):
@@ -76,7 +80,7 @@ class Measurer:
                     upper = self.upper.exact(x)
                     if "ff" in self.method.needs:
                         arguments["ff"] = dot(upper, upper)
-                    found = residuals(upper, lower, lambda fg, gg: self.method.multiplier(fg, gg, arguments))
+                    found = residuals(upper, lower, lambda fg, gg: self.method.multiplier(fg, gg, arguments, memory))
                     columns |= {
                         "direction_squared": found.direction_squared,
                         "stationarity_squared": found.stationarity_squared,
@@ -101,7 +105,7 @@ class Record:
     multiplier: Any
     parameters: Parameters
     runs: tuple[int, ...]
-    _measurer: Measurer
+    _measurer: Callable[..., Columns]
     _rows: Array
     _single: bool
 
@@ -129,20 +133,29 @@ class Recorder:
     def __init__(self, measurer: Measurer, runs: int, keep_iterates: bool, history: Columns | None = None) -> None:
         self._measurer, self._runs, self._keep_iterates = measurer, runs, keep_iterates
         self._blocks: list[Columns] = [history] if history else []
-        self._pending: list[tuple[Parameters, int, int, Array, Array]] = []
+        self._pending: list[tuple[Parameters, int, int, Array, Array, tuple[Any, ...]]] = []
 
-    def add(self, parameters: Parameters, upper_calls: int, lower_calls: int, x: Array, multiplier: Array) -> None:
-        """Note an iterate, the cost of reaching it, and the multiplier used there; measured at the next flush."""
-        self._pending.append((parameters, upper_calls, lower_calls, x, multiplier))
+    def add(
+        self,
+        parameters: Parameters,
+        upper_calls: int,
+        lower_calls: int,
+        x: Array,
+        multiplier: Array,
+        memory: tuple[Any, ...] = (),
+    ) -> None:
+        """Note an iterate, the cost of reaching it, the multiplier used there, and what the rule remembered before;
+        measured at the next flush."""
+        self._pending.append((parameters, upper_calls, lower_calls, x, multiplier, memory))
 
     def flush(self, alive: Sequence[int], steps: int) -> None:
         """Measure what was noted of the first `steps` steps; its rows are the runs `alive`."""
         pending, self._pending = [row for row in self._pending if row[0].k < steps], []
         if not pending:
             return
-        parameters, upper_calls, lower_calls, iterates, multipliers = zip(*pending, strict=True)
-        x = np.stack(iterates)
-        columns = {"multiplier": np.stack(multipliers)} | self._measurer(x, parameters)
+        parameters, upper_calls, lower_calls, iterates, multipliers, memories = zip(*pending, strict=True)
+        x, memory = np.stack(iterates), [np.stack(column) for column in zip(*memories, strict=True)]
+        columns = {"multiplier": np.stack(multipliers)} | self._measurer(x, parameters, memory)
         block: Columns = {name: self._widen(column, alive) for name, column in columns.items()}
         block["step"] = np.array([p.k for p in parameters], dtype=np.int64)
         block["upper_calls"] = np.array(upper_calls, dtype=np.int64)
@@ -152,8 +165,9 @@ class Recorder:
         self._blocks.append(block)
 
     def _widen(self, column: NDArray[Any], alive: Sequence[int]) -> NDArray[Any]:
+        """A column for each run: one may stand for all that go on, and there are none of those that do not."""
         if len(alive) == self._runs:
-            return column
+            return column if column.shape[1] == self._runs else np.repeat(column, self._runs, axis=1)
         wide = np.full((len(column), self._runs, *column.shape[2:]), np.nan, dtype=column.dtype)
         wide[:, alive] = column
         return wide
@@ -162,12 +176,27 @@ class Recorder:
         """NaN where it was not known: an oracle of a resumed run may tell more than it did before."""
         return block[name] if name in block else np.full((len(block["step"]), self._runs), np.nan)
 
+    def latest(self) -> tuple[float, float, float]:
+        """λ, ‖d‖² and ‖∇g‖² at the newest recorded step, means over the runs that went on; NaN where unknown."""
+        block = self._blocks[-1] if self._blocks else {}
+        names = ("multiplier", "direction_squared", "lower_gradient_squared")
+        rows = [block[name][-1] if name in block else np.array([np.nan]) for name in names]
+        first, second, third = (float(row[f].mean()) if (f := np.isfinite(row)).any() else math.nan for row in rows)
+        return first, second, third
+
     def history(self) -> Columns:
         """All that was recorded so far, joined."""
         if len(self._blocks) > 1:
             names = dict.fromkeys(name for block in self._blocks for name in block)
             self._blocks = [{name: np.concatenate([self._column(b, name) for b in self._blocks]) for name in names}]
         return dict(self._blocks[0]) if self._blocks else {}
+
+
+def finite(x: Array) -> bool:
+    """Whether all of it is; of a few numbers Python can tell in less time than NumPy needs to begin."""
+    if x.size <= _FEW:
+        return all(map(math.isfinite, x.ravel().tolist()))
+    return bool(np.isfinite(x).all())
 
 
 def fault(a: Array, b: Array, multiplier: np.float64) -> str:

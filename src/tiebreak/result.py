@@ -200,6 +200,8 @@ class Result:
         What `seed=` reproduces this result.
     elapsed : float
         Seconds, of this call.
+    chosen : mapping
+        What the method had chosen at the end, and the estimates behind it, by name; empty where nothing was to choose.
     """
 
     last: Point
@@ -213,6 +215,7 @@ class Result:
     seed: Any
     elapsed: float
     faults: Mapping[int, str] = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
     state: Any = field(default=None, repr=False)
 
     @property
@@ -268,6 +271,9 @@ class Result:
                 lines.append(
                     f"  {name:<24} {np.mean(value):.4g}" + ("" if np.ndim(value) == 0 else " (mean over runs)")
                 )
+        if self.chosen:
+            each = ", ".join(f"{name} {np.median(value):.3g}" for name, value in self.chosen.items())
+            lines.append(f"  at the end{'' if isinstance(self.status, Status) else ' (medians)'}: {each}")
         return "\n".join(lines)
 
 

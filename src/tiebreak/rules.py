@@ -15,6 +15,12 @@ by_value   α (g − target)        ρ       keeps g near a target that a user c
 least      min{by_value, β gg}   ρ       Gong & Liu 2021
 ========== ===================== ======= =====================================================
 
+A rule with a memory (an average of inner products, a dual variable) is an object with ``begin(zero)``, which makes a
+tuple of numbers like the scalar `zero`, and ``rule(fg, gg, memory, …)``, which returns λ and the new tuple. It keeps
+nothing in itself: the solver saves the memory with the run, and whoever only measures throws the new one away. It may
+have ``scale(memory)``, a factor of each run's step size, and ``told(memory)``, numbers by name for the result's
+`chosen`; :class:`tiebreak.balance.Balance` has all of them.
+
 The functions use only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per
 run), torch 0-d tensors and JAX tracers; nothing is imported. Defined at every corner: gg + r = 0 gives λ = 0, and a
 NaN or an infinity among the inputs never comes out as a finite number.
@@ -36,10 +42,16 @@ __all__ = [
     "least",
     "multiplier",
     "penalized",
+    "remembers",
     "sdbgd",
     "sdbpg",
     "stability",
 ]
+
+
+def remembers(rule: Rule) -> bool:
+    """Whether a rule has a memory."""
+    return hasattr(rule, "begin")
 
 
 def multiplier(fg: Scalar, gg: Scalar, threshold: Scalar, slack: Scalar = 0.0) -> Scalar:

@@ -7,55 +7,14 @@ A law is any function of k. The theory's laws are powers of t = k + 1 (:class:`P
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 from tiebreak.checks import floating, whole
+from tiebreak.laws import Capped, Law, Power
 
-Law: TypeAlias = Callable[[int], float]
-
-__all__ = ["PAPER", "Law", "Parameters", "Power", "Schedule", "anytime", "horizon", "largest_step_size"]
-
-
-@dataclass(frozen=True)
-class Power:
-    """The law c · (k+1)^e.
-
-    Examples
-    --------
-    >>> Power(0.5, -0.25)(15)
-    0.25
-    """
-
-    constant: float
-    exponent: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("constant", "exponent"):
-            value = getattr(self, name)
-            if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not math.isfinite(floating(value)):
-                raise ValueError(f"{name}={value!r} of a power law must be a finite number")
-
-    def __call__(self, k: int) -> float:
-        value = float(self.constant * (k + 1) ** self.exponent)
-        if self.constant != 1 or self.exponent <= 0:  # nothing that is floored to a whole power
-            return value
-        nearest = round(value) if math.isfinite(value) else 0
-        near = 0 < abs(value - nearest) <= 1e-13 * nearest
-        if near and (e := self._ratio) is not None and nearest**e.denominator == (k + 1) ** e.numerator:
-            return float(nearest)  # 32^2.8 is 2^14, though 2.8 is no float: a whole power is given whole, for floors
-        return value
-
-    @cached_property
-    def _ratio(self) -> Fraction | None:
-        """The exponent as a fraction p/q with q ≤ 64, if it is one."""
-        near = Fraction(self.exponent).limit_denominator(64)
-        return near if self.exponent > 0 and abs(float(near) - self.exponent) <= 1e-15 * (1 + self.exponent) else None
-
-    def __str__(self) -> str:
-        return f"{self.constant:g}" if self.exponent == 0 else f"{self.constant:g}·t^{self.exponent:g}"
+__all__ = ["PAPER", "Capped", "Law", "Parameters", "Power", "Schedule", "anytime", "horizon", "largest_step_size"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +29,24 @@ class Parameters:
     regularizer: Any = None
     penalty: Any = None
     momentum: Any = None
+    upper_momentum: Any = None
+    lower_momentum: Any = None
+    period: Any = None
+    probability: Any = None
+    upper_refresh: Any = None
+    lower_refresh: Any = None
+    upper_hold: Any = None
+    lower_hold: Any = None
+    selection: Any = None
     others: Mapping[str, Any] = field(default_factory=dict)
+    upper_points: Any = None  # at how many points this step's samples are evaluated; a method knows it, not a schedule
+    lower_points: Any = None
 
     @property
     def weight(self) -> float:
-        """η_k β_k, the chance (up to a factor) that x_k is the returned iterate; η_k where there is no barrier."""
+        """The chance (up to a factor) that x_k is the returned iterate: `selection`; or η_k β_k; or η_k."""
+        if self.selection is not None:
+            return float(self.selection)
         return float(self.step_size) * (1.0 if self.barrier is None else float(self.barrier))
 
     def named(self) -> dict[str, float]:
@@ -83,18 +55,32 @@ class Parameters:
         return {name: value for name, value in {**known, **self.others}.items() if value is not None}
 
 
+_WHOLE: tuple[str, Callable[[float], bool]] = ("finite (it is floored, and at least 1)", math.isfinite)
+_SHARE: tuple[str, Callable[[float], bool]] = ("in [0, 1]", lambda v: 0 <= v <= 1)
+
 #: name → (what is legal, in words; the test). The one place that knows the range of every parameter.
 LEGAL: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
     {
         "step_size": ("finite and > 0", lambda v: 0 < v < math.inf),
-        "upper_batch": ("finite (it is floored, and at least 1)", math.isfinite),
-        "lower_batch": ("finite (it is floored, and at least 1)", math.isfinite),
+        "upper_batch": _WHOLE,
+        "lower_batch": _WHOLE,
         "barrier": ("finite and ≥ 0", lambda v: 0 <= v < math.inf),
         "regularizer": ("finite and ≥ 0", lambda v: 0 <= v < math.inf),
         "penalty": ("finite and > 0", lambda v: 0 < v < math.inf),
-        "momentum": ("in [0, 1]", lambda v: 0 <= v <= 1),
+        "momentum": _SHARE,
+        "upper_momentum": _SHARE,
+        "lower_momentum": _SHARE,
+        "period": _WHOLE,
+        "probability": _SHARE,
+        "upper_refresh": _WHOLE,
+        "lower_refresh": _WHOLE,
+        "upper_hold": _WHOLE,
+        "lower_hold": _WHOLE,
+        "selection": ("finite and ≥ 0", lambda v: 0 <= v < math.inf),
     }
 )
+#: Those that are floored, and at least 1.
+WHOLE = frozenset(name for name, legal in LEGAL.items() if legal is _WHOLE)
 
 
 @dataclass(frozen=True)
@@ -115,6 +101,16 @@ class Schedule:
         μ_k > 0.
     momentum : law, optional
         α_k in [0, 1], for the estimators `Storm` and `Average`.
+    upper_momentum, lower_momentum : law, optional
+        The same of one level, where the levels differ.
+    period, probability : law, optional
+        When `Spider` refreshes: at the steps that q_k divides; and the chance p_k in [0, 1] with which `Page` does.
+    upper_refresh, lower_refresh : law, optional
+        The large batches of a refresh; then `upper_batch` and `lower_batch` are those of all other steps.
+    upper_hold, lower_hold : law, optional
+        For how many steps `Held` keeps an estimate: it makes a new one at the steps that m_k divides.
+    selection : law, optional
+        Weighs the returned iterate, P(N_K = k) ∝ w_k ≥ 0, where that is not to be η_k β_k.
     others : mapping of name to law
         What a rule of your own asks for beyond these.
 
@@ -132,6 +128,15 @@ class Schedule:
     lower_batch: Law | float = 1
     penalty: Law | float | None = None
     momentum: Law | float | None = None
+    upper_momentum: Law | float | None = None
+    lower_momentum: Law | float | None = None
+    period: Law | float | None = None
+    probability: Law | float | None = None
+    upper_refresh: Law | float | None = None
+    lower_refresh: Law | float | None = None
+    upper_hold: Law | float | None = None
+    lower_hold: Law | float | None = None
+    selection: Law | float | None = None
     others: Mapping[str, Law | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -153,11 +158,11 @@ class Schedule:
         laws = {name: getattr(self, name) for name in LEGAL} | dict(self.others)
         return ", ".join(f"{name}={law}" for name, law in laws.items() if law is not None)
 
-    def at(self, k: int) -> Parameters:
-        """The parameters of step k; an illegal value raises and is named."""
+    def at(self, k: int, **more: Any) -> Parameters:
+        """The parameters of step k, and what else is known of it; an illegal value raises and is named."""
         if self._fixed is not None:
-            return Parameters(k, **self._fixed)
-        return Parameters(k, **self._values(k))
+            return Parameters(k, **self._fixed, **more)
+        return Parameters(k, **self._values(k), **more)
 
     @cached_property
     def _fixed(self) -> dict[str, Any] | None:
@@ -171,9 +176,7 @@ class Schedule:
             legal, holds = LEGAL[name]
             if not holds(value):
                 raise ValueError(f"{name} at step {k} is {value!r}; it must be {legal}")
-            values[name] = value
-        for name in ("upper_batch", "lower_batch"):
-            values[name] = max(1, math.floor(values[name]))
+            values[name] = max(1, math.floor(value)) if name in WHOLE else value
         others = {}
         for name, other in self.others.items():
             others[name] = _number(name, other, k)

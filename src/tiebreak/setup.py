@@ -1,7 +1,9 @@
 """From what a user gives to what the loop needs: every argument checked before anything is changed."""
 
+import copy
 import os
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
 from tiebreak.recording import Measurer
-from tiebreak.result import MEASURES
+from tiebreak.result import MEASURES, Result
 from tiebreak.schedules import Power
 from tiebreak.state import Configuration, State, load_state
 
@@ -41,9 +43,9 @@ def prepare(
     seed: Any,
     record: Any,
     keep_iterates: bool,
-    resume: str | os.PathLike[str] | None,
+    resume: Result | str | os.PathLike[str] | None,
 ) -> Setup:
-    """Check every argument of :func:`tiebreak.minimize`; start afresh, or from the file `resume`."""
+    """Check every argument of :func:`tiebreak.minimize`; start afresh, or from the result or file `resume`."""
     if budget is None and steps is None and resume is None:  # a plan knows
         budget, steps = getattr(method, "budget", None), getattr(method, "steps", None)
     budget = None if budget is None else limit("budget", budget)
@@ -51,14 +53,17 @@ def prepare(
     if resume is None:
         if budget is None and steps is None:
             raise ValueError("budget=None and steps=None: give at least one of them, a whole number ≥ 1")
-        chosen = methods.get("sdbgd" if method is None else method)
+        chosen = methods.get("auto" if method is None else method)
         state = _fresh(x0, chosen, budget, steps, runs, seed, record, keep_iterates)
     else:
-        if not isinstance(resume, (str, os.PathLike)):
+        if isinstance(resume, Result):
+            state, resume = copy.deepcopy(resume.state), "the result"
+        elif isinstance(resume, (str, os.PathLike)):
+            state = load_state(resume)
+        else:
             raise TypeError(
-                f"resume={resume!r} must be the path of a saved result: result.save(path), then resume=path"
+                f"resume={resume!r} must be a result, or the path of a saved one: result.save(path), then resume=path"
             )
-        state = load_state(resume)
         chosen = _resumed(state, resume, method, x0, runs, seed)
         state.configuration.budget = state.configuration.budget if budget is None else budget
         state.configuration.steps = state.configuration.steps if steps is None else steps
@@ -117,6 +122,10 @@ def _fresh(
     count = len(numbers)
     x = np.repeat(start.reshape(1, -1), count, axis=0)
     zeros = [np.zeros(count, dtype=np.int64) for _ in range(4)]
+    remembered = [
+        tuple(np.array(np.broadcast_to(column, count), dtype=np.float64) for column in method.begin(np.zeros(count)))
+        for _ in range(2)
+    ]
     return State(
         configuration=configuration,
         k=0,
@@ -136,6 +145,8 @@ def _fresh(
         history={},
         last_measures={},
         selected_measures={},
+        rule=remembered[0],
+        selected_rule=remembered[1],
     )
 
 
@@ -143,7 +154,7 @@ def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
     """The method to go on with; whatever was given again must be what it was."""
     c, given = state.configuration, method
     if method is None:
-        named = [m for m in methods.METHODS.values() if m.name == c.method]
+        named = [m for m in (methods.auto, *methods.METHODS.values()) if m.name == c.method]
         if not named:
             raise ValueError(
                 f"method=None: {os.fspath(path)!r} was made with {c.method!r}, a method of your own; give it again"
@@ -171,6 +182,9 @@ def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
 
 def _check_memory(state: State, path: Any, method: Method) -> None:
     """Raise unless the file remembers what the method's estimator is going to ask for."""
+    there, asked = len(state.rule), len(method.begin(np.zeros(1)))
+    if there != asked:
+        raise ValueError(f"{os.fspath(path)!r} remembers {there} numbers for the rule of {method.name}; it has {asked}")
     rows, twice = state.x[state.alive], method.estimator.evaluations == 2
     for level, memory in state.memory.items():
         begun = method.estimator.begin(level, 0 * rows, 0 * rows[:, :1])
@@ -197,9 +211,22 @@ def _fingerprint(method: Method) -> list[Any]:
     laws = {name: getattr(method.schedule, name, None) for name in first}
     return [
         rule,
-        type(method.estimator).__qualname__,
+        _named(method.estimator),
         {n: repr(w) if isinstance(w, Power) else first[n] for n, w in laws.items()},
     ]
+
+
+def _named(estimator: Any) -> Any:
+    """An estimator's kind, and those of its own settings that are not the default and can be compared."""
+    kind = type(estimator).__qualname__
+    settings: dict[str, Any] = {}
+    for field in fields(estimator) if is_dataclass(estimator) else ():
+        value = getattr(estimator, field.name)
+        if hasattr(value, "update"):
+            settings[field.name] = _named(value)
+        elif isinstance(value, (bool, int, str)) and value != field.default:
+            settings[field.name] = value
+    return [kind, settings] if settings else kind
 
 
 def _point(x0: Any) -> Array:

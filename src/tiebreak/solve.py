@@ -5,27 +5,31 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from tiebreak.budget import Steps, calls
+from tiebreak.callbacks import answered, recorded
 from tiebreak.checks import whole
-from tiebreak.console import Progress, interrupts, progress_line
+from tiebreak.console import interrupts
 from tiebreak.decision import Decision, Seen
 from tiebreak.estimators import Memory, enters_direction, estimate
 from tiebreak.files import locked
-from tiebreak.levels import Stream, generators
+from tiebreak.levels import Level, Stream, generators
+from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
-from tiebreak.recording import Measurer, Record, Recorder, fault, wanted
+from tiebreak.recording import Measurer, Record, Recorder, fault, finite, wanted
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
 from tiebreak.setup import Setup, prepare
 from tiebreak.state import State
 from tiebreak.stationarity import dot
+from tiebreak.watching import Watching
+from tiebreak.working import Now, alike
 
 __all__ = ["minimize"]
 
@@ -46,7 +50,7 @@ def minimize(
     progress: bool | Callable[[Progress], Any] = False,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1000,
-    resume: str | os.PathLike[str] | None = None,
+    resume: Result | str | os.PathLike[str] | None = None,
 ) -> Result:
     """Minimise the upper objective f among the minimisers of the lower objective g, from stochastic gradients.
 
@@ -57,7 +61,7 @@ def minimize(
     x0 : array_like
         Where to start; any shape, float32 or float64 (whole numbers become float64).
     method : Method, str or Plan
-        A row of :mod:`tiebreak.methods`, by itself or by name, or a plan of :mod:`tiebreak.theory`; "sdbgd" if none.
+        A row of :mod:`tiebreak.methods`, by itself or by name, or a plan of :mod:`tiebreak.theory`; "auto" if none.
     budget : int, optional
         Calls of both levels together that each run may make. A step is made only if all of it fits.
     steps : int, optional
@@ -81,9 +85,9 @@ def minimize(
     checkpoint : path, optional
         Where to save the run, atomically: every `checkpoint_every` steps, at its end, and when an error, Ctrl-C or
         SIGTERM (exit code 143) cuts it short. Another process that is writing it raises BlockingIOError.
-    resume : path, optional
-        Go on from a checkpoint or a saved result; equal, bit for bit, to a run that was never stopped. Give `upper` and
-        `lower` again, and `method` if it is your own. A limit that is given replaces the file's; the rest is as it was.
+    resume : Result or path, optional
+        Go on from a result, a saved one or a checkpoint; equal, bit for bit, to a run that was never stopped. Give
+        `upper` and `lower` again, and `method` if it is your own. A new limit replaces the old; the rest is as it was.
 
     Returns
     -------
@@ -113,20 +117,6 @@ def minimize(
             return _Solver(setup, callback, shown, checkpoint, every).run().result()
 
 
-class _Now(NamedTuple):
-    """All that a step changes, replaced in one assignment: an interrupt finds the state before a step or after it."""
-
-    k: int
-    x: Array
-    upper: Memory
-    lower: Memory
-    selected: Array
-    selected_step: NDArray[np.int64]
-    upper_calls: int
-    lower_calls: int
-    multiplier: NDArray[np.float64]  # λ̂ of the step just made
-
-
 class _Solver:
     def __init__(
         self,
@@ -142,19 +132,7 @@ class _Solver:
         self.callback, self.progress = callback, progress
         self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
         self.state, self.weight = state, state.weight
-        start = state.x[state.alive]
-        start.flags.writeable = False
-        self.now = _Now(
-            state.k,
-            start,
-            state.memory["upper"],
-            state.memory["lower"],
-            state.selected[state.alive],
-            state.selected_step[state.alive],
-            int(state.upper_calls[state.alive[0]]) if state.alive else 0,
-            int(state.lower_calls[state.alive[0]]) if state.alive else 0,
-            np.zeros(len(state.alive)),
-        )
+        self.now = Now.of(state, alike(state, self.upper, self.lower))
         numbers = [self.configuration.runs[r] for r in state.alive]
         seed = SeedSequence(self.configuration.entropy, spawn_key=self.configuration.spawn_key)
         upper, lower, selection = generators(seed, numbers)
@@ -164,7 +142,10 @@ class _Solver:
             for rng, saved in zip(self.streams[name].rngs, states, strict=True):
                 rng.bit_generator.state = saved
         self.in_direction = enters_direction(self.method.estimator)
-        self.decide = Decision(self.method, normalize=False, apply=self.method.multiplier)
+        self.scale = getattr(self.method.rule, "scale", None)  # of a rule that chooses the step size as well
+        self.watching = Watching(self.method, state.start)
+        apply = self.method.applied if self.method.remembers else self.method.multiplier
+        self.decide = Decision(self.method, normalize=False, apply=apply)
         self.measurer = Measurer(self.method, self.upper, self.lower)
         runs = len(self.configuration.runs)
         self.recorder = Recorder(self.measurer, runs, self.configuration.keep_iterates, state.history)
@@ -218,12 +199,14 @@ class _Solver:
         weights = [p.weight for p in steps]
         failures: dict[int, str] = {}
         try:
-            upper_tokens = self.streams["upper"].block([p.upper_batch for p in steps])
-            lower_tokens = self.streams["lower"].block([p.lower_batch for p in steps])
+            upper_tokens = self.streams["upper"].block([p.upper_batch if p.upper_points else 0 for p in steps])
+            lower_tokens = self.streams["lower"].block([p.lower_batch if p.lower_points else 0 for p in steps])
             replaced = self.streams["selection"].block(weights)
+            some = replaced.any(axis=1).tolist()  # asking at every step takes longer
             with np.errstate(all="ignore"):
                 for i, parameters in enumerate(steps):
-                    failures = self.step(parameters, upper_tokens[i], lower_tokens[i], replaced[i])
+                    selecting = replaced[i] if some[i] else None
+                    failures = self.step(parameters, upper_tokens[i], lower_tokens[i], selecting)
                     if not failures and self.callback is not None:
                         self.call_back()
                     if interrupted():
@@ -245,77 +228,92 @@ class _Solver:
                 self.call_back()
 
     def step(
-        self, parameters: Parameters, upper_tokens: Any, lower_tokens: Any, replaced: NDArray[np.bool_]
+        self, parameters: Parameters, upper_tokens: Any, lower_tokens: Any, replaced: NDArray[np.bool_] | None
     ) -> dict[int, str]:
         """One step of every living run. Returns the rows that cannot go on, and why; they keep their iterate."""
         now, x, method = self.now, self.now.x, self.method
         # measure
-        seen_a, a, upper = self.estimate("upper", lambda z: self.upper.gradient(z, upper_tokens), now.upper, parameters)
-        seen_b, b, lower = self.estimate("lower", lambda z: self.lower.gradient(z, lower_tokens), now.lower, parameters)
+        seen_a, a, upper = self.estimate(self.upper, upper_tokens, now.upper, parameters)
+        seen_b, b, lower = self.estimate(self.lower, lower_tokens, now.lower, parameters)
         asked = method.needs
         seen = Seen(
             dot(seen_a, seen_b),
             dot(seen_b, seen_b),
             dot(seen_a, seen_a) if "ff" in asked else None,
-            lower_value=self.lower.value(x, lower_tokens) if "lower_value" in asked else None,
+            lower_value=self.lower_value(lower_tokens, parameters) if "lower_value" in asked else None,
+            watched=self.watching.found(x, now.upper) if self.watching.on else {},
         )
         # decide
-        multiplier = self.decide(parameters, seen, ()).multiplier
+        multiplier, rule = self.decide.multiplier(parameters, seen, now.rule)
         # move
-        moved = multiplier.astype(x.dtype, copy=False)[:, None] * b
+        # A float takes the type of b, as the array is made to; of one row it is quicker.
+        moved = b * multiplier.item() if len(b) == 1 else multiplier.astype(x.dtype, copy=False)[:, None] * b
         moved += a
-        moved *= -parameters.step_size
+        if self.scale is None:
+            moved *= -parameters.step_size
+        else:
+            moved *= -(parameters.step_size * self.scale(rule))[:, None]
         moved += x
         moved.flags.writeable = False  # an oracle that works in place must fail loudly, not corrupt the run
         if wanted(self.configuration.record, parameters.k):
-            self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier)
+            self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier, now.rule)
         failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
-        finite: NDArray[np.bool_] = np.isfinite(moved)
-        if not finite.all():
-            fine = np.asarray(finite.all(axis=1))
+        if not finite(moved):
+            fine = np.asarray(np.isfinite(moved).all(axis=1))
             failures = {int(row): fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
             moved = np.where(fine[:, None], moved, x)
             moved.flags.writeable = False
-            replaced = replaced & fine
-        selected, selected_step = now.selected, now.selected_step
-        if replaced.any():
+            replaced = None if replaced is None else replaced & fine
+            rule = tuple(np.where(fine, one, old) for one, old in zip(rule, now.rule, strict=True))
+        selected, selected_step, selected_rule = now.selected, now.selected_step, now.selected_rule
+        if replaced is not None:
             selected = np.where(replaced[:, None], x, selected)
             selected_step = np.where(replaced, now.k, selected_step)
+            selected_rule = tuple(
+                np.where(replaced, one, old) for one, old in zip(now.rule, selected_rule, strict=True)
+            )
         self.parameters = parameters
         upper_calls, lower_calls = calls(method, parameters)
         spent = (now.upper_calls + upper_calls, now.lower_calls + lower_calls)
-        self.now = _Now(now.k + 1, moved, upper, lower, selected, selected_step, *spent, multiplier)
+        self.now = Now(now.k + 1, moved, upper, lower, rule, selected, selected_step, selected_rule, *spent, multiplier)
         return failures
 
     def estimate(
-        self, level: str, gradient: Callable[[Array], Array], memory: Memory, parameters: Parameters
+        self, level: Level, tokens: Any, memory: Memory, parameters: Parameters
     ) -> tuple[Array, Array, Memory]:
         """What the rule sees of a level's gradient, what the direction is made of, and what to remember."""
-        estimator = self.method.estimator
+
+        def gradient(x: Array, wanted: bool = True) -> Array:
+            return level.gradient(x, tokens) if wanted else np.zeros_like(x)
+
+        def noted(x: Array, wanted: bool = True) -> Array:
+            evaluated.append(gradient(x, wanted))
+            return evaluated[-1]
+
+        evaluated: list[Array] = []
+        evaluate = noted if self.watching.on else gradient
         found, fresh, kept = estimate(
-            estimator, level, gradient, self.now.x, memory, parameters, lambda g: 0 * g[:, :1]
+            self.method.estimator, level.name, evaluate, self.now.x, memory, parameters, _zero
         )
+        if self.watching.on:
+            self.watching.see(level.name, evaluated, memory)
         return found, found if self.in_direction else fresh, kept
+
+    def lower_value(self, tokens: Any, parameters: Parameters) -> Array:
+        """The lower objective on this step's mini-batch, for a rule that asks for it."""
+        if not parameters.lower_points:
+            raise ValueError(
+                f"the rule of {self.method.name!r} needs the lower objective of every step's mini-batch, and "
+                f"{self.method.estimator!r} draws none in step {parameters.k}"
+            )
+        return self.lower.value(self.now.x, tokens)
 
     def call_back(self) -> None:
         assert self.callback is not None
         assert self.parameters is not None
-        now, c = self.now, self.configuration
-        points = now.x.reshape(len(now.x), *c.shape)
-        shown = [(a[0] if c.single else a).view() for a in (points, now.multiplier.reshape(-1, 1))]
-        for view in shown:
-            view.flags.writeable = False
-        runs = tuple(c.runs[r] for r in self.state.alive)
-        counts = (now.upper_calls, now.lower_calls)
-        seen = Record(now.k, *counts, shown[0], shown[1][..., 0], self.parameters, runs, self.measurer, now.x, c.single)
-        try:
-            answer = self.callback(seen)
-        except StopIteration:
-            answer = True
-        if np.size(answer) != 1:
-            raise ValueError(f"callback returned {answer!r}; it must be one truth value: True to stop")
-        if answer:
+        record = recorded(self.now, self.parameters, self.configuration, self.state.alive, self.measurer)
+        if answered(self.callback, record):
             self.stopped = Status.CALLBACK
 
     def close_block(self, made: int, weights: Sequence[float]) -> None:
@@ -329,9 +327,11 @@ class _Solver:
     def bury(self, failures: dict[int, str], parameters: Parameters) -> None:
         """Put aside the runs that cannot go on; the step that failed was charged but not made."""
         state, now = self.state, self.now
+        if len(now.x) < len(state.alive):  # one row for all runs
+            failures = dict.fromkeys(range(len(state.alive)), failures[0])
         for row, reason in failures.items():
             run = state.alive[row]
-            self.store(run, row, now.k - 1, Status.NON_FINITE)
+            now.store(state, run, row, now.k - 1, Status.NON_FINITE)
             state.faults[run] = (
                 f"run {self.configuration.runs[run]} at step {parameters.k}: {reason}; its last finite iterate is kept"
             )
@@ -339,49 +339,33 @@ class _Solver:
         state.alive = [state.alive[row] for row in rows]
         for stream in self.streams.values():
             stream.restrict(rows)
-
-        def of_rows(memory: Memory) -> Memory:
-            return None if memory is None else tuple(array[rows] for array in memory)
-
-        going = now.x[rows]
-        going.flags.writeable = False
-        self.now = now._replace(
-            x=going,
-            upper=of_rows(now.upper),
-            lower=of_rows(now.lower),
-            selected=now.selected[rows],
-            selected_step=now.selected_step[rows],
-            multiplier=now.multiplier[rows],
-        )
-
-    def store(self, run: int, row: int, steps: int, status: Status) -> None:
-        """Write a row of the working arrays to the state of its run."""
-        state, now = self.state, self.now
-        state.x[run], state.selected[run] = now.x[row], now.selected[row]
-        state.selected_step[run] = now.selected_step[row]
-        state.upper_calls[run], state.lower_calls[run] = now.upper_calls, now.lower_calls
-        state.steps[run], state.status[run] = steps, status.name
+        self.now = now.without(rows)
 
     def snapshot(self, status: Status, measured: bool = True) -> State:
         """The state as of now, whole and, but for emergencies, measured."""
         state, now = self.state, self.now
         for row, run in enumerate(state.alive):
-            self.store(run, row, now.k, status)
+            now.store(state, run, row, now.k, status)
         state.k, state.weight = now.k, self.weight
-        state.memory = {"upper": now.upper, "lower": now.lower}
+        state.memory = now.memory()
         state.streams = {name: stream.states() for name, stream in self.streams.items()}
         state.history = self.recorder.history()
         # An iterate is measured with the parameters of the step that it starts; the last one starts none, and takes
         # those in force: a schedule need not be defined beyond the last step.
         ends, picks = [max(0, made - 1) for made in state.steps.tolist()], state.selected_step.tolist()
-        known = {k: self.method.schedule.at(k) for k in {*ends, *picks}}  # thousands of runs share few steps
+        known = {k: self.method.at(k) for k in {*ends, *picks}}  # thousands of runs share few steps
         each, chosen = [known[k] for k in ends], [known[k] for k in picks]
         state.last_measures, state.selected_measures = {}, {}
         if measured:
             state.last_measures, state.selected_measures = (
-                {name: column[0] for name, column in self.measurer(x[None], parameters).items()}
-                for x, parameters in ((state.x, each), (state.selected, chosen))
+                {name: column[0] for name, column in self.measurer(x[None], parameters, memory).items()}
+                for x, parameters, memory in (
+                    (state.x, each, state.rule),
+                    (state.selected, chosen, state.selected_rule),
+                )
             )
+        told = getattr(self.method.rule, "told", None)
+        state.chosen = {} if told is None else {n: np.asarray(v, np.float64) for n, v in told(state.rule).items()}
         state.elapsed = time.perf_counter() - self.started
         return state
 
@@ -395,5 +379,9 @@ class _Solver:
 
     def report(self) -> Progress:
         now, c = self.now, self.configuration
-        spent = now.upper_calls + now.lower_calls
-        return Progress(now.k, spent, max(now.k / (c.steps or np.inf), spent / (c.budget or np.inf)))
+        return Progress.at(now.k, now.upper_calls + now.lower_calls, c.steps, c.budget, *self.recorder.latest())
+
+
+def _zero(gradient: Array) -> Array:
+    """The scalar zero of an estimator's memory: a number for each run."""
+    return 0 * gradient[:, :1]

@@ -43,9 +43,14 @@ def check(state: Any) -> None:
         for name, column in getattr(state, table).items():
             _must(table, name, f"one of {', '.join(MEASURES)}", name in MEASURES)
             _array(f"{table}.{name}", column, (runs,), np.dtype(np.float64))
+    for name, column in state.chosen.items():
+        _array(f"chosen.{name}", column, (runs,), np.dtype(np.float64))
     _history(state.history, runs, dimension, dtype, c.keep_iterates)
     _streams(state.streams, len(alive))
     _must("memory", list(state.memory), "that of 'upper' and 'lower'", set(state.memory) == {"upper", "lower"})
+    for name in ("rule", "selected_rule"):
+        for i, array in enumerate(getattr(state, name)):
+            _array(f"{name}.{i}", array, (runs,), np.dtype(np.float64))
     for level, memory in state.memory.items():
         for i, array in enumerate(memory or ()):
             fits = array.ndim >= 1 and len(array) == len(alive) and array.dtype.kind in "fiub"

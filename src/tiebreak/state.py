@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tiebreak.estimators import Memory
 from tiebreak.files import atomic, regular
 from tiebreak.oracles import Array
+from tiebreak.provenance import stamp
 from tiebreak.result import MEASURES, History, Point, Result, Status
 from tiebreak.soundness import check
 
@@ -60,10 +61,14 @@ class State:
     history: dict[str, NDArray[Any]]
     last_measures: dict[str, NDArray[Any]]
     selected_measures: dict[str, NDArray[Any]]
+    chosen: dict[str, NDArray[Any]] = field(default_factory=dict)  # what a rule with a memory tells people
     elapsed: float = 0.0
+    rule: tuple[NDArray[np.float64], ...] = ()  # what a rule with a memory remembers, of every run
+    selected_rule: tuple[NDArray[np.float64], ...] = ()  # and what it did at the selected iterate
 
     _ARRAYS = ("start", "x", "selected", "selected_step", "steps", "upper_calls", "lower_calls")
-    _TABLES = ("history", "last_measures", "selected_measures")
+    _TABLES = ("history", "last_measures", "selected_measures", "chosen")
+    _RULES = ("rule", "selected_rule")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write atomically: `path` is the old file or the new one, never a part."""
@@ -72,10 +77,14 @@ class State:
             arrays |= {f"{table}.{name}": column for name, column in getattr(self, table).items()}
         for level, memory in self.memory.items():
             arrays |= {f"memory.{level}.{i}": array for i, array in enumerate(memory or ())}
+        for name in self._RULES:
+            arrays |= {f"{name}.{i}": array for i, array in enumerate(getattr(self, name))}
         meta = {"format": _FORMAT, "configuration": asdict(self.configuration)}
         meta |= {name: getattr(self, name) for name in ("k", "weight", "alive", "streams", "status", "elapsed")}
+        meta["made_by"] = stamp()
         meta["faults"] = list(self.faults.items())
-        meta["memory"] = {level: None if memory is None else len(memory) for level, memory in self.memory.items()}
+        lengths = {level: None if memory is None else len(memory) for level, memory in self.memory.items()}
+        meta["memory"] = lengths | ({"rule": len(self.rule)} if self.rule else {})
         with atomic(path) as file:
             np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
 
@@ -106,6 +115,7 @@ class State:
             seed=seed,
             elapsed=self.elapsed,
             faults=self.faults,
+            chosen={name: take(column) for name, column in self.chosen.items()},
             state=self,
         )
 
@@ -168,19 +178,25 @@ def load_state(path: str | os.PathLike[str]) -> State:
 
 
 def _assembled(meta: dict[str, Any], arrays: dict[str, Any]) -> State:
+    if not isinstance(meta["made_by"], dict):
+        raise ValueError(f"made_by={meta['made_by']!r} must be an object")
     c = dict(meta["configuration"])
     c |= {name: tuple(c[name]) for name in ("shape", "spawn_key", "runs")}
     tables: dict[str, Any] = {
         table: {n.removeprefix(f"{table}."): a for n, a in arrays.items() if n.startswith(f"{table}.")}
         for table in State._TABLES
     }
+    counts = dict(meta["memory"])
+    rule = counts.pop("rule", 0)  # not there, where a rule has no memory
     memory = {
         level: None if count is None else tuple(arrays[f"memory.{level}.{i}"] for i in range(count))
-        for level, count in meta["memory"].items()
+        for level, count in counts.items()
     }
+    remembered: dict[str, Any] = {name: tuple(arrays[f"{name}.{i}"] for i in range(rule)) for name in State._RULES}
     return State(
         configuration=Configuration(**c),
         memory=memory,
+        **remembered,
         faults={int(run): text for run, text in meta["faults"]},
         **{name: meta[name] for name in ("k", "weight", "alive", "streams", "status", "elapsed")},
         **{name: arrays[name] for name in State._ARRAYS},

@@ -14,6 +14,7 @@ from tiebreak.oracles import Array
 
 Values = NDArray[np.float64]
 
+_WIDE = np.dtype(np.float64)
 _ROW = 2**13  # numbers in an inner product that BLAS computes on one thread
 
 __all__ = ["Residuals", "best_multiplier", "dot", "residuals"]
@@ -21,8 +22,10 @@ __all__ = ["Residuals", "best_multiplier", "dot", "residuals"]
 
 def dot(a: Array, b: Array) -> Values:
     """⟨a, b⟩ along the last axis, accumulated in float64, one row like another whatever the number of rows."""
-    wide = (a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
     dimension = a.shape[-1]
+    if a.dtype is _WIDE is b.dtype and dimension <= _ROW:  # at every step, twice
+        return np.vecdot(a, b)  # type: ignore[no-any-return]  # a ufunc's result is Any
+    wide = (a.astype(_WIDE, copy=False), b.astype(_WIDE, copy=False))
     if dimension <= _ROW:
         return np.vecdot(*wide)  # type: ignore[no-any-return]  # a ufunc's result is Any
     # In pieces that BLAS does not share among threads: they gain little, wait for each other on a busy machine, and

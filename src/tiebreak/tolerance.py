@@ -10,9 +10,12 @@ e = (g − reference)/tolerance has no unit and w has none either: multiplying a
 * In the place of e stands a bound for it, with a margin. One part is the standard error of the averaged e: σ, the
   noise of a batch, is measured from the change between neighbouring steps. The other is the model's own swing, in which
   the last step may end anywhere: batches are independent, so it is what neighbouring deviations have in common.
+* Where a model fits every row, ∇g vanishes with g, and with it would the step on f, which for w ≥ 1 is no longer than
+  one on g. So ‖∇g‖ counts in s as at least its mean over the whole run, and e is about c/w² there, too.
 * From above: what was damaged early may never be repaired. So w begins at `first`, which is nearly g alone, and falls
   until e answers. Where it fell so far that trouble came, the place is remembered, and w comes near it slowly from then
-  on: else a model that lags would be damaged and repaired again and again.
+  on: else a model that lags would be damaged and repaired again and again. Against a number the memory fades: training
+  from scratch begins with trouble that is not f's.
 * While the learning rate is high its noise hides what f costs: when the rate falls, g gains less than a twin's does. So
   the aim is lower by the share `early` where the rate is what it was at most, and is reached when the rate has fallen.
 
@@ -30,10 +33,10 @@ _E = 2.718281828459045
 
 
 class Constants(NamedTuple):
-    """The constants of the law, without units; found by the searches of ``benchmarks.tolerance``, the last by hand."""
+    """The constants of the law, without units; found by the searches of ``benchmarks.tolerance`` and by hand."""
 
     aim: Scalar = 0.9  # what the bound of the excess is led to; the promise is 1
-    early: Scalar = 0.3  # by which share less while the learning rate is what it was at most
+    early: Scalar = 0.2  # by which share less while the learning rate is what it was at most
     doubt: Scalar = 0.5  # the margin: so many standard errors of the averaged excess
     widest: Scalar = 0.5  # and no more of it: beyond, noise would give up most of what f can gain
     sway: Scalar = 1.0  # and so many standard deviations of the model's own swing
@@ -59,6 +62,8 @@ class Constants(NamedTuple):
     wary: Scalar = 1.5  # as if trouble had once come at this w
     free: Scalar = 1.0  # and one below 0, where g has room beyond doubt, as no more than this, everywhere
     pace: Scalar = 0.0  # M is at least this share of the steps made
+    steep: Scalar = 1.0  # ‖∇g‖ counts as at least this share of its mean over all steps
+    fade: Scalar = 0.0  # the w of trouble at step t₀ counts as (t₀/t)^fade times itself at step t
 
 
 #: For a reference measured at the same step: a twin, a recorded curve, one that is told.
@@ -74,6 +79,7 @@ START = MOVING._replace(
     fast=0.2,
     first=10.0,
     free=0.01,
+    steep=0.0,
 )
 #: For one number. Until the learning rate has fallen, g is far above it whatever f does: w is kept from going far up.
 NUMBER = Constants(
@@ -96,6 +102,8 @@ NUMBER = Constants(
     gentle=0.9,
     wary=0.0,
     pace=0.1,
+    steep=0.0,
+    fade=1.0,
 )
 
 
@@ -113,6 +121,7 @@ class Memory(NamedTuple):
     swing: Scalar  # averaged product of neighbouring deviations from the slow average, in squared tolerances
     upper: Scalar  # averaged ‖∇f‖ and ‖∇g‖
     lower: Scalar
+    steep: Scalar  # the mean of ‖∇g‖ over all steps
     rate: Scalar  # the largest learning rate
     calm: Scalar  # `ratio` when e was last below its aim
     known: Scalar  # and what that was when trouble last came: w is to come near it slowly
@@ -229,9 +238,10 @@ def follow(
         swing=swing,
         upper=_mean(memory.upper, upper_norm, rest),
         lower=_mean(memory.lower, lower_norm, rest),
+        steep=_mean(memory.steep, lower_norm, 1 / steps),
         rate=_at_least(rate + 0 * loss, memory.rate),
         calm=memory.calm,
-        known=memory.known,
+        known=memory.known * (1 - _at_most(c.fade / steps, 1.0)),
     )
     high = _over(rate + 0 * loss, now.rate) + (now.rate == 0)  # a warm-up may begin with a rate of 0
     aim = c.aim * (1 - c.early * high)
@@ -247,7 +257,7 @@ def follow(
     bound = excess + c.ahead * slope * (slope > 0) + margin
 
     last = memory.ratio + (0 * loss + c.first) * (steps < 2)
-    near = last < c.knee * _at_least(memory.known + 0 * loss, c.wary)
+    near = last < c.knee * _at_least(now.known, c.wary)
     lowest = c.floor + (0 * loss + c.gentle - c.floor) * near
     lowest = lowest + (_at_most(lowest, c.free) - lowest) * (bound < 0)
     error = _at_most(_at_least(bound / aim, lowest), c.ceiling)
@@ -257,12 +267,12 @@ def follow(
     now = now._replace(
         ratio=_at_most(_at_least(last * error**power, c.least), c.most),
         calm=calm,
-        known=memory.known + (calm - memory.known) * (error > c.trouble),
+        known=now.known + (calm - now.known) * (error > c.trouble),
     )
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * c.most)
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
-    lower = _at_least(now.lower, 1e-300 * upper)  # so that float64 can hold the quotient
+    lower = _at_least(_at_least(now.lower, c.steep * now.steep), 1e-300 * upper)  # so that float64 holds the quotient
     unit = _over(upper, lower) * (now.lower != 0) + upper * (now.lower == 0)
     return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise)

@@ -5,7 +5,7 @@ import sys
 
 __all__ = ["main"]
 
-_EXTRA = {"typer", "rich", "matplotlib", "pyarrow"}
+_EXTRA = dict.fromkeys(("typer", "rich", "matplotlib", "pyarrow"), "cli") | {"plotly": "report"}
 
 
 def main() -> None:
@@ -21,4 +21,5 @@ def main() -> None:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:
             raise
-        sys.exit(f"tiebreak: {missing} is not installed; the command line needs: pip install 'tiebreak[cli]'")
+        what = "a report" if missing == "plotly" else "the command line"
+        sys.exit(f"tiebreak: {missing} is not installed; {what} needs: pip install 'tiebreak[{_EXTRA[missing]}]'")

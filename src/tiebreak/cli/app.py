@@ -5,11 +5,13 @@ from typing import Annotated
 import typer
 
 import tiebreak
-from tiebreak.cli.compare import compare, problems
+from tiebreak.cli.compare import compare, problems, sweep
 from tiebreak.cli.example import example
 from tiebreak.cli.methods import methods
 from tiebreak.cli.plan import plan
 from tiebreak.cli.plot import plot
+from tiebreak.cli.publish import diff, publish, repeat
+from tiebreak.cli.report import report
 from tiebreak.cli.reproduce import reproduce
 from tiebreak.cli.table import table
 from tiebreak.cli.verify import verify
@@ -17,7 +19,7 @@ from tiebreak.cli.verify import verify
 __all__ = ["app"]
 
 # A traceback is for bugs; rich's would fill the screen with arrays.
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _version(wanted: bool) -> None:
@@ -35,5 +37,20 @@ def _options(
     """Minimise one objective among the minimisers of another, from stochastic gradients."""
 
 
-for command in (reproduce, plot, methods, problems, table, plan, verify, compare, example):
+for command in (
+    reproduce,
+    plot,
+    methods,
+    problems,
+    table,
+    plan,
+    verify,
+    compare,
+    sweep,
+    example,
+    report,
+    publish,
+    diff,
+    repeat,
+):
     app.command()(command)

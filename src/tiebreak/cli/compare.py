@@ -1,15 +1,18 @@
-"""``tiebreak compare`` and ``tiebreak problems``."""
+"""``tiebreak compare``, ``tiebreak sweep``, which is the same without trials, and ``tiebreak problems``."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from tiebreak.cli.console import kindly, number, say, show_sheets
-from tiebreak.cli.sweeping import Scheduler, Workers, engine_from, written
+from tiebreak.cli.live import Quiet
+from tiebreak.cli.report import Report, reported
+from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
 from tiebreak.experiments import Comparison
 from tiebreak.experiments import compare as run
 from tiebreak.experiments.comparing_report import PROSE, notes, sheets
@@ -17,53 +20,96 @@ from tiebreak.problems import FAMILIES, TESTBED
 from tiebreak.problems.noises import NOISES
 from tiebreak.problems.testbed import describe
 
-__all__ = ["compare", "problems"]
+__all__ = ["compare", "problems", "sweep"]
 
 #: What --quick means for whatever is not said.
 _QUICK = {"budgets": "1e3,1e4,1e5", "runs": "3", "trials": "1"}
 _USUAL = {"budgets": "1e4,1e5,1e6", "runs": "10", "trials": "7"}
 
+Problems: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        metavar="NAMES", help="all, names (`tiebreak problems` lists them) or FILE.py:NAME; paper+sigma_g=0.1."
+    ),
+]
+Methods: TypeAlias = Annotated[
+    list[str],
+    typer.Option(metavar="NAMES", help="all, names (`tiebreak methods`) or FILE.py:NAME; sdbgd+a=0.3+step_size=0.02."),
+]
+Budgets: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="CALLS,…", help=f"A profile for each. [default: {_USUAL['budgets']}]")
+]
+Runs: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="N", help=f"Independent runs of everything. [default: {_USUAL['runs']}]")
+]
+Steps: TypeAlias = Annotated[str | None, typer.Option(metavar="N", help="End a run after so many steps at the latest.")]
+Kept: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="log|all|N", help="Write the curves, too: 50 steps a decade, all, each N-th.")
+]
+Seed: TypeAlias = Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")]
+Folder: TypeAlias = Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")]
+
 
 def compare(
-    problems: Annotated[
-        list[str], typer.Option(metavar="NAMES", help="all, names (`tiebreak problems` lists them) or FILE.py:NAME.")
-    ] = ["all"],  # noqa: B006  # typer only reads it
-    methods: Annotated[
-        list[str],
-        typer.Option(metavar="NAMES", help="all, names (`tiebreak methods`; sdbgd_practice, …) or FILE.py:NAME."),
-    ] = ["all"],  # noqa: B006  # likewise
-    budgets: Annotated[
-        str | None, typer.Option(metavar="CALLS,…", help=f"A profile for each. [default: {_USUAL['budgets']}]")
-    ] = None,
-    runs: Annotated[
-        str | None, typer.Option(metavar="N", help=f"Independent runs of everything. [default: {_USUAL['runs']}]")
-    ] = None,
+    problems: Problems = ["all"],  # noqa: B006  # typer only reads it
+    methods: Methods = ["all"],  # noqa: B006  # likewise
+    budgets: Budgets = None,
+    runs: Runs = None,
     trials: Annotated[
         str | None, typer.Option(metavar="N", help=f"Step sizes tried for each. [default: {_USUAL['trials']}]")
     ] = None,
-    seed: Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = "0",
+    steps: Steps = None,
+    record: Kept = None,
+    seed: Seed = "0",
     quick: Annotated[bool, typer.Option("--quick", help="Smaller budgets, 3 runs, no trials: seconds.")] = False,
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results/compare"),
+    output: Folder = Path("results/compare"),
+    overwrite: Overwrite = False,
     workers: Workers = None,
     scheduler: Scheduler = None,
+    report: Report = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Run all methods on all problems: performance profiles, and who is best where."""
-    usual = _QUICK if quick else _USUAL
+    """Run all methods on all problems, step sizes tuned alike: profiles, and who is best where."""
     given = {"budgets": budgets, "runs": runs, "trials": trials}
+    usual = _QUICK if quick else _USUAL
     texts = {name: usual[name] if text is None else text for name, text in given.items()}
-    with kindly():
-        numbers: dict[str, Any] = {name: number(texts[name]) for name in ("runs", "trials")}
-        asked = Comparison(
-            problems=",".join(problems),
-            methods=",".join(methods),
-            budgets=[number(part) for part in texts["budgets"].split(",")],
-            seed=number(seed),
-            **numbers,
-        )
-        engine = engine_from(workers, scheduler)
-        from tiebreak.experiments import check_folder, save_comparison  # and matplotlib with it
+    texts |= {"problems": ",".join(problems), "methods": ",".join(methods), "seed": seed}
+    texts |= {name: text for name, text in (("steps", steps), ("record", record)) if text is not None}
+    with reported(report, output):
+        _compared(texts, output, overwrite, workers, scheduler)
 
-        check_folder(output)
+
+def sweep(
+    problems: Problems = ["paper"],  # noqa: B006  # likewise
+    methods: Methods = ["all"],  # noqa: B006  # likewise
+    budgets: Budgets = None,
+    runs: Runs = None,
+    steps: Steps = None,
+    record: Kept = None,
+    seed: Seed = "0",
+    output: Folder = Path("results/sweep"),
+    overwrite: Overwrite = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    report: Report = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run methods on problems as they are: one tidy table, read at every budget. `compare` also tunes step sizes."""
+    where = (output, overwrite, workers, scheduler, report)
+    compare(problems, methods, budgets, runs, "1", steps, record, seed, False, *where)
+
+
+def _compared(
+    texts: Mapping[str, str], output: Path, overwrite: bool, workers: str | None, scheduler: str | None
+) -> None:
+    with kindly():
+        words: dict[str, Any] = {name: texts[name] for name in ("problems", "methods")}
+        words |= {name: number(text) for name, text in texts.items() if name not in ("problems", "methods", "budgets")}
+        asked = Comparison(budgets=[number(part) for part in texts["budgets"].split(",")], **words)
+        engine = engine_from(workers, scheduler)
+        from tiebreak.experiments import save_comparison  # and matplotlib with it
+
+        claim(output, asked.command, overwrite)
         counts = f"{len(asked.contenders)} methods on {len(asked.entrants)} problems"
         say(f"{counts}, {len(asked.budgets)} budgets, runs: {asked.runs}, step sizes tried: {asked.trials}.")
         found = written(output, partial(run, asked, engine=engine), save_comparison)

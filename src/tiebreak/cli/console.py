@@ -12,19 +12,35 @@ from rich.table import Table
 from tiebreak.experiments.tables import Sheet
 from tiebreak.experiments.tasks import SweepError
 
-__all__ = ["INTERRUPTED", "kindly", "number", "numbers", "say", "show_sheets"]
+__all__ = ["INTERRUPTED", "hush", "hushed", "kindly", "number", "numbers", "say", "show_sheets"]
 
 #: What shells expect of a program that Ctrl-C ended.
 INTERRUPTED = 130
 
 
-def say(text: str) -> None:
-    """Print a line on standard error."""
+_state = {"hushed": False}
+
+
+def hush(wanted: bool) -> bool:
+    """Whether remarks are wanted none; what ``--quiet`` calls, given or not."""
+    _state["hushed"] = wanted
+    return wanted
+
+
+def hushed() -> bool:
+    """Whether ``--quiet`` was given."""
+    return _state["hushed"]
+
+
+def say(text: str, always: bool = False) -> None:
+    """Print a line on standard error; with ``--quiet`` only what must be said `always`."""
+    if hushed() and not always:
+        return
     Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
 
 
 def _fail(text: str) -> NoReturn:
-    say(f"tiebreak: {text}")
+    say(f"tiebreak: {text}", always=True)
     raise typer.Exit(2)
 
 
@@ -41,7 +57,7 @@ def kindly() -> Iterator[None]:
     except SweepError as error:
         _fail(f"{error}; finished blocks are kept, and the same command goes on from there")
     except SystemExit:  # SIGTERM
-        say("tiebreak: terminated; finished blocks are kept, and the same command goes on from there")
+        say("tiebreak: terminated; finished blocks are kept, and the same command goes on from there", always=True)
         raise
     except MemoryError:
         _fail("there is not enough memory; ask for fewer --runs, or for a sparser --record")

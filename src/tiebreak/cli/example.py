@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
+from tiebreak.cli.live import Quiet, waiting
+from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
 from tiebreak.experiments.workers import cores
 from tiebreak.gallery import EXAMPLES
@@ -17,7 +19,12 @@ __all__ = ["example"]
 
 def example(
     name: Annotated[
-        str | None, typer.Argument(help="An example, or a file of your own with an EXAMPLE.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="An example, or a file of your own with an EXAMPLE.",
+            show_default=False,
+            autocompletion=lambda: list(EXAMPLES),
+        ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the examples and the methods.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer data, steps and trials; one seed. Minutes.")] = False,
@@ -28,15 +35,25 @@ def example(
     trials: Annotated[
         str | None, typer.Option(metavar="N", help="Trials of each method's knobs, at most 6; 6, or 3 with --quick.")
     ] = None,
+    tuning_seeds: Annotated[
+        str | None, typer.Option(metavar="N", help="Seeds that each trial is made on; 2, or 1 with --quick.")
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What is equal for all: evaluations, seconds; both, or the first if quick."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the files go; results/NAME if not said.")
     ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="Of torch's: cpu, cuda.")] = "cpu",
     workers: Workers = None,
     scheduler: Scheduler = None,
+    report: Report = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a real problem by every method, each tuned alike: who keeps the tolerance, who wins, what it cost."""
-    with kindly():
+    folder = output or Path("results") / Path(name or "").stem
+    with reported(report, folder), kindly():
         if list_:
             _list()
             return
@@ -49,7 +66,6 @@ def example(
         from tiebreak.gallery.report import PROSE, notes, sheets
         from tiebreak.gallery.study import BUDGETS, Study, run
 
-        folder = output or Path("results") / Path(name).stem
         engine = engine_from(workers, scheduler) or cores()
         study = Study(
             name,
@@ -57,8 +73,8 @@ def example(
             methods=tuple(method or ()),
             seeds=number(seeds) if seeds is not None else 1 if quick else 5,
             trials=number(trials) if trials is not None else 3 if quick else 6,
-            tuning_seeds=1 if quick else 2,
-            budgets=BUDGETS[:1] if quick else BUDGETS,
+            tuning_seeds=number(tuning_seeds) if tuning_seeds is not None else 1 if quick else 2,
+            budgets=tuple(budget) if budget else BUDGETS[:1] if quick else BUDGETS,
             device=device,
         )
         check_folder(folder)
@@ -70,7 +86,8 @@ def example(
                 if not findings.runs:
                     say(f"Interrupted before a training was judged; nothing was written. {kept(folder)}")
                     raise typer.Exit(INTERRUPTED)
-                written = save(findings, folder)
+                with waiting("Writing the files"):
+                    written = save(findings, folder)
                 if not findings.interrupted:
                     store.clear()
         except Missing as missing:
@@ -84,7 +101,8 @@ def example(
 
 def _torch() -> None:
     try:
-        import torch  # noqa: F401
+        with waiting("Loading torch"):
+            import torch  # noqa: F401
     except ModuleNotFoundError:
         raise ValueError("examples need torch: pip install 'tiebreak[gallery]'") from None
 

@@ -1,26 +1,29 @@
 """``tiebreak plan``."""
 
+import shlex
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from tiebreak import theory
 from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
-from tiebreak.cli.sweeping import stages
-from tiebreak.cli.table import CONSTANTS_HELP
+from tiebreak.cli.live import Quiet, bar, waiting
+from tiebreak.cli.report import Report, reported
+from tiebreak.cli.table import CONSTANTS_HELP, real
 from tiebreak.experiments import Experiment
+from tiebreak.experiments.outcome import origin
 from tiebreak.experiments.planning import (
     check_runnable,
     compare,
     comparison_sheet,
     constants_from,
+    measured,
     record_of,
     run_plan,
 )
-from tiebreak.experiments.tables import SYMBOLS, Sheet, scientific
+from tiebreak.experiments.tables import SYMBOLS, Sheet, document, scientific
 
 __all__ = ["plan"]
 
@@ -36,10 +39,15 @@ _NOTES = (
 def plan(
     budget: Annotated[str | None, typer.Option(metavar="CALLS", help="Oracle calls that may be spent.")] = None,
     epsilon: Annotated[str | None, typer.Option(metavar="E", help="Or the accuracy wanted of both residuals.")] = None,
-    method: Annotated[str, typer.Option(metavar="NAME", help="sdbgd or penalty.")] = "sdbgd",
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="sdbgd, penalty, spider_penalty or storm_penalty.")
+    ] = None,
     objective: Annotated[str, typer.Option(metavar="bound|practice", help="What is proved, or expected.")] = "bound",
     kind: Annotated[str | None, typer.Option(metavar="horizon|anytime", help="Constant parameters, or laws.")] = None,
     constants: Annotated[str, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = "paper",
+    noise_smoothness: Annotated[
+        str | None, typer.Option(metavar="L", help="ℓ of the noise, which SPIDER and STORM need; 0 if additive.")
+    ] = None,
     run: Annotated[bool, typer.Option("--run", help="Run it on the paper's problem, too.")] = False,
     compare_: Annotated[
         bool, typer.Option("--compare", help="And compare it there with the paper's rows; needs a budget.")
@@ -47,26 +55,31 @@ def plan(
     runs: Annotated[str, typer.Option(metavar="N", help="Runs for --run and --compare.")] = "100",
     seed: Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = "0",
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results/plan"),
+    report: Report = False,
+    quiet: Quiet = False,
 ) -> None:
     """Choose all constants of a schedule, for a budget or for an accuracy."""
-    with kindly():
+    with reported(report, output), kindly():
         asked = Experiment(runs=number(runs), seed=number(seed))
         known = constants_from(constants)
         calls, accuracy = (None if text is None else number(text) for text in (budget, epsilon))
         if compare_ and (calls is None or known != constants_from("paper")):
             raise ValueError(f"compare needs a budget and the paper's constants; budget={calls!r}, {constants=}")
         from tiebreak.experiments.folder import check_folder, write
-        from tiebreak.experiments.plan_figure import plan_figure
+        from tiebreak.experiments.plan_figure import plan_curves, plan_figure
         from tiebreak.experiments.style import save
 
         check_folder(output)
+        if (output / "plan.json").exists():
+            say(f"The plan in {str(output)!r} will be replaced.")
         asked_for = {"budget": calls, "epsilon": accuracy, "method": method, "objective": objective, "kind": kind}
+        asked_for["noise_smoothness"] = None if noise_smoothness is None else real("noise_smoothness", noise_smoothness)
         chosen = _planned(known, asked_for)
         sheets, record, result = [Sheet("The plan", ("", ""), chosen.rows())], record_of(chosen), None
         if run:
             check_runnable(chosen)
         try:
-            with stages() if run or compare_ else nullcontext(lambda what, share: None) as hear:
+            with bar() if run or compare_ else nullcontext(lambda what, share: None) as hear:
                 if run:
                     result = run_plan(chosen, asked.runs, asked.seed, lambda share: hear("The plan", share))
                 entries = compare(chosen.budget, asked.runs, asked.seed, hear) if compare_ else []
@@ -81,20 +94,37 @@ def plan(
         if entries:
             record["comparison"] = [entry.record() for entry in entries]
             sheets.append(comparison_sheet(entries, chosen.budget, asked.runs))
-        write(output, {"plan.json": record})
-        save(plan_figure(chosen, result), output / "plan")
+        flags = {"run": run, "compare": compare_, "runs": asked.runs, "seed": asked.seed, "constants": constants}
+        record |= {"command": _command(asked_for | flags), **origin((record["method"],))}
+        files: dict[str, Any] = {"plan.json": record, "curves.csv": plan_curves(chosen)}
+        files["summary.md"] = document("Plan", [f"    {record['command']}"], sheets, _NOTES if entries else ())
+        files |= {} if result is None else {"measured.csv": measured(result)}
+        write(output, files, outdated=["measured.csv"] if result is None else ())
+        with waiting("Drawing the figure"):
+            save(plan_figure(chosen, result), output / "plan")
     show_sheets(sheets, _NOTES if entries else (), prose=("",))
-    say(f"Written to {output}: plan.json, plan.png, plan.pdf.")
+    say(f"Written to {output}: plan.json, its tables, plan.png, plan.pdf.")
+
+
+def _command(given: dict[str, Any]) -> str:
+    """The command line that repeats it."""
+    words = ["tiebreak", "plan"]
+    for name, value in given.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not None and value is not False:
+            words += [f"--{name}", f"{value:.17g}" if isinstance(value, float) else str(value)]
+    return shlex.join(words)
 
 
 def _planned(constants: theory.Constants, asked: dict[str, Any]) -> theory.Plan:
     """The plan; on the way to an accuracy, which may take a while, what has been looked at is shown."""
-    with Console(stderr=True).status("Planning") as status:
+    with waiting("Planning") as line:
 
         def show(found: theory.Plan) -> None:
             reached = found.prediction or found.bounds
             worst = max(reached.lower_gradient_squared, reached.direction_squared)
-            status.update(f"Planning: {scientific(found.budget)} calls for an accuracy of {scientific(worst)}")
+            line.rename(f"Planning: {scientific(found.budget)} calls for an accuracy of {scientific(worst)}")
 
         try:
             return theory.plan(constants, progress=show, **asked)

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli.console import INTERRUPTED, kindly, number, numbers, say, show_sheets
-from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
+from tiebreak.cli.live import Quiet, waiting
+from tiebreak.cli.report import Report, reported
+from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, bar, claim, engine_from, kept, store_in
 from tiebreak.experiments import Experiment, Outcome, run
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.report import notes, sheets
@@ -26,30 +28,36 @@ def reproduce(
     budget: Annotated[str, typer.Option(metavar="CALLS", help="Oracle calls of each run.")] = "1e8",
     seed: Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = "0",
     start: Annotated[str, typer.Option(metavar="X,Y", help="Where every run starts.")] = "1.5,1.5",
-    noise: Annotated[str, typer.Option(metavar="SIGMA", help="Per coordinate of a sampled gradient.")] = "0.5",
+    noise: Annotated[
+        str, typer.Option(metavar="SIGMA", help="Per coordinate of a sampled gradient; F,G if they differ.")
+    ] = "0.5",
     record: Annotated[str, typer.Option(metavar="log|all|N", help="Steps kept: 50 a decade, all, each N-th.")] = "log",
     per_sample: Annotated[bool, typer.Option("--per-sample", help="Draw every sample: slow, the same law.")] = False,
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results"),
+    overwrite: Overwrite = False,
     workers: Workers = None,
     scheduler: Scheduler = None,
+    report: Report = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run the paper's experiment: data, figures and a summary."""
-    with kindly():
+    with reported(report, output), kindly():
         experiment = Experiment(
             methods=",".join(methods),
             runs=number(runs),
             budget=number(budget),
             seed=number(seed),
             start=numbers(start),
-            noise=number(noise),
+            noise=numbers(noise) if "," in noise else number(noise),
             record=number(record),
             per_sample=per_sample,
         )
         engine = engine_from(workers, scheduler)
         # Not above, so that help and complaints need not wait for matplotlib; and before the run, to miss it early.
-        from tiebreak.experiments import check_folder, figures  # noqa: F401  # and matplotlib with it
+        with waiting("Loading matplotlib"):
+            from tiebreak.experiments import figures  # noqa: F401  # and matplotlib with it
 
-        check_folder(output)
+        claim(output, experiment.command, overwrite)
         say(f"The paper's problem, {experiment.budget:,} calls a run, runs: {experiment.runs}.")
         with store_in(output) as store:
             with bar() as hear:
@@ -74,7 +82,8 @@ def _write(outcome: Outcome, output: Path, store: Store) -> None:
         saved = True
         if not outcome.interrupted:
             store.clear()
-        draw(outcome, output)
+        with waiting("Drawing the figures"):
+            draw(outcome, output)
     except KeyboardInterrupt:
         if not saved:  # what took long to compute takes a moment to save
             save(outcome, output)

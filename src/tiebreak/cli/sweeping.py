@@ -1,20 +1,18 @@
 """What commands that sweep have in common: where to work, the bar, and what is kept when one is stopped."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
-from rich import progress as bars
-from rich.console import Console
 
 from tiebreak.checks import whole
 from tiebreak.cli.console import INTERRUPTED, number, say
+from tiebreak.cli.live import bar, waiting
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.engines import Engine, checked
 
-__all__ = ["Scheduler", "Workers", "bar", "engine_from", "kept", "stages", "store_in", "written"]
+__all__ = ["Overwrite", "Scheduler", "Workers", "bar", "claim", "engine_from", "kept", "store_in", "written"]
 
 Found = TypeVar("Found")
 
@@ -25,6 +23,10 @@ Scheduler: TypeAlias = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, or local:4 to start one.")
 ]
 
+Overwrite: TypeAlias = Annotated[
+    bool, typer.Option("--overwrite", help="Replace results of another command that are in the folder.")
+]
+
 
 def engine_from(workers: str | None, scheduler: str | None) -> Engine:
     """What both options say together."""
@@ -33,6 +35,15 @@ def engine_from(workers: str | None, scheduler: str | None) -> Engine:
     if workers is None:
         return checked(scheduler)
     return whole("workers", number(workers))
+
+
+def claim(output: Path, command: str, overwrite: bool) -> None:
+    """See that the results may go there, and say so if others are replaced."""
+    from tiebreak.experiments import check_folder  # and Arrow with it
+
+    replaced = check_folder(output, command, overwrite)
+    if replaced:
+        say(replaced)
 
 
 def store_in(output: Path) -> Store:
@@ -46,40 +57,6 @@ def kept(output: Path) -> str:
     return f"Finished blocks are kept ({count}), and the same command goes on from there." if count else ""
 
 
-@contextmanager
-def bar() -> Iterator[Callable[[str, float], Any]]:
-    """One bar for all that is done."""
-    columns = (
-        bars.BarColumn(bar_width=None),
-        bars.TaskProgressColumn(),
-        bars.TimeElapsedColumn(),
-        bars.TextColumn("{task.description}"),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task("", total=1.0)
-        yield lambda name, share: shown.update(task, completed=share, description=name)
-
-
-@contextmanager
-def stages() -> Iterator[Callable[[str, float], Any]]:
-    """A bar for each stage, shown when it is first heard of."""
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(bar_width=None),
-        bars.TaskProgressColumn(),
-        bars.TimeElapsedColumn(),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True)) as shown:
-        tasks: dict[str, bars.TaskID] = {}
-
-        def hear(stage: str, share: float) -> None:
-            if stage not in tasks:
-                tasks[stage] = shown.add_task(stage, total=1.0)
-            shown.update(tasks[stage], completed=share)
-
-        yield hear
-
-
 def written(output: Path, sweep: Callable[..., Found], save: Callable[[Found, Path], Any]) -> Found:
     """What ``sweep(hear, store)`` finds, saved in the folder; until then its finished blocks are kept there."""
     with store_in(output) as store:
@@ -89,6 +66,7 @@ def written(output: Path, sweep: Callable[..., Found], save: Callable[[Found, Pa
         except KeyboardInterrupt:
             say(f"Interrupted; nothing was written. {kept(output)}")
             raise typer.Exit(INTERRUPTED) from None
-        save(found, output)
+        with waiting("Writing the files"):
+            save(found, output)
         store.clear()
     return found

@@ -2,12 +2,15 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tiebreak.cli.console import kindly, number, say, show_sheets
-from tiebreak.cli.sweeping import Scheduler, Workers, engine_from, written
+from tiebreak.cli.live import Quiet
+from tiebreak.cli.report import Report, reported
+from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
+from tiebreak.cli.table import CONSTANTS_HELP, real
 from tiebreak.experiments import Verification
 from tiebreak.experiments import verify as run
 from tiebreak.experiments.verification_report import PROSE, notes, sheets
@@ -19,17 +22,35 @@ def verify(
     runs: Annotated[str, typer.Option(metavar="N", help="Independent runs of everything.")] = "32",
     seed: Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = "0",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and problems: seconds, not minutes.")] = False,
+    problem: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Check this problem of the test bed alone."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With it: a method with a proved bound, or 'plan NAME'.")
+    ] = None,
+    steps: Annotated[str | None, typer.Option(metavar="K", help="With it: how many steps.")] = None,
+    constants: Annotated[str | None, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = None,
+    noise_smoothness: Annotated[
+        str | None, typer.Option(metavar="L", help="ℓ of the noise, which SPIDER and STORM need; 0 if additive.")
+    ] = None,
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results/verify"),
+    overwrite: Overwrite = False,
     workers: Workers = None,
     scheduler: Scheduler = None,
+    report: Report = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check the theorems against simulation; fails if a bound is violated."""
-    with kindly():
-        asked = Verification(runs=number(runs), seed=number(seed), quick=quick)
-        from tiebreak.experiments import check_folder, save_verification
+    with reported(report, output), kindly():
+        own: dict[str, Any] = {"problem": problem, "method": method, "constants": constants}
+        own["steps"] = None if steps is None else number(steps)
+        own["noise_smoothness"] = None if noise_smoothness is None else real("noise_smoothness", noise_smoothness)
+        asked = Verification(runs=number(runs), seed=number(seed), quick=quick, **own)
+        from tiebreak.experiments import save_verification
 
         engine = engine_from(workers, scheduler)
-        check_folder(output)
+        claim(output, asked.command, overwrite)
         say(f"The theorems against simulation, {asked.runs} runs of each case.")
         findings = written(output, partial(run, asked, engine=engine), save_verification)
     show_sheets(sheets(findings), notes(findings), PROSE)

@@ -26,7 +26,7 @@ from tiebreak.experiments.report import markdown, summarize
 from tiebreak.experiments.running import solving
 from tiebreak.experiments.sweeps import Swept, sweep
 from tiebreak.experiments.tasks import SweepError, Task, reference
-from tiebreak.experiments.verification import Findings, Verification, verify
+from tiebreak.experiments.verification import Findings, Verification, verify, verify_case
 from tiebreak.experiments.workers import Processes
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ __all__ = [
     "sweep",
     "trajectories",
     "verify",
+    "verify_case",
 ]
 
 # pyarrow and matplotlib are slow to import, and an experiment can be run without either.

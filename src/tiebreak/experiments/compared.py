@@ -28,13 +28,15 @@ class Comparison:
 
     Parameters
     ----------
-    problems : sequence of str, or str
-        "all" (:data:`tiebreak.problems.TESTBED`), names that :func:`tiebreak.problems.named` takes, or "file.py:name":
-        a Problem, or a function that gives one.
-    methods : sequence of str, or str
-        "all", names, or "file.py:name": a Method, or a function (constants, budget) that gives one.
+    problems : sequence of str or Problem, or one of them
+        "all" (:data:`tiebreak.problems.TESTBED`), names that :func:`tiebreak.problems.named` takes, "file.py:name" (a
+        Problem, or a function that gives one), or problems themselves. "paper+sigma_f=1+sigma_g=0.1" changes arguments.
+    methods : sequence of str, Method or function, or one of them
+        "all", names, "file.py:name", or themselves: a Method, or a function (constants, budget) that gives one.
+        "sdbgd+a=0.3+step_size=0.02" changes constants.
     budgets : sequence of int
-        Calls of both levels together; a profile for each.
+        Calls of both levels together; a profile for each. A method that does not depend on the budget is run once, to
+        the largest, and read at each: the same numbers, bit for bit.
     runs : int
         Independent runs of everything.
     seed : int
@@ -42,6 +44,10 @@ class Comparison:
     trials : int
         Step sizes that are tried for every method, problem and budget: 1, 4, 1/4, 16, … times its own. The best of
         them, on other random numbers, is what is judged. 1 means its own, untried.
+    steps : int, optional
+        Steps after which a run ends, if its budget does not end it before.
+    record : "log", int or None
+        What goes into the curves, as :func:`tiebreak.minimize` takes it; nothing by default.
 
     Examples
     --------
@@ -49,12 +55,14 @@ class Comparison:
     'tiebreak compare --problems paper,valley-4 --methods sdbgd,penalty --budgets 1000 --runs 10 --seed 0 --trials 7'
     """
 
-    problems: Sequence[str] | str = "all"
-    methods: Sequence[str] | str = "all"
+    problems: Any = "all"
+    methods: Any = "all"
     budgets: Sequence[int] = (10**4, 10**5, 10**6)
     runs: int = 10
     seed: int = 0
     trials: int = 7
+    steps: int | None = None
+    record: str | int | None = None
     entrants: tuple[Entrant, ...] = field(init=False, repr=False)
     contenders: tuple[Contender, ...] = field(init=False, repr=False)
 
@@ -65,6 +73,8 @@ class Comparison:
             raise ValueError(f"trials={self.trials!r} must be from 1 to {MANY_TRIALS}")
         checked: dict[str, Any] = {"runs": plain.runs, "seed": plain.seed, "trials": trials}
         checked |= {"budgets": _budgets(self.budgets)}
+        checked |= {"steps": None if self.steps is None else limit("steps", self.steps)}
+        checked |= {"record": None if self.record is None else Experiment(record=self.record).record}
         checked |= {"entrants": entrants(self.problems), "contenders": contenders(self.methods)}
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -74,11 +84,15 @@ class Comparison:
         """The command line that repeats this."""
         words = {name: _words(getattr(self, name)) for name in ("problems", "methods", "budgets")}
         words |= {name: str(getattr(self, name)) for name in ("runs", "seed", "trials")}
+        words |= {n: str(v) for n in ("steps", "record") if (v := getattr(self, n)) is not None}
         return " ".join(["tiebreak compare", *(f"--{name} {text}" for name, text in words.items())])
 
 
 def _words(given: Any) -> str:
-    return given if isinstance(given, str) else ",".join(map(str, given))
+    each = given if isinstance(given, (list, tuple)) else [given]
+    return ",".join(
+        one if isinstance(one, str) else f"<{one.name}>" if hasattr(one, "name") else str(one) for one in each
+    )
 
 
 def _budgets(given: Any) -> tuple[int, ...]:
@@ -103,7 +117,9 @@ class Compared:
     seconds : float
         What it took.
     origin : dict
-        Date, versions and platform.
+        Date, commit, versions and platform.
+    curves : dict of arrays
+        Tidy: a row for each recorded step of each run, where `record` asked for them.
     """
 
     comparison: Comparison
@@ -111,6 +127,7 @@ class Compared:
     faults: tuple[str, ...]
     seconds: float
     origin: Mapping[str, Any]
+    curves: Table = field(default_factory=dict)
 
     @cached_property
     def results(self) -> Table:
@@ -140,6 +157,12 @@ class Compared:
     def _methods(self) -> tuple[Contender, ...]:
         return self.comparison.contenders
 
+    @property
+    def read_off(self) -> dict[str, bool]:
+        """Of every method whether some of its results were read off longer runs; what depends on the budget is not."""
+        read = self.runs["read_from"] > self.runs["budget"]
+        return {c.label: bool(read[self.runs["method"] == c.label].any()) for c in self._methods}
+
     def ratios(self, budget: int) -> NDArray[np.float64]:
         """(problems, methods), in the comparison's order."""
         found = chosen(self.results, budget=budget)["ratio"]
@@ -154,22 +177,30 @@ class Compared:
         unknown = [each.label for each in fewer.contenders if each not in self._methods]
         if unknown:
             raise ValueError(f"methods={unknown!r} were not compared; {[each.label for each in self._methods]} were")
-        kept = np.isin(self.runs["method"], [each.label for each in fewer.contenders])
-        return replace(self, comparison=fewer, runs={name: column[kept] for name, column in self.runs.items()})
+        labels = [each.label for each in fewer.contenders]
+
+        def of_them(table: Table) -> Table:
+            return {name: column[np.isin(table["method"], labels)] for name, column in table.items()}
+
+        return replace(self, comparison=fewer, runs=of_them(self.runs), curves=of_them(self.curves))
 
     def configuration(self) -> dict[str, Any]:
         """Everything but the tables, for a JSON file."""
         c = self.comparison
         problems = {e.label: None if (k := e.problem.constants) is None else asdict(k) for e in c.entrants}
+        sources = {k: v for e in c.entrants for k, v in e.source.items()}
+        sources |= {k: v for e in c.contenders for k, v in e.source.items()}
         return {
+            **self.origin,
             "command": c.command,
             "problems": problems,
             "methods": [each.label for each in c.contenders],
-            **{name: getattr(c, name) for name in ("budgets", "runs", "seed", "trials")},
+            **{name: getattr(c, name) for name in ("budgets", "runs", "seed", "trials", "steps", "record")},
+            "read_off": self.read_off,
+            "sources": sources,
             "scales": scales(c.trials),
             "faults": list(self.faults),
             "seconds": self.seconds,
-            **self.origin,
         }
 
 

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from tiebreak.experiments.blocks import Block, Store
 from tiebreak.experiments.compared import Compared, Comparison
 from tiebreak.experiments.contenders import Units, scales
-from tiebreak.experiments.engines import Engine
+from tiebreak.experiments.engines import HERE, Engine
 from tiebreak.experiments.entrants import Contender, Entrant, rehearse
-from tiebreak.experiments.outcome import origin
 from tiebreak.experiments.running import BLOCK, solving
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, joined
-from tiebreak.experiments.tasks import Task
+from tiebreak.experiments.tables import chosen as selected
+from tiebreak.experiments.tasks import Task, stays
+from tiebreak.methods import Method
+from tiebreak.provenance import stamp
 
 __all__ = ["compare"]
 
@@ -29,13 +31,17 @@ _TRIAL_RUNS = 3
 _GONE = 1e3  # units of f
 _NUMBERS = 2**22  # in the iterates of a block, at most: a step makes some ten arrays like them
 _KEYS = ("problem", "method", "budget")
-_KEPT = ("status", "steps", "calls", "direction_squared", "stationarity_squared", "lower_gradient_squared")
+_MEASURED = ("direction_squared", "stationarity_squared", "lower_gradient_squared")
+_KEPT = ("status", "steps", "calls", "upper_calls", "lower_calls", *_MEASURED)
 
 
 class _Case(NamedTuple):
-    budget: int
+    """Runs of a method on a problem that are read at some budgets, and so made once: for all of them it is the same."""
+
     entrant: Entrant
     contender: Contender
+    scale: float
+    budgets: tuple[int, ...]
 
 
 def compare(
@@ -63,76 +69,117 @@ def compare(
     ['Penalty']
     """
     c, began = comparison or Comparison(), time.perf_counter()
-    source = origin(())
+    source, where = stamp(), _placed(c, engine)
     rehearse(c.entrants, c.contenders, c.budgets)
-    cases = [_Case(*each) for each in product(c.budgets, c.entrants, c.contenders)]
+    pairs = [*product(c.entrants, c.contenders)]
     tried = c.trials * _TRIAL_RUNS if c.trials > 1 else 0
     share = tried / (tried + c.runs)  # of the work, about
 
-    def done(tasks: Sequence[Sequence[Task]], low: float, high: float) -> list[list[Block]]:
+    def done(cases: Sequence[_Case], kind: str, runs: int, low: float, high: float) -> dict[_Case, list[Block]]:
         def told(name: str, part: float) -> None:
             if hear is not None:
                 hear(name, low + (high - low) * part)
 
-        swept = sweep([task for each in tasks for task in each], engine=engine, store=store, hear=told)
+        tasks = {case: _tasks(case, c, runs, kind) for case in cases}
+        swept = sweep([task for each in tasks.values() for task in each], engine=where, store=store, hear=told)
         if swept.interrupted:
             raise KeyboardInterrupt
-        return [[swept.blocks[task.name] for task in each] for each in tasks]
+        return {case: [swept.blocks[task.name] for task in each] for case, each in tasks.items()}
 
-    best = [1.0] * len(cases)
+    best = {(*pair, budget): 1.0 for pair in pairs for budget in c.budgets}
     if tried:
         sizes = scales(c.trials)
-        every = [_tasks(case, size, _TRIAL_RUNS, [c.seed, 1], "trial: ") for case in cases for size in sizes]
-        found = [_labelled(case, 1.0, blocks) for case, blocks in _by_case(cases, done(every, 0.0, share), len(sizes))]
-        means = np.array([np.mean(table["residual"]) for table in found]).reshape(len(cases), len(sizes))
+        every = [case for pair in pairs for size in sizes for case in _cases(*pair, size, c.budgets)]
+        means: dict[Any, dict[float, float]] = {key: {} for key in best}
+        for case, blocks in done(every, "trial", _TRIAL_RUNS, 0.0, share).items():
+            for budget in case.budgets:
+                residual = _labelled(case, budget, blocks)["residual"]
+                means[case.entrant, case.contender, budget][case.scale] = float(np.mean(residual))
         # The least; of equal ones the first, so a method that always fails keeps its own step size.
-        best = [sizes[i] for i in means.argmin(axis=1)]
-    judged = done([_tasks(case, size, c.runs, [c.seed, 0]) for case, size in zip(cases, best, strict=True)], share, 1.0)
-    tables = [_labelled(*each) for each in zip(cases, best, judged, strict=True)]
-    faults = [
-        f"{case.entrant.label}, {case.budget:,} calls: {fault}"
-        for case, blocks in zip(cases, judged, strict=True)
-        for block in blocks
-        for fault in block.facts["faults"]
+        best = {key: min(sizes, key=lambda size: found[size]) for key, found in means.items()}
+    chosen = [
+        case
+        for pair in pairs
+        for size in dict.fromkeys(best[*pair, budget] for budget in c.budgets)
+        for case in _cases(*pair, size, [budget for budget in c.budgets if best[*pair, budget] == size])
     ]
-    runs = joined(tables)
+    judged = done(chosen, "", c.runs, share, 1.0)
+    of = {(case.entrant, case.contender, budget): case for case in chosen for budget in case.budgets}
+    order = [(entrant, contender, budget) for budget, (entrant, contender) in product(c.budgets, pairs)]
+    faults = [
+        f"{key[0].label}, {key[2]:,} calls: {fault}"
+        for key in order
+        for block in judged[of[key]]
+        for fault in block.facts["faults"][str(key[2])]
+    ]
+    runs = joined(_labelled(of[key], key[2], judged[of[key]]) for key in order)
     gone = np.isinf(runs["residual"]) & (runs["status"] != "non_finite")
     for problem, method, budget in sorted(
         {(*each,) for each in zip(*(runs[n][gone].tolist() for n in _KEYS), strict=True)}
     ):
         faults.append(f"{problem}, {budget:,} calls: {method} left for infinity")
-    return Compared(c, runs, tuple(faults), round(time.perf_counter() - began, 1), source)
+    curves = joined(_curves(case, blocks) for case, blocks in judged.items()) if c.record is not None else {}
+    return Compared(c, runs, tuple(faults), round(time.perf_counter() - began, 1), source, curves)
 
 
-def _by_case(cases: Sequence[_Case], blocks: Sequence[list[Block]], times: int) -> list[tuple[_Case, list[Block]]]:
-    """Every list of blocks with its case, of which each has several in turn."""
-    return [(cases[i // times], each) for i, each in enumerate(blocks)]
+def _placed(c: Comparison, engine: Engine) -> Engine:
+    """Where to work: what cannot be sent to other processes stays in this one."""
+    here = [e.label for e in c.entrants if stays(e.where)] + [m.label for m in c.contenders if stays(m.method)]
+    if here and engine not in (None, HERE):
+        raise ValueError(
+            f"{', '.join(map(repr, here))} cannot be sent to workers; give engine=None, or name what is in a module or "
+            "a file: 'file.py:name'"
+        )
+    return HERE if here else engine
 
 
-def _tasks(case: _Case, scale: float, runs: int, seed: list[int], kind: str = "") -> list[Task]:
+def _cases(entrant: Entrant, contender: Contender, scale: float, budgets: Sequence[int]) -> list[_Case]:
+    """The runs that are needed: budgets for which the method is the same are read off one run, the others are not."""
+    groups: list[tuple[Method, list[int]]] = []
+    for budget in budgets:
+        method = contender.fitted(entrant.problem, budget, scale)
+        same = next((group for made, group in groups if made == method), None)
+        if same is None:
+            groups.append((method, [budget]))
+        else:
+            same.append(budget)
+    return [_Case(entrant, contender, scale, tuple(group)) for _, group in groups]
+
+
+def _tasks(case: _Case, c: Comparison, runs: int, kind: str) -> list[Task]:
     entrant, contender = case.entrant, case.contender
     there = {"problem": entrant.where, "problem_arguments": dict(entrant.arguments)}
+    calls = ", ".join(f"{budget:,}" for budget in case.budgets)
     return solving(
-        f"{kind}{entrant.label}, {contender.label}, {case.budget:,} calls, step × {scale:g}",
+        f"{kind and f'{kind}: '}{entrant.label}, {contender.label}, {calls} calls, step × {case.scale:g}",
         entrant.where,
         "tiebreak.experiments.contenders:fitted",
-        budget=case.budget,
+        budget=case.budgets,
+        steps=c.steps,
         runs=runs,
-        seed=seed,
-        record=None,
+        seed=[c.seed, 1 if kind else 0],
+        record=None if kind else c.record,
         problem_arguments=entrant.arguments,
-        method_arguments={"method": contender.method, "budget": case.budget, "scale": scale, **there},
+        method_arguments={"method": contender.method, "changes": dict(contender.changes), "scale": case.scale}
+        | {"budget": case.budgets[-1], **there},
         iterates=False,
         block=max(1, min(BLOCK, _NUMBERS // entrant.problem.x0.size)),
     )
 
 
-def _labelled(case: _Case, scale: float, blocks: Sequence[Block]) -> Table:
-    """The last iterates of all runs, with what they are of, and what is known of the problem."""
-    points, p = joined(b.tables["last"] for b in blocks), case.entrant.problem
+def _curves(case: _Case, blocks: Sequence[Block]) -> Table:
+    """What was recorded on the way, with what it is of: a run that is read at several budgets has one curve."""
+    table = joined(b.tables["curves"] for b in blocks)
+    words = {"problem": case.entrant.label, "method": case.contender.label, "budget": case.budgets[-1]}
+    return {name: np.full(len(table["run"]), value) for name, value in (words | {"scale": case.scale}).items()} | table
+
+
+def _labelled(case: _Case, budget: int, blocks: Sequence[Block]) -> Table:
+    """The iterates of all runs when this budget is spent, with what they are of, and what is known of the problem."""
+    points, p = selected(joined(b.tables["last"] for b in blocks), budget=budget), case.entrant.problem
     count = len(points["run"])
     words = {"problem": case.entrant.label, "dimension": p.x0.size, "method": case.contender.label}
-    words |= {"budget": case.budget, "scale": scale}
+    words |= {"budget": budget, "read_from": case.budgets[-1], "scale": case.scale}
     table: Table = {name: np.full(count, value) for name, value in words.items()}
     table |= {name: points[name] for name in ("run", *_KEPT)}
     levels: dict[str, Any] = {"upper": p.upper, "lower": p.lower}

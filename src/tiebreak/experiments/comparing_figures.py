@@ -25,6 +25,7 @@ _LARGEST = 1e3  # the τ at which the figure ends
 def save_comparison(found: Compared, folder: str | os.PathLike[str]) -> list[Path]:
     """Write tables (CSV and Parquet), configuration.json, summary.md and the profiles (PNG and PDF)."""
     tables = {"runs": found.runs, "results": found.results, "profiles": profiles_table(found)}
+    tables |= {"curves": found.curves} if found.curves else {}
     contents: dict[str, Any] = {f"{n}.{kind}": t for n, t in tables.items() for kind in ("csv", "parquet")}
     written = write(folder, contents | {"configuration.json": found.configuration(), "summary.md": report(found)})
     return written + save(profiles_figure(found), Path(folder) / "profiles")

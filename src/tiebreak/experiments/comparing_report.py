@@ -9,6 +9,7 @@ from tiebreak.experiments.compared import Compared
 from tiebreak.experiments.contenders import scales
 from tiebreak.experiments.profiles import profile
 from tiebreak.experiments.tables import Sheet, chosen, document, scientific, with_error
+from tiebreak.provenance import sentence
 
 __all__ = ["FACTORS", "PROSE", "calls", "notes", "report", "sheets"]
 
@@ -108,6 +109,18 @@ def notes(found: Compared) -> list[str]:
         texts.append(
             f"In {ends} of {sum(picked.values())} cases the best step size is at an end of the range that was tried."
         )
+    read, several = found.read_off, len(c.budgets) > 1
+    if several and any(read.values()):
+        apart = [label for label, once in read.items() if not once]
+        texts.append(
+            "Smaller budgets are read off the run with the largest, which passes through the very same iterates"
+            + (f"; methods that depend on the budget were run for each: {', '.join(apart)}." if apart else ".")
+        )
+    if c.steps is not None:
+        ended = int(np.sum(found.runs["status"] == "steps"))
+        texts.append(
+            f"A run ends after {c.steps:,} steps at the latest, which {ended:,} of {len(found.runs['run']):,} did."
+        )
     unknown = [e.label for e in c.entrants if e.problem.constants is None]
     if unknown:
         texts.append(f"Constants unknown, so schedules and residuals are as they are: {', '.join(unknown)}.")
@@ -121,5 +134,6 @@ def notes(found: Compared) -> list[str]:
 
 def report(found: Compared) -> str:
     """All of it as a Markdown document."""
-    opening = (f"Seed {found.comparison.seed}, {found.seconds:.0f} s:", "", f"    {found.comparison.command}")
+    command = ("", f"    {found.comparison.command}", "")
+    opening = (f"Seed {found.comparison.seed}, {found.seconds:.0f} s:", *command, sentence(found.origin))
     return document("Comparison", opening, sheets(found), notes(found), PROSE)

@@ -32,8 +32,8 @@ class Experiment:
         At least 0.
     start : pair of float
         x₀.
-    noise : float
-        Standard deviation of both gradients' noise, per coordinate.
+    noise : float or pair of float
+        Standard deviation of both gradients' noise, per coordinate; or that of the upper and that of the lower.
     per_sample : bool
         Draw every sample instead of the batch mean's exact law: the same law, much more work.
     record : "log", "all" or int
@@ -54,7 +54,7 @@ class Experiment:
     budget: int = 10**8
     seed: int = 0
     start: Sequence[float] = (1.5, 1.5)
-    noise: float = 0.5
+    noise: float | Sequence[float] = 0.5
     per_sample: bool = False
     record: str | int = "log"
 
@@ -76,6 +76,11 @@ class Experiment:
             raise ValueError(f"budget={self.budget} must be at least {least}, the cost of the first step of {dearest}")
 
     @property
+    def noises(self) -> tuple[float, float]:
+        """That of the upper and that of the lower gradient."""
+        return self.noise if isinstance(self.noise, tuple) else (self.noise, self.noise)
+
+    @property
     def command(self) -> str:
         """The command line that repeats this experiment.
 
@@ -88,7 +93,7 @@ class Experiment:
             "budget": self.budget,
             "seed": self.seed,
             "start": ",".join(map(repr, self.start)),
-            "noise": self.noise,
+            "noise": ",".join(map(repr, self.noises)) if isinstance(self.noise, tuple) else self.noise,
             "record": self.record,
         }
         flags = [f"--{name} {value}" for name, value in options.items()] + ["--per-sample"] * self.per_sample
@@ -158,14 +163,15 @@ def _start(given: Any) -> tuple[float, float]:
         raise ValueError(f"start={given!r} must be two numbers such as 1.5,1.5, each within ±{_LARGEST:g}") from None
 
 
-def _noise(given: Any) -> float:
+def _noise(given: Any) -> float | tuple[float, float]:
+    """One number, or two; a pair of equal ones is one."""
     try:
-        noise = _moderate(given)
-        if noise < 0:
+        found = [_moderate(part) for part in (given if isinstance(given, (list, tuple)) else [given])]
+        if len(found) not in (1, 2) or min(found) < 0:
             raise ValueError
-        return noise
+        return found[0] if found[0] == found[-1] else (found[0], found[1])
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"noise={given!r} must be a number from 0 to {_LARGEST:g}") from None
+        raise ValueError(f"noise={given!r} must be a number from 0 to {_LARGEST:g}, or two: of f and of g") from None
 
 
 def _moderate(given: Any) -> float:

@@ -6,7 +6,7 @@ translated back, its laws are multiplied by the powers of the constants in :clas
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from tiebreak import methods, rules, theory
 from tiebreak.experiments.running import problem_of
 from tiebreak.experiments.tasks import Reference, found
+from tiebreak.experiments.variants import Changes, varied
 from tiebreak.methods import METHODS, Method
 from tiebreak.problems import Problem
 from tiebreak.schedules import Law, Power
@@ -68,7 +69,7 @@ class Units:
 
 def _times(law: Law, factor: float) -> Law:
     if isinstance(law, Power):
-        return Power(factor * law.constant, law.exponent)
+        return replace(law, constant=factor * law.constant)
     return lambda k: factor * law(k)
 
 
@@ -101,23 +102,28 @@ PLANNED: Mapping[str, Callable[[Constants | None, int], Method]] = MappingProxyT
 ALL: tuple[str, ...] = (*(name for name in METHODS if name != "dbgd"), *PLANNED)
 
 
-def fit(method: str | Reference, problem: Problem, budget: int, scale: float = 1.0) -> Method:
+def fit(
+    method: str | Reference, problem: Problem, budget: int, scale: float = 1.0, changes: Changes | None = None
+) -> Method:
     """The method for a problem and a budget, its step size times a scale.
 
     Parameters
     ----------
     method : str or Reference
         A name in METHODS or in PLANNED, or where a Method or a function (constants, budget) ↦ Method is.
+    changes : dict, optional
+        Constants that are to be others, and `a`, in the units of the published ones.
     """
+    own = changes or {}
     if isinstance(method, str) and method in METHODS:
-        return Units.of(problem).translated(METHODS[method], scale)
+        return Units.of(problem).translated(varied(METHODS[method], own), scale)
     if isinstance(method, str):
-        made = PLANNED[method](problem.constants, budget)
+        made = varied(PLANNED[method](problem.constants, budget), own)
         return (Units.of(problem) if method == "dbgd_batched" else Units()).translated(made, scale)
     given: Any = found(method)
     if callable(given):  # whoever asks for the constants has seen to the units
-        return Units().translated(methods.get(given(problem.constants, budget)), scale)
-    return Units.of(problem).translated(methods.get(given), scale)
+        return Units().translated(varied(methods.get(given(problem.constants, budget)), own), scale)
+    return Units.of(problem).translated(varied(methods.get(given), own), scale)
 
 
 def fitted(
@@ -127,9 +133,10 @@ def fitted(
     problem_arguments: Mapping[str, Any],
     budget: int,
     scale: float,
+    changes: Changes,
 ) -> Method:
     """The same from plain data, for the workers of a sweep."""
-    return fit(method, problem_of(problem, problem_arguments), budget, scale)
+    return fit(method, problem_of(problem, problem_arguments), budget, scale, changes)
 
 
 def scales(trials: int) -> tuple[float, ...]:

@@ -12,10 +12,12 @@ from tiebreak.checks import whole
 from tiebreak.experiments.workers import Processes
 
 #: An executor, a number of local processes, a Dask scheduler ("tcp://host:8786", or "local:4" for one of its own), or
-#: None for the default.
+#: None for the default; "here" for this process alone.
 Engine: TypeAlias = Executor | int | str | None
 
-__all__ = ["Engine", "checked", "gone", "lost", "opened"]
+HERE = "here"
+
+__all__ = ["HERE", "Engine", "checked", "gone", "lost", "opened"]
 
 _WAIT = 30  # seconds, for a scheduler and its first worker
 
@@ -25,7 +27,7 @@ def checked(engine: Any) -> Engine:
     if engine is None or isinstance(engine, Executor):
         return engine
     if isinstance(engine, str):
-        if not re.fullmatch(r"local:[1-9]\d{0,3}|[a-z]+://\S+", engine):
+        if engine != HERE and not re.fullmatch(r"local:[1-9]\d{0,3}|[a-z]+://\S+", engine):
             raise ValueError(f"scheduler={engine!r} must be 'tcp://host:port', or 'local:4' for four workers here")
         return engine
     return whole("workers", engine)

@@ -1,5 +1,6 @@
 """Which problems and methods a comparison has: names of the library, or files of one's own, tried before the work."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +11,8 @@ from tiebreak.budget import first_cost
 from tiebreak.experiments.configuration import label
 from tiebreak.experiments.contenders import ALL, PLANNED, fit
 from tiebreak.experiments.running import problem_of
-from tiebreak.experiments.tasks import Reference, found, reference, told
+from tiebreak.experiments.tasks import Reference, found, held, reference, told
+from tiebreak.experiments.variants import Changes, split_changes, varied
 from tiebreak.methods import METHODS, Method
 from tiebreak.problems import FAMILIES, TESTBED, Problem, named
 from tiebreak.solve import minimize
@@ -27,35 +29,58 @@ class Entrant:
     arguments: Mapping[str, Any]
     problem: Problem = field(repr=False, compare=False)
 
+    def __hash__(self) -> int:
+        return hash(self.label)  # they are different in a comparison
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The place it comes from, if that is a file, with the checksum of its text."""
+        return _source(self.where)
+
 
 @dataclass(frozen=True)
 class Contender:
-    """A method: what tables call it, and its name or where it is."""
+    """A method: what tables call it, its name or where it is, and the constants that are to be others."""
 
     label: str
     method: str | Reference
+    changes: Changes = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.label)  # likewise
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The place it comes from, if that is a file, with the checksum of its text."""
+        return _source(self.method)
+
+    def fitted(self, problem: Problem, budget: int, scale: float = 1.0) -> Method:
+        """The method for a problem and a budget, its step size times a scale."""
+        return fit(self.method, problem, budget, scale, self.changes)
 
 
-def entrants(given: Sequence[str]) -> tuple[Entrant, ...]:
-    """The problems of these names or places; "all" is the standard selection of the test bed."""
+def entrants(given: Sequence[Any]) -> tuple[Entrant, ...]:
+    """The problems of these names or places, or these; "all" is the standard selection of the test bed."""
     found_all = [_entrant(text) for text in _listed("problems", given, TESTBED)]
     _different("problems", [each.label for each in found_all])
     return tuple(found_all)
 
 
-def contenders(given: Sequence[str]) -> tuple[Contender, ...]:
-    """The methods of these names or places; "all" is every stochastic method of the library, and the plans."""
+def contenders(given: Sequence[Any]) -> tuple[Contender, ...]:
+    """The methods of these names or places, or these; "all" is every stochastic one of the library, and the plans."""
     found_all = [_contender(text) for text in _listed("methods", given, ALL)]
     _different("methods", [each.label for each in found_all])
     return tuple(found_all)
 
 
-def _listed(name: str, given: Any, everything: Iterable[str]) -> list[str]:
-    words = given.split(",") if isinstance(given, str) else [str(word) for word in given]
-    words = [part.strip() for word in words for part in word.split(",")]
-    if not words or not all(words):
-        raise ValueError(f"{name}={','.join(words)!r} must be 'all', or names or places between commas, at least one")
-    return [each for word in words for each in (everything if word == "all" else [word])]
+def _listed(name: str, given: Any, everything: Iterable[str]) -> list[Any]:
+    """Names and places, one by one; objects as they are."""
+    each = given if isinstance(given, (list, tuple)) else [given]
+    words = [part for word in each for part in (map(str.strip, word.split(",")) if isinstance(word, str) else [word])]
+    if not words or not all(word for word in words if isinstance(word, str)):
+        text = ",".join(map(str, words))
+        raise ValueError(f"{name}={text!r} must be 'all', or names or places between commas, at least one")
+    return [one for word in words for one in (everything if isinstance(word, str) and word == "all" else [word])]
 
 
 def _different(name: str, labels: Sequence[str]) -> None:
@@ -66,44 +91,64 @@ def _different(name: str, labels: Sequence[str]) -> None:
         )
 
 
-def _entrant(text: str) -> Entrant:
+def _entrant(given: Any) -> Entrant:
+    if isinstance(given, Problem):
+        return Entrant(given.name, held(given, given.name), {}, given)
+    if not isinstance(given, str):
+        raise ValueError(f"problems={given!r} must be a Problem, a name or a place 'file.py:name'")
+    text, changes = split_changes("problems", given)
     if ":" not in text:
         try:
-            made = named(text)
+            made = named(text, **changes)
+        except TypeError as error:
+            raise ValueError(f"problems={given!r}: {error}") from None
         except ValueError as error:
             places = "" if text.split("-")[0] in FAMILIES else ", or be 'file.py:name'"
             raise ValueError(f"problems: {error}{places}") from None
-        return Entrant(made.name, reference("tiebreak.problems:named"), {"name": made.name}, made)
+        return Entrant(_label(made.name, changes), reference("tiebreak.problems:named"), {"name": text} | changes, made)
     there = reference(text, "problems")
-    made = _kindly(f"problems={text!r}", _files(there), partial(problem_of, there, {}))
+    made = _kindly(f"problems={text!r}", _files(there), partial(problem_of, there, changes))
     if not isinstance(made, Problem):
         raise ValueError(
             f"problems={text!r} must be a tiebreak.problems.Problem, or a function that gives one; it is "
             f"{type(made).__name__}"
         )
-    return Entrant(made.name, there, {}, made)
+    return Entrant(_label(made.name, changes), there, changes, made)
 
 
-def _contender(text: str) -> Contender:
+def _label(name: str, changes: Changes) -> str:
+    shown = (f"{n}={value}" for n, value in changes.items() if n not in ("dimension", "noise"))  # the name has these
+    return " ".join([name, *shown])
+
+
+def _contender(given: Any) -> Contender:
+    if not isinstance(given, str):
+        made = getattr(given, "method", given)  # a plan's
+        if not isinstance(made, Method) and not callable(made):
+            raise ValueError(f"methods={given!r} must be a Method, a function (constants, budget), a name or a place")
+        name = made.name if isinstance(made, Method) else getattr(made, "__name__", type(made).__name__)
+        return Contender(name, held(made, name))
+    text, changes = split_changes("methods", given)
     if ":" not in text:
         name = text.lower().replace("-", "_")
         if name not in (*METHODS, *PLANNED):
             legal = ", ".join((*METHODS, *PLANNED))
             raise ValueError(f"methods: {text!r} is not a method; they must be among {legal}, or be 'file.py:name'")
         if name in METHODS:
-            return Contender(label(name), name)
-        return Contender(PLANNED[name](named("paper").constants, 10**6).name, name)
+            varied(METHODS[name], changes)  # complains, if it has to
+            return Contender(_label(label(name), changes), name, changes)
+        return Contender(_label(PLANNED[name](named("paper").constants, 10**6).name, changes), name, changes)
     there = reference(text, "methods")
-    made: Any = found(there)
+    made = found(there)
     made = getattr(made, "method", made)
     if isinstance(made, Method):
-        return Contender(made.name, there)
+        return Contender(_label(made.name, changes), there, changes)
     if not callable(made):
         raise ValueError(
             f"methods={text!r} must be a tiebreak.Method, or a function (constants, budget) that gives one; "
             f"it is {type(made).__name__}"
         )
-    return Contender(text.rpartition(":")[2], there)
+    return Contender(_label(text.rpartition(":")[2], changes), there, changes)
 
 
 def rehearse(problems: Sequence[Entrant], methods: Sequence[Contender], budgets: Sequence[int]) -> None:
@@ -114,7 +159,7 @@ def rehearse(problems: Sequence[Entrant], methods: Sequence[Contender], budgets:
     for entrant, contender in product(problems, methods):
         text, files = f"{contender.label} on {entrant.label}", [*_files(entrant.where), *_files(contender.method)]
         for budget in budgets:
-            method: Method = _kindly(text, files, partial(fit, contender.method, entrant.problem, budget))
+            method: Method = _kindly(text, files, partial(contender.fitted, entrant.problem, budget))
             least = first_cost(method)
             if budget < least:
                 raise ValueError(f"budgets={budget} must be at least {least}, the cost of the first step of {text}")
@@ -124,7 +169,15 @@ def rehearse(problems: Sequence[Entrant], methods: Sequence[Contender], budgets:
 
 def _files(where: str | Reference) -> list[str]:
     """The file of a reference that has one."""
-    return [] if isinstance(where, str) or where["text"] is None else [str(where["where"]).rpartition(":")[0]]
+    if isinstance(where, str) or where["text"] is None or str(where["where"]).startswith("pickle:"):
+        return []
+    return [str(where["where"]).rpartition(":")[0]]
+
+
+def _source(where: str | Reference) -> dict[str, str]:
+    if isinstance(where, str) or not _files(where):
+        return {}
+    return {str(where["where"]): hashlib.sha256(str(where["text"]).encode()).hexdigest()}
 
 
 def _two_steps(problem: Problem, method: Method) -> None:

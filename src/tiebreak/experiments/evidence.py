@@ -11,8 +11,9 @@ import numpy as np
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from tiebreak import methods, theory
+from tiebreak import theory
 from tiebreak.experiments.tables import Table, joined
+from tiebreak.live import Share
 from tiebreak.methods import Method
 from tiebreak.problems import Problem
 from tiebreak.result import Result, Status
@@ -41,6 +42,7 @@ class Case(NamedTuple):
     label: str
     method: Method
     steps: int
+    noise_smoothness: Any = None  # ℓ, where the bound needs it
 
     @property
     def constants(self) -> Constants:
@@ -59,12 +61,9 @@ def grid(steps: int, per_decade: int = 6, start: int = 10) -> Steps:
     return np.unique(np.append(np.rint(start * 10**powers), steps)).astype(np.int64)
 
 
-def bounds_of(method: Method, constants: Constants, K: Steps) -> dict[str, Values]:
+def bounds_of(method: Method, constants: Constants, K: Steps, noise_smoothness: Any = None) -> dict[str, Values]:
     """The proved bounds of both residuals after K steps, for an array of K."""
-    if method.rule is methods.penalty.rule:
-        each = [theory.penalty_bounds(method.schedule, constants, int(steps)) for steps in K]
-        return {name: np.array([getattr(one, name) for one in each]) for name in RESIDUALS}
-    found = theory.residual_bounds(method.schedule, constants, K)
+    found = theory.proved(method, constants, K, noise_smoothness)
     return {name: getattr(found, name) for name in RESIDUALS}
 
 
@@ -77,7 +76,7 @@ def simulate(case: Case, runs: int, seed: int, hear: Hear | None = None, **optio
         method=case.method,
         runs=runs,
         seed=seed,
-        progress=False if hear is None else (lambda now: hear(now.fraction)),
+        progress=False if hear is None else (lambda now: hear(Share(now.fraction, now))),
         **{"steps": case.steps} | options,
     )
     if Status.INTERRUPTED in result.status:
@@ -86,10 +85,10 @@ def simulate(case: Case, runs: int, seed: int, hear: Hear | None = None, **optio
 
 
 def theorem(case: Case, result: Result, runs: int, seed: int) -> Table:
-    """Theorem 1: both residuals at x_{N_K}, against their bounds. `result` has ``record=1``.
+    """Both residuals at x_{N_K}, against what is proved of the method. `result` has ``record=1``.
 
     A row for each K, residual and estimate of the expectation: "weighted" takes that over N_K exactly,
-    Σ η_kβ_k r_k / Σ η_kβ_k, a value for every run; "sampled" takes the iterate that the solver itself has drawn, one a
+    Σ w_k r_k / Σ w_k, a value for every run; "sampled" takes the iterate that the solver itself has drawn, one a
     run, and is too noisy to do more than refute.
     """
     K = grid(case.steps)
@@ -102,14 +101,14 @@ def theorem(case: Case, result: Result, runs: int, seed: int) -> Table:
 
 
 def weighted(case: Case, result: Result, name: str, K: Steps) -> Values:
-    """Σ_{k<K} η_kβ_k r_k / Σ η_kβ_k for every K and run."""
+    """Σ_{k<K} w_k r_k / Σ w_k for every K and run, w_k what weighs the returned iterate."""
     weight = np.array([case.method.schedule.at(k).weight for k in range(case.steps)])
     total = np.cumsum(weight[:, None] * result.history[name][: case.steps], axis=0)
     return np.asarray(total[K - 1] / np.cumsum(weight)[K - 1, None])
 
 
 def _compared(case: Case, estimate: str, K: Steps, values: Mapping[str, Values]) -> Table:
-    bounds, tables = bounds_of(case.method, case.constants, K), []
+    bounds, tables = bounds_of(case.method, case.constants, K, case.noise_smoothness), []
     for name, each in values.items():
         mean, error = _mean(each, axis=1)
         table = {"K": K, "residual": np.full(len(K), name), "estimate": np.full(len(K), estimate)}
@@ -172,7 +171,7 @@ def _deviation(case: Case, points: Any, parameters: Parameters, seed: int, draws
 def rates(case: Case, result: Result) -> tuple[Table, list[dict[str, Any]]]:
     """Corollary 1: both residuals against K, and how fast they fall over the last decade; `result` has ``record=1``."""
     K = grid(case.steps, per_decade=20)
-    late, bounds = case.steps / 10 <= K, bounds_of(case.method, case.constants, K)
+    late, bounds = case.steps / 10 <= K, bounds_of(case.method, case.constants, K, case.noise_smoothness)
     curves, slopes = [], []
     for name in RESIDUALS:
         means, last = weighted(case, result, name, K), result.history[name][K]

@@ -17,6 +17,7 @@ from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.tables import Table, chosen
 from tiebreak.files import atomic, regular
+from tiebreak.provenance import made_by
 from tiebreak.result import MEASURES, write_csv
 
 __all__ = ["DRAWN", "check_folder", "load", "save", "write"]
@@ -29,8 +30,12 @@ _WHOLE = {"run", "step", "steps", "calls", "upper_calls", "lower_calls"}
 _NEEDED = {"method", "run", "step", "calls", "x0", "x1", *MEASURES}
 
 
-def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise ValueError if the folder is known to be unfit for writing, before anything is run. Makes nothing."""
+def check_folder(folder: str | os.PathLike[str], command: str | None = None, overwrite: bool = False) -> str:
+    """Raise ValueError if the folder is known to be unfit for writing, before anything is run. Makes nothing.
+
+    Where there are results already, they must be those of the same command, or `overwrite` must be said. What will be
+    replaced then is returned, as a sentence.
+    """
     place = Path(folder).absolute()
     nearest = next(path for path in (place, *place.parents) if path.exists())
     wanted = f"output={os.fspath(folder)!r} must be a folder that can be written"
@@ -38,13 +43,31 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         raise ValueError(f"{wanted}; {nearest.name!r} is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ValueError(f"{wanted}; {nearest.name!r} may not be")
+    there = _command(place / "configuration.json")
+    if command is not None and there not in (None, command) and not overwrite:
+        raise ValueError(
+            f"output={os.fspath(folder)!r} holds the results of another command, `{there}`; choose another folder, or "
+            "say --overwrite"
+        )
+    return f"What is in {os.fspath(folder)!r} will be replaced: `{there}`." if command and there else ""
+
+
+def _command(path: Path) -> str | None:
+    """What made the results that a configuration is of; None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        saved = json.loads(regular(path).read_text(encoding="utf-8"))
+        return str(saved["command"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "unknown"
 
 
 def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated: Iterable[str] = ()) -> list[Path]:
     """Write tables (.csv, .parquet), plain data (.json) and text (.md) by their names; the paths written.
 
     All files are written before the first takes its place, so an error leaves the folder as it was. Files that are
-    `outdated` then are removed.
+    `outdated` then are removed, and so is the report of a folder whose data are written.
     """
     place = Path(folder)
     with ExitStack() as stack:
@@ -52,14 +75,17 @@ def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated:
             kind = Path(name).suffix
             file = stack.enter_context(atomic(place / name, "wb" if kind == ".parquet" else "w"))
             _WRITERS[kind](content, file)
-        for name in outdated:
+        # A page of older data is, too, whoever writes new ones.
+        for name in (*outdated, *["report.html"] * any(not name.endswith(".md") for name in contents)):
             (place / name).unlink(missing_ok=True)
     return [place / name for name in contents]
 
 
 _WRITERS: Mapping[str, Callable[[Any, IO[Any]], Any]] = {
     ".csv": write_csv,
-    ".parquet": lambda table, file: pa.parquet.write_table(pa.table(table), file),
+    ".parquet": lambda table, file: pa.parquet.write_table(
+        pa.table(table).replace_schema_metadata({"tiebreak": json.dumps(made_by())}), file
+    ),
     ".json": lambda data, file: file.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n"),
     ".md": lambda text, file: file.write(text),
 }

@@ -1,22 +1,20 @@
 """Running an experiment, and what comes of it: two tidy tables and where they come from."""
 
 import os
-import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import tiebreak
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.configuration import Experiment, describe
 from tiebreak.experiments.engines import Engine
 from tiebreak.experiments.running import solving
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, chosen, joined
+from tiebreak.provenance import stamp
 
 __all__ = ["Outcome", "origin", "run"]
 
@@ -39,7 +37,7 @@ class Outcome:
     faults : list of str
         Runs that could not go on, and why.
     origin : dict
-        Date, versions, platform, and the methods in words.
+        Date, commit, versions, platform, and the methods in words.
     """
 
     experiment: Experiment
@@ -105,7 +103,9 @@ def run(
         numbers are the same for every engine.
     """
     asked = experiment or Experiment()
-    problem = {"sigma": asked.noise, "x0": list(asked.start), "per_sample": asked.per_sample}
+    upper, lower = asked.noises
+    sigmas = {"sigma": upper} if upper == lower else {"sigma_f": upper, "sigma_g": lower}
+    problem = {**sigmas, "x0": list(asked.start), "per_sample": asked.per_sample}
     limits: dict[str, Any] = {name: getattr(asked, name) for name in ("budget", "runs", "seed", "record")}
     began = origin(asked.methods)
     tasks = {
@@ -138,14 +138,5 @@ def _labelled(tables: Mapping[str, Table]) -> Table:
 
 
 def origin(methods: Iterable[str]) -> dict[str, Any]:
-    """Date, versions, platform, and the methods in words."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "tiebreak": tiebreak.__version__,
-        },
-        "platform": f"{platform.system()} {platform.machine()}",
-        "methods": {name: describe(name) for name in methods},
-    }
+    """Date, commit, versions, platform, and the methods in words."""
+    return {**stamp(), "methods": {name: describe(name) for name in methods}}

@@ -7,19 +7,19 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tiebreak.budget import batches, calls
+from tiebreak.budget import Many, calls, steps_within
 from tiebreak.experiments.evidence import RESIDUALS, bounds_of
 from tiebreak.experiments.style import COLOURS, TITLES, footnote, legend, log_grid, panels, style
 from tiebreak.experiments.tables import Table, scientific
 from tiebreak.result import Result
 from tiebreak.theory import Plan
 
-__all__ = ["plan_figure"]
+__all__ = ["plan_curves", "plan_figure"]
 
 
 def plan_figure(plan: Plan, result: Result | None = None) -> Figure:
     """Batches and calls of every step; what is proved after K steps and, of a result, what was measured."""
-    table = _curves(plan)
+    table = plan_curves(plan)
     colours = dict(zip(("upper", "lower", *RESIDUALS), COLOURS, strict=False))
     dashed: dict[str, Any] = {"linewidth": 1.3, "linestyle": (0, (4, 2))}
     with style():
@@ -58,16 +58,19 @@ def plan_figure(plan: Plan, result: Result | None = None) -> Figure:
     return figure
 
 
-def _curves(plan: Plan) -> Table:
+def plan_curves(plan: Plan) -> Table:
     """Batches, calls and bounds on a logarithmic grid of steps."""
-    exponents = np.linspace(0, math.log10(plan.steps), 200)
+    # A bound that is gone over step by step takes as long for every K.
+    count = 24 if plan.noise_smoothness is not None and not plan.schedule.constant() else 200
+    exponents = np.linspace(0, math.log10(plan.steps), count)
     inner = sorted({min(plan.steps, max(1, int(10**e))) for e in exponents} | {plan.steps})
     K: Any = np.array(inner, dtype=object if plan.steps > 2**62 else np.int64)
     at = [plan.schedule.at(int(k) - 1) for k in inner]
     upper, lower = (np.array([float(getattr(p, name)) for p in at]) for name in ("upper_batch", "lower_batch"))
     if plan.schedule.constant():
-        charged = K.astype(float) * float(sum(calls(plan.method, at[0])))
+        enough = 2 * plan.budget  # no step is left out for it
+        charged = np.array([float(sum(steps_within(plan.method, enough, horizon=k)[1:])) for k in inner])
     else:
-        charged = np.cumsum(sum(calls(plan.method, batches(plan.schedule, plan.steps))))[K - 1]
-    bounds = bounds_of(plan.method, plan.constants, K)
+        charged = np.cumsum(sum(calls(plan.method, Many(plan.schedule, plan.steps))))[K - 1]
+    bounds = bounds_of(plan.method, plan.constants, K, plan.noise_smoothness)
     return {"K": K.astype(float), "upper_batch": upper, "lower_batch": lower, "calls": charged} | bounds

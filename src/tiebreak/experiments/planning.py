@@ -5,10 +5,13 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from tiebreak import methods, theory
 from tiebreak.experiments.configuration import Experiment, label
 from tiebreak.experiments.evidence import RESIDUALS
-from tiebreak.experiments.tables import SYMBOLS, Estimate, Sheet, estimate, scientific, with_error
+from tiebreak.experiments.tables import SYMBOLS, Estimate, Sheet, Table, estimate, scientific, with_error
+from tiebreak.live import Share
 from tiebreak.problems import paper
 from tiebreak.result import Result, Status
 from tiebreak.schedules import LEGAL, Power, Schedule
@@ -21,6 +24,7 @@ __all__ = [
     "compare",
     "comparison_sheet",
     "constants_from",
+    "measured",
     "record_of",
     "run_plan",
     "schedule_of",
@@ -62,7 +66,7 @@ def constants_from(text: str) -> Constants:
 
 def record_of(plan: Plan) -> dict[str, Any]:
     """All of a plan as plain data, for a JSON file; :func:`schedule_of` makes a schedule of it again."""
-    key = next(name for name, row in methods.METHODS.items() if row.rule is plan.method.rule)
+    key = next(name for name, row in methods.METHODS.items() if row.name == plan.method.name)
     set_laws = {name: getattr(plan.schedule, name) for name in LEGAL}
     prediction = plan.prediction
     return {
@@ -77,6 +81,7 @@ def record_of(plan: Plan) -> dict[str, Any]:
         "bounds": {name: getattr(plan.bounds, name) for name in RESIDUALS},
         "prediction": None if prediction is None else {name: getattr(prediction, name) for name in RESIDUALS},
         "constants": asdict(plan.constants),
+        "noise_smoothness": plan.noise_smoothness,
     }
 
 
@@ -112,11 +117,22 @@ def run_plan(plan: Plan, runs: int, seed: int, hear: Callable[[float], Any] = la
 
 def _result(method: Any, budget: int, runs: int, seed: int, hear: Callable[[float], Any], **options: Any) -> Result:
     problem = paper()
-    options |= {"runs": runs, "seed": seed, "progress": lambda now: hear(now.fraction)}
+    options |= {"runs": runs, "seed": seed, "progress": lambda now: hear(Share(now.fraction, now))}
     result = minimize(problem.upper, problem.lower, problem.x0, method=method, budget=budget, **options)
     if Status.INTERRUPTED in result.status:
         raise KeyboardInterrupt
     return result
+
+
+def measured(result: Result) -> Table:
+    """The curves of a result as a table: steps, calls, and each residual's mean and the middle 80 % of the runs."""
+    history = result.history
+    table: Table = {"step": history.step, "calls": history.calls}
+    for name in SYMBOLS:
+        values = history[name]
+        low, high = np.nanquantile(values, (0.1, 0.9), axis=1)
+        table |= {name: np.nanmean(values, axis=1), f"{name}:low": low, f"{name}:high": high}
+    return table
 
 
 @dataclass(frozen=True)
@@ -147,6 +163,7 @@ def compare(
         ("SDBGD, plan for the bound", "sdbgd", "bound"),
         ("SDBGD, plan for practice", "sdbgd", "practice"),
         ("Penalty, plan for the bound", "penalty", "bound"),
+        ("Penalty, plan for practice", "penalty", "practice"),
     ):
         rows[name] = theory.plan(constants, budget=asked.budget, method=method, objective=objective)
     entries = []

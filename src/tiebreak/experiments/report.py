@@ -10,6 +10,7 @@ import numpy as np
 from tiebreak.experiments.configuration import label, reconstructed
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.tables import Estimate, Sheet, document, estimate, scientific, short, with_error
+from tiebreak.provenance import sentence
 from tiebreak.result import MEASURES
 
 __all__ = ["Row", "markdown", "notes", "sheets", "summarize"]
@@ -122,9 +123,11 @@ def markdown(outcome: Outcome) -> str:
     e = outcome.experiment
     opening = (
         f"The paper's problem, {e.budget:,} calls a run, {e.runs} runs, start ({e.start[0]:g}, {e.start[1]:g}), noise "
-        f"{e.noise:g} per coordinate, seed {e.seed}:",
+        f"{' and '.join(f'{sigma:g}' for sigma in dict.fromkeys(e.noises))} per coordinate, seed {e.seed}:",
         "",
         f"    {e.command}",
+        "",
+        sentence(outcome.origin),
     )
     return document("Summary", opening, sheets(outcome), notes(outcome))
 

@@ -9,8 +9,9 @@ from tiebreak import methods
 from tiebreak.budget import steps_within
 from tiebreak.experiments.blocks import Block, Interrupted
 from tiebreak.experiments.sweeps import split
-from tiebreak.experiments.tables import Table
+from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.tasks import Reference, Task, found, reference
+from tiebreak.live import Share
 from tiebreak.methods import Method
 from tiebreak.problems import Problem
 from tiebreak.result import MEASURES, Point, Result, Status
@@ -31,9 +32,10 @@ def solving(
     problem: str | Reference,
     method: str,
     *,
-    budget: int,
+    budget: int | Sequence[int],
     runs: int,
     seed: int | Sequence[int],
+    steps: int | None = None,
     record: str | int | None = "log",
     problem_arguments: Named | None = None,
     method_arguments: Named | None = None,
@@ -50,8 +52,10 @@ def solving(
         A :class:`~tiebreak.problems.Problem`, or a function that gives one: "module:name" or "file.py:name".
     method : str
         A name in :data:`tiebreak.methods.METHODS`, or where a method or a function that gives one is, likewise.
-    budget, runs, seed, record :
-        As :func:`tiebreak.minimize` takes them. Run 3 is the same run whatever block it is in.
+    budget, runs, seed, steps, record :
+        As :func:`tiebreak.minimize` takes them. Run 3 is the same run whatever block it is in. Of several budgets that
+        grow, runs are made once, to the largest, and read at each: the tables of last and selected iterates then have a
+        column `budget`.
     problem_arguments, method_arguments : dict, optional
         What the problem's and the method's functions take, as plain data.
     iterates : bool
@@ -62,9 +66,10 @@ def solving(
     there = reference(problem, "problem") if isinstance(problem, str) else problem
     chosen: str | Reference = method if method in methods.METHODS else reference(method, "method")
     given: dict[str, Any] = {"method": chosen, "method_arguments": dict(method_arguments or {})}
-    seconds = _STEP * steps_within(_method(**given), budget, _MANY)[0]
+    budgets = [budget] if isinstance(budget, int) else [*budget]
+    seconds = _STEP * steps_within(_method(**given), budgets[-1], min(_MANY, steps or _MANY))[0]
     common: dict[str, Any] = {"problem": there, "problem_arguments": dict(problem_arguments or {}), **given}
-    common |= {"budget": budget, "seed": seed, "record": record, "iterates": iterates}
+    common |= {"budget": budget, "steps": steps, "seed": seed, "record": record, "iterates": iterates}
     function = reference(f"{__name__}:solve")
     return [
         Task(f"{name}, runs {of.start} to {of.stop - 1}", function, common | {"runs": [of.start, of.stop]}, seconds)
@@ -79,30 +84,39 @@ def solve(
     problem_arguments: Named,
     method: str | Reference,
     method_arguments: Named,
-    budget: int,
+    budget: int | Sequence[int],
+    steps: int | None,
     runs: Sequence[int],
     seed: int | Sequence[int],
     record: str | int | None,
     iterates: bool,
 ) -> Block:
     """Runs from the first to before the last: their curves, their last and their selected iterates."""
-    chosen = problem_of(problem, problem_arguments)
-    result = minimize(
-        chosen.upper,
-        chosen.lower,
-        chosen.x0,
-        method=_method(method, method_arguments),
-        budget=budget,
-        runs=range(*runs),
-        seed=seed,
-        record=record,
-        keep_iterates=iterates,
-        progress=lambda now: hear(now.fraction),
-    )
-    tables = {"curves": result.history.tidy()}
-    tables |= {name: _points(name, getattr(result, name), result, iterates) for name in ("last", "selected")}
-    faults = [f"{result.method}, {fault}" for fault in result.faults.values()]
-    block = Block(tables, {"seconds": result.elapsed, "faults": faults})
+    chosen, row = problem_of(problem, problem_arguments), _method(method, method_arguments)
+    budgets, several = ([budget], False) if isinstance(budget, int) else (list(budget), True)
+    fresh: dict[str, Any] = {"x0": chosen.x0, "runs": range(*runs), "seed": seed, "steps": steps}
+    fresh |= {"record": record, "keep_iterates": iterates}
+    parts: dict[str, list[Table]] = {"last": [], "selected": []}
+    faults, seconds, options = {}, 0.0, fresh
+    for calls in budgets:
+        share = calls / budgets[-1]
+        result = minimize(
+            chosen.upper,
+            chosen.lower,
+            method=row,
+            budget=calls,
+            progress=lambda now, share=share: hear(Share(share * now.fraction, now)),  # type: ignore[misc]  # a default binds it
+            **options,
+        )
+        for name, tables in parts.items():
+            words: Table = {"budget": np.full(len(result.steps), calls)} if several else {}
+            tables.append(words | _points(name, getattr(result, name), result, iterates))
+        faults[str(calls)] = [f"{result.method}, {fault}" for fault in result.faults.values()]
+        seconds, options = seconds + result.elapsed, {"resume": result}  # as one run that was never stopped
+        if Status.INTERRUPTED in result.status:
+            break
+    made = {"curves": result.history.tidy()} | {name: joined(tables) for name, tables in parts.items()}
+    block = Block(made, {"seconds": seconds, "faults": faults if several else faults[str(budgets[0])]})
     if Status.INTERRUPTED in result.status:
         raise Interrupted(block)
     return block
@@ -129,6 +143,8 @@ def _points(name: str, point: Point, result: Result, iterates: bool) -> Table:
         "status": np.array([status.name.lower() for status in result.status]),
         "steps": result.steps,
         "calls": result.calls,
+        "upper_calls": result.upper_calls,
+        "lower_calls": result.lower_calls,
         "step": np.asarray(point.step),
     }
     table |= {measure: getattr(point, measure) for measure in MEASURES if getattr(point, measure) is not None}

@@ -1,7 +1,9 @@
 """How figures look, and how they are saved: fonts, colours, dashes, panels, legend and footnote, PNG and PDF."""
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from tiebreak.experiments.colours import COLOURS
 from tiebreak.experiments.configuration import label, reconstructed
 from tiebreak.files import atomic
 from tiebreak.methods import METHODS
+from tiebreak.provenance import made_by
 
 __all__ = [
     "COLOURS",
@@ -30,8 +34,7 @@ __all__ = [
     "style",
 ]
 
-#: Okabe and Ito's colours, told apart by colour-blind readers, and dashes, told apart without any colour.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+#: Told apart without any colour.
 _DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.6)),
@@ -42,20 +45,9 @@ _DASHES: tuple[Any, ...] = (
 )
 #: The residuals of the theorem.
 TITLES = {"direction_squared": r"$\mathbb{E}\|d\|^2$", "lower_gradient_squared": r"$\mathbb{E}\|\nabla g\|^2$"}
-_STYLE: dict[Any, Any] = {
-    "font.family": "STIXGeneral",
-    "mathtext.fontset": "stix",
-    "font.size": 10,
-    "axes.labelsize": 11,
-    "axes.titlesize": 11,
-    "legend.fontsize": 10,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.direction": "out",
-    "pdf.fonttype": 42,  # letters stay letters, to be searched and edited
-    "savefig.dpi": 300,
-}
+_STYLE = matplotlib.rc_params_from_file(
+    str(resources.files("tiebreak.styles").joinpath("base.mplstyle")), use_default_template=False
+)
 
 
 @contextmanager
@@ -114,8 +106,8 @@ def footnote(figure: Figure, text: str, methods: Iterable[str] = ()) -> None:
 
 def save(figure: Figure, path: Path) -> list[Path]:
     """The figure as PNG and PDF, and their paths; the same figure gives the same bytes."""
-    written = []
-    for kind, metadata in (("png", {}), ("pdf", {"CreationDate": None})):
+    written, maker = [], json.dumps(made_by())
+    for kind, metadata in (("png", {"Software": maker}), ("pdf", {"CreationDate": None, "Creator": maker})):
         written.append(path.with_name(f"{path.name}.{kind}"))
         with style(), atomic(written[-1]) as file:
             figure.savefig(file, format=kind, metadata=metadata)

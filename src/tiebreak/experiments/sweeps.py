@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 from tiebreak.console import terminations
 from tiebreak.experiments.blocks import Block, Interrupted, Store
-from tiebreak.experiments.engines import Engine, checked, gone, lost, opened
+from tiebreak.experiments.engines import HERE, Engine, checked, gone, lost, opened
 from tiebreak.experiments.tasks import SweepError, Task, one_thread, perform
 from tiebreak.experiments.workers import Processes, cores
+from tiebreak.live import Share
 
 __all__ = ["Swept", "split", "sweep"]
 
@@ -63,6 +64,7 @@ def sweep(
     engine : Executor, int, str or None
         Any :class:`concurrent.futures.Executor`, a number of local processes, or a Dask scheduler: its address, or
         "local:4". If None, this process alone, as long as seconds suffice; then as many processes as there are cores.
+        "here" is this process alone, however long it takes.
     store : Store or path, optional
         Where finished blocks are kept. Those that are there already are not done again.
     hear : callable, optional
@@ -101,6 +103,7 @@ class _Sweep:
         self.done: dict[str, Block] = {}
         self.partial: dict[str, Block] = {}
         self.current = ""
+        self.begun: dict[str, float] = {}  # shares of the tasks that were heard of
         # Shares of the bar: tasks of unknown length count as much as a short one.
         least = min((task.seconds for task in tasks if task.seconds > 0), default=1.0)
         self.weights = {task.name: task.seconds or least for task in tasks}
@@ -115,19 +118,19 @@ class _Sweep:
             if block is not None:
                 self.finish(task, block, keep=False)
         left: Sequence[Task] = [task for task in self.tasks if task.name not in self.done]
-        if engine is None:
-            left = self.alone(left)
+        if engine in (None, HERE):
+            left = self.alone(left, _PATIENCE if engine is None else float("inf"))
             engine = min(cores(), len(left))
         if left:
             with opened(engine) as executor:
                 self.together(left, executor)
 
-    def alone(self, tasks: Sequence[Task]) -> Sequence[Task]:
+    def alone(self, tasks: Sequence[Task], patience: float) -> Sequence[Task]:
         """Do tasks here, one after another, until others' help would pay; the tasks that are left then."""
         began = time.monotonic()
         for i, task in enumerate(tasks):
             left, spent = tasks[i:], time.monotonic() - began
-            if min(cores(), len(left)) > 1 and max(spent, sum(t.seconds for t in left)) > _PATIENCE:
+            if min(cores(), len(left)) > 1 and max(spent, sum(t.seconds for t in left)) > patience:
                 return left
             self.current = task.name
             self.finish(task, perform(task, partial(self.tell, task)))
@@ -136,6 +139,8 @@ class _Sweep:
     def together(self, tasks: Sequence[Task], executor: Any) -> None:
         """Do tasks on an executor, the long ones first; a worker that dies costs its block, which is done again."""
         deaths: Counter[str] = Counter()
+        if isinstance(executor, Processes):  # others cannot tell before a block is finished
+            executor.hear = self.tell_of
         running: dict[Future[Any], Task] = {}
 
         def submit(task: Task) -> None:
@@ -191,9 +196,17 @@ class _Sweep:
         self.finished += self.weights[task.name]
         self.tell(task, 0.0)
 
+    def tell_of(self, told: Any) -> None:
+        """Tell of what a process is doing, by the name of its task: in its thread, so nothing is changed here."""
+        name, share = told
+        self.tell(next(task for task in self.tasks if task.name == name), share)
+
     def tell(self, task: Task, share: float) -> None:
         """Tell of a task, this share of which is done besides all that are finished."""
-        self.hear(task.name, min(1.0, (self.finished + share * self.weights[task.name]) / self.total))
+        self.begun[task.name] = float(share)
+        going = sum(part * self.weights[name] for name, part in tuple(self.begun.items()) if name not in self.done)
+        done = min(1.0, (self.finished + going) / self.total)
+        self.hear(task.name, Share(done, getattr(share, "now", None)))
 
 
 def _why(error: BaseException) -> str:

@@ -99,6 +99,15 @@ def chosen(table: Table, **wanted: Any) -> Table:
 
 
 def joined(tables: Iterable[Table]) -> Table:
-    """One table of many, of the columns that the first has; none of none."""
+    """One table of many; numbers that one of them does not have are NaN there. None of none.
+
+    >>> joined([{"k": np.array([1.0])}, {"k": np.array([2.0]), "f": np.array([3.0])}])
+    {'k': array([1., 2.]), 'f': array([nan,  3.])}
+    """
     found = list(tables)
-    return {name: np.concatenate([table[name] for table in found]) for name in (found[0] if found else ())}
+    names = dict.fromkeys(name for table in found for name in table)
+
+    def column(table: Table, name: str) -> Any:
+        return table[name] if name in table else np.full(len(next(iter(table.values()), ())), np.nan)
+
+    return {name: np.concatenate([column(table, name) for table in found]) for name in names}

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 import types
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,11 +23,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import tiebreak
+from tiebreak.experiments.workers import packed, tell, unpacked
 
 #: Where something is, and the text of its file if it is in one; made by :func:`reference`, found by :func:`found`.
 Reference: TypeAlias = dict[str, str | None]
 
-__all__ = ["Reference", "SweepError", "Task", "found", "perform", "reference", "told"]
+__all__ = ["Reference", "SweepError", "Task", "found", "held", "perform", "reference", "stays", "told"]
 
 
 class SweepError(RuntimeError):
@@ -104,6 +106,31 @@ def reference(where: str, name: str = "function") -> Reference:
     return made
 
 
+def held(thing: Any, name: str) -> Reference:
+    """A reference to an object: what workers can unpickle travels; the rest is known in this process alone.
+
+    What was defined in the main program cannot be sent: workers have another one. A pickle names functions, so the text
+    of their modules is a part of the reference; and what stays here has a name that no other process gives: a block of
+    something else that was called alike must not pass for one of this.
+    """
+    sent = packed(thing)
+    if sent is not None:
+        return {"where": f"{_SENT}{sent.modules}:{name}", "text": sent.text}
+    where = f"{_HERE}{_PROCESS}:{len(_KEPT)}:{name}"
+    _KEPT[where] = thing
+    return {"where": where, "text": None}
+
+
+def stays(made: Any) -> bool:
+    """Whether a reference is to an object that cannot leave this process."""
+    return isinstance(made, dict) and str(made["where"]).startswith(_HERE)
+
+
+_SENT, _HERE = "pickle:", "here:"
+_KEPT: dict[str, Any] = {}
+_PROCESS = uuid.uuid4().hex
+
+
 def told(error: BaseException, path: str) -> str:
     """An error in somebody's file in a line: what it is, and where in the file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
@@ -112,6 +139,10 @@ def told(error: BaseException, path: str) -> str:
 
 def found(made: Reference) -> Any:
     """What a reference stands for."""
+    if str(made["where"]).startswith(_SENT):
+        return unpacked(str(made["text"]))
+    if stays(made):
+        return _KEPT[str(made["where"])]
     module, _, attribute = str(made["where"]).rpartition(":")
     text = made["text"]
     return getattr(importlib.import_module(module) if text is None else _own(module, text), attribute)
@@ -128,12 +159,12 @@ def _own(path: str, text: str) -> types.ModuleType:
     return module
 
 
-def perform(task: Task, hear: Callable[[float], Any] = lambda share: None) -> Any:
+def perform(task: Task, hear: Callable[[float], Any] | None = None) -> Any:
     """Do the task, in this process and with one thread: with more of them NumPy's products differ in the last bits."""
     if task.code != _code():
         raise SweepError("a worker has another version of tiebreak or NumPy than the process that asks it to work")
     with one_thread():
-        return found(task.function)(hear, **task.arguments)
+        return found(task.function)(hear or (lambda share: tell((task.name, share))), **task.arguments)
 
 
 @contextmanager

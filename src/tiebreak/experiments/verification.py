@@ -4,29 +4,34 @@
 draws the answer.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tiebreak import methods, theory
+from tiebreak.checks import whole
+from tiebreak.estimators import Held, Minibatch, PerLevel
 from tiebreak.experiments import evidence
 from tiebreak.experiments.blocks import Block, Store
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.engines import Engine
 from tiebreak.experiments.evidence import Case, Hear
 from tiebreak.experiments.outcome import origin
+from tiebreak.experiments.planning import constants_from
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.tasks import Task, reference
-from tiebreak.problems import paper, random_problem
+from tiebreak.methods import Method
+from tiebreak.problems import Problem, named, paper, random_problem, worst_case
 from tiebreak.schedules import anytime
 
-__all__ = ["Findings", "Verification", "case_of", "cases", "check", "verify"]
+__all__ = ["Findings", "Verification", "case_of", "cases", "check", "verify", "verify_case"]
 
 
 class Sizes(NamedTuple):
@@ -45,7 +50,9 @@ _QUICK = Sizes(10**4, 5000, 1000, (2, 10), 2, 1000)
 _BUDGET = 10**8  # what the plans are made for
 _A = (0.1, 0.2, 0.25, 0.3)
 _NOISES = ("additive", "multiplicative")
-_PAPER = ("SDBGD, paper's row", "SDBGD, planned", "Penalty, planned")
+_PAPER = ("SDBGD, paper's row", "SDBGD, planned", "Penalty, planned", "Penalty, anytime", "Penalty, held")
+#: Near the worst case, planned for an accuracy: method and ℓ.
+_WORST = {"penalty": None, "spider_penalty": 1.0, "storm_penalty": 1.0}
 _STEP = 1e-4  # seconds, every one of them measured
 
 
@@ -61,6 +68,17 @@ class Verification:
         At least 0.
     quick : bool
         Fewer steps and problems: seconds instead of minutes.
+    problem : str, optional
+        One of the test bed's, by name, to be checked alone; then `method` and `steps` are needed, and:
+    method : str, optional
+        A method with a proved bound, by name, with its own schedule; or "plan NAME" for its plan.
+    steps : int, optional
+    constants : str, optional
+        As :func:`tiebreak.experiments.planning.constants_from` reads them, in place of the problem's own.
+    noise_smoothness : float, optional
+        ℓ, which bounds of variance reduction need.
+
+    Problems and methods that are no names go to :func:`verify_case`.
 
     Examples
     --------
@@ -73,6 +91,11 @@ class Verification:
     runs: int = 32
     seed: int = 0
     quick: bool = False
+    problem: str | None = None
+    method: str | None = None
+    steps: int | None = None
+    constants: str | None = None
+    noise_smoothness: float | None = None
 
     def __post_init__(self) -> None:
         checked = Experiment(runs=self.runs, seed=self.seed)
@@ -80,6 +103,17 @@ class Verification:
             raise ValueError(f"runs={self.runs!r} must be a whole number ≥ 4: a mean needs a standard error")
         object.__setattr__(self, "runs", checked.runs)
         object.__setattr__(self, "seed", checked.seed)
+        own = {"problem": self.problem, "method": self.method, "steps": self.steps}
+        if any(value is not None for value in (*own.values(), self.constants, self.noise_smoothness)):
+            if any(value is None for value in own.values()):
+                given = ", ".join(f"{name}={value!r}" for name, value in own.items())
+                raise ValueError(f"{given}: give all three to verify a problem of your own choice, or none")
+            object.__setattr__(self, "steps", whole("steps", self.steps))
+            case_of(self._own())  # which checks every name
+
+    def _own(self) -> dict[str, Any]:
+        names = ("problem", "method", "steps", "constants", "noise_smoothness")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def sizes(self) -> Sizes:
@@ -93,23 +127,32 @@ class Verification:
         >>> Verification(quick=True).command
         'tiebreak verify --runs 32 --seed 0 --quick'
         """
-        return f"tiebreak verify --runs {self.runs} --seed {self.seed}" + " --quick" * self.quick
+        own = {name: value for name, value in self._own().items() if value is not None}
+        words = "".join(f" --{name.replace('_', '-')} {str(value)!r}" for name, value in own.items())
+        return f"tiebreak verify --runs {self.runs} --seed {self.seed}" + " --quick" * self.quick + words
 
 
 def cases(verification: Verification) -> list[dict[str, Any]]:
-    """What is checked, as plain data: three schedules on the paper's problem and plans on random ones, for the bounds;
-    the corollary's anytime laws for several a, for the rates. :func:`case_of` makes a case of it.
+    """What is checked, as plain data: schedules on the paper's problem, plans on random ones and near the worst case,
+    for the bounds; the corollary's anytime laws for several a, for the rates. :func:`case_of` makes a case of it.
     """
+    if verification.problem is not None:
+        return [verification._own()]
     sizes = verification.sizes
     paper_s: list[dict[str, Any]] = [{"label": label, "steps": sizes.steps} for label in _PAPER]
     family = product(_NOISES, sizes.dimensions, range(sizes.seeds))
     drawn = [{"noise": n, "dimension": d, "seed": s, "steps": sizes.family_steps} for n, d, s in family]
-    return [*paper_s, *drawn, *({"a": a, "steps": sizes.rate_steps} for a in _A)]
+    hard = [{"worst": name, "steps": sizes.family_steps} for name in _WORST]
+    return [*paper_s, *hard, *drawn, *({"a": a, "steps": sizes.rate_steps} for a in _A)]
 
 
 def case_of(spec: Mapping[str, Any]) -> Case:
     """The case that one of :func:`cases` stands for."""
     steps = spec["steps"]
+    if "problem" in spec:
+        return _chosen(spec)
+    if "worst" in spec:
+        return _hard(spec["worst"], steps)
     if "noise" in spec:
         drawn = random_problem(spec["dimension"], spec["seed"], spec["noise"])
         assert drawn.constants is not None
@@ -125,8 +168,76 @@ def case_of(spec: Mapping[str, Any]) -> Case:
     if spec["label"] == _PAPER[1]:
         planned = theory.plan(problem.constants, budget=_BUDGET, kind="anytime")
         return Case("paper", problem, _PAPER[1], planned.method, steps)
+    if spec["label"] == _PAPER[3]:
+        anytime_s = theory.plan(problem.constants, budget=_BUDGET, method="penalty", kind="anytime")
+        return Case("paper", problem, _PAPER[3], anytime_s.method, min(steps, anytime_s.steps))
     penalty = theory.plan(problem.constants, budget=_BUDGET, method="penalty")
+    if spec["label"] == _PAPER[4]:
+        # Half the step, and upper batches that are held as long as its bound allows.
+        p = penalty.schedule.at(0)
+        hold = math.floor(1.4 * (problem.constants.L_f + p.barrier * problem.constants.L_g) / problem.constants.L_f)
+        own = penalty.schedule.replace(step_size=p.step_size / 2, upper_hold=hold, lower_hold=1)
+        held = Method("Lazy penalty", methods.penalty.rule, own, PerLevel(Held(), Minibatch()))
+        return Case("paper", problem, _PAPER[4], held, min(steps, penalty.steps))
     return Case("paper", problem, _PAPER[2], penalty.method, min(steps, penalty.steps))
+
+
+def _hard(method: str, steps: int) -> Case:
+    """Near the worst case: the slope is such that as many steps just use up Δ_g."""
+    known, ell = worst_case(0.1).constants, _WORST[method]
+    assert known is not None
+    chosen = theory.plan(known, budget=40 * steps, method=method, noise_smoothness=ell)
+    p, made = chosen.schedule.at(0), min(steps, chosen.steps)
+    slope = min(0.9, math.sqrt(known.delta_g / (p.step_size * p.barrier * made)))
+    return Case("worst case", worst_case(slope), f"{chosen.method.name}, planned", chosen.method, made, ell)
+
+
+def _chosen(spec: Mapping[str, Any]) -> Case:
+    """The user's own: a problem of the test bed, a method or its plan, for so many steps."""
+    problem = named(spec["problem"])
+    if spec["constants"] is not None:
+        problem = replace(problem, constants=constants_from(spec["constants"]))
+    assert problem.constants is not None
+    name, ell = str(spec["method"]), spec["noise_smoothness"]
+    if name.startswith("plan "):
+        planned = theory.plan(problem.constants, budget=_BUDGET, method=name[5:].strip(), noise_smoothness=ell)
+        method, label = planned.method, f"{planned.method.name}, planned"
+    else:
+        method = methods.get(name)
+        label = f"{method.name}, own schedule"
+    case = Case("own", problem, label, method, spec["steps"], ell)
+    theory.proved(method, case.constants, case.steps, ell)  # or there is nothing to check
+    return case
+
+
+def verify_case(
+    problem: Problem,
+    method: Any,
+    steps: int,
+    *,
+    constants: theory.Constants | None = None,
+    noise_smoothness: Any = None,
+    runs: int = 32,
+    seed: int = 0,
+) -> Table:
+    """What is proved of a method against simulation, for a problem, a schedule and constants of one's own.
+
+    Returns the table of :func:`tiebreak.experiments.evidence.theorem`: means over runs beside bounds, with verdicts.
+
+    Examples
+    --------
+    >>> found = verify_case(paper(), methods.penalty, 200, runs=8)
+    >>> sorted(set(found["verdict"].tolist()))
+    ['PASS']
+    """
+    known = problem if constants is None else replace(problem, constants=constants)
+    if known.constants is None:
+        raise ValueError("constants=None: the problem does not know its constants, and a bound needs them")
+    chosen = methods.get(method)
+    checked = Verification(runs=runs, seed=seed)
+    case = Case("own", known, chosen.name, chosen, whole("steps", steps), noise_smoothness)
+    result = evidence.simulate(case, checked.runs, checked.seed, record=1)
+    return evidence.theorem(case, result, checked.runs, checked.seed)
 
 
 def check(hear: Hear, *, spec: Mapping[str, Any], runs: int, seed: int, draws: int) -> Block:
@@ -159,7 +270,7 @@ class Findings:
     ----------
     verification : Verification
     bounds : dict of arrays
-        Theorem 1, see :func:`tiebreak.experiments.evidence.theorem`.
+        Theorem 1 and our own, see :func:`tiebreak.experiments.evidence.theorem`.
     deviations : dict of arrays
         The stability lemma, see :func:`tiebreak.experiments.evidence.deviations`.
     rates, slopes : dict of arrays
@@ -181,7 +292,7 @@ class Findings:
     @property
     def verdicts(self) -> Mapping[str, int]:
         """How many comparisons passed, failed and were left open."""
-        words = np.concatenate([self.bounds["verdict"], self.deviations["verdict"]])
+        words = np.concatenate([table["verdict"] for table in (self.bounds, self.deviations) if table])
         return {word: int((words == word).sum()) for word in ("PASS", "FAIL", "open")}
 
     @property
@@ -230,11 +341,16 @@ def verify(
     blocks = swept.blocks.values()
     source["cases"] = [dict(block.facts) for block in blocks]
     names = ("bounds", "deviations", "rates", "slopes")
-    tables = {name: joined(b.tables[name] for b in blocks if name in b.tables) for name in names}
+    found = {name: [b.tables[name] for b in blocks if name in b.tables] for name in names}
+    tables = {name: joined(each) if each else {} for name, each in found.items()}
     return Findings(verification=v, **tables, seconds=round(time.perf_counter() - began, 1), origin=source)
 
 
 def _name(spec: Mapping[str, Any]) -> str:
+    if "problem" in spec:
+        return f"{spec['method']} on {spec['problem']}"
+    if "worst" in spec:
+        return f"Near the worst case, {spec['worst']}"
     if "noise" in spec:
         return f"Random problem {spec['seed']}, {spec['dimension']} dimensions, {spec['noise']} noise"
     return f"Rate, a = {spec['a']:g}" if "a" in spec else str(spec["label"])

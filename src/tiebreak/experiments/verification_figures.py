@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -23,17 +24,21 @@ _TABLES = ("bounds", "deviations", "rates", "slopes")
 def save_verification(findings: Findings, folder: str | os.PathLike[str]) -> list[Path]:
     """Write tables (CSV and Parquet), configuration.json, summary.md and the figures (PNG and PDF)."""
     contents: dict[str, Any] = {
-        f"{name}.{kind}": getattr(findings, name) for name in _TABLES for kind in ("csv", "parquet")
+        f"{name}.{kind}": getattr(findings, name)
+        for name in _TABLES
+        for kind in ("csv", "parquet")
+        if getattr(findings, name)
     }
     written = write(folder, contents | {"configuration.json": findings.configuration(), "summary.md": report(findings)})
-    for name, make in (("bounds", bounds_figure), ("rates", rates_figure), ("family", family_figure)):
+    drawn = (("bounds", bounds_figure), ("rates", rates_figure), ("family", family_figure))
+    for name, make in drawn if findings.slopes else drawn[:1]:  # a case of the user's has no rates
         written += save(make(findings), Path(folder) / name)
     return written
 
 
 def bounds_figure(findings: Findings) -> Figure:
-    """Theorem 1 on the paper's problem: what is proved and what is measured, against K."""
-    table = chosen(findings.bounds, group="paper")
+    """On the paper's problem, or the user's: what is proved and what is measured, against K."""
+    table = chosen(findings.bounds, group="paper" if findings.slopes else "own")
     schedules = list(dict.fromkeys(table["schedule"]))
     with style():
         figure, both = panels((f"{TITLES[name]} at $x_{{N_K}}$" for name in RESIDUALS), ["steps $K$"] * 2)
@@ -53,10 +58,8 @@ def bounds_figure(findings: Findings) -> Figure:
         names = [Line2D([], [], color=c, linewidth=4, label=s) for c, s in zip(COLOURS, schedules, strict=False)]
         lines = [line for pair in zip(names, kinds, strict=False) for line in pair]
         legend(figure, lines, 3)
-        runs = findings.verification.runs
-        text = (
-            f"The paper's problem, {runs} runs; one draw of $N_K$ a run, which mostly misses the rare early iterates."
-        )
+        where, runs = "The paper's problem" if findings.slopes else table["problem"][0], findings.verification.runs
+        text = f"{where}, {runs} runs; one draw of $N_K$ a run, which mostly misses the rare early iterates."
         footnote(figure, text)
     return figure
 
@@ -116,7 +119,7 @@ def family_figure(findings: Findings) -> Figure:
         names = [Line2D([], [], color=colour, linewidth=4, label=labels[group]) for group, colour in groups.items()]
         lines = [names[0], kinds[0], names[1], kinds[1], names[2]]  # column by column
         legend(figure, lines, 3)
-        count = len(set(exact["problem"][exact["group"] != "paper"]))
+        count = len(set(exact["problem"][~np.isin(exact["group"], ("paper", "worst case"))]))
         text = f"{count} random problems and the paper's; a line each. Nothing may be above 1."
         footnote(figure, text)
     return figure

@@ -7,6 +7,7 @@ import numpy as np
 from tiebreak.experiments.evidence import ERRORS, RESIDUALS
 from tiebreak.experiments.tables import SYMBOLS, Sheet, chosen, document, scientific, with_error
 from tiebreak.experiments.verification import Findings
+from tiebreak.provenance import sentence
 
 __all__ = ["PROSE", "notes", "report", "sheets"]
 
@@ -15,11 +16,13 @@ PROSE = ("schedule", "residual")  # columns of words
 
 def sheets(findings: Findings) -> tuple[Sheet, ...]:
     """Theorem 1 in detail, all bounds at a glance, the rates."""
-    return _theorem(findings), _shares(findings), _rates(findings)
+    if not findings.slopes:  # one case of the user's
+        return _theorem(findings, "own"), _shares(findings)
+    return _theorem(findings, "paper"), _shares(findings), _rates(findings)
 
 
-def _theorem(findings: Findings) -> Sheet:
-    table = chosen(findings.bounds, group="paper")
+def _theorem(findings: Findings, group: str) -> Sheet:
+    table = chosen(findings.bounds, group=group)
     rows = []
     for schedule in dict.fromkeys(table["schedule"]):
         for K in chosen(table, schedule=schedule, estimate="sampled", residual="direction_squared")["K"]:
@@ -29,7 +32,8 @@ def _theorem(findings: Findings) -> Sheet:
                 row += map(scientific, [*means, chosen(here, residual=name)["bound"][0]])
             rows.append([*row, _worst(here["verdict"])])
     header = ("schedule", "K", "E‖d‖²", "at x_N", "bound", "E‖∇g‖²", "at x_N", "bound", "verdict")
-    return Sheet("Theorem 1 on the paper's problem", header, rows)
+    where = "the paper's problem" if group == "paper" else str(table["problem"][0])
+    return Sheet(f"What is proved, on {where}", header, rows)
 
 
 def _shares(findings: Findings) -> Sheet:
@@ -37,8 +41,9 @@ def _shares(findings: Findings) -> Sheet:
     keys = zip(*(bounds[name].tolist() for name in ("group", "dimension", "schedule")), strict=True)
     for group, dimension, schedule in dict.fromkeys(keys):
         key = {"group": group, "dimension": dimension, "schedule": schedule}
-        here, there = chosen(bounds, **key), chosen(lemma, **key)
-        name = "paper" if group == "paper" else f"random, {group} noise"
+        here = chosen(bounds, **key)
+        there = chosen(lemma, **key) if lemma else {"ratio": np.zeros(0), "verdict": np.zeros(0, dtype=str)}
+        name = group if group in ("paper", "worst case", "own") else f"random, {group} noise"
         largest = [chosen(here, residual=r, estimate="weighted")["ratio"].max() for r in RESIDUALS]
         deviation = f"{there['ratio'].max():.1%}" if len(there["ratio"]) else "–"
         words = np.concatenate([here["verdict"], there["verdict"]])
@@ -66,17 +71,21 @@ def _worst(words: Iterable[str]) -> str:
 def notes(findings: Findings) -> list[str]:
     """What a reader must know to read the tables."""
     counts, v = findings.verdicts, findings.verification
-    steeper = [
-        f"{SYMBOLS[name]} at a = {a:g}"
-        for a, name, measured, promised in zip(
-            *(findings.slopes[c].tolist() for c in ("a", "residual", "weighted", "corollary")), strict=True
-        )
-        if measured > promised + 0.05
-    ]
+    steeper = (
+        [
+            f"{SYMBOLS[name]} at a = {a:g}"
+            for a, name, measured, promised in zip(
+                *(findings.slopes[c].tolist() for c in ("a", "residual", "weighted", "corollary")), strict=True
+            )
+            if measured > promised + 0.05
+        ]
+        if findings.slopes
+        else []
+    )
     return [
         f"{counts['PASS']:,} comparisons passed, {counts['FAIL']} failed, {counts['open']} are open. A mean passes if "
         f"it is below its bound by {ERRORS} standard errors or more, and fails if it is above by as many.",
-        f"E is the mean over {v.runs} runs of Σ η_kβ_k r_k / Σ η_kβ_k, the expectation over N_K taken exactly. x_N is "
+        f"E is the mean over {v.runs} runs of Σ w_k r_k / Σ w_k, the expectation over N_K taken exactly. x_N is "
         "the iterate that the solver drew, one a run: rare early iterates make up much of its mean, so it can refute "
         "a bound, and not do much more.",
         "Bounds hold for the worst problem with these constants, and these problems are not the worst. On the paper's, "
@@ -97,5 +106,7 @@ def report(findings: Findings) -> str:
         "**PASS**" if findings.passed else "**FAIL**: a bound is violated.",
         "",
         f"    {findings.verification.command}",
+        "",
+        sentence(findings.origin),
     )
     return document("Verification", opening, sheets(findings), notes(findings), PROSE)

@@ -6,32 +6,38 @@ the pipe is the end of the process, so that none is left behind, however the par
 """
 
 import _thread
+import base64
+import hashlib
 import json
 import os
 import pickle
+import pickletools
 import queue
 import signal
 import struct
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import IO, Any, ParamSpec, TypeVar
+from pathlib import Path
+from typing import IO, Any, NamedTuple, ParamSpec, TypeVar
 
 from tiebreak.checks import whole
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-__all__ = ["Processes", "WorkerDied", "cores", "serve"]
+__all__ = ["Processes", "WorkerDied", "cores", "packed", "serve", "unpacked"]
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tiebreak.experiments import workers as w; w.serve()"
 )
 _LENGTH = struct.Struct("<Q")
+_OFTEN = 0.2  # seconds between two things that a call tells
 #: As many processes as cores, and many threads in each, would be in each other's way.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -52,6 +58,9 @@ class Processes(Executor):
     ...     executor.submit(divmod, 7, 2).result()
     (3, 1)
     """
+
+    #: Told what a call in a process tells by :func:`tell`, in a thread of its own.
+    hear: Callable[[Any], Any] | None = None
 
     def __init__(self, workers: int | None = None) -> None:
         self._threads = ThreadPoolExecutor(cores() if workers is None else whole("workers", workers))
@@ -90,7 +99,10 @@ class Processes(Executor):
         process = getattr(self._own, "process", None) or self._start()
         try:
             _send(process.stdin, call)
-            good, value, trace = pickle.loads(_receive(process.stdout))
+            while (answer := pickle.loads(_receive(process.stdout)))[0] is None:
+                if self.hear is not None:
+                    self.hear(answer[1])
+            good, value, trace = answer
         except (EOFError, OSError):
             self._end(process)
             raise WorkerDied(
@@ -127,9 +139,53 @@ class Processes(Executor):
             pass
 
 
+def tell(what: Any) -> None:
+    """Send something to the executor's `hear` while a call goes on, not too often; nothing outside of its processes."""
+    global _told
+    if _answers is not None and time.monotonic() - _told > _OFTEN:
+        _told = time.monotonic()
+        _send(_answers, pickle.dumps((None, what, "")))
+
+
+_answers: IO[bytes] | None = None  # where answers go, in one of the processes
+_told = -_OFTEN
+
+
+class Packed(NamedTuple):
+    """An object as text, for other processes, and a checksum of the files of the modules that it names."""
+
+    text: str
+    modules: str
+
+
+def packed(thing: Any) -> Packed | None:
+    """What other processes can unpack; None, if they cannot: their main program is another one."""
+    try:
+        content = pickle.dumps(thing)
+        pickle.loads(content)
+        words = {arg for _, arg, _ in pickletools.genops(content) if isinstance(arg, str)}
+    except Exception:  # whatever it raises, it cannot be sent
+        return None
+    if b"__main__" in content:
+        return None
+    named = sorted({word for text in words for word in (text, text.partition(" ")[0]) if word in sys.modules})
+    digest = hashlib.sha256()
+    for file in (getattr(sys.modules[module], "__file__", None) for module in named):
+        if file is not None and file.endswith(".py"):
+            digest.update(Path(file).read_bytes())
+    return Packed(base64.b64encode(content).decode(), digest.hexdigest()[:16])
+
+
+def unpacked(text: str) -> Any:
+    """What :func:`packed` was given, by the process that started this one."""
+    return pickle.loads(base64.b64decode(text))
+
+
 def serve() -> None:
     """Be such a process: calls come from standard input, answers go to standard output, what a call prints to error."""
+    global _answers
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    _answers = answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -143,7 +199,7 @@ def serve() -> None:
             os._exit(0)  # the parent has ended or wants no more of this, be it in the middle of a call
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the parent is deaf to it
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), answers:
         threading.Thread(target=listen, daemon=True).start()
         while True:
             _send(answers, _answer(waiting.get()))

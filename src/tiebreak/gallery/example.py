@@ -103,8 +103,6 @@ class Example:
         What "optimal" is for the lower loss: what training on it alone reaches, or the loss of the starting model.
     needs : tuple of str
         The names in :data:`tiebreak.gallery.needs.PACKAGES` of what has to be installed.
-    lessons : tuple of str
-        The two sentences an engineer takes home; from the measurements in the documentation.
     limits : str
         What the example does not show.
     methods : tuple of OwnMethod
@@ -119,6 +117,5 @@ class Example:
     tolerance: float | str
     reference: Literal["twin", "start"]
     needs: tuple[str, ...] = ()
-    lessons: tuple[str, ...] = ()
     limits: str = ""
     methods: tuple[OwnMethod, ...] = ()

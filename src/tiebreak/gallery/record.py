@@ -26,7 +26,9 @@ def command(findings: Findings) -> str:
     study = findings.study
     parts = ["tiebreak", "example", study.name, *["--quick"] * study.quick]
     parts += [part for name in study.methods for part in ("--method", name)]
-    parts += ["--seeds", str(study.seeds), "--trials", str(study.trials), "--device", study.device]
+    parts += [part for name in study.budgets for part in ("--budget", name)]
+    parts += ["--seeds", str(study.seeds), "--trials", str(study.trials), "--tuning-seeds", str(study.tuning_seeds)]
+    parts += ["--device", study.device]
     return shlex.join(parts)
 
 

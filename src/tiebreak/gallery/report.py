@@ -216,8 +216,9 @@ def notes(findings: Findings) -> list[str]:
         "was given what lower-only training reaches, a training more."
     )
     texts.append(
-        "Every method with knobs had the same number of trials, on seeds that it is not judged on: the least upper "
-        "loss among those inside was chosen, else the nearest. Ours with a tolerance has nothing to tune, and had none."
+        f"Every method with knobs had the same number of trials, each on {study.tuning_seeds} "
+        f"seed{'s' * (study.tuning_seeds > 1)} that it is not judged on: the least upper loss among those inside was "
+        "chosen, else the nearest. Ours with a tolerance has nothing to tune, and had none."
     )
     for budget in study.budgets:
         for row in rows(findings, budget):

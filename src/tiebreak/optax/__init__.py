@@ -3,7 +3,7 @@
 from tiebreak.optax.aliases import dbgd, from_method, penalty, pr_sdbpg, sdbgd, sdbpg, vr_pr_sdbpg
 from tiebreak.optax.barrier import BarrierState, Reading
 from tiebreak.optax.losses import log, measure, value_and_grads
-from tiebreak.optax.oracles import Exact, Gaussian
+from tiebreak.optax.oracles import Exact, FiniteSum, Gaussian
 from tiebreak.optax.solve import solve
 from tiebreak.optax.specs import state_specs
 from tiebreak.optax.transform import dynamic_barrier
@@ -12,6 +12,7 @@ from tiebreak.optax.twin import TwinState, with_twin
 __all__ = [
     "BarrierState",
     "Exact",
+    "FiniteSum",
     "Gaussian",
     "Reading",
     "TwinState",

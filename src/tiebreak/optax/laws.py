@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiebreak.methods import Method
-from tiebreak.schedules import LEGAL, Parameters, Power, Schedule
+from tiebreak.schedules import LEGAL, WHOLE, Capped, Parameters, Power, Schedule
 
 #: A number, or a function of the step: a power law of ours, a schedule of optax, or your own in jax.numpy.
 Law: TypeAlias = Any
@@ -37,7 +37,11 @@ def at(name: str, law: Callable[[Any], Any], count: jax.Array) -> jax.Array:
     """
     if isinstance(law, Power):  # which in Python also makes whole powers whole; only batch sizes care
         t = jnp.asarray(count + 1, dtype=float)
+        t = t if law.stop is None else jnp.minimum(t, law.stop)
+        t = t if law.start == 1 else jnp.maximum(1.0, t / law.start)
         return jnp.asarray(law.constant * t**law.exponent if law.exponent else law.constant, dtype=float)
+    if isinstance(law, Capped):
+        return jnp.minimum(at(name, law.law, count), law.largest)
     with traced(f"{name}, a function of the step"):
         value = jnp.asarray(law(count))
     if value.ndim:
@@ -71,7 +75,8 @@ def rate(value: Law) -> Law:
 
 def parameters(schedule: Schedule, count: jax.Array, dtype: Any) -> Parameters:
     """The schedule at a traced step; step size and batches are not a transformation's."""
-    names = [n for n in LEGAL if n not in ("step_size", "upper_batch", "lower_batch")]
+    # What tells how many samples a step takes is the solver's.
+    names = [n for n in LEGAL if n not in ("step_size", "probability", "selection", *WHOLE)]
     laws: Mapping[str, Any] = {n: getattr(schedule, n) for n in names if getattr(schedule, n) is not None}
     others: Mapping[str, Any] = schedule.others
     found, others = (
@@ -80,7 +85,12 @@ def parameters(schedule: Schedule, count: jax.Array, dtype: Any) -> Parameters:
     return Parameters(count, others=others, **found)
 
 
-def multiplier(method: Method, fg: jax.Array, gg: jax.Array, given: Mapping[str, Any]) -> jax.Array:
-    """The rule on tracers: λ, of fg's dtype whatever the laws' is."""
+def multiplier(method: Method, fg: jax.Array, gg: jax.Array, given: Mapping[str, Any], *memory: Any) -> Any:
+    """The rule on tracers: λ, of fg's dtype whatever the laws' is; of a rule with a memory, the new one, too."""
     with traced(f"the rule {method.name!r}"):
-        return jnp.asarray(method.rule(fg, gg, **given)).astype(fg.dtype)
+        if not memory:
+            return jnp.asarray(method.rule(fg, gg, **given)).astype(fg.dtype)
+        found, new = method.rule(fg, gg, memory[0], **given)
+        return jnp.asarray(found).astype(fg.dtype), tuple(
+            jnp.asarray(value).astype(old.dtype) for value, old in zip(new, memory[0], strict=True)
+        )

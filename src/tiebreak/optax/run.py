@@ -34,7 +34,9 @@ class Carry(NamedTuple):
 
     x: jax.Array
     memory: dict[str, tuple[jax.Array, ...]]  # of each level, as its estimator left it
+    rule: tuple[jax.Array, ...]  # what a rule with a memory remembers
     selected: jax.Array
+    selected_rule: tuple[jax.Array, ...]
     steps: jax.Array  # made so far: stands still once the run has ended
     alive: jax.Array
     multiplier: jax.Array  # λ̂ of the last recorded step
@@ -84,13 +86,16 @@ def _run(
     oracles = {"upper": problem.upper, "lower": problem.lower}
     method, wide = problem.method, trees.widen(start)
     estimator, asks_loss = method.estimator, "lower_value" in method.needs
-    decision = Decision(method, normalize=False, apply=lambda fg, gg, named: laws.multiplier(method, fg, gg, named))
+    decision = Decision(method, normalize=False, apply=partial(laws.multiplier, method))
 
     def drawn(level: str, k: Any) -> tuple[jax.Array, jax.Array]:
         """What says which mini-batch it is: its key and its size."""
         return jax.random.fold_in(streams[level], k), table[f"{level}_batch"][k]
 
-    def gradient(level: str, k: Any, x: jax.Array) -> jax.Array:
+    def gradient(level: str, k: Any, x: jax.Array, wanted: Any = True) -> jax.Array:
+        if wanted is not True:
+            there: jax.Array = jax.lax.cond(wanted, partial(gradient, level, k), lambda x: jnp.zeros_like(wide), x)
+            return there
         found = ravel_pytree(oracles[level].gradient(unravel(x), *drawn(level, k)))[0]
         if found.shape != start.shape:
             raise ValueError(f"the {level} gradient has {found.size} numbers; x0 has {start.size}")
@@ -98,41 +103,42 @@ def _run(
 
     def parameters(k: Any) -> Parameters:
         named = {name: values[k] for name, values in table.items()}
-        others = {name: value for name, value in named.items() if name not in LEGAL}
-        return Parameters(k, others=others, **{name: value for name, value in named.items() if name in LEGAL})
+        known = {name: named.pop(name) for name in (*LEGAL, "upper_points", "lower_points") if name in named}
+        return Parameters(k, others=named, **known)
 
-    def decide(a: jax.Array, b: jax.Array, loss: Any, k: Any) -> jax.Array:
+    def decide(a: jax.Array, b: jax.Array, loss: Any, k: Any, memory: Any) -> tuple[jax.Array, Any]:
         fg, gg, ff = trees.dots([a], [b])
-        found: jax.Array = decision(parameters(k), Seen(fg, gg, ff, lower_value=loss), ()).multiplier
-        return found
+        choice = decision(parameters(k), Seen(fg, gg, ff, lower_value=loss), memory)
+        return choice.multiplier, choice.memory
 
     def step(k: Any, carry: Carry, recorded: Any) -> Carry:
         # measure
         seen, own, memory = {}, {}, {}
         for level in LEVELS:
             with laws.traced(f"the estimator {type(estimator).__name__}"):
-                seen[level], fresh, new = estimate(
-                    estimator, level, partial(gradient, level, k), carry.x, carry.memory[level], parameters(k), _zero
-                )
+                kept, at = carry.memory[level], partial(gradient, level, k)
+                seen[level], fresh, new = estimate(estimator, level, at, carry.x, kept, parameters(k), _zero, jnp.where)
             own[level] = seen[level] if enters_direction(estimator) else fresh
             memory[level] = jax.tree.map(lambda v, old: jnp.asarray(v, old.dtype), new, carry.memory[level])
         loss = batch_value(problem.lower, unravel(carry.x), *drawn("lower", k)) if asks_loss else None
         # decide
-        multiplier = decide(seen["upper"], seen["lower"], loss, k)
+        multiplier, rule = decide(seen["upper"], seen["lower"], loss, k, carry.rule)
         # move
         moved = (carry.x - table["step_size"][k] * (own["upper"] + multiplier * own["lower"])).astype(start.dtype)
         alive = carry.alive & jnp.isfinite(moved).all()  # what is not finite in a, b or λ reaches the new iterate
         return Carry(
             jnp.where(alive, moved, carry.x),
             memory,
+            tuple(jnp.where(alive, new, old) for new, old in zip(rule, carry.rule, strict=True)),
             jnp.where(k == chosen, carry.x, carry.selected),
+            tuple(jnp.where(k == chosen, m, old) for m, old in zip(carry.rule, carry.selected_rule, strict=True)),
             carry.steps + alive,
             alive,
             jnp.where(k == recorded, multiplier, carry.multiplier),
         )
 
-    def measure(x: jax.Array, k: Any) -> dict[str, jax.Array]:
-        """Exact residuals and values, as far as the oracles can tell."""
+    def measure(x: jax.Array, k: Any, remembered: Any) -> dict[str, jax.Array]:
+        """Exact residuals and values, as far as the oracles can tell; what the rule remembers stays as it is."""
         known, upper, lower = {}, problem.upper, problem.lower
         if hasattr(upper, "value"):
             known["upper_value"] = upper.value(unravel(x))
@@ -144,7 +150,8 @@ def _run(
             if hasattr(upper, "exact_gradient"):
                 a = ravel_pytree(upper.exact_gradient(unravel(x)))[0]
                 fg, gg, _ = trees.dots([a], [b])
-                own, best = decide(a, b, known.get("lower_value"), k), stationarity.best_multiplier(fg, gg)
+                own, _ = decide(a, b, known.get("lower_value"), k, remembered)
+                best = stationarity.best_multiplier(fg, gg)
                 for name, factor in (("direction_squared", own), ("stationarity_squared", best)):
                     d = trees.widen(a) + factor * trees.widen(b)
                     known[name] = trees.products(d, d)
@@ -154,7 +161,7 @@ def _run(
     def between(carry: Carry, ends: tuple[jax.Array, jax.Array]) -> tuple[Carry, dict[str, jax.Array]]:
         k, stop = ends
         after = jax.lax.fori_loop(k, stop, partial(step, recorded=k), carry)
-        row = measure(carry.x, k) | {"multiplier": after.multiplier}
+        row = measure(carry.x, k, carry.rule) | {"multiplier": after.multiplier}
         if problem.keep_iterates:
             row["x"] = carry.x
         return after, row
@@ -164,11 +171,13 @@ def _run(
         return (start, *memory) if estimator.evaluations == 2 else memory
 
     memory = {level: begin(level) for level in LEVELS}
-    first = Carry(start, memory, start, jnp.zeros((), starts.dtype), jnp.array(True), _zero(wide))
+    rule = tuple(jnp.asarray(v, wide.dtype) for v in decision.begin(_zero(wide)))
+    first = Carry(start, memory, rule, start, rule, jnp.zeros((), starts.dtype), jnp.array(True), _zero(wide))
     end, history = jax.lax.scan(between, first, (starts, stops))
     # An iterate is measured with the parameters of the step that it starts; the last one takes those in force.
     points = jnp.stack([end.x, end.selected]), jnp.stack([jnp.maximum(end.steps - 1, 0), chosen])
-    measured = jax.vmap(measure)(*points)
+    remembered = jax.tree.map(lambda *both: jnp.stack(both), end.rule, end.selected_rule)
+    measured = jax.vmap(measure)(*points, remembered)
     return {
         "history": history,
         "x": end.x,

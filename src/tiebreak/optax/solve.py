@@ -96,6 +96,11 @@ def solve(
     checked = point if point.dtype in (np.float32, np.float64) else point.astype(np.float32)
     setup = prepare(stub, stub, checked, method, budget, steps, runs, seed, record, bool(keep_iterates), None)
     row, state = setup.method, setup.state
+    if getattr(row.estimator, "watches", False):
+        raise ValueError(
+            f"method={row.name!r} chooses its step sizes from what {type(row.estimator).__name__} sees, which "
+            "tiebreak.minimize finds out; here give a method with a schedule, such as 'sdbgd' or a plan"
+        )
     fitting = Steps(row, steps=setup.configuration.steps, budget=setup.configuration.budget)
     parameters = list(fitting)
     recorded = [k for k in range(len(parameters)) if wanted(record, k)] or [0]
@@ -126,7 +131,7 @@ def solve(
 
 
 def _table(parameters: list[Parameters]) -> dict[str, list[float]]:
-    rows = [p.named() for p in parameters]
+    rows = [p.named() | {"upper_points": p.upper_points, "lower_points": p.lower_points} for p in parameters]
     return {name: [row[name] for row in rows] for name in rows[0] if name != "k"}
 
 

@@ -4,17 +4,19 @@
 """
 
 from tiebreak.problems.dictionary import DictionaryData, dictionary, dictionary_data, recovery
-from tiebreak.problems.noises import Proportional, Student
+from tiebreak.problems.noises import Phase, Proportional, Student
 from tiebreak.problems.paper import paper
 from tiebreak.problems.problem import Problem
 from tiebreak.problems.random import random_problem
 from tiebreak.problems.regression import RegressionData, regression, regression_data
 from tiebreak.problems.testbed import FAMILIES, TESTBED, named
+from tiebreak.problems.worst import worst_case
 
 __all__ = [
     "FAMILIES",
     "TESTBED",
     "DictionaryData",
+    "Phase",
     "Problem",
     "Proportional",
     "RegressionData",
@@ -27,4 +29,5 @@ __all__ = [
     "recovery",
     "regression",
     "regression_data",
+    "worst_case",
 ]

@@ -26,8 +26,9 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from tiebreak.checks import whole
-from tiebreak.oracles import Array, FiniteSum
+from tiebreak.oracles import Array
 from tiebreak.problems.problem import Problem
+from tiebreak.sums import FiniteSum
 
 Values = NDArray[np.float64]
 

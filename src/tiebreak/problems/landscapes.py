@@ -17,7 +17,7 @@ from tiebreak.stationarity import dot
 
 Values = NDArray[np.float64]
 
-__all__ = ["Landscape", "ball", "fourth", "pull", "rings", "sine", "waves", "weighted", "wells"]
+__all__ = ["Landscape", "ball", "fourth", "gorge", "pull", "rings", "sine", "waves", "weighted", "wells"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,28 @@ def weighted(weights: Values) -> Landscape:
     count = len(weights)
     plain = _first(count, lambda t: weights * _phi(t), lambda t: weights * _phi_slope(t), float(weights.max()))
     return Landscape(plain.value, plain.gradient, plain.smoothness, float(np.linalg.norm(weights)))
+
+
+def gorge(count: int, slope: float, width: float) -> Landscape:
+    """Σ φ(x_i) over the first coordinates, and slope · width · φ(z/width) of z, the next: steep walls, a gentle floor.
+
+    Second derivatives are at most 1 and slope/width, which must not be more: L = 1. The gradient: G = √(count+slope²).
+    """
+
+    def scaled(x: Array) -> tuple[Array, Array]:
+        return _contiguous(x, count), x[..., count] / width
+
+    def value(x: Array) -> Any:
+        walls, floor = scaled(x)
+        return _phi(walls).sum(axis=-1) + slope * width * _phi(floor)
+
+    def gradient(x: Array) -> Any:
+        walls, floor = scaled(x)
+        found = np.zeros_like(x)
+        found[..., :count], found[..., count] = _phi_slope(walls), slope * _phi_slope(floor)
+        return found
+
+    return Landscape(value, gradient, 1.0, math.sqrt(count + slope**2))
 
 
 def sine(count: int) -> Landscape:

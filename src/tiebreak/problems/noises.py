@@ -1,4 +1,4 @@
-"""Noise beside the Gaussian: in proportion to the gradient, and with heavy tails. Batch means have their exact laws."""
+"""Noise beside the Gaussian: in proportion to the gradient, with heavy tails, waves. Batch means have exact laws."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from tiebreak.oracles import Array, Exact, Function, Gaussian
 
-__all__ = ["NOISES", "Proportional", "Student", "noisy"]
+__all__ = ["NOISES", "Phase", "Proportional", "Student", "noisy"]
 
 _CHUNK = 2**16  # numbers drawn at a time
 
@@ -98,8 +98,63 @@ class Student(Gaussian):
         return math.sqrt(total * (self.freedom - 2) / self.freedom) / size
 
 
+class Phase(Gaussian):
+    """Noise that changes with x: in every coordinate s (A cos ωt + C sin ωt), t = x_i, A and C normal: a random wave.
+
+    Its variance is s² everywhere, and E‖n(x) − n(x')‖² = Σ 2s² (1 − cos ω(x_i − x'_i)) ≤ (sω)² ‖x − x'‖²: the constant
+    of variance smoothness is ℓ = sω. Additive noise has ℓ = 0, which flatters differences of gradients.
+
+    Parameters
+    ----------
+    gradient, value, shape, vectorized :
+        As :class:`tiebreak.Gaussian` takes them.
+    sigma : float
+        s, the standard deviation *per coordinate*.
+    roughness : float
+        ℓ ≥ 0.
+
+    Examples
+    --------
+    >>> oracle = Phase(lambda x: 2 * x, sigma=0.5, shape=(2,))
+    >>> token = oracle.sample(np.random.default_rng(0), size=10**12)
+    >>> np.round(oracle.gradient(np.array([1.0, 2.0]), token), 3)
+    array([2., 4.])
+    """
+
+    def __init__(
+        self,
+        gradient: Function,
+        sigma: float,
+        value: Function | None = None,
+        *,
+        roughness: float = 1.0,
+        shape: tuple[int, ...] | None = None,
+        vectorized: bool = False,
+    ) -> None:
+        super().__init__(gradient, sigma, value, shape=shape, vectorized=vectorized)
+        if isinstance(roughness, (bool, str)) or not 0 <= roughness < math.inf:
+            raise ValueError(f"roughness={roughness!r} must be finite and ≥ 0")
+        self.frequency = float(roughness) / float(sigma) if sigma else 0.0
+
+    def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
+        """A and C of the batch means, steps × runs × x's shape × 2."""
+        if self.shape is None:
+            raise ValueError("shape=None: to sample outside of minimize, give the Phase oracle the shape of x")
+        both = Gaussian(self._gradient, self.sigma, shape=(*self.shape, 2))
+        return both.sample_block(rngs, sizes)
+
+    def gradient(self, x: Array, token: Array | None = None) -> Array:
+        """∇(x), and the batch's wave at x."""
+        exact: Array = self._gradient(x)
+        if token is None:
+            return exact
+        angle = self.frequency * x
+        noisy: Array = exact + token[..., 0] * np.cos(angle) + token[..., 1] * np.sin(angle)
+        return noisy
+
+
 #: The kinds of noise by name, and the strength of each where nothing is said.
-NOISES = {"gaussian": 0.5, "multiplicative": 1.0, "heavy": 0.5}
+NOISES = {"gaussian": 0.5, "multiplicative": 1.0, "heavy": 0.5, "phase": 0.5}
 
 
 def noisy(
@@ -112,5 +167,6 @@ def noisy(
     if kind == "multiplicative":
         shape = (dimension,)
         return Proportional(gradient, sigma, value, shape=shape, vectorized=True), sigma * largest
-    oracle = Student if kind == "heavy" else Gaussian
+    kinds: dict[str, type[Gaussian]] = {"heavy": Student, "phase": Phase}
+    oracle = kinds.get(kind, Gaussian)
     return oracle(gradient, sigma, value, shape=(dimension,), vectorized=True), sigma * math.sqrt(dimension)

@@ -16,6 +16,8 @@ from tiebreak.theory.constants import Constants
 __all__ = ["paper"]
 
 CENTER = (7.1, 1.0)
+_DOUBLE = np.dtype(np.float64)
+_CENTERS: dict[Any, Array] = {np.dtype(kind): np.array(CENTER, dtype=kind) for kind in (np.float32, np.float64)}
 
 
 def upper_value(x: Array) -> Any:
@@ -23,9 +25,10 @@ def upper_value(x: Array) -> Any:
 
 
 def upper_gradient(x: Array) -> Array:
-    offset = x - np.asarray(CENTER, dtype=x.dtype)
-    first, second = offset[..., 0], offset[..., 1]
-    return offset / np.sqrt(1 + (first * first + second * second))[..., None]
+    offset: Array = x - _CENTERS[x.dtype]
+    first, second = offset.tolist()[0] if _alone(x) else (offset[..., :1], offset[..., 1:])
+    offset /= np.sqrt(1 + (first * first + second * second))
+    return offset
 
 
 def lower_value(x: Array) -> Any:
@@ -34,6 +37,9 @@ def lower_value(x: Array) -> Any:
 
 
 def lower_gradient(x: Array) -> Array:
+    if _alone(x):  # sines and exponentials of arrays all the same: NumPy may have others for a number
+        y = x.item(1)
+        return np.array([[np.sin(x)[0, 0], y * np.exp(np.array([-0.5 * (y * y)]))[0]]])
     first, second = _coordinates(x)
     gradient = np.empty_like(x)
     gradient[..., 0] = np.sin(first)
@@ -41,18 +47,34 @@ def lower_gradient(x: Array) -> Array:
     return gradient
 
 
+def _alone(x: Array) -> bool:
+    """Whether it is one point: its coordinates may be floats then, which is quicker. A sum, a product or a root of
+    floats is that of arrays, to the last bit.
+    """
+    return x.shape == (1, 2) and x.dtype is _DOUBLE
+
+
 def _coordinates(x: Array) -> tuple[Array, Array]:
     # Copied to be contiguous: for strided memory NumPy may take another sin, and runs would differ in the last bit.
     return x[..., 0].copy(), x[..., 1].copy()
 
 
-def paper(sigma: float = 0.5, *, x0: tuple[float, float] = (1.5, 1.5), per_sample: bool = False) -> Problem:
+def paper(
+    sigma: float = 0.5,
+    *,
+    x0: tuple[float, float] = (1.5, 1.5),
+    per_sample: bool = False,
+    sigma_f: float | None = None,
+    sigma_g: float | None = None,
+) -> Problem:
     """The paper's problem.
 
     Parameters
     ----------
     sigma : float
         Noise of both levels, per coordinate.
+    sigma_f, sigma_g : float, optional
+        That of one level, where it differs.
     x0 : pair of float
         Where to start.
     per_sample : bool
@@ -65,18 +87,18 @@ def paper(sigma: float = 0.5, *, x0: tuple[float, float] = (1.5, 1.5), per_sampl
     array([6.28318531, 0.        ])
     """
     options: dict[str, Any] = {"shape": (2,), "vectorized": True, "per_sample": per_sample}
-    upper = Gaussian(upper_gradient, sigma, upper_value, **options)
-    lower = Gaussian(lower_gradient, sigma, lower_value, **options)
+    of_upper, of_lower = (sigma if own is None else own for own in (sigma_f, sigma_g))
+    upper = Gaussian(upper_gradient, of_upper, upper_value, **options)
+    lower = Gaussian(lower_gradient, of_lower, lower_value, **options)
     start = np.array(x0, dtype=float)
     if start.shape != (2,):
         raise ValueError(f"x0={x0!r} must be two numbers")
-    total = math.sqrt(2) * sigma  # the theory's σ² is the total variance, over both coordinates
     constants = Constants(
         L_f=1,  # ∇²f has eigenvalues in (0, 1]
         L_g=1,  # ∇²g = diag(cos x₁, (1 − x₂²) exp(−x₂²/2))
         G_f=1,
-        sigma_f=total,
-        sigma_g=total,
+        sigma_f=math.sqrt(2) * of_upper,  # the theory's σ² is the total variance, over both coordinates
+        sigma_g=math.sqrt(2) * of_lower,
         delta_f=float(upper_value(start)) - 1,  # inf f = f(c) = 1
         delta_g=float(lower_value(start)),  # inf g = 0
     )

@@ -17,8 +17,9 @@ from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from tiebreak.checks import whole
-from tiebreak.oracles import Array, FiniteSum
+from tiebreak.oracles import Array
 from tiebreak.problems.problem import Problem
+from tiebreak.sums import FiniteSum
 from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
@@ -59,7 +60,22 @@ class Rows:
 
     def oracle(self) -> FiniteSum:
         """The loss as an objective of the solver; a sample is a row."""
-        return FiniteSum(self.gradient, len(self), self.loss)
+        return FiniteSum(self._weighted_gradient, len(self), self._weighted_loss, weighted=True, vectorized=True)
+
+    def _residuals(self, x: Array, rows: Any) -> tuple[Any, Values]:
+        # A product for each point, and not one for all: whoever runs beside it, a run is the same to the last bit.
+        chosen = self.features[rows]
+        return chosen, (chosen @ x[..., None])[..., 0] - self.targets[rows]
+
+    def _weighted_loss(self, x: Array, rows: Any, weights: Values) -> Values:
+        _, residuals = self._residuals(x, rows)
+        found: Values = (weights * residuals**2).sum(axis=-1) / 2
+        return found
+
+    def _weighted_gradient(self, x: Array, rows: Any, weights: Values) -> Values:
+        chosen, residuals = self._residuals(x, rows)
+        found: Values = ((weights * residuals)[..., None, :] @ chosen)[..., 0, :]
+        return found
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A test bed: problems with known constants and solutions, by name, in any dimension and with three kinds of noise.
+"""A test bed: problems with known constants and solutions, by name, in any dimension and with four kinds of noise.
 
 >>> named("sphere-100-heavy").constants.L_g
 1.0
@@ -93,6 +93,19 @@ def conditioned(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Valu
     return landscapes.pull(center, scales, size), g, start, solution
 
 
+def stiff(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+    """A gorge with d − 1 walls: f leans on them, and along the floor g falls gently and long to its minimisers."""
+    center, start = np.zeros(d), np.zeros(d)
+    center[:-1], start[-1] = _leaning(d - 1), 40.0
+    scales = np.append(np.ones(d - 1), 0.0)  # f does not care for the floor
+    return landscapes.pull(center, scales, 1.0), landscapes.gorge(d - 1, 0.02, 0.5), start, np.zeros(d)
+
+
+def _leaning(count: int) -> Values:
+    """Where f pulls to: far beyond the walls, not along a diagonal."""
+    return 10.0 * np.where(np.arange(count) % 2 == 0, 1.0, 0.5)
+
+
 def _pull(center: Values, size: float) -> Landscape:
     return landscapes.pull(center, np.ones(len(center)), size)
 
@@ -110,14 +123,15 @@ def _directions(d: int) -> tuple[Values, Values]:
 
 
 _MADE: Mapping[str, Callable[..., tuple[Landscape, Landscape, Values, Values]]] = MappingProxyType(
-    {f.__name__: f for f in (islands, valley, sphere, plateau, flat, saddle, conditioned)}
+    {f.__name__: f for f in (islands, valley, sphere, plateau, flat, saddle, conditioned, stiff)}
 )
 #: Every family of problems, and the dimension it has where none is said.
 FAMILIES: Mapping[str, int] = MappingProxyType(
     {"paper": 2, "random": 5, "islands": 2, "valley": 2, "sphere": 2, "plateau": 2, "flat": 2, "saddle": 2}
-    | {"conditioned": 10}
+    | {"conditioned": 10, "stiff": 2}
 )
-#: The standard selection: every family, every kind of noise, 2 to 10⁴ dimensions.
+#: The standard selection: every family but "stiff", which is made for one question; most kinds of noise, 2 to 10⁴
+#: dimensions.
 TESTBED: tuple[str, ...] = (
     "paper",
     "islands-2",
@@ -142,7 +156,15 @@ TESTBED: tuple[str, ...] = (
 )
 
 
-def named(name: str, *, dimension: int | None = None, noise: str | None = None, sigma: float | None = None) -> Problem:
+def named(
+    name: str,
+    *,
+    dimension: int | None = None,
+    noise: str | None = None,
+    sigma: float | None = None,
+    sigma_f: float | None = None,
+    sigma_g: float | None = None,
+) -> Problem:
     """The problem of this name: a family, and if wanted a dimension and a kind of noise, "valley-100-heavy".
 
     Parameters
@@ -151,12 +173,15 @@ def named(name: str, *, dimension: int | None = None, noise: str | None = None, 
         One of :data:`FAMILIES`, alone or with dimension and noise behind it.
     dimension : int, optional
         From 2 to 10⁶; said here or in the name. The paper's problem has two.
-    noise : {"gaussian", "multiplicative", "heavy"}, optional
-        Normal in every coordinate, the default; in proportion to the gradient; or Student's t with three degrees of
-        freedom. Said here or in the name. The paper's problem has the first, random ones the first two.
+    noise : {"gaussian", "multiplicative", "heavy", "phase"}, optional
+        Normal in every coordinate, the default; in proportion to the gradient; Student's t with three degrees of
+        freedom; or random waves, which change with x (ℓ = 1). Said here or in the name. The paper's problem has the
+        first, random ones the first two.
     sigma : float, optional
         Strength of the noise, ≥ 0: per coordinate, 0.5 if none is said; relative, 1, where it is multiplicative.
         Random problems have their own.
+    sigma_f, sigma_g : float, optional
+        That of one level, where it differs.
 
     Examples
     --------
@@ -175,31 +200,38 @@ def named(name: str, *, dimension: int | None = None, noise: str | None = None, 
         raise ValueError(f"noise={kind!r} must be one of {', '.join(NOISES)}")
     if not 2 <= d <= _LARGEST:
         raise ValueError(f"dimension={d} must be from 2 to {_LARGEST}")
-    strength = NOISES[kind] if sigma is None else sigma
-    if isinstance(strength, (bool, str)) or not 0 <= strength < math.inf:
-        raise ValueError(f"sigma={sigma!r} must be finite and ≥ 0")
+    asked = {"sigma": sigma, "sigma_f": sigma_f, "sigma_g": sigma_g}
+    for word, value in asked.items():
+        if value is not None and (isinstance(value, (bool, str)) or not 0 <= value < math.inf):
+            raise ValueError(f"{word}={value!r} must be finite and ≥ 0")
+    both = NOISES[kind] if sigma is None else sigma
+    strengths = [both if own is None else own for own in (sigma_f, sigma_g)]
     if family == "paper":
         if d != 2 or kind != "gaussian":
             raise ValueError(f"dimension={d}, noise={kind!r}: the paper's problem has dimension 2 and Gaussian noise")
-        return paper(sigma=strength)
+        return paper(sigma_f=strengths[0], sigma_g=strengths[1])
     title = f"{family}-{d}" + f"-{kind}" * (kind != "gaussian")
     if family == "random":
-        if kind == "heavy" or sigma is not None:
+        said: dict[str, Any] = {word: value for word, value in asked.items() if value is not None} or {"sigma": None}
+        if kind in ("heavy", "phase") or any(value is not None for value in said.values()):
+            words = ", ".join(f"{word}={value!r}" for word, value in said.items())
             raise ValueError(
-                f"noise={kind!r}, sigma={sigma!r}: random problems have noise of their own strength, and "
-                "none with heavy tails"
+                f"noise={kind!r}, {words}: random problems have noise of their own strength, and none with heavy tails "
+                "or waves"
             )
         drawn = random_problem(d, 0, "additive" if kind == "gaussian" else kind)
         return Problem(title, drawn.upper, drawn.lower, drawn.x0, None, drawn.constants)
     m = d // 2
     f, g, start, solution = _MADE[family](d, m, math.sqrt(m))
-    (upper, sigma_f), (lower, sigma_g) = (noisy(kind, h.gradient, h.value, d, h.slope, strength) for h in (f, g))
+    (upper, total_f), (lower, total_g) = (
+        noisy(kind, h.gradient, h.value, d, h.slope, strength) for h, strength in zip((f, g), strengths, strict=True)
+    )
     constants = Constants(
         L_f=f.smoothness,
         L_g=g.smoothness,
         G_f=f.slope,
-        sigma_f=sigma_f,
-        sigma_g=sigma_g,
+        sigma_f=total_f,
+        sigma_g=total_g,
         delta_f=float(f.value(start)) - f.least,
         delta_g=float(g.value(start)) - g.least,
     )

@@ -1,15 +1,36 @@
 """The paper's guarantees as functions: constants, bounds, complexities, plans, and what a run shows of them."""
 
 from tiebreak.budget import steps_within
-from tiebreak.theory.bounds import Bounds, Terms, combined_descent, penalty_bounds, residual_bounds, terms
-from tiebreak.theory.complexity import TABLE, Complexity, Exponents, exponents, oracle_complexity
+from tiebreak.theory.bounds import (
+    Bounds,
+    Terms,
+    combined_descent,
+    lower_descent,
+    residual_bounds,
+    terms,
+    upper_descent,
+)
+from tiebreak.theory.complexity import (
+    COMPUTED,
+    LOWER_BOUNDS,
+    TABLE,
+    Complexity,
+    Exponents,
+    exponents,
+    least_complexity,
+    oracle_complexity,
+)
 from tiebreak.theory.constants import Constants
 from tiebreak.theory.estimation import EstimatedConstants, estimate_constants
+from tiebreak.theory.penalties import lazy_bounds, penalty_bounds
 from tiebreak.theory.plans import Plan, plan
-from tiebreak.theory.practice import predicted
+from tiebreak.theory.practice import Prediction, predicted
+from tiebreak.theory.proved import proved
 from tiebreak.theory.visits import Visits, rare_visits
 
 __all__ = [
+    "COMPUTED",
+    "LOWER_BOUNDS",
     "TABLE",
     "Bounds",
     "Complexity",
@@ -17,17 +38,23 @@ __all__ = [
     "EstimatedConstants",
     "Exponents",
     "Plan",
+    "Prediction",
     "Terms",
     "Visits",
     "combined_descent",
     "estimate_constants",
     "exponents",
+    "lazy_bounds",
+    "least_complexity",
+    "lower_descent",
     "oracle_complexity",
     "penalty_bounds",
     "plan",
     "predicted",
+    "proved",
     "rare_visits",
     "residual_bounds",
     "steps_within",
     "terms",
+    "upper_descent",
 ]

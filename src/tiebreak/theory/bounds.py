@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebreak.budget import batches, law_values
-from tiebreak.checks import whole
 from tiebreak.rules import stability
 from tiebreak.schedules import Parameters, Schedule
 from tiebreak.theory.constants import Constants
@@ -25,6 +24,7 @@ from tiebreak.theory.constants import Constants
 Values = NDArray[np.float64]
 
 __all__ = [
+    "Adding",
     "Bounds",
     "Descent",
     "Laws",
@@ -32,11 +32,13 @@ __all__ = [
     "Theorem",
     "combined_descent",
     "laws",
-    "penalty_bounds",
-    "penalty_residuals",
+    "lower_descent",
     "residual_bounds",
     "terms",
     "theorem_1",
+    "upper_descent",
+    "wanted_steps",
+    "ways_to_add",
 ]
 
 
@@ -70,6 +72,52 @@ def terms(parameters: Any, constants: Constants) -> Terms:
     C_g = beta * rho + 0.5 * c.G_f * rho**0.5 + tau2 / (2 * beta) + c.L_g * eta * tau2
     R = 4 * C_f + 8 * beta * C_g + C_g / (c.L_g * eta) + 8 * beta * c.L_g * eta * c.G_f**2
     return Terms(nu_f2**0.5, nu_g2**0.5, tau, C_f, C_g, R)
+
+
+def upper_descent(parameters: Any, constants: Constants, decrease_f: Any, lower_gradient: Any) -> Any:
+    """The upper-level descent lemma: (1 − L_fη)‖d_k‖² ≤ δ_f/η + β²‖∇g‖² + βG_f‖∇g‖ + C_f; its right-hand side.
+
+    Parameters
+    ----------
+    parameters : Parameters
+    constants : Constants
+    decrease_f : float or array
+        δ_f,k = f(x_k) − E_k f(x_{k+1}).
+    lower_gradient : float or array
+        ‖∇g(x_k)‖, not squared.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> step = tiebreak.methods.sdbgd.schedule.at(0)
+    >>> bool(upper_descent(step, tiebreak.problems.paper().constants, 0.0, 1.0) > 0.75)  # β² + βG_f, β = 1/2
+    True
+    """
+    p, c, size = parameters, constants, lower_gradient
+    return decrease_f / p.step_size + (p.barrier * size) ** 2 + p.barrier * c.G_f * size + terms(p, c).C_f
+
+
+def lower_descent(parameters: Any, constants: Constants, decrease_g: Any, direction_squared: Any) -> Any:
+    """The lower-level descent lemma: (β/2)‖∇g(x_k)‖² ≤ δ_g/η + L_gη‖d_k‖² + C_g; its right-hand side.
+
+    Parameters
+    ----------
+    parameters : Parameters
+    constants : Constants
+    decrease_g : float or array
+        δ_g,k = g(x_k) − E_k g(x_{k+1}).
+    direction_squared : float or array
+        ‖d_k‖².
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> step = tiebreak.methods.sdbgd.schedule.at(0)
+    >>> bool(lower_descent(step, tiebreak.problems.paper().constants, 0.0, 1.0) > 0.05)  # L_gη and C_g
+    True
+    """
+    p, c = parameters, constants
+    return decrease_g / p.step_size + c.L_g * p.step_size * direction_squared + terms(p, c).C_g
 
 
 class Descent(NamedTuple):
@@ -109,10 +157,19 @@ class Laws:
     regularizer: Values
     upper_batch: Values
     lower_batch: Values
+    selection: Values | None = None  # what weighs the returned iterate, where that is not ηβ
+
+    @property
+    def weight(self) -> Values:
+        """P(N = k), up to a factor."""
+        return self.step_size * self.barrier if self.selection is None else self.selection
 
 
-def laws(schedule: Schedule, steps: int, start: int = 0) -> Laws:
-    """The parameters of steps `start`, …, `start` + `steps` − 1; power laws without a Python loop."""
+def laws(schedule: Schedule, steps: int, start: int = 0, regularized: bool = True) -> Laws:
+    """The parameters of steps `start`, …, `start` + `steps` − 1; power laws without a Python loop.
+
+    A method without a regularizer (`regularized` false) has zeros in its place.
+    """
 
     def values(name: str) -> Values:
         law: Any = getattr(schedule, name)
@@ -120,7 +177,18 @@ def laws(schedule: Schedule, steps: int, start: int = 0) -> Laws:
             raise ValueError(f"{name} is not set by the schedule, and the bound needs it")
         return law_values(law, steps, start)
 
-    return Laws(values("step_size"), values("barrier"), values("regularizer"), *batches(schedule, steps, start))
+    eta, beta = values("step_size"), values("barrier")
+    rho = values("regularizer") if regularized else np.zeros(steps)
+    selection = None if schedule.selection is None else values("selection")
+    return Laws(eta, beta, rho, *batches(schedule, steps, start), selection)
+
+
+def wanted_steps(steps: Any) -> NDArray[Any]:
+    """A number of steps, or an array of them, checked."""
+    wanted = np.asarray(steps)
+    if wanted.dtype.kind not in "iuO" or wanted.size == 0 or wanted.min() < 1:
+        raise ValueError(f"steps={steps!r} must be whole numbers ≥ 1")
+    return wanted
 
 
 class Theorem(NamedTuple):
@@ -157,9 +225,29 @@ def theorem_1(
     return Theorem(lower, falling, rising)
 
 
+class Adding(NamedTuple):
+    """Over the first K steps, for an array of K: the sum, the last value, and the largest one."""
+
+    total: Callable[[Values], Any]
+    last: Callable[[Values], Any]
+    most: Callable[[Values], Any]
+
+
+def ways_to_add(wanted: Any, fixed: bool) -> Adding:
+    """How to add up over K steps; `fixed`: all are equal, and values hold the first alone."""
+    if fixed:
+        count = np.asarray(wanted).astype(np.float64)
+        return Adding(lambda values: values[0] * count, lambda values: values[0], lambda values: values[0])
+    return Adding(
+        lambda values: np.cumsum(values)[wanted - 1],
+        lambda values: values[wanted - 1],
+        lambda values: np.maximum.accumulate(values)[wanted - 1],
+    )
+
+
 @dataclass(frozen=True)
 class Bounds:
-    """What Theorem 1 says of x_{N_K}.
+    """What a theorem says of x_{N_K}.
 
     Attributes
     ----------
@@ -190,9 +278,7 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
     >>> print(f"{bounds.lower_gradient_squared:.1f} {bounds.direction_squared:.0f}")  # above 1.37: vacuous, and true
     22.7 67
     """
-    wanted = np.asarray(steps)
-    if wanted.dtype.kind not in "iuO" or wanted.size == 0 or wanted.min() < 1:
-        raise ValueError(f"steps={steps!r} must be whole numbers ≥ 1")
+    wanted = wanted_steps(steps)
     fixed = schedule.constant()  # then sums are products, and K may be astronomical
     p, c = laws(schedule, 1 if fixed else int(wanted.max())), constants
     eta, beta = p.step_size, p.barrier
@@ -201,15 +287,8 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
             k = int(np.argmin(holds))
             values = f"step_size={eta[k]:g}, barrier={beta[k]:g}, regularizer={p.regularizer[k]:g}"
             raise ValueError(f"Theorem 1 needs {text}; at step {k} the schedule has {values}")
-    count = wanted.astype(np.float64)
-
-    def total(values: Values) -> Any:
-        return values[0] * count if fixed else np.cumsum(values)[wanted - 1]
-
-    def last(values: Values) -> Any:
-        return values[0] if fixed else values[wanted - 1]
-
-    found, ratio = theorem_1(p, c, total, last), beta / eta
+    add = ways_to_add(wanted, fixed)
+    found, ratio = theorem_1(p, c, add.total, add.last), beta / eta
     lower, slack = found.lower_gradient_squared, 1e-12 * ratio[:-1]
     falls, rises = np.all(np.diff(ratio) <= slack), np.all(np.diff(ratio) >= -slack)
     direction = np.full(wanted.shape, np.inf)
@@ -231,39 +310,10 @@ def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:
         "regularizer > 0": p.regularizer > 0,
         "a nonincreasing step_size": falls(p.step_size),
         "a nonincreasing barrier": falls(p.barrier),
+        "a selection in proportion to step_size·barrier": _proportional(p.weight, p.step_size * p.barrier),
     }
 
 
-def penalty_bounds(schedule: Schedule, constants: Constants, steps: int) -> Bounds:
-    """What plain gradient descent on f + βg guarantees, with constant η = 1/(L_f+βL_g) or less, β, B_f and B_g.
-
-    Φ = f + βg is smooth with L = L_f + βL_g. For η ≤ 1/L, E‖∇Φ(x_N)‖² ≤ 2(Δ_f+βΔ_g)/(ηK) + Lη(σ_f²/B_f + β²σ_g²/B_g)
-    for N uniform; ∇Φ is the direction with λ = β, and ∇g = (∇Φ − ∇f)/β gives ‖∇g‖² ≤ 2(‖∇Φ‖² + G_f²)/β².
-
-    Examples
-    --------
-    >>> import tiebreak
-    >>> constants = tiebreak.problems.paper().constants
-    >>> fixed = tiebreak.Schedule(step_size=1 / 11, barrier=10, upper_batch=100, lower_batch=10_000)
-    >>> print(f"{penalty_bounds(fixed, constants, 10**5).direction_squared:.4f}")
-    0.0146
-    """
-    steps = whole("steps", steps)
-    c, first = constants, schedule.at(0)
-    if not schedule.constant():
-        raise ValueError(f"the penalty bound needs a constant schedule, not {schedule}")
-    if not first.barrier:
-        raise ValueError(f"barrier={first.barrier!r} must be > 0")
-    largest = 1 / (c.L_f + first.barrier * c.L_g)
-    if first.step_size > (1 + 1e-12) * largest:
-        raise ValueError(f"step_size={first.step_size!r} must be at most 1/(L_f + barrier·L_g) = {largest!r}")
-    return Bounds(steps, *penalty_residuals(first, c, steps))
-
-
-def penalty_residuals(parameters: Any, constants: Constants, steps: Any) -> tuple[Any, Any]:
-    """The bounds of :func:`penalty_bounds` on ‖∇g‖² and ‖d‖², unchecked; for arrays of parameters, arrays."""
-    p, c, beta = parameters, constants, parameters.barrier
-    smoothness = c.L_f + beta * c.L_g
-    noise = c.sigma_f**2 / p.upper_batch + beta**2 * c.sigma_g**2 / p.lower_batch
-    direction = 2 * (c.delta_f + beta * c.delta_g) / (p.step_size * steps) + smoothness * p.step_size * noise
-    return 2 * (direction + c.G_f**2) / beta**2, direction
+def _proportional(one: Values, other: Values) -> NDArray[np.bool_]:
+    ratio = one / other
+    return np.asarray(np.abs(ratio - ratio[0]) <= 1e-9 * ratio[0])

@@ -31,6 +31,8 @@ class EstimatedConstants(Constants):
     ----------
     sigma_f_interval, sigma_g_interval : pair of float
         For σ_f and σ_g at the pilot's noisiest point, with `confidence`.
+    noise_smoothness : pair of float
+        (ℓ_f, ℓ_g), which bounds of variance reduction need: the largest met, so the truth may be larger.
     upper_calls, lower_calls : int
         What the estimation spent.
     """
@@ -38,6 +40,7 @@ class EstimatedConstants(Constants):
     sigma_f_interval: tuple[float, float] = (0.0, math.inf)
     sigma_g_interval: tuple[float, float] = (0.0, math.inf)
     confidence: float = 0.95
+    noise_smoothness: tuple[float, float] = (math.inf, math.inf)
     upper_calls: int = 0
     lower_calls: int = 0
 
@@ -60,6 +63,7 @@ class EstimatedConstants(Constants):
         for name in ("sigma_f", "sigma_g"):
             low, high = getattr(self, f"{name}_interval")
             lines.append(f"{name} ≈ {getattr(self, name):.4g} in [{low:.4g}, {high:.4g}] ({self.confidence:.0%})")
+        lines.append("noise smoothness ≈ {:.4g}, {:.4g}".format(*self.noise_smoothness))
         spent = f"{self.upper_calls:,} upper and {self.lower_calls:,} lower calls"
         return "\n".join(["Estimates, from a pilot run; the true constants may be larger.", *lines, spent])
 
@@ -136,6 +140,7 @@ def estimate_constants(
         for probe in probes
     ]
     falls = [probe.decrease(path) for probe, path in zip(probes, paths, strict=False)]
+    rough = [max(probe.roughness(place, repeats) for place in places[::3]) for probe in probes]
     intervals = [(math.sqrt(max(low, 0.0)), math.sqrt(high)) for _, low, high in noise]
     return EstimatedConstants(
         L_f=max(smooth[0], 1e-12),
@@ -148,6 +153,7 @@ def estimate_constants(
         sigma_f_interval=intervals[0],
         sigma_g_interval=intervals[1],
         confidence=confidence,
+        noise_smoothness=(rough[0], rough[1]),
         upper_calls=probes[0].calls + spent[0],
         lower_calls=probes[1].calls + spent[1],
     )
@@ -212,6 +218,26 @@ class _Probe:
         # On the scale of logarithms: a variance is positive, and its estimate skew.
         spread = math.exp(NormalDist().inv_cdf((1 + confidence) / 2) * error / value) if value > 0 else 1.0
         return value, value / spread, value * spread
+
+    def roughness(self, x: Values, repeats: int) -> float:
+        """ℓ: how fast one sample's error changes with x, by its differences between two points, in some directions."""
+        h, largest = 1e-4 * (1 + float(np.linalg.norm(x)) / math.sqrt(len(x))), 0.0
+        tokens = [self.token(1) for _ in range(repeats)]
+        base = np.stack([self.gradient(x, token, 1) for token in tokens])
+        direction = self.rng.standard_normal(len(x))
+        for _ in range(3):
+            direction = direction / max(float(np.linalg.norm(direction)), 1e-300)
+            change = (np.stack([self.gradient(x + h * direction, token, 1) for token in tokens]) - base) / h
+            centered = change - change.mean(axis=0)
+            variance = float(np.sum(centered**2)) / (repeats - 1)
+            if (
+                variance
+                <= 1e-14 * float(np.sum(change.mean(axis=0) ** 2)) + 1e-16 * float(np.sum(base**2)) / repeats / h**2
+            ):
+                break  # rounding, not noise
+            largest = max(largest, math.sqrt(variance))
+            direction = centered.T @ (centered @ direction)  # towards where the samples differ most
+        return largest
 
     def decrease(self, path: Values) -> float:
         """The largest fall below the start along the path: ∫⟨∇, dx⟩ by trapezoids."""

@@ -1,27 +1,45 @@
 """Plans: the schedule with the smallest computed bound for a budget, or with the smallest budget for an accuracy.
 
-``objective="bound"`` minimises what Theorem 1 proves. At everyday budgets that is honest and nearly useless: the bound
-is loose, and pays for worst cases with batches. ``objective="practice"`` keeps what the corollary's rates need, its
-exponents and its caps, and tunes the constants that the rates leave free by a model of where the iterates really are
-(:mod:`tiebreak.theory.practice`).
+``objective="bound"`` minimises what a theorem proves: the paper's for SDBGD, which at everyday budgets is honest and
+nearly useless, and those of our own for penalties, which are nearly tight. ``objective="practice"`` minimises what a
+model of where the iterates really are expects (:mod:`tiebreak.theory.practice`); for SDBGD it keeps the exponents and
+caps that the corollary's rates need.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tiebreak import methods
-from tiebreak.budget import steps_within
 from tiebreak.checks import floating, whole
 from tiebreak.methods import Method
-from tiebreak.schedules import Schedule
-from tiebreak.theory.bounds import Bounds, penalty_bounds, residual_bounds
-from tiebreak.theory.choices import CHOICES
+from tiebreak.schedules import LEGAL, Schedule
+from tiebreak.theory.bounds import Bounds
+from tiebreak.theory.choices import SDBGD_CHOICES, Choice, Pair, fixed_penalty, penalty_anytime
 from tiebreak.theory.constants import Constants
-from tiebreak.theory.practice import predicted
+from tiebreak.theory.practice import Prediction, predicted
+from tiebreak.theory.practice_choices import penalty_practice
+from tiebreak.theory.proved import proved, reduces
+from tiebreak.theory.reduced_choices import fixed_spider, fixed_storm, steps_of_plan, storm_anytime
+from tiebreak.theory.reduction import noise_smoothness_of
+from tiebreak.theory.search import Found
 
-__all__ = ["Plan", "plan"]
+__all__ = ["CHOICES", "Plan", "plan"]
+
+#: By (method, objective, kind), all for which a bound or a model is known.
+CHOICES: Mapping[tuple[str, str, str], Choice] = MappingProxyType(
+    {
+        **SDBGD_CHOICES,
+        ("penalty", "bound", "horizon"): fixed_penalty,
+        ("penalty", "bound", "anytime"): penalty_anytime,
+        ("penalty", "practice", "horizon"): penalty_practice,
+        ("spider_penalty", "bound", "horizon"): fixed_spider,
+        ("storm_penalty", "bound", "horizon"): fixed_storm,
+        ("storm_penalty", "bound", "anytime"): storm_anytime,
+    }
+)
 
 _STEP = math.log(100) / 512  # of log budget: below one percent
 _LARGEST = 10**250  # calls
@@ -42,10 +60,14 @@ class Plan:
         What it spends.
     bounds : Bounds
         What the theorem proves after these steps.
-    prediction : Bounds or None
+    prediction : Prediction or None
         What the practice model expects; an estimate, not a bound.
     objective, constants :
         What was asked.
+    noise_smoothness : pair or None
+        (ℓ_f, ℓ_g), for variance reduction.
+    edges : tuple of str
+        The constants for which the search ended at the edge of its box: a better plan may lie beyond.
     """
 
     method: Method
@@ -54,9 +76,11 @@ class Plan:
     upper_calls: int
     lower_calls: int
     bounds: Bounds
-    prediction: Bounds | None
+    prediction: Prediction | None
     objective: str
     constants: Constants
+    noise_smoothness: Pair | None = None
+    edges: tuple[str, ...] = ()
 
     @property
     def schedule(self) -> Schedule:
@@ -74,22 +98,22 @@ class Plan:
             ("upper calls", f"{self.upper_calls:,}"),
             ("lower calls", f"{self.lower_calls:,}"),
         ]
-        for name in ("step_size", "barrier", "regularizer", "upper_batch", "lower_batch"):
+        for name in LEGAL:
             law, ends = getattr(self.schedule, name), (getattr(first, name), getattr(last, name))
-            if law is not None:
+            if law is not None and name != "selection":
                 rows.append((name, f"{law}" + (f"   ({ends[0]:.4g} … {ends[1]:.4g})" if ends[0] != ends[1] else "")))
         exact = type(self.constants) is Constants
-        rows.append(
-            ("proved: E‖∇g‖² ≤", f"{self.bounds.lower_gradient_squared:.3g}" + " if the estimates hold" * (not exact))
-        )
-        rows.append(
-            ("proved: E‖d‖² ≤", f"{self.bounds.direction_squared:.3g}" + " if the estimates hold" * (not exact))
-        )
+        word = "proved" if exact else "proved, if the estimates hold"
+        rows.append((f"{word}: E‖∇g‖² ≤", f"{self.bounds.lower_gradient_squared:.3g}"))
+        rows.append((f"{word}: E‖d‖² ≤", f"{self.bounds.direction_squared:.3g}"))
+        if self.noise_smoothness is not None:
+            rows.append(("noise smoothness", f"ℓ_f = {self.noise_smoothness[0]:g}, ℓ_g = {self.noise_smoothness[1]:g}"))
         if self.prediction is not None:
             rows.append(("expected ‖∇g‖²", f"{self.prediction.lower_gradient_squared:.2g} (a model, not a bound)"))
             rows.append(("expected ‖d‖²", f"{self.prediction.direction_squared:.2g} (a model, not a bound)"))
-            if self.prediction.note:
-                rows.append(("but", self.prediction.note))
+            rows += [("but", note) for note in self.prediction.note.split("; ")]
+        if self.edges:
+            rows.append(("search", f"ended at the edge of its box in {', '.join(self.edges)}: better may lie beyond"))
         return rows
 
     def __str__(self) -> str:
@@ -101,9 +125,10 @@ def plan(
     *,
     budget: int | None = None,
     epsilon: float | None = None,
-    method: str = "sdbgd",
+    method: str | None = None,
     objective: str = "bound",
     kind: str | None = None,
+    noise_smoothness: float | tuple[float, float] | None = None,
     progress: Callable[[Plan], Any] | None = None,
 ) -> Plan:
     """Choose all free constants of a schedule.
@@ -116,14 +141,17 @@ def plan(
         Calls of both levels that may be spent: the plan makes the larger of both residuals as small as it can.
     epsilon : float
         The accuracy wanted of both residuals, instead of a budget: the plan makes the budget as small as it can.
-    method : {"sdbgd", "penalty"}
-        The methods with a computable bound.
+    method : {"sdbgd", "penalty", "spider_penalty", "storm_penalty"}, optional
+        The methods with a computable bound. Without one, "sdbgd" for "bound" and "penalty" for "practice".
     objective : {"bound", "practice"}
-        Minimise the larger of the proved bounds, or a product of the residuals that a model of practice expects,
-        ‖∇g‖³ · ‖d‖²: a product does not depend on the units of f and g, and the powers put g first.
+        Minimise the larger of the proved bounds, or what a model of practice expects: of the penalty the larger
+        residual, of SDBGD a product, ‖∇g‖³ · ‖d‖², that does not depend on the units of f and g and puts g first.
     kind : {"horizon", "anytime"}, optional
-        Constant parameters for a known number of steps, the default for "bound", or the anytime laws, the default for
-        "practice" (and its only kind). The penalty method's bound is for constant parameters.
+        Parameters for a known number of steps, or the anytime laws. Not all methods have both; without one, "horizon",
+        and "anytime" for SDBGD in practice.
+    noise_smoothness : float or pair, optional
+        ℓ, or (ℓ_f, ℓ_g), which the bounds of variance reduction need: how fast a sample's error changes with x. Never
+        assumed; estimates of constants bring their own.
     progress : callable, optional
         Told every plan that is looked at: one for a budget, about ten for an accuracy.
 
@@ -134,25 +162,29 @@ def plan(
     >>> chosen = plan(problem.constants, budget=10**8, objective="practice")
     >>> upper, lower = problem.upper, problem.lower
     >>> result = tiebreak.minimize(upper, lower, problem.x0, method=chosen, budget=chosen.budget, seed=0)
-    >>> result.steps == chosen.steps and result.last.lower_gradient_squared < 0.0074
+    >>> larger = max(result.last.lower_gradient_squared, result.last.direction_squared)
+    >>> bool(result.steps == chosen.steps and larger < 6e-4)
+    True
+    >>> spider = plan(problem.constants, budget=10**8, method="spider_penalty", noise_smoothness=1.0)
+    >>> bool(max(spider.bounds.lower_gradient_squared, spider.bounds.direction_squared) < 7e-3)  # proved
     True
     """
     if not isinstance(constants, Constants):
         raise TypeError(f"constants={constants!r} must be Constants")
     if (budget is None) == (epsilon is None):
         raise ValueError(f"budget={budget!r}, epsilon={epsilon!r}: give one of them")
-    chosen = methods.get(method)
+    chosen = methods.get(method or ("penalty" if objective == "practice" else "sdbgd"))
     name = next((key for key, row in methods.METHODS.items() if row is chosen), chosen.name)
-    kind = kind or ("anytime" if objective == "practice" else "horizon")
+    kind = kind or ("anytime" if (name, objective) == ("sdbgd", "practice") else "horizon")
     if (name, objective, kind) not in CHOICES:
         legal = ", ".join(f"({m}, {o}, {k})" for m, o, k in CHOICES)
         asked = f"(method, objective, kind)=({name}, {objective}, {kind})"
         raise ValueError(f"{asked} must be one of those with a known bound or model: {legal}")
-    choose = CHOICES[name, objective, kind]
+    choose, ell = CHOICES[name, objective, kind], _smoothness(chosen, constants, noise_smoothness)
 
     def solve(calls: int) -> Plan:
         try:
-            found = _finish(choose(constants, float(calls)), constants, objective, calls)
+            found = _finish(*choose(constants, float(calls), ell), constants, objective, calls, ell)
         except (OverflowError, ZeroDivisionError):
             raise ValueError(f"no plan for {calls:.3g} calls with {constants}: its numbers are beyond floats") from None
         if progress is not None:
@@ -171,6 +203,15 @@ def plan(
     return _cheapest(solve, epsilon)
 
 
+def _smoothness(method: Method, constants: Constants, given: Any) -> Pair | None:
+    """(ℓ_f, ℓ_g) where the method's bound needs it: as given, or as estimated with the constants."""
+    if reduces(method):
+        return noise_smoothness_of(getattr(constants, "noise_smoothness", None) if given is None else given)
+    if given is not None:
+        raise ValueError(f"noise_smoothness={given!r} has no effect on {method.name}: leave it out")
+    return None
+
+
 def _cheapest(solve: Callable[[int], Plan], epsilon: float) -> Plan:
     """The plan of the smallest budget 2·100^(i/512) that reaches ε, which is the smallest to one percent.
 
@@ -179,10 +220,12 @@ def _cheapest(solve: Callable[[int], Plan], epsilon: float) -> Plan:
     """
 
     def excess(i: int) -> float:
-        """log(residual/ε): at most 0 where the plan is good enough."""
+        """log(residual/ε): at most 0 where the plan is good enough, and its transient over."""
         tried[i] = solve(math.floor(math.exp(math.log(2) + i * _STEP)) if i else 3)
-        target = tried[i].prediction or tried[i].bounds
-        return math.log(max(target.lower_gradient_squared, target.direction_squared) / epsilon)
+        found = tried[i]
+        target: Bounds = found.prediction or found.bounds
+        short = math.log(max(found.prediction.shortfall, 1e-300)) if found.prediction else -math.inf
+        return max(short, math.log(max(target.lower_gradient_squared, target.direction_squared) / epsilon))
 
     tried: dict[int, Plan] = {}
     low, high = 0, _TYPICAL
@@ -213,10 +256,9 @@ def _cheapest(solve: Callable[[int], Plan], epsilon: float) -> Plan:
     return tried[high]
 
 
-def _finish(method: Method, constants: Constants, objective: str, budget: int) -> Plan:
+def _finish(method: Method, found: Found, constants: Constants, objective: str, budget: int, ell: Pair | None) -> Plan:
     """Count what the plan really costs, floors and all, and evaluate its bounds anew."""
-    steps, upper, lower = steps_within(method, budget)
-    evaluate: Any = penalty_bounds if method.rule is methods.penalty.rule else residual_bounds
-    bounds = evaluate(method.schedule, constants, steps)
+    steps, upper, lower = steps_of_plan(method, budget)
+    bounds = proved(method, constants, steps, ell)
     prediction = predicted(method.schedule, constants, steps) if objective == "practice" else None
-    return Plan(method, budget, steps, upper, lower, bounds, prediction, objective, constants)
+    return Plan(method, budget, steps, upper, lower, bounds, prediction, objective, constants, ell, found.edges)

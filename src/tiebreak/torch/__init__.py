@@ -6,8 +6,21 @@ except ImportError as error:
     raise ImportError("tiebreak.torch needs PyTorch: pip install 'tiebreak[torch]'") from error
 
 from tiebreak.torch.batches import Batch, GrowingBatches
-from tiebreak.torch.logs import CSVLog, TensorBoardLog
+from tiebreak.torch.loggers import Log, TensorBoardLog
+from tiebreak.torch.logs import CSVLog
 from tiebreak.torch.optimizer import DynamicBarrier, Step
+from tiebreak.torch.progress import Progress
 from tiebreak.torch.sdbgd import SDBGD, from_method
 
-__all__ = ["SDBGD", "Batch", "CSVLog", "DynamicBarrier", "GrowingBatches", "Step", "TensorBoardLog", "from_method"]
+__all__ = [
+    "SDBGD",
+    "Batch",
+    "CSVLog",
+    "DynamicBarrier",
+    "GrowingBatches",
+    "Log",
+    "Progress",
+    "Step",
+    "TensorBoardLog",
+    "from_method",
+]

@@ -11,7 +11,7 @@ from tiebreak.schedules import Parameters
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.exchange import let_go
 from tiebreak.torch.gradients import LEVELS, Gradients
-from tiebreak.torch.losses import propagate
+from tiebreak.torch.losses import propagate, returned
 from tiebreak.torch.packing import Kept
 from tiebreak.torch.rows import NARROW, Row
 
@@ -173,11 +173,7 @@ def backward(
     try:
         for level, closure in (("lower", lower), ("upper", upper)):
             with torch.enable_grad():
-                loss = closure()
-                if not isinstance(loss, Tensor) or loss.numel() != 1:
-                    raise TypeError(
-                        f"the {level} closure returned {type(loss).__name__}; it must return its loss, one number"
-                    )
+                loss = returned(level, closure())
                 compared = reference if level == "lower" else None
                 with optimizer._level(level, loss, compared, 1.0, factor=1.0):  # the backward pass is ours
                     propagate(level, loss)

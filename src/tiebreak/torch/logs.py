@@ -17,9 +17,9 @@ from tiebreak.torch.later import Later, on_host
 from tiebreak.torch.losses import single
 from tiebreak.torch.optimizer import DynamicBarrier, Step
 
-__all__ = ["CSVLog", "TensorBoardLog"]
+__all__ = ["CSVLog", "Row", "StepLog"]
 
-_Row: TypeAlias = dict[tuple[str, int | None], Any]  # by name and region
+Row: TypeAlias = dict[tuple[str, int | None], Any]  # by name and region
 _MOST = 64  # steps that a device may be behind
 _PER_AREA = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 
@@ -27,7 +27,7 @@ _PER_AREA = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_
 class _Late:
     """Steps whose numbers are still on their way from a device, in their order; written when they are there."""
 
-    def __init__(self, write: Callable[[int, _Row], None]) -> None:
+    def __init__(self, write: Callable[[int, Row], None]) -> None:
         self._write = write
         self._steps: list[tuple[int, int | None, list[str], Later]] = []
 
@@ -48,9 +48,9 @@ class _Late:
                 self._write(k, _row({"skipped": True} if found["skipped"] else found, number))
 
 
-def _row(found: dict[str, Any], number: int | None) -> _Row:
+def _row(found: dict[str, Any], number: int | None) -> Row:
     """What a step has, by name and region; `number` of regions, None where there is one."""
-    row: _Row = {}
+    row: Row = {}
     for name in Step._fields:
         value = found.get(name)
         if number is None or name not in _PER_AREA:
@@ -67,11 +67,16 @@ def _finish(late: _Late, finish: Callable[[], None]) -> None:
         finish()
 
 
-class _Log:
-    """Looks at every `every`-th step, and at each one skipped. Nothing waits: a device's numbers come a step later."""
+class StepLog:
+    """Looks at every `every`-th step, at each one skipped, and at the last where it is said how many `steps` there are.
 
-    def __init__(self, every: int, write: Callable[[int, _Row], None], finish: Callable[[], None]) -> None:
-        self.every = whole("every", every)
+    Nothing waits: a device's numbers come a step later.
+    """
+
+    def __init__(
+        self, every: int, write: Callable[[int, Row], None], finish: Callable[[], None], steps: int | None = None
+    ) -> None:
+        self.every, self._steps = whole("every", every), steps
         self._closed = False
         self._write, self._late = write, _Late(write)
         self._end = weakref.finalize(self, _finish, self._late, finish)  # a hook is forgotten rather than closed
@@ -87,7 +92,7 @@ class _Log:
         k, last = optimizer.count - 1, optimizer.last
         number = None if optimizer.scope.whole else optimizer.scope.count(optimizer.param_groups)
         self._late.write()
-        wanted = k % self.every == 0
+        wanted = k % self.every == 0 or k + 1 == self._steps
         if on_host(last.multiplier):
             skipped = bool(last.skipped)
             if wanted or skipped:  # a skipped step has no numbers of its own
@@ -108,7 +113,7 @@ class _Log:
         self.close()
 
 
-class CSVLog(_Log):
+class CSVLog(StepLog):
     """A line per step: its number, then what :class:`Step` has, by the same names.
 
     Each line goes to the system when it is complete: a process that is killed loses no more than the last, or the last
@@ -120,7 +125,8 @@ class CSVLog(_Log):
     ----------
     path : str or path
         A file that exists is continued: the header is not repeated, half a line at its end is cut off. Steps that are
-        made again after a resume are written again; the last line of a step counts.
+        made again after a resume are written again; where the numbers go back, in a new run too, what stood from there
+        on does not count for reports and references.
     every : int
         Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. None waits for the device.
 
@@ -174,7 +180,7 @@ class _Sheet:
         self.file = path.open("a", encoding="utf-8", newline="", buffering=1)  # 1: line by line
         self._writer = csv.writer(self.file, lineterminator="\n")
 
-    def write(self, k: int, row: _Row) -> None:
+    def write(self, k: int, row: Row) -> None:
         """A line."""
         columns = ["step", *(name if i is None else f"{name}[{i}]" for name, i in row)]
         if self._columns is None:
@@ -186,60 +192,6 @@ class _Sheet:
                 "give it another file"
             )
         self._writer.writerow([k, *(int(v) if isinstance(v, bool) else v for v in row.values())])
-
-
-class TensorBoardLog(_Log):
-    """Scalars ``tiebreak/multiplier``, ``tiebreak/gg``, …, with ``/0``, ``/1``, … where there are several regions.
-
-    Parameters
-    ----------
-    writer : torch.utils.tensorboard.SummaryWriter
-        Or anything with ``add_scalar(tag, value, step)``; it stays yours to close.
-    every : int
-        Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. None waits for the device.
-    prefix : str
-        Before every tag.
-
-    Examples
-    --------
-    >>> import torch
-    >>> class Writer:
-    ...     def add_scalar(self, tag, value, step):
-    ...         print(step, tag, value)
-    >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
-    >>> handle = opt.register_step_post_hook(TensorBoardLog(Writer(), prefix=""))
-    >>> info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
-    0 multiplier 0.75
-    0 fg 4.0
-    0 gg 16.0
-    0 ff 1.0
-    0 direction_squared 16.0
-    0 stationarity_squared 1.0
-    0 upper_loss 2.0
-    0 lower_loss 4.0
-    0 skipped 0.0
-    """
-
-    def __init__(self, writer: Any, every: int = 10, prefix: str = "tiebreak/") -> None:
-        if not callable(getattr(writer, "add_scalar", None)):
-            raise TypeError(f"writer={writer!r} must have add_scalar(tag, value, step), as a SummaryWriter has")
-        if not isinstance(prefix, str):
-            raise TypeError(f"prefix={prefix!r} must be a string")
-        self.writer, self.prefix = writer, prefix
-
-        def write(k: int, row: _Row) -> None:
-            for (name, i), value in row.items():
-                if value is not None:
-                    writer.add_scalar(prefix + (name if i is None else f"{name}/{i}"), float(value), k)
-
-        super().__init__(every, write, lambda: None)
-
-    def close(self) -> None:
-        """End the log; the writer is flushed, not closed."""
-        super().close()
-        if callable(flush := getattr(self.writer, "flush", None)):
-            flush()
 
 
 def _header(path: Path) -> list[str] | None:

@@ -40,6 +40,17 @@ def positive_weight(weight: Any) -> float:
     return float(weight)
 
 
+def returned(level: str, loss: object) -> Tensor:
+    """What a closure returned, if it is a loss."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss
+    what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+    raise TypeError(
+        f"the {level} closure returned {what}; it must return its loss, one number, as a tensor with its graph "
+        "(no .item())"
+    )
+
+
 def propagate(level: str, loss: Tensor) -> None:
     """The backward pass of a closure's loss."""
     try:

@@ -70,11 +70,21 @@ class LawMemory:
         """A copy of its own."""
         return copied(self.values)
 
+    @staticmethod
+    def completed(state: dict[str, Any]) -> dict[str, Any]:
+        """A saved state with what the law did not remember when it was saved: the mean ‖∇g‖ begins at the last one."""
+        return {**state, "steep": state["lower"]} if "lower" in state and "steep" not in state else state
+
     def check(self, state: dict[str, Any]) -> None:
         """Raise if this state cannot be taken up."""
-        if set(state) != set(self.values):
+        if bool(state) != bool(self.values):
             saved, mine = ("with" if names else "without" for names in (state, self.values))
             raise ValueError(f"the state was saved {saved} tolerance=, and this optimizer was made {mine} it")
+        if set(state) != set(self.values):
+            unlike = sorted(set(state) ^ set(self.values))
+            raise ValueError(
+                f"what the law of the state's tolerance remembers differs from this version's in {', '.join(unlike)}"
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, in place: a captured step goes on with it."""

@@ -21,7 +21,7 @@ from tiebreak.options import recorded
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
 from tiebreak.torch.exchange import clip, swap
-from tiebreak.torch.losses import propagate, single
+from tiebreak.torch.losses import propagate, returned, single
 from tiebreak.torch.packing import KEY, Kept, as_numbers
 
 if TYPE_CHECKING:
@@ -158,11 +158,7 @@ class Copy:
     def measure(self, optimizer: "DynamicBarrier", lower: Callable[[], Tensor]) -> Tensor:
         """The copy's loss by the lower closure; a twin's gradients stay in the optimizer until its step."""
         with torch.enable_grad(), optimizer.reference():
-            loss = lower()
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                raise TypeError(
-                    f"the lower closure returned {type(loss).__name__}; it must return its loss, one number"
-                )
+            loss = returned("lower", lower())
             if self.twin:
                 propagate("lower", loss)
             return loss.detach().reshape(())

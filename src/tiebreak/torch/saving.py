@@ -155,6 +155,7 @@ def _checked(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
     """The state, if it can be taken up by this optimizer."""
     saved = _older(opt, state) if "barrier" in state else _read(opt, state)
     numbers, copy = saved.numbers, opt.target.copy
+    numbers["law"] = opt.memory.completed(numbers["law"])
     opt.estimates.check(numbers["estimator"])
     opt.memory.check(numbers["law"])
     if numbers["copy"] != (None if copy is None else "twin" if copy.twin else "start"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "explained", "read_text"]
 
-_AT_LEAST_0 = ("steps", "ratio", "change", "upper", "lower")  # of what the law remembers
+_AT_LEAST_0 = ("steps", "ratio", "change", "upper", "lower", "steep")  # of what the law remembers
 
 
 def read_text(text: Any) -> dict[str, Any]:

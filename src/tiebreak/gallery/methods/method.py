@@ -13,8 +13,8 @@ __all__ = ["BACKWARD", "FORWARD", "WEIGHTS", "Closure", "Knobs", "Method", "Seen
 
 #: The unit of every budget: a loss and its gradient. A forward pass alone is counted as a third of it.
 BACKWARD, FORWARD = Fraction(1), Fraction(1, 3)
-#: The weights that a sweep tries, in units of the two gradients' ratio at the start: four decades.
-WEIGHTS: tuple[float, ...] = tuple(round(10 ** (-0.5 + 0.8 * i), 3) for i in range(6))
+#: The weights that a sweep tries, in units of the two gradients' ratio at the start: four and a half decades.
+WEIGHTS: tuple[float, ...] = tuple(round(10 ** (-1.5 + 0.9 * i), 3) for i in range(6))
 
 Closure: TypeAlias = Callable[[], Tensor]
 Knobs: TypeAlias = Mapping[str, float]

@@ -60,7 +60,9 @@ _GRID = tuple({"weight": weight} for weight in WEIGHTS)
 
 LOWER_ONLY = Method("lower only", "Training on g alone.", _lower_only, BACKWARD)
 UPPER_ONLY = Method("upper only", "Training on f alone.", _upper_only, BACKWARD)
-WEIGHTED_SUM = Method("weighted sum", "f + w g, w swept over four decades.", _weighted_sum, 2 * BACKWARD, _GRID)
+WEIGHTED_SUM = Method(
+    "weighted sum", "f + w g, w swept over four and a half decades.", _weighted_sum, 2 * BACKWARD, _GRID
+)
 FIXED_PENALTY = Method(
     "fixed penalty",
     "f + w [g − reference − tolerance]₊, on each batch.",

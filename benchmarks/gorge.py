@@ -1,0 +1,221 @@
+"""Where the barrier wins, and where its lead is gone: ``python -m benchmarks.gorge``.
+
+Problems ``stiff-2`` and ``stiff-3``: one or two walls that f leans on, and a floor along which g falls gently and long;
+noise changes with x (random waves, ℓ = 1). Every method has 10⁶ calls and constants of a horizon, tuned in hindsight,
+for each problem and for all methods alike: TRIALS settings, two fifths of them random in a box, the others random steps
+from the best one so far, each judged by the larger residual, a mean over the tuning runs and over the iterates of the
+last fifth of the budget. (The last iterate alone is so noisy a judge that what was tuned on it was up to twenty times
+worse on other runs.) What is reported comes from other runs with the best setting. ``--join a.json b.json`` joins
+studies of single problems, and writes the table of the documentation.
+"""
+
+import argparse
+import json
+import math
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+
+import tiebreak
+from benchmarks.deflated import deflated
+from tiebreak import Average, Method, Schedule, Spider, Storm, analogues, minimize, rules
+
+BUDGET, TRIALS, TUNING, JUDGING = 10**6, 48, 8, 24
+PROBLEMS = ("stiff-2-phase", "stiff-3-phase")
+OUT = Path(__file__).with_name("results") / "gorge.json"
+TABLE = Path(__file__).parents[1] / "docs" / "_tables" / "gorge.md"
+
+#: Ranges, all searched on a logarithmic scale. `push` is ηβ for penalties, the step along ∇g in units of 1/L_g.
+COMMON = {"steps": (300, 4000), "share": (0.02, 0.5)}
+PENALTY = {"push": (0.1, 2.0), "barrier": (3.0, 60.0)}
+BARRIER = {"step_size": (0.03, 10.0), "barrier": (0.03, 3.0), "regularizer": (1e-6, 1e-2)}
+MOMENTUM = {"momentum": (3e-3, 1.0)}
+
+
+def batches(point, evaluations=1.0):
+    """Upper and lower batch, so that the budget lasts for about these steps."""
+    each = BUDGET / point["steps"] / evaluations
+    return {"upper_batch": max(1.0, point["share"] * each), "lower_batch": max(1.0, (1 - point["share"]) * each)}
+
+
+def penalty(point):
+    return {"step_size": point["push"] / point["barrier"], "barrier": point["barrier"]}
+
+
+def heavy(point):
+    """With momentum α a step may be 1/α times as long: ηβα < 4/L_g is where it is stable, about."""
+    return {"step_size": point["push"] / point["barrier"] / point["momentum"], "barrier": point["barrier"]}
+
+
+def barrier(point):
+    return {name: point[name] for name in BARRIER}
+
+
+def plain(rule, laws, estimator=None, evaluations=1.0, told=False):
+    """A method of the library from a point of the box; some are told the variance of the noise in ∇g."""
+
+    def make(point, variance):
+        found = laws(point) | batches(point, evaluations)
+        if "momentum" in point:
+            found["momentum"] = point["momentum"]
+        extra = {"rate": point["rate"]} if "rate" in point else {}
+        if told:
+            extra["noise"] = variance / int(found["lower_batch"])
+        kind = {} if estimator is None else {"estimator": estimator}
+        return Method("tried", rule, Schedule(**found, others=extra), **kind)
+
+    return make
+
+
+def spider(rule, laws):
+    """SPIDER: a share `large` of all calls goes to its refreshes, the rest to the differences between them."""
+
+    def make(point, variance):
+        each = batches(point)
+        period = max(2, round(point["period"]))
+        found = laws(point) | {"period": period}
+        for level in ("upper", "lower"):
+            found[f"{level}_refresh"] = max(1.0, point["large"] * period * each[f"{level}_batch"])
+            found[f"{level}_batch"] = max(1.0, (1 - point["large"]) * each[f"{level}_batch"] / 2)
+        return Method("tried", rule, Schedule(**found), Spider())
+
+    return make
+
+
+REFRESH = {"period": (3, 300), "large": (0.1, 0.7)}
+AVERAGED = {"rate": (3e-3, 1.0)}
+#: name → (the box, how a point of it becomes a method).
+METHODS = {
+    "SDBGD": (COMMON | BARRIER, plain(rules.sdbgd, barrier)),
+    "STORM-SDBGD": (COMMON | BARRIER | MOMENTUM, plain(rules.sdbgd, barrier, Storm(), 2.0)),
+    "penalty": (COMMON | PENALTY, plain(rules.constant, penalty)),
+    "SPIDER-penalty": (COMMON | PENALTY | REFRESH, spider(rules.constant, penalty)),
+    "STORM-penalty": (COMMON | PENALTY | MOMENTUM, plain(rules.constant, penalty, Storm(), 2.0)),
+    "momentum penalty": (
+        COMMON | PENALTY | {"push": (0.1, 3.0), "momentum": (0.02, 1.0)},
+        plain(rules.constant, heavy, Average()),
+    ),
+    "averaged λ": (COMMON | BARRIER | AVERAGED, plain(analogues.Averaged(lagged=True), barrier)),
+    "averaged λ less noise": (COMMON | BARRIER | AVERAGED, plain(analogues.Averaged(lagged=True), barrier, told=True)),
+    "dual λ": (COMMON | BARRIER | {"rate": (1e-4, 10.0)}, plain(analogues.Dual(), barrier)),
+    "deflated penalty": (COMMON | PENALTY | {"push": (0.1, 60.0), "shorten": (1.0, 60.0), "rank": (1.0, 4.99)}, None),
+}
+
+
+def residuals(problem, name, point, runs, seed):
+    """Both residuals, means over the last fifth of the budget, of every run; infinite where one is not finite."""
+    if name == "deflated penalty":
+        options = {"shorten": point["shorten"], "rank": min(int(point["rank"]), len(problem.x0) - 1)}
+        each = batches(point)
+        sizes = {"upper_batch": int(each["upper_batch"]), "lower_batch": max(1, int(each["lower_batch"] / 2))}
+        with np.errstate(all="ignore"):
+            try:
+                found = deflated(problem, budget=BUDGET, runs=runs, seed=seed, **penalty(point), **sizes, **options)
+            except np.linalg.LinAlgError:  # what is not finite has no eigenvectors
+                found = (np.full(runs, np.inf),) * 2
+    else:
+        method = METHODS[name][1](point, problem.constants.sigma_g**2)
+        options = {"budget": BUDGET, "runs": runs, "seed": seed, "record": 8}
+        history = minimize(problem.upper, problem.lower, problem.x0, method=method, **options).history
+        late = history.calls > 0.8 * BUDGET
+        if not late.any():  # a refresh that did not fit ended it
+            return [np.full(runs, np.inf)] * 2
+        found = [history[name][late].mean(axis=0) for name in ("stationarity_squared", "lower_gradient_squared")]
+    return [np.where(np.isfinite(column), column, np.inf) for column in found]
+
+
+def larger(both):
+    return float(max(np.mean(column) for column in both))
+
+
+def tuned(problem, name, trials, rng):
+    """The best point and its score. The boxes end hard: a step beyond them is put back on their edge."""
+    box = METHODS[name][0]
+    low, high = (np.log([edge[i] for edge in box.values()]) for i in range(2))
+    best, least = None, math.inf
+    for trial in range(trials):
+        spread = 0.25 * (1 - trial / trials) + 0.03
+        fresh = best is None or trial < 2 * trials // 5
+        logs = rng.uniform(low, high) if fresh else best + spread * (high - low) * rng.standard_normal(len(low))
+        logs = np.clip(logs, low, high)
+        point = dict(zip(box, np.exp(logs).tolist(), strict=True))
+        score = larger(residuals(problem, name, point, TUNING, seed=1))
+        if score < least or best is None:
+            best, least, chosen = logs, score, point
+    edges = [n for n, v, a, b in zip(box, best, low, high, strict=True) if min(v - a, b - v) < 0.02 * (b - a)]
+    return chosen, least, edges
+
+
+def study(problems, names, trials):
+    rows = []
+    for label in problems:
+        problem = tiebreak.problems.named(label)
+        for name in names:
+            began = time.process_time()
+            point, least, edges = tuned(problem, name, trials, np.random.default_rng(0))
+            both = residuals(problem, name, point, JUDGING, seed=2)
+            worst = np.maximum(*both)
+            rows.append(
+                {
+                    "problem": label,
+                    "method": name,
+                    "larger": larger(both),
+                    "stationarity_squared": float(np.mean(both[0])),
+                    "lower_gradient_squared": float(np.mean(both[1])),
+                    "quartiles of the larger": [float(q) for q in np.quantile(worst, [0.25, 0.5, 0.75])],
+                    "tuned": least,
+                    "setting": {key: float(f"{value:.3g}") for key, value in point.items()},
+                    "at the edge of its box": edges,
+                    "cpu seconds": round(time.process_time() - began, 1),
+                }
+            )
+            print(f"{label:15} {name:20} {rows[-1]['larger']:.2e}  {rows[-1]['cpu seconds']} s  {edges}", flush=True)
+    return rows
+
+
+def join(paths, output):
+    """One file of several, and the table: the larger residual of each method on each problem, with quartiles."""
+    studies = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    if any(each["setting"] != studies[0]["setting"] for each in studies):
+        raise SystemExit("the studies have different settings: they cannot be put together")
+    whole = studies[0] | {"rows": [row for each in studies for row in each["rows"]]}
+    output.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    problems = list(dict.fromkeys(row["problem"] for row in whole["rows"]))
+    found = {(row["problem"], row["method"]): row for row in whole["rows"]}
+    walls = {name: {"2": "one wall", "3": "two walls"}[name.split("-")[1]] for name in problems}
+    lines = ["| method | " + " | ".join(f"{walls[p]}: mean | middle half of the runs" for p in problems) + " |"]
+    lines.append("|---" * (1 + 2 * len(problems)) + "|")
+    for name in METHODS:
+        cells = []
+        for p in problems:
+            low, _, high = found[p, name]["quartiles of the larger"]
+            cells += [f"{found[p, name]['larger']:.1e}", f"{low:.1e} … {high:.1e}"]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problems", default=",".join(PROBLEMS))
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--output", type=Path, default=OUT)
+    parser.add_argument("--join", type=Path, nargs="*", help="studies to put together instead")
+    asked = parser.parse_args()
+    if asked.join:
+        join(asked.join, asked.output)
+        return
+    rows = study(asked.problems.split(","), asked.methods.split(","), asked.trials)
+    setting = {"budget": BUDGET, "trials": asked.trials, "tuning runs": TUNING, "judging runs": JUDGING}
+    setting |= {"hindsight": "constants tuned for each problem and method on other runs of the same problem"}
+    versions = {"tiebreak": tiebreak.__version__, "numpy": np.__version__, "python": platform.python_version()}
+    asked.output.write_text(
+        json.dumps({"setting": setting, "versions": versions, "rows": rows}, indent=1, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""A rule with a memory for problems of which nothing is known: it estimates what it needs, and balances both residuals.
+
+A penalty's direction is ∇f + β∇g. At rest ‖∇g‖ is about ‖∇f‖/β, and what is left of the direction is mostly noise,
+V_f + β²V_g: a larger β makes the first residual smaller and the second larger. :class:`Balance` raises β as long as the
+first is the larger one, and lowers it where it is not. For that it needs the levels' smoothness and noise. Both come
+from samples that STORM evaluates anyway (:class:`tiebreak.estimators.Watched` says which)::
+
+    L ≈ ‖G_k(x_k) − G_k(x_{k−1})‖ / ‖x_k − x_{k−1}‖         the same batch at two points: without the noise
+    σ² ≈ ‖G_k(x_{k−1}) − G_{k−1}(x_{k−1})‖² / (1/B_k + 1/B_{k−1})      two batches at the same point
+
+Residuals are compared in the problem's own units, in which both smoothness constants are 1: then a change of units of
+f, of g or of x changes no iterate. Like all rules this is arithmetic and comparisons, a value for each run.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiebreak.rules import Scalar, dbgd
+
+__all__ = ["Balance", "Known"]
+
+
+class Known(NamedTuple):
+    """What the rule remembers of a run.
+
+    Attributes
+    ----------
+    step_size, weight : scalar
+        η and β of the last step.
+    ratio : scalar
+        β in the problem's own units.
+    upper_smoothness, lower_smoothness : scalar
+        L_f and L_g along the path, of late.
+    upper_largest, lower_largest : scalar
+        The largest of them so far: they make the units, g's no more than `recent` times what it is of late.
+    upper_variance, lower_variance : scalar
+        σ_f² and σ_g², of late.
+    upper_share, lower_share : scalar
+        Variance of the estimate in units of σ²: one over the samples that it is as good as.
+    reach : scalar
+        How far from its start the run has been, of late.
+    steepest : scalar
+        The largest estimate of ‖∇f‖ so far.
+    upper_batch, lower_batch : scalar
+        Those of the last step.
+    """
+
+    step_size: Scalar
+    weight: Scalar
+    ratio: Scalar
+    upper_smoothness: Scalar
+    lower_smoothness: Scalar
+    upper_largest: Scalar
+    lower_largest: Scalar
+    upper_variance: Scalar
+    lower_variance: Scalar
+    upper_share: Scalar
+    lower_share: Scalar
+    reach: Scalar
+    steepest: Scalar
+    upper_batch: Scalar
+    lower_batch: Scalar
+
+
+class _Level(NamedTuple):
+    """What is known of one level."""
+
+    smoothness: Scalar
+    largest: Scalar
+    variance: Scalar
+    share: Scalar
+
+    @property
+    def error(self) -> Scalar:
+        """Variance of the estimate."""
+        return self.variance * self.share
+
+
+@dataclass(frozen=True)
+class Balance:
+    """λ = β, with β and the step size chosen from what the run has seen; see the module.
+
+    All constants are pure numbers. They were chosen on one half of the test bed (see the documentation's page on
+    `auto`), and none of them is sharp.
+
+    Parameters
+    ----------
+    length : float
+        The step size is at most this over L_f + βL_g.
+    growth : float
+        β changes by a power of the step number between −growth and growth.
+    noise : float
+        What of the estimates' variance counts as residual: some of it is along ∇g, and some is averaged out.
+    least : float
+        Where β begins, and its least value, in the problem's units: below 1, so that f chooses the basin first.
+    forget : float
+        The smoothness of late forgets as the power −forget of the step number.
+    longer : float
+        By how much a step size may exceed the last one.
+    recent : float
+        How many times its smoothness of late g's unit may be: one steep start must not fix it for good, since g would
+        then be forgotten.
+    unsure : float
+        Where both gradients together are not this much larger than their noise, steps are shortened, down to 1/16.
+    """
+
+    length: float = 0.5
+    growth: float = 2.0
+    noise: float = 0.35
+    least: float = 0.25
+    forget: float = 2.0
+    longer: float = 4.0
+    recent: float = 4.0
+    unsure: float = 4.0
+
+    def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
+        """Nothing known."""
+        return Known(*(zero,) * len(Known._fields))
+
+    def scale(self, memory: tuple[Any, ...]) -> Scalar:
+        """The step size of each run, a factor of the schedule's."""
+        return Known(*memory).step_size
+
+    def told(self, memory: tuple[Any, ...]) -> dict[str, Scalar]:
+        """What was chosen and what it rests on, for people."""
+        m = Known(*memory)
+        return {
+            "step_size": m.step_size,
+            "weight": m.weight,
+            "upper_batch": m.upper_batch,
+            "lower_batch": m.lower_batch,
+            "upper_smoothness": m.upper_smoothness,
+            "lower_smoothness": m.lower_smoothness,
+            "upper_noise": m.upper_variance**0.5,
+            "lower_noise": m.lower_variance**0.5,
+        }
+
+    def __call__(
+        self,
+        fg: Scalar,
+        gg: Scalar,
+        memory: tuple[Any, ...],
+        k: int = 0,
+        ff: Scalar = None,
+        momentum: Scalar = 1.0,
+        upper_batch: Scalar = 1,
+        lower_batch: Scalar = 1,
+        upper_change: Scalar = None,
+        lower_change: Scalar = None,
+        upper_spread: Scalar = None,
+        lower_spread: Scalar = None,
+        moved: Scalar = None,
+        away: Scalar = None,
+        resolution: Scalar = None,
+    ) -> tuple[Scalar, tuple[Any, ...]]:
+        """β, and what is known now. Where nothing moved, but something is only measured, the β of the last step."""
+        m = Known(*memory)
+        if moved is None:
+            return m.weight + 0 * fg + 0 * gg, memory
+        seen = (moved > (0.1 * resolution) ** 2) * 1.0  # else the change is one of rounding
+        rate = self.forget / (k + 6)
+        upper = _updated(
+            _Level(m.upper_smoothness, m.upper_largest, m.upper_variance, m.upper_share),
+            *(upper_change, upper_spread, moved, seen, upper_batch, m.upper_batch, momentum, rate),
+        )
+        lower = _updated(
+            _Level(m.lower_smoothness, m.lower_largest, m.lower_variance, m.lower_share),
+            *(lower_change, lower_spread, moved, seen, lower_batch, m.lower_batch, momentum, rate),
+        )
+        reach = _larger(away**0.5, (1 - rate) * m.reach)
+        steepest = _larger(ff**0.5, m.steepest)
+        if k == 0:  # as short a step as shows a curvature; both gradients weigh the same
+            ratio = self.least + 0 * gg
+            weight = _or_one(_over(ff**0.5, gg**0.5))
+            longest = _over(resolution, _positive(ff + 2 * weight * fg + weight * weight * gg) ** 0.5)
+            step = longest + resolution * (longest == 0)
+        else:
+            ratio, weight = self._weighed(fg, gg, ff, m.ratio, upper, lower, reach, steepest, k)
+            step = self._step(gg, ff, weight, upper, lower, self.longer * m.step_size)
+        kept = [step, weight, ratio, *_pairs(upper, lower), reach, steepest, upper_batch + 0 * gg, lower_batch + 0 * gg]
+        return weight, Known(*kept)
+
+    def _weighed(
+        self,
+        fg: Scalar,
+        gg: Scalar,
+        ff: Scalar,
+        ratio: Scalar,
+        upper: _Level,
+        lower: _Level,
+        reach: Scalar,
+        steepest: Scalar,
+        k: int,
+    ) -> tuple[Scalar, Scalar]:
+        """β in the problem's units, and in the user's."""
+        pull, push = ff**0.5, gg**0.5
+        curved = _smaller(lower.largest, self.recent * lower.smoothness)
+        # A slope that does not change on the way has no curvature to take a unit from: then the way is one, and what
+        # f's slope was at its steepest. As it is now it could be noise, more and more averaged: β would fall for ever.
+        straight = (upper.largest * reach < 0.05 * pull) * 1.0
+        unit = _over(straight * _over(steepest, reach) + (1 - straight) * upper.largest, curved)
+        best = dbgd(fg, gg, 0.0)  # λ with the least ‖∇f + λ∇g‖
+        left = _positive(ff + best * (2 * fg + best * gg))
+        now = ratio * unit
+        direction = left + self.noise * (upper.error + now * now * lower.error)
+        slope = gg * unit * unit
+        ratio = ratio * (1 + self.growth / (k + 6) * _over(slope - direction, slope + direction))
+        ratio = _larger(ratio, self.least + 0 * gg)
+        # Without a curvature f would go on for ever: g's minimisers must not be farther away than a third of the way.
+        held = straight * _over(4 * steepest, curved * reach + push)
+        # And a g without one, which may be nothing but noise, must not lead.
+        flat = (curved * reach < 0.05 * push) * 1.0
+        weight = flat * _over(self.least * pull, push) + (1 - flat) * _larger(ratio * unit, held)
+        return ratio, _or_one(weight)
+
+    def _step(self, gg: Scalar, ff: Scalar, weight: Scalar, upper: _Level, lower: _Level, longest: Scalar) -> Scalar:
+        """The step size: as the smoothness allows, shorter where there is little but noise."""
+        noise = upper.error + weight * weight * lower.error
+        signal = _positive(ff + weight * weight * gg - noise)
+        sure = (signal >= self.unsure * noise) * 1.0
+        part = sure + (1 - sure) * _larger(_over(signal, self.unsure * noise), 1 / 16 + 0 * gg)
+        curvature = upper.smoothness + weight * lower.smoothness
+        allowed = _over(self.length * part, curvature)
+        bent = (curvature > 0) & (allowed < longest)
+        return bent * allowed + (1 - bent) * longest
+
+
+def _updated(
+    level: _Level,
+    change: Scalar,
+    spread: Scalar,
+    moved: Scalar,
+    seen: Scalar,
+    batch: Scalar,
+    last_batch: Scalar,
+    momentum: Scalar,
+    rate: float,
+) -> _Level:
+    """A level after a step: σ² is averaged over the steps that the estimate is averaged over."""
+    curvature = seen * _over(change, moved) ** 0.5
+    variance = spread * _over(batch * last_batch, batch + last_batch)
+    return _Level(
+        _larger(curvature, (1 - rate) * level.smoothness),
+        _larger(curvature, level.largest),
+        (1 - momentum) * level.variance + momentum * variance,
+        (1 - momentum) ** 2 * level.share + momentum**2 / batch,
+    )
+
+
+def _pairs(upper: _Level, lower: _Level) -> list[Scalar]:
+    return [value for pair in zip(upper, lower, strict=True) for value in pair]
+
+
+def _larger(a: Scalar, b: Scalar) -> Scalar:
+    """The larger of two numbers ≥ 0, by products: exact in every library."""
+    return a * (a >= b) + b * (a < b)
+
+
+def _smaller(a: Scalar, b: Scalar) -> Scalar:
+    return a * (a <= b) + b * (a > b)
+
+
+def _positive(a: Scalar) -> Scalar:
+    return a * (a > 0)
+
+
+def _or_one(a: Scalar) -> Scalar:
+    """a, and 1 where it is 0: where one gradient vanishes its weight is of no account, but must not be nothing."""
+    return a + 1.0 * (a == 0)
+
+
+def _over(a: Scalar, b: Scalar) -> Scalar:
+    """a/b, and 0 where b is 0."""
+    return a * (b != 0) / (b + (b == 0))

@@ -1,0 +1,42 @@
+"""What a callback is shown after a step, and what its answer means."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tiebreak.recording import Measurer, Record
+from tiebreak.schedules import Parameters
+from tiebreak.state import Configuration
+from tiebreak.working import Now, for_all
+
+__all__ = ["answered", "recorded"]
+
+
+def recorded(
+    now: Now, parameters: Parameters, configuration: Configuration, alive: Sequence[int], measurer: Measurer
+) -> Record:
+    """The step just made, with views that cannot be written to."""
+    count, single = len(alive), configuration.single
+    x, multiplier = for_all(now.x, count), for_all(now.multiplier, count)
+    memory = [for_all(m, count) for m in now.rule]
+    points = x.reshape(count, *configuration.shape)
+    shown = [(a[0] if single else a).view() for a in (points, multiplier.reshape(-1, 1))]
+    for view in shown:
+        view.flags.writeable = False
+    runs = tuple(configuration.runs[r] for r in alive)
+    measure = partial(measurer, memory=memory)
+    calls = (now.upper_calls, now.lower_calls)
+    return Record(now.k, *calls, shown[0], shown[1][..., 0], parameters, runs, measure, x, single)
+
+
+def answered(callback: Callable[[Record], Any], record: Record) -> bool:
+    """Whether the callback wants the run to stop."""
+    try:
+        answer = callback(record)
+    except StopIteration:
+        return True
+    if np.size(answer) != 1:
+        raise ValueError(f"callback returned {answer!r}; it must be one truth value: True to stop")
+    return bool(answer)

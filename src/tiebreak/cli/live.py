@@ -1,0 +1,29 @@
+"""The line that shows how a long command is going, and ``--quiet``."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from tiebreak.cli.console import hush, hushed
+from tiebreak.live import Line, show
+
+__all__ = ["Quiet", "bar", "waiting"]
+
+Quiet: TypeAlias = Annotated[
+    bool,
+    typer.Option("--quiet", callback=hush, is_eager=True, help="No progress and no remarks; tables and errors stay."),
+]
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[str, float], Any]]:
+    """A line for all that is done: told a name and a share, with what a solver told where it did."""
+    with Line(quiet=hushed()) as line:
+        yield lambda name, share: show(line, share, name, getattr(share, "now", None))
+
+
+def waiting(what: str) -> Line:
+    """A line for something that has no share: it is written if that takes longer than may be silent."""
+    return Line(quiet=hushed(), name=what)

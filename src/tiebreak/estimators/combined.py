@@ -1,0 +1,148 @@
+"""Estimators made of others: one that is held for several steps, and one for each level."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiebreak.estimators.contract import LEVELS, Estimator, Value, asked, enters_direction, points
+from tiebreak.estimators.plain import Minibatch
+from tiebreak.schedules import Parameters
+
+__all__ = ["Held", "PerLevel"]
+
+
+class _Slower:
+    """The parameters of a step, counted in steps of the held estimator."""
+
+    def __init__(self, parameters: Any, k: Any) -> None:
+        self.k, self._parameters = k, parameters
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parameters, name)
+
+
+@dataclass(frozen=True)
+class Held:
+    """An estimate that is made every m-th step and held for the others, which then cost nothing.
+
+    The schedule sets m: `upper_hold` and `lower_hold`. Lazy upper batches, with which the penalty method needs fewer
+    upper calls, are ``PerLevel(upper=Held(), lower=Minibatch())``.
+
+    Parameters
+    ----------
+    inner : Estimator
+        What is made every m-th step: a mini-batch, or one with differences, then between the points where it is made.
+    """
+
+    inner: Estimator = field(default_factory=Minibatch)
+
+    @property
+    def evaluations(self) -> int:
+        """Those of the estimator inside."""
+        return self.inner.evaluations
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the schedule has to set."""
+        return ("upper_hold", "lower_hold", *getattr(self.inner, "needs", ()))
+
+    def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
+        """What the estimator inside asks for, or nothing."""
+        hold = getattr(parameters, f"{level}_hold")
+        batch, count = asked(self.inner, level, _Slower(parameters, parameters.k // hold))
+        return batch, count * (parameters.k % hold == 0)
+
+    def cycle(self, parameters: Any) -> int | None:
+        """After how many steps the costs repeat, where the laws are constant."""
+        inner = _cycle(self.inner, parameters)
+        holds = [int(hold) for hold in (parameters.upper_hold, parameters.lower_hold) if hold is not None]
+        return None if inner is None else inner * math.lcm(*holds)
+
+    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+        """The estimate that is held, and what the estimator inside remembers."""
+        return (zeros, *self.inner.begin(level, zeros, zero))
+
+    def update(
+        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
+    ) -> tuple[Value, tuple[Any, ...]]:
+        """A new estimate, or the one that is held."""
+        due = points(self, level, parameters) > 0
+        if due is False:
+            return memory[0], memory
+        found, inner = self.inner.update(level, fresh, before, memory[1:], parameters)
+        new = (found, *inner)
+        if due is not True:  # traced: both are there, and a product selects
+            new = tuple(due * one + (1 - due) * other for one, other in zip(new, memory, strict=True))
+        return new[0], new
+
+
+@dataclass(frozen=True)
+class PerLevel:
+    """An estimator for each level.
+
+    Parameters
+    ----------
+    upper, lower : Estimator
+
+    Examples
+    --------
+    >>> from tiebreak.estimators import Spider
+    >>> PerLevel(upper=Held(), lower=Spider()).needs
+    ('upper_hold', 'period', 'lower_refresh')
+    """
+
+    upper: Estimator
+    lower: Estimator
+
+    def __post_init__(self) -> None:
+        for level in LEVELS:
+            part = getattr(self, level)
+            if not enters_direction(part) or getattr(part, "momentum", None) is not None:
+                raise ValueError(
+                    f"{level}={part!r}: an estimator for one level enters the direction, and has its momentum from the "
+                    f"schedule, as {level}_momentum"
+                )
+
+    @property
+    def evaluations(self) -> int:
+        """The larger number of both."""
+        return max(self.upper.evaluations, self.lower.evaluations)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the schedule has to set."""
+        found = []
+        for level, other in (LEVELS, LEVELS[::-1]):
+            names = getattr(getattr(self, level), "needs", ())
+            found += [
+                f"{level}_momentum" if name == "momentum" else name for name in names if not name.startswith(other)
+            ]
+        return tuple(dict.fromkeys(found))
+
+    def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
+        """What the level's own asks for."""
+        return asked(getattr(self, level), level, parameters)
+
+    def cycle(self, parameters: Any) -> int | None:
+        """After how many steps the costs repeat, where the laws are constant."""
+        both = [_cycle(part, parameters) for part in (self.upper, self.lower)]
+        return None if both[0] is None or both[1] is None else math.lcm(both[0], both[1])
+
+    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+        """What the level's own remembers."""
+        own: Estimator = getattr(self, level)
+        return own.begin(level, zeros, zero)
+
+    def update(
+        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
+    ) -> tuple[Value, tuple[Any, ...]]:
+        """The level's own estimate."""
+        own: Estimator = getattr(self, level)
+        return own.update(level, fresh, before, memory, parameters)
+
+
+def _cycle(estimator: Estimator, parameters: Any) -> int | None:
+    if not hasattr(estimator, "asks"):
+        return 1
+    own = getattr(estimator, "cycle", None)
+    return own(parameters) if own is not None else None

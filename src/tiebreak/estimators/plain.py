@@ -1,0 +1,92 @@
+"""Estimates from batches that are evaluated once: the mini-batch, and an exponential average of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tiebreak.estimators.contract import Value, of_level
+from tiebreak.schedules import Law, Parameters
+
+__all__ = ["Average", "Minibatch", "WithMomentum"]
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """The mini-batch mean itself."""
+
+    evaluations = 1
+
+    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+        """Nothing."""
+        return ()
+
+    def update(
+        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
+    ) -> tuple[Value, tuple[Any, ...]]:
+        """The gradient as it is."""
+        return fresh, memory
+
+
+@dataclass(frozen=True)
+class WithMomentum:
+    """What `Storm` and `Average` share: α_k of their own, or the schedule's, for a level or for both."""
+
+    momentum: Law | float | None = None
+
+    def __post_init__(self) -> None:
+        law = self.momentum
+        if law is not None and not callable(law) and (isinstance(law, (bool, str)) or not 0 <= law <= 1):
+            raise ValueError(f"momentum={law!r} of {type(self).__name__} must be in [0, 1], or a function of the step")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the schedule has to set."""
+        return ("momentum",) if self.momentum is None else ()
+
+    def rate(self, level: str, parameters: Parameters) -> Value:
+        """α of this step: a method puts an estimator's own law into its schedule."""
+        value, law = of_level(parameters, "momentum", level), self.momentum
+        if value is None and law is not None:
+            value = float(law(parameters.k) if callable(law) else law)
+        if value is None or (isinstance(value, (int, float)) and not 0 <= value <= 1):
+            name = type(self).__name__
+            raise ValueError(f"momentum of {name} at step {parameters.k} is {value!r}; it must be in [0, 1]")
+        return value
+
+
+@dataclass(frozen=True)
+class Average(WithMomentum):
+    """An exponential average of the lower gradient, for batches that cannot grow; the upper one stays a mini-batch.
+
+    m_k = (1 − α_k) m_{k−1} + α_k G_k(x_k), started so that early averages are unbiased: the weights always add up to 1.
+    With small batches ‖G‖² is mostly noise, and the multiplier falls towards a fixed weight β; averaging brings the
+    signal back, at the price of a lag of about 1/α steps.
+
+    Parameters
+    ----------
+    momentum : law or float, optional
+        α_k in [0, 1]; without it, the schedule's `momentum`.
+    direction : bool
+        Whether the average enters the direction, too. False where an optimizer that follows smooths it again.
+    """
+
+    direction: bool = True
+    evaluations = 1
+
+    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+        """No average, and the weight given so far."""
+        return () if level == "upper" else (zeros, zero)
+
+    def update(
+        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
+    ) -> tuple[Value, tuple[Any, ...]]:
+        """m_k."""
+        if level == "upper":
+            return fresh, memory
+        mean, weight = memory
+        rate = self.rate(level, parameters)
+        weight = (1 - rate) * weight + rate  # the total weight given so far, 1 − Π(1 − α)
+        nothing = weight == 0  # α has been 0 so far: then the newest gradient is all there is
+        # Of the newest gradient, so that all weights add up to 1; 0 · weight keeps float32 what it is.
+        share = (0 * weight + rate + nothing) / (weight + nothing)
+        mean = (1 - share) * mean + share * fresh
+        return mean, (mean, weight)

@@ -1,0 +1,163 @@
+"""Variance reduction by differences: v_k = G_k(x_k) + c_k (v_{k−1} − G_k(x_{k−1})), the same mini-batch at both points.
+
+STORM keeps the fraction c = 1 − α_k at every step. SPIDER and PAGE keep all of it, c = 1, and now and then nothing,
+c = 0: a refresh, with a large batch that is evaluated once.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tiebreak.checks import whole
+from tiebreak.estimators.contract import Value, points
+from tiebreak.estimators.plain import WithMomentum
+from tiebreak.schedules import Parameters
+
+__all__ = ["Page", "Spider", "Storm", "Watched", "coin"]
+
+
+@dataclass(frozen=True)
+class Storm(WithMomentum):
+    """Recursive momentum: v_k = G_k(x_k) + (1 − α_k)(v_{k−1} − G_k(x_{k−1})), the same mini-batch at both points.
+
+    A sample costs two calls, in the first step one: there is no previous point yet.
+
+    Parameters
+    ----------
+    momentum : law or float, optional
+        α_k in [0, 1]; without it, the schedule's: `upper_momentum` and `lower_momentum`, or `momentum` for both.
+    """
+
+    evaluations = 2
+
+    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+        """No estimate yet, and 0: what stands there now does not count."""
+        return zeros, zero
+
+    def update(
+        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
+    ) -> tuple[Value, tuple[Any, ...]]:
+        """v_k."""
+        previous, begun = memory
+        estimate = fresh + (1 - self.rate(level, parameters)) * begun * (previous - before)
+        return estimate, (estimate, begun**0)  # from now on it counts
+
+
+@dataclass(frozen=True)
+class Watched(Storm):
+    """STORM that keeps its last mini-batch gradient, too: what a step learns of smoothness and noise comes from it.
+
+    A rule may then ask for what the solver finds by comparing, for each level: ``upper_change`` and ``lower_change``,
+    ‖G_k(x_k) − G_k(x_{k−1})‖², and ``upper_spread`` and ``lower_spread``, ‖G_k(x_{k−1}) − G_{k−1}(x_{k−1})‖², both 0 in
+    the first step; and for ``moved``, ‖x_k − x_{k−1}‖², ``away``, ‖x_k − x_0‖², and ``resolution``, the shortest step
+    that shows a curvature.
+    """
+
+    watches = True
+
+    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+        """As STORM, and no gradient yet."""
+        return (*super().begin(level, zeros, zero), zeros)
+
+    def update(
+        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
+    ) -> tuple[Value, tuple[Any, ...]]:
+        """v_k; and the gradient G_k(x_k) comes last in the memory."""
+        estimate, kept = super().update(level, fresh, before, memory[:-1], parameters)
+        return estimate, (*kept, fresh)
+
+
+class _Refreshed:
+    """What SPIDER and PAGE share: all but when they refresh."""
+
+    evaluations = 2
+
+    def anew(self, parameters: Any) -> Any:
+        """1 where the step refreshes, else 0; of arrays of steps, arrays."""
+        raise NotImplementedError
+
+    def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
+        """The large batch at one point, or the small one at two."""
+        anew, small = self.anew(parameters), getattr(parameters, f"{level}_batch")
+        return small + anew * (getattr(parameters, f"{level}_refresh") - small), 2 - anew
+
+    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+        """An estimate that the first step, a refresh, does not look at."""
+        return (zeros,)
+
+    def update(
+        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
+    ) -> tuple[Value, tuple[Any, ...]]:
+        """v_k."""
+        again = 1 * (points(self, level, parameters) == 2)
+        estimate = fresh + again * (memory[0] - before)
+        return estimate, (estimate,)
+
+
+@dataclass(frozen=True)
+class Spider(_Refreshed):
+    """A fresh estimate at every step that `period` divides, and between them v_k = v_{k−1} + G_k(x_k) − G_k(x_{k−1}).
+
+    The schedule sets `period` q, the large batches of a refresh, `upper_refresh` and `lower_refresh`, and the small
+    ones of all other steps, `upper_batch` and `lower_batch`. A sample costs one call at a refresh, and two elsewhere.
+    """
+
+    needs = ("period", "upper_refresh", "lower_refresh")
+
+    def anew(self, parameters: Any) -> Any:
+        """At k = 0, q, 2q, …."""
+        return 1 * (parameters.k % parameters.period == 0)
+
+    def cycle(self, parameters: Any) -> int:
+        """After how many steps the costs repeat, where the laws are constant."""
+        return int(parameters.period)
+
+
+@dataclass(frozen=True)
+class Page(_Refreshed):
+    """SPIDER without a period: every step refreshes with `probability` p, the first one always.
+
+    The coin belongs to the method and not to the run: it is a fixed random function of `seed` and k. So the cost of a
+    step is known before it is made, plans count it exactly, and a resumed run needs nothing to go on with. Runs side by
+    side refresh at the same steps, with samples of their own; for other coins take another seed.
+
+    Parameters
+    ----------
+    seed : int
+        Of the coin, ≥ 0.
+    """
+
+    seed: int = 0
+    needs = ("probability", "upper_refresh", "lower_refresh")
+
+    def __post_init__(self) -> None:
+        if self.seed != 0:
+            whole("seed", self.seed)
+
+    def anew(self, parameters: Any) -> Any:
+        """Where the coin says so."""
+        k = parameters.k
+        return 1 * ((coin(k, self.seed) < parameters.probability) | (k == 0))
+
+
+_BITS = 0xFFFFFFFF
+
+
+def coin(k: Any, seed: int) -> Any:
+    """A number in [0, 1) for step k, uniform and as good as independent from step to step; of an array, an array.
+
+    Examples
+    --------
+    >>> [round(coin(k, seed=1), 3) for k in range(4)]
+    [0.03, 0.773, 0.821, 0.419]
+    """
+    # Two rounds of a 32-bit finalizer. Only the low 32 bits of each product are kept, so that Python's numbers and
+    # 64-bit arrays, whose products wrap around, give the same.
+    mixed = _mixed((k >> 32) * 0x9E3779B1 + _mixed(seed & _BITS) + (seed >> 32))
+    return _mixed(((k & _BITS) * 0x85EBCA77 + mixed) & _BITS ^ 0x27D4EB2F) / 2.0**32
+
+
+def _mixed(bits: Any) -> Any:
+    bits = bits & _BITS
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        bits = ((bits ^ (bits >> shift)) * factor) & _BITS
+    return bits ^ (bits >> 16)

@@ -1,0 +1,119 @@
+"""Laws of the step number k = 0, 1, …: powers of t = k + 1, which the theory is made of, and powers with a cap."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TypeAlias
+
+from tiebreak.checks import floating
+
+#: Any function of k.
+Law: TypeAlias = Callable[[int], float]
+
+__all__ = ["Capped", "Law", "Power"]
+
+
+@dataclass(frozen=True)
+class Power:
+    """The law c · t^e, t = k+1; with a `start`, c until t is so large and c · (t/start)^e from there, up to a `stop`.
+
+    Examples
+    --------
+    >>> Power(0.5, -0.25)(15)
+    0.25
+    >>> [Power(3.0, 1, start=10, stop=30)(k) for k in (0, 9, 19, 99)]
+    [3.0, 3.0, 6.0, 9.0]
+    """
+
+    constant: float
+    exponent: float = 0.0
+    start: float = 1.0
+    stop: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("constant", "exponent", "start", *(("stop",) if self.stop is not None else ())):
+            value = getattr(self, name)
+            if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not math.isfinite(floating(value)):
+                raise ValueError(f"{name}={value!r} of a power law must be a finite number")
+        if self.start < 1:
+            raise ValueError(f"start={self.start!r} of a power law must be ≥ 1: the step, from 1 on, where it begins")
+        if self.stop is not None and self.stop < self.start:
+            raise ValueError(f"stop={self.stop!r} of a power law must be ≥ start={self.start!r}")
+
+    def __call__(self, k: int) -> float:
+        if self.start != 1 or self.stop is not None:
+            t = k + 1 if self.stop is None else min(k + 1, self.stop)
+            return float(self.constant * max(1.0, t / self.start) ** self.exponent)
+        value = float(self.constant * (k + 1) ** self.exponent)
+        if self.constant != 1 or self.exponent <= 0:  # nothing that is floored to a whole power
+            return value
+        nearest = round(value) if math.isfinite(value) else 0
+        near = 0 < abs(value - nearest) <= 1e-13 * nearest
+        if near and (e := self._ratio) is not None and nearest**e.denominator == (k + 1) ** e.numerator:
+            return float(nearest)  # 32^2.8 is 2^14, though 2.8 is no float: a whole power is given whole, for floors
+        return value
+
+    def values(self, start: int, count: int) -> list[float]:
+        """What the law gives at the steps `start`, …, `start` + `count` − 1, bit for bit, in less time.
+
+        >>> Power(1, 2.5).values(2, 3) == [Power(1, 2.5)(k) for k in (2, 3, 4)]
+        True
+        """
+        constant, exponent = self.constant, self.exponent
+        if exponent == 0:
+            return [float(constant)] * count
+        bent = self.start != 1 or self.stop is not None
+        if bent or (constant == 1 and exponent > 0):  # or each may be a whole power, and has to be looked at
+            return [self(k) for k in range(start, start + count)]
+        return [float(constant * t**exponent) for t in range(start + 1, start + count + 1)]
+
+    @cached_property
+    def _ratio(self) -> Fraction | None:
+        """The exponent as a fraction p/q with q ≤ 64, if it is one."""
+        near = Fraction(self.exponent).limit_denominator(64)
+        return near if self.exponent > 0 and abs(float(near) - self.exponent) <= 1e-15 * (1 + self.exponent) else None
+
+    def __repr__(self) -> str:
+        more = f", start={self.start!r}" if self.start != 1 else ""
+        more += f", stop={self.stop!r}" if self.stop is not None else ""
+        return f"Power(constant={self.constant!r}, exponent={self.exponent!r}{more})"
+
+    def __str__(self) -> str:
+        if self.exponent == 0:
+            return f"{self.constant:g}"
+        t = "t" if self.stop is None else f"min(t, {self.stop:g})"
+        t = t if self.start == 1 else f"max(1, {t}/{self.start:g})"
+        return f"{self.constant:g}·{t}^{self.exponent:g}"
+
+
+@dataclass(frozen=True)
+class Capped:
+    """A law that never exceeds a number, such as a batch that grows until it is the whole sum.
+
+    Examples
+    --------
+    >>> law = Capped(Power(1, 2), 50)
+    >>> law(3), law(9), str(law)
+    (16.0, 50.0, 'min(1·t^2, 50)')
+    """
+
+    law: Law
+    largest: float
+
+    def __post_init__(self) -> None:
+        if not callable(self.law):
+            raise TypeError(f"law={self.law!r} must be a function of the step k, such as Power(1, 2)")
+        top = self.largest
+        if isinstance(top, (bool, str)) or not hasattr(top, "__float__") or not math.isfinite(floating(top)):
+            raise ValueError(f"largest={top!r} of a capped law must be a finite number")
+
+    def __call__(self, k: int) -> float:
+        try:
+            return float(min(self.law(k), self.largest))
+        except OverflowError:  # a power that no float holds is larger than the cap
+            return float(self.largest)
+
+    def __str__(self) -> str:
+        return f"min({self.law}, {self.largest:g})"

@@ -1,0 +1,251 @@
+"""A run while it goes on, in one line: how far it is, what it has spent, both residuals as they fell, the time left.
+
+In a terminal the line is written again and again. Anywhere else it is a plain line every two seconds, so that a log
+file can be read. A thread writes it where a step takes longer than that: nothing is silent for more than two seconds.
+"""
+
+import math
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from shutil import get_terminal_size
+from typing import IO, Any, NamedTuple, Self
+
+__all__ = ["SILENCE", "Line", "Progress", "Share", "progress_line", "show", "sparkline"]
+
+#: Seconds that nothing may be silent for.
+SILENCE = 2.0
+_OFTEN = 0.1  # seconds between two lines in a terminal
+_BARS = "▁▂▃▄▅▆▇█"
+_LENGTH = 16  # values of a sparkline
+_MANY = 10**5  # calls that are not counted one by one
+_WIDE = 120  # columns, for long sparklines
+_NAMES = 32  # of whose curves are remembered
+_SOON = 0.02  # the share after which the time left is worth a guess
+
+
+class Progress(NamedTuple):
+    """What a progress function is told, between blocks of steps.
+
+    The last three are means over the runs at the newest recorded step, NaN where nothing was recorded or the oracles
+    cannot tell: λ, ‖d‖² and ‖∇g‖².
+    """
+
+    steps: int
+    calls: int
+    fraction: float
+    multiplier: float = math.nan
+    direction_squared: float = math.nan
+    lower_gradient_squared: float = math.nan
+
+    @classmethod
+    def at(cls, k: int, spent: int, steps: int | None, budget: int | None, *numbers: float) -> Self:
+        """After k steps and so many calls, with these limits.
+
+        >>> Progress.at(5, 20, 10, 100).fraction
+        0.5
+        """
+        return cls(k, spent, max(k / (steps or math.inf), spent / (budget or math.inf)), *numbers)
+
+
+class Share(float):
+    """A share of some work, with what the solver told when it got there, if it did."""
+
+    now: Progress | None
+
+    def __new__(cls, share: float, now: Progress | None = None) -> Self:
+        """The share of :attr:`now`, or another one."""
+        made = super().__new__(cls, share)
+        made.now = now
+        return made
+
+
+def sparkline(values: Any, length: int = _LENGTH) -> str:
+    """The last values, on a logarithmic scale where all are positive.
+
+    >>> sparkline([1, 10, 100, 1000])
+    '▁▃▆█'
+    """
+    shown = [float(v) for v in values][-length:]
+    finite = [v for v in shown if math.isfinite(v)]
+    scale: Callable[[float], float] = math.log if finite and min(finite) > 0 else float
+    low, high = (scale(side(finite)) for side in (min, max)) if finite else (0.0, 0.0)
+    width = (high - low) or 1.0
+    return "".join(
+        _BARS[round((scale(v) - low) / width * (len(_BARS) - 1))] if math.isfinite(v) else " " for v in shown
+    )
+
+
+def clock(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds.
+
+    >>> clock(75), clock(3675.2)
+    ('1:15', '1:01:15')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Line:
+    """The line. Tell it of shares and numbers, as often as you like; it is written no more often than can be read.
+
+    Parameters
+    ----------
+    stream : text stream, optional
+        Standard error if not given.
+    quiet : bool
+        Write nothing at all.
+    name : str
+        What is going on before anything is told: written if that takes longer than may be silent.
+
+    Examples
+    --------
+    >>> import io
+    >>> stream = io.StringIO()
+    >>> with Line(stream) as line:
+    ...     line.tell(0.5, "SDBGD", steps=10, curves={"‖∇g‖²": 0.25})
+    >>> print(stream.getvalue().replace("  in 0:00", ""), end="")
+     50 %  step 10  ‖∇g‖² ▁ 0.25  SDBGD
+    """
+
+    def __init__(self, stream: IO[str] | None = None, quiet: bool = False, name: str = "") -> None:
+        self.stream, self.quiet = sys.stderr if stream is None else stream, quiet
+        self.terminal = bool(getattr(self.stream, "isatty", lambda: False)())
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._began = self._stage = time.monotonic()
+        self._share, self._first, self._fresh = math.nan, math.nan, False
+        self._name, self._words = name, list[str]()
+        self._curves: dict[str, dict[str, deque[float]]] = {}  # by name: several may be going on
+        self._written, self._width = -math.inf, 0
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> Self:
+        if not self.quiet:
+            self._written = time.monotonic()
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write the newest line once more, where it was not, and end it."""
+        if self.quiet or self._ended.is_set():
+            return
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        with self._lock:
+            if self._fresh or (self.terminal and self._width):
+                self._write(last=True)
+
+    def tell(
+        self,
+        share: float = math.nan,
+        name: str = "",
+        *,
+        steps: int | None = None,
+        words: str = "",
+        curves: Mapping[str, float] | None = None,
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:
+        """What is newest: the share of the work that is done, of what, and numbers; those of `curves` as they went."""
+        if self.quiet:
+            return
+        with self._lock:
+            now = time.monotonic()
+            if not share >= self._share:
+                self._stage, self._first = now, share  # another stage: its time left is its own
+            self._share, self._name, self._fresh = share, name, True
+            self._words = [f"step {steps:,}"] if steps is not None else []
+            self._words += [words] if words else []
+            self._words += [f"{key} {_short(value)}" for key, value in (numbers or {}).items() if math.isfinite(value)]
+            for key, value in (curves or {}).items():
+                if math.isfinite(value):
+                    mine = self._curves.setdefault(name, {})
+                    mine.setdefault(key, deque(maxlen=_LENGTH)).append(value)
+            while len(self._curves) > _NAMES:
+                del self._curves[next(iter(self._curves))]
+            if now - self._written >= (_OFTEN if self.terminal else SILENCE):
+                self._write()
+
+    def rename(self, name: str) -> None:
+        """What is going on now, where nothing else is known: no news of its own, written if it takes long."""
+        with self._lock:
+            self._name = name
+
+    def _tick(self) -> None:
+        """Write what is known, where nobody has told anything new for a while."""
+        while not self._ended.wait(SILENCE / 4):
+            with self._lock:
+                if time.monotonic() - self._written >= (SILENCE / 2 if self.terminal else SILENCE * 0.75):
+                    self._write()
+
+    def _write(self, last: bool = False) -> None:
+        self._written, self._fresh = time.monotonic(), False
+        text = self._text()
+        try:
+            if not self.terminal:
+                self.stream.write(f"{text}\n")
+            else:
+                text = text[: max(get_terminal_size().columns - 1, 20)]
+                self.stream.write(f"\r{text:<{self._width}}" + "\n" * last)
+                self._width = len(text)
+            self.stream.flush()
+        except (OSError, ValueError):  # nobody reads any more: the run matters, the line does not
+            self._ended.set()
+
+    def _text(self) -> str:
+        spent = time.monotonic() - self._began
+        known = math.isfinite(self._share)
+        narrow = self.terminal and get_terminal_size().columns <= _WIDE
+        left = self._left()
+        parts = [f"{math.floor(100 * min(self._share, 1.0)):3} %"] if known else []
+        parts += [f"in {clock(spent)}"] if left is None or not narrow else []
+        parts += [f"{clock(left)} left"] if left is not None else []
+        parts += self._words
+        shown = self._curves.get(self._name, {})
+        length = _LENGTH // 3 if narrow else _LENGTH
+        parts += [f"{key} {sparkline(values, length)} {_short(values[-1])}" for key, values in shown.items()]
+        parts += [self._name] if self._name else []
+        return (" " if narrow else "  ").join(parts)
+
+    def _left(self) -> float | None:
+        """Seconds, if the rest is as fast as what was made since the stage began."""
+        made = self._share - (self._first if math.isfinite(self._first) else 0.0)
+        if not made > _SOON or self._share >= 1:
+            return None
+        return (time.monotonic() - self._stage) / made * (1 - self._share)
+
+
+def _short(value: float) -> str:
+    if value == 0 or 0.01 <= abs(value) < 1e4:
+        return f"{value:.3g}"
+    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+
+
+@contextmanager
+def progress_line(quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """A line on standard error that is written again as the run goes on, fed by :class:`Progress`."""
+    with Line(quiet=quiet) as line:
+        yield lambda now: show(line, now.fraction, "", now)
+
+
+def show(line: Line, share: float, name: str, now: Progress | None) -> None:
+    """Tell a line what a solver told."""
+    if now is None:
+        line.tell(share, name)
+        return
+    curves = {"‖d‖²": now.direction_squared, "‖∇g‖²": now.lower_gradient_squared}
+    line.tell(
+        share,
+        name,
+        steps=now.steps,
+        words=f"{now.calls:,} calls" if now.calls < _MANY else f"{_short(now.calls)} calls",
+        numbers={"λ": now.multiplier},
+        curves=curves,
+    )

@@ -1,0 +1,141 @@
+"""The CSV log of a training run as a page: what :class:`tiebreak.torch.CSVLog` writes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tiebreak.experiments.tables import Sheet, Table, scientific
+from tiebreak.report.data import thinned
+from tiebreak.report.origin import origin
+from tiebreak.report.reading import columns
+from tiebreak.report.section import Axis, Chart, Mark, Page, Part, Section, Series, Verdict
+
+__all__ = ["page"]
+
+_STEPS = (Axis("step", "steps"),)
+_RESIDUALS = (
+    Axis("direction_squared", "‖d‖², own λ", "log"),
+    Axis("stationarity_squared", "min over λ of ‖∇f+λ∇g‖²", "log"),
+    Axis("gg", "‖∇g‖²", "log"),
+    Axis("ff", "‖∇f‖²", "log"),
+)
+_LOSSES = {"lower_loss": "lower loss", "average_loss": "lower loss, averaged", "reference": "its reference"}
+_DURING = (
+    Axis("multiplier", "multiplier λ", "log"),
+    Axis("ratio", "λ in units of ‖∇f‖/‖∇g‖", "log"),
+    Axis("noise", "standard error of the excess, as a share of the tolerance", "log"),
+)
+
+
+def page(path: Path) -> Page:
+    """The page of a log."""
+    table = _last_lines(columns(path, "step", "skipped"))
+    if not len(table["step"]):
+        raise ValueError(f"{str(path)!r} has no step yet: a report needs one")
+    made = {name: column[table["skipped"] != 1] for name, column in table.items()}
+    sections = [Section("Curves", _curves(made))]
+    if _there(made, "excess"):
+        sections.insert(0, Section("The tolerance", [_tolerance(made)]))
+    during = _chart("Multiplier and noise", "By the optimizer's own record, step by step.", _DURING, made)
+    sections.append(Section("During the run", [] if during is None else [during]))
+    sections.append(Section("Tables", [_ends(table, made)]))
+    facts = {"log": path.name, "steps logged": len(table["step"]), "columns": ", ".join(table)}
+    sections.append(origin(facts))
+    return Page(f"Training run: {path.name}", _verdict(table, made), sections)
+
+
+def _last_lines(table: Table) -> Table:
+    """Where the steps begin again, after a resume or in a new run, what stood from there on does not count."""
+    later = np.minimum.accumulate(np.append(table["step"], np.inf)[::-1])[::-1][1:]
+    kept = table["step"] < later
+    return {name: column[kept] for name, column in table.items() if column.dtype.kind == "f"}
+
+
+def _there(table: Table, name: str) -> bool:
+    return name in table and bool(np.isfinite(table[name]).any())
+
+
+def _regions(table: Table, key: str) -> dict[str, str]:
+    """The columns of a quantity by region's name: one, or one for each of several."""
+    if key in table:
+        return {"": key}
+    found = [name for name in table if re.fullmatch(rf"{key}\[\d+\]", name)]
+    return {f"region {name[len(key) + 1 : -1]}": name for name in found}
+
+
+def _chart(title: str, about: str, axes: Any, table: Table) -> Chart | None:
+    """A chart of those axes that the log has; a series for each region."""
+    there = [axis for axis in axes if any(_there(table, name) for name in _regions(table, axis.key).values())]
+    if not there:
+        return None
+    kept = thinned(len(table["step"]), 1500)
+    regions: dict[str, dict[str, Any]] = {}
+    for axis in there:
+        for region, name in _regions(table, axis.key).items():
+            regions.setdefault(region, {"step": table["step"][kept]})[axis.key] = table[name][kept]
+    series = [Series(name or "this run", found, i, dash="solid") for i, (name, found) in enumerate(regions.items())]
+    return Chart(title, about, _STEPS, there, series)
+
+
+def _curves(table: Table) -> list[Part]:
+    kept = thinned(len(table["step"]), 1500)
+    parts = [_chart("Residuals", "Of the gradients that the rule saw, batch by batch.", _RESIDUALS, table)]
+    lower = [
+        Series(text, {"step": table["step"][kept], "loss": table[name][kept]}, i)
+        for i, (name, text) in enumerate(_LOSSES.items())
+        if _there(table, name)
+    ]
+    if lower:
+        parts.append(Chart("The lower loss", "What must stay optimal.", _STEPS, [Axis("loss", "lower loss")], lower))
+    parts.append(_chart("The upper loss", "What is improved.", [Axis("upper_loss", "upper loss")], table))
+    return [part for part in parts if part is not None]
+
+
+def _tolerance(table: Table) -> Chart:
+    kept = thinned(len(table["step"]), 1500)
+    found = {"step": table["step"][kept], "excess": table["excess"][kept]}
+    if _there(table, "noise"):
+        found |= {"excess:low": (table["excess"] - table["noise"])[kept]}
+        found |= {"excess:high": (table["excess"] + table["noise"])[kept]}
+    return Chart(
+        "Excess of the averaged lower loss over its reference",
+        "In tolerances; the band is its standard error. Inside is at most 1.",
+        _STEPS, [Axis("excess", "excess, in tolerances", "symlog")], [Series("excess", found, 0)],
+        [Mark("excess", 1.0, "the tolerance")],
+    )  # fmt: skip
+
+
+def _verdict(table: Table, made: Table) -> Verdict:
+    skipped = int(np.sum(table["skipped"] == 1))
+    steps = int(table["step"][-1]) + 1
+    found = [f"{steps:,} steps" + (f", {skipped:,} of those logged were skipped." if skipped else ", none skipped.")]
+    for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
+        if _there(made, name):
+            known = made[name][np.isfinite(made[name])]
+            found.append(
+                f"The {text} loss went from {scientific(known[0], 2)} to {scientific(known[-1], 2)}, by batches."
+            )
+    if not _there(made, "excess"):
+        return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", found)
+    last = float(made["excess"][np.isfinite(made["excess"])][-1])
+    noise: Any = made["noise"][np.isfinite(made["noise"])] if _there(made, "noise") else ()
+    within = f", known to ± {noise[-1]:.2g}" if len(noise) else ""
+    found.insert(0, f"The averaged lower loss ended {last:.2g} tolerances above its reference{within}.")
+    asked = "Does the lower loss stay within its tolerance while the upper loss improves?"
+    if len(noise) and abs(last - 1) <= noise[-1]:
+        found.insert(1, "That is too near the tolerance to tell: evaluate both losses over all training data.")
+        return Verdict("Not decided by the batches", None, asked, found)
+    good = last <= 1
+    return Verdict("Inside the tolerance" if good else "Outside the tolerance", good, asked, found)
+
+
+def _ends(table: Table, made: Table) -> Sheet:
+    rows = []
+    for name, column in made.items():
+        known = column[np.isfinite(column)]
+        if name not in ("step", "skipped") and len(known):
+            values = (known[0], known[-1], known.min(), float(np.median(known)), known.max())
+            rows.append([name, *(scientific(float(value), 2) for value in values)])
+    return Sheet("What was logged", ("quantity", "first", "last", "least", "median", "largest"), rows)

@@ -1,0 +1,121 @@
+"""A result for a paper: its tables for LaTeX, its charts as PDF in one and two columns, what to cite."""
+
+import os
+import re
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from tiebreak.experiments.latex import as_latex, in_latex
+from tiebreak.experiments.tables import Sheet
+from tiebreak.files import atomic
+from tiebreak.report import kind_of, page_of
+from tiebreak.report.figures import Width, figure
+from tiebreak.report.origin import CITATION
+from tiebreak.report.section import Axis, Chart, Code, Page
+
+__all__ = ["publish"]
+
+_MANY = 6  # quantities of a chart that all get a figure; of more, as of one for each problem, the first does
+
+
+def publish(place: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> list[Path]:
+    """Write tables (LaTeX, booktabs), figures (PDF, a column and a page wide), ``references.bib`` and ``main.tex``.
+
+    Parameters
+    ----------
+    place : path
+        A folder that a command wrote, or the CSV log of a training run.
+    output : path, optional
+        The folder for the files: ``paper`` in the folder, or beside the log, if not said.
+
+    Returns
+    -------
+    list of Path
+        The files; ``main.tex`` holds all of them, to see that they work and to copy from.
+    """
+    path, page = Path(place), page_of(place)
+    target = Path(output) if output is not None else (path.parent if path.is_file() else path) / "paper"
+    texts = {f"{name}.tex": as_latex(sheet, _words(sheet), f"tab:{name}") for name, sheet in _tables(page).items()}
+    texts["references.bib"] = f"{CITATION}\n"
+    figures = _figures(page)
+    texts["main.tex"] = _main(page, kind_of(place), list(texts), figures)
+    written = []
+    for name, text in texts.items():
+        with atomic(target / name, "w") as file:
+            file.write(text)
+        written.append(target / name)
+    for name, (chart, x, y, width) in figures.items():
+        with atomic(target / name) as file:
+            figure(chart, x, y, width).savefig(file, format="pdf", metadata={"CreationDate": None})
+        written.append(target / name)
+    return written
+
+
+def _slug(text: str) -> str:
+    """A title as the name of a file.
+
+    >>> _slug("Residuals, mean ± standard error over 3 runs")
+    'residuals-mean-standard-error-over-3-runs'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-") or "table"
+
+
+def _tables(page: Page) -> dict[str, Sheet]:
+    found = [part for section in page.sections for part in section.parts if isinstance(part, Sheet)]
+    return {f"table-{i}-{_slug(sheet.title)}": sheet for i, sheet in enumerate(found, 1)}
+
+
+def _words(sheet: Sheet) -> list[str]:
+    """The columns that hold words: none of their cells begins with a digit."""
+    cells = {name: [row[i] for row in sheet.rows] for i, name in enumerate(sheet.header)}
+    return [name for name, column in cells.items() if not any(re.match(r"[-−–\d]", cell) for cell in column)]
+
+
+class Drawing(NamedTuple):
+    """A figure to be made."""
+
+    chart: Chart
+    x: Axis
+    y: Axis
+    width: Width
+
+
+def _figures(page: Page) -> dict[str, Drawing]:
+    found = {}
+    charts = [part for section in page.sections for part in section.parts if isinstance(part, Chart)]
+    for i, chart in enumerate(charts, 1):
+        shown = chart.y if len(chart.y) <= _MANY else chart.y[:1]
+        for y, width in product(shown, get_args(Width)):
+            found[f"figure-{i}-{_slug(y.key)}-{width}.pdf"] = Drawing(chart, chart.x[0], y, width)
+    return found
+
+
+def _main(page: Page, kind: str, texts: list[str], figures: dict[str, Drawing]) -> str:
+    """A document that holds everything, two columns wide."""
+    commands = [part.text for section in page.sections for part in section.parts if isinstance(part, Code)]
+    repeat = f"% Repeat it: {commands[0]}\n" if commands and commands[0].startswith("tiebreak ") else ""
+    inputs = [rf"\input{{{name.removesuffix('.tex')}}}" for name in texts if name.startswith("table-")]
+    for name, (chart, x, y, width) in figures.items():
+        star, size = ("*", r"\textwidth") if width == "page" else ("", r"\columnwidth")
+        caption = in_latex(f"{chart.title}: {y.label} against {x.label}. {chart.about}")
+        inputs.append(
+            rf"\begin{{figure{star}}}\centering\includegraphics[width={size}]{{{name}}}"
+            rf"\caption{{{caption}}}\end{{figure{star}}}"
+        )
+    return _MAIN.format(repeat=repeat, title=in_latex(page.title), body="\n".join(inputs), kind=kind)
+
+
+_MAIN = r"""% Everything that `tiebreak publish` wrote for a result of `tiebreak {kind}`.
+{repeat}\documentclass[twocolumn]{{article}}
+\usepackage{{amsmath,amssymb,booktabs,graphicx}}
+\begin{{document}}
+\title{{{title}}}
+\author{{}}
+\maketitle
+{body}
+\nocite{{*}}
+\bibliographystyle{{plain}}
+\bibliography{{references}}
+\end{{document}}
+"""

@@ -1,0 +1,92 @@
+"""What a folder holds: records, tables, and the tables and notes of its summary. Nothing is computed again."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tiebreak.experiments.tables import Sheet, Table
+from tiebreak.files import regular
+
+__all__ = ["columns", "record", "summary"]
+
+
+def record(path: Path) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises
+    ------
+    ValueError
+        Where the file holds none.
+    """
+    try:
+        found = json.loads(regular(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} holds no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{str(path)!r} must hold an object")
+    return found
+
+
+def columns(path: Path, *needed: str) -> Table:
+    """The columns of a CSV file with a header: of floats where every cell is a number or empty, of text else.
+
+    A half line at the end, which a process that was killed leaves, is not read.
+
+    Raises
+    ------
+    ValueError
+        Where a column that is needed is missing, or a line has more or fewer cells than the header.
+    """
+    try:
+        with regular(path).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{str(path)!r} is no table: {error}") from None
+    header, body = (rows[0], rows[1:]) if rows else ([], [])
+    if body and len(body[-1]) < len(header):
+        body = body[:-1]
+    lacking = [name for name in needed if name not in header]
+    if lacking:
+        raise ValueError(f"{str(path)!r} must have the columns {', '.join(needed)}; it lacks {', '.join(lacking)}")
+    for number, row in enumerate(body, 2):
+        if len(row) != len(header):
+            raise ValueError(f"{str(path)!r}, line {number}, must have {len(header)} cells; it has {len(row)}")
+    return {name: _column([row[i] for row in body]) for i, name in enumerate(header)}
+
+
+def _column(cells: list[str]) -> Any:
+    try:
+        return np.array([float(cell) if cell else np.nan for cell in cells])
+    except ValueError:
+        return np.array(cells, dtype=np.str_)
+
+
+def summary(path: Path) -> tuple[list[Sheet], list[str]]:
+    """The tables and the notes of a summary.md that a command wrote; nothing where there is none.
+
+    >>> import tempfile
+    >>> from tiebreak.experiments.tables import document
+    >>> path = Path(tempfile.mkdtemp()) / "summary.md"
+    >>> _ = path.write_text(document("Summary", ["Seed 0"], [Sheet("Ends", ("method", "g"), [["a", "1"]])], ["True."]))
+    >>> summary(path)
+    ([Sheet(title='Ends', header=['method', 'g'], rows=[['a', '1']])], ['True.'])
+    """
+    if not path.exists():
+        return [], []
+    sheets, notes, title, block = [], [], "", list[list[str]]()
+    for line in [*regular(path).read_text(encoding="utf-8", errors="replace").splitlines(), ""]:
+        if line.startswith("| "):
+            block.append([cell.strip() for cell in line.strip("|").split(" | ")])
+            continue
+        if len(block) > 1:
+            sheets.append(Sheet(title, block[0], block[2:]))
+        block = []
+        if heading := re.fullmatch(r"## (.*)|\*\*(.*)\*\*", line):
+            title = heading[1] or heading[2]
+        elif line.startswith("- "):
+            notes.append(line[2:])
+    return sheets, notes

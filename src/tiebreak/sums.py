@@ -1,0 +1,187 @@
+"""A mean of n terms as an objective: mini-batches of indices, or counts where they would be more than n."""
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from tiebreak.checks import whole
+from tiebreak.oracles import Array, Function, checked, known
+
+Indices: TypeAlias = NDArray[np.int64]
+#: Indices, and how often each occurs; None where every one stands for itself.
+Token: TypeAlias = tuple[Indices, Indices | None]
+
+__all__ = ["FiniteSum"]
+
+_WORTH_A_CALL = 64  # terms of a sum: below, calling the function costs more than they do
+
+
+class FiniteSum:
+    """The mean of n terms, sampled with replacement or without.
+
+    Parameters
+    ----------
+    gradient : callable
+        (x, indices) ↦ the mean gradient of those terms; with `per_example`, (x, i) ↦ the gradient of one term; with
+        `weighted`, (x, indices, weights) ↦ Σ wᵢ ∇ᵢ(x).
+    n : int
+        How many terms there are.
+    value : callable, optional
+        The same for values.
+    per_example : bool
+        Whether the functions take one index.
+    weighted : bool
+        Whether the functions take weights, and give weighted sums. A batch larger than n then takes one call.
+    vectorized : bool
+        Whether the functions, which must be weighted, take many points at once: x of shape (…, d), weights (…, b), and
+        indices (…, b) or, where all points have the same terms, (b,). All runs then take one call.
+    replace : bool
+        Whether a term may be drawn twice. If not, a batch of n is all of them, and so is every larger one: the exact
+        gradient. Give the batch's law a cap then, ``Capped(law, n)``, for calls are charged as they are asked for.
+    chunk : int
+        At most so many indices are given to a function at once, and about so many for all points together.
+
+    Notes
+    -----
+    A batch larger than n is drawn as multinomial counts, so memory never exceeds n indices a run. A function without
+    weights is then called for groups of terms with equal counts, or by the counts' binary digits.
+
+    Examples
+    --------
+    >>> data = np.array([1.0, 2.0, 6.0])
+    >>> oracle = FiniteSum(lambda x, i: x - data[i].mean(), n=3)  # the mean of ½(x − data_i)²
+    >>> float(oracle.exact_gradient(np.array(0.0)))
+    -3.0
+    >>> token = oracle.sample(np.random.default_rng(0), size=10**15)
+    >>> float(np.round(oracle.gradient(np.array(0.0), token), 4))
+    -3.0
+    """
+
+    block_size, samples_ahead = 64, 2**14
+
+    def __init__(
+        self,
+        gradient: Function,
+        n: int,
+        value: Function | None = None,
+        *,
+        per_example: bool = False,
+        weighted: bool = False,
+        vectorized: bool = False,
+        replace: bool = True,
+        chunk: int = 2**16,
+    ) -> None:
+        self._gradient = checked("gradient", gradient)
+        self._value = value if value is None else checked("value", value)
+        if per_example and weighted:
+            raise ValueError("per_example=True and weighted=True: a function of one index needs no weights; give one")
+        if vectorized and not weighted:
+            raise ValueError(
+                "vectorized=True needs weighted=True: batches of different runs have terms and counts of their own"
+            )
+        self.n, self.per_example, self.chunk = whole("n", n), per_example, whole("chunk", chunk)
+        self.weighted, self.vectorized, self.replace = weighted, vectorized, replace
+        self._all = np.arange(self.n)
+        self.shape: tuple[int, ...] | None = None
+
+    def bind(self, shape: tuple[int, ...]) -> "FiniteSum":
+        """This oracle for points of this shape."""
+        bound = copy.copy(self)
+        bound.shape = shape
+        return bound
+
+    @property
+    def has_value(self) -> bool:
+        return self._value is not None
+
+    def sample(self, rng: Generator, size: int) -> Token:
+        """Indices, and how often each occurs; None where every one stands for itself."""
+        drawn = self._drawn(rng, size)
+        if size <= self.n or not self.replace:
+            return drawn, None
+        indices = np.flatnonzero(drawn)
+        return indices, drawn[indices]
+
+    def _drawn(self, rng: Generator, size: int) -> Indices:
+        """The indices of a batch, or, of one that is larger than n, how often each term is in it."""
+        if not self.replace:
+            return self._all if size >= self.n else rng.choice(self.n, size, replace=False, shuffle=False)
+        if size <= self.n:
+            return rng.integers(self.n, size=size)
+        return rng.multinomial(size, np.full(self.n, 1 / self.n))
+
+    def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Any:
+        """The tokens of several steps for several runs."""
+        if not self.vectorized:
+            return [[self.sample(rng, size) for rng in rngs] for size in sizes]
+        return [self._together([self._drawn(rng, size) for rng in rngs], size) for size in sizes]
+
+    def _together(self, drawn: Sequence[Indices], size: int) -> Token:
+        """One token for all runs: terms of each, or all terms with the counts of each."""
+        if size >= self.n and not self.replace:
+            return self._all, None
+        rows = np.stack(drawn)
+        return (rows, None) if size <= self.n else (self._all, rows)
+
+    def gradient(self, x: Array, token: Any) -> Any:
+        """The batch's mean gradient."""
+        return self._mean(self._gradient, x, *token)
+
+    def exact_gradient(self, x: Array) -> Any:
+        """The mean gradient of all n terms."""
+        return self._mean(self._gradient, x, self._all, None)
+
+    def value(self, x: Array, token: Any = None) -> Any:
+        """The mean value of the batch or, without one, of all n terms."""
+        return self._mean(known(self._value), x, *(token or (self._all, None)))
+
+    def _mean(self, function: Function, x: Array, indices: Indices, counts: Indices | None) -> Any:
+        if self.weighted:
+            return self._weighted(function, x, indices, counts)
+        if counts is None:
+            return self._sum(function, x, indices) / len(indices)
+        order = np.argsort(counts, kind="stable")
+        levels, starts = np.unique(counts[order], return_index=True)
+        if len(indices) >= _WORTH_A_CALL * len(levels):
+            groups = np.split(indices[order], starts[1:])
+            total = sum(int(level) * self._sum(function, x, group) for level, group in zip(levels, groups, strict=True))
+        else:  # nearly every term has a count of its own: the least count of all, and the rest by binary digits
+            least, rest = int(levels[0]), counts - levels[0]
+            total = least * self._sum(function, x, indices)
+            for digit in range(int(rest.max()).bit_length()):
+                chosen = indices[rest >> digit & 1 == 1]
+                if len(chosen):
+                    total = total + 2**digit * self._sum(function, x, chosen)
+        return total / int(counts.sum())
+
+    def _weighted(self, function: Function, x: Array, indices: Indices, counts: Indices | None) -> Any:
+        """The mean, by weights: at once, or for some points after another where that would take too much memory."""
+        if counts is None:
+            weights = np.full(indices.shape, 1 / indices.shape[-1])
+        else:
+            weights = counts / counts.sum(axis=-1, keepdims=True)
+        leading = x.shape[: x.ndim - len(self.shape)] if self.vectorized and self.shape is not None else ()
+        few = max(1, self.chunk // indices.shape[-1])
+        if math.prod(leading) <= few:
+            return self._pieces(function, x, indices, weights)
+        rows = x.reshape(-1, *x.shape[len(leading) :])
+        groups = [slice(start, start + few) for start in range(0, len(rows), few)]
+        own: list[Any] = [[part[g] if part.ndim > 1 else part for part in (indices, weights)] for g in groups]
+        found = np.concatenate([self._pieces(function, rows[g], *each) for g, each in zip(groups, own, strict=True)])
+        return found.reshape(*leading, *found.shape[1:])
+
+    def _pieces(self, function: Function, x: Array, indices: Indices, weights: Array) -> Any:
+        """Σ wᵢ ∇ᵢ(x), a chunk of terms after another; the pieces do not depend on how many points there are."""
+        parts = (slice(start, start + self.chunk) for start in range(0, indices.shape[-1], self.chunk))
+        return sum(np.asarray(function(x, indices[..., part], weights[..., part])) for part in parts)
+
+    def _sum(self, function: Function, x: Array, indices: Indices) -> Any:
+        if self.per_example:
+            return sum(np.asarray(function(x, int(i))) for i in indices)
+        parts = [indices[s : s + self.chunk] for s in range(0, len(indices), self.chunk)]
+        return sum(len(part) * np.asarray(function(x, part)) for part in parts)

@@ -1,0 +1,145 @@
+"""Which theorem speaks of a method, and what it says: one place, for plans, verifications and users."""
+
+from typing import Any
+
+import numpy as np
+
+from tiebreak import rules
+from tiebreak.budget import Many
+from tiebreak.checks import whole
+from tiebreak.estimators import Held, Minibatch, Page, PerLevel, Spider, Storm
+from tiebreak.estimators.contract import LEVELS, of_level
+from tiebreak.methods import Method, get
+from tiebreak.theory.bounds import Bounds, laws, residual_bounds, wanted_steps, ways_to_add
+from tiebreak.theory.constants import Constants
+from tiebreak.theory.penalties import bounds_of_pair, check_penalty, lazy_bounds, penalty_bounds, selected_residuals
+from tiebreak.theory.reduction import (
+    Errors,
+    noise_smoothness_of,
+    recursive_gap,
+    refreshed_errors,
+    spider_residuals,
+    storm_errors,
+    storm_residuals,
+)
+
+__all__ = ["proved", "reduced_bounds", "reduces"]
+
+RESIDUALS = ("lower_gradient_squared", "direction_squared")
+_LONGEST = 5 * 10**6  # steps that are gone over one by one
+
+
+def reduces(method: Method) -> bool:
+    """Whether it is a penalty on variance-reduced estimates, whose bound asks for the smoothness of the noise."""
+    return method.rule is rules.constant and any(isinstance(e, (Storm, Spider, Page)) for e in _per_level(method))
+
+
+def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any = None) -> Bounds:
+    """What is proved of x_N after K steps of a method, by whichever theorem speaks of it; for an array of K, arrays.
+
+    Parameters
+    ----------
+    method : Method, Plan or str
+        SDBGD (Theorem 1 of the paper); descent on f + βg with mini-batches, with upper batches that are held, or on
+        SPIDER's, PAGE's or STORM's estimates (theorems of our own).
+    constants : Constants
+        They are taken at their word.
+    steps : int or array of int
+        K.
+    noise_smoothness : float or pair
+        ℓ, or (ℓ_f, ℓ_g), for variance reduction, which has no bound without it, and for nothing else.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> constants = tiebreak.problems.paper().constants
+    >>> print(f"{proved('sdbgd', constants, 275).lower_gradient_squared:.1f}")
+    22.7
+    >>> proved("storm_penalty", constants, 275)
+    Traceback (most recent call last):
+        ...
+    ValueError: noise_smoothness=None must be ℓ ≥ 0 or a pair (ℓ_f, ℓ_g): how fast a sample's error changes with x. ...
+    >>> proved("sdbpg", constants, 275)
+    Traceback (most recent call last):
+        ...
+    ValueError: no bound is known for SDBPG: its rule and its estimator must be those of SDBGD or of a penalty
+    """
+    chosen = get(method)
+    upper, lower = _per_level(chosen)
+    if reduces(chosen):
+        return reduced_bounds(chosen, constants, steps, noise_smoothness)
+    if noise_smoothness is not None:
+        raise ValueError(f"noise_smoothness={noise_smoothness!r} has no effect on {chosen.name}: leave it out")
+    plain = isinstance(upper, Minibatch) and isinstance(lower, Minibatch)
+    if chosen.rule is rules.sdbgd and plain:
+        return residual_bounds(chosen.schedule, constants, steps)
+    if chosen.rule is rules.constant and plain:
+        return penalty_bounds(chosen.schedule, constants, steps)
+    held = isinstance(upper, Held) and isinstance(upper.inner, Minibatch) and isinstance(lower, Minibatch)
+    if chosen.rule is rules.constant and held:
+        return lazy_bounds(chosen.schedule, constants, steps, int(chosen.schedule.at(0).upper_hold))
+    raise ValueError(
+        f"no bound is known for {chosen.name}: its rule and its estimator must be those of SDBGD or of a penalty"
+    )
+
+
+def reduced_bounds(method: Method, constants: Constants, steps: Any, noise_smoothness: Any) -> Bounds:
+    """Descent on f + β_k g with SPIDER, PAGE or STORM, for any schedule that meets the condition; else a ValueError.
+
+    Constant parameters have a closed form. Anything else is gone over step by step, with the batches that are really
+    drawn: integers, SPIDER's period wherever it stands, PAGE's own coins.
+    """
+    ell, wanted, schedule = noise_smoothness_of(noise_smoothness), wanted_steps(steps), method.schedule
+    if np.ndim(steps):
+        each = [reduced_bounds(method, constants, int(K), ell) for K in wanted]
+        lower, direction = (np.array([getattr(one, name) for one in each]) for name in RESIDUALS)
+        return Bounds(steps, lower, direction)
+    K = whole("steps", steps)
+    check_penalty(schedule, laws(schedule, 1 if schedule.constant() else K, regularized=False), constants)
+    closed = _closed(method, constants, K, ell)
+    pair = _stepwise(method, constants, K, ell) if closed is None else closed
+    if not np.isfinite(pair[1]):
+        raise ValueError(
+            f"{method.name} has no bound with this schedule: its steps are too long for the batches of its "
+            "differences. Make step_size smaller, or upper_batch and lower_batch larger, or refresh more often"
+        )
+    return bounds_of_pair(K, pair)
+
+
+def _per_level(method: Method) -> tuple[Any, Any]:
+    own = method.estimator
+    return (own.upper, own.lower) if isinstance(own, PerLevel) else (own, own)
+
+
+def _closed(method: Method, c: Constants, K: int, ell: tuple[float, float]) -> tuple[Any, Any] | None:
+    """For constant parameters, and one kind of estimator."""
+    upper, lower = _per_level(method)
+    if not method.schedule.constant() or type(upper) is not type(lower):
+        return None
+    p = method.schedule.at(0)
+    if isinstance(upper, Spider):
+        return spider_residuals(p, c, ell, K, p.period, (p.upper_refresh, p.lower_refresh))
+    rates = [of_level(p, "momentum", level) for level in LEVELS]
+    if isinstance(upper, Storm) and rates[0] == rates[1]:
+        return storm_residuals(p, c, ell, K, rates[0], (p.upper_batch, p.lower_batch))
+    return None
+
+
+def _stepwise(method: Method, c: Constants, K: int, ell: tuple[float, float]) -> tuple[Any, Any]:
+    if K > _LONGEST:
+        raise ValueError(f"steps={K} must be at most {_LONGEST}: with these laws they are gone over one by one")
+    many, p = Many(method.schedule, K), laws(method.schedule, K, regularized=False)
+    levels = zip(LEVELS, _per_level(method), (c.sigma_f, c.sigma_g), ell, strict=True)
+    errors = [_errors(estimator, level, many, sigma, own) for level, estimator, sigma, own in levels]
+    return selected_residuals(recursive_gap(p, c, *errors), p, c, ways_to_add(np.array(K), fixed=False))
+
+
+def _errors(estimator: Any, level: str, many: Any, sigma: float, ell: float) -> Errors:
+    batch = getattr(many, f"{level}_batch")
+    if isinstance(estimator, Storm):
+        return storm_errors(sigma, ell, of_level(many, "momentum", level), batch, batch[0])
+    if isinstance(estimator, (Spider, Page)):
+        return refreshed_errors(sigma, ell, estimator.anew(many) == 1, batch, getattr(many, f"{level}_refresh"))
+    if isinstance(estimator, Minibatch):
+        return refreshed_errors(sigma, ell, np.full(len(batch), True), batch, batch)
+    raise ValueError(f"no bound is known for {estimator!r} at the {level} level beside a variance-reduced one")

@@ -1,0 +1,133 @@
+"""Loggers people have: wandb, trackio, TensorBoard, MLflow, and whatever looks like one of them, by one hook."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tiebreak.torch.logs import Row, StepLog
+
+__all__ = ["Log", "TensorBoardLog"]
+
+_LEGAL = (
+    "must have log(dict) (wandb, trackio), add_scalar(tag, value, step) (TensorBoard) or log_metrics(dict, step=…) "
+    "(MLflow, Lightning's loggers)"
+)
+
+
+class Log(StepLog):
+    """Writes what each step did to the logger that you have: ``opt.register_step_post_hook(Log(wandb.init()))``.
+
+    Names are ``tiebreak/multiplier``, ``tiebreak/gg``, … by :class:`Step`, with ``/0``, ``/1``, … where there are
+    several regions. A number that is not there is left out: a loss that was not told, all of a step that was skipped.
+
+    Parameters
+    ----------
+    logger : object
+        A run of wandb, the module ``trackio``, a SummaryWriter, the module ``mlflow`` or a Lightning logger: anything
+        with ``log(dict)``, ``add_scalar(tag, value, step)`` or ``log_metrics(dict, step=…)``. It stays yours to close.
+    every : int
+        Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. None waits for the device.
+    prefix : str
+        Before every name.
+    numbered : bool
+        Whether ``log`` gets ``step=``, the optimizer's count. wandb drops what comes with a smaller step than what it
+        has already: numbers from a GPU come a step late, so where you log each step with a number of your own say
+        False, and take ``tiebreak/step`` for the axis; it is always among the numbers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tiebreak.torch import DynamicBarrier
+    >>> class Run:
+    ...     def log(self, data, step=None):
+    ...         print(step, data["tiebreak/multiplier"], data["tiebreak/lower_loss"])
+    >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
+    >>> handle = opt.register_step_post_hook(Log(Run()))
+    >>> info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
+    0 0.75 4.0
+    """
+
+    def __init__(self, logger: Any, every: int = 10, prefix: str = "tiebreak/", *, numbered: bool = True) -> None:
+        send = _sender(logger, numbered)
+        if send is None:
+            raise TypeError(f"logger={logger!r} {_LEGAL}")
+        if not isinstance(prefix, str):
+            raise TypeError(f"prefix={prefix!r} must be a string")
+        self.logger, self.prefix = logger, prefix
+
+        def write(k: int, row: Row) -> None:
+            named = {(name if i is None else f"{name}/{i}"): value for (name, i), value in row.items()}
+            send({f"{prefix}{name}": float(value) for name, value in named.items() if value is not None}, k, prefix)
+
+        super().__init__(every, write, lambda: None)
+
+    def close(self) -> None:
+        """End the log; the logger is flushed, if it can be, not closed."""
+        super().close()
+        if callable(flush := getattr(self.logger, "flush", None)):
+            flush()
+
+
+def _sender(logger: Any, numbered: bool) -> Callable[[dict[str, float], int, str], Any] | None:
+    """How numbers get to this logger, by what it has; the most particular first."""
+
+    def has(name: str) -> bool:
+        return callable(getattr(logger, name, None))
+
+    if has("add_scalar"):
+
+        def scalars(numbers: dict[str, float], k: int, prefix: str) -> None:
+            for name, value in numbers.items():
+                logger.add_scalar(name, value, k)
+
+        return scalars
+    if has("log_metrics"):
+        return lambda numbers, k, prefix: logger.log_metrics(numbers, step=k)
+    if has("log"):
+
+        def log(numbers: dict[str, float], k: int, prefix: str) -> None:
+            logger.log(numbers | {f"{prefix}step": k}, **({"step": k} if numbered else {}))
+
+        return log
+    return None
+
+
+class TensorBoardLog(Log):
+    """:class:`Log` for a writer of TensorBoard's kind.
+
+    Parameters
+    ----------
+    writer : torch.utils.tensorboard.SummaryWriter
+        Or anything with ``add_scalar(tag, value, step)``; it stays yours to close.
+    every : int
+        Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. None waits for the device.
+    prefix : str
+        Before every tag.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tiebreak.torch import DynamicBarrier
+    >>> class Writer:
+    ...     def add_scalar(self, tag, value, step):
+    ...         print(step, tag, value)
+    >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
+    >>> handle = opt.register_step_post_hook(TensorBoardLog(Writer(), prefix=""))
+    >>> info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
+    0 multiplier 0.75
+    0 fg 4.0
+    0 gg 16.0
+    0 ff 1.0
+    0 direction_squared 16.0
+    0 stationarity_squared 1.0
+    0 upper_loss 2.0
+    0 lower_loss 4.0
+    0 skipped 0.0
+    """
+
+    def __init__(self, writer: Any, every: int = 10, prefix: str = "tiebreak/") -> None:
+        if not callable(getattr(writer, "add_scalar", None)):
+            raise TypeError(f"writer={writer!r} must have add_scalar(tag, value, step), as a SummaryWriter has")
+        super().__init__(writer, every, prefix)
+        self.writer = writer

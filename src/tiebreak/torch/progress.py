@@ -1,0 +1,85 @@
+"""How a training run goes, in one line: ``opt.register_step_post_hook(Progress())``."""
+
+import math
+from typing import IO, Any
+
+from tiebreak.checks import whole
+from tiebreak.live import Line
+from tiebreak.torch.logs import Row, StepLog
+
+__all__ = ["Progress"]
+
+
+class Progress(StepLog):
+    """A line on standard error: steps, λ, the excess in tolerances, both residuals as they fell, and the time left.
+
+    In a terminal it is written again and again; elsewhere a plain line comes every two seconds, so that a log file can
+    be read. Nothing waits for the device: its numbers are shown when they have come. With several regions, means.
+
+    Parameters
+    ----------
+    steps : int, optional
+        Of the whole run, for the share that is done and the time left.
+    every : int
+        Steps 0, `every`, 2·`every`, … are looked at, and the last of `steps`.
+    name : str
+        What the line ends with.
+    quiet : bool
+        Write nothing: for all ranks but one.
+
+    Examples
+    --------
+    >>> import io, torch
+    >>> from tiebreak.torch import DynamicBarrier
+    >>> x, stream = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64)), io.StringIO()
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
+    >>> with Progress(steps=4, every=1, stream=stream) as shown:
+    ...     handle = opt.register_step_post_hook(shown)
+    ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
+    >>> print(stream.getvalue().strip().replace("  in 0:00", ""))
+    25 %  step 1 of 4  λ 0.75  f 2  g 4  ‖d‖² ▁ 16  ‖∇g‖² ▁ 16
+    """
+
+    def __init__(
+        self,
+        steps: int | None = None,
+        every: int = 10,
+        name: str = "",
+        *,
+        quiet: bool = False,
+        stream: IO[str] | None = None,
+    ) -> None:
+        total = None if steps is None else whole("steps", steps)
+        whole("every", every)  # before there is a thread
+        line = Line(stream, quiet).__enter__()
+        skipped = 0
+
+        def write(k: int, row: Row) -> None:
+            nonlocal skipped
+            if row["skipped", None]:
+                skipped += 1
+                return
+            found = {key: _mean(row, key) for key in _SHOWN}
+            excess, noise = found["excess"], found["noise"]
+            known = math.isfinite(excess)
+            words = [f"step {k + 1:,}" + (f" of {total:,}" if total else "")]
+            words += [f"excess {excess:.2f} ± {noise:.2f} tolerances" + " (outside)" * (excess > 1)] if known else []
+            words += [f"{skipped:,} skipped"] * bool(skipped)
+            line.tell(
+                (k + 1) / total if total else math.nan,
+                name,
+                words="  ".join(words),
+                numbers={"λ": found["multiplier"], "f": found["upper_loss"], "g": found["lower_loss"]},
+                curves={"‖d‖²": found["direction_squared"], "‖∇g‖²": found["gg"]},
+            )
+
+        super().__init__(every, write, line.close, total)
+
+
+_SHOWN = ("multiplier", "direction_squared", "gg", "upper_loss", "lower_loss", "excess", "noise")
+
+
+def _mean(row: Row, name: str) -> float:
+    """Over the regions; NaN where there is no number."""
+    found: list[Any] = [value for (key, _), value in row.items() if key == name and value is not None]
+    return sum(map(float, found)) / len(found) if found else math.nan

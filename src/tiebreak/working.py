@@ -1,0 +1,112 @@
+"""What a step changes: the working arrays of the solver, a row for each run that goes on, or one for all of them.
+
+Without noise all runs are the same run, but for the iterate that each selects. Then there is one row of everything
+else, and it is written to every run when the state is.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebreak.estimators import Memory
+from tiebreak.levels import Level
+from tiebreak.oracles import Array
+from tiebreak.result import Status
+from tiebreak.state import State
+
+__all__ = ["Now", "alike", "for_all"]
+
+
+class Now(NamedTuple):
+    """All that a step changes, replaced in one assignment: an interrupt finds the state before a step or after it."""
+
+    k: int
+    x: Array
+    upper: Memory
+    lower: Memory
+    rule: tuple[Any, ...]  # what a rule with a memory remembers
+    selected: Array
+    selected_step: NDArray[np.int64]
+    selected_rule: tuple[Any, ...]
+    upper_calls: int
+    lower_calls: int
+    multiplier: NDArray[np.float64]  # λ̂ of the step just made
+
+    @classmethod
+    def of(cls, state: State, one: bool) -> "Now":
+        """The state's runs that go on; `one` row of what is the same for all of them."""
+        rows = state.alive[:1] if one else state.alive
+        count = len(rows)
+        return cls(
+            state.k,
+            frozen(state.x[rows]),
+            _first(state.memory["upper"], count),
+            _first(state.memory["lower"], count),
+            tuple(column[rows] for column in state.rule),
+            state.selected[state.alive],
+            state.selected_step[state.alive],
+            tuple(column[state.alive] for column in state.selected_rule),
+            int(state.upper_calls[state.alive[0]]) if state.alive else 0,
+            int(state.lower_calls[state.alive[0]]) if state.alive else 0,
+            np.zeros(count),
+        )
+
+    def without(self, others: list[int]) -> "Now":
+        """These rows alone. Where there is one for all runs, none is left: they cannot go on together."""
+        shared = others if len(self.x) == len(self.selected) else []
+
+        def of_rows(memory: Memory) -> Memory:
+            return None if memory is None else tuple(array[shared] for array in memory)
+
+        return self._replace(
+            x=frozen(self.x[shared]),
+            upper=of_rows(self.upper),
+            lower=of_rows(self.lower),
+            rule=tuple(column[shared] for column in self.rule),
+            selected=self.selected[others],
+            selected_step=self.selected_step[others],
+            selected_rule=tuple(column[others] for column in self.selected_rule),
+            multiplier=self.multiplier[shared],
+        )
+
+    def store(self, state: State, run: int, row: int, steps: int, status: Status) -> None:
+        """Write a run's row to the state."""
+        shared = row if len(self.x) == len(self.selected) else 0
+        state.x[run], state.selected[run] = self.x[shared], self.selected[row]
+        state.selected_step[run] = self.selected_step[row]
+        for kept, columns, place in ((state.rule, self.rule, shared), (state.selected_rule, self.selected_rule, row)):
+            for into, column in zip(kept, columns, strict=True):
+                into[run] = column[place]
+        state.upper_calls[run], state.lower_calls[run] = self.upper_calls, self.lower_calls
+        state.steps[run], state.status[run] = steps, status.name
+
+    def memory(self) -> dict[str, Memory]:
+        """What the estimators remember, a row for each run."""
+        runs = len(self.selected)
+        levels = {"upper": self.upper, "lower": self.lower}
+        return {name: None if m is None else tuple(for_all(a, runs) for a in m) for name, m in levels.items()}
+
+
+def alike(state: State, upper: Level, lower: Level) -> bool:
+    """Whether all runs that go on are, and will stay, the same: neither level is random, and they are at one point."""
+    if len(state.alive) < 2 or not (upper.deterministic and lower.deterministic):
+        return False
+    own = [state.x[state.alive], *(column[state.alive] for column in state.rule)]
+    own += [array for memory in state.memory.values() for array in memory or ()]
+    return all(bool((array == array[:1]).all()) for array in own)
+
+
+def for_all(array: Any, runs: int) -> Any:
+    """A row for each run, of an array that may have one for all of them."""
+    return array if len(array) == runs else np.repeat(array, runs, axis=0)
+
+
+def frozen(x: Array) -> Array:
+    """Read-only: an oracle that works in place must fail loudly, not corrupt the run."""
+    x.flags.writeable = False
+    return x
+
+
+def _first(memory: Memory, count: int) -> Memory:
+    return None if memory is None else tuple(array[:count] for array in memory)

@@ -1,0 +1,42 @@
+"""The study of gorges: its prototype is the solver where it should be, and every point of a box is a method."""
+
+import numpy as np
+import pytest
+from benchmarks import gorge
+from benchmarks.deflated import deflated
+
+import tiebreak
+from tiebreak import Method, Minibatch, Schedule, minimize, rules
+
+
+class Twice(Minibatch):
+    """A mini-batch that is also evaluated at the point before, and not used there: what the prototype costs below."""
+
+    evaluations = 2
+
+    def asks(self, level, parameters):
+        batch = parameters.upper_batch if level == "upper" else parameters.lower_batch
+        return batch, 1 + (parameters.k > 0) * (level == "lower")
+
+
+def test_without_shortening_the_prototype_is_penalty_descent():
+    problem = tiebreak.problems.named("stiff-3-phase")
+    sizes = {"step_size": 0.05, "barrier": 5.0, "upper_batch": 3, "lower_batch": 7}
+    found = deflated(problem, budget=4000, runs=3, seed=5, shorten=1.0, rank=2, **sizes)
+    method = Method("twice", rules.constant, Schedule(**sizes), Twice())
+    options = {"method": method, "budget": 4000, "runs": 3, "seed": 5, "record": 8}
+    history = minimize(problem.upper, problem.lower, problem.x0, **options).history
+    late = (history.calls > 3200) & (history.step % 8 == 0)
+    for ours, name in zip(found, ("stationarity_squared", "lower_gradient_squared"), strict=True):
+        np.testing.assert_allclose(ours, history[name][late].mean(axis=0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", gorge.METHODS)
+def test_every_corner_of_a_box_is_a_method(name, monkeypatch):
+    """Both ends of all ranges, and a budget of a hundredth: two columns of residuals, finite or infinite, never NaN."""
+    monkeypatch.setattr(gorge, "BUDGET", 10**4)
+    problem = tiebreak.problems.named("stiff-2-phase")
+    for end in (0, 1):
+        point = {key: float(edge[end]) for key, edge in gorge.METHODS[name][0].items()}
+        both = gorge.residuals(problem, name, point | {"steps": 400.0}, runs=2, seed=0)
+        assert all(column.shape == (2,) and not np.isnan(column).any() for column in both)

@@ -1,0 +1,239 @@
+"""For a paper: LaTeX tables, figures in one and two columns, the style files, and two results side by side."""
+
+import json
+import re
+import shutil
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import mathtext, style
+from typer.testing import CliRunner
+
+from command import call
+from tiebreak.cli.app import app
+from tiebreak.experiments import Experiment, run, save
+from tiebreak.experiments.latex import as_latex, in_latex
+from tiebreak.experiments.style import COLOURS
+from tiebreak.experiments.tables import Sheet
+from tiebreak.report import page_of
+from tiebreak.report.difference import command_of, difference
+from tiebreak.report.figures import figure
+from tiebreak.report.publish import publish
+from tiebreak.report.section import Axis, Chart, Mark, Series
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    save(run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000)), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(results, tmp_path_factory):
+    """All that is published of it."""
+    return publish(results, tmp_path_factory.mktemp("paper"))
+
+
+# --- LaTeX ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1.4e-2", r"$1.4 \times 10^{-2}$"),
+        ("−2e22", r"$-2 \times 10^{22}$"),
+        ("min ‖∇f+λ∇g‖²", r"min $\|\nabla f+\lambda\nabla g\|^{2}$"),
+        ("E‖d‖² ≤", r"E$\|d\|^{2}$ $\leq$"),
+        ("at x_N, x_{N_K}", r"at $x_{N}$, $x_{N_{K}}$"),
+        ("10⁴ calls", "$10^{4}$ calls"),
+        ("PR-SDBPG†", r"PR-SDBPG$^{\dagger}$"),
+        ("lower_batch & 5 %", r"lower\_batch \& 5 \%"),
+        ("a–b “c”", "a--b ``c''"),
+        ("37,950", "37,950"),
+        ("\\{}~^", r"\textbackslash{}\{\}\textasciitilde{}\textasciicircum{}"),
+    ],
+)
+def test_our_symbols_are_mathematics(text, said):
+    assert in_latex(text) == said
+
+
+def parses(text):
+    """All that is between dollars is mathematics that matplotlib's parser takes, and all else is ASCII."""
+    reader = mathtext.MathTextParser("path")
+    pieces = re.split(r"(?<!\\)\$", text)
+    assert len(pieces) % 2 == 1, text
+    for piece in pieces[1::2]:
+        reader.parse(f"${piece}$")
+    assert "".join(pieces).isascii(), text
+
+
+def test_every_table_of_a_result_is_a_table_of_latex(written):
+    folder = written[0].parent
+    tables = [path for path in written if path.name.startswith("table-")]
+    assert len(tables) == 2
+    for path in tables:
+        text = path.read_text(encoding="utf-8")
+        parses(text)
+        for word in (r"\toprule", r"\midrule", r"\bottomrule"):
+            assert text.count(word) == 1
+        columns = re.search(r"\{@\{\}([lr]+)@\{\}\}", text)[1]
+        body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
+        rows = re.findall(r"^ *(.*) \\\\$", body, re.MULTILINE)
+        assert all(len(re.split(r"(?<!\\)&", row)) == len(columns) for row in rows)
+        assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+    main = (folder / "main.tex").read_text(encoding="utf-8")
+    parses(main)
+    for path in written:
+        if path.name not in ("main.tex", "references.bib"):
+            assert path.stem in main
+    assert "% Repeat it: tiebreak reproduce --methods sdbgd,vr_pr_sdbpg" in main
+    assert (folder / "references.bib").read_text(encoding="utf-8").count("@") == 2
+
+
+def test_columns_of_words_go_to_the_left():
+    sheet = Sheet("T", ("a", "b", "c"), [["x", "1", "word"]])
+    assert "{@{}lrl@{}}" in as_latex(sheet, prose=["c"])
+    assert r"\midrule" not in as_latex(Sheet("T", ("", ""), [["a", "b"]]))
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("page", 6.75)])
+def test_figures_are_as_wide_as_they_say_and_letters_stay_letters(width, inches, written):
+    mine = [path for path in written if path.stem.endswith(width)]
+    assert len(mine) > 5
+    for path in mine[:2]:
+        content = path.read_bytes()
+        assert content.startswith(b"%PDF-")
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+)", content)
+        assert float(box[1]) / 72 == pytest.approx(inches, abs=0.01)
+
+
+def test_a_figure_shows_what_the_chart_has():
+    columns = {"x": [1, 10, 100], "y": [1.0, 0.1, 0.01], "y:low": [0.5, 0.05, 0.005], "y:high": [2, 0.2, 0.02]}
+    points = {"x": [10], "y": [0.5], "y:error": [0.1]}
+    chart = Chart(
+        "T", "", [Axis("x", "calls", "log")], [Axis("y", "‖∇g‖²", "log")],
+        [Series("a", columns, 0), Series("b", points, 1, "markers"), Series("c", {"x": [1], "z": [1]}, 2)],
+        [Mark("y", 0.3, "limit")],
+    )  # fmt: skip
+    made = figure(chart, chart.x[0], chart.y[0], "column")
+    (axes,) = made.axes
+    drawn = {tuple(line.get_ydata()): line for line in axes.lines}
+    assert tuple(columns["y"]) in drawn
+    assert drawn[tuple(columns["y"])].get_color() == COLOURS[0]
+    assert (0.5,) in drawn
+    assert len(axes.collections) >= 1  # the band
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["a", "b"]
+    assert axes.get_ylabel() == r"$\|\nabla g\|^{2}$"
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_the_style_files_are_for_everybody(width):
+    with style.context(["tiebreak.styles.base", f"tiebreak.styles.{width}"]):
+        assert matplotlib.rcParams["figure.figsize"][0] == {"column": 3.25, "page": 6.75}[width]
+        assert matplotlib.rcParams["pdf.fonttype"] == 42
+        cycle = [entry["color"].lower().removeprefix("#") for entry in matplotlib.rcParams["axes.prop_cycle"]]
+    assert cycle == [colour.lower().removeprefix("#") for colour in COLOURS]
+
+
+# --- two results ----------------------------------------------------------------------------------------------------
+
+
+def diff(*words):
+    return CliRunner().invoke(app, ["diff", *map(str, words)])
+
+
+def test_the_same_command_gives_the_same_bits(results, tmp_path):
+    """Dates and seconds are never the same twice, and are left aside."""
+    save(run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000)), tmp_path)
+    found = difference(results, tmp_path)
+    assert (found.settings, found.tables, found.largest) == ([], [], 0.0)
+    done = diff(results, tmp_path)
+    assert done.exit_code == 0
+    assert "The same, bit for bit." in done.output
+
+
+def changed(results, tmp_path, change):
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    lines = (tmp_path / "points.csv").read_text(encoding="utf-8").splitlines()
+    place = lines[0].split(",").index("upper_value")
+    cells = lines[2].split(",")
+    cells[place] = repr(change(float(cells[place])))
+    lines[2] = ",".join(cells)
+    (tmp_path / "points.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_one_bit_is_noticed_and_called_rounding(results, tmp_path):
+    changed(results, tmp_path, lambda value: np.nextafter(value, 9.0).item())
+    found = difference(results, tmp_path)
+    ((file, column, count, cells, size),) = found.tables
+    assert (file, column, count, cells) == ("points.csv", "upper_value", 1, 12)
+    assert 0 < size < 1e-15
+    assert "up to rounding" in found.verdict
+    assert diff(results, tmp_path).exit_code == 1
+    assert diff(results, tmp_path, "--tolerance", "1e-12").exit_code == 0
+
+
+def test_another_seed_is_told_with_its_numbers(results, tmp_path):
+    save(run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000, seed=1)), tmp_path)
+    found = difference(results, tmp_path)
+    assert ("experiment, seed", "0", "1") in found.settings
+    assert found.verdict.startswith("Different, by up to")
+    done = diff(results, tmp_path, "--tolerance", "1e-6")
+    assert done.exit_code == 1
+    assert "lower_gradient_squared" in done.output
+
+
+def test_rows_columns_words_and_files_that_differ(results, tmp_path):
+    save(run(Experiment(methods=["sdbgd"], runs=3, budget=20_000)), tmp_path / "fewer")
+    assert "rows: " in difference(results, tmp_path / "fewer").tables[0][1]
+    changed(results, tmp_path / "nan", lambda value: np.nan)
+    assert difference(results, tmp_path / "nan").largest == np.inf
+    gone = tmp_path / "gone"
+    shutil.copytree(results, gone)
+    (gone / "points.csv").unlink()
+    assert difference(results, gone).tables[-1][:2] == ("points.csv", "(not in the second)")
+    other = tmp_path / "words"
+    shutil.copytree(results, other)
+    text = (other / "points.csv").read_text(encoding="utf-8")
+    (other / "points.csv").write_text(text.replace("budget", "steps", 1), encoding="utf-8")
+    assert [row[1] for row in difference(results, other).tables] == ["status"]
+
+
+def test_like_is_compared_with_like(results, tmp_path):
+    log = tmp_path / "run.csv"
+    log.write_text("step,skipped,excess\n0,0,1.5\n1,0,0.5\n")
+    with pytest.raises(ValueError, match=r"is of `reproduce`.*of `log`: compare like with like"):
+        difference(results, log)
+    other = tmp_path / "other.csv"
+    other.write_text("step,skipped,excess\n0,0,1.5\n1,0,0.25\n")
+    assert difference(log, log).largest == 0
+    assert difference(log, other).tables == [("", "excess", 1, 2, 0.5)]
+    assert diff(results, results, "--tolerance", "2").exit_code == 2
+    saved = json.loads((results / "configuration.json").read_text(encoding="utf-8"))
+    assert saved["versions"]
+    assert page_of(results).verdict.good
+
+
+def test_a_result_is_repeated_by_its_own_record(tmp_path):
+    done = CliRunner().invoke(app, ["plan", "--budget", "2e4", "--run", "--runs", "2", "--output", str(tmp_path / "a")])
+    assert done.exit_code == 0, done.output
+    said = call("repeat", tmp_path / "a", "--output", tmp_path / "b").stderr
+    assert "tiebreak plan --budget 20000" in said
+    assert "The same, bit for bit." in said
+    assert (tmp_path / "a" / "measured.csv").read_bytes() == (tmp_path / "b" / "measured.csv").read_bytes()
+    assert "must not exist yet" in call("repeat", tmp_path / "a", "--output", tmp_path / "b", code=2).stderr
+
+
+@pytest.mark.parametrize("command", [None, "rm -r .", "tiebreak verify --runs 4", "tiebreak"])
+def test_whatever_else_a_record_says_is_not_run(command, results, tmp_path):
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
+    (tmp_path / "configuration.json").write_text(json.dumps(saved | {"command": command}), encoding="utf-8")
+    with pytest.raises(ValueError, match="must have a record with the command of `tiebreak reproduce`"):
+        command_of(tmp_path)

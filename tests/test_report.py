@@ -1,0 +1,560 @@
+"""The report: what is on disk, as sections; and the page in a real browser."""
+
+import json
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
+
+from browser import browser, look
+from command import call
+from tiebreak import experiments
+from tiebreak.cli.app import app
+from tiebreak.experiments import sweeps, verification
+from tiebreak.experiments.tables import Sheet, document
+from tiebreak.report import kind_of, page_of, write_report
+from tiebreak.report.data import chart, embedded, thinned
+from tiebreak.report.origin import CITATION
+from tiebreak.report.page import LARGEST, render
+from tiebreak.report.paper import front
+from tiebreak.report.reading import columns, summary
+from tiebreak.report.section import Axis, Chart, Code, Landscape, Notes, Page, Section, Series, Verdict
+
+torch = pytest.importorskip("torch")
+
+KINDS = ("reproduce", "compare", "verify", "plan", "example", "log")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A small result of every kind, by its name; each is made as its command makes it."""
+    root = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Figure, "savefig", lambda *words, **options: None
+        )  # no page needs the figures, and they take long
+        patch.setattr(sweeps, "_PATIENCE", np.inf)
+        patch.setattr(verification, "_QUICK", verification.Sizes(60, 100, 30, (2,), 1, 50))
+        commands = {
+            "reproduce": "reproduce --runs 3 --budget 2e4",
+            "compare": "compare --problems paper,valley-4 --methods sdbgd,penalty --budgets 1e3,1e4 --quick",
+            "verify": "verify --quick --runs 4",
+            "plan": "plan --budget 2e4 --run --runs 2",
+        }
+        for name, words in commands.items():
+            done = CliRunner().invoke(app, [*words.split(), "--report", "--output", str(root / name)])
+            assert done.exit_code == 0, done.output
+            assert (root / name / "report.html").exists(), done.output
+    _example(root)
+    _log(root / "run.csv")
+    found = {name: root / name for name in KINDS[:-1]} | {"log": root / "run.csv"}
+    for name in ("example", "log"):
+        write_report(found[name])
+    return found
+
+
+def _example(root):
+    from tiebreak.gallery.record import save
+    from tiebreak.gallery.study import BUDGETS, Study, run
+
+    (root / "own.py").write_text(EXAMPLE)
+    options = {"quick": True, "seeds": 2, "trials": 2, "tuning_seeds": 1, "budgets": BUDGETS[:1]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda *words, **options: None)
+        patch.setattr(sweeps, "_PATIENCE", np.inf)
+        patch.setattr("tiebreak.gallery.training._TIMED", 0.02)
+        save(run(Study(str(root / "own.py"), methods=("weighted-sum",), **options)), root / "example")
+
+
+EXAMPLE = """
+import torch
+from tiebreak.gallery.example import Example, Metric, Task
+
+def build(size, seed, device):
+    torch.manual_seed(seed)
+    x = torch.randn(16, 3)
+    model = torch.nn.Linear(3, 1)
+    lower = lambda model, rows: (model(rows) - rows.sum(1, keepdim=True)).square().mean()
+    upper = lambda model, rows: model.weight.square().sum()
+    losses = lambda model: (lower(model, x).item(), upper(model, x).item())
+    metrics = lambda model: {"size": model.weight.norm().item()}
+    base = lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+    return Task(model, lower, upper, lambda k: (x, x), base, 20, losses, metrics)
+
+EXAMPLE = Example("own", "Own", "How short?", build, (Metric("size", "lower", "Norm."),), 0.5, "twin")
+"""
+
+
+def _log(path, **options):
+    import tiebreak.torch as barrier
+
+    torch.manual_seed(0)
+    x = torch.nn.Parameter(torch.randn(4, dtype=torch.float64))
+    given = {"tolerance": 0.1, "reference": 0.0} | options
+    opt = barrier.DynamicBarrier(torch.optim.SGD([{"params": [x]}], lr=0.05), **given)
+    with barrier.CSVLog(path) as log:
+        opt.register_step_post_hook(log)
+        for _ in range(40):
+            opt.step(lower=lambda: x[:2].square().sum(), upper=lambda: (x - 1).square().sum())
+
+
+# --- what is on disk ------------------------------------------------------------------------------------------------
+
+
+def parts(page, kind):
+    return [part for section in page.sections for part in section.parts if isinstance(part, kind)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_known_and_has_a_verdict_charts_tables_and_an_origin(kind, places):
+    assert kind_of(places[kind]) == kind
+    page = page_of(places[kind])
+    assert page.verdict.word
+    assert page.verdict.asked.endswith("?")
+    assert page.verdict.found
+    assert parts(page, Chart)
+    assert all(sheet.rows for sheet in parts(page, Sheet))
+    assert page.sections[-1].title == "Repeat and cite"
+    assert parts(page, Code)[-1].text == CITATION
+    for shown in parts(page, Chart):
+        for axis in (*shown.x, *shown.y):
+            assert any(axis.key in series.columns for series in shown.series), (shown.title, axis.key)
+        for series in shown.series:
+            assert len({len(column) for column in series.columns.values()}) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_the_command_is_shown_as_it_was_saved(kind, places):
+    name = {"plan": "plan.json", "example": "config.json"}.get(kind, "configuration.json")
+    saved = json.loads((places[kind] / name).read_text(encoding="utf-8"))
+    assert parts(page_of(places[kind]), Code)[0].text == saved["command"]
+    assert saved["command"].startswith(f"tiebreak {kind} ")
+    assert saved["versions"]["tiebreak"]
+
+
+def test_the_saved_command_of_a_plan_makes_the_same_plan(places, tmp_path):
+    saved = json.loads((places["plan"] / "plan.json").read_text(encoding="utf-8"))
+    done = CliRunner().invoke(app, [*saved["command"].split()[1:], "--output", str(tmp_path)])
+    assert done.exit_code == 0
+    again = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert {**again, "date": ""} == {**saved, "date": ""}
+    assert (tmp_path / "measured.csv").read_bytes() == (places["plan"] / "measured.csv").read_bytes()
+
+
+def test_a_comparison_names_its_methods(places):
+    saved = json.loads((places["compare"] / "configuration.json").read_text(encoding="utf-8"))
+    assert saved["methods"] == ["SDBGD", "Penalty"]
+
+
+def test_curves_are_the_means_of_what_was_recorded(places):
+    """The obvious way: one record of one method, over its runs."""
+    chart = parts(page_of(places["reproduce"]), Chart)[0]
+    assert [axis.key for axis in chart.x] == ["calls", "step", "seconds"]
+    assert [axis.key for axis in chart.y[:3]] == ["direction_squared", "stationarity_squared", "lower_gradient_squared"]
+    table = columns(places["reproduce"] / "curves.csv")
+    series = chart.series[0]
+    for i in (0, 5, len(series.columns["step"]) - 1):
+        here = (table["method"] == "sdbgd") & (table["step"] == series.columns["step"][i])
+        assert sum(here) == 3
+        assert set(table["calls"][here]) == {series.columns["calls"][i]}
+        for axis in chart.y:
+            assert series.columns[axis.key][i] == pytest.approx(table[axis.key][here].mean(), rel=1e-12)
+            assert series.columns[f"{axis.key}:low"][i] <= series.columns[f"{axis.key}:high"][i]
+
+
+def test_batches_and_noise_are_those_of_the_schedule(places):
+    from tiebreak.methods import METHODS
+
+    chart = next(chart for chart in parts(page_of(places["reproduce"]), Chart) if "noise" in chart.title)
+    names = ("SDBGD", "SDBPG", "PR-SDBPG†", "VR-PR-SDBPG†")
+    assert tuple(series.name for series in chart.series) == names
+    for series, method in zip(chart.series, ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg"), strict=True):
+        step = int(series.columns["step"][3])  # the first steps are all recorded
+        at = METHODS[method].schedule.at(step)
+        assert series.columns["lower_batch"][3] == at.lower_batch
+        assert series.columns["upper_batch"][3] == at.upper_batch
+        if method == "vr_pr_sdbpg":
+            assert "noise" not in series.columns  # its estimate is no mean of one batch
+        else:
+            variance = 2 * 0.5**2 / at.lower_batch
+            chart_one = parts(page_of(places["reproduce"]), Chart)[0]
+            exact = next(s for s in chart_one.series if s.name == series.name).columns["lower_gradient_squared"][3]
+            assert series.columns["noise"][3] == pytest.approx(variance / (variance + exact))
+
+
+def test_the_front_ends_at_points_where_the_weighted_sum_is_stationary(places):
+    outcome = experiments.load(places["reproduce"])
+    swept = front(outcome).series[0].columns
+    gaps = np.isnan(swept["lower"])
+    assert gaps.sum() == np.isnan(swept["upper"]).sum() <= 2
+    assert np.nanmax(swept["upper"]) < 10
+    assert np.nanmin(swept["lower"]) < 1e-4  # a large weight ends at a minimiser of g
+
+
+def test_paths_begin_at_the_start_and_end_where_the_means_do(places):
+    (ground,) = parts(page_of(places["reproduce"]), Landscape)
+    outcome = experiments.load(places["reproduce"])
+    for path, method in zip(ground.paths, outcome.methods, strict=True):
+        assert (path.x[0], path.y[0]) == (1.5, 1.5)
+        ends = outcome.at(method, "last")
+        assert (path.x[-1], path.y[-1]) == pytest.approx((ends["x0"].mean(), ends["x1"].mean()))
+    assert ground.values.shape == (len(ground.y), len(ground.x))
+    assert ground.values.min() >= 0
+
+
+def test_a_verification_that_fails_is_said_first(places, tmp_path):
+    for path in places["verify"].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
+    saved |= {"passed": False, "verdicts": {"PASS": 3, "FAIL": 2, "open": 0}}
+    (tmp_path / "configuration.json").write_text(json.dumps(saved), encoding="utf-8")
+    verdict = page_of(tmp_path).verdict
+    assert verdict.good is False
+    assert "FAIL" in verdict.word
+    assert "3 comparisons inside their bound, 2 outside" in verdict.found[0]
+
+
+@pytest.mark.parametrize(("excess", "good", "word"), [("0.89", True, "Inside"), ("1.11", False, "Outside")])
+def test_a_training_run_is_inside_up_to_one_tolerance(excess, good, word, tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text(f"step,multiplier,skipped,excess,noise\n0,1.0,0,5.0,0.1\n1,2.0,0,{excess},0.1\n")
+    verdict = page_of(path).verdict
+    assert (verdict.good, verdict.word) == (good, f"{word} the tolerance")
+
+
+def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text("step,multiplier,skipped,excess,noise\n0,1.0,0,1.12,0.44\n")
+    verdict = page_of(path).verdict
+    assert (verdict.good, verdict.word) == (None, "Not decided by the batches")
+    assert "over all training data" in verdict.found[1]
+
+
+def test_a_new_run_in_an_old_file_is_the_one_that_counts(tmp_path):
+    path = tmp_path / "run.csv"
+    old = "".join(f"{k},1.0,0,0.5,0.01\n" for k in range(100))
+    path.write_text(f"step,multiplier,skipped,excess,noise\n{old}0,1.0,0,9.0,0.01\n1,1.0,0,8.0,0.01\n")
+    verdict = page_of(path).verdict
+    assert verdict.good is False
+    assert verdict.found[1] == "2 steps, none skipped."
+
+
+def test_a_log_with_regions_without_tolerance_resumed_and_cut_off(tmp_path):
+    """Steps that were made again count once, by their last line; half a line at the end is no step."""
+    path = tmp_path / "run.csv"
+    lines = ["step,multiplier[0],multiplier[1],gg[0],gg[1],upper_loss,lower_loss,skipped"]
+    lines += ["0,1,2,3,4,5,6,0", "1,9,9,9,9,9,9,0", "1,2,3,4,5,6,7,0", "2,,,,,,,1", "3,1"]
+    path.write_text("\n".join(lines))
+    page = page_of(path)
+    assert page.verdict.good is None
+    assert page.verdict.found[0] == "3 steps, 1 of those logged were skipped."
+    chart = next(chart for chart in parts(page, Chart) if chart.y[0].key == "multiplier")
+    assert [series.name for series in chart.series] == ["region 0", "region 1"]
+    assert chart.series[1].columns["multiplier"].tolist() == [2.0, 3.0]
+
+
+def test_what_is_no_result_gets_a_sentence(tmp_path, places):
+    for make, words in (
+        (lambda path: None, "there is nothing"),
+        (lambda path: path.mkdir(), "no configuration"),
+        (lambda path: path.write_text("a,b\n1,2\n"), "it lacks step, skipped"),
+        (lambda path: path.write_text("step,skipped\n"), "no step yet"),
+        (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is no table"),
+    ):
+        path = tmp_path / f"place{len(list(tmp_path.iterdir()))}"
+        make(path)
+        with pytest.raises(ValueError, match=words):
+            page_of(path)
+    for kind in ("compare", "verify", "plan", "example", "reproduce"):
+        for gone in places[kind].glob("*.csv"):
+            folder = tmp_path / f"{kind}-{gone.stem}"
+            folder.mkdir()
+            for path in places[kind].iterdir():
+                if path.stem != gone.stem and path.suffix in (".csv", ".json"):
+                    (folder / path.name).write_bytes(path.read_bytes())
+            if gone.name not in ("runs.csv", "measured.csv", "deviations.csv", "slopes.csv"):  # which no page needs
+                with pytest.raises(ValueError, match=gone.stem):
+                    page_of(folder)
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    (folder / "plan.json").write_text("{}")
+    (folder / "curves.csv").write_bytes((places["plan"] / "curves.csv").read_bytes())
+    with pytest.raises(ValueError, match="not as `tiebreak plan` writes it"):
+        page_of(folder)
+    (folder / "plan.json").write_text("[")
+    with pytest.raises(ValueError, match="holds no JSON"):
+        page_of(folder)
+
+
+def test_words_for_numbers_get_a_sentence(tmp_path, places):
+    """And so does whatever else a damaged byte makes of a file: nothing but ValueError, and pages that can be drawn."""
+    folder = tmp_path / "plan"
+    folder.mkdir()
+    for path in places["plan"].iterdir():
+        if path.suffix in (".csv", ".json"):
+            (folder / path.name).write_bytes(path.read_bytes())
+    text = (folder / "curves.csv").read_text()
+    (folder / "curves.csv").write_text(text.replace(text.splitlines()[1].split(",")[1], "much", 1))
+    with pytest.raises(ValueError, match="'upper_batch' of 'the plan' must be numbers"):
+        page_of(folder)
+    rng = np.random.default_rng(0)
+    for name in ("plan.json", "curves.csv", "measured.csv"):
+        whole = (places["plan"] / name).read_bytes()
+        for _ in range(30):
+            (folder / "curves.csv").write_text(text)
+            damaged = bytearray(whole)
+            for place in rng.integers(len(whole), size=3):
+                damaged[place] = rng.integers(256)
+            (folder / name).write_bytes(bytes(damaged[: rng.integers(1, len(whole) + 1)]))
+            with suppress(ValueError):
+                for part in parts(page_of(folder), Chart):
+                    embedded(chart(part))
+            (folder / name).write_bytes(whole)
+
+
+def test_a_summary_is_read_as_it_was_written(tmp_path):
+    sheets = [Sheet("One", ("a", "b"), [["x", "1 ± 2"], ["", "–"]]), Sheet("Two", ("", ""), [["k", "v"]])]
+    (tmp_path / "summary.md").write_text(document("T", ["said", "", "    command"], sheets, ["n1", "n2"]))
+    found, notes = summary(tmp_path / "summary.md")
+    assert [(s.title, list(s.header), [list(r) for r in s.rows]) for s in found] == [
+        (s.title, list(s.header), s.rows) for s in sheets
+    ]
+    assert notes == ["n1", "n2"]
+    assert summary(tmp_path / "none.md") == ([], [])
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def page_with(*sections):
+    return Page("<b>T</b>", Verdict("<i>", True, "a & b?", ["</ul>"]), sections)
+
+
+def test_text_is_text_whatever_it_holds():
+    evil = "</script><script>alert(1)</script>"
+    chart = Chart(evil, evil, [Axis("x", evil)], [Axis("y", evil)], [Series(evil, {"x": [1], "y": [np.nan]}, 0)])
+    text = render(page_with(Section(evil, [chart, Notes([evil]), Sheet(evil, (evil,), [[evil]]), Code(evil, evil)])))
+    assert "<script>alert" not in text
+    assert text.count("<script>") == 2  # Plotly, once, and the page's program
+    assert json.loads(embedded({"a": evil, "b": "\u2028"})) == {"a": evil, "b": "\u2028"}
+
+
+def test_a_page_that_would_be_too_large_is_not_written():
+    notes = Notes(["x" * 1000] * 2000)
+    with pytest.raises(ValueError, match=f"must have at most {LARGEST:,}"):
+        render(page_with(Section("S", [notes])))
+    assert len(thinned(10**6)) <= 400
+
+
+def test_the_citation_is_that_of_the_project():
+    root = Path(__file__).parent.parent
+    said = (root / "CITATION.cff").read_text(encoding="utf-8")
+    for name in re.findall(r'(?:title|name): "(.*)"', said) + re.findall(r"family-names: (\w+)", said):
+        assert name in CITATION
+    version = re.search(r"^version: (.*)$", said, re.MULTILINE)[1]
+    assert f"version = {{{version}}}" in CITATION
+    assert f"```bibtex\n{CITATION}\n```" in (root / "README.md").read_text(encoding="utf-8")
+
+
+def test_new_data_remove_an_old_page(places, tmp_path):
+    experiments.save(experiments.load(places["reproduce"]), tmp_path)
+    write_report(tmp_path)
+    experiments.draw(experiments.load(tmp_path), tmp_path)
+    assert (tmp_path / "report.html").exists()  # the same data
+    experiments.save(experiments.load(places["reproduce"]), tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_command_says_what_it_wrote_and_what_it_cannot_read(places, tmp_path):
+    done = call("report", places["log"], "--output", tmp_path / "page.html")
+    assert re.search(r"Report: .*page\.html \(\d\.\d MB, needs no network\)", done.stderr.replace("\n", ""))
+    assert "there is nothing" in call("report", tmp_path / "none", code=2).stderr.replace("\n", " ")
+
+
+def test_plotly_is_asked_for_before_anything_is_run(tmp_path):
+    done = call(
+        "reproduce", "--report", "--output", tmp_path / "new", code=1, before="import sys; sys.modules['plotly'] = None"
+    )
+    said = "tiebreak: plotly is not installed; a report needs: pip install 'tiebreak[report]'"
+    assert done.stderr.splitlines() == [said]
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_report_needs_no_torch(places, tmp_path):
+    code = f"""
+import sys
+sys.modules["torch"] = None
+from tiebreak.report import write_report
+for place in ({str(places["example"])!r}, {str(places["log"])!r}):
+    print(write_report(place, {str(tmp_path / "page.html")!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+# --- in a browser ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def opened():
+    with browser() as driver:
+        yield driver
+
+
+def page_path(place):
+    return place.with_suffix(".html") if place.is_file() else place / "report.html"
+
+
+def visit(opened, place):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    opened.get(page_path(place).as_uri())  # which may return while a long script is still being read
+    ready = "return document.documentElement.dataset.ready === 'yes'"
+    WebDriverWait(opened, 30, poll_frequency=0.05).until(
+        lambda _: opened.execute_script(ready), "the page is not ready"
+    )
+
+
+def quiet(opened):
+    """Nothing in the console, and nothing asked for but the page itself."""
+    assert opened.get_log("browser") == []
+    asked = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
+    urls = [one["params"]["request"]["url"] for one in asked if one["method"] == "Network.requestWillBeSent"]
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in urls), urls
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_opens_without_a_word_light_dark_and_on_a_phone(kind, opened, places):
+    assert page_path(places[kind]).stat().st_size < LARGEST
+    backs = set()
+    for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light")):
+        look(opened, width, scheme)
+        visit(opened, places[kind])
+        assert opened.execute_script("return document.documentElement.scrollWidth") <= width
+        backs.add(opened.execute_script("return getComputedStyle(document.body).backgroundColor"))
+        drawn = opened.execute_script(
+            "return [...document.querySelectorAll('figure .plot')].map(p => p.querySelectorAll('.main-svg').length)"
+        )
+        assert drawn
+        assert min(drawn) >= 1
+        first = opened.execute_script("return document.querySelector('main').firstElementChild.id")
+        assert first == "verdict"
+    assert len(backs) == 2
+    quiet(opened)
+
+
+def test_every_switch_of_every_chart_draws_something(opened, places):
+    look(opened, 1280, "light")
+    for kind in KINDS:
+        visit(opened, places[kind])
+        counts = opened.execute_script(
+            """
+            const found = [];
+            for (const figure of document.querySelectorAll("figure")) {
+              const plot = figure.querySelector(".plot");
+              for (const select of figure.querySelectorAll("select")) for (const option of [...select.options]) {
+                select.value = option.value;
+                select.dispatchEvent(new Event("change"));
+                const points = plot.data.flatMap((t) => t.y || []).filter((v) => v !== null).length;
+                found.push([figure.id, option.text, plot.data.length, points, plot.layout.yaxis.title.text]);
+              }
+            }
+            return found;
+            """
+        )
+        assert kind not in ("reproduce", "plan") or len(counts) > 5
+        for figure, option, traces, points, title in counts:
+            assert traces, (kind, figure, option)
+            assert points, (kind, figure, option)
+            assert title
+    quiet(opened)
+
+
+def test_the_switch_the_slider_the_legend_and_the_tables_by_keyboard(opened, places):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    look(opened, 1280, "light")
+    visit(opened, places["reproduce"])
+    js = opened.execute_script
+    # The switch: from ‖d‖² to the comparable residual to ‖∇g‖².
+    select = opened.find_element(By.CSS_SELECTOR, "figure select")
+    labels = []
+    for _ in range(3):
+        labels.append(js("return document.querySelector('figure .plot').layout.yaxis.title.text"))
+        select.send_keys(Keys.ARROW_DOWN)
+    assert labels == ["‖d‖², own λ", "min over λ of ‖∇f+λ∇g‖²", "‖∇g‖²"]
+    # The slider: home is the start of every run.
+    slider = opened.find_element(By.CSS_SELECTOR, "input[type=range]")
+    slider.send_keys(Keys.HOME)
+    said = opened.find_element(By.TAG_NAME, "output").text
+    assert said.count("step 0, 0 calls") == 4
+    ends = js("return document.querySelectorAll('figure .plot')[1].data.at(-1).x")
+    assert ends == [1.5]
+    slider.send_keys(Keys.ARROW_RIGHT)
+    assert opened.find_element(By.TAG_NAME, "output").text != said
+    # The legend: a button hides its method, and brings it back.
+    button = opened.find_element(By.CSS_SELECTOR, "figure .legend button")
+    before = js("return document.querySelector('figure .plot').data.length")
+    button.send_keys(Keys.ENTER)
+    assert js("return document.querySelector('figure .plot').data.length") < before
+    opened.find_element(By.CSS_SELECTOR, "figure .legend button[aria-pressed=false]").send_keys(Keys.SPACE)
+    assert js("return document.querySelector('figure .plot').data.length") == before
+    # Tables: numbers as numbers, both ways.
+    heads = opened.find_elements(By.CSS_SELECTOR, "table th button")
+    column = next(i for i, head in enumerate(heads) if head.text == "‖∇g‖²")
+    read = f"return [...document.querySelector('table').tBodies[0].rows].map(r => r.cells[{column}].textContent)"
+    orders = []
+    for _ in range(2):
+        heads[column].send_keys(Keys.ENTER)
+        orders.append([float(text.partition(" ")[0]) for text in js(read)])
+    assert orders[0] == sorted(orders[0])
+    assert orders[1] == orders[0][::-1]
+    # Colours: auto, light, dark, whatever the system says.
+    theme, seen = opened.find_element(By.ID, "theme"), []
+    for _ in range(3):
+        theme.send_keys(Keys.ENTER)
+        seen.append(js("return document.documentElement.dataset.theme"))
+    assert seen == ["light", "dark", "light"]
+    # Whatever can be used can be reached by Tab.
+    unreachable = js(
+        """
+        return [...document.querySelectorAll("a, button, select, input, .table, pre")]
+          .filter((e) => e.tabIndex < 0 && !e.closest(".plot")).map((e) => e.outerHTML.slice(0, 80));
+        """
+    )
+    assert unreachable == []
+    quiet(opened)
+
+
+def test_the_run_can_be_played(opened, places):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    visit(opened, places["reproduce"])
+    play = next(b for b in opened.find_elements(By.CSS_SELECTOR, ".controls button") if b.text == "Play")
+    slider = opened.find_element(By.CSS_SELECTOR, "input[type=range]")
+    opened.execute_script("arguments[0].click()", play)
+    wait = WebDriverWait(opened, 20, poll_frequency=0.05)
+    wait.until(lambda _: 0 < int(slider.get_attribute("value")) < 100)
+    opened.execute_script("arguments[0].click()", play)
+    assert play.text == "Play"
+    quiet(opened)
+
+
+def test_what_the_console_says_is_noticed(opened, tmp_path):
+    """The test of the test: an error, and something from outside, are seen."""
+    page = tmp_path / "bad.html"
+    page.write_text("<img src='https://example.invalid/x.png'><script>nonsense()</script>")
+    look(opened, 1280, "light")
+    opened.get(page.as_uri())
+    messages = [entry["message"] for entry in opened.get_log("browser")]
+    assert any("nonsense is not defined" in message for message in messages)
+    with pytest.raises(AssertionError, match="example"):
+        quiet(opened)
