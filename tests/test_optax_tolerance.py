@@ -12,6 +12,7 @@ import tiebreak
 from jax_problem import Halved, evaluate, f, g
 from tiebreak import rules
 from tiebreak.optax import dynamic_barrier, log, measure, sdbgd, with_twin
+from tiebreak.optax.twin import _rescales as rescales
 
 ROWS = np.random.default_rng(0).normal(size=(40, 16, 3))  # mini-batches
 TARGETS = ROWS @ np.array([1.0, -2.0, 0.5]) + 0.1 * np.random.default_rng(1).normal(size=(40, 16))
@@ -447,3 +448,42 @@ def test_the_step_of_a_schedule_is_the_barriers_own_beside_multisteps():
         _, state = optimizer.update(x, state, x, **given)
         assert int(seen[-1]) == before
     assert before == 2
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        (optax.sgd(0.1), False),
+        (optax.sgd(0.1, momentum=0.9), False),
+        (optax.chain(optax.clip_by_global_norm(1.0), optax.add_decayed_weights(0.1), optax.sgd(0.1)), False),
+        (optax.sgd(optax.linear_schedule(0.0, 0.1, 10)), False),
+        (optax.adam(0.1), True),
+        (optax.adamw(optax.linear_schedule(0.0, 0.1, 10)), True),
+        (optax.rmsprop(0.1), True),
+        (optax.lion(0.1), True),
+        (optax.masked(optax.sgd(0.1), {"only": True}), True),  # cannot be found out
+    ],
+)
+def test_whether_a_base_divides_by_the_size_of_its_gradients(base, expected):
+    assert rescales(base) is expected
+    assert jax.jit(lambda: jnp.array(rescales(base)))() == expected
+
+
+def test_where_g_is_too_steep_for_sgd_nothing_diverges():
+    """g = x²/20 + x⁴, which f pulls up. From x = 0.6 on, SGD of this rate on g alone diverges."""
+
+    def run(given, steps=600):
+        barrier = dynamic_barrier(tolerance=1.0, reference=0.0, rescales=given)
+        optimizer, x = optax.chain(barrier, optax.sgd(0.5)), jnp.array(0.1)
+        evaluate = measure(lambda x: -x, lambda x: x**2 / 20 + x**4)
+
+        def step(carry, _):
+            x, state = carry
+            grads, measured = evaluate(x, state)
+            updates, state = optimizer.update(grads, state, x, **measured)
+            return (optax.apply_updates(x, updates), state), x
+
+        return jax.lax.scan(step, (x, optimizer.init(x)), length=steps)[1]
+
+    assert float(jnp.abs(run(False)).max()) < 10
+    assert not float(jnp.abs(run(None)[-1])) < 1e3

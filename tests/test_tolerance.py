@@ -158,12 +158,12 @@ def test_the_law_step_by_step():
     generator = np.random.default_rng(3)
     for moving, c in ((True, MOVING), (True, START), (False, NUMBER)):
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
-        calm, known = 0.0, 0.0
+        calm, known, brake, cuts = 0.0, 0.0, 1.0, 0
         for t in range(1, 400):
             tol = 0.01 if t < 200 else 0.02
             reference = 0.3 + 0.1 / t
             loss = reference + 0.01 * (0.6 + 0.9 * math.sin(t / 30) + 0.3 * generator.standard_normal())
-            upper, lower = generator.uniform(0.5, 1.5), generator.uniform(1, 2)
+            upper, lower = generator.uniform(0.5, 1.5), generator.uniform(1, 2) * (30 if t % 50 == 49 else 1)
             rate = 0.1 * min(t / 50, 1) if t < 300 else 0.02
             memory, reading = follow(memory, loss, reference, tol, upper, lower, rate, moving=moving, constants=c)
             aim = c.aim * (1 - c.early * (1 if t < 300 else 0.2))
@@ -183,8 +183,6 @@ def test_the_law_step_by_step():
                 ("r", reference, fast),
                 ("R", reference, slow),
                 ("f", upper, rest),
-                ("b", lower, rest),
-                ("B", lower, 1 / t),
             ):
                 mean[name] = mean.get(name, 0.0) + weight * (value - mean.get(name, 0.0))
             e = (mean["g"] - mean["r"]) / tol
@@ -194,6 +192,12 @@ def test_the_law_step_by_step():
             swung = math.sqrt(max(swing - math.sqrt(c.slow / 2) * min(sigma, 10) ** 2, 0))
             margin = min(c.doubt * error_of_mean, c.widest) + c.sway * swung
             bound = e + c.ahead * max(slope, 0) + margin
+            counted, brake = lower, min(brake * (1 + c.release), 1)
+            if max(bound, d / tol) > c.trouble * aim and t > 1 and lower > c.cut * mean["b"]:
+                counted, cuts = c.cut * mean["b"], cuts + 1
+                brake *= 1 - c.brake
+            for name, weight in (("b", rest), ("B", 1 / t)):
+                mean[name] = mean.get(name, 0.0) + weight * (counted - mean.get(name, 0.0))
             known *= max(1 - c.fade / t, 0)
             slowly = math.exp(z) < c.knee * max(known, c.wary)  # near where trouble came last
             lowest = c.gentle if slowly else c.floor
@@ -207,8 +211,9 @@ def test_the_law_step_by_step():
             z = min(max(z, math.log(c.least)), math.log(c.most))
             w = min(math.exp(z + c.boost * min(max(bound - aim, -c.dip), 3)), c.burst * c.most)
             unit = max(mean["f"], upper / c.clip) / max(mean["b"], c.steep * mean["B"])
-            expected = (w, unit, mean["g"], mean["r"], e, error_of_mean)
+            expected = (w, unit, mean["g"], mean["r"], e, error_of_mean, brake * counted / lower)
             np.testing.assert_allclose([float(x) for x in reading], expected, rtol=1e-9, atol=1e-12)
+        assert 0 < cuts < 8  # of eight long gradients those that came with trouble
 
 
 def test_a_share_of_a_falling_reference_shrinks_and_is_looked_ahead_to():
@@ -263,6 +268,39 @@ def test_where_g_vanishes_f_is_not_starved_and_the_tolerance_is_kept():
     assert interpolating(MOVING._replace(steep=0.0))[-1] < 0.01
     for g, f in ((1e-12, 1.0), (1e12, 1e-6)):
         np.testing.assert_allclose(interpolating(MOVING, g=g, f=f), excess, rtol=1e-6)
+
+
+def steepening(constants, moving, steps=1500, rate=0.5, g=1.0, f=1.0):
+    """g = x²/20 + x⁴, which f pulls up: from x = 0.6 on, steps of this rate on g alone diverge. Excess and length."""
+    memory, x, seen = begin(), 0.1, []
+    for _ in range(steps):
+        slope = 0.1 * x + 4 * x**3
+        values = (g * (x * x / 20 + x**4), 0.0, g * 1.0, f * 1.0, g * abs(slope))
+        memory, reading = follow(memory, *values, rate, moving=moving, constants=constants)
+        pull = f / reading.unit / g
+        x -= rate * reading.length * (reading.ratio * slope - pull) / max(1.0, reading.ratio)
+        seen.append((min(x * x / 20 + x**4, 1e30), float(reading.length)))
+        if abs(x) > 1e9:
+            break
+    return np.array(seen).T
+
+
+@pytest.mark.parametrize(("constants", "moving"), [(MOVING, True), (START, True), (NUMBER, False)])
+def test_where_g_is_too_steep_for_the_learning_rate_nothing_diverges(constants, moving):
+    """Without the cut, and without the brake, the steps that shall repair g carry it away for good."""
+    excess, length = steepening(constants, moving)
+    assert np.median(excess[300:]) < 1
+    assert 0 < length.min() < 0.3
+    for change in ({"cut": 1e9}, {"brake": 0.0}):
+        assert steepening(constants._replace(**change), moving)[0][-1] > 10 * excess.max()
+    np.testing.assert_allclose(steepening(constants, moving, g=2.0**-40, f=2.0**20)[0], excess, rtol=1e-12)
+
+
+def test_a_long_gradient_without_trouble_is_a_step_like_any_other():
+    memory = begin()
+    for t in range(50):
+        memory, reading = follow(memory, 0.3, 0.3, 0.01, 1.0, 100.0 if t % 10 == 9 else 1.0, moving=True)
+        assert reading.length == 1
 
 
 def test_against_a_number_trouble_at_the_beginning_is_forgotten():
@@ -355,6 +393,10 @@ def test_every_constant_has_an_effect(field):
         both = [NUMBER._replace(**{field: k * getattr(NUMBER, field)}) for k in (1.0, 1.1 if field == "pace" else 0.3)]
         runs = [plant(steps=600, moving=False, base=base, constants=c)[1] for c in both]
         assert not np.allclose(*runs, rtol=1e-6)
+        return
+    if field in ("cut", "brake", "release"):  # where steps on g diverge
+        changed = MOVING._replace(**{field: 1.1 * getattr(MOVING, field)})
+        assert not np.allclose(steepening(MOVING, True)[1], steepening(changed, True)[1], rtol=1e-6)
         return
     if field == "steep":  # where g vanishes
         assert not np.allclose(interpolating(MOVING), interpolating(MOVING._replace(steep=1.1)), rtol=1e-6)

@@ -596,3 +596,19 @@ def test_a_number_out_of_reach_is_told_once():
         train(-0.5, 1500)
     assert len(seen) == 1
     train(0.0, 1500)  # warnings are errors
+
+
+@pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW])
+def test_where_g_is_too_steep_for_the_learning_rate_a_base_of_sgd_is_held_and_adam_holds_itself(base):
+    """g = x²/20 + x⁴, which f pulls up. From x = 0.6 on, SGD of this rate on g alone diverges.
+
+    Adam divides by the size of its gradients: a long one makes its steps short, unless it is cut.
+    """
+    x = torch.nn.Parameter(torch.tensor(0.1, dtype=torch.float64))
+    opt = DynamicBarrier(base([x], lr=0.5), tolerance=1.0, reference=0.0)
+    lengths = []
+    for _ in range(600):
+        opt.step(upper=lambda: -x, lower=lambda: x**2 / 20 + x**4)
+        lengths.append(float(opt.memory.values["brake"]))
+    assert abs(float(x)) < 10
+    assert (min(lengths) < 1) == (base is torch.optim.SGD)

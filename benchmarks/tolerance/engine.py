@@ -85,11 +85,11 @@ def _train_step(task, state, upper_rows, lower_rows, rate, optimizer, law, const
     g, dg = jax.value_and_grad(task.lower)(p, lower_rows)
     seen = {"loss": g, "reference": reference, "tolerance": tolerance, "rate": rate}
     seen |= {"upper": _norm(df), "lower": _norm(dg), "product": _dot(df, dg)}
-    memory, w, unit = laws.decide(law, memory, seen, constants)
+    memory, w, unit, length = laws.decide(law, memory, seen, constants)
     longer = jnp.maximum(1.0, w)
     share = w / longer
     # 1 − share would lose what f has where w is large.
-    direction = jax.tree.map(lambda a, b: a * (1 / (unit * longer)) + share * b, df, dg)
+    direction = jax.tree.map(lambda a, b: length * (a * (1 / (unit * longer)) + share * b), df, dg)
     adam, beta, second, decay = optimizer
     m = jax.tree.map(lambda m, d: beta * m + (1 - adam * beta) * d, m, direction)
     v = jax.tree.map(lambda v, d: second * v + (1 - second) * d**2, v, direction)

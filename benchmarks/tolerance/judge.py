@@ -46,7 +46,7 @@ def group(chosen, seeds, say=print):
 
     say(f"{chosen.task}, {chosen.batch}: done")
     return {
-        **chosen._asdict(),
+        **bench.group._asdict(),
         "settings": [list(s) for s in chosen.settings],
         "seeds": list(seeds),
         "rates": [float(f"{bench.rates[s[:2]]:.3g}") for s in chosen.settings],

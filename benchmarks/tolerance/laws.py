@@ -29,7 +29,7 @@ def _others(law):
         common, unit = _common(memory, seen)
         own, w = law(memory[_COMMON:], common[0], seen, unit, constants)
         own = jnp.concatenate([own, jnp.zeros(SIZE - _COMMON - len(own))])
-        return jnp.concatenate([common, own]), w, unit
+        return jnp.concatenate([common, own]), w, unit, jnp.ones(())
 
     return full
 
@@ -100,7 +100,7 @@ def _ours(moving, relative=False):
             relative=relative,
             constants=tolerance.Constants(*constants[: len(tolerance.Constants._fields)]),
         )
-        return jnp.concatenate([jnp.stack(now), jnp.zeros(SIZE - n)]), reading.ratio, reading.unit
+        return jnp.concatenate([jnp.stack(now), jnp.zeros(SIZE - n)]), reading.ratio, reading.unit, reading.length
 
     return full
 

@@ -263,8 +263,8 @@ _TWELVE = [
     Setting("Adam", "warm-up, linear", "fine-tuning"),
 ]
 _LEARNT_LAST = [s._replace(start="trained" if s.start == "scratch" else s.start) for s in _ELEVEN]
-# The tolerances were fixed before any law was run here.
-JUDGE = [
+# What the sixth round was judged on.
+SIXTH = [
     Group("fairness, benefits", 64, 800, "5%", _ELEVEN),
     Group("fairness, doctors", 1024, 800, "2%", _TWELVE),
     Group("fairness, unions", 256, 2000, "5%", _TWELVE),
@@ -278,4 +278,38 @@ JUDGE = [
     Group("smallest, movies", 256, 3000, "5%", _ELEVEN),
     Group("plays after an encyclopedia, letters", 512, 2000, "2%", _TWELVE),
 ]
-JUDGE_SEEDS = (800, 801, 802, 803, 804)
+_THIRTEEN = [
+    Setting("SGD", "inverse root", "scratch"),
+    Setting("AdamW", "cosine with warm-up", "scratch"),
+    Setting("SGD with momentum", "constant", "scratch"),
+    Setting("Adam", "linear", "scratch"),
+    Setting("AdamW", "inverse root", "trained"),
+    Setting("SGD with momentum", "cosine with warm-up", "trained"),
+    Setting("SGD", "cosine", "fine-tuning"),
+    Setting("Adam", "constant", "fine-tuning"),
+]
+_FOURTEEN = [
+    Setting("Adam", "inverse root", "scratch"),
+    Setting("SGD with momentum", "cosine with warm-up", "scratch"),
+    Setting("AdamW", "constant", "scratch"),
+    Setting("SGD", "step", "scratch"),
+    Setting("SGD with momentum", "warm-up, constant", "trained"),
+    Setting("Adam", "cosine", "trained"),
+    Setting("AdamW", "linear", "fine-tuning"),
+    Setting("SGD with momentum", "constant", "fine-tuning"),
+]
+_LEARNT_NEW = [s._replace(start="trained" if s.start == "scratch" else s.start) for s in _FOURTEEN]
+# Tolerances are chosen by lower-only training alone, by what two trainings with other batches differ by.
+JUDGE = [
+    Group("fairness, contacts", 256, 800, "repeatable", _THIRTEEN),
+    Group("fairness, clinics", 1024, 400, "repeatable", _FOURTEEN),
+    Group("forget a class, scanned digits", 128, 800, "repeatable", _FOURTEEN),
+    Group("forget 200 rows, yeast", 64, 1000, "repeatable", _THIRTEEN),
+    Group("sparsity, noughts and crosses", 128, 1000, "repeatable", _FOURTEEN),
+    Group("continual, lamps", 64, 400, "repeatable", _LEARNT_NEW),
+    Group("robustness, scanned digits", 512, 400, "repeatable", _THIRTEEN),
+    Group("confidence, diabetes in women", 64, 2000, "repeatable", _THIRTEEN),
+    Group("smallest, wages", 256, 800, "repeatable", _FOURTEEN),
+    Group("sonnets after histories, letters", 256, 800, "repeatable", _THIRTEEN),
+]
+JUDGE_SEEDS = (900, 901, 902, 903, 904)

@@ -5,8 +5,9 @@ import time
 import numpy as np
 
 from benchmarks.tolerance import settings as chosen
-from benchmarks.tolerance.engine import Run, Trainer
+from benchmarks.tolerance.engine import OPTIMIZERS, Run, Trainer
 from benchmarks.tolerance.tasks import TASKS
+from tiebreak.tolerance import Constants, adaptive
 
 RATES = {
     "SGD": 10.0 ** np.arange(-2, 1.1, 0.5),
@@ -15,6 +16,7 @@ RATES = {
     "AdamW": 10.0 ** np.arange(-4, -0.9, 0.5),
 }
 WEIGHTS = np.array([*10.0 ** np.arange(-1.5, 2.3, 0.25), 1e3])  # the sweep: sixteen from 0.03 to 178, and 1000
+LADDER = (0.02, 0.05, 0.1, 0.2, 0.5)  # tolerances to choose from before any law is run
 ALONE = 1e12  # the weight of lower-only training
 NEGLIGIBLE = 0.02  # a possible gain in f below this share of it is none
 
@@ -36,14 +38,31 @@ def schedule(name, steps):
         "step": np.where(t < 0.5, 1, np.where(t < 0.75, 0.1, 0.01)),
         "warm-up, linear": np.minimum(t / 0.1 + 1 / steps, (1 - t) / 0.9),
         "exponential": 0.01**t,
+        "inverse root": np.minimum(t / 0.05 + 1 / steps, (np.maximum(t, 0.05) / 0.05) ** -0.5),
+        "cosine with warm-up": np.minimum(t / 0.1 + 1 / steps, (1 + np.cos(np.pi * t)) / 2),
         "one-cycle": np.where(
             t < 0.3, 0.52 - 0.48 * np.cos(np.pi * t / 0.3), (1 + np.cos(np.pi * (t - 0.3) / 0.7)) / 2
         ),
     }[name]
 
 
+def _for(constants, optimizer):
+    """Constants of ours as the library has them around such an optimizer."""
+    return adaptive(constants) if isinstance(constants, Constants) and OPTIMIZERS[optimizer][0] else constants
+
+
 def trainer(group, seeds):
     return Trainer(TASKS[group.task](), group.batch, group.steps, seeds)
+
+
+def repeatable(losses, repeats):
+    """The least tolerance of `LADDER`, a share of the mean loss (of 0.1, where that is less), that repeats keep to.
+
+    Nine of ten: `repeats` are what lower-only training reaches from the same starts with other batches.
+    """
+    scale = max(float(np.mean(losses)), 0.1)
+    apart = np.abs(np.asarray(losses) - repeats) / scale
+    return next((float(share * scale) for share in LADDER if np.mean(apart <= share) >= 0.9), float(LADDER[-1] * scale))
 
 
 def tolerances(group, references):
@@ -72,12 +91,21 @@ class Bench:
         # At a rate of 0 the start stays as it is, and its loss on every batch is recorded.
         both = self.train(both + [run._replace(rates=0 * run.rates) for run in both])
         self.twins, self.still = twins, _ = both[:count], both[count:]
+        if group.tolerance == "repeatable":
+            again = self._again(trainer(group, [seed + 5000 for seed in seeds]))
+            amount = repeatable([t.lower for t in twins], again)
+            self.group = group = group._replace(tolerance=float(f"{amount:.3g}"))
         self.tolerances = tolerances(group, twins)
         runs = [self.run(i, "fixed", (w,), "number") for i in range(len(twins)) for w in weights]
         swept = self.train(runs)
         self.sweep = [swept[i * len(weights) : (i + 1) * len(weights)] for i in range(len(twins))]
         self.best = [self._best(i) for i in range(len(twins))]  # f* per seed
         say(f"{group.task}, {group.batch}: {time.perf_counter() - began:.0f} s")
+
+    def _again(self, other):
+        """The losses of lower-only training from the same starts with the batches of other seeds."""
+        runs = [self._lower_only(*s[:2], self._start(s), s.start) for s in self.group.settings]
+        return np.array([outcome.lower for outcome in other(runs)])
 
     def _tune(self):
         """The learning rate with the least final lower loss of lower-only training, mean over seeds.
@@ -130,7 +158,7 @@ class Bench:
             self._factors(*setting),
             setting.optimizer,
             law,
-            tuple(constants),
+            tuple(_for(constants, setting.optimizer)),
             self.reference(i, kind),
             tolerance,
         )

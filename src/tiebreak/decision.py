@@ -4,7 +4,7 @@ A front end (the NumPy solver, the torch optimizer, the optax transformation) me
 lies between the inner products and the two weights of ``d = a ∇f + b ∇g`` is here, once, on scalars alone::
 
     rule mode        λ = rule(fg, gg, …)                     a = 1/(1+λ), b = λ/(1+λ); or 1 and λ
-    tolerance mode   w = λ/s from :mod:`tiebreak.tolerance`    a = 1/(s max(1,w)), b = w/max(1,w)
+    tolerance mode   w = λ/s from :mod:`tiebreak.tolerance`    a = c/(s max(1,w)), b = cw/max(1,w); c = 1 but in trouble
 
 Like the rules, this is arithmetic and comparisons, for Python floats, NumPy arrays, torch tensors and JAX tracers; no
 array library is imported. It changes nothing: the new memory is returned beside the weights, and the front end keeps it
@@ -153,7 +153,8 @@ def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
     # (∇f + λ∇g)/max(s, λ) with λ = ws: g keeps its learning rate where it comes first, so that the model does not fall
     # behind its twin; f is worth at most a step on g, whatever its units are.
     longer = 1 + (ratio - 1) * (ratio > 1)
-    return Choice(ratio * unit, 1 / (unit * longer), ratio / longer, memory, reading)
+    length = reading.length
+    return Choice(ratio * unit, length / (unit * longer), length * ratio / longer, memory, reading)
 
 
 def arguments(method: Any, parameters: Any, seen: Seen) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tiebreak.estimators import Estimator, enters_direction, fixed_batches, name
 from tiebreak.files import regular
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
-from tiebreak.tolerance import START
+from tiebreak.tolerance import MOVING, NUMBER, START, adaptive
 
 __all__ = ["MEASURED", "allowed", "chosen_method", "recorded", "refuse_unasked", "tolerant", "within"]
 
@@ -58,8 +58,11 @@ def allowed(tolerance: Any) -> tuple[float, bool]:
     return amount, relative
 
 
-def within(tolerance: Any, reference: Any, unused: Mapping[str, Any]) -> Tolerance:
-    """The tolerance as the decision needs it; `unused` are further arguments, of which none may be given."""
+def within(tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: bool) -> Tolerance:
+    """The tolerance as the decision needs it; `unused` are further arguments, of which none may be given.
+
+    `rescales`: whether the base divides by the size of its gradients, as Adam does.
+    """
     amount, relative = allowed(tolerance)
     if reference is None:
         raise ValueError(f"tolerance={tolerance!r} needs reference=: {_REFERENCES}")
@@ -79,11 +82,17 @@ def within(tolerance: Any, reference: Any, unused: Mapping[str, Any]) -> Toleran
         if value is not None:
             raise ValueError(f"{name}={value!r} has no effect with tolerance={tolerance!r}: give one of them")
     start = isinstance(reference, str) and reference == "start"
-    return Tolerance(amount, relative, moving=not fixed, constants=START if start else None)
+    constants = START if start else NUMBER if fixed else MOVING
+    return Tolerance(amount, relative, moving=not fixed, constants=adaptive(constants) if rescales else constants)
 
 
 def tolerant(
-    tolerance: Any, reference: Any, estimator: Any, laws: Mapping[str, Any], unused: Mapping[str, Any]
+    tolerance: Any,
+    reference: Any,
+    estimator: Any,
+    laws: Mapping[str, Any],
+    unused: Mapping[str, Any],
+    rescales: bool = True,
 ) -> tuple[Tolerance, Estimator, Schedule]:
     """The tolerance, the estimator beside it and its numbers; `laws` that it does not ask for are refused."""
     kind = fixed_batches(named(estimator or "minibatch"))
@@ -95,7 +104,7 @@ def tolerant(
     own = getattr(kind, "momentum", None)
     schedule = Schedule(**filled | given | ({} if own is None else {"momentum": own}))
     return (
-        within(tolerance, reference, {n: v for n, v in laws.items() if n not in asked} | dict(unused)),
+        within(tolerance, reference, {n: v for n, v in laws.items() if n not in asked} | dict(unused), rescales),
         kind,
         schedule,
     )

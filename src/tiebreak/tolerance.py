@@ -16,6 +16,8 @@ e = (g − reference)/tolerance has no unit and w has none either: multiplying a
   until e answers. Where it fell so far that trouble came, the place is remembered, and w comes near it slowly from then
   on: else a model that lags would be damaged and repaired again and again. Against a number the memory fades: training
   from scratch begins with trouble that is not f's.
+* f may lead the model to where g is too steep for the learning rate; from there steps on g alone diverge, too. So where
+  trouble comes with a gradient of g out of all proportion, that is cut, and steps are shorter for a while.
 * While the learning rate is high its noise hides what f costs: when the rate falls, g gains less than a twin's does. So
   the aim is lower by the share `early` where the rate is what it was at most, and is reached when the rate has fallen.
 
@@ -27,7 +29,7 @@ from typing import NamedTuple
 
 from tiebreak.rules import Scalar
 
-__all__ = ["MOVING", "NUMBER", "START", "Constants", "Memory", "Reading", "begin", "follow"]
+__all__ = ["MOVING", "NUMBER", "START", "Constants", "Memory", "Reading", "adaptive", "begin", "follow"]
 
 _E = 2.718281828459045
 
@@ -64,6 +66,9 @@ class Constants(NamedTuple):
     pace: Scalar = 0.0  # M is at least this share of the steps made
     steep: Scalar = 1.0  # ‖∇g‖ counts as at least this share of its mean over all steps
     fade: Scalar = 0.0  # the w of trouble at step t₀ counts as (t₀/t)^fade times itself at step t
+    cut: Scalar = 5.0  # in trouble a ∇g longer than so many times its averaged norm is cut to that,
+    brake: Scalar = 0.1  # and all steps are shortened by this share,
+    release: Scalar = 0.01  # which each step takes back by this share of itself
 
 
 #: For a reference measured at the same step: a twin, a recorded curve, one that is told.
@@ -107,6 +112,19 @@ NUMBER = Constants(
 )
 
 
+def adaptive(constants: Constants) -> Constants:
+    """The constants for a base that divides by the size of its gradients, as Adam does.
+
+    A long gradient brakes such a base of itself, for as long as it remembers it; cut, it would not.
+
+    Examples
+    --------
+    >>> MOVING.cut, adaptive(MOVING).cut
+    (5.0, 1000000000.0)
+    """
+    return constants._replace(cut=1e9)
+
+
 class Memory(NamedTuple):
     """What the law remembers: scalars only, saved as they are."""
 
@@ -123,12 +141,16 @@ class Memory(NamedTuple):
     lower: Scalar
     steep: Scalar  # the mean of ‖∇g‖ over all steps
     rate: Scalar  # the largest learning rate
+    brake: Scalar  # the factor of all steps: 1 but after trouble
     calm: Scalar  # `ratio` when e was last below its aim
     known: Scalar  # and what that was when trouble last came: w is to come near it slowly
 
 
 class Reading(NamedTuple):
-    """What the law says at a step: w and s, the averaged losses, e (in tolerances) and its standard error."""
+    """What the law says at a step: w and s, the averaged losses, e (in tolerances) and its standard error.
+
+    The step goes along `length` · ``(∇f/s + w ∇g) / max(1, w)``: 1 but in trouble.
+    """
 
     ratio: Scalar
     unit: Scalar
@@ -136,6 +158,7 @@ class Reading(NamedTuple):
     reference: Scalar
     excess: Scalar
     noise: Scalar
+    length: Scalar = 1.0
 
 
 def begin() -> Memory:
@@ -237,8 +260,9 @@ def follow(
         change=change,
         swing=swing,
         upper=_mean(memory.upper, upper_norm, rest),
-        lower=_mean(memory.lower, lower_norm, rest),
-        steep=_mean(memory.steep, lower_norm, 1 / steps),
+        lower=memory.lower,
+        steep=memory.steep,
+        brake=memory.brake,
         rate=_at_least(rate + 0 * loss, memory.rate),
         calm=memory.calm,
         known=memory.known * (1 - _at_most(c.fade / steps, 1.0)),
@@ -264,7 +288,17 @@ def follow(
     # 0 · error, since torch makes float32 of a float times a comparison.
     power = (1 + (0 * error + c.rise - 1) * (error > 1)) / (2 * _at_least(c.pace * steps, c.span))
     calm = memory.calm + (last - memory.calm) * (error <= 1)
+    # One batch is enough for this: a step that is too long for where the model is now multiplies the loss at once.
+    worst = _at_least(_over(difference, allowed(now.loss, now.reference)), bound)
+    usual = c.cut * memory.lower + 0 * lower_norm
+    long = (worst > c.trouble * aim) * (lower_norm > usual) * (usual > 0)
+    brake = _at_most((memory.brake + (steps < 2)) * (1 + c.release), 1.0) * (1 - c.brake * long)
+    counted = lower_norm * (1 + (_over(usual, lower_norm) - 1) * long)
+    length = brake * _over(counted, lower_norm) + brake * (lower_norm == 0)
     now = now._replace(
+        lower=_mean(memory.lower, counted, rest),
+        steep=_mean(memory.steep, counted, 1 / steps),
+        brake=brake,
         ratio=_at_most(_at_least(last * error**power, c.least), c.most),
         calm=calm,
         known=now.known + (calm - now.known) * (error > c.trouble),
@@ -275,4 +309,4 @@ def follow(
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
     lower = _at_least(_at_least(now.lower, c.steep * now.steep), 1e-300 * upper)  # so that float64 holds the quotient
     unit = _over(upper, lower) * (now.lower != 0) + upper * (now.lower == 0)
-    return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise)
+    return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise, length)

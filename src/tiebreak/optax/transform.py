@@ -34,6 +34,7 @@ def dynamic_barrier(
     momentum: Law = None,
     normalize: bool | None = None,
     learning_rate: Law = None,
+    rescales: bool | None = None,
     axis_name: Any = None,
     param_specs: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
@@ -78,6 +79,11 @@ def dynamic_barrier(
         one that never falls, which is careful: less of the tolerance is used. The step of every law here is
         ``state.count``, the number of updates before: with ``optax.MultiSteps(…, n)`` behind the barrier that is
         micro-steps, and the base's schedule is to be given as ``lambda step: schedule(step // n)``.
+    rescales : bool, optional
+        For a tolerance: whether what follows divides by the size of its gradients, as Adam does and SGD does not. If it
+        does not (False), a ∇g out of all proportion is cut while g is beyond its tolerance: f may lead to where g is
+        too steep for the learning rate, and steps on g alone would diverge from there. True unless given;
+        :func:`with_twin` finds out.
     axis_name : str or tuple of str, optional
         The mapped axes that one run is spread over, under ``shard_map``, ``pmap`` or ``vmap(axis_name=…)``: inner
         products are summed over the shards of each parameter, losses averaged over all devices, in one collective, so
@@ -109,7 +115,7 @@ def dynamic_barrier(
     given = {name: laws.held(law) for name, law in given.items()}
     others = None if others is None else {name: laws.held(law) for name, law in others.items()}
     if tolerance is None:
-        for name, value in (("reference", reference), ("learning_rate", learning_rate)):
+        for name, value in (("reference", reference), ("learning_rate", learning_rate), ("rescales", rescales)):
             if value is not None:
                 raise ValueError(f"{name}={value!r} has no effect without tolerance=")
         row = chosen_method(method, rule, given, others, estimator)
@@ -128,7 +134,7 @@ def dynamic_barrier(
     # What JAX may trace cannot be checked: a number stands for it while the rest is.
     known = 1.0 if isinstance(tolerance, jax.Array) else tolerance
     checked = 1.0 if is_number(reference) else laws.held if hasattr(reference, "shape") else reference
-    allowance, kind, schedule = tolerant(known, checked, estimator, given, unused)
+    allowance, kind, schedule = tolerant(known, checked, estimator, given, unused, rescales is not False)
     if known is not tolerance:
         allowance = replace(allowance, amount=tolerance)
     compared = at_step(reference) or reference

@@ -33,6 +33,23 @@ class TwinState(NamedTuple):
     reference_params: Tree
 
 
+def _rescales(base: optax.GradientTransformation) -> bool:
+    """Whether twice the gradient makes another step than twice as long; True where that cannot be found out."""
+
+    def second(gradient: Any) -> Any:
+        state, here = base.init(gradient), jnp.zeros(2)  # at 0 no weight decays
+        for _ in range(2):  # a warm-up begins with a rate of 0
+            step, state = base.update(gradient, state, here)
+        return step
+
+    try:
+        with jax.ensure_compile_time_eval():
+            one, two = (second(jnp.full(2, size)) for size in (1e-3, 2e-3))
+            return not bool(jnp.all((one != 0) & (jnp.abs(two - 2 * one) <= 1e-3 * jnp.abs(two))))
+    except Exception:  # a base for certain parameters alone, or one that asks for more than gradients
+        return True
+
+
 def with_twin(
     base: optax.GradientTransformation, *, tolerance: Any, **options: Any
 ) -> optax.GradientTransformationExtraArgs:
@@ -49,8 +66,8 @@ def with_twin(
     tolerance : float or str
         As of :func:`dynamic_barrier`.
     **options
-        `learning_rate` (give the schedule that `base` has), `estimator`, `momentum`, `axis_name` and `param_specs`, as
-        there.
+        `learning_rate` (give the schedule that `base` has), `estimator`, `momentum`, `rescales`, `axis_name` and
+        `param_specs`, as there.
 
     Examples
     --------
@@ -68,6 +85,7 @@ def with_twin(
     """
     if "reference" in options:
         raise ValueError(f"reference={options['reference']!r} has no effect: the twin is the reference")
+    options.setdefault("rescales", _rescales(base))
     barrier, rest = (
         dynamic_barrier(tolerance=tolerance, reference="told", **options),
         optax.with_extra_args_support(base),

@@ -73,7 +73,7 @@ class LawMemory:
     @staticmethod
     def completed(state: dict[str, Any]) -> dict[str, Any]:
         """A saved state with what the law did not remember when it was saved: the mean ‖∇g‖ begins at the last one."""
-        return {**state, "steep": state["lower"]} if "lower" in state and "steep" not in state else state
+        return {"steep": state["lower"], "brake": 1.0} | state if "lower" in state else state
 
     def check(self, state: dict[str, Any]) -> None:
         """Raise if this state cannot be taken up."""

@@ -65,7 +65,11 @@ def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
     laws = {name: given[name] for name in _LAWS}
     if isinstance(given["reference"], torch.Tensor) and given["reference"].numel() == 1:  # a loss as it comes
         given = {**given, "reference": float(given["reference"].detach())}
-    tolerance, kind, schedule = tolerant(given["tolerance"], given["reference"], given["estimator"], laws, unused)
+    # What divides by the size of its gradients guards the quotient with an eps; Adam, RMSprop and their kin do.
+    rescales = any("eps" in group for group in given["base"].param_groups)
+    tolerance, kind, schedule = tolerant(
+        given["tolerance"], given["reference"], given["estimator"], laws, unused, rescales
+    )
     if any(group.get("maximize") for group in given["base"].param_groups):
         raise ValueError(
             "tolerance= keeps a loss small, and the base optimizer was made with maximize=True: turn the signs"
