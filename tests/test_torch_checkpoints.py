@@ -286,7 +286,7 @@ def without(state, name):
 
 
 @pytest.mark.parametrize("form", [older, DynamicBarrier.state_dict])
-def test_a_state_without_the_mean_of_the_gradients_is_taken_up(form):
+def test_a_state_without_what_the_law_did_not_remember_then_is_taken_up(form):
     """It goes on from the average that there is; what else is missing is refused, and nothing is changed by it."""
     batches = data()
     model, opt = train(*made("twin", "adamw"), batches[:3])
@@ -295,8 +295,9 @@ def test_a_state_without_the_mean_of_the_gradients_is_taken_up(form):
     with pytest.raises(ValueError, match="remembers differs from this version's in known"):
         again.load_state_dict(without(form(opt), "known"))
     assert again.memory.values["lower"] == 0
-    again.load_state_dict(without(form(opt), "steep"))
+    again.load_state_dict(without(without(form(opt), "steep"), "brake"))
     assert float(again.memory.values["steep"]) == float(opt.memory.values["lower"]) > 0
+    assert float(again.memory.values["brake"]) == 1
     train(fresh, again, batches[3:])
     assert everything(fresh).isfinite().all()
 
