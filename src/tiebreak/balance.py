@@ -179,7 +179,9 @@ class Balance:
             step = longest + resolution * (longest == 0)
         else:
             ratio, weight = self._weighed(fg, gg, ff, m.ratio, upper, lower, reach, steepest, k)
-            step = self._step(gg, ff, weight, upper, lower, self.longer * m.step_size)
+            # Where both gradients vanish nothing limits the step, and it must not grow until it overflows.
+            longest = m.step_size * (1 + (self.longer - 1) * ((ff > 0) | (gg > 0)))
+            step = self._step(gg, ff, weight, upper, lower, longest)
         kept = [step, weight, ratio, *_pairs(upper, lower), reach, steepest, upper_batch + 0 * gg, lower_batch + 0 * gg]
         return weight, Known(*kept)
 
@@ -209,8 +211,8 @@ class Balance:
         slope = gg * unit * unit
         ratio = ratio * (1 + self._change(slope**0.5, direction**0.5, k))
         ratio = _larger(ratio, self.least + 0 * gg)
-        # Without a curvature f would go on for ever: g's minimisers must not be farther away than a third of the way.
-        held = straight * _over(4 * steepest, curved * reach + push)
+        # Without a curvature f would go on for ever: g's minimisers must not be farther away than a seventh of the way.
+        held = straight * _over(8 * steepest, curved * reach + push)
         # And a g without one, which may be nothing but noise, must not lead.
         flat = (curved * reach < 0.05 * push) * 1.0
         weight = flat * _over(self.least * pull, push) + (1 - flat) * _larger(ratio * unit, held)

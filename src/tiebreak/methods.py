@@ -266,9 +266,7 @@ auto = Method(
         step_size=1,
         upper_batch=Power(1 / 320**2, 2),
         lower_batch=Power(1 / 160**2, 2),
-        # 3/t would weigh batches by their sizes. Noise that changes with x adds up in STORM's differences, and is
-        # forgotten sooner so.
-        momentum=Capped(Power(10, -1), 1),
+        momentum=Capped(Power(3, -1), 1),  # weighs batches that grow like t² by their sizes
         selection=Power(1, 2),
     ),
     Watched(),
