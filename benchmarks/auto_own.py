@@ -1,7 +1,7 @@
 """Problems that are not in the test bed, to judge `auto` on: other geometry, other noise, no curvature of f.
 
-The first three judged an earlier law of `auto`. The others (:data:`LATER`) were written after the present one was chosen,
-and were not looked at before: a margin, squares of products, waves, noise of very different strength.
+The first three judged an earlier law of `auto`. The others (:data:`LATER`) were written after the present one was
+chosen, and were not looked at before: a margin, squares of products, waves, noise of very different strength.
 
 All have gradients and curvatures of order one, so that residuals are compared as they are.
 """

@@ -88,7 +88,8 @@ class Balance:
     length : float
         The step size is at most this over L_f + βL_g.
     growth : float
-        How fast β changes where the residuals differ: near balance by the power growth · ½ log(quotient) of the step number.
+        How fast β changes where the residuals differ: by the power growth · (q − 1/q) of the step number, q the fourth
+        root of their quotient.
     noise : float
         What of the estimates' variance counts as residual: some of it is along ∇g, and some is averaged out.
     least : float
