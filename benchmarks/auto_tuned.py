@@ -24,6 +24,8 @@ from tiebreak.methods import METHODS, Method
 from tiebreak.problems import TESTBED, Problem
 
 TOP = 4  # candidates that are judged
+#: With "small" as a last argument: the two kinds of rows that were best most often in the test bed, 21 of 136.
+SMALL = ("dbgd_batched", "storm_penalty K=1000")
 
 
 def candidates(problem: Problem, budget: int) -> Iterator[tuple[str, Method]]:
@@ -113,8 +115,8 @@ def measured(problem: Problem, method: Any, budget: int, runs: int, seed: int) -
     return float(larger.mean()) if found.success else math.inf
 
 
-def best(problem: Problem, budget: int, trials: int, runs: int) -> dict[str, Any]:
-    grid = dict(candidates(problem, budget))
+def best(problem: Problem, budget: int, trials: int, runs: int, kinds: tuple[str, ...] = ("",)) -> dict[str, Any]:
+    grid = {name: method for name, method in candidates(problem, budget) if name.startswith(kinds)}
     tried = {name: measured(problem, method, budget, trials, seed=12345) for name, method in grid.items()}
     order = sorted(tried, key=lambda name: tried[name])[:TOP]
     judged = {name: measured(problem, grid[name], budget, runs, seed=0) for name in order}
@@ -141,7 +143,7 @@ def main() -> None:
     trials, runs = int(sys.argv[4]), int(sys.argv[5])
     for name in TESTBED if names == "all" else names.split(","):
         start = time.perf_counter()
-        row = best(problem_of(name), budget, trials, runs)
+        row = best(problem_of(name), budget, trials, runs, SMALL if sys.argv[6:] == ["small"] else ("",))
         row["seconds"] = round(time.perf_counter() - start, 1)
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -9,6 +9,7 @@ import pytest
 import tiebreak
 from tiebreak import Exact, Gaussian, methods, minimize, problems
 from tiebreak.balance import Known
+from tiebreak.estimators import Watched, estimate
 
 
 def larger(result):
@@ -46,7 +47,8 @@ def test_units_do_not_matter(name):
         return minimize(*levels, length * problem.x0, budget=1500, runs=2, seed=1, record=None).x / length
 
     plain = run(1.0, 1.0, 1.0)
-    for units in ((2.0**10, 1, 1), (2.0**-10, 1, 1), (1, 2.0**10, 1), (1, 2.0**-10, 1), (1, 1, 2.0**10), (1, 1, 0.25)):
+    alone = ((2.0**10, 1, 1), (2.0**-10, 1, 1), (1, 2.0**10, 1), (1, 2.0**-10, 1), (1, 1, 2.0**10), (1, 1, 0.25))
+    for units in (*alone, (2, 0.5, 8)):
         np.testing.assert_array_equal(run(*units), plain)
 
 
@@ -134,10 +136,10 @@ def test_the_default_says_what_it_chose(tmp_path):
     assert chosen["lower_noise"] == pytest.approx(math.sqrt(0.5), rel=0.1)
     assert chosen["lower_smoothness"] == pytest.approx(1, rel=0.05)
     assert 0.3 < chosen["upper_smoothness"] <= 1.01
-    # At rest ‖∇g‖ is ‖∇f‖/β, and the step is half of what the smoothness allows.
+    # At rest ‖∇g‖ is ‖∇f‖/β, and the step is the inverse of the smoothness.
     assert chosen["weight"] == pytest.approx(result.last.exact_multiplier)
     curvature = chosen["upper_smoothness"] + chosen["weight"] * chosen["lower_smoothness"]
-    assert chosen["step_size"] == pytest.approx(0.5 / curvature)
+    assert chosen["step_size"] == pytest.approx(1 / curvature)
     assert f"weight {chosen['weight']:.3g}" in str(result)
     result.save(tmp_path / "r")
     assert tiebreak.load(tmp_path / "r").chosen == chosen
@@ -201,13 +203,13 @@ def _reference(problem, steps, seed):
     level = {h: {"L": 0.0, "top": 0.0, "s2": 0.0, "share": 0.0} for h in "fg"}
     for k in range(steps):
         t = k + 1
-        alpha = min(1.0, 3 / t)
         for h, (oracle, rng) in oracles.items():
-            batch = max(1, math.floor((1e-4 if h == "f" else 4e-4) * t**2))
+            batch = max(1, math.floor((t / (320 if h == "f" else 160)) ** 2))
+            alpha = min(1.0, 3 / t)
             token = oracle.sample(rng, batch)
             fresh, at = oracle.gradient(x, token), level[h]
             if k == 0:
-                at["v"] = fresh
+                at["v"], at["gap"], at["noise"] = fresh, 0 * x, 0.0
             else:
                 old = oracle.gradient(before, token)
                 curvature = np.linalg.norm(fresh - old) / np.linalg.norm(x - before)
@@ -215,7 +217,11 @@ def _reference(problem, steps, seed):
                 at["top"] = max(curvature, at["top"])
                 sigma2 = np.sum((old - at["fresh"]) ** 2) / (1 / batch + 1 / at["batch"])
                 at["s2"] = (1 - alpha) * at["s2"] + alpha * sigma2
-                at["v"] = fresh + (1 - alpha) * (at["v"] - old)
+                quick = min(1.0, 4 * alpha)
+                at["gap"] = (1 - quick) * at["gap"] + quick * (old - at["v"])
+                at["noise"] = (1 - quick) * at["noise"] + quick * np.sum((old - at["fresh"]) ** 2) / 2
+                excess = at["gap"] @ at["gap"] / ((quick + alpha) * at["noise"])
+                at["v"] = fresh + (1 - min(1.0, alpha * max(1.0, excess))) * (at["v"] - old)
             at["share"] = (1 - alpha) ** 2 * at["share"] + alpha**2 / batch
             at["fresh"], at["batch"] = fresh, batch
         f, g = level["f"], level["g"]
@@ -228,19 +234,21 @@ def _reference(problem, steps, seed):
             eta = math.sqrt(np.finfo(float).eps) * np.linalg.norm(x) / np.linalg.norm(f["v"] + beta * g["v"])
         else:
             straight = f["top"] * reach < 0.05 * math.sqrt(ff)
-            unit = (steepest / reach if straight else f["top"]) / g["top"]
+            curved = min(g["top"], 8 * g["L"])
+            unit = (steepest / reach if straight else f["top"]) / curved
             best = max(-fg, 0) / gg
             first = max(ff + 2 * best * fg + best**2 * gg, 0) + 0.35 * (errors[0] + (b * unit) ** 2 * errors[1])
             second = gg * unit**2
-            b = max(0.25, b * (1 + 2 / (t + 5) * (second - first) / (second + first)))
+            q = (second / first) ** 0.25
+            b = max(0.25, b * (1 + np.clip(2 / (t + 5) * (q - 1 / q), -0.05, 0.05)))
             beta = b * unit
             if straight:
-                beta = max(beta, 4 * steepest / (g["top"] * reach + math.sqrt(gg)))
-            if g["top"] * reach < 0.05 * math.sqrt(gg):
+                beta = max(beta, 8 * steepest / (curved * reach + math.sqrt(gg)))
+            if curved * reach < 0.05 * math.sqrt(gg):
                 beta = 0.25 * math.sqrt(ff / gg)
             noise = errors[0] + beta**2 * errors[1]
             part = min(1, max(1 / 16, (ff + beta**2 * gg - noise) / (4 * noise)))
-            eta = min(0.5 * part / (f["L"] + beta * g["L"]), 4 * eta)
+            eta = min(part / (f["L"] + beta * g["L"]), 4 * eta)
         before, x = x, x - eta * (f["v"] + beta * g["v"])
     return x, eta, beta
 
@@ -277,7 +285,7 @@ def test_the_page_shows_the_committed_results():
     shown = (auto.HERE.parent / "docs" / "_tables" / "auto.md").read_text(encoding="utf-8")
     assert auto.table(rows) == shown
     missed = [(row["problem"], row["budget"]) for row in rows if row["ratio"] is not None and row["ratio"] > 3]
-    assert missed == [("flat-10", 10**8), ("random-20-multiplicative", 10**6)]  # the page says why
+    assert missed == [("own-squares", 10**6), ("own-unequal", 10**6)]  # the page says so
     assert all(row["auto"]["success"] for row in rows)
 
 
@@ -301,3 +309,40 @@ def test_a_steep_start_does_not_make_it_forget_g(case):
     found = tiebreak.minimize(upper, lower, start, budget=10**6, runs=3, seed=0, record=None)
     assert found.last.lower_gradient_squared.max() < 0.3  # hundreds, with the largest curvature as the unit
     assert found.last.stationarity_squared.max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["stiff-2-phase", "stiff-3-phase"])
+def test_it_crosses_the_floor_of_a_gorge(name):
+    """Noise there changes with x and adds up in STORM's differences: with 3/t alone it hides the gentle slope."""
+    problem = problems.named(name)
+    found = minimize(problem.upper, problem.lower, problem.x0, budget=10**6, runs=4, seed=0, record=None)
+    assert (larger(found) < 0.01).all()  # about 0.02 wherever the floor is not crossed
+    assert (abs(found.x[:, -1]) < 2).all()  # from 40
+
+
+def test_noise_that_changes_with_x_is_forgotten_sooner():
+    """x moves on a line, and the noise turns with it by 0.3 a step: differences of one batch do not cancel it."""
+
+    class Turning:
+        def sample(self, rng, size):
+            return rng.standard_normal(2) / math.sqrt(size)
+
+        def gradient(self, x, token):
+            return np.array([1.0, 0.0]) + token[0] * np.array([math.cos(x[0]), math.sin(x[0])])
+
+    def error(estimator, rng):
+        memory, total = None, 0.0
+        for k in range(400):
+            parameters = tiebreak.Schedule(step_size=1, momentum=0.01).at(k)
+            token, x = Turning().sample(rng, 4), np.array([[0.3 * k, 0.0]])
+
+            def gradient(x, token=token):
+                return Turning().gradient(x[0], token)[None]
+
+            found, _, memory = estimate(estimator, "lower", gradient, x, memory, parameters, lambda g: 0 * g[:, :1])
+            total += np.sum((found - [1.0, 0.0]) ** 2) * (k >= 200) / 200
+        return total
+
+    pairs = [[error(e, np.random.default_rng(i)) for e in (tiebreak.Storm(), Watched())] for i in range(8)]
+    plain, watched = np.mean(pairs, axis=0)
+    assert watched < 0.5 * plain

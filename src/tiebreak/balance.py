@@ -88,11 +88,14 @@ class Balance:
     length : float
         The step size is at most this over L_f + βL_g.
     growth : float
-        β changes by a power of the step number between −growth and growth.
+        How fast β changes where the residuals differ: by the power growth · (q − 1/q) of the step number, q the fourth
+        root of their quotient.
     noise : float
         What of the estimates' variance counts as residual: some of it is along ∇g, and some is averaged out.
     least : float
         Where β begins, and its least value, in the problem's units: below 1, so that f chooses the basin first.
+    fastest : float
+        No more than this part of β in one step: x must follow.
     forget : float
         The smoothness of late forgets as the power −forget of the step number.
     longer : float
@@ -104,13 +107,14 @@ class Balance:
         Where both gradients together are not this much larger than their noise, steps are shortened, down to 1/16.
     """
 
-    length: float = 0.5
+    length: float = 1.0
     growth: float = 2.0
     noise: float = 0.35
     least: float = 0.25
+    fastest: float = 0.05
     forget: float = 2.0
     longer: float = 4.0
-    recent: float = 4.0
+    recent: float = 8.0
     unsure: float = 4.0
 
     def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
@@ -176,7 +180,9 @@ class Balance:
             step = longest + resolution * (longest == 0)
         else:
             ratio, weight = self._weighed(fg, gg, ff, m.ratio, upper, lower, reach, steepest, k)
-            step = self._step(gg, ff, weight, upper, lower, self.longer * m.step_size)
+            # Where both gradients vanish nothing limits the step, and it must not grow until it overflows.
+            longest = m.step_size * (1 + (self.longer - 1) * ((ff > 0) | (gg > 0)))
+            step = self._step(gg, ff, weight, upper, lower, longest)
         kept = [step, weight, ratio, *_pairs(upper, lower), reach, steepest, upper_batch + 0 * gg, lower_batch + 0 * gg]
         return weight, Known(*kept)
 
@@ -204,14 +210,28 @@ class Balance:
         now = ratio * unit
         direction = left + self.noise * (upper.error + now * now * lower.error)
         slope = gg * unit * unit
-        ratio = ratio * (1 + self.growth / (k + 6) * _over(slope - direction, slope + direction))
+        ratio = ratio * (1 + self._change(slope**0.5, direction**0.5, k))
         ratio = _larger(ratio, self.least + 0 * gg)
-        # Without a curvature f would go on for ever: g's minimisers must not be farther away than a third of the way.
-        held = straight * _over(4 * steepest, curved * reach + push)
+        # Without a curvature f would go on for ever: g's minimisers must not be farther away than a seventh of the way.
+        held = straight * _over(8 * steepest, curved * reach + push)
         # And a g without one, which may be nothing but noise, must not lead.
         flat = (curved * reach < 0.05 * push) * 1.0
         weight = flat * _over(self.least * pull, push) + (1 - flat) * _larger(ratio * unit, held)
         return ratio, _or_one(weight)
+
+    def _change(self, slope: Scalar, direction: Scalar, k: int) -> Scalar:
+        """By what part β changes, from the roots of both residuals.
+
+        At rest one residual goes like 1/β² and the other like β², so q = √(slope/direction) is the square of the factor
+        that β is off by, and the exponent in k is growth (√q − 1/√q): the farther off, the faster.
+        """
+        wanted = self.growth / (k + 6) * (slope - direction)
+        mean = (slope * direction) ** 0.5
+        most = self.fastest * mean
+        between = (wanted < most) & (wanted > -most)
+        # Without noise one of them may be 0, and the quotient infinite; where both are, nothing is to be changed.
+        beyond = self.fastest * ((wanted >= most) * 1.0 - (wanted <= -most) * 1.0)
+        return between * _over(wanted, mean) + beyond
 
     def _step(self, gg: Scalar, ff: Scalar, weight: Scalar, upper: _Level, lower: _Level, longest: Scalar) -> Scalar:
         """The step size: as the smoothness allows, shorter where there is little but noise."""

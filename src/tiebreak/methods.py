@@ -264,8 +264,8 @@ auto = Method(
     Balance(),
     Schedule(
         step_size=1,
-        upper_batch=Power(1e-4, 2),
-        lower_batch=Power(4e-4, 2),
+        upper_batch=Power(1 / 320**2, 2),
+        lower_batch=Power(1 / 160**2, 2),
         momentum=Capped(Power(3, -1), 1),  # weighs batches that grow like t² by their sizes
         selection=Power(1, 2),
     ),

@@ -44,9 +44,14 @@ class Storm(WithMomentum):
 
 @dataclass(frozen=True)
 class Watched(Storm):
-    """STORM that keeps its last mini-batch gradient, too: what a step learns of smoothness and noise comes from it.
+    """STORM that looks at its own error, and forgets sooner where there is too much of it.
 
-    A rule may then ask for what the solver finds by comparing, for each level: ``upper_change`` and ``lower_change``,
+    Noise that changes with x does not cancel in STORM's differences; it adds up for 1/α steps. It shows: before a step
+    the fresh G_k(x_{k−1}) differs from v_{k−1} by noise and by minus that error, and the error is the same for many
+    steps. An average of these gaps over the last 1/(4α) of them has the error in it, and of the noise, as two batches
+    at one point tell, a known part. By as much as its square exceeds twice that part, α is larger.
+
+    A rule may ask for what the solver finds by comparing, for each level: ``upper_change`` and ``lower_change``,
     ‖G_k(x_k) − G_k(x_{k−1})‖², and ``upper_spread`` and ``lower_spread``, ‖G_k(x_{k−1}) − G_{k−1}(x_{k−1})‖², both 0 in
     the first step; and for ``moved``, ‖x_k − x_{k−1}‖², ``away``, ‖x_k − x_0‖², and ``resolution``, the shortest step
     that shows a curvature.
@@ -55,15 +60,32 @@ class Watched(Storm):
     watches = True
 
     def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
-        """As STORM, and no gradient yet."""
-        return (*super().begin(level, zeros, zero), zeros)
+        """As STORM; no gap, no noise, no gradient yet."""
+        return (*super().begin(level, zeros, zero), zeros, zero, zeros)
 
     def update(
         self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
     ) -> tuple[Value, tuple[Any, ...]]:
         """v_k; and the gradient G_k(x_k) comes last in the memory."""
-        estimate, kept = super().update(level, fresh, before, memory[:-1], parameters)
-        return estimate, (*kept, fresh)
+        previous, begun, gap, noise, last = memory
+        rate = self.rate(level, parameters)
+        quick = min(1.0, 4 * rate)
+        gap = gap + quick * (begun * (before - previous) - gap)
+        noise = noise + quick * (begun * _square(before - last) / 2 - noise)
+        seen, expected = _square(gap), (quick + rate) * noise
+        # rate · max(1, seen/expected), at most 1, without an infinite quotient; without noise there is nothing to keep.
+        nothing = (seen <= 0) & (expected <= 0)
+        alpha = rate * (_larger(seen, expected) + nothing) / (_larger(expected, rate * seen) + nothing)
+        estimate = fresh + (1 - alpha) * begun * (previous - before)
+        return estimate, (estimate, begun**0, gap, noise, fresh)
+
+
+def _square(rows: Value) -> Value:
+    return (rows * rows).sum(-1, keepdims=True)
+
+
+def _larger(a: Value, b: Value) -> Value:
+    return a * (a >= b) + b * (a < b)
 
 
 class _Refreshed:
