@@ -27,7 +27,7 @@ from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
 from tiebreak.setup import Setup, prepare
 from tiebreak.state import State
-from tiebreak.stationarity import dot
+from tiebreak.stationarity import dot, products
 from tiebreak.watching import Watching
 from tiebreak.working import Now, alike
 
@@ -144,6 +144,9 @@ class _Solver:
         self.in_direction = enters_direction(self.method.estimator)
         self.scale = getattr(self.method.rule, "scale", None)  # of a rule that chooses the step size as well
         self.watching = Watching(self.method, state.start)
+        self.evaluate = self.upper.evaluate, self.lower.evaluate
+        if self.watching.on:
+            self.evaluate = self.watching.noting("upper", self.upper), self.watching.noting("lower", self.lower)
         apply = self.method.applied if self.method.remembers else self.method.multiplier
         self.decide = Decision(self.method, normalize=False, apply=apply)
         self.measurer = Measurer(self.method, self.upper, self.lower)
@@ -180,14 +183,7 @@ class _Solver:
         if self.fitting is None or self.fitting.k != now.k:  # at first, and after a block that was not made to its end
             spent = now.upper_calls + now.lower_calls
             self.fitting = Steps(self.method, steps=c.steps, budget=c.budget, k=now.k, spent=spent)
-        steps: list[Parameters] = []
-        upper, lower = self.upper.samples_ahead, self.lower.samples_ahead  # at least one step, however many it takes
-        while len(steps) < size and upper > 0 and lower > 0:
-            parameters = next(self.fitting, None)
-            if parameters is None:
-                break
-            steps.append(parameters)
-            upper, lower = upper - parameters.upper_batch, lower - parameters.lower_batch
+        steps = self.fitting.block(size, self.upper.samples_ahead, self.lower.samples_ahead)
         return steps, self.fitting.ended
 
     def select(self, rngs: Any, weights: Sequence[float]) -> NDArray[np.bool_]:
@@ -202,11 +198,12 @@ class _Solver:
             upper_tokens = self.streams["upper"].block([p.upper_batch if p.upper_points else 0 for p in steps])
             lower_tokens = self.streams["lower"].block([p.lower_batch if p.lower_points else 0 for p in steps])
             replaced = self.streams["selection"].block(weights)
-            some = replaced.any(axis=1).tolist()  # asking at every step takes longer
+            # Asked for all steps at once: at every step it takes longer.
+            selecting = [row if some else None for row, some in zip(replaced, replaced.any(axis=1).tolist(), strict=True)]
+            noted = wanted(self.configuration.record, first, len(steps))
             with np.errstate(all="ignore"):
-                for i, parameters in enumerate(steps):
-                    selecting = replaced[i] if some[i] else None
-                    failures = self.step(parameters, upper_tokens[i], lower_tokens[i], selecting)
+                for each in zip(steps, upper_tokens, lower_tokens, selecting, noted, strict=True):
+                    failures = self.step(*each)
                     if not failures and self.callback is not None:
                         self.call_back()
                     if interrupted():
@@ -218,31 +215,35 @@ class _Solver:
         except BaseException:
             if self.checkpoint is not None:
                 with suppress(Exception):  # measuring may fail as the step did
-                    self.close_block(self.now.k - first, weights)
+                    self.close_block(self.now.k - first, weights, whole=True)
                 self.save_checkpoint(Status.RUNNING, measured=False)
             raise
-        self.close_block(self.now.k - first, weights)
+        self.close_block(self.now.k - first, weights, whole=bool(failures) or self.progress is not None)
         if failures:
             self.bury(failures, steps[self.now.k - first - 1])
             if self.callback is not None and self.state.alive:
                 self.call_back()
 
     def step(
-        self, parameters: Parameters, upper_tokens: Any, lower_tokens: Any, replaced: NDArray[np.bool_] | None
+        self,
+        parameters: Parameters,
+        upper_tokens: Any,
+        lower_tokens: Any,
+        replaced: NDArray[np.bool_] | None,
+        noted: bool,
     ) -> dict[int, str]:
         """One step of every living run. Returns the rows that cannot go on, and why; they keep their iterate."""
-        now, x, method = self.now, self.now.x, self.method
+        now, method = self.now, self.method
+        x = now.x
         # measure
-        seen_a, a, upper = self.estimate(self.upper, upper_tokens, now.upper, parameters)
-        seen_b, b, lower = self.estimate(self.lower, lower_tokens, now.lower, parameters)
-        asked = method.needs
-        seen = Seen(
-            dot(seen_a, seen_b),
-            dot(seen_b, seen_b),
-            dot(seen_a, seen_a) if "ff" in asked else None,
-            lower_value=self.lower_value(lower_tokens, parameters) if "lower_value" in asked else None,
-            watched=self.watching.found(x, now.upper) if self.watching.on else {},
-        )
+        self.upper.tokens, self.lower.tokens = upper_tokens, lower_tokens
+        estimator, (from_upper, from_lower) = method.estimator, self.evaluate
+        seen_a, a, upper = estimate(estimator, "upper", from_upper, x, now.upper, parameters, _zero)
+        seen_b, b, lower = estimate(estimator, "lower", from_lower, x, now.lower, parameters, _zero)
+        if self.in_direction:
+            a, b = seen_a, seen_b
+        more = self.measured(seen_a, parameters) if method.measured else {}
+        seen = Seen(*products(seen_a, seen_b), **more)
         # decide
         multiplier, rule = self.decide.multiplier(parameters, seen, now.rule)
         # move
@@ -254,8 +255,8 @@ class _Solver:
         else:
             moved *= -(parameters.step_size * self.scale(rule))[:, None]
         moved += x
-        moved.flags.writeable = False  # an oracle that works in place must fail loudly, not corrupt the run
-        if wanted(self.configuration.record, parameters.k):
+        moved.setflags(write=False)  # an oracle that works in place must fail loudly, not corrupt the run
+        if noted:
             self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier, now.rule)
         failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
@@ -279,35 +280,21 @@ class _Solver:
         self.now = Now(now.k + 1, moved, upper, lower, rule, selected, selected_step, selected_rule, *spent, multiplier)
         return failures
 
-    def estimate(
-        self, level: Level, tokens: Any, memory: Memory, parameters: Parameters
-    ) -> tuple[Array, Array, Memory]:
-        """What the rule sees of a level's gradient, what the direction is made of, and what to remember."""
-
-        def gradient(x: Array, wanted: bool = True) -> Array:
-            return level.gradient(x, tokens) if wanted else np.zeros_like(x)
-
-        def noted(x: Array, wanted: bool = True) -> Array:
-            evaluated.append(gradient(x, wanted))
-            return evaluated[-1]
-
-        evaluated: list[Array] = []
-        evaluate = noted if self.watching.on else gradient
-        found, fresh, kept = estimate(
-            self.method.estimator, level.name, evaluate, self.now.x, memory, parameters, _zero
-        )
+    def measured(self, upper: Array, parameters: Parameters) -> dict[str, Any]:
+        """What else the rule asks for."""
+        asked, x, found = self.method.measured, self.now.x, dict[str, Any]()
+        if "ff" in asked:
+            found["ff"] = dot(upper, upper)
+        if "lower_value" in asked:
+            if not parameters.lower_points:
+                raise ValueError(
+                    f"the rule of {self.method.name!r} needs the lower objective of every step's mini-batch, and "
+                    f"{self.method.estimator!r} draws none in step {parameters.k}"
+                )
+            found["lower_value"] = self.lower.value(x, self.lower.tokens)
         if self.watching.on:
-            self.watching.see(level.name, evaluated, memory)
-        return found, found if self.in_direction else fresh, kept
-
-    def lower_value(self, tokens: Any, parameters: Parameters) -> Array:
-        """The lower objective on this step's mini-batch, for a rule that asks for it."""
-        if not parameters.lower_points:
-            raise ValueError(
-                f"the rule of {self.method.name!r} needs the lower objective of every step's mini-batch, and "
-                f"{self.method.estimator!r} draws none in step {parameters.k}"
-            )
-        return self.lower.value(self.now.x, tokens)
+            found["watched"] = self.watching.found(x, self.now.upper, self.now.lower)
+        return found
 
     def call_back(self) -> None:
         assert self.callback is not None
@@ -316,13 +303,13 @@ class _Solver:
         if answered(self.callback, record):
             self.stopped = Status.CALLBACK
 
-    def close_block(self, made: int, weights: Sequence[float]) -> None:
-        """Leave generators, weights and history as after `made` steps of the block."""
+    def close_block(self, made: int, weights: Sequence[float], whole: bool) -> None:
+        """Leave generators, weights and history as after `made` steps of the block; `whole`: all of it measured."""
         for stream in self.streams.values():
             stream.rewind(made)
         for weight in weights[:made]:
             self.weight += weight
-        self.recorder.flush(self.state.alive, self.now.k)
+        self.recorder.flush(self.state.alive, self.now.k, whole)
 
     def bury(self, failures: dict[int, str], parameters: Parameters) -> None:
         """Put aside the runs that cannot go on; the step that failed was charged but not made."""
@@ -349,6 +336,8 @@ class _Solver:
         state.k, state.weight = now.k, self.weight
         state.memory = now.memory()
         state.streams = {name: stream.states() for name, stream in self.streams.items()}
+        if measured:
+            self.recorder.flush(state.alive, now.k)
         state.history = self.recorder.history()
         # An iterate is measured with the parameters of the step that it starts; the last one starts none, and takes
         # those in force: a schedule need not be defined beyond the last step.
