@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, islice, repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,21 @@ from tiebreak.result import Status
 from tiebreak.schedules import LEGAL, WHOLE, Capped, Law, Parameters, Power, Schedule
 
 Values = NDArray[np.float64]
+#: A step's parameters, and what it is charged at the upper and at the lower level.
+Charged: TypeAlias = tuple[Parameters, tuple[int, int]]
 
-__all__ = ["Batches", "Many", "Steps", "batches", "calls", "first_cost", "law_values", "limit", "steps_within"]
+__all__ = [
+    "Batches",
+    "Charged",
+    "Many",
+    "Steps",
+    "batches",
+    "calls",
+    "first_cost",
+    "law_values",
+    "limit",
+    "steps_within",
+]
 
 _LARGEST = 2**63 - 1  # calls are counted in 64 bits
 _LARGE = 1e12  # a batch in which single calls do not matter
@@ -93,44 +106,47 @@ class Steps(Iterator[Parameters]):
     ) -> None:
         self.k, self.spent, self.ended = k, spent, Status.RUNNING
         self._method, self._steps, self._budget = method, steps, budget
-        self._parameters = self._from(k)
+        self._coming = self._from(k)
 
     def __next__(self) -> Parameters:
-        for parameters in self.block(1):
+        for parameters, _ in self.block(1):
             return parameters
         raise StopIteration
 
-    def block(self, count: int, upper: float = math.inf, lower: float = math.inf) -> list[Parameters]:
+    def block(self, count: int, upper: float = math.inf, lower: float = math.inf) -> list[Charged]:
         """The next steps, `count` at most, and none after the one with which a level has had so many samples."""
         if self._steps is not None and self.ended is Status.RUNNING:
             count = min(count, self._steps - self.k)
             self.ended = Status.STEPS if count <= 0 else self.ended
         if self.ended is not Status.RUNNING:
             return []
-        found: list[Parameters] = []
-        for parameters in islice(self._parameters, count):
-            spent = self.spent + sum(calls(self._method, parameters))
-            if self._budget is not None and spent > self._budget:
+        found: list[Charged] = []
+        most = _LARGEST if self._budget is None else self._budget
+        for step in islice(self._coming, count):
+            parameters, (for_upper, for_lower) = step
+            spent = self.spent + for_upper + for_lower
+            if spent > most:
+                if self._budget is None:
+                    raise OverflowError(
+                        f"step {self.k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
+                    )
                 self.ended = Status.BUDGET
                 break
-            if spent > _LARGEST:
-                raise OverflowError(
-                    f"step {self.k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
-                )
-            self.k, self.spent = self.k + 1, spent
-            found.append(parameters)
+            self.spent = spent
+            found.append(step)
             upper, lower = upper - parameters.upper_batch, lower - parameters.lower_batch
             if upper <= 0 or lower <= 0:
                 break
+        self.k += len(found)
         return found
 
-    def _from(self, k: int) -> Iterator[Parameters]:
-        """The parameters of step k and all that follow, many at once where they are known."""
+    def _from(self, k: int) -> Iterator[Charged]:
+        """Step k and all that follow, and their costs; many at once where they are known."""
         size = 1
         while True:
             size = min(2 * size, _AHEAD)
             some = _known(self._method, k, size) or [self._method.at(k)]
-            yield from some
+            yield from [(parameters, calls(self._method, parameters)) for parameters in some]
             k += len(some)
 
 
@@ -152,7 +168,7 @@ def _known(method: Method, k: int, count: int) -> list[Parameters]:
     if not all(LEGAL[name][1](value) for name, values in columns.items() for value in (values[0], values[-1])):
         return []
     for name in WHOLE.intersection(columns):
-        columns[name] = [math.floor(value) if value >= 1 else 1 for value in columns[name]]
+        columns[name] = [max(1, value) for value in map(math.floor, columns[name])]
     points = [1 if method.estimator.evaluations == 1 else 2] * count
     if k == 0:  # there is no point before the first
         points[0] = 1

@@ -70,8 +70,11 @@ class Power:
         if constant != 1 or exponent <= 0:
             return values
         # Next to a whole number it may be a whole power, and has to be looked at; so far from one it is none.
-        far = [(rest := v % 1.0) == 0 or 1e-12 * v < rest < 1 - 1e-12 * v for v in values]
-        return values if all(far) else [v if is_far else self(k) for k, v, is_far in zip(range(start, start + count), values, far, strict=True)]
+        for i, value in enumerate(values):
+            rest = value % 1.0
+            if rest and not 1e-12 * value < rest < 1 - 1e-12 * value:
+                values[i] = self(start + i)
+        return values
 
     @cached_property
     def _ratio(self) -> Fraction | None:

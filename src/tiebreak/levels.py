@@ -103,7 +103,7 @@ class Level:
             if not x.flags.writeable:
                 self._seen = (x, exact, before, earlier)
         if tokens is None:
-            found = exact
+            found: Array = exact
         elif type(tokens) is np.ndarray and tokens.shape == x.shape:
             found = exact + tokens
         else:

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from tiebreak.budget import Steps, calls
+from tiebreak.budget import Charged, Steps
 from tiebreak.callbacks import answered, recorded
 from tiebreak.checks import whole
 from tiebreak.console import interrupts
 from tiebreak.decision import Decision, Seen
-from tiebreak.estimators import Memory, enters_direction, estimate
+from tiebreak.estimators import enters_direction, estimate
 from tiebreak.files import locked
-from tiebreak.levels import Level, Stream, generators
+from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
 from tiebreak.recording import Measurer, Record, Recorder, fault, finite, wanted
@@ -29,7 +29,7 @@ from tiebreak.setup import Setup, prepare
 from tiebreak.state import State
 from tiebreak.stationarity import dot, products
 from tiebreak.watching import Watching
-from tiebreak.working import Now, alike
+from tiebreak.working import Kept, Now, alike, frozen
 
 __all__ = ["minimize"]
 
@@ -174,7 +174,7 @@ class _Solver:
                 self.save_checkpoint(self.stopped or Status.STEPS)
         return self.snapshot(self.stopped or Status.STEPS)
 
-    def upcoming(self) -> tuple[list[Parameters], Status]:
+    def upcoming(self) -> tuple[list[Charged], Status]:
         """The next steps that fit the limits, a block at most, and the limit that ends them."""
         now, c, alive = self.now, self.configuration, len(self.state.alive)
         size = min(self.upper.block_size(alive), self.lower.block_size(alive))
@@ -189,9 +189,9 @@ class _Solver:
     def select(self, rngs: Any, weights: Sequence[float]) -> NDArray[np.bool_]:
         return replacements(rngs, weights, self.weight)
 
-    def advance(self, steps: Sequence[Parameters], interrupted: Callable[[], bool]) -> None:
+    def advance(self, charged: Sequence[Charged], interrupted: Callable[[], bool]) -> None:
         """Make these steps, or as many of them as nothing stops."""
-        first = self.now.k
+        first, steps = self.now.k, [parameters for parameters, _ in charged]
         weights = [p.weight for p in steps]
         failures: dict[int, str] = {}
         try:
@@ -199,11 +199,15 @@ class _Solver:
             lower_tokens = self.streams["lower"].block([p.lower_batch if p.lower_points else 0 for p in steps])
             replaced = self.streams["selection"].block(weights)
             # Asked for all steps at once: at every step it takes longer.
-            selecting = [row if some else None for row, some in zip(replaced, replaced.any(axis=1).tolist(), strict=True)]
+            selecting = [
+                row if some else None for row, some in zip(replaced, replaced.any(axis=1).tolist(), strict=True)
+            ]
             noted = wanted(self.configuration.record, first, len(steps))
             with np.errstate(all="ignore"):
-                for each in zip(steps, upper_tokens, lower_tokens, selecting, noted, strict=True):
-                    failures = self.step(*each)
+                for (parameters, cost), upper, lower, selected, note in zip(
+                    charged, upper_tokens, lower_tokens, selecting, noted, strict=True
+                ):
+                    failures = self.step(parameters, cost, upper, lower, selected, note)
                     if not failures and self.callback is not None:
                         self.call_back()
                     if interrupted():
@@ -227,25 +231,26 @@ class _Solver:
     def step(
         self,
         parameters: Parameters,
+        cost: tuple[int, int],
         upper_tokens: Any,
         lower_tokens: Any,
         replaced: NDArray[np.bool_] | None,
         noted: bool,
     ) -> dict[int, str]:
         """One step of every living run. Returns the rows that cannot go on, and why; they keep their iterate."""
-        now, method = self.now, self.method
-        x = now.x
+        method = self.method
+        k, x, upper_memory, lower_memory, memory, selected, upper_calls, lower_calls, _ = self.now
         # measure
         self.upper.tokens, self.lower.tokens = upper_tokens, lower_tokens
         estimator, (from_upper, from_lower) = method.estimator, self.evaluate
-        seen_a, a, upper = estimate(estimator, "upper", from_upper, x, now.upper, parameters, _zero)
-        seen_b, b, lower = estimate(estimator, "lower", from_lower, x, now.lower, parameters, _zero)
+        seen_a, a, upper_memory = estimate(estimator, "upper", from_upper, x, upper_memory, parameters, _zero)
+        seen_b, b, lower_memory = estimate(estimator, "lower", from_lower, x, lower_memory, parameters, _zero)
         if self.in_direction:
             a, b = seen_a, seen_b
-        more = self.measured(seen_a, parameters) if method.measured else {}
-        seen = Seen(*products(seen_a, seen_b), **more)
+        fg, gg = products(seen_a, seen_b)
+        seen = Seen(fg, gg, **self.measured(seen_a, parameters)) if method.measured else Seen(fg, gg)
         # decide
-        multiplier, rule = self.decide.multiplier(parameters, seen, now.rule)
+        multiplier, rule = self.decide.multiplier(parameters, seen, memory)
         # move
         # A float takes the type of b, as the array is made to; of one row it is quicker.
         moved = b * multiplier.item() if len(b) == 1 else multiplier.astype(x.dtype, copy=False)[:, None] * b
@@ -257,27 +262,24 @@ class _Solver:
         moved += x
         moved.setflags(write=False)  # an oracle that works in place must fail loudly, not corrupt the run
         if noted:
-            self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier, now.rule)
+            self.recorder.add(parameters, upper_calls, lower_calls, x, multiplier, memory)
         failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
         if not finite(moved):
             fine = np.asarray(np.isfinite(moved).all(axis=1))
             failures = {int(row): fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
-            moved = np.where(fine[:, None], moved, x)
-            moved.flags.writeable = False
+            moved = frozen(np.where(fine[:, None], moved, x))
             replaced = None if replaced is None else replaced & fine
-            rule = tuple(np.where(fine, one, old) for one, old in zip(rule, now.rule, strict=True))
-        selected, selected_step, selected_rule = now.selected, now.selected_step, now.selected_rule
+            rule = tuple(np.where(fine, one, old) for one, old in zip(rule, memory, strict=True))
         if replaced is not None:
-            selected = np.where(replaced[:, None], x, selected)
-            selected_step = np.where(replaced, now.k, selected_step)
-            selected_rule = tuple(
-                np.where(replaced, one, old) for one, old in zip(now.rule, selected_rule, strict=True)
+            selected = Kept(
+                np.where(replaced[:, None], x, selected.x),
+                np.where(replaced, k, selected.step),
+                tuple(np.where(replaced, one, old) for one, old in zip(memory, selected.rule, strict=True)),
             )
         self.parameters = parameters
-        upper_calls, lower_calls = calls(method, parameters)
-        spent = (now.upper_calls + upper_calls, now.lower_calls + lower_calls)
-        self.now = Now(now.k + 1, moved, upper, lower, rule, selected, selected_step, selected_rule, *spent, multiplier)
+        upper_calls, lower_calls = upper_calls + cost[0], lower_calls + cost[1]
+        self.now = Now(k + 1, moved, upper_memory, lower_memory, rule, selected, upper_calls, lower_calls, multiplier)
         return failures
 
     def measured(self, upper: Array, parameters: Parameters) -> dict[str, Any]:
