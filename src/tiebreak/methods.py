@@ -202,7 +202,8 @@ class Method:
         try:
             if type(fg) is float:
                 if self._plain:
-                    return np.array([self.rule(fg, gg, **arguments)])
+                    found = self.rule(fg, gg, **arguments)
+                    return np.array([found]) if type(found) is float else _array(found, (1,))
                 fg, gg = np.array([fg]), np.array([gg])
             return _array(self.rule(fg, gg, **arguments), fg.shape)
         except (TypeError, ValueError) as error:
