@@ -121,8 +121,8 @@ def steps(quick=False):
         ["method", "tiebreak, µs", "bare loop, µs", "tiebreak / bare loop"],
         [[name, *row] for name, row in against_loop(count, seconds=0.5 if quick else 3).items()],
         [
-            "The same steps and charges, and as many normals; both draw from the law of the batch mean. The loop neither "
-            "selects an iterate, nor keeps a history, nor looks at shapes and for numbers that are not finite.",
+            "As many steps by the same laws, and as many normals for them, from the law of the batch mean. The loop "
+            "selects no iterate, keeps no history, and looks neither at shapes nor for numbers that are not finite.",
             "STORM's loop evaluates both gradients at both points; the solver remembers those of the point before.",
         ],
     )
