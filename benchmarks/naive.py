@@ -1,5 +1,8 @@
 """The peer: the paper's experiment as one would write it first, one run at a time.
 
+It makes as many steps as `tiebreak.minimize`, by the same laws, and draws as many normals for them; STORM's first step
+is charged twice here. It selects no iterate, records nothing and checks nothing.
+
 Every method takes the function that draws the mean noise of a batch: `every_sample`, as one would write it first, or
 `exact_law`, which tells how much of a difference is the law and how much the loop.
 """

@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 
 import tiebreak
 from tiebreak import rules
-from tiebreak.stationarity import best_multiplier, dot, residuals
+from tiebreak.stationarity import best_multiplier, dot, products, residuals
 
 MANY = settings(max_examples=300, deadline=None)
 U = Fraction(1, 2**53)
@@ -260,3 +260,14 @@ def test_inner_products_do_not_depend_on_threads():
         for threads in ("1", "2", "4")
     }
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 7, 8, 64, 257, 2**13, 2**13 + 5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_one_row_are_those_of_many_to_the_last_bit(dimension, dtype):
+    """One run is multiplied by another NumPy function than several; a run must not depend on what runs beside it."""
+    a, b = np.random.default_rng(dimension).normal(size=(2, 5, dimension)).astype(dtype)
+    together = np.transpose(products(a, b))
+    assert together.dtype == np.float64
+    alone = [products(a[i : i + 1].copy(), b[i : i + 1].copy()) for i in range(5)]
+    np.testing.assert_array_equal(np.reshape(alone, (5, 2)), together)

@@ -8,9 +8,8 @@ one, as a solver makes them; :func:`steps_within` counts millions of them at onc
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from itertools import accumulate, repeat
-from typing import Any, NamedTuple
+from itertools import accumulate, islice, repeat
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,21 @@ from tiebreak.result import Status
 from tiebreak.schedules import LEGAL, WHOLE, Capped, Law, Parameters, Power, Schedule
 
 Values = NDArray[np.float64]
+#: A step's parameters, and what it is charged at the upper and at the lower level.
+Charged: TypeAlias = tuple[Parameters, tuple[int, int]]
 
-__all__ = ["Batches", "Many", "Steps", "batches", "calls", "first_cost", "law_values", "limit", "steps_within"]
+__all__ = [
+    "Batches",
+    "Charged",
+    "Many",
+    "Steps",
+    "batches",
+    "calls",
+    "first_cost",
+    "law_values",
+    "limit",
+    "steps_within",
+]
 
 _LARGEST = 2**63 - 1  # calls are counted in 64 bits
 _LARGE = 1e12  # a batch in which single calls do not matter
@@ -94,28 +106,48 @@ class Steps(Iterator[Parameters]):
     ) -> None:
         self.k, self.spent, self.ended = k, spent, Status.RUNNING
         self._method, self._steps, self._budget = method, steps, budget
-        self._ahead: list[Parameters] = []  # the next ones, the last first
-        self._size = 1
+        self._coming = self._from(k)
 
     def __next__(self) -> Parameters:
-        if self._steps is not None and self.k >= self._steps:
-            self.ended = Status.STEPS
+        for parameters, _ in self.block(1):
+            return parameters
+        raise StopIteration
+
+    def block(self, count: int, upper: float = math.inf, lower: float = math.inf) -> list[Charged]:
+        """The next steps, `count` at most, and none after the one with which a level has had so many samples."""
+        if self._steps is not None and self.ended is Status.RUNNING:
+            count = min(count, self._steps - self.k)
+            self.ended = Status.STEPS if count <= 0 else self.ended
         if self.ended is not Status.RUNNING:
-            raise StopIteration
-        if not self._ahead:
-            self._size = min(2 * self._size, _AHEAD)
-            self._ahead = _known(self._method, self.k, self._size)[::-1]
-        parameters = self._ahead.pop() if self._ahead else self._method.at(self.k)
-        spent = self.spent + sum(calls(self._method, parameters))
-        if self._budget is not None and spent > self._budget:
-            self.ended = Status.BUDGET
-            raise StopIteration
-        if spent > _LARGEST:
-            raise OverflowError(
-                f"step {self.k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
-            )
-        self.k, self.spent = self.k + 1, spent
-        return parameters
+            return []
+        found: list[Charged] = []
+        most = _LARGEST if self._budget is None else self._budget
+        for step in islice(self._coming, count):
+            parameters, (for_upper, for_lower) = step
+            spent = self.spent + for_upper + for_lower
+            if spent > most:
+                if self._budget is None:
+                    raise OverflowError(
+                        f"step {self.k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
+                    )
+                self.ended = Status.BUDGET
+                break
+            self.spent = spent
+            found.append(step)
+            upper, lower = upper - parameters.upper_batch, lower - parameters.lower_batch
+            if upper <= 0 or lower <= 0:
+                break
+        self.k += len(found)
+        return found
+
+    def _from(self, k: int) -> Iterator[Charged]:
+        """Step k and all that follow, and their costs; many at once where they are known."""
+        size = 1
+        while True:
+            size = min(2 * size, _AHEAD)
+            some = _known(self._method, k, size) or [self._method.at(k)]
+            yield from [(parameters, calls(self._method, parameters)) for parameters in some]
+            k += len(some)
 
 
 def _known(method: Method, k: int, count: int) -> list[Parameters]:
@@ -132,18 +164,17 @@ def _known(method: Method, k: int, count: int) -> list[Parameters]:
         columns: dict[str, Any] = {name: law.values(k, count) for name, law in laws.items()}
     except OverflowError:
         return []
-    if not all(all(map(LEGAL[name][1], values)) for name, values in columns.items()):
+    # What is legal is an interval for every parameter, and powers are monotone: the first and the last value tell.
+    if not all(LEGAL[name][1](value) for name, values in columns.items() for value in (values[0], values[-1])):
         return []
     for name in WHOLE.intersection(columns):
-        columns[name] = [max(1, math.floor(value)) for value in columns[name]]
+        columns[name] = [max(1, value) for value in map(math.floor, columns[name])]
     points = [1 if method.estimator.evaluations == 1 else 2] * count
     if k == 0:  # there is no point before the first
         points[0] = 1
     columns |= {"k": range(k, k + count), "upper_points": points, "lower_points": points, "others": repeat({})}
-    return [Parameters(*row) for row in zip(*(columns.get(f.name, repeat(None)) for f in _FIELDS), strict=False)]
-
-
-_FIELDS = fields(Parameters)
+    rows = zip(*(columns.get(name, repeat(None)) for name in Parameters._fields), strict=False)
+    return list(map(Parameters._make, rows))
 
 
 class Batches(NamedTuple):

@@ -125,9 +125,10 @@ class Decision:
 
     def multiplier(self, parameters: Any, seen: Seen, memory: Any) -> tuple[Scalar, Any]:
         """λ of the rule, and what it remembers: all that a front end needs which moves along ∇f + λ∇g itself."""
-        given = arguments(self.method, parameters, seen)
+        method = self.method
+        given = arguments(method, parameters, seen) if method.measured else method.arguments(parameters)
         apply = self.apply or self._apply
-        if rules.remembers(self.method.rule):
+        if method.remembers:
             found: tuple[Scalar, Any] = apply(seen.fg, seen.gg, given, memory)
             return found
         return apply(seen.fg, seen.gg, given), memory
@@ -160,7 +161,7 @@ def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
 def arguments(method: Any, parameters: Any, seen: Seen) -> dict[str, Any]:
     """What the rule gets besides fg and gg, by name: the schedule's numbers, and what only the step knows."""
     named: dict[str, Any] = method.arguments(parameters)
-    for name in method.needs:
+    for name in method.measured:
         if name in ("ff", "lower_value"):
             named[name] = getattr(seen, name)
         elif name in seen.watched:

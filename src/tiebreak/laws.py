@@ -64,10 +64,17 @@ class Power:
         constant, exponent = self.constant, self.exponent
         if exponent == 0:
             return [float(constant)] * count
-        bent = self.start != 1 or self.stop is not None
-        if bent or (constant == 1 and exponent > 0):  # or each may be a whole power, and has to be looked at
+        if self.start != 1 or self.stop is not None:
             return [self(k) for k in range(start, start + count)]
-        return [float(constant * t**exponent) for t in range(start + 1, start + count + 1)]
+        values = [float(constant * t**exponent) for t in range(start + 1, start + count + 1)]
+        if constant != 1 or exponent <= 0:
+            return values
+        # Next to a whole number it may be a whole power, and has to be looked at; so far from one it is none.
+        for i, value in enumerate(values):
+            rest = value % 1.0
+            if rest and not 1e-12 * value < rest < 1 - 1e-12 * value:
+                values[i] = self(start + i)
+        return values
 
     @cached_property
     def _ratio(self) -> Fraction | None:

@@ -48,6 +48,7 @@ class Level:
         self._additive = bool(getattr(oracle, "additive", False))
         #: Whether nothing is random, as far as is known: no noise is drawn then.
         self.deterministic = type(oracle) is Exact or (type(oracle) is Gaussian and not np.any(oracle.sigma))
+        self.tokens: Any = None  # of the step that is being made
         self._seen: Any = (None, None, None, None)  # the last two points of an additive oracle, with their gradients
 
     def block_size(self, runs: int) -> int:
@@ -83,6 +84,14 @@ class Level:
 
     def gradient(self, x: Array, tokens: Any) -> Array:
         """Mini-batch gradients at the rows of x, one for each run."""
+        self.tokens = tokens
+        return self.evaluate(x)
+
+    def evaluate(self, x: Array, wanted: bool = True) -> Array:
+        """The same with the `tokens` that were set, as an estimator asks for it; zeros where it is not wanted."""
+        tokens = self.tokens
+        if not wanted:
+            return np.zeros_like(x)
         if not self._additive:
             return self._rows("gradient", x, tokens).astype(self.dtype, copy=False)
         # STORM comes back to the point before, with another token. A point that nobody can write to is known again.
@@ -91,10 +100,14 @@ class Level:
             exact = earlier
         elif x is not point:
             before, earlier, exact = point, exact, self._rows("gradient", x)
-            self._seen = (x, exact, before, earlier) if not x.flags.writeable else self._seen
-        if tokens is not None and np.shape(tokens) != x.shape:
-            tokens = np.reshape(tokens, x.shape)
-        found: Array = exact if tokens is None else exact + tokens
+            if not x.flags.writeable:
+                self._seen = (x, exact, before, earlier)
+        if tokens is None:
+            found: Array = exact
+        elif type(tokens) is np.ndarray and tokens.shape == x.shape:
+            found = exact + tokens
+        else:
+            found = exact + np.reshape(tokens, x.shape)
         return found if found.dtype is self.dtype else found.astype(self.dtype)
 
     def exact(self, x: Array) -> Array:
@@ -104,7 +117,8 @@ class Level:
     def _rows(self, what: str, x: Array, *tokens: Any) -> Array:
         """Gradients at the rows of x, in x's shape."""
         if self._plain and x.ndim == 2:  # the common case, with as few calls as there can be
-            found = getattr(self.oracle, what)(x, *tokens)
+            function = getattr(self.oracle, what)
+            found = function(x, *tokens) if tokens else function(x)
             if type(found) is np.ndarray and found.dtype is self.dtype and found.shape == x.shape:
                 return found
             return self._check(what, found, x.shape)

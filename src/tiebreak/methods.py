@@ -141,6 +141,11 @@ class Method:
         return tuple(self._arguments)
 
     @cached_property
+    def measured(self) -> tuple[str, ...]:
+        """Those of them that only the step knows, because it measures them."""
+        return tuple(name for name in self.needs if name in ("ff", "lower_value", *WATCHED))
+
+    @cached_property
     def _plain(self) -> bool:
         """Whether the rule is one of the library's: sums, products, quotients and comparisons, which round alike for
         floats and for arrays. Of others nobody knows: NumPy's roots and powers are not Python's.
@@ -176,7 +181,7 @@ class Method:
                     f"{level} level; it must be a whole number ≥ 1, at 0, 1 or 2 points"
                 )
             found |= {f"{level}_batch": int(batch), f"{level}_points": int(points)}
-        return replace(parameters, **found)
+        return parameters._replace(**found)
 
     @cached_property
     def remembers(self) -> bool:
@@ -188,13 +193,18 @@ class Method:
         return tuple(self.rule.begin(zero)) if self.remembers else ()  # type: ignore[attr-defined]  # remembers says so
 
     def multiplier(self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any = ()) -> NDArray[np.float64]:
-        """The rule on arrays, as an array of their shape. What a rule remembers is looked at, and not changed."""
+        """The rule on arrays, as an array of their shape; of floats, which are quicker, as an array of one number.
+
+        What a rule remembers is looked at, and not changed.
+        """
         if self.remembers:
             return self.applied(fg, gg, arguments, memory)[0]
         try:
-            if fg.shape == (1,) and self._plain:  # of one number floats are quicker, and the same to the last bit
-                found = self.rule(fg.item(), gg.item(), **arguments)
-                return np.array([found]) if type(found) is float else _array(found, fg.shape)
+            if type(fg) is float:
+                if self._plain:
+                    found = self.rule(fg, gg, **arguments)
+                    return np.array([found]) if type(found) is float else _array(found, (1,))
+                fg, gg = np.array([fg]), np.array([gg])
             return _array(self.rule(fg, gg, **arguments), fg.shape)
         except (TypeError, ValueError) as error:
             raise self._failed(error) from error
@@ -203,6 +213,8 @@ class Method:
         self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any
     ) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
         """A rule with a memory on arrays: λ as an array of their shape, and what it remembers, as such arrays."""
+        if type(fg) is float:
+            fg, gg = np.array([fg]), np.array([gg])
         try:
             returned = self.rule(fg, gg, memory, **arguments)
             if not (isinstance(returned, tuple) and len(returned) == 2 and len(returned[1]) == len(memory)):

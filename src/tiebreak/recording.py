@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,21 +27,25 @@ __all__ = ["Measurer", "Record", "Recorder", "fault", "finite", "wanted"]
 
 _PER_DECADE = 50
 _FEW = 16  # numbers
+_TOGETHER = 64  # iterates that are measured at once
+_MANY = 2**16  # numbers that may wait for that
 
 
-def wanted(record: str | int | None, k: int) -> bool:
-    """Whether step k is recorded: every n-th, none, or about 50 a decade (and each of the first twenty).
+def wanted(record: str | int | None, first: int, count: int) -> list[bool]:
+    """Which of `count` steps are recorded: every n-th, none, or about 50 a decade (and each of the first twenty).
 
     Examples
     --------
-    >>> [k for k in range(100) if wanted("log", k)][-5:]
+    >>> [k for k, chosen in enumerate(wanted("log", 0, 100)) if chosen][-5:]
     [83, 87, 91, 95, 99]
     """
+    steps = range(first, first + count)
     if record is None:
-        return False
+        return [False] * count
     if isinstance(record, int):
-        return k % record == 0
-    return k == 0 or math.floor(_PER_DECADE * math.log10(k + 1)) > math.floor(_PER_DECADE * math.log10(k))
+        return [k % record == 0 for k in steps]
+    marks = [math.floor(_PER_DECADE * math.log10(k)) if k else -1 for k in (*steps, first + count)]
+    return [later > earlier for earlier, later in pairwise(marks)]
 
 
 class Measurer:
@@ -148,11 +153,16 @@ class Recorder:
         measured at the next flush."""
         self._pending.append((parameters, upper_calls, lower_calls, x, multiplier, memory))
 
-    def flush(self, alive: Sequence[int], steps: int) -> None:
-        """Measure what was noted of the first `steps` steps; its rows are the runs `alive`."""
-        pending, self._pending = [row for row in self._pending if row[0].k < steps], []
-        if not pending:
+    def flush(self, alive: Sequence[int], steps: int, whole: bool = True) -> None:
+        """Measure what was noted of the first `steps` steps; its rows are the runs `alive`.
+
+        Unless the `whole` of it is wanted, a little of it may wait: measuring one iterate takes as long as measuring
+        many.
+        """
+        self._pending = pending = [row for row in self._pending if row[0].k < steps]
+        if not pending or not (whole or len(pending) >= min(_TOGETHER, _MANY // pending[0][3].size)):
             return
+        self._pending = []
         parameters, upper_calls, lower_calls, iterates, multipliers, memories = zip(*pending, strict=True)
         x, memory = np.stack(iterates), [np.stack(column) for column in zip(*memories, strict=True)]
         columns = {"multiplier": np.stack(multipliers)} | self._measurer(x, parameters, memory)

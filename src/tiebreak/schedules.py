@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiebreak.checks import floating, whole
 from tiebreak.laws import Capped, Law, Power
@@ -17,9 +17,11 @@ from tiebreak.laws import Capped, Law, Power
 __all__ = ["PAPER", "Capped", "Law", "Parameters", "Power", "Schedule", "anytime", "horizon", "largest_step_size"]
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The schedule at one step, checked; what a rule or an estimator asks for is found here by name."""
+class Parameters(NamedTuple):
+    """The schedule at one step, checked; what a rule or an estimator asks for is found here by name.
+
+    A tuple, because one is made for every step: a frozen class of so many fields takes eight times as long.
+    """
 
     k: Any  # numbers here and below, and tracers under JAX; None where the schedule does not set one
     step_size: Any = None
@@ -38,7 +40,7 @@ class Parameters:
     upper_hold: Any = None
     lower_hold: Any = None
     selection: Any = None
-    others: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, Any] = MappingProxyType({})
     upper_points: Any = None  # at how many points this step's samples are evaluated; a method knows it, not a schedule
     lower_points: Any = None
 

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from tiebreak.budget import Steps, calls
+from tiebreak.budget import Charged, Steps
 from tiebreak.callbacks import answered, recorded
 from tiebreak.checks import whole
 from tiebreak.console import interrupts
 from tiebreak.decision import Decision, Seen
-from tiebreak.estimators import Memory, enters_direction, estimate
+from tiebreak.estimators import enters_direction, estimate
 from tiebreak.files import locked
-from tiebreak.levels import Level, Stream, generators
+from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
 from tiebreak.recording import Measurer, Record, Recorder, fault, finite, wanted
@@ -27,9 +27,9 @@ from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
 from tiebreak.setup import Setup, prepare
 from tiebreak.state import State
-from tiebreak.stationarity import dot
+from tiebreak.stationarity import dot, products
 from tiebreak.watching import Watching
-from tiebreak.working import Now, alike
+from tiebreak.working import Kept, Now, alike, frozen
 
 __all__ = ["minimize"]
 
@@ -144,6 +144,9 @@ class _Solver:
         self.in_direction = enters_direction(self.method.estimator)
         self.scale = getattr(self.method.rule, "scale", None)  # of a rule that chooses the step size as well
         self.watching = Watching(self.method, state.start)
+        self.evaluate = self.upper.evaluate, self.lower.evaluate
+        if self.watching.on:
+            self.evaluate = self.watching.noting("upper", self.upper), self.watching.noting("lower", self.lower)
         apply = self.method.applied if self.method.remembers else self.method.multiplier
         self.decide = Decision(self.method, normalize=False, apply=apply)
         self.measurer = Measurer(self.method, self.upper, self.lower)
@@ -171,7 +174,7 @@ class _Solver:
                 self.save_checkpoint(self.stopped or Status.STEPS)
         return self.snapshot(self.stopped or Status.STEPS)
 
-    def upcoming(self) -> tuple[list[Parameters], Status]:
+    def upcoming(self) -> tuple[list[Charged], Status]:
         """The next steps that fit the limits, a block at most, and the limit that ends them."""
         now, c, alive = self.now, self.configuration, len(self.state.alive)
         size = min(self.upper.block_size(alive), self.lower.block_size(alive))
@@ -180,33 +183,31 @@ class _Solver:
         if self.fitting is None or self.fitting.k != now.k:  # at first, and after a block that was not made to its end
             spent = now.upper_calls + now.lower_calls
             self.fitting = Steps(self.method, steps=c.steps, budget=c.budget, k=now.k, spent=spent)
-        steps: list[Parameters] = []
-        upper, lower = self.upper.samples_ahead, self.lower.samples_ahead  # at least one step, however many it takes
-        while len(steps) < size and upper > 0 and lower > 0:
-            parameters = next(self.fitting, None)
-            if parameters is None:
-                break
-            steps.append(parameters)
-            upper, lower = upper - parameters.upper_batch, lower - parameters.lower_batch
+        steps = self.fitting.block(size, self.upper.samples_ahead, self.lower.samples_ahead)
         return steps, self.fitting.ended
 
     def select(self, rngs: Any, weights: Sequence[float]) -> NDArray[np.bool_]:
         return replacements(rngs, weights, self.weight)
 
-    def advance(self, steps: Sequence[Parameters], interrupted: Callable[[], bool]) -> None:
+    def advance(self, charged: Sequence[Charged], interrupted: Callable[[], bool]) -> None:
         """Make these steps, or as many of them as nothing stops."""
-        first = self.now.k
+        first, steps = self.now.k, [parameters for parameters, _ in charged]
         weights = [p.weight for p in steps]
         failures: dict[int, str] = {}
         try:
             upper_tokens = self.streams["upper"].block([p.upper_batch if p.upper_points else 0 for p in steps])
             lower_tokens = self.streams["lower"].block([p.lower_batch if p.lower_points else 0 for p in steps])
             replaced = self.streams["selection"].block(weights)
-            some = replaced.any(axis=1).tolist()  # asking at every step takes longer
+            # Asked for all steps at once: at every step it takes longer.
+            selecting = [
+                row if some else None for row, some in zip(replaced, replaced.any(axis=1).tolist(), strict=True)
+            ]
+            noted = wanted(self.configuration.record, first, len(steps))
             with np.errstate(all="ignore"):
-                for i, parameters in enumerate(steps):
-                    selecting = replaced[i] if some[i] else None
-                    failures = self.step(parameters, upper_tokens[i], lower_tokens[i], selecting)
+                for (parameters, cost), upper, lower, selected, note in zip(
+                    charged, upper_tokens, lower_tokens, selecting, noted, strict=True
+                ):
+                    failures = self.step(parameters, cost, upper, lower, selected, note)
                     if not failures and self.callback is not None:
                         self.call_back()
                     if interrupted():
@@ -218,33 +219,38 @@ class _Solver:
         except BaseException:
             if self.checkpoint is not None:
                 with suppress(Exception):  # measuring may fail as the step did
-                    self.close_block(self.now.k - first, weights)
+                    self.close_block(self.now.k - first, weights, whole=True)
                 self.save_checkpoint(Status.RUNNING, measured=False)
             raise
-        self.close_block(self.now.k - first, weights)
+        self.close_block(self.now.k - first, weights, whole=bool(failures) or self.progress is not None)
         if failures:
             self.bury(failures, steps[self.now.k - first - 1])
             if self.callback is not None and self.state.alive:
                 self.call_back()
 
     def step(
-        self, parameters: Parameters, upper_tokens: Any, lower_tokens: Any, replaced: NDArray[np.bool_] | None
+        self,
+        parameters: Parameters,
+        cost: tuple[int, int],
+        upper_tokens: Any,
+        lower_tokens: Any,
+        replaced: NDArray[np.bool_] | None,
+        noted: bool,
     ) -> dict[int, str]:
         """One step of every living run. Returns the rows that cannot go on, and why; they keep their iterate."""
-        now, x, method = self.now, self.now.x, self.method
+        method = self.method
+        k, x, upper_memory, lower_memory, memory, selected, upper_calls, lower_calls, _ = self.now
         # measure
-        seen_a, a, upper = self.estimate(self.upper, upper_tokens, now.upper, parameters)
-        seen_b, b, lower = self.estimate(self.lower, lower_tokens, now.lower, parameters)
-        asked = method.needs
-        seen = Seen(
-            dot(seen_a, seen_b),
-            dot(seen_b, seen_b),
-            dot(seen_a, seen_a) if "ff" in asked else None,
-            lower_value=self.lower_value(lower_tokens, parameters) if "lower_value" in asked else None,
-            watched=self.watching.found(x, now.upper) if self.watching.on else {},
-        )
+        self.upper.tokens, self.lower.tokens = upper_tokens, lower_tokens
+        estimator, (from_upper, from_lower) = method.estimator, self.evaluate
+        seen_a, a, upper_memory = estimate(estimator, "upper", from_upper, x, upper_memory, parameters, _zero)
+        seen_b, b, lower_memory = estimate(estimator, "lower", from_lower, x, lower_memory, parameters, _zero)
+        if self.in_direction:
+            a, b = seen_a, seen_b
+        fg, gg = products(seen_a, seen_b)
+        seen = Seen(fg, gg, **self.measured(seen_a, parameters)) if method.measured else Seen(fg, gg)
         # decide
-        multiplier, rule = self.decide.multiplier(parameters, seen, now.rule)
+        multiplier, rule = self.decide.multiplier(parameters, seen, memory)
         # move
         # A float takes the type of b, as the array is made to; of one row it is quicker.
         moved = b * multiplier.item() if len(b) == 1 else multiplier.astype(x.dtype, copy=False)[:, None] * b
@@ -254,60 +260,43 @@ class _Solver:
         else:
             moved *= -(parameters.step_size * self.scale(rule))[:, None]
         moved += x
-        moved.flags.writeable = False  # an oracle that works in place must fail loudly, not corrupt the run
-        if wanted(self.configuration.record, parameters.k):
-            self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier, now.rule)
+        moved.setflags(write=False)  # an oracle that works in place must fail loudly, not corrupt the run
+        if noted:
+            self.recorder.add(parameters, upper_calls, lower_calls, x, multiplier, memory)
         failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
         if not finite(moved):
             fine = np.asarray(np.isfinite(moved).all(axis=1))
             failures = {int(row): fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
-            moved = np.where(fine[:, None], moved, x)
-            moved.flags.writeable = False
+            moved = frozen(np.where(fine[:, None], moved, x))
             replaced = None if replaced is None else replaced & fine
-            rule = tuple(np.where(fine, one, old) for one, old in zip(rule, now.rule, strict=True))
-        selected, selected_step, selected_rule = now.selected, now.selected_step, now.selected_rule
+            rule = tuple(np.where(fine, one, old) for one, old in zip(rule, memory, strict=True))
         if replaced is not None:
-            selected = np.where(replaced[:, None], x, selected)
-            selected_step = np.where(replaced, now.k, selected_step)
-            selected_rule = tuple(
-                np.where(replaced, one, old) for one, old in zip(now.rule, selected_rule, strict=True)
+            selected = Kept(
+                np.where(replaced[:, None], x, selected.x),
+                np.where(replaced, k, selected.step),
+                tuple(np.where(replaced, one, old) for one, old in zip(memory, selected.rule, strict=True)),
             )
         self.parameters = parameters
-        upper_calls, lower_calls = calls(method, parameters)
-        spent = (now.upper_calls + upper_calls, now.lower_calls + lower_calls)
-        self.now = Now(now.k + 1, moved, upper, lower, rule, selected, selected_step, selected_rule, *spent, multiplier)
+        upper_calls, lower_calls = upper_calls + cost[0], lower_calls + cost[1]
+        self.now = Now(k + 1, moved, upper_memory, lower_memory, rule, selected, upper_calls, lower_calls, multiplier)
         return failures
 
-    def estimate(
-        self, level: Level, tokens: Any, memory: Memory, parameters: Parameters
-    ) -> tuple[Array, Array, Memory]:
-        """What the rule sees of a level's gradient, what the direction is made of, and what to remember."""
-
-        def gradient(x: Array, wanted: bool = True) -> Array:
-            return level.gradient(x, tokens) if wanted else np.zeros_like(x)
-
-        def noted(x: Array, wanted: bool = True) -> Array:
-            evaluated.append(gradient(x, wanted))
-            return evaluated[-1]
-
-        evaluated: list[Array] = []
-        evaluate = noted if self.watching.on else gradient
-        found, fresh, kept = estimate(
-            self.method.estimator, level.name, evaluate, self.now.x, memory, parameters, _zero
-        )
+    def measured(self, upper: Array, parameters: Parameters) -> dict[str, Any]:
+        """What else the rule asks for."""
+        asked, x, found = self.method.measured, self.now.x, dict[str, Any]()
+        if "ff" in asked:
+            found["ff"] = dot(upper, upper)
+        if "lower_value" in asked:
+            if not parameters.lower_points:
+                raise ValueError(
+                    f"the rule of {self.method.name!r} needs the lower objective of every step's mini-batch, and "
+                    f"{self.method.estimator!r} draws none in step {parameters.k}"
+                )
+            found["lower_value"] = self.lower.value(x, self.lower.tokens)
         if self.watching.on:
-            self.watching.see(level.name, evaluated, memory)
-        return found, found if self.in_direction else fresh, kept
-
-    def lower_value(self, tokens: Any, parameters: Parameters) -> Array:
-        """The lower objective on this step's mini-batch, for a rule that asks for it."""
-        if not parameters.lower_points:
-            raise ValueError(
-                f"the rule of {self.method.name!r} needs the lower objective of every step's mini-batch, and "
-                f"{self.method.estimator!r} draws none in step {parameters.k}"
-            )
-        return self.lower.value(self.now.x, tokens)
+            found["watched"] = self.watching.found(x, self.now.upper, self.now.lower)
+        return found
 
     def call_back(self) -> None:
         assert self.callback is not None
@@ -316,13 +305,13 @@ class _Solver:
         if answered(self.callback, record):
             self.stopped = Status.CALLBACK
 
-    def close_block(self, made: int, weights: Sequence[float]) -> None:
-        """Leave generators, weights and history as after `made` steps of the block."""
+    def close_block(self, made: int, weights: Sequence[float], whole: bool) -> None:
+        """Leave generators, weights and history as after `made` steps of the block; `whole`: all of it measured."""
         for stream in self.streams.values():
             stream.rewind(made)
         for weight in weights[:made]:
             self.weight += weight
-        self.recorder.flush(self.state.alive, self.now.k)
+        self.recorder.flush(self.state.alive, self.now.k, whole)
 
     def bury(self, failures: dict[int, str], parameters: Parameters) -> None:
         """Put aside the runs that cannot go on; the step that failed was charged but not made."""
@@ -349,6 +338,8 @@ class _Solver:
         state.k, state.weight = now.k, self.weight
         state.memory = now.memory()
         state.streams = {name: stream.states() for name, stream in self.streams.items()}
+        if measured:
+            self.recorder.flush(state.alive, now.k)
         state.history = self.recorder.history()
         # An iterate is measured with the parameters of the step that it starts; the last one starts none, and takes
         # those in force: a schedule need not be defined beyond the last step.

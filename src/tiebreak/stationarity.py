@@ -17,14 +17,14 @@ Values = NDArray[np.float64]
 _WIDE = np.dtype(np.float64)
 _ROW = 2**13  # numbers in an inner product that BLAS computes on one thread
 
-__all__ = ["Residuals", "best_multiplier", "dot", "residuals"]
+__all__ = ["Residuals", "best_multiplier", "dot", "products", "residuals"]
 
 
 def dot(a: Array, b: Array) -> Values:
     """⟨a, b⟩ along the last axis, accumulated in float64, one row like another whatever the number of rows."""
-    dimension = a.shape[-1]
-    if a.dtype is _WIDE is b.dtype and dimension <= _ROW:  # at every step, twice
+    if a.dtype is _WIDE is b.dtype and a.shape[-1] <= _ROW:  # at every step, twice
         return np.vecdot(a, b)  # type: ignore[no-any-return]  # a ufunc's result is Any
+    dimension = a.shape[-1]
     wide = (a.astype(_WIDE, copy=False), b.astype(_WIDE, copy=False))
     if dimension <= _ROW:
         return np.vecdot(*wide)  # type: ignore[no-any-return]  # a ufunc's result is Any
@@ -34,6 +34,20 @@ def dot(a: Array, b: Array) -> Values:
     pieces = [v[..., :whole].reshape(*v.shape[:-1], -1, _ROW) for v in wide]
     rest = [v[..., whole:] for v in wide]
     return np.vecdot(*pieces).sum(axis=-1) + np.vecdot(*rest)  # type: ignore[no-any-return]  # likewise
+
+
+def products(a: Array, b: Array) -> tuple[Any, Any]:
+    """⟨a, b⟩ and ⟨b, b⟩ of every row; floats where there is one row, the same to the last bit in half the time.
+
+    Examples
+    --------
+    >>> products(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]))
+    (11.0, 25.0)
+    """
+    if len(a) == 1 and a.dtype is _WIDE is b.dtype and a.size <= _ROW:
+        column = b.T  # a row times a column is NumPy's inner product of vectors, which vecdot calls for every row
+        return a.dot(column).item(), b.dot(column).item()
+    return dot(a, b), dot(b, b)
 
 
 def best_multiplier(fg: Any, gg: Any) -> Any:

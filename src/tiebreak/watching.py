@@ -1,11 +1,12 @@
 """What a step learns besides its direction, where the estimator keeps its last mini-batch gradient."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from tiebreak.estimators import Memory
+from tiebreak.estimators import WATCHED, Memory
+from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
 from tiebreak.stationarity import Values, dot
@@ -24,22 +25,36 @@ class Watching:
     """
 
     def __init__(self, method: Method, start: Array) -> None:
-        self.on = bool(getattr(method.estimator, "watches", False))
+        watches = bool(getattr(method.estimator, "watches", False))
+        self.on = watches and not set(WATCHED).isdisjoint(method.needs)
         self._fineness = math.sqrt(np.finfo(start.dtype).eps)
         self._start = start
-        self._seen: dict[str, Values] = {}
+        self._evaluated: dict[str, list[Array]] = {"upper": [], "lower": []}
 
-    def see(self, level: str, evaluated: Sequence[Array], memory: Memory) -> None:
-        """A level's gradients of this step, at x_k and at x_{k−1}, and what it remembered before."""
-        if memory is None:  # the first step
-            self._seen |= dict.fromkeys((f"{level}_change", f"{level}_spread"), np.zeros(len(evaluated[0])))
-            return
-        change, spread = evaluated[0] - evaluated[1], evaluated[1] - memory[-1]
-        self._seen |= {f"{level}_change": dot(change, change), f"{level}_spread": dot(spread, spread)}
+    def noting(self, name: str, level: Level) -> Callable[..., Array]:
+        """The level's `evaluate`, what it gives being noted."""
+        evaluated = self._evaluated[name]
 
-    def found(self, x: Array, memory: Memory) -> dict[str, Values]:
-        """What was seen of both levels, how far the run has come, and how short one may be to show a curvature."""
-        size, last = np.sqrt(dot(x, x)), x if memory is None else memory[0]
+        def noted(x: Array, wanted: bool = True) -> Array:
+            evaluated.append(level.evaluate(x, wanted))
+            return evaluated[-1]
+
+        return noted
+
+    def found(self, x: Array, upper: Memory, lower: Memory) -> dict[str, Values]:
+        """What was noted of both levels in this step, which remembered so much before it; how far the run has come, and
+        how short one may be to show a curvature.
+        """
+        size, last = np.sqrt(dot(x, x)), x if upper is None else upper[0]
         resolution = self._fineness * np.where(size > 0, size, math.sqrt(x.shape[-1]))
         moved, away = x - last, x - self._start
-        return self._seen | {"moved": dot(moved, moved), "away": dot(away, away), "resolution": resolution}
+        seen = {"moved": dot(moved, moved), "away": dot(away, away), "resolution": resolution}
+        for name, memory in (("upper", upper), ("lower", lower)):
+            evaluated = self._evaluated[name]
+            if memory is None:  # the first step
+                change = spread = np.zeros_like(x)
+            else:  # at x_k and at x_{k−1}
+                change, spread = evaluated[0] - evaluated[1], evaluated[1] - memory[-1]
+            seen |= {f"{name}_change": dot(change, change), f"{name}_spread": dot(spread, spread)}
+            evaluated.clear()
+        return seen

@@ -15,7 +15,15 @@ from tiebreak.oracles import Array
 from tiebreak.result import Status
 from tiebreak.state import State
 
-__all__ = ["Now", "alike", "for_all"]
+__all__ = ["Kept", "Now", "alike", "for_all", "frozen"]
+
+
+class Kept(NamedTuple):
+    """The iterate that each run would return as the selected one, its step, and what the rule remembered there."""
+
+    x: Array
+    step: NDArray[np.int64]
+    rule: tuple[Any, ...]
 
 
 class Now(NamedTuple):
@@ -26,9 +34,7 @@ class Now(NamedTuple):
     upper: Memory
     lower: Memory
     rule: tuple[Any, ...]  # what a rule with a memory remembers
-    selected: Array
-    selected_step: NDArray[np.int64]
-    selected_rule: tuple[Any, ...]
+    selected: Kept
     upper_calls: int
     lower_calls: int
     multiplier: NDArray[np.float64]  # λ̂ of the step just made
@@ -44,9 +50,11 @@ class Now(NamedTuple):
             _first(state.memory["upper"], count),
             _first(state.memory["lower"], count),
             tuple(column[rows] for column in state.rule),
-            state.selected[state.alive],
-            state.selected_step[state.alive],
-            tuple(column[state.alive] for column in state.selected_rule),
+            Kept(
+                state.selected[state.alive],
+                state.selected_step[state.alive],
+                tuple(column[state.alive] for column in state.selected_rule),
+            ),
             int(state.upper_calls[state.alive[0]]) if state.alive else 0,
             int(state.lower_calls[state.alive[0]]) if state.alive else 0,
             np.zeros(count),
@@ -54,7 +62,8 @@ class Now(NamedTuple):
 
     def without(self, others: list[int]) -> "Now":
         """These rows alone. Where there is one for all runs, none is left: they cannot go on together."""
-        shared = others if len(self.x) == len(self.selected) else []
+        kept = self.selected
+        shared = others if len(self.x) == len(kept.x) else []
 
         def of_rows(memory: Memory) -> Memory:
             return None if memory is None else tuple(array[shared] for array in memory)
@@ -64,26 +73,25 @@ class Now(NamedTuple):
             upper=of_rows(self.upper),
             lower=of_rows(self.lower),
             rule=tuple(column[shared] for column in self.rule),
-            selected=self.selected[others],
-            selected_step=self.selected_step[others],
-            selected_rule=tuple(column[others] for column in self.selected_rule),
+            selected=Kept(kept.x[others], kept.step[others], tuple(column[others] for column in kept.rule)),
             multiplier=self.multiplier[shared],
         )
 
     def store(self, state: State, run: int, row: int, steps: int, status: Status) -> None:
         """Write a run's row to the state."""
-        shared = row if len(self.x) == len(self.selected) else 0
-        state.x[run], state.selected[run] = self.x[shared], self.selected[row]
-        state.selected_step[run] = self.selected_step[row]
-        for kept, columns, place in ((state.rule, self.rule, shared), (state.selected_rule, self.selected_rule, row)):
-            for into, column in zip(kept, columns, strict=True):
+        kept = self.selected
+        shared = row if len(self.x) == len(kept.x) else 0
+        state.x[run], state.selected[run] = self.x[shared], kept.x[row]
+        state.selected_step[run] = kept.step[row]
+        for rule, columns, place in ((state.rule, self.rule, shared), (state.selected_rule, kept.rule, row)):
+            for into, column in zip(rule, columns, strict=True):
                 into[run] = column[place]
         state.upper_calls[run], state.lower_calls[run] = self.upper_calls, self.lower_calls
         state.steps[run], state.status[run] = steps, status.name
 
     def memory(self) -> dict[str, Memory]:
         """What the estimators remember, a row for each run."""
-        runs = len(self.selected)
+        runs = len(self.selected.x)
         levels = {"upper": self.upper, "lower": self.lower}
         return {name: None if m is None else tuple(for_all(a, runs) for a in m) for name, m in levels.items()}
 

@@ -5,7 +5,6 @@ of each gradient over a power of two of its own; anywhere else these scales are 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -143,7 +142,7 @@ def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value
     penalty = parameters.penalty
     if penalty is not None:  # so large that its inverse is nothing, but not infinite, which the rule refuses
         penalty = jnp.where(jnp.isfinite(penalty), jnp.minimum(penalty * c * c, trees.limits(c).max), penalty)
-    parameters = replace(parameters, regularizer=over(parameters.regularizer), penalty=penalty, others=others)
+    parameters = parameters._replace(regularizer=over(parameters.regularizer), penalty=penalty, others=others)
     return Seen(fg, gg, lower_value=over(lower_value)), parameters
 
 

@@ -103,7 +103,7 @@ def solve(
         )
     fitting = Steps(row, steps=setup.configuration.steps, budget=setup.configuration.budget)
     parameters = list(fitting)
-    recorded = [k for k in range(len(parameters)) if wanted(record, k)] or [0]
+    recorded = [k for k, chosen in enumerate(wanted(record, 0, len(parameters))) if chosen] or [0]
     base = jax.random.key(seed) if isinstance(seed, int) else key
     numbers = setup.configuration.runs
     program = partial(

@@ -25,8 +25,13 @@ def upper_value(x: Array) -> Any:
 
 
 def upper_gradient(x: Array) -> Array:
+    if _alone(x):
+        u, v = x.tolist()[0]
+        u, v = u - CENTER[0], v - CENTER[1]
+        norm = math.sqrt(1 + (u * u + v * v))
+        return np.array([[u / norm, v / norm]])
     offset: Array = x - _CENTERS[x.dtype]
-    first, second = offset.tolist()[0] if _alone(x) else (offset[..., :1], offset[..., 1:])
+    first, second = offset[..., :1], offset[..., 1:]
     offset /= np.sqrt(1 + (first * first + second * second))
     return offset
 
@@ -38,8 +43,9 @@ def lower_value(x: Array) -> Any:
 
 def lower_gradient(x: Array) -> Array:
     if _alone(x):  # sines and exponentials of arrays all the same: NumPy may have others for a number
-        y = x.item(1)
-        return np.array([[np.sin(x)[0, 0], y * np.exp(np.array([-0.5 * (y * y)]))[0]]])
+        y, gradient = x.item(1), np.sin(x)
+        gradient[0, 1] = y * np.exp(np.array([-0.5 * (y * y)])).item()
+        return gradient
     first, second = _coordinates(x)
     gradient = np.empty_like(x)
     gradient[..., 0] = np.sin(first)
