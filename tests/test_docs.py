@@ -3,6 +3,8 @@
 Blocks with prompts (``>>>``) are run, each page as a doctest; nothing is run here.
 """
 
+import importlib.util
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -123,3 +125,34 @@ def test_every_link_leads_somewhere(name: str) -> None:
             wrong.append(link)
     assert not wrong
     assert links or name != "README.md"
+
+
+def test_what_was_measured_takes_the_place_of_what_was_not(tmp_path: Path) -> None:
+    """docs/collect.py: table, picture and numbers where they belong, and the page no longer says that they are missing."""
+    spec = importlib.util.spec_from_file_location("collect", ROOT / "docs" / "collect.py")
+    collect = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(collect)
+    docs, run, results = (tmp_path / name for name in ("docs", "run", "results"))
+    for folder in (docs / "_tables", docs / "_static", docs / "gallery", run, results):
+        folder.mkdir(parents=True)
+    summary = {"example": "mine", "title": "Mine", "study": {"quick": False, "methods": []}, "interrupted": False}
+    (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    (run / "summary.md").write_text("| a |", encoding="utf-8")
+    (run / "plane.png").write_bytes(b"")
+    page = docs / "gallery" / "mine.md"
+    page.write_text(
+        "# Mine\n\n<!-- gallery-mine -->\n\n**Not measured yet.** Nothing.\n\n## Limits\n", encoding="utf-8"
+    )
+    assert collect.collect(run, docs, results) == "mine"
+    once = page.read_text(encoding="utf-8")
+    assert once == f"# Mine\n\n{collect.shown('mine', 'Mine')}\n## Limits\n"
+    collect.collect(run, docs, results)
+    assert page.read_text(encoding="utf-8") == once
+
+
+def test_a_gallery_page_shows_a_result_or_says_that_there_is_none() -> None:
+    for page in sorted((ROOT / "docs" / "gallery").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for name, after in re.findall(r"^<!-- gallery-(\S+) -->\n\n(.*)$", text, re.MULTILINE):
+            measured = (ROOT / "benchmarks" / "results" / f"gallery-{name}.json").exists()
+            assert after.startswith("```{image}" if measured else "**Not measured yet.**"), f"{page.name}: {name}"
