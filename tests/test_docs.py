@@ -128,7 +128,7 @@ def test_every_link_leads_somewhere(name: str) -> None:
 
 
 def test_what_was_measured_takes_the_place_of_what_was_not(tmp_path: Path) -> None:
-    """docs/collect.py: table, picture and numbers where they belong, and the page no longer says that they are missing."""
+    """docs/collect.py: table, picture and numbers go where they belong, and the page stops saying they are missing."""
     spec = importlib.util.spec_from_file_location("collect", ROOT / "docs" / "collect.py")
     collect = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(collect)

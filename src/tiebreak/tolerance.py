@@ -66,7 +66,7 @@ class Constants(NamedTuple):
     fade: Scalar = 0.0  # the w of trouble at step t₀ counts as (t₀/t)^fade times itself at step t
 
 
-#: For a reference measured at the same step: a twin, a recorded curve, one that is told.
+#: For a reference measured at the same step: a twin, a recorded curve, one that is given with each loss.
 MOVING = Constants()
 #: For the starting model. It is good already, so that little has to be feared early on, and such runs are short: w
 #: begins lower and falls fast where g has room. A fall of g below its start is no swing.

@@ -69,7 +69,7 @@ def with_twin(
     if "reference" in options:
         raise ValueError(f"reference={options['reference']!r} has no effect: the twin is the reference")
     barrier, rest = (
-        dynamic_barrier(tolerance=tolerance, reference="told", **options),
+        dynamic_barrier(tolerance=tolerance, reference="given", **options),
         optax.with_extra_args_support(base),
     )
 
