@@ -156,3 +156,24 @@ def test_a_gallery_page_shows_a_result_or_says_that_there_is_none() -> None:
         for name, after in re.findall(r"^<!-- gallery-(\S+) -->\n\n(.*)$", text, re.MULTILINE):
             measured = (ROOT / "benchmarks" / "results" / f"gallery-{name}.json").exists()
             assert after.startswith("```{image}" if measured else "**Not measured yet.**"), f"{page.name}: {name}"
+
+
+def test_the_loop_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """What its diff leaves, with a small model and data in the place of the reader's; both ends of it compile."""
+    torch = pytest.importorskip("torch")
+    (diff,) = blocks(ROOT / "README.md", "diff")
+    for sign in "-+":
+        side = "\n".join(line[1:] for line in diff.splitlines() if line[:1] in ("", " ", sign))
+        compile(side, "README.md", "exec")
+    torch.manual_seed(0)
+    inputs, model = torch.randn(64, 8), torch.nn.Linear(8, 1)
+    given = {
+        "model": model,
+        "loader": [torch.randint(0, 64, (32,)) for _ in range(40)],
+        "fit": lambda model, rows: (model(inputs[rows]) - inputs[rows, :1]).square().mean(),
+        "sparsity": lambda model: model.weight.abs().sum(),
+    }
+    exec(side, given)
+    shown = eval(capsys.readouterr().out, {"nan": float("nan")})
+    (promised,) = (block for block in blocks(ROOT / "README.md", "text") if "excess" in block)
+    assert set(re.findall(r"'(\w+)':", promised)) <= set(shown)
