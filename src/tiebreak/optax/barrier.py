@@ -58,7 +58,7 @@ class BarrierState(NamedTuple):
     reading : Reading or EmptyState
         With a tolerance, how far the lower loss is from its reference.
     memory : tuple
-        What the law of the tolerance remembers, and the scales of both gradients that its numbers are in.
+        What the tolerance rule remembers, and the scales of both gradients that its numbers are in.
     estimates : dict
         What the estimator remembers of each level.
     previous : tree or EmptyState
