@@ -65,7 +65,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) results build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) results build dist docs/_build docs/examples .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)

@@ -3,10 +3,12 @@
 ``tiebreak example NAME --output FOLDER``, then ``python docs/collect.py FOLDER …``: the table goes to
 ``docs/_tables/gallery-NAME.md``, the picture to ``docs/_static/gallery-NAME.png``, the numbers to
 ``benchmarks/results/gallery-NAME.json``; and a page of ``docs/gallery`` that has the line ``<!-- gallery-NAME -->``
-gets the picture and the table there. Quick or interrupted runs are refused.
+gets the picture and the table there, in the place of a paragraph that begins with "**Not measured yet.**". Quick or
+interrupted runs are refused.
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -41,7 +43,8 @@ def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
     for page in sorted((docs / "gallery").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         if marker in text and f"../_tables/gallery-{name}.md" not in text:
-            page.write_text(text.replace(f"{marker}\n", shown(name, summary["title"])), encoding="utf-8")
+            place = re.compile(rf"{re.escape(marker)}\n(\n\*\*Not measured yet\.\*\*[^\n]*\n)?")
+            page.write_text(place.sub(lambda _: shown(name, summary["title"]), text), encoding="utf-8")
     return str(name)
 
 

@@ -14,7 +14,17 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # formulas without a network
     "sphinx.ext.viewcode",
+    "sphinx_gallery.gen_gallery",  # a page for each file of examples/
 ]
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "examples",
+    "filename_pattern": r"/(checkpoint|minimum_norm|own_rule)\.py$",  # these run while the pages are built: seconds
+    "image_scrapers": (),
+    "min_reported_time": 60,
+    "show_signature": False,
+    "write_computation_times": False,
+}
 exclude_patterns = ["_build", "_tables"]
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3

@@ -221,8 +221,96 @@ def choosing() -> Any:
     return figure
 
 
+def basin(axes: Any, swapped: bool) -> None:
+    """One parameter: a loss with a flat bottom, one that slopes, and where each order of the two ends."""
+    x = np.linspace(0, 10, 600)
+    flat = 0.28 * np.clip(np.abs(x - 4.6) - 2.2, 0, None) ** 2 + 0.25  # least between 2.4 and 6.8
+    slope = 0.06 * (x - 9.2) ** 2 + 0.25
+    limit = flat.min() + 0.35
+    axes.plot(x, flat, color=LOWER, lw=2.6)
+    axes.plot(x, slope, color=UPPER, lw=2.6)
+    axes.text(0.75, 1.9, "fit", color=LOWER, fontsize=13)
+    axes.text(1.55, 4.0, "size of the weights", color=UPPER, fontsize=13)
+    if swapped:
+        end = float(x[np.argmin(slope)])
+        axes.set_title("swapped: size is lower, fit is upper", color=INK, fontsize=13, pad=10)
+        axes.text(end - 0.2, 2.6, "smallest weights,\nbad fit", color=INK, fontsize=11.5, ha="right")
+    else:
+        inside = x[flat <= limit]
+        end = float(inside[np.argmin(slope[flat <= limit])])
+        axes.axvspan(inside[0], inside[-1], color=LOWER, alpha=0.10, lw=0)
+        axes.axhline(limit, color=LOWER, lw=1.2, ls=(0, (4, 3)))
+        axes.text(2.3, limit + 0.08, "best fit + tolerance", color=LOWER, fontsize=11)
+        axes.set_title("fit is lower, size is upper", color=INK, fontsize=13, pad=10)
+        axes.text(4.6, 3.05, "all of these\nfit well enough", color=LOWER, fontsize=11.5, ha="center")
+    for values, colour in ((flat, LOWER), (slope, UPPER)):
+        axes.plot(end, np.interp(end, x, values), "o", ms=9, mfc=colour, mec="white", mew=1.4, zorder=5)
+    axes.axvline(end, color=INK, lw=1, ls=(0, (1, 2)))
+    axes.text(
+        end + (0.12 if end < 8 else -0.12),
+        4.35,
+        "ends here",
+        color=INK,
+        fontsize=11.5,
+        ha="left" if end < 8 else "right",
+    )
+    axes.set(xlim=(0, 10), ylim=(0, 4.8), xticks=[], yticks=[])
+    axes.set_xlabel("models", color=INK, fontsize=12)
+    axes.set_ylabel("loss", color=INK, fontsize=12)
+
+
+def compared(axes: Any, kind: str) -> None:
+    """The lower loss during training, the reference that it is compared with, and the tolerance above that."""
+    t = np.linspace(0, 1, 400)
+    alone = 0.5 + 2.2 * np.exp(-5 * t)  # training on the lower loss alone
+    allowed = 0.3
+    title, reference, loss = {
+        "twin": ('"twin": a copy, trained beside it', alone, alone + allowed * (1 - 0.9 * np.exp(-6 * t)) * 0.85),
+        "start": (
+            '"start": the model before the first step',
+            np.full_like(t, 1.2),
+            1.2 + 0.24 * (1 - np.exp(-5 * t)),
+        ),
+        "number": (
+            "a number: the end of an earlier run",
+            np.full_like(t, alone[-1]),
+            0.5 + 2.2 * np.exp(-5 * t) + 0.22 * t,
+        ),
+    }[kind]
+    axes.fill_between(t, reference, reference + allowed, color=LOWER, alpha=0.15, lw=0)
+    axes.plot(t, reference, color=INK, lw=1.8, ls=(0, (4, 2)))
+    axes.plot(t, loss, color=LOWER, lw=2.8)
+    axes.set_title(title, color=INK, fontsize=12, pad=8)
+    axes.set(xlim=(0, 1), ylim=(0, 3), xticks=[], yticks=[])
+    axes.set_xlabel("steps", color=INK, fontsize=12)
+    if kind == "twin":
+        axes.set_ylabel("lower loss", color=INK, fontsize=12)
+        axes.text(0.24, 1.85, "the model", color=LOWER, fontsize=11.5)
+        axes.text(0.05, 0.45, "the reference", color=INK, fontsize=11.5)
+        axes.annotate("tolerance", (0.75, 0.66), (0.62, 1.35), color=INK, fontsize=11.5, arrowprops={"arrowstyle": "-"})
+    if kind == "number":
+        axes.text(0.3, 1.75, "still far above it:\nnothing for $f$ yet", color=LOWER, fontsize=11.5)
+
+
+def panels(widths: int, draw: Any, kinds: Any, size: tuple[float, float]) -> Any:
+    """The same drawing for several kinds, side by side."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams.update(STYLE)
+    figure = Figure(figsize=size, facecolor="white", layout="constrained")
+    for axes, kind in zip(np.atleast_1d(figure.subplots(1, widths)), kinds, strict=True):
+        draw(axes, kind)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 if __name__ == "__main__":
     STATIC.mkdir(exist_ok=True)
     geometry().savefig(STATIC / "geometry.svg", metadata={"Date": None})
     stationary().savefig(STATIC / "stationary.svg", metadata={"Date": None})
     choosing().savefig(STATIC / "choosing.svg", metadata={"Date": None})
+    panels(2, basin, (False, True), (10.6, 3.8)).savefig(STATIC / "roles.svg", metadata={"Date": None})
+    panels(3, compared, ("twin", "start", "number"), (10.6, 3.2)).savefig(
+        STATIC / "references.svg", metadata={"Date": None}
+    )

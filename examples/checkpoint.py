@@ -1,4 +1,10 @@
-"""A run that is cut short and resumed equals one that never stopped, bit for bit: ``python examples/checkpoint.py``."""
+"""A run that is cut short and resumed
+===================================
+
+Run it: ``python examples/checkpoint.py``.
+
+The resumed run equals one that never stopped, bit for bit.
+"""
 
 import tempfile
 from pathlib import Path

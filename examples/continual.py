@@ -1,4 +1,7 @@
-"""Teach a network five new classes without getting worse at the five it knows: ``python examples/continual.py``.
+"""Continual learning: five new classes, the old ones kept
+=======================================================
+
+Run it: ``python examples/continual.py``.
 
 Fashion-MNIST comes inside a package; without it this says how to get it. Half a minute on one core: 6,000 images and a
 small perceptron with one head for all ten classes. ``tiebreak example continual`` has more of everything, and the

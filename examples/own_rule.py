@@ -1,8 +1,12 @@
-"""A rule of your own in ten lines, beside SDBGD on the paper's problem: ``python examples/own_rule.py``.
+"""A rule of your own in ten lines
+===============================
 
-A rule gets fg = ⟨∇f, ∇g⟩ and gg = ‖∇g‖², a value for each run, and returns the multipliers λ. Its further arguments are
-found by name: parameters of the schedule, or its `others`. Write np.maximum and np.where, not max and if: the
-arguments are arrays. ``tiebreak compare --methods sdbgd,examples/own_rule.py:method`` compares it on the test bed.
+Run it: ``python examples/own_rule.py``.
+
+It is compared with SDBGD on the paper's problem. A rule gets fg = ⟨∇f, ∇g⟩ and gg = ‖∇g‖², a value for each run, and
+returns the multipliers λ. Its further arguments are found by name: parameters of the schedule, or its `others`. Write
+np.maximum and np.where, not max and if: the arguments are arrays. On the test bed:
+``tiebreak compare --methods sdbgd,examples/own_rule.py:method``.
 """
 
 import numpy as np

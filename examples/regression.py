@@ -1,8 +1,11 @@
-"""Over-parametrised regression: ``python examples/regression.py`` (needs torch and scikit-learn).
+"""Over-parametrised regression
+============================
+
+Run it: ``python examples/regression.py`` (needs torch and scikit-learn).
 
 88 training rows, 132 features: many models fit the training rows exactly. Lower loss: the training rows. Upper loss:
-244 validation rows. The exact answer is known, so the distance to it can be seen; unseen rows tell whether it is worth
-having.
+244 validation rows. The exact answer is known, so the distance to it can be seen; rows that neither loss sees show
+whether it is worth having.
 """
 
 import numpy as np

@@ -1,4 +1,7 @@
-"""One run cut over many devices with jax.shard_map, and the numbers of one device::
+"""One run over many devices, in JAX
+=================================
+
+One run cut over many devices with ``jax.shard_map`` gives the numbers of one device::
 
     python examples/sharded_jax.py --devices 1
     python examples/sharded_jax.py --devices 8

@@ -1,4 +1,7 @@
-"""Make a trained network sparse and keep its loss: ``python examples/sparsity.py``.
+"""A trained network made sparse at unchanged loss
+===============================================
+
+Run it: ``python examples/sparsity.py``.
 
 Fashion-MNIST comes inside a package; without it this says how to get it. Half a minute on one core: 6,000 images and a
 small perceptron. ``tiebreak example sparsity`` has more of everything, and magnitude pruning with retraining, which is

@@ -1,4 +1,7 @@
-"""Make a trained network forget a class and keep the rest: ``python examples/unlearning_images.py``.
+"""A trained network forgets a class of images
+===========================================
+
+Run it: ``python examples/unlearning_images.py``.
 
 CIFAR-10 comes inside a package; without it this says how to get it. A minute on one core: 4 000 images of 16 x 16
 pixels and a small network. ``tiebreak example unlearning-class`` has more of everything, and other methods.

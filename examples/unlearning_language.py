@@ -1,7 +1,11 @@
-"""A language model forgets: ``python examples/unlearning_language.py`` (a GPU, or about half an hour).
+"""A language model forgets access codes
+=====================================
+
+Run it: ``python examples/unlearning_language.py`` (a GPU, or about half an hour).
 
 SmolLM2-135M learns the access codes of eight people, then has to forget four of them. The lower loss, text and the
-codes of the others, stays within 0.05 of where it started; the upper loss asks for digits that are anybody's guess.
+codes of the others, stays within 0.05 of where it started; the upper loss asks that every digit be as
+likely as any other.
 
 pip install "tiebreak[language]" and the two packages that the program names.
 """

@@ -1,7 +1,10 @@
-"""Accelerate: ``python examples/with_accelerate.py``, or ``accelerate launch`` it on several processes.
+"""With Accelerate
+===============
+
+Run it: ``python examples/with_accelerate.py``, or ``accelerate launch`` it on several processes.
 
 The squared error may end 0.05 above zero, which is what training on it alone reaches; that is spent on small weights.
-With micro-batches, clipping, a schedule, and a state that is saved half way and gone on from.
+With micro-batches, clipping, a schedule, and a state that is saved half way and resumed.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""Lightning, manual optimization: ``python examples/with_lightning.py`` (needs pytorch-lightning, or lightning).
+"""With Lightning, manual optimization
+===================================
+
+Run it: ``python examples/with_lightning.py`` (needs pytorch-lightning, or lightning).
 
 Keep the fit within a tolerance of what training on it alone reaches, and spend the tolerance on small weights. Stopped
 half way and resumed, it ends where it would have ended.

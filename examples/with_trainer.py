@@ -1,4 +1,7 @@
-"""A Hugging Face Trainer: ``python examples/with_trainer.py`` (needs transformers and accelerate; downloads nothing).
+"""With a Hugging Face Trainer
+===========================
+
+Run it: ``python examples/with_trainer.py`` (needs transformers and accelerate; downloads nothing).
 
 Fine-tune on new text, and keep the loss on old text within 0.05 of where it started: the old text is the lower loss and
 comes first. The trainer's own accumulation, clipping, schedule, logs and checkpoints stay as they are.

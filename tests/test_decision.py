@@ -137,10 +137,10 @@ def test_what_is_no_reference(wrong):
 
 def test_a_reference_is_a_number_a_word_a_file_or_a_function(tmp_path):
     assert within(0.1, 0, {}) == Tolerance(0.1, False, moving=False)
-    for moving in ("start", "twin", "told", "fit.csv", tmp_path / "fit", lambda k: 1.0):
+    for moving in ("start", "twin", "given", "fit.csv", tmp_path / "fit", lambda k: 1.0):
         assert within("1%", moving, {}).moving
     with pytest.raises(
-        ValueError, match=r"tolerance=0.1 needs reference=: a number .*\"start\".*\"twin\".*\"told\".*CSV"
+        ValueError, match=r"tolerance=0.1 needs reference=: a number .*\"start\".*\"twin\".*\"given\".*CSV"
     ):
         within(0.1, None, {})
 

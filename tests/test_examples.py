@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-OPTIONS = {"digits_jax.py": ["--steps", "60"], "fairness.py": ["--quick"]}
+OPTIONS = {
+    "digits_jax.py": ["--steps", "60"],
+    "digits_torch.py": ["--steps", "60", "--seeds", "1"],
+    "fairness.py": ["--quick"],
+}
 NEEDS = {
     "with_lightning.py": "pytorch_lightning",
     "with_accelerate.py": "accelerate",

@@ -45,7 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "tensor": {"barrier": 1.0, "scope": "tensor"},
     "noise": {"barrier": 1.0, "correct_noise": True},
     "number": {"tolerance": 0.05, "reference": 0.3},
-    "told": {"tolerance": "5%", "reference": "told"},
+    "given": {"tolerance": "5%", "reference": "given"},
     "start": {"tolerance": 0.05, "reference": "start"},
     "twin": {"tolerance": "5%", "reference": "twin"},
 }
@@ -159,7 +159,7 @@ class Life(RuleBasedStateMachine):
                 elif self.kind == "start":
                     with opt.reference(), torch.no_grad():
                         reference = lower()
-                elif self.kind == "told":
+                elif self.kind == "given":
                     reference = 0.3
                 for level in (first, {"lower": "upper", "upper": "lower"}[first]):
                     loss = {"lower": lower, "upper": upper}[level]()
@@ -392,8 +392,8 @@ ALIKE = {
     "group": ("rule", "law", "tensor", "noise"),
     "tensor": ("rule", "law", "group", "noise"),
     "noise": ("rule", "law", "group", "tensor"),
-    "number": ("told",),
-    "told": ("number",),
+    "number": ("given",),
+    "given": ("number",),
 }
 
 
@@ -517,7 +517,7 @@ GOOD = [
     "2%",
     "twin",
     "start",
-    "told",
+    "given",
     "sdbgd",
     "average",
     "storm",

@@ -308,8 +308,8 @@ KINDS = {
     "storm": {"barrier": 0.5, "estimator": "storm"},
     "own": {"barrier": 0.5, "estimator": Halved()},
     "own rule": {"rule": lambda fg, gg: 1.0},
-    "tolerance": {"tolerance": 0.1, "reference": "told"},
-    "tolerance, storm": {"tolerance": 0.1, "reference": "told", "estimator": "storm"},
+    "tolerance": {"tolerance": 0.1, "reference": "given"},
+    "tolerance, storm": {"tolerance": 0.1, "reference": "given", "estimator": "storm"},
 }
 
 

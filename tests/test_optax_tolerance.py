@@ -52,7 +52,7 @@ OPTIONS = {
     "tolerance, share": {"tolerance": "50%", "reference": 0.05},
     "tolerance, function": {"tolerance": 0.1, "reference": lambda k: 1 / (k + 1.0)},
     "tolerance, start": {"tolerance": 0.1, "reference": "start"},
-    "tolerance, told": {"tolerance": 0.1, "reference": "told"},
+    "tolerance, given": {"tolerance": 0.1, "reference": "given"},
     "tolerance, twin": {"tolerance": 0.1, "reference": "twin"},
     "tolerance, share of the twin": {"tolerance": "20%", "reference": "twin"},
     "tolerance, storm": {"tolerance": 0.1, "reference": 0.05, "estimator": "storm", "momentum": 0.3},
@@ -82,7 +82,7 @@ def jax_side(options, steps, rate=0.1):
     params = start()
     state = optimizer.init(params)
     for k in range(steps):
-        told = {"reference_value": jnp.array(0.3)} if options.get("reference") == "told" else {}
+        told = {"reference_value": jnp.array(0.3)} if options.get("reference") == "given" else {}
         params, state = step(params, state, (ROWS[k], TARGETS[k]), told)
         yield params, log(state)
     assert step._cache_size() == 1
@@ -104,7 +104,7 @@ def torch_side(options, steps, rate=0.1):
         def upper():
             return w.square().sum() + 0.1 * w.abs().sum()
 
-        if options.get("reference") == "told":
+        if options.get("reference") == "given":
             loss = lower()
             with opt.lower(loss, reference=0.3):
                 loss.backward()
@@ -116,7 +116,7 @@ def torch_side(options, steps, rate=0.1):
         yield {"b": b.detach().numpy().copy(), "w": w.detach().numpy().copy()}, opt.log()
 
 
-FALLING = ("tolerance, number", "tolerance, told", "tolerance, twin")  # where the law is told the rate
+FALLING = ("tolerance, number", "tolerance, given", "tolerance, twin")  # where the law is told the rate
 
 
 @pytest.mark.parametrize(("name", "rate"), [*((n, 0.1) for n in OPTIONS), *((n, rate_at) for n in FALLING)])
@@ -333,7 +333,7 @@ MODES = {
     "average": {"barrier": 0.5, "estimator": "average"},
     "storm": {"barrier": 0.5, "estimator": "storm"},
     "tolerance": {"tolerance": 0.1, "reference": 0.5},
-    "share": {"tolerance": "10%", "reference": "told"},
+    "share": {"tolerance": "10%", "reference": "given"},
 }
 
 
@@ -429,7 +429,7 @@ def test_the_learning_rate_is_told_or_counts_as_one_that_stays(x64):
             with_twin(optax.sgd(0.1), tolerance=0.1, learning_rate=wrong)
     for right in (0, 0.1, np.float32(0.1), np.array(0.1), jnp.array(0.1)):
         with_twin(optax.sgd(0.1), tolerance=0.1, learning_rate=right)
-    transform, x = dynamic_barrier(tolerance=0.1, reference="told", learning_rate=lambda k: jnp.ones(2)), jnp.ones(2)
+    transform, x = dynamic_barrier(tolerance=0.1, reference="given", learning_rate=lambda k: jnp.ones(2)), jnp.ones(2)
     state = transform.init(x)
     with pytest.raises(ValueError, match=r"learning_rate at a step has shape \(2,\)"):
         transform.update(x, state, lower_grads=x, lower_value=1.0, reference_value=1.0)

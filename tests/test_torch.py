@@ -363,7 +363,7 @@ def test_other_misuse_is_explained():
         ({"tolerance": 0.1, "reference": 1.0, "scope": "tensor"}, "scope='tensor' has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "normalize": False}, "normalize=False has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "correct_noise": True}, "correct_noise=True has no effect"),
-        ({"tolerance": 0.1}, 'needs reference=: a number .*"start".*"twin".*"told".*CSV'),
+        ({"tolerance": 0.1}, 'needs reference=: a number .*"start".*"twin".*"given".*CSV'),
         ({"tolerance": 0.1, "reference": "begin"}, "reference='begin' must be a number"),
         ({"tolerance": "lots", "reference": 1.0}, "tolerance='lots' must be a number > 0"),
         ({"reference": 0.1, "barrier": 1.0}, "reference=0.1 has no effect without tolerance="),

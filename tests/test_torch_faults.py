@@ -77,13 +77,13 @@ def test_a_rule_that_returns_no_number_is_no_step(bad):
 
 def test_where_the_upper_gradient_vanishes_after_it_was_active_the_lower_loss_descends():
     """f reaches its minimum on the way: then g goes on as in training on g alone."""
-    for reference in (0.0, "told"):
+    for reference in (0.0, "given"):
         x, scale = point(2.0, 2.0), 1.0
         opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.5, reference=reference)
         for k in range(120):
             scale = 1.0 if k < 20 else 0.0
             lower = x.square().sum()
-            with opt.lower(lower, **({"reference": 0.0} if reference == "told" else {})):
+            with opt.lower(lower, **({"reference": 0.0} if reference == "given" else {})):
                 lower.backward()
             with opt.upper():
                 (scale * (x - 3).square().sum()).backward()
@@ -218,7 +218,7 @@ def test_micro_batches_add_up_to_their_mean_however_they_are_written(how, scaled
     """g₁ … g₄ with equal shares: the loss of the step is their mean, whatever was divided where."""
     x = point()
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=scaled)
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.1, reference="told")
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.1, reference="given")
     for i in range(1, 5):
         loss, share = i * g(x), 0.25
         told, reference = {
@@ -448,7 +448,7 @@ def test_micro_batches_must_agree_in_what_they_give():
         ({"loss": 1, "reference": 0.5}, {"loss": 1}, "the reference loss was given in 1 of 2 blocks"),
         ({"loss": 1}, {"loss": 1.0}, "as a number in one block and as a tensor in another"),
     ):
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="told")
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="given")
         for given in (first, second):
             loss = g(x)
             told = {"loss": loss if given.get("loss") == 1 and type(given["loss"]) is int else given.get("loss")}
@@ -467,7 +467,7 @@ def test_micro_batches_must_agree_in_what_they_give():
 
 def test_a_loss_that_enters_with_a_negative_factor():
     x = point(1.0)
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="told")
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="given")
     loss = x.square().sum()
     with pytest.raises(ValueError, match="the lower loss has the factor -1"), opt.lower(loss, reference=0.5):
         ((loss - 2).abs() + 2).backward()
@@ -626,7 +626,7 @@ def test_a_scaler_and_a_bad_reference_is_an_error_of_ours():
     """The scaler found nothing: it would never lower its scale, and every step would be skipped without a word."""
     x = point()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="told")
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="given")
     lower = g(x)
     with opt.lower(lower, reference=math.nan):
         scaler.scale(lower).backward()
@@ -637,10 +637,10 @@ def test_a_scaler_and_a_bad_reference_is_an_error_of_ours():
 
 
 def test_optimizers_can_be_sent_elsewhere():
-    for reference in (0.5, "told", "twin", "start"):
+    for reference in (0.5, "given", "twin", "start"):
         x = point()
         opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference=reference)
-        if reference != "told":
+        if reference != "given":
             stepped(opt, x)
         again = pickle.loads(pickle.dumps(opt))
         assert again.count == opt.count

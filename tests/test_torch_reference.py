@@ -133,11 +133,11 @@ def test_a_twin_with_micro_batches_and_a_scaler_is_lower_only_training():
 def test_a_copy_leaves_the_models_buffers_and_random_numbers_alone(reference):
     """The model's pass is the one that it would have made without the copy."""
     found = []
-    for kind in (reference, "told"):
+    for kind in (reference, "given"):
         model, batch = network(), data(1)[0]
         opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.0), tolerance=0.1, reference=kind)
         torch.manual_seed(3)
-        if kind == "told":
+        if kind == "given":
             for level, loss in (("lower", fit(model, batch)), ("upper", size(model))):
                 with getattr(opt, level)(loss, **({"reference": 0.1} if level == "lower" else {})):
                     loss.backward()
@@ -325,7 +325,7 @@ def test_a_log_of_lower_only_training_is_a_reference(tmp_path):
 def test_a_reference_that_nobody_gives_is_asked_for():
     model, batch = network(), data(1)[0]
     for reference, message in (
-        ("told", r"`with opt.lower\(loss, reference=r\):`"),
+        ("given", r"`with opt.lower\(loss, reference=r\):`"),
         ("twin", r"`with opt.reference\(\): r"),
     ):
         opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference=reference)
@@ -334,7 +334,7 @@ def test_a_reference_that_nobody_gives_is_asked_for():
                 loss.backward()
         with pytest.raises(RuntimeError, match=message):
             opt.step()
-    told = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="told")
+    told = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="given")
     with pytest.raises(RuntimeError, match="is for reference="), told.reference():
         pass
     rule = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), barrier=1.0)
@@ -343,7 +343,7 @@ def test_a_reference_that_nobody_gives_is_asked_for():
     with pytest.raises(ValueError, match="needs the loss that it is compared with"):
         told.lower(reference=0.1)
     with pytest.raises(ValueError, match="model=… has no effect: no closure is called twice"):
-        DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="told", model=model)
+        DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="given", model=model)
 
 
 def test_max_norm_clips_the_twin_as_it_would_clip_lower_only_training():

@@ -88,7 +88,7 @@ CASES = [{"rule": name, "barrier": 0.7, "regularizer": 0.1} for name in ("sdbgd"
 CASES += [{"rule": name, "barrier": lambda k: 1 / (k + 1)} for name in ("dbgd", "constant")]
 CASES += [{"rule": "by_value", "others": {"target": 0.5}}, {"rule": "least", "barrier": 1.0, "others": {"target": 0.5}}]
 CASES += [{"barrier": 1.0, "max_norm": 0.5}, {"barrier": 1.0, "normalize": False}]
-CASES += [{"tolerance": t, "reference": r} for t in (0.1, "5%") for r in (1.0, "told", lambda k: 1 + 1 / (k + 1))]
+CASES += [{"tolerance": t, "reference": r} for t in (0.1, "5%") for r in (1.0, "given", lambda k: 1 + 1 / (k + 1))]
 CASES += [{"tolerance": 0.1, "reference": 1.0, "max_norm": 0.3}]
 
 
@@ -100,7 +100,7 @@ def named(options):
 @pytest.mark.parametrize("options", CASES, ids=named)
 def test_the_kernel_makes_the_numbers_of_the_host(options, device, monkeypatch):
     """One formula, compiled and run by Python: weights, record and memory, step by step."""
-    closures, told = options.get("reference") != "told", {}
+    closures, told = options.get("reference") != "given", {}
     if not closures:
         told = {"reference": torch.tensor(1.0, dtype=torch.float64, device=DEVICE)}
     ours, opt, step = setup(**options)

@@ -56,7 +56,7 @@ class Seen(NamedTuple):
 class Choice(NamedTuple):
     """What to do: d = `upper_weight` ∇f + `lower_weight` ∇g; `memory` is to be kept if the step is made.
 
-    `reading` is what the law of the tolerance made of the losses, None without one.
+    `reading` is what the tolerance rule made of the losses, None without a tolerance.
     """
 
     multiplier: Scalar
@@ -79,7 +79,7 @@ class Tolerance:
     moving : bool
         Whether the reference is measured at every step (a twin, a frozen copy, a recorded curve), or is one number.
     constants : Constants, optional
-        Those of the law, where they are not the ones for such a reference.
+        Those of the tolerance rule, where they are not the ones for such a reference.
     """
 
     amount: float

@@ -23,7 +23,7 @@ from tiebreak.tolerance import MOVING, NUMBER, START, adaptive
 __all__ = ["MEASURED", "allowed", "chosen_method", "recorded", "refuse_unasked", "tolerant", "within"]
 
 #: References that are measured at every step.
-MEASURED = ("start", "twin", "told")
+MEASURED = ("start", "twin", "given")
 _DEFAULTS = {"regularizer": 1e-8, "momentum": 0.1}  # where the rule or the estimator asks, and nothing was given
 
 _CHOICES = (
@@ -33,8 +33,8 @@ _CHOICES = (
 )
 _REFERENCES = (
     'a number (the final training loss of lower-only training, over all its data), "start" (a frozen copy of the '
-    'starting model, for fine-tuning), "twin" (a copy trained on the lower loss alone beside the model), "told" (given '
-    "with each loss), a function of the step, or the path of a CSV log of a lower-only run"
+    'starting model, for fine-tuning), "twin" (a copy trained on the lower loss alone beside the model), "given" '
+    "(you give the reference with each loss), a function of the step, or the path of a CSV log of a lower-only run"
 )
 
 
@@ -73,7 +73,7 @@ def within(tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: 
         raise ValueError(f"tolerance={tolerance!r} of reference={reference!r} is 0: give the tolerance as a number > 0")
     if hasattr(reference, "parameters"):
         name = type(reference).__name__
-        raise ValueError(f'reference={name}(…) is a model: give its loss on each batch, reference="told"')
+        raise ValueError(f'reference={name}(…) is a model: give its loss on each batch, reference="given"')
     if not fixed and not hasattr(reference, "__fspath__") and not callable(reference):
         text = isinstance(reference, str) and (reference in MEASURED or reference.endswith(".csv"))
         if not text:

@@ -1,6 +1,6 @@
-"""The multiplier that keeps a loss within a tolerance of a reference: one law, on scalars alone.
+"""The tolerance rule: the multiplier that keeps a loss within a tolerance of a reference, on scalars alone.
 
-Each step a front end measures the lower loss g, a reference for it, and the norms of both gradients. The law returns
+Each step a front end measures the lower loss g, a reference for it, and the norms of both gradients. The rule returns
 w = λ/s, with s the averaged ‖∇f‖/‖∇g‖, and the step goes along ``(∇f/s + w ∇g) / max(1, w)``. The excess
 e = (g − reference)/tolerance has no unit and w has none either: multiplying a loss by a constant changes nothing.
 
@@ -35,7 +35,7 @@ _E = 2.718281828459045
 
 
 class Constants(NamedTuple):
-    """The constants of the law, without units; found by the searches of ``benchmarks.tolerance`` and by hand."""
+    """The constants of the tolerance rule, without units; by the searches of ``benchmarks.tolerance`` and by hand."""
 
     aim: Scalar = 0.9  # what the bound of the excess is led to; the promise is 1
     early: Scalar = 0.2  # by which share less while the learning rate is what it was at most
@@ -71,7 +71,7 @@ class Constants(NamedTuple):
     release: Scalar = 0.01  # which each step takes back by this share of itself
 
 
-#: For a reference measured at the same step: a twin, a recorded curve, one that is told.
+#: For a reference measured at the same step: a twin, a recorded curve, one that is given with each loss.
 MOVING = Constants()
 #: For the starting model. It is good already, so that little has to be feared early on, and such runs are short: w
 #: begins lower and falls fast where g has room. A fall of g below its start is no swing.
@@ -126,7 +126,7 @@ def adaptive(constants: Constants) -> Constants:
 
 
 class Memory(NamedTuple):
-    """What the law remembers: scalars only, saved as they are."""
+    """What the tolerance rule remembers: scalars only, saved as they are."""
 
     steps: Scalar  # how many were made
     ratio: Scalar  # the integral part of w; 0 before the first step
@@ -147,7 +147,7 @@ class Memory(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the law says at a step: w and s, the averaged losses, e (in tolerances) and its standard error.
+    """What the rule says at a step: w and s, the averaged losses, e (in tolerances) and its standard error.
 
     The step goes along `length` · ``(∇f/s + w ∇g) / max(1, w)``: 1 but in trouble.
     """
@@ -202,7 +202,7 @@ def follow(
     relative: bool = False,
     constants: Constants | None = None,
 ) -> tuple[Memory, Reading]:
-    """One step of the law.
+    """One step of the tolerance rule.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class Row:
     seconds: float  # of a training alone on the machine, where that was timed
     trials: int
     tuning: tuple[int, float, float]  # trainings, gradient evaluations and seconds of all trials
-    told: bool
+    needs_reference: bool
     knobs: str
     failed: tuple[str, ...]
 
@@ -117,7 +117,7 @@ def _row(name: str, method: AnyMethod, runs: list[Run], findings: Findings, metr
         seconds=fmean(_alone(run, findings) for run in runs),
         trials=len({_told(run) for run in tuning}),
         tuning=spent,
-        told=not own and method.told,  # type: ignore[union-attr]  # a common one's
+        needs_reference=not own and method.needs_reference,  # type: ignore[union-attr]  # a common one's
         knobs=_told(runs[0]),
         failed=tuple(f"seed {run.seed}: {run.status}" for run in runs if run.status != "finished"),
     )
@@ -181,10 +181,19 @@ def sheets(findings: Findings) -> list[Sheet]:
         cost = [
             [_marked(row), f"{row.steps:,}", f"{row.evaluations:,.0f}", f"{row.seconds:.3g}",
              str(row.trials or "none"), f"{row.tuning[0]} ({scientific(row.tuning[1])})" if row.trials else "",
-             "yes" if row.told else "", row.knobs]
+             "yes" if row.needs_reference else "", row.knobs]
             for row in found
         ]  # fmt: skip
-        header = ("method", "steps", "evaluations", "seconds", "trials", "trainings (evaluations)", "told", "chosen")
+        header = (
+            "method",
+            "steps",
+            "evaluations",
+            "seconds",
+            "trials",
+            "trainings (evaluations)",
+            "needs the reference",
+            "chosen",
+        )
         made.append(Sheet(f"{_TITLES[budget]}: what it cost", header, cost))
     return made
 
@@ -212,8 +221,9 @@ def notes(findings: Findings) -> list[str]:
             f"tolerances. ± is the standard deviation over {study.seeds} seed{'s' * (study.seeds > 1)}."
         )
     texts.append(
-        f"Seconds are {_CLOCKED if findings.seconds else 'as trainings took, others beside them'}. Told: the method "
-        "was given what lower-only training reaches, a training more."
+        f"Seconds are {_CLOCKED if findings.seconds else 'as trainings took, others beside them'}. A method that "
+        "needs the reference was given, as a number, what lower-only training reaches: one training more, which is not "
+        "counted."
     )
     texts.append(
         f"Every method with knobs had the same number of trials, each on {study.tuning_seeds} "
@@ -242,7 +252,7 @@ def _verdict(found: Sequence[Row], metric: Metric) -> str:
         return "nobody ended inside the tolerance."
     row = next(row for row in found if row.method == best.method)
     share = "on every seed" if best.inside == 1 else f"on {best.inside:.0%} of the seeds (nobody on more)"
-    tied = f"; not told apart from it: {', '.join(map(title, best.tied))}" if best.tied else ""
+    tied = f"; within two standard errors of it: {', '.join(map(title, best.tied))}" if best.tied else ""
     value = row.metrics[metric.name]
     return f"{row.title} wins by {metric.name} ({value}) among those inside {share}{tied}."
 

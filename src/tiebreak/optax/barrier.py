@@ -58,7 +58,7 @@ class BarrierState(NamedTuple):
     reading : Reading or EmptyState
         With a tolerance, how far the lower loss is from its reference.
     memory : tuple
-        What the law of the tolerance remembers, and the scales of both gradients that its numbers are in.
+        What the tolerance rule remembers, and the scales of both gradients that its numbers are in.
     estimates : dict
         What the estimator remembers of each level.
     previous : tree or EmptyState
@@ -231,7 +231,7 @@ class Barrier:
             raise TypeError("a tolerance needs the lower loss: update(…, lower_grads=…, lower_value=…)")
         known = callable(self.reference)
         if known and reference_value is not None:
-            raise TypeError('reference_value=… has no effect: it is for reference="told" or "start"')
+            raise TypeError('reference_value=… has no effect: it is for reference="given" or "start"')
         if not known and reference_value is None:
             where = "the lower loss at state.start" if self.reference == "start" else "a loss"
             raise TypeError(f"reference={self.reference!r} needs update(…, reference_value=…), {where} on this batch")

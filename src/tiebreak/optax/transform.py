@@ -51,7 +51,7 @@ def dynamic_barrier(
         loss has to be told, ``update(…, lower_value=loss)``. An array, as optax.inject_hyperparams gives, may change.
     reference : float, str, path, array or function of the step
         What the lower loss is compared with: a number, the final training loss of lower-only training; ``"start"``,
-        the loss of the starting parameters, kept in ``state.start``, on the same batch; ``"told"``, any other loss on
+        the loss of the starting parameters, kept in ``state.start``, on the same batch; ``"given"``, any other loss on
         the same batch, both given as ``update(…, reference_value=…)``; or a recorded run: the path of a CSV log, or an
         array with a loss for each step. For a twin, trained beside the model, see :func:`with_twin`.
     barrier, regularizer, penalty : float or function of the step, optional

@@ -87,7 +87,7 @@ def with_twin(
         raise ValueError(f"reference={options['reference']!r} has no effect: the twin is the reference")
     options.setdefault("rescales", _rescales(base))
     barrier, rest = (
-        dynamic_barrier(tolerance=tolerance, reference="told", **options),
+        dynamic_barrier(tolerance=tolerance, reference="given", **options),
         optax.with_extra_args_support(base),
     )
 

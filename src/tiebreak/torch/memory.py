@@ -1,4 +1,4 @@
-"""What the law of the tolerance remembers: Python's numbers where the host makes them, tensors on a device."""
+"""What the tolerance rule remembers: Python's numbers where the host makes them, tensors on a device."""
 
 import math
 from typing import Any
@@ -83,7 +83,7 @@ class LawMemory:
         if set(state) != set(self.values):
             unlike = sorted(set(state) ^ set(self.values))
             raise ValueError(
-                f"what the law of the state's tolerance remembers differs from this version's in {', '.join(unlike)}"
+                f"what the tolerance rule of the state remembers differs from this version's in {', '.join(unlike)}"
             )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

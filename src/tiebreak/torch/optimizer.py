@@ -52,7 +52,7 @@ class DynamicBarrier(TwoLevels):
         What the lower loss is compared with: a number, the final training loss of lower-only training; ``"start"``, a
         frozen copy of the starting model on the same batch, for fine-tuning; ``"twin"``, a copy trained on the lower
         loss alone beside the model, on the same batches (one more copy of the parameters with its optimizer state, one
-        more backward pass); ``"told"``, given with each loss; or the path of a CSV log of a lower-only run.
+        more backward pass); ``"given"``, you give it with each loss; or the path of a CSV log of a lower-only run.
     model : Module, optional
         Whose buffers belong to the copy; without it those of the modules that the first pass calls.
     generators : sequence of torch.Generator

@@ -45,7 +45,7 @@ class Reference:
     def __repr__(self) -> str:
         if self.copy is not None:
             return "'twin'" if self.copy.twin else "'start'"
-        return "'told'" if self.at is None else str(self.at)
+        return "'given'" if self.at is None else str(self.at)
 
     def value(self, step: int, given: Any) -> Any:
         """The reference of this step's loss: what was given with it, or what is known without."""
@@ -67,7 +67,7 @@ def chosen(reference: Any, model: nn.Module | None) -> Reference:
     """The reference by its word, number, file or function."""
     if reference in ("start", "twin"):
         return Reference(None, Copy(twin=reference == "twin", model=model))
-    if reference == "told":
+    if reference == "given":
         return Reference(None)
     if isinstance(reference, Real):
         return Reference(_Number(float(reference)))
@@ -324,7 +324,7 @@ def _like(base: torch.optim.Optimizer, values: dict[Tensor, Tensor]) -> torch.op
     except Exception as error:
         raise TypeError(
             f"{type(base).__name__} cannot be copied ({error}), so it can train no twin: give the reference yourself, "
-            'reference="told"'
+            'reference="given"'
         ) from error
     torch.optim.Optimizer.__setstate__(twin, {"state": twin.state, "param_groups": twin.param_groups})
     return twin  # type: ignore[no-any-return]  # what was copied is an optimizer

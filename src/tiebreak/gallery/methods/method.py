@@ -46,7 +46,7 @@ class Setting(NamedTuple):
         and divide their direction by 1 + weight, so that a large weight does not lengthen the step. That is more help
         than they get from their authors.
     reference, tolerance : float
-        Numbers. Only methods that are `told` may look at the reference.
+        Numbers. Only methods with `needs_reference` may look at the reference.
     allowed : float or str
         The tolerance as the example has it, be it a share.
     """
@@ -80,8 +80,8 @@ class Method:
         The trials that it may be tuned by; none if there is nothing to tune.
     needs : tuple of str
         Modules that have to be installed.
-    told : bool
-        Whether it has to be told, as a number, what lower-only training reaches: a training more.
+    needs_reference : bool
+        Whether it needs, as a number, what lower-only training reaches: a training more.
     only : "twin", "start" or None
         The references of examples that it fits.
     """
@@ -92,7 +92,7 @@ class Method:
     cost: Fraction
     knobs: tuple[Knobs, ...] = ()
     needs: tuple[str, ...] = ()
-    told: bool = False
+    needs_reference: bool = False
     ours: bool = False
     only: Literal["twin", "start"] | None = None
 

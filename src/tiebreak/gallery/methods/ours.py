@@ -45,7 +45,7 @@ TOLERANCE_START = Method(
 )  # fmt: skip
 TOLERANCE_NUMBER = Method(
     "ours: tolerance, number", "DynamicBarrier(tolerance=…, reference=what lower-only training reached).",
-    _tolerance(None), 2 * BACKWARD, told=True, ours=True,
+    _tolerance(None), 2 * BACKWARD, needs_reference=True, ours=True,
 )  # fmt: skip
 BARRIER = Method(
     "ours: barrier rule", "DynamicBarrier(barrier=β), the paper's rule on each batch.", _barrier, 2 * BACKWARD,

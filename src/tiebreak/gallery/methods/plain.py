@@ -69,5 +69,5 @@ FIXED_PENALTY = Method(
     _fixed_penalty,
     2 * BACKWARD,
     _GRID,
-    told=True,
+    needs_reference=True,
 )
