@@ -292,7 +292,8 @@ def follow(
     worst = _at_least(_over(difference, allowed(now.loss, now.reference)), bound)
     usual = c.cut * memory.lower + 0 * lower_norm
     long = (worst > c.trouble * aim) * (lower_norm > usual) * (usual > 0)
-    brake = _at_most((memory.brake + (steps < 2)) * (1 + c.release), 1.0) * (1 - c.brake * long)
+    last_brake = memory.brake + 0 * loss + (steps < 2)
+    brake = _at_most(last_brake * (1 + c.release), 1.0) * (1 - c.brake * long)
     counted = lower_norm * (1 + (_over(usual, lower_norm) - 1) * long)
     length = brake * _over(counted, lower_norm) + brake * (lower_norm == 0)
     now = now._replace(
