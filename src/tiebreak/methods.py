@@ -30,6 +30,7 @@ from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
 
 __all__ = [
     "METHODS",
+    "NAMED",
     "Method",
     "asked",
     "auto",
@@ -272,7 +273,7 @@ auto = Method(
     Watched(),
 )
 
-#: Every method by its Python name, but `auto`: that is no row of a comparison of rules.
+#: Every method by its Python name, but `auto`: that is no row of a comparison of rules. :data:`NAMED` has it, too.
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "sdbgd": sdbgd,
@@ -290,16 +291,18 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     }
 )
 
+#: All methods that a name stands for, wherever one is asked for.
+NAMED: Mapping[str, Method] = MappingProxyType({"auto": auto, **METHODS})
+
 
 def get(method: Any) -> Method:
     """The method of this name (as Python or as tables spell it), the method itself, or that of a plan."""
     method = getattr(method, "method", method)
-    known = {"auto": auto, **METHODS}
     if isinstance(method, Method):
         return method
     if isinstance(method, str):
         wanted = method.lower().replace("-", "_")
-        if wanted in known:
-            return known[wanted]
-        raise ValueError(f"method={method!r} must be a Method or one of {', '.join(map(repr, known))}")
-    raise TypeError(f"method={method!r} must be a Method or one of {', '.join(map(repr, known))}")
+        if wanted in NAMED:
+            return NAMED[wanted]
+        raise ValueError(f"method={method!r} must be a Method or one of {', '.join(map(repr, NAMED))}")
+    raise TypeError(f"method={method!r} must be a Method or one of {', '.join(map(repr, NAMED))}")

@@ -154,7 +154,7 @@ def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
     """The method to go on with; whatever was given again must be what it was."""
     c, given = state.configuration, method
     if method is None:
-        named = [m for m in (methods.auto, *methods.METHODS.values()) if m.name == c.method]
+        named = [m for m in methods.NAMED.values() if m.name == c.method]
         if not named:
             raise ValueError(
                 f"method=None: {os.fspath(path)!r} was made with {c.method!r}, a method of your own; give it again"
