@@ -5,6 +5,7 @@ history costs a few array operations.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,16 +29,22 @@ _PER_DECADE = 50
 _FEW = 16  # numbers
 
 
-def wanted(record: str | int | None, k: int) -> bool:
-    """Whether step k is recorded: every n-th, none, or about 50 a decade (and each of the first twenty).
+def wanted(record: str | int | tuple[int, ...] | None, k: int, before: int = 0, after: int = 0) -> bool:
+    """Whether x_k is recorded: every n-th, none, or about 50 a decade (and each of the first twenty).
+
+    Of given call counts: if it is the last iterate that one of them pays for. It took `before` calls, the next `after`.
 
     Examples
     --------
     >>> [k for k in range(100) if wanted("log", k)][-5:]
     [83, 87, 91, 95, 99]
+    >>> wanted((100, 1000), 7, 90, 100), wanted((100, 1000), 8, 100, 110)
+    (False, True)
     """
     if record is None:
         return False
+    if isinstance(record, tuple):
+        return bisect_left(record, after) > bisect_left(record, before)
     if isinstance(record, int):
         return k % record == 0
     return k == 0 or math.floor(_PER_DECADE * math.log10(k + 1)) > math.floor(_PER_DECADE * math.log10(k))
@@ -133,7 +140,7 @@ class Recorder:
     def __init__(self, measurer: Measurer, runs: int, keep_iterates: bool, history: Columns | None = None) -> None:
         self._measurer, self._runs, self._keep_iterates = measurer, runs, keep_iterates
         self._blocks: list[Columns] = [history] if history else []
-        self._pending: list[tuple[Parameters, int, int, Array, Array, tuple[Any, ...]]] = []
+        self._pending: list[tuple[int, Parameters, int, int, Array, Array, tuple[Any, ...]]] = []
 
     def add(
         self,
@@ -143,21 +150,23 @@ class Recorder:
         x: Array,
         multiplier: Array,
         memory: tuple[Any, ...] = (),
+        in_force: Parameters | None = None,
     ) -> None:
         """Note an iterate, the cost of reaching it, the multiplier used there, and what the rule remembered before;
-        measured at the next flush."""
-        self._pending.append((parameters, upper_calls, lower_calls, x, multiplier, memory))
+        measured at the next flush, with the parameters of the step that it starts, or with others, `in_force`."""
+        measured = parameters if in_force is None else in_force
+        self._pending.append((parameters.k, measured, upper_calls, lower_calls, x, multiplier, memory))
 
     def flush(self, alive: Sequence[int], steps: int) -> None:
         """Measure what was noted of the first `steps` steps; its rows are the runs `alive`."""
-        pending, self._pending = [row for row in self._pending if row[0].k < steps], []
+        pending, self._pending = [row for row in self._pending if row[0] < steps], []
         if not pending:
             return
-        parameters, upper_calls, lower_calls, iterates, multipliers, memories = zip(*pending, strict=True)
+        made, parameters, upper_calls, lower_calls, iterates, multipliers, memories = zip(*pending, strict=True)
         x, memory = np.stack(iterates), [np.stack(column) for column in zip(*memories, strict=True)]
         columns = {"multiplier": np.stack(multipliers)} | self._measurer(x, parameters, memory)
         block: Columns = {name: self._widen(column, alive) for name, column in columns.items()}
-        block["step"] = np.array([p.k for p in parameters], dtype=np.int64)
+        block["step"] = np.array(made, dtype=np.int64)
         block["upper_calls"] = np.array(upper_calls, dtype=np.int64)
         block["lower_calls"] = np.array(lower_calls, dtype=np.int64)
         if self._keep_iterates:

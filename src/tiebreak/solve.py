@@ -45,7 +45,7 @@ def minimize(
     runs: int | Sequence[int] | None = None,
     seed: int | Sequence[int] | SeedSequence | None = None,
     callback: Callable[[Record], Any] | None = None,
-    record: str | int | None = "log",
+    record: str | int | Sequence[int] | None = "log",
     keep_iterates: bool = False,
     progress: bool | Callable[[Progress], Any] = False,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -75,9 +75,10 @@ def minimize(
     callback : callable, optional
         Called after every step with a :class:`~tiebreak.recording.Record`; stops the run by returning True or raising
         StopIteration.
-    record : "log", int or None
-        What goes into the history: about 50 steps a decade, every n-th step, or nothing. Never charged, and without
-        influence on the run.
+    record : "log", int, sequence of int or None
+        What goes into the history: about 50 steps a decade, every n-th step, or nothing. Or call counts that grow: then
+        its rows are the iterates in which runs with these budgets would have ended, and what they would have measured
+        there, bit for bit. Never charged, and without influence on the run.
     keep_iterates : bool
         Whether the history keeps the recorded iterates, too.
     progress : bool or callable
@@ -255,8 +256,13 @@ class _Solver:
             moved *= -(parameters.step_size * self.scale(rule))[:, None]
         moved += x
         moved.flags.writeable = False  # an oracle that works in place must fail loudly, not corrupt the run
-        if wanted(self.configuration.record, parameters.k):
-            self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier, now.rule)
+        upper_calls, lower_calls = calls(method, parameters)
+        spent = (now.upper_calls + upper_calls, now.lower_calls + lower_calls)
+        record = self.configuration.record
+        if wanted(record, now.k, now.upper_calls + now.lower_calls, sum(spent)):
+            # At a given call count the run might as well have ended: then it is measured as a last iterate is.
+            in_force = method.at(max(0, now.k - 1)) if isinstance(record, tuple) else None
+            self.recorder.add(parameters, now.upper_calls, now.lower_calls, x, multiplier, now.rule, in_force)
         failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
         if not finite(moved):
@@ -274,8 +280,6 @@ class _Solver:
                 np.where(replaced, one, old) for one, old in zip(now.rule, selected_rule, strict=True)
             )
         self.parameters = parameters
-        upper_calls, lower_calls = calls(method, parameters)
-        spent = (now.upper_calls + upper_calls, now.lower_calls + lower_calls)
         self.now = Now(now.k + 1, moved, upper, lower, rule, selected, selected_step, selected_rule, *spent, multiplier)
         return failures
 

@@ -145,7 +145,7 @@ def fit(
     Parameters
     ----------
     method : str or Reference
-        A name in :data:`~tiebreak.methods.NAMED` or in PLANNED, or where a Method or a function (constants, budget) ↦ Method is.
+        A name in :data:`~tiebreak.methods.NAMED` or PLANNED, or where a Method or a function (constants, budget) is.
     changes : dict, optional
         Constants that are to be others, and `a`, in the units of the published ones.
     """

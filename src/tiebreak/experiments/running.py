@@ -112,7 +112,8 @@ def solve(
             words: Table = {"budget": np.full(len(result.steps), calls)} if several else {}
             tables.append(words | _points(name, getattr(result, name), result, iterates))
         faults[str(calls)] = [f"{result.method}, {fault}" for fault in result.faults.values()]
-        seconds, options = seconds + result.elapsed, {"resume": result}  # as one run that was never stopped
+        # As one run that was never stopped; a history at call counts has no selected iterates and no ends of runs.
+        seconds, options = seconds + result.elapsed, {"resume": result}
         if Status.INTERRUPTED in result.status:
             break
     made = {"curves": result.history.tidy()} | {name: joined(tables) for name, tables in parts.items()}
