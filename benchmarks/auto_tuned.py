@@ -22,6 +22,7 @@ from tiebreak import penalties, problems
 from tiebreak.experiments.contenders import PLANNED, Units
 from tiebreak.methods import METHODS, Method
 from tiebreak.problems import TESTBED, Problem
+from tiebreak.provenance import stamp
 
 TOP = 4  # candidates that are judged
 
@@ -128,6 +129,7 @@ def best(problem: Problem, budget: int, trials: int, runs: int) -> dict[str, Any
         "candidates": len(grid),
         "runs_tried": trials,
         "runs_judged": runs,
+        "made": stamp(),
     }
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tiebreak import __version__, minimize
+from tiebreak import minimize
 from tiebreak.problems import worst_case
+from tiebreak.provenance import stamp
 from tiebreak.theory import plan
 
 RESULTS = Path(__file__).parent / "results" / "rates.json"
@@ -52,7 +53,7 @@ def study(quick=False):
     """All rows, and the exponents of each method."""
     rows = [measured(m, e, runs=8 if quick else 16) for m in METHODS for e in (QUICK if quick else ACCURACIES)]
     powers = {m: exponents([row for row in rows if row["method"] == m]) for m in METHODS}
-    return {"version": __version__, "problem": "worst_case, σ = ℓ = Δ_g = 1", "rows": rows, "exponents": powers}
+    return {**stamp(), "problem": "worst_case, σ = ℓ = Δ_g = 1", "rows": rows, "exponents": powers}
 
 
 if __name__ == "__main__":
