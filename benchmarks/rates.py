@@ -17,7 +17,7 @@ from tiebreak.provenance import stamp
 from tiebreak.theory import plan
 
 RESULTS = Path(__file__).parent / "results" / "rates.json"
-METHODS = {"penalty": None, "spider_penalty": 1.0, "storm_penalty": 1.0}
+METHODS = {"penalty": None, "lazy_penalty": None, "spider_penalty": 1.0, "storm_penalty": 1.0}
 ACCURACIES = tuple(0.4 / 2**i for i in range(6))
 QUICK = (0.4, 0.1)
 

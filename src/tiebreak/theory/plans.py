@@ -19,10 +19,11 @@ from tiebreak.schedules import LEGAL, Schedule
 from tiebreak.theory.bounds import Bounds
 from tiebreak.theory.choices import SDBGD_CHOICES, Choice, Pair, fixed_penalty, penalty_anytime
 from tiebreak.theory.constants import Constants
+from tiebreak.theory.orders import known_orders
 from tiebreak.theory.practice import Prediction, predicted
 from tiebreak.theory.practice_choices import penalty_practice
 from tiebreak.theory.proved import proved, reduces
-from tiebreak.theory.reduced_choices import fixed_spider, fixed_storm, steps_of_plan, storm_anytime
+from tiebreak.theory.reduced_choices import fixed_lazy, fixed_spider, fixed_storm, steps_of_plan, storm_anytime
 from tiebreak.theory.reduction import noise_smoothness_of
 from tiebreak.theory.search import Found
 
@@ -35,6 +36,7 @@ CHOICES: Mapping[tuple[str, str, str], Choice] = MappingProxyType(
         ("penalty", "bound", "horizon"): fixed_penalty,
         ("penalty", "bound", "anytime"): penalty_anytime,
         ("penalty", "practice", "horizon"): penalty_practice,
+        ("lazy_penalty", "bound", "horizon"): fixed_lazy,
         ("spider_penalty", "bound", "horizon"): fixed_spider,
         ("storm_penalty", "bound", "horizon"): fixed_storm,
         ("storm_penalty", "bound", "anytime"): storm_anytime,
@@ -141,7 +143,7 @@ def plan(
         Calls of both levels that may be spent: the plan makes the larger of both residuals as small as it can.
     epsilon : float
         The accuracy wanted of both residuals, instead of a budget: the plan makes the budget as small as it can.
-    method : {"sdbgd", "penalty", "spider_penalty", "storm_penalty"}, optional
+    method : {"sdbgd", "penalty", "lazy_penalty", "spider_penalty", "storm_penalty"}, optional
         The methods with a computable bound. Without one, "sdbgd" for "bound" and "penalty" for "practice".
     objective : {"bound", "practice"}
         Minimise the larger of the proved bounds, or what a model of practice expects: of the penalty the larger
@@ -179,7 +181,11 @@ def plan(
     if (name, objective, kind) not in CHOICES:
         legal = ", ".join(f"({m}, {o}, {k})" for m, o, k in CHOICES)
         asked = f"(method, objective, kind)=({name}, {objective}, {kind})"
-        raise ValueError(f"{asked} must be one of those with a known bound or model: {legal}")
+        orders = "" if any(m == name for m, _, _ in CHOICES) else known_orders(name)
+        only = (
+            orders and f". Of {chosen.name} only orders are known, {orders}: no constants that a plan could choose by"
+        )
+        raise ValueError(f"{asked} must be one of those with a known bound or model: {legal}{only}")
     choose, ell = CHOICES[name, objective, kind], _smoothness(chosen, constants, noise_smoothness)
 
     def solve(calls: int) -> Plan:
