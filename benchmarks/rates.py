@@ -51,9 +51,10 @@ def exponents(rows):
 
 def study(quick=False):
     """All rows, and the exponents of each method."""
+    made = stamp()  # before: it may take a while, and files may change
     rows = [measured(m, e, runs=8 if quick else 16) for m in METHODS for e in (QUICK if quick else ACCURACIES)]
     powers = {m: exponents([row for row in rows if row["method"] == m]) for m in METHODS}
-    return {**stamp(), "problem": "worst_case, σ = ℓ = Δ_g = 1", "rows": rows, "exponents": powers}
+    return {**made, "problem": "worst_case, σ = ℓ = Δ_g = 1", "rows": rows, "exponents": powers}
 
 
 if __name__ == "__main__":
