@@ -1,7 +1,8 @@
-"""Orders in ε that have no theorem with constants: variance reduction under the SDBGD rule, and stages where g is PL."""
+"""Orders in ε that have no theorem with constants: variance reduction with the SDBGD rule, stages where g is PL."""
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def test_a_plan_of_what_has_orders_only_says_so(name: str) -> None:
             plan(constants, budget=10**6, method=name, objective=objective)
     assert not oracle_complexity(0.1, name).exact
     with pytest.raises(
-        ValueError, match="must be one of those with a known bound or model: .*practice, anytime"
+        ValueError, match=r"must be one of those with a known bound or model: .*practice, anytime"
     ) as told:
         plan(constants, budget=10**6, method="sdbgd", objective="practice", kind="horizon")
     assert "orders" not in str(told.value)
@@ -111,10 +112,10 @@ def test_a_plan_for_an_accuracy_in_practice_reaches_it_where_f_is_slow_too() -> 
 
 
 def stages(c: Constants, mu: float, epsilon: float, first: float = 1.0) -> tuple[list[tuple[Schedule, int]], Constants]:
-    """β doubles from stage to stage; each begins where the last one ended. The schedules, and the gaps of the last stage.
+    """β doubles from stage to stage; each begins where the last one ended. The schedules, and the last stage's gaps.
 
-    In all stages but the last ‖∇Φ‖² ≤ G_f² is enough, with noise that is summable over the stages, 1/j²: at a point that
-    is drawn g − inf g ≤ ‖∇g‖²/(2μ), by PL, and E Φ has risen by no more than the noise.
+    In all stages but the last ‖∇Φ‖² ≤ G_f² is enough, with noise that is summable over the stages, 1/j²: at a point
+    that is drawn g − inf g ≤ ‖∇g‖²/(2μ), by PL, and E Φ has risen by no more than the noise.
     """
     last = (c.G_f + math.sqrt(epsilon)) / math.sqrt(epsilon)
     doublings = max(0, math.ceil(math.log2(last / first)))
@@ -138,7 +139,7 @@ def stages(c: Constants, mu: float, epsilon: float, first: float = 1.0) -> tuple
 
 
 def test_stages_need_fewer_steps_and_calls_where_g_is_pl() -> None:
-    """(ε^−3/2, ε^−5/2, ε^−7/2) in place of (ε^−2, ε^−3, ε^−4): the last stage's gap is bounded, all others cost less."""
+    """(ε^−3/2, ε^−5/2, ε^−7/2) for (ε^−2, ε^−3, ε^−4): the last stage's gap is bounded, all others cost less."""
     c, costs, gaps = Constants(1, 1, 1, 1, 1, 1, 1), [], []
     for epsilon in (1e-8, 1e-10, 1e-12):
         made, last = stages(c, 1.0, epsilon)
@@ -147,12 +148,12 @@ def test_stages_need_fewer_steps_and_calls_where_g_is_pl() -> None:
         gaps.append(last.delta_f + made[-1][0].at(0).barrier * last.delta_g)
         assert (each[:-1].sum(axis=0) < 0.2 * each[-1]).all()
     assert gaps[-1] == pytest.approx(gaps[0], rel=0.05)  # β Δ_g would have grown a hundred times
-    for low, high in zip(costs, costs[1:], strict=False):
+    for low, high in pairwise(costs):
         np.testing.assert_allclose(np.log10(high / low) / 2, [1.5, 2.5, 3.5], atol=0.02)
 
 
 def test_stages_hold_what_they_promise() -> None:
-    """Simulated where f is not convex: both residuals of the drawn iterate, and both gaps, below by six standard errors."""
+    """Simulated where f is not convex: both residuals of the drawn iterate and both gaps, with six standard errors."""
 
     def upper(x):  # a wave along the minimisers of g, and a pull away from them, towards −3
         away = x[..., 1] + 3
