@@ -18,7 +18,7 @@ from tiebreak.theory.bounds import Laws
 from tiebreak.theory.choices import Pair, fixed_penalty
 from tiebreak.theory.constants import Constants
 from tiebreak.theory.penalties import penalty_smoothness
-from tiebreak.theory.practice import FOLDS, on_its_way, penalty_model, wandering
+from tiebreak.theory.practice import FOLDS, held_from, on_its_way, penalty_model, wandering
 from tiebreak.theory.search import Found, search
 
 Values = NDArray[np.float64]
@@ -83,7 +83,13 @@ def penalty_practice(
         path, end = shape.at(t, c, budget), shape.at(shape.steps, c, budget)
         counts = t * np.log(shape.steps) / (len(_NODES) - 1)
         x, eta0 = shape.steps / shape.start, shape.first_step(c)
-        time = eta0 * shape.start * (1 + _integral(-shape.fall, x))
+        # Time at a weight that holds g: where f went before that, it has to leave again.
+        grown = np.minimum(held_from(c, end.barrier) * shape.growth / shape.barrier, shape.growth)
+        since = np.where(
+            grown > 1, grown ** (1 / np.maximum(shape.rise(), 1e-9)), 0.0
+        )  # t/start, 0 from the first step on
+        first = np.where(grown > 1, _integral(-shape.fall, np.maximum(1, since)), -1.0)
+        time = eta0 * shape.start * np.maximum(_integral(-shape.fall, x) - first, 1e-300)
         along = on_its_way(time, c) + wandering(path, counts, c)
         found = penalty_model(end, c, shape.steps, 0 * x, along)
         # Time to forget all that was before the last stretch, in which β does not change any more.
@@ -97,7 +103,7 @@ def penalty_practice(
     most = min(max(_MOST_STEPS, 16 * c.L_f * patience), budget / 2)
     low = [plain - 4, 0.0, -6.0, math.log(2), -8.0, -2.0, 0.0, 0.0]
     high = [plain + 6, 8.0, 0.0, max(math.log(most), math.log(2) + 1e-9), -0.05, -0.05, 10.0, 12.0]
-    found = search(worst, low, high, _NAMES, _NATURAL, rounds=120, restarts=2)
+    found = search(worst, low, high, _NAMES, _NATURAL, rounds=120, restarts=2, spread=1.6)
     shape = _shape(*(np.asarray(x) for x in found.point))
     upper, lower = shape.batches(c, budget)
     eta, start, stop = (1 - 1e-12) * float(shape.first_step(c)), float(shape.start), float(shape.stop)
