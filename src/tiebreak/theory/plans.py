@@ -114,6 +114,9 @@ class Plan:
             rows.append(("expected ‖∇g‖²", f"{self.prediction.lower_gradient_squared:.2g} (a model, not a bound)"))
             rows.append(("expected ‖d‖²", f"{self.prediction.direction_squared:.2g} (a model, not a bound)"))
             rows += [("but", note) for note in self.prediction.note.split("; ")]
+            if not exact:  # measured: an L_f that the pilots saw a quarter of made the residual a thousand times larger
+                words = "where L_f or L_g is larger than estimated, steps are too long and none of this holds"
+                rows.append(("but", f"{words}: constants.with_margin(2) is safer"))
         if self.edges:
             rows.append(("search", f"ended at the edge of its box in {', '.join(self.edges)}: better may lie beyond"))
         return rows
