@@ -16,6 +16,7 @@ import tiebreak
 from benchmarks.auto_own import LATER, OWN
 from benchmarks.auto_tuned import problem_of, residuals
 from tiebreak.problems import TESTBED
+from tiebreak.provenance import stamp
 
 #: On these the constants of `Balance` were chosen, the present ones also on random-20-multiplicative and the gorges
 #: `stiff-2-phase` and `stiff-3-phase`; all others were looked at afterwards.
@@ -47,7 +48,7 @@ def measure(path: str, budget: int, names: list[str], runs: int) -> None:
             "mean": float(each.mean()),
             "largest": float(each.max()),
         }
-        row |= {"success": found.success, "median": float(np.median(each))}
+        row |= {"success": found.success, "median": float(np.median(each)), "made": stamp()}
         row["chosen"] = {key: float(f"{np.median(value):.4g}") for key, value in found.chosen.items()}
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

@@ -22,6 +22,7 @@ from tiebreak import penalties, problems
 from tiebreak.experiments.contenders import PLANNED, Units
 from tiebreak.methods import METHODS, Method
 from tiebreak.problems import TESTBED, Problem
+from tiebreak.provenance import stamp
 
 TOP = 4  # candidates that are judged
 #: With "small" as a last argument: the two kinds of rows that were best most often in the test bed, 21 of 136.
@@ -130,6 +131,7 @@ def best(problem: Problem, budget: int, trials: int, runs: int, kinds: tuple[str
         "candidates": len(grid),
         "runs_tried": trials,
         "runs_judged": runs,
+        "made": stamp(),
     }
 
 

@@ -12,7 +12,6 @@ studies of single problems, and writes the table of the documentation.
 import argparse
 import json
 import math
-import platform
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import numpy as np
 import tiebreak
 from benchmarks.deflated import deflated
 from tiebreak import Average, Method, Schedule, Spider, Storm, analogues, minimize, rules
+from tiebreak.provenance import origin_of, stamp
 
 BUDGET, TRIALS, TUNING, JUDGING = 10**6, 48, 8, 24
 PROBLEMS = ("stiff-2-phase", "stiff-3-phase")
@@ -180,7 +180,8 @@ def join(paths, output):
     studies = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     if any(each["setting"] != studies[0]["setting"] for each in studies):
         raise SystemExit("the studies have different settings: they cannot be put together")
-    whole = studies[0] | {"rows": [row for each in studies for row in each["rows"]]}
+    whole = {"setting": studies[0]["setting"], "studies": [origin_of(each) for each in studies if "date" in each]}
+    whole |= {**stamp(), "rows": [row for each in studies for row in each["rows"]]}
     output.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     problems = list(dict.fromkeys(row["problem"] for row in whole["rows"]))
     found = {(row["problem"], row["method"]): row for row in whole["rows"]}
@@ -210,11 +211,8 @@ def main():
     rows = study(asked.problems.split(","), asked.methods.split(","), asked.trials)
     setting = {"budget": BUDGET, "trials": asked.trials, "tuning runs": TUNING, "judging runs": JUDGING}
     setting |= {"hindsight": "constants tuned for each problem and method on other runs of the same problem"}
-    versions = {"tiebreak": tiebreak.__version__, "numpy": np.__version__, "python": platform.python_version()}
-    asked.output.write_text(
-        json.dumps({"setting": setting, "versions": versions, "rows": rows}, indent=1, ensure_ascii=False) + "\n",
-        encoding="utf-8",
-    )
+    found = {"setting": setting, **stamp(), "rows": rows}
+    asked.output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tiebreak import __version__, minimize
+from tiebreak import minimize
 from tiebreak.problems import worst_case
+from tiebreak.provenance import stamp
 from tiebreak.theory import plan
 
 RESULTS = Path(__file__).parent / "results" / "rates.json"
-METHODS = {"penalty": None, "spider_penalty": 1.0, "storm_penalty": 1.0}
+METHODS = {"penalty": None, "lazy_penalty": None, "spider_penalty": 1.0, "storm_penalty": 1.0}
 ACCURACIES = tuple(0.4 / 2**i for i in range(6))
 QUICK = (0.4, 0.1)
 
@@ -50,9 +51,10 @@ def exponents(rows):
 
 def study(quick=False):
     """All rows, and the exponents of each method."""
+    made = stamp()  # before: it may take a while, and files may change
     rows = [measured(m, e, runs=8 if quick else 16) for m in METHODS for e in (QUICK if quick else ACCURACIES)]
     powers = {m: exponents([row for row in rows if row["method"] == m]) for m in METHODS}
-    return {"version": __version__, "problem": "worst_case, σ = ℓ = Δ_g = 1", "rows": rows, "exponents": powers}
+    return {**made, "problem": "worst_case, σ = ℓ = Δ_g = 1", "rows": rows, "exponents": powers}
 
 
 if __name__ == "__main__":

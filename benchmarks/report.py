@@ -20,6 +20,7 @@ from pathlib import Path
 import tiebreak
 from benchmarks.table import Table
 from tiebreak.files import atomic
+from tiebreak.provenance import commit
 
 NAME = "benchmarks"
 #: Okabe and Ito's colours, told apart by colour-blind readers; dashes and marks, told apart without any colour.
@@ -42,7 +43,8 @@ def machine():
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
-    return found | {"tiebreak": tiebreak.__version__, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return found | {"tiebreak": tiebreak.__version__, "commit": commit(), "date": now}
 
 
 def _cpu():

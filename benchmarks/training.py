@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from benchmarks import report, speed_peers
 from benchmarks.table import Table, side_by_side
+from tiebreak.provenance import stamp
 
 WIDTHS = {"MLP 1 M": (784, 640, 640, 128, 64), "MLP 10 M": (784, 2048, 2048, 2048, 64)}
 WIDTHS |= {"MLP 100 M": (784, 6912, 6912, 6912, 64), "check": (784, 64, 64, 10)}
@@ -303,7 +304,8 @@ def main():
         kept.append(asdict(table))
         if options.output:  # each as it comes: what was measured is kept if a later one fails
             options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+            found = {**stamp(), "tables": kept}
+            options.output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

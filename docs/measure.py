@@ -238,9 +238,9 @@ def plans() -> Iterable[Sequence[str]]:
 
 def predictions() -> Iterable[Sequence[str]]:
     """What plans for practice expect of the larger residual, from exact and from estimated constants, and what came."""
-    seen = ("paper", "valley-2", "flat-10", "conditioned-10", "random-10")
+    seen = ("paper", "valley-2", "flat-10", "conditioned-10", "random-10", "random-20-multiplicative")
     unseen = ("islands-100", "valley-20-multiplicative", "sphere-100", "plateau-100", "saddle-100-multiplicative")
-    unseen += ("conditioned-50", "random-20-multiplicative")
+    unseen += ("conditioned-50", "random-30-multiplicative", "random-50")
     yield "problem", "plan", "expected", "at worst", "measured", "smallest … largest of 8 runs", "ratio"
     for name in (*seen, *unseen):
         problem = tiebreak.problems.named(name)

@@ -148,7 +148,7 @@ class Row:
     refresh: Callable[[int], bool] | None = None
     upper_large: Callable[[int], int] | None = None
     lower_large: Callable[[int], int] | None = None
-    hold: int = 1
+    hold: Callable[[int], int] = lambda t: 1
     remember: Callable[[float, float, int, list[float]], float] | None = None
 
 
@@ -200,6 +200,14 @@ METHODS: dict[str, Row] = {
         upper_batch=lambda t: math.isqrt(t),
         lower_batch=lambda t: t,
         weight=lambda t: 1 / math.sqrt(t),
+    ),
+    "lazy_penalty": Row(
+        eta=lambda t: 0.05 * _quarter(t),
+        rule=lambda fg, gg, t, value: constant(fg, gg, 0.5 * t ** (1 / 4)),
+        upper_batch=lambda t: math.isqrt(t),
+        lower_batch=lambda t: t,
+        weight=lambda t: 1 / math.sqrt(t),
+        hold=lambda t: math.isqrt(math.isqrt(t)),
     ),
     "spider_penalty": Row(
         eta=lambda t: 0.05 * _quarter(t),
@@ -335,7 +343,7 @@ def solve(
                 batch_f, batch_g = row.upper_large(t), row.lower_large(t)
             else:
                 points_f = points_g = 2
-        if k % row.hold != 0:
+        if k % row.hold(k + 1) != 0:
             points_f = 0
         cost_f, cost_g = batch_f * points_f, batch_g * points_g
         if budget is not None and upper_calls + lower_calls + cost_f + cost_g > budget:

@@ -10,12 +10,13 @@ from typer.testing import CliRunner
 import tiebreak
 from tiebreak import Method, Power, Schedule, minimize, provenance, rules
 from tiebreak.cli.app import app
+from tiebreak.estimators import Held, Minibatch, PerLevel
 from tiebreak.experiments import Comparison, Experiment, compare, run, save_comparison, solving, sweep, tasks
 from tiebreak.experiments.contenders import fit
 from tiebreak.experiments.entrants import entrants
 from tiebreak.experiments.tables import chosen
 from tiebreak.experiments.variants import split_changes, varied
-from tiebreak.methods import METHODS
+from tiebreak.methods import METHODS, NAMED
 from tiebreak.problems import Problem, named, paper
 
 OWN = Path(__file__).with_name("compare_own.py")
@@ -47,6 +48,31 @@ def test_a_smaller_budget_read_off_a_longer_run_is_the_run_with_that_budget(name
         whole = alone.history.tidy()
         for column in ("step", "calls", "direction_squared", "run"):
             np.testing.assert_array_equal(block.tables["curves"][column], whole[column])
+
+
+@pytest.mark.parametrize("name", [*NAMED, "lazy"])
+def test_a_history_at_call_counts_has_the_ends_of_the_runs_with_those_budgets(name: str, tmp_path: Path) -> None:
+    """Bit for bit, ‖d‖² with the rule's own λ as well; also when the run was stopped on its way and goes on."""
+    held = {"estimator": PerLevel(upper=Held(), lower=Minibatch()), "upper_hold": 5}
+    p, method = paper(), METHODS["penalty"].replace(**held) if name == "lazy" else name
+    options = {"method": method, "seed": 3, "keep_iterates": True}
+    whole = minimize(p.upper, p.lower, p.x0, budget=5000, runs=3, record=[60, 61, 700], **options)
+    first = minimize(p.upper, p.lower, p.x0, budget=200, runs=3, record=(60.0, 61, 200), **options)
+    first.save(tmp_path / "run.npz")
+    longer = minimize(p.upper, p.lower, method=method, resume=tmp_path / "run.npz", budget=5000)
+    assert longer.history.step.tolist()[:-1] == [int(first.history.step[i]) for i in range(len(first.history))]
+    for budget in (60, 61, 700, 5000):
+        alone = minimize(p.upper, p.lower, p.x0, budget=budget, runs=3, **options)
+        row = int(np.searchsorted(whole.history.calls, budget, side="right")) - 1
+        assert whole.history.step[row] == alone.steps[0]
+        assert whole.history.calls[row] == alone.calls[0]
+        for column in POINTS:
+            np.testing.assert_array_equal(whole.history[column][row], getattr(alone.last, column))
+        np.testing.assert_array_equal(whole.history.x[row], alone.last.x)
+    assert len(whole.history) == len({*whole.history.step.tolist()}) <= 4
+    for wrong in ([], [10, 10], [10, 5], [0, 5], [5, 6000], "all", [True], {3}):
+        with pytest.raises(ValueError, match="record"):
+            minimize(p.upper, p.lower, p.x0, method=method, budget=5000, record=wrong)
 
 
 def test_a_run_goes_on_from_a_result_as_from_its_file(tmp_path: Path) -> None:
@@ -250,7 +276,7 @@ def test_the_command_sweeps_and_keeps_what_another_one_wrote(tmp_path: Path) -> 
 
 
 def test_every_file_says_where_it_comes_from_and_equal_runs_give_equal_tables(tmp_path: Path) -> None:
-    """Commit and versions in all that can hold them; the date where files are not compared byte for byte."""
+    """Date, commit and versions: in Parquet files those of the record beside them, figures without the date."""
     pq = pytest.importorskip("pyarrow.parquet")
     found = compare(Comparison("paper", f"sdbgd,{OWN}:method", [100], runs=1, trials=1))
     for name in ("one", "two"):
@@ -258,15 +284,18 @@ def test_every_file_says_where_it_comes_from_and_equal_runs_give_equal_tables(tm
     for name in ("runs.parquet", "runs.csv", "profiles.png", "profiles.pdf"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     made = json.loads(pq.read_schema(tmp_path / "one" / "runs.parquet").metadata[b"tiebreak"])
-    assert made == provenance.made_by()
+    assert made.keys() == provenance.stamp().keys()
     assert made["versions"]["tiebreak"] == tiebreak.__version__
     saved = json.loads((tmp_path / "one" / "configuration.json").read_text(encoding="utf-8"))
-    assert (saved["commit"], saved["versions"]) == (made["commit"], made["versions"])
+    assert made == {name: saved[name] for name in made} | provenance.made_by()
     assert list(saved["sources"]) == [f"{OWN}:method"]
     assert provenance.sentence(saved) in (tmp_path / "one" / "summary.md").read_text(encoding="utf-8")
     assert made["versions"]["numpy"].encode() in (tmp_path / "one" / "profiles.png").read_bytes()
     result = minimize(paper().upper, paper().lower, paper().x0, steps=2, seed=0)
     result.save(tmp_path / "run.npz")
+    result.history.to_parquet(tmp_path / "run.parquet")
+    kept = json.loads(pq.read_schema(tmp_path / "run.parquet").metadata[b"tiebreak"])
+    assert kept.keys() == provenance.stamp().keys()
     with np.load(tmp_path / "run.npz") as file:
         assert json.loads(str(file["meta"]))["made_by"].keys() == provenance.stamp().keys()
 

@@ -3,8 +3,10 @@
 import json
 
 import pytest
-from benchmarks import readme, regression, report, step
+from benchmarks import gorge, readme, regression, report, step
 from benchmarks.table import Table, side_by_side
+
+from tiebreak import provenance
 
 
 def test_the_page_on_speed_shows_the_committed_results():
@@ -51,6 +53,25 @@ def test_a_report_of_anything(tmp_path):
     for piece in ("a\\|b", "10,000,000", "0.0123", "–", "A note.", "**Left out: part.** Why.", "![Odd cells](odd.png)"):
         assert piece in text
     assert (tmp_path / "odd.png").stat().st_size > 1000
+
+
+def test_whatever_writes_results_says_what_made_them(tmp_path, monkeypatch):
+    """Date, commit and versions: all scripts have them from the library, joined studies keep theirs."""
+    writers = [p for p in (readme.ROOT / "benchmarks").rglob("*.py") if "json.dump" in p.read_text(encoding="utf-8")]
+    assert len(writers) >= 8
+    said = {path: "tiebreak.provenance import" in path.read_text(encoding="utf-8") for path in writers}
+    assert [path for path, does in said.items() if not does and path.name != "readme.py"] == []
+    assert {"commit", "date", "tiebreak"} <= set(report.machine())
+    monkeypatch.setattr(gorge, "TABLE", tmp_path / "table.md")
+    monkeypatch.setattr(gorge, "METHODS", ["a"])
+    row = {"method": "a", "larger": 1.0, "quartiles of the larger": [1.0, 1.0, 1.0]}
+    for name, date in (("stiff-2", "2026-01-01"), ("stiff-3", "2026-01-02")):
+        study = {"setting": {}, **provenance.stamp(), "date": date, "rows": [row | {"problem": name}]}
+        (tmp_path / name).write_text(json.dumps(study), encoding="utf-8")
+    gorge.join([tmp_path / "stiff-2", tmp_path / "stiff-3"], tmp_path / "both.json")
+    both = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
+    assert provenance.stamp().keys() <= both.keys()
+    assert [each["date"] for each in both["studies"]] == ["2026-01-01", "2026-01-02"]
 
 
 def test_side_by_side_takes_turns():

@@ -21,8 +21,9 @@ from tiebreak.experiments.comparing_report import calls, notes, report, sheets
 from tiebreak.experiments.contenders import ALL, PLANNED, Units, fit, scales
 from tiebreak.experiments.profiles import FLOOR, grid, profile, ratios
 from tiebreak.experiments.tables import chosen
-from tiebreak.methods import METHODS
+from tiebreak.methods import METHODS, NAMED, auto
 from tiebreak.problems import TESTBED, Problem, named
+from tiebreak.theory.plans import CHOICES
 
 OWN = Path(__file__).with_name("compare_own.py")
 SMALL = {"budgets": [300, 1000], "runs": 3, "trials": 1}
@@ -224,8 +225,10 @@ def test_files_are_whole_and_the_same_whoever_works(found, tmp_path: Path) -> No
         "profiles.png",
         "profiles.pdf",
     }
-    for name in ("runs.csv", "results.csv", "profiles.csv", "profiles.png", "results.parquet"):
+    for name in ("runs.csv", "results.csv", "profiles.csv", "profiles.png"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+    one, two = (pa.read_table(tmp_path / p / "results.parquet").to_pandas() for p in ("here", "there"))
+    assert one.equals(two)  # they have the dates of two comparisons
     table = pa.read_table(tmp_path / "here" / "profiles.parquet").to_pydict()
     assert set(table) == {"method", "budget", "tau", "share"}
     saved = json.loads((tmp_path / "here" / "configuration.json").read_text(encoding="utf-8"))
@@ -260,7 +263,9 @@ def test_a_comparison_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pyte
 def test_all_means_all_that_is_stochastic() -> None:
     everything = Comparison()
     assert [e.label for e in everything.entrants] == list(TESTBED)
-    assert {*ALL} == {*METHODS, *PLANNED} - {"dbgd"}
+    asks_for_more = {name for name, planned in PLANNED.items() if planned.needs}
+    assert asks_for_more == {"spider_penalty_bound", "storm_penalty_bound"}
+    assert {*ALL} == {*NAMED, *PLANNED} - {"dbgd"} - asks_for_more
     assert len(everything.contenders) == len(ALL)
     assert calls(10**5) == "10⁵ calls"
     heard: list[float] = []
@@ -268,6 +273,33 @@ def test_all_means_all_that_is_stochastic() -> None:
     compare(asked, lambda name, share: heard.append(share))
     assert heard == sorted(heard)
     assert heard[-1] == 1
+
+
+def test_every_name_that_the_library_has_can_be_swept() -> None:
+    """`auto`, all rows and all plans by name; what a plan has to be told follows a plus sign."""
+    listed = CliRunner().invoke(app, ["methods"]).output
+    names = [*NAMED, *PLANNED]
+    assert [line.split()[0] for line in listed.splitlines() if line.split()[:1] and line.split()[0] in names] == names
+    assert {f"{method}_{objective}" for method, objective, _ in CHOICES} == {*PLANNED} - {"dbgd_batched"}
+    told = [f"{name}{'+noise_smoothness=1' * bool(name in PLANNED and PLANNED[name].needs)}" for name in names]
+    found = compare(Comparison("paper", told, [300], runs=2, trials=1))
+    assert len(found.results["method"]) == len(names)
+    assert np.isfinite(found.results["residual"]).all()
+    with pytest.raises(ValueError, match=r"needs noise_smoothness.*write 'storm_penalty_bound\+noise_smoothness=1'"):
+        compare(Comparison("paper", "storm_penalty_bound", [300], runs=2, trials=1))
+
+
+def test_auto_is_swept_as_it_is_and_its_trials_scale_its_steps() -> None:
+    """It finds units out for itself: on a problem with others than the paper's it runs as `minimize` runs it."""
+    problem = named("conditioned-10")
+    assert Units.of(problem) != Units()
+    assert fit("auto", problem, 300) == auto
+    assert fit("auto", problem, 300, 4.0).schedule.at(7).step_size == 4
+    found = compare(Comparison("conditioned-10", "auto", [300, 1000], runs=2, trials=1))
+    assert found.read_off == {"auto": True}
+    alone = minimize(problem.upper, problem.lower, problem.x0, method="auto", budget=300, runs=2, seed=[0, 0])
+    rows = chosen(found.runs, budget=300)
+    np.testing.assert_array_equal(rows["direction_squared"], alone.last.direction_squared)
 
 
 # ------------------------------------------------------------------------------------------- complaints
@@ -289,7 +321,10 @@ def test_all_means_all_that_is_stochastic() -> None:
             r"must be a tiebreak.problems.Problem, or a function that gives one; it is int",
         ),
         ({"problems": f"{OWN}:needs_an_argument"}, "missing 1 required positional argument: 'shift'"),
-        ({"methods": "sdbg"}, "methods: 'sdbg' is not a method; they must be among sdbgd, .*, or be 'file.py:name'"),
+        (
+            {"methods": "sdbg"},
+            "methods: 'sdbg' is not a method; they must be among auto, sdbgd, .*, or be 'file.py:name'",
+        ),
         ({"methods": f"{OWN}:number"}, r"must be a tiebreak.Method, or a function \(constants, budget\)"),
         ({"budgets": []}, "budgets='' must be whole numbers"),
         ({"budgets": [100, 10]}, "budgets='100,10' must be whole numbers ≥ 1 that grow"),

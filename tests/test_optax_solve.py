@@ -231,5 +231,7 @@ def test_small_dtypes_keep_their_schedule_and_memory_wide():
 def test_auto_is_refused_with_a_reason():
     with pytest.raises(ValueError, match="method='auto' chooses its step sizes from what Watched sees"):
         tiebreak.optax.solve(lambda x: x @ x, lambda x: x @ x, jnp.ones(2), method="auto", steps=3)
+    with pytest.raises(ValueError, match=r"record=\[3, 5\] must be .*; minimize takes call counts"):
+        tiebreak.optax.solve(lambda x: x @ x, lambda x: x @ x, jnp.ones(2), method="sdbgd", steps=9, record=[3, 5])
     with pytest.raises(ValueError, match="the rule of 'auto' has a memory"):
         tiebreak.optax.dynamic_barrier(method="auto")

@@ -50,6 +50,7 @@ def _value_row(rule, weight):
 #: name → (the method, its reference row, a budget that allows some dozens or hundreds of steps). Every row of METHODS
 #: comes first, so that a new method without a reference fails here.
 BUDGETS = {"sdbgd": 200_000, "sdbpg": 60_000, "pr_sdbpg": 60_000, "vr_pr_sdbpg": 60_000, "dbgd": 601, "penalty": 60_000}
+BUDGETS |= {"lazy_penalty": 60_000}
 BUDGETS |= {"spider_penalty": 10_000, "storm_penalty": 10_000, "storm_sdbgd": 60_000, "spider_sdbgd": 60_000}
 BUDGETS |= {"sdbgd_averaged": 60_000, "sdbgd_dual": 60_000}
 CASES = {name: (methods.METHODS[name], reference.METHODS[name], BUDGETS[name]) for name in methods.METHODS}

@@ -391,6 +391,8 @@ def test_a_plan_says_where_its_search_ended_at_an_edge_and_that_estimates_are_es
     assert any("edge of its box in a" in value for _, value in edgy.rows())
     assert plan(CONSTANTS, budget=1000, method="penalty").edges == ()
     guessed = estimate_constants(PAPER, seed=0, repeats=16, steps=10)
+    said = [str(plan(c, budget=1000, objective="practice")) for c in (guessed, CONSTANTS)]
+    assert ["where L_f or L_g is larger than estimated, steps are too long" in text for text in said] == [True, False]
     chosen = plan(guessed, budget=1000, method="storm_penalty")  # with their own ℓ
     assert chosen.noise_smoothness == guessed.noise_smoothness
     assert sum("proved, if the estimates hold" in name for name, _ in chosen.rows()) == 2

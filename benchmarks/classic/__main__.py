@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.classic.report import report
 from benchmarks.classic.study import STUDIES, measure
+from tiebreak.provenance import stamp
 
 RECORD = Path(__file__).parent.parent / "results"
 
@@ -32,6 +33,7 @@ def main() -> None:
         found = list(measure(study, range(5), said))
         path = RECORD / f"classic_{name}.json"
         record = {"name": name, "budget": study.budget, "tolerance": study.tolerance, "methods": found}
+        record |= stamp()
         path.write_text(json.dumps(rounded(record), separators=(",", ":")) + "\n")
         report(path)
 

@@ -12,6 +12,7 @@ import time
 import jax
 
 from benchmarks.tolerance import data, judge, report, settings, tune
+from tiebreak.provenance import stamp
 from tiebreak.tolerance import MOVING, NUMBER
 
 ABOUT = """\
@@ -61,6 +62,7 @@ def _tune(say, seconds):
         record["best trials"] = {tune.name(row): trials[:5] for row, trials in known.items()}
         record["trials"] = {tune.name(row): len(trials) for row, trials in known.items()}
         record["chosen"] |= {tune.name(r): t[0]["values"] for r, t in known.items() if "ours" not in r[0]}
+        record.update(stamp())
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
     begin = {row: [record["chosen"][tune.name(row)]] for row in tune.ROWS if "ours" not in row[0]}

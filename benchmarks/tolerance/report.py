@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tiebreak.provenance import stamp
 from tiebreak.tolerance import MOVING, NUMBER, START
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -143,7 +144,8 @@ def figure(records, path):
 def write(records, about, results):
     """Results, table and figure in their places."""
     ours = {"moving": MOVING._asdict(), "start": START._asdict(), "number": NUMBER._asdict()}
-    text = json.dumps({"about": about, "ours": ours, "judging": records}, ensure_ascii=False, separators=(",", ":"))
+    record = {"about": about, "ours": ours, **stamp(), "judging": records}
+    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
     (results / "tolerance.json").write_text(text + "\n")
     (DOCS / "_tables" / "tolerance.md").write_text(table(records, about))
     figure(records, DOCS / "_static" / "tolerance.png")

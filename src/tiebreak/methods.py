@@ -23,18 +23,31 @@ from numpy.typing import NDArray
 
 from tiebreak import analogues, penalties, rules
 from tiebreak.balance import Balance
-from tiebreak.estimators import LEVELS, WATCHED, Estimator, Minibatch, Spider, Storm, Watched, named
+from tiebreak.estimators import (
+    LEVELS,
+    WATCHED,
+    Estimator,
+    Held,
+    Minibatch,
+    PerLevel,
+    Spider,
+    Storm,
+    Watched,
+    named,
+)
 from tiebreak.estimators import asked as asked_of
 from tiebreak.laws import Capped
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
 
 __all__ = [
     "METHODS",
+    "NAMED",
     "Method",
     "asked",
     "auto",
     "dbgd",
     "get",
+    "lazy_penalty",
     "penalty",
     "pr_sdbpg",
     "sdbgd",
@@ -258,6 +271,10 @@ vr_pr_sdbpg = Method("VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm
 dbgd = Method("DBGD", rules.dbgd, Schedule(step_size=Power(0.05, -1 / 4), barrier=Power(0.5, -1 / 4)))
 #: Gradient descent on f + β_k g, the weight growing, with the batches that its own theory asks for.
 penalty = Method("Penalty", rules.constant, penalties.schedule("penalty"))
+#: The same with upper batches that are held: fewer upper calls, and no assumption more.
+lazy_penalty = Method(
+    "Lazy penalty", rules.constant, penalties.schedule("lazy_penalty"), PerLevel(upper=Held(), lower=Minibatch())
+)
 #: The same on SPIDER's estimates: the laws of the horizon form with t in place of K.
 spider_penalty = Method("SPIDER-Penalty", rules.constant, penalties.schedule("spider_penalty"), Spider())
 #: The same on STORM's estimates: no large batches, no horizon.
@@ -284,7 +301,7 @@ auto = Method(
     Watched(),
 )
 
-#: Every method by its Python name, but `auto`: that is no row of a comparison of rules.
+#: Every method by its Python name, but `auto`: that is no row of a comparison of rules. :data:`NAMED` has it, too.
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "sdbgd": sdbgd,
@@ -293,6 +310,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "vr_pr_sdbpg": vr_pr_sdbpg,
         "dbgd": dbgd,
         "penalty": penalty,
+        "lazy_penalty": lazy_penalty,
         "spider_penalty": spider_penalty,
         "storm_penalty": storm_penalty,
         "storm_sdbgd": storm_sdbgd,
@@ -302,16 +320,18 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     }
 )
 
+#: All methods that a name stands for, wherever one is asked for.
+NAMED: Mapping[str, Method] = MappingProxyType({"auto": auto, **METHODS})
+
 
 def get(method: Any) -> Method:
     """The method of this name (as Python or as tables spell it), the method itself, or that of a plan."""
     method = getattr(method, "method", method)
-    known = {"auto": auto, **METHODS}
     if isinstance(method, Method):
         return method
     if isinstance(method, str):
         wanted = method.lower().replace("-", "_")
-        if wanted in known:
-            return known[wanted]
-        raise ValueError(f"method={method!r} must be a Method or one of {', '.join(map(repr, known))}")
-    raise TypeError(f"method={method!r} must be a Method or one of {', '.join(map(repr, known))}")
+        if wanted in NAMED:
+            return NAMED[wanted]
+        raise ValueError(f"method={method!r} must be a Method or one of {', '.join(map(repr, NAMED))}")
+    raise TypeError(f"method={method!r} must be a Method or one of {', '.join(map(repr, NAMED))}")

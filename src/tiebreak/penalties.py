@@ -22,6 +22,7 @@ _SDBGD = {"step_size": -1 / 4, "barrier": -1 / 4, "regularizer": -3 / 2}
 POWERS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "penalty": {**_PENALTY, "upper_batch": 1 / 2, "lower_batch": 1.0},
+        "lazy_penalty": {**_PENALTY, "upper_hold": 1 / 4, "upper_batch": 1 / 2, "lower_batch": 1.0},
         "spider_penalty": {
             **_PENALTY,
             "period": 1 / 2,
@@ -57,7 +58,7 @@ def schedule(name: str, K: int | None = None, **constants: float) -> Schedule:
         A key of :data:`POWERS`.
     K : int, optional
         The horizon: then t = K throughout. Without it the schedule is anytime, good at every K, up to logarithms;
-        SPIDER's is proved with a horizon only.
+        SPIDER's and that of held batches are proved with a horizon only.
     **constants : float
         By parameter, finite and > 0; without one, that of :data:`CONSTANTS`, or 1. For penalties the theory asks for
         η_k ≤ 1/(L_f + β_k L_g), with variance reduction for half of it.

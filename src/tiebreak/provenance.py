@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["commit", "made_by", "sentence", "stamp"]
+__all__ = ["commit", "made_by", "origin_of", "sentence", "stamp"]
 
 
 @cache
@@ -42,6 +42,18 @@ def stamp() -> dict[str, Any]:
     """The same with date and platform, for files that say when they were made."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
     return {"date": date, **made_by(), "platform": f"{platform.system()} {platform.machine()}"}
+
+
+def origin_of(record: Any) -> dict[str, Any]:
+    """What :func:`stamp` put into a record, for the files beside it; a new one where there is none.
+
+    Examples
+    --------
+    >>> origin_of({"date": "2026-01-02T03:04:05+00:00", "commit": None, "runs": 3})
+    {'date': '2026-01-02T03:04:05+00:00', 'commit': None}
+    """
+    known = stamp()
+    return {name: record[name] for name in known if name in record} if "date" in record else known
 
 
 def sentence(made: Any) -> str:

@@ -5,6 +5,7 @@ history costs a few array operations.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,17 +32,24 @@ _TOGETHER = 64  # iterates that are measured at once
 _MANY = 2**16  # numbers that may wait for that
 
 
-def wanted(record: str | int | None, first: int, count: int) -> list[bool]:
+def wanted(record: str | int | tuple[int, ...] | None, first: int, count: int, spent: Sequence[int] = ()) -> list[bool]:
     """Which of `count` steps are recorded: every n-th, none, or about 50 a decade (and each of the first twenty).
+
+    Of given call counts: if x_k is the last iterate that one of them pays for. `spent` are the calls before each of
+    these steps, and after the last of them.
 
     Examples
     --------
     >>> [k for k, chosen in enumerate(wanted("log", 0, 100)) if chosen][-5:]
     [83, 87, 91, 95, 99]
+    >>> wanted((100, 1000), 7, 2, (90, 100, 110))
+    [False, True]
     """
     steps = range(first, first + count)
     if record is None:
         return [False] * count
+    if isinstance(record, tuple):
+        return [later > earlier for earlier, later in pairwise(bisect_left(record, calls) for calls in spent)]
     if isinstance(record, int):
         return [k % record == 0 for k in steps]
     marks = [math.floor(_PER_DECADE * math.log10(k)) if k else -1 for k in (*steps, first + count)]
@@ -138,7 +146,7 @@ class Recorder:
     def __init__(self, measurer: Measurer, runs: int, keep_iterates: bool, history: Columns | None = None) -> None:
         self._measurer, self._runs, self._keep_iterates = measurer, runs, keep_iterates
         self._blocks: list[Columns] = [history] if history else []
-        self._pending: list[tuple[Parameters, int, int, Array, Array, tuple[Any, ...]]] = []
+        self._pending: list[tuple[int, Parameters, int, int, Array, Array, tuple[Any, ...]]] = []
 
     def add(
         self,
@@ -148,10 +156,12 @@ class Recorder:
         x: Array,
         multiplier: Array,
         memory: tuple[Any, ...] = (),
+        in_force: Parameters | None = None,
     ) -> None:
         """Note an iterate, the cost of reaching it, the multiplier used there, and what the rule remembered before;
-        measured at the next flush."""
-        self._pending.append((parameters, upper_calls, lower_calls, x, multiplier, memory))
+        measured at the next flush, with the parameters of the step that it starts, or with others, `in_force`."""
+        measured = parameters if in_force is None else in_force
+        self._pending.append((parameters.k, measured, upper_calls, lower_calls, x, multiplier, memory))
 
     def flush(self, alive: Sequence[int], steps: int, whole: bool = True) -> None:
         """Measure what was noted of the first `steps` steps; its rows are the runs `alive`.
@@ -159,15 +169,15 @@ class Recorder:
         Unless the `whole` of it is wanted, a little of it may wait: measuring one iterate takes as long as measuring
         many.
         """
-        self._pending = pending = [row for row in self._pending if row[0].k < steps]
-        if not pending or not (whole or len(pending) >= min(_TOGETHER, _MANY // pending[0][3].size)):
+        self._pending = pending = [row for row in self._pending if row[0] < steps]
+        if not pending or not (whole or len(pending) >= min(_TOGETHER, _MANY // pending[0][4].size)):
             return
         self._pending = []
-        parameters, upper_calls, lower_calls, iterates, multipliers, memories = zip(*pending, strict=True)
+        made, parameters, upper_calls, lower_calls, iterates, multipliers, memories = zip(*pending, strict=True)
         x, memory = np.stack(iterates), [np.stack(column) for column in zip(*memories, strict=True)]
         columns = {"multiplier": np.stack(multipliers)} | self._measurer(x, parameters, memory)
         block: Columns = {name: self._widen(column, alive) for name, column in columns.items()}
-        block["step"] = np.array([p.k for p in parameters], dtype=np.int64)
+        block["step"] = np.array(made, dtype=np.int64)
         block["upper_calls"] = np.array(upper_calls, dtype=np.int64)
         block["lower_calls"] = np.array(lower_calls, dtype=np.int64)
         if self._keep_iterates:

@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from tiebreak.files import atomic
 from tiebreak.oracles import Array
+from tiebreak.provenance import stamp
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,10 +162,10 @@ class History:
             write_csv(self.tidy(), file)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write the tidy table as Parquet."""
+        """Write the tidy table as Parquet, with date, commit and versions."""
         pq = _extra("pyarrow.parquet")
         with atomic(path) as file:
-            pq.write_table(self.to_arrow(), file)
+            pq.write_table(self.to_arrow().replace_schema_metadata({"tiebreak": json.dumps(stamp())}), file)
 
 
 def _extra(name: str) -> Any:

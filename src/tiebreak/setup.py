@@ -101,10 +101,6 @@ def _fresh(
     single = runs is None
     numbers = _runs(runs)
     sequence = _seed(seed)
-    if not (
-        record is None or record == "log" or (isinstance(record, int) and not isinstance(record, bool) and record >= 1)
-    ):
-        raise ValueError(f"record={record!r} must be 'log', a whole number n ≥ 1 (every n-th step) or None")
     configuration = Configuration(
         method=method.name,
         fingerprint=_fingerprint(method),
@@ -114,7 +110,7 @@ def _fresh(
         spawn_key=sequence.spawn_key,
         runs=numbers,
         single=single,
-        record=record,
+        record=_record(record, budget),
         keep_iterates=bool(keep_iterates),
         budget=budget,
         steps=steps,
@@ -150,11 +146,27 @@ def _fresh(
     )
 
 
+def _record(given: Any, budget: int | None) -> str | int | tuple[int, ...] | None:
+    if given is None or (isinstance(given, str) and given == "log"):
+        return given
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
+        return given
+    if not isinstance(given, (list, tuple, np.ndarray)):
+        raise ValueError(
+            f"record={given!r} must be 'log', a whole number n ≥ 1 (every n-th step), call counts that grow, or None"
+        )
+    counts = tuple(limit("record", count) for count in given)
+    if not counts or list(counts) != sorted(set(counts)) or counts[-1] > (budget or counts[-1]):
+        most = "" if budget is None else f", at most the budget, {budget}"
+        raise ValueError(f"record={given!r} must be call counts that grow{most}")
+    return counts
+
+
 def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any) -> Method:
     """The method to go on with; whatever was given again must be what it was."""
     c, given = state.configuration, method
     if method is None:
-        named = [m for m in (methods.auto, *methods.METHODS.values()) if m.name == c.method]
+        named = [m for m in methods.NAMED.values() if m.name == c.method]
         if not named:
             raise ValueError(
                 f"method=None: {os.fspath(path)!r} was made with {c.method!r}, a method of your own; give it again"

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def minimize(
     runs: int | Sequence[int] | None = None,
     seed: int | Sequence[int] | SeedSequence | None = None,
     callback: Callable[[Record], Any] | None = None,
-    record: str | int | None = "log",
+    record: str | int | Sequence[int] | None = "log",
     keep_iterates: bool = False,
     progress: bool | Callable[[Progress], Any] = False,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -75,9 +76,10 @@ def minimize(
     callback : callable, optional
         Called after every step with a :class:`~tiebreak.recording.Record`; stops the run by returning True or raising
         StopIteration.
-    record : "log", int or None
-        What goes into the history: about 50 steps a decade, every n-th step, or nothing. Never charged, and without
-        influence on the run.
+    record : "log", int, sequence of int or None
+        What goes into the history: about 50 steps a decade, every n-th step, or nothing. Or call counts that grow: then
+        its rows are the iterates in which runs with these budgets would have ended, and what they would have measured
+        there, bit for bit. Never charged, and without influence on the run.
     keep_iterates : bool
         Whether the history keeps the recorded iterates, too.
     progress : bool or callable
@@ -202,7 +204,10 @@ class _Solver:
             selecting = [
                 row if some else None for row, some in zip(replaced, replaced.any(axis=1).tolist(), strict=True)
             ]
-            noted = wanted(self.configuration.record, first, len(steps))
+            record, before = self.configuration.record, self.now.upper_calls + self.now.lower_calls
+            given = isinstance(record, tuple)  # call counts
+            spent = list(accumulate((sum(cost) for _, cost in charged), initial=before)) if given else []
+            noted = wanted(record, first, len(steps), spent)
             with np.errstate(all="ignore"):
                 for (parameters, cost), upper, lower, selected, note in zip(
                     charged, upper_tokens, lower_tokens, selecting, noted, strict=True
@@ -262,7 +267,9 @@ class _Solver:
         moved += x
         moved.setflags(write=False)  # an oracle that works in place must fail loudly, not corrupt the run
         if noted:
-            self.recorder.add(parameters, upper_calls, lower_calls, x, multiplier, memory)
+            # At a given call count the run might as well have ended: then it is measured as a last iterate is.
+            in_force = method.at(max(0, k - 1)) if isinstance(self.configuration.record, tuple) else None
+            self.recorder.add(parameters, upper_calls, lower_calls, x, multiplier, memory, in_force)
         failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
         if not finite(moved):

@@ -59,10 +59,12 @@ def check(state: Any) -> None:
 
 def _configuration(c: Any) -> None:
     optional = {name: getattr(c, name) for name in ("budget", "steps")}
-    record, legal = c.record, "None, 'log' or a whole number ≥ 1"
+    record, legal = c.record, "None, 'log', a whole number ≥ 1 or such numbers that grow"
     for name, value in optional.items():
         _must(name, value, "None or a whole number ≥ 1", value is None or (_count(value) and value >= 1))
-    _must("record", record, legal, record in (None, "log") or (_count(record) and record >= 1))
+    each = record if isinstance(record, tuple) else (record,)
+    grows = all(_count(n) and n >= 1 for n in each) and list(each) == sorted(set(each)) != []
+    _must("record", record, legal, record in (None, "log") or grows)
     _must("method", c.method, "a name", isinstance(c.method, str))
     _must("fingerprint", c.fingerprint, "a list", isinstance(c.fingerprint, list))
     _must("dtype", c.dtype, "'float32' or 'float64'", c.dtype in ("float32", "float64"))

@@ -33,7 +33,7 @@ class Configuration:
     spawn_key: tuple[int, ...]
     runs: tuple[int, ...]
     single: bool
-    record: str | int | None
+    record: str | int | tuple[int, ...] | None
     keep_iterates: bool
     budget: int | None
     steps: int | None
@@ -182,6 +182,7 @@ def _assembled(meta: dict[str, Any], arrays: dict[str, Any]) -> State:
         raise ValueError(f"made_by={meta['made_by']!r} must be an object")
     c = dict(meta["configuration"])
     c |= {name: tuple(c[name]) for name in ("shape", "spawn_key", "runs")}
+    c |= {"record": tuple(c["record"])} if isinstance(c.get("record"), list) else {}
     tables: dict[str, Any] = {
         table: {n.removeprefix(f"{table}."): a for n, a in arrays.items() if n.startswith(f"{table}.")}
         for table in State._TABLES

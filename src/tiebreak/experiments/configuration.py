@@ -9,7 +9,7 @@ from typing import Any
 from tiebreak import rules
 from tiebreak.budget import first_cost, limit
 from tiebreak.checks import whole
-from tiebreak.methods import METHODS
+from tiebreak.methods import METHODS, NAMED
 
 __all__ = ["Experiment", "describe", "label", "reconstructed"]
 
@@ -102,12 +102,12 @@ class Experiment:
 
 def reconstructed(name: str) -> bool:
     """Whether the method's rule is our reconstruction: its authors' own is not available."""
-    return METHODS[name].rule is rules.penalized
+    return NAMED[name].rule is rules.penalized
 
 
 def label(name: str) -> str:
     """What tables and legends call a method; the dagger marks a reconstruction."""
-    return METHODS[name].name + ("†" if reconstructed(name) else "")
+    return NAMED[name].name + ("†" if reconstructed(name) else "")
 
 
 def describe(name: str) -> dict[str, str]:
@@ -116,7 +116,7 @@ def describe(name: str) -> dict[str, str]:
     >>> describe("penalty")["rule"]
     'λ = β: gradient descent on f + βg, the plain penalty baseline.'
     """
-    method = METHODS[name]
+    method = NAMED[name]
     rule, estimator = (inspect.getdoc(part) or "" for part in (method.rule, type(method.estimator)))
     return {
         "name": method.name,

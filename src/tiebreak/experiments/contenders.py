@@ -15,12 +15,14 @@ from tiebreak import methods, rules, theory
 from tiebreak.experiments.running import problem_of
 from tiebreak.experiments.tasks import Reference, found
 from tiebreak.experiments.variants import Changes, varied
-from tiebreak.methods import METHODS, Method
+from tiebreak.methods import METHODS, NAMED, Method
 from tiebreak.problems import Problem
 from tiebreak.schedules import Law, Power
 from tiebreak.theory.constants import Constants
+from tiebreak.theory.plans import CHOICES
+from tiebreak.theory.proved import reduces
 
-__all__ = ["ALL", "PLANNED", "Units", "fit", "fitted", "scales"]
+__all__ = ["ALL", "PLANNED", "Planned", "Units", "fit", "fitted", "scales"]
 
 
 @dataclass(frozen=True)
@@ -73,33 +75,66 @@ def _times(law: Law, factor: float) -> Law:
     return lambda k: factor * law(k)
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A method that is made for a problem's constants and a budget.
+
+    Attributes
+    ----------
+    label : what tables call it.
+    words : what it is.
+    make : (constants, budget), and what it `needs` by name, ↦ Method.
+    needs : what has to be said besides, as in "spider_penalty_bound+noise_smoothness=1".
+    """
+
+    label: str
+    words: str
+    make: Callable[..., Method]
+    needs: tuple[str, ...] = ()
+
+    def __call__(self, constants: Constants | None, budget: int, **needed: Any) -> Method:
+        return self.make(constants, budget, **needed).replace(name=self.label)
+
+
 def _batched(constants: Constants | None, budget: int) -> Method:
-    """DBGD with the batches of SDBGD: the same method but for the regularizer, which is missing."""
-    return methods.sdbgd.replace(name="DBGD batched", rule=rules.dbgd, regularizer=None)
+    return methods.sdbgd.replace(rule=rules.dbgd, regularizer=None)
 
 
-def _planner(name: str, method: str, objective: str) -> Callable[[Constants | None, int], Method]:
+def _planned(method: str, objective: str) -> Planned:
+    name, title = f"{method}_{objective}", f"{METHODS[method].name} {objective}"
+    needs = ("noise_smoothness",) if reduces(METHODS[method]) else ()
+
     @cache  # every step size that is tried asks for it
-    def made(constants: Constants | None, budget: int) -> Method:
+    def make(constants: Constants | None, budget: int, **needed: Any) -> Method:
         if constants is None:
-            raise ValueError(f"{name!r} must be compared on problems with known constants: plans are made of them")
-        return theory.plan(constants, budget=budget, method=method, objective=objective).method.replace(name=name)
+            raise ValueError(f"{title!r} must be compared on problems with known constants: plans are made of them")
+        missing = [one for one in needs if one not in needed and getattr(constants, one, None) is None]
+        if missing:
+            raise ValueError(f"{name!r} needs {missing[0]}, which no constants imply: write '{name}+{missing[0]}=1'")
+        return theory.plan(constants, budget=budget, method=method, objective=objective, **needed).method
 
-    made.__doc__ = f"{METHODS[method].name} with all constants chosen by `tiebreak plan --objective {objective}`."
-    return made
+    words = f"{METHODS[method].name} with all constants chosen by `tiebreak plan --objective {objective}`."
+    return Planned(title, words + (f" Needs +{needs[0]}=ℓ." if needs else ""), make, needs)
 
 
-#: Methods that are made for a problem's constants and a budget.
-PLANNED: Mapping[str, Callable[[Constants | None, int], Method]] = MappingProxyType(
-    {
-        "sdbgd_practice": _planner("SDBGD practice", "sdbgd", "practice"),
-        "sdbgd_bound": _planner("SDBGD bound", "sdbgd", "bound"),
-        "penalty_bound": _planner("Penalty bound", "penalty", "bound"),
-        "dbgd_batched": _batched,
+#: Methods that are made for a problem's constants and a budget: one for every kind of plan, and DBGD for samples.
+PLANNED: Mapping[str, Planned] = MappingProxyType(
+    {f"{method}_{objective}": _planned(method, objective) for method, objective, _ in CHOICES}
+    | {
+        "dbgd_batched": Planned(
+            "DBGD batched",
+            "DBGD with the batches of SDBGD: the same method but for the regularizer, which is missing.",
+            _batched,
+        )
     }
 )
 #: What "all" means. Plain DBGD is for exact gradients: its batches of one make a million calls half a million steps.
-ALL: tuple[str, ...] = (*(name for name in METHODS if name != "dbgd"), *PLANNED)
+#: And what has to be told more than a problem tells cannot be meant.
+ALL: tuple[str, ...] = (
+    *(name for name in METHODS if name != "dbgd"),
+    "auto",
+    *(name for name, planned in PLANNED.items() if not planned.needs),
+)
 
 
 def fit(
@@ -110,15 +145,18 @@ def fit(
     Parameters
     ----------
     method : str or Reference
-        A name in METHODS or in PLANNED, or where a Method or a function (constants, budget) ↦ Method is.
+        A name in :data:`~tiebreak.methods.NAMED` or PLANNED, or where a Method or a function (constants, budget) is.
     changes : dict, optional
         Constants that are to be others, and `a`, in the units of the published ones.
     """
     own = changes or {}
-    if isinstance(method, str) and method in METHODS:
-        return Units.of(problem).translated(varied(METHODS[method], own), scale)
+    if isinstance(method, str) and method in NAMED:  # `auto` has found out the units for itself
+        return (Units() if method == "auto" else Units.of(problem)).translated(varied(NAMED[method], own), scale)
     if isinstance(method, str):
-        made = varied(PLANNED[method](problem.constants, budget), own)
+        planned = PLANNED[method]
+        needed = {name: value for name, value in own.items() if name in planned.needs}
+        own = {name: value for name, value in own.items() if name not in needed}
+        made = varied(planned(problem.constants, budget, **needed), own)
         return (Units.of(problem) if method == "dbgd_batched" else Units()).translated(made, scale)
     given: Any = found(method)
     if callable(given):  # whoever asks for the constants has seen to the units

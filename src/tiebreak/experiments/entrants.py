@@ -13,7 +13,7 @@ from tiebreak.experiments.contenders import ALL, PLANNED, fit
 from tiebreak.experiments.running import problem_of
 from tiebreak.experiments.tasks import Reference, found, held, reference, told
 from tiebreak.experiments.variants import Changes, split_changes, varied
-from tiebreak.methods import METHODS, Method
+from tiebreak.methods import NAMED, Method
 from tiebreak.problems import FAMILIES, TESTBED, Problem, named
 from tiebreak.solve import minimize
 
@@ -131,13 +131,13 @@ def _contender(given: Any) -> Contender:
     text, changes = split_changes("methods", given)
     if ":" not in text:
         name = text.lower().replace("-", "_")
-        if name not in (*METHODS, *PLANNED):
-            legal = ", ".join((*METHODS, *PLANNED))
+        if name not in (*NAMED, *PLANNED):
+            legal = ", ".join((*NAMED, *PLANNED))
             raise ValueError(f"methods: {text!r} is not a method; they must be among {legal}, or be 'file.py:name'")
-        if name in METHODS:
-            varied(METHODS[name], changes)  # complains, if it has to
+        if name in NAMED:
+            varied(NAMED[name], changes)  # complains, if it has to
             return Contender(_label(label(name), changes), name, changes)
-        return Contender(_label(PLANNED[name](named("paper").constants, 10**6).name, changes), name, changes)
+        return Contender(_label(PLANNED[name].label, changes), name, changes)
     there = reference(text, "methods")
     made = found(there)
     made = getattr(made, "method", made)

@@ -17,7 +17,7 @@ from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.tables import Table, chosen
 from tiebreak.files import atomic, regular
-from tiebreak.provenance import made_by
+from tiebreak.provenance import origin_of
 from tiebreak.result import MEASURES, write_csv
 
 __all__ = ["DRAWN", "check_folder", "load", "save", "write"]
@@ -67,14 +67,15 @@ def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated:
     """Write tables (.csv, .parquet), plain data (.json) and text (.md) by their names; the paths written.
 
     All files are written before the first takes its place, so an error leaves the folder as it was. Files that are
-    `outdated` then are removed, and so is the report of a folder whose data are written.
+    `outdated` then are removed, and so is the report of a folder whose data are written. Parquet files say what made
+    them as configuration.json does: date, commit, versions.
     """
-    place = Path(folder)
+    place, made = Path(folder), json.dumps(origin_of(contents.get("configuration.json", {})))
     with ExitStack() as stack:
         for name, content in contents.items():
             kind = Path(name).suffix
             file = stack.enter_context(atomic(place / name, "wb" if kind == ".parquet" else "w"))
-            _WRITERS[kind](content, file)
+            _WRITERS[kind](pa.table(content, metadata={"tiebreak": made}) if kind == ".parquet" else content, file)
         # A page of older data is, too, whoever writes new ones.
         for name in (*outdated, *["report.html"] * any(not name.endswith(".md") for name in contents)):
             (place / name).unlink(missing_ok=True)
@@ -83,9 +84,7 @@ def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated:
 
 _WRITERS: Mapping[str, Callable[[Any, IO[Any]], Any]] = {
     ".csv": write_csv,
-    ".parquet": lambda table, file: pa.parquet.write_table(
-        pa.table(table).replace_schema_metadata({"tiebreak": json.dumps(made_by())}), file
-    ),
+    ".parquet": lambda table, file: pa.parquet.write_table(table, file),
     ".json": lambda data, file: file.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n"),
     ".md": lambda text, file: file.write(text),
 }

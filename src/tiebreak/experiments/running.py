@@ -51,7 +51,7 @@ def solving(
     problem : str or Reference
         A :class:`~tiebreak.problems.Problem`, or a function that gives one: "module:name" or "file.py:name".
     method : str
-        A name in :data:`tiebreak.methods.METHODS`, or where a method or a function that gives one is, likewise.
+        A name in :data:`tiebreak.methods.NAMED`, or where a method or a function that gives one is, likewise.
     budget, runs, seed, steps, record :
         As :func:`tiebreak.minimize` takes them. Run 3 is the same run whatever block it is in. Of several budgets that
         grow, runs are made once, to the largest, and read at each: the tables of last and selected iterates then have a
@@ -64,7 +64,7 @@ def solving(
         Runs of a block, at most. Few, where a gradient is dear or not vectorised.
     """
     there = reference(problem, "problem") if isinstance(problem, str) else problem
-    chosen: str | Reference = method if method in methods.METHODS else reference(method, "method")
+    chosen: str | Reference = method if method in methods.NAMED else reference(method, "method")
     given: dict[str, Any] = {"method": chosen, "method_arguments": dict(method_arguments or {})}
     budgets = [budget] if isinstance(budget, int) else [*budget]
     seconds = _STEP * steps_within(_method(**given), budgets[-1], min(_MANY, steps or _MANY))[0]
@@ -112,7 +112,8 @@ def solve(
             words: Table = {"budget": np.full(len(result.steps), calls)} if several else {}
             tables.append(words | _points(name, getattr(result, name), result, iterates))
         faults[str(calls)] = [f"{result.method}, {fault}" for fault in result.faults.values()]
-        seconds, options = seconds + result.elapsed, {"resume": result}  # as one run that was never stopped
+        # As one run that was never stopped; a history at call counts has no selected iterates and no ends of runs.
+        seconds, options = seconds + result.elapsed, {"resume": result}
         if Status.INTERRUPTED in result.status:
             break
     made = {"curves": result.history.tidy()} | {name: joined(tables) for name, tables in parts.items()}

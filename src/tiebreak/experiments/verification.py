@@ -16,7 +16,6 @@ import numpy as np
 
 from tiebreak import methods, theory
 from tiebreak.checks import whole
-from tiebreak.estimators import Held, Minibatch, PerLevel
 from tiebreak.experiments import evidence
 from tiebreak.experiments.blocks import Block, Store
 from tiebreak.experiments.configuration import Experiment
@@ -27,7 +26,6 @@ from tiebreak.experiments.planning import constants_from
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.tasks import Task, reference
-from tiebreak.methods import Method
 from tiebreak.problems import Problem, named, paper, random_problem, worst_case
 from tiebreak.schedules import anytime
 
@@ -171,15 +169,9 @@ def case_of(spec: Mapping[str, Any]) -> Case:
     if spec["label"] == _PAPER[3]:
         anytime_s = theory.plan(problem.constants, budget=_BUDGET, method="penalty", kind="anytime")
         return Case("paper", problem, _PAPER[3], anytime_s.method, min(steps, anytime_s.steps))
-    penalty = theory.plan(problem.constants, budget=_BUDGET, method="penalty")
-    if spec["label"] == _PAPER[4]:
-        # Half the step, and upper batches that are held as long as its bound allows.
-        p = penalty.schedule.at(0)
-        hold = math.floor(1.4 * (problem.constants.L_f + p.barrier * problem.constants.L_g) / problem.constants.L_f)
-        own = penalty.schedule.replace(step_size=p.step_size / 2, upper_hold=hold, lower_hold=1)
-        held = Method("Lazy penalty", methods.penalty.rule, own, PerLevel(Held(), Minibatch()))
-        return Case("paper", problem, _PAPER[4], held, min(steps, penalty.steps))
-    return Case("paper", problem, _PAPER[2], penalty.method, min(steps, penalty.steps))
+    name = "lazy_penalty" if spec["label"] == _PAPER[4] else "penalty"
+    fixed = theory.plan(problem.constants, budget=_BUDGET, method=name)
+    return Case("paper", problem, spec["label"], fixed.method, min(steps, fixed.steps))
 
 
 def _hard(method: str, steps: int) -> Case:

@@ -103,6 +103,8 @@ def solve(
         )
     fitting = Steps(row, steps=setup.configuration.steps, budget=setup.configuration.budget)
     parameters = list(fitting)
+    if not (record is None or isinstance(record, (str, int))):
+        raise ValueError(f"record={record!r} must be 'log', a whole number n ≥ 1 or None; minimize takes call counts")
     recorded = [k for k, chosen in enumerate(wanted(record, 0, len(parameters))) if chosen] or [0]
     base = jax.random.key(seed) if isinstance(seed, int) else key
     numbers = setup.configuration.runs

@@ -8,6 +8,7 @@ from tiebreak import methods
 from tiebreak.checks import floating
 from tiebreak.schedules import anytime, corollary_powers
 from tiebreak.theory.constants import Constants
+from tiebreak.theory.orders import LOWER_BOUNDS, TABLE, Row
 from tiebreak.theory.plans import plan
 from tiebreak.theory.reduction import noise_smoothness_of
 
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 #: Methods whose bound has constants; the last two ask for the smoothness of the noise.
-COMPUTED = ("sdbgd", "penalty", "spider_penalty", "storm_penalty")
+COMPUTED = ("sdbgd", "penalty", "lazy_penalty", "spider_penalty", "storm_penalty")
 
 
 class Exponents(NamedTuple):
@@ -56,62 +57,6 @@ def exponents(a: float = 0.25, kind: str = "anytime") -> Exponents:
     direction = lower - ratio if kind == "horizon" or ratio >= 0 else lower
     calls = (1 + powers["upper_batch"], 1 + powers["lower_batch"])
     return Exponents(direction, lower, *calls, kind == "anytime" and ratio >= 0, kind == "anytime")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of Table 1: (ε, ε)-stationarity takes ε^−iterations steps, ε^−upper and ε^−lower calls.
-
-    `key` is the method's name in :data:`tiebreak.methods.METHODS`, "" where it has no row there.
-    """
-
-    name: str
-    key: str
-    setting: str
-    iterations: float
-    upper: float
-    lower: float
-    assumption: str
-    source: str
-
-    @property
-    def calls(self) -> float:
-        """The larger of the two exponents."""
-        return max(self.upper, self.lower)
-
-
-_SMOOTH = "mean-squared smoothness"
-#: The paper's Table 1, with the rare-visit exponent at its best, ς = 1/2, and below it our additions.
-TABLE = (
-    Row("DBGD", "dbgd", "deterministic", 2, 2, 2, "none", "Cao et al. 2025"),
-    Row(
-        "SDBPG",
-        "sdbpg",
-        "stochastic",
-        2,
-        4,
-        6,
-        "rare visits, ς = 1/2 (unverifiable); calls ε^−2/ς, ε^−3/ς",
-        "Ahmadi et al. 2026",
-    ),
-    Row("PR-SDBPG", "pr_sdbpg", "stochastic", 4, 8, 10, "verifiable", "Ahmadi et al. 2026"),
-    Row(
-        "VR-PR-SDBPG", "vr_pr_sdbpg", "stochastic", 4, 6, 8, "verifiable; mean-squared smoothness", "Ahmadi et al. 2026"
-    ),
-    Row("SDBGD", "sdbgd", "stochastic", 2, 4, 7, "none", "the paper"),
-    Row("Penalty", "penalty", "stochastic", 2, 3, 4, "none", "ours: plain descent on f + βg, see the docs"),
-    Row("Lazy penalty", "", "stochastic", 2, 2.5, 4, "none", "ours: upper batches are held"),
-    Row("SPIDER-Penalty", "spider_penalty", "stochastic", 2, 2, 3, _SMOOTH, "ours"),
-    Row("STORM-Penalty", "storm_penalty", "stochastic", 2, 2, 3, _SMOOTH, "ours"),
-    Row("STORM-SDBGD", "storm_sdbgd", "stochastic", 2, 3, 6, _SMOOTH, "ours, orders only"),
-    Row("SPIDER-SDBGD", "spider_sdbgd", "stochastic", 2, 3, 6, _SMOOTH, "ours, orders only"),
-)
-
-#: What no method can beat, whatever its λ, up to a universal constant. Upper calls: only sketched, so left out.
-LOWER_BOUNDS = (
-    Row("no method below", "", "stochastic", 2, math.nan, 4, "none", "ours, from Carmon et al., Arjevani et al."),
-    Row("no method below", "", "stochastic", 2, math.nan, 3, _SMOOTH, "ours, from Carmon et al., Arjevani et al."),
-)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,17 @@ from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
 
-__all__ = ["FOLDS", "Prediction", "model", "on_its_way", "penalty_model", "predicted", "travel_time", "wandering"]
+__all__ = [
+    "FOLDS",
+    "Prediction",
+    "held_from",
+    "model",
+    "on_its_way",
+    "penalty_model",
+    "predicted",
+    "travel_time",
+    "wandering",
+]
 
 FOLDS = 200.0  # e-foldings in which g's transient is taken to be over, where g curves with L_g
 
@@ -55,7 +65,8 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Predictio
     c, penalty = constants, schedule.regularizer is None
     p = laws(schedule, 1, steps - 1, regularized=not penalty)
     path = laws(schedule, steps, regularized=not penalty)
-    time, rates = float(np.sum(path.step_size)), path.step_size * path.barrier * c.L_g
+    holds = (path.barrier >= held_from(c, path.barrier[-1]) * (1 - 1e-9)) | (not penalty)
+    time, rates = float(np.sum(path.step_size[holds])), path.step_size * path.barrier * c.L_g
     still = schedule.barrier.stop if penalty and isinstance(schedule.barrier, Power) else None
     g_time = float(np.sum(rates if still is None else rates[min(steps, int(still)) :]))  # since β has its last value
     count, slope = np.array([float(steps)]), np.array([_slope(schedule, steps)])
@@ -79,6 +90,11 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Predictio
 def travel_time(constants: Constants) -> float:
     """8Δ_f/G_f²: four times as long as f would take to fall all the way if it always fell at its steepest."""
     return 8 * constants.delta_f / constants.G_f**2
+
+
+def held_from(constants: Constants, last: Any) -> Any:
+    """The penalty's weight from which on g leads, L_f/L_g, or its `last`: only then f travels along g's minimisers."""
+    return np.minimum(constants.L_f / constants.L_g, last)
 
 
 def on_its_way(time: Any, constants: Constants) -> Any:

@@ -1,4 +1,4 @@
-"""Plans of the penalty methods with variance reduction: SPIDER and STORM, by their bounds, with integers to the end.
+"""Plans of penalty methods with upper batches that are held, SPIDER and STORM: by their bounds, integers to the end.
 
 A smooth search comes first, over logarithms. It leaves a method whose bound is then improved step by step: with whole
 batches and periods, the steps that the exact charge leaves, and the bound of just that schedule.
@@ -19,16 +19,48 @@ from tiebreak.schedules import Schedule
 from tiebreak.theory.bounds import Laws
 from tiebreak.theory.choices import BATCHES, Pair, fixed_penalty
 from tiebreak.theory.constants import Constants
-from tiebreak.theory.penalties import penalty_smoothness
+from tiebreak.theory.penalties import lazy_residuals, penalty_smoothness
 from tiebreak.theory.proved import proved
 from tiebreak.theory.reduction import largest_spider_step, spider_residuals, storm_residuals
 from tiebreak.theory.search import Found, improved, search
 
 Values = NDArray[np.float64]
 
-__all__ = ["fixed_spider", "fixed_storm", "steps_of_plan", "storm_anytime"]
+__all__ = ["fixed_lazy", "fixed_spider", "fixed_storm", "steps_of_plan", "storm_anytime"]
 
+_LONGEST_HOLD = 2**20  # steps; whose costs are counted cycle by cycle
 _EDGE = 1 - 1e-9  # of the largest legal step: rounding must not take it over the edge
+
+
+def fixed_lazy(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, Found]:
+    """β and the batches, for few upper calls: η = 1/(2L), and a batch is held for √2 L/L_f steps, which is allowed.
+
+    For the least total nothing would be held: upper calls are few anyway, and a held batch is an older one. So what
+    makes upper calls few is not searched for: both levels have half of the variance, 2σ_f²/B_f = β²σ_g²/B_g.
+    """
+
+    def held(beta: Any, noise: Any) -> tuple[Any, Any, Any]:
+        """For how long, and both batches, for this variance."""
+        hold = np.minimum(_LONGEST_HOLD, np.sqrt(2) * penalty_smoothness(beta, c) / c.L_f)
+        return hold, 4 * c.sigma_f**2 / noise, 2 * (beta * c.sigma_g) ** 2 / noise
+
+    def value(*logs: Values) -> Values:
+        beta, noise = (np.exp(log) for log in logs)
+        hold, *batches = held(beta, noise)
+        upper, lower = (np.maximum(1, batch) for batch in batches)
+        p = Laws(0.5 / penalty_smoothness(beta, c), beta, 0 * beta, upper, lower)
+        steps = budget / (upper / hold + lower)
+        worst = np.maximum(*lazy_residuals(p, c, steps, np.maximum(1, np.floor(hold))))
+        return np.where((steps >= 1) & (upper + lower <= budget), worst, np.inf)
+
+    def method(beta: float, noise: float) -> Method:
+        hold, upper, lower = (max(1, math.floor(size)) for size in held(beta, noise))
+        own = Schedule(0.5 / penalty_smoothness(beta, c), beta, None, upper, lower, upper_hold=hold, selection=1)
+        return methods.lazy_penalty.replace(schedule=own)
+
+    low, high = _barriers(c, budget)
+    found = search(value, [low, -80.0], [high, 20.0], ("barrier", "batches"), ("batches",))
+    return _finished(method, found, c, budget, ell)
 
 
 def fixed_spider(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, Found]:
@@ -125,7 +157,7 @@ def _factors(c: Constants, ell: Pair, beta: Any, over_f: Any, over_g: Any) -> tu
 
 
 def _finished(
-    method: Callable[..., Method], found: Found, c: Constants, budget: float, ell: Pair
+    method: Callable[..., Method], found: Found, c: Constants, budget: float, ell: Pair | None
 ) -> tuple[Method, Found]:
     """The best method near the point that was found, with whole numbers and the exact charge."""
 

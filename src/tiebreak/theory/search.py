@@ -27,6 +27,7 @@ def search(
     natural: Sequence[str] = (),
     rounds: int = 80,
     restarts: int = 1,
+    spread: float = 1.1,
 ) -> Found:
     """Minimise over a box by the cross-entropy method: sample, keep the best, sample from their normal law.
 
@@ -46,9 +47,13 @@ def search(
         Of 500 points each.
     restarts : int
         From so many first draws, for functions with several valleys; the best end counts.
+    spread : float
+        How much wider than the best points the next ones are: more where the valley is long and bends.
     """
     floor, ceiling = np.array(low)[:, None], np.array(high)[:, None]
-    best, least = min((_descended(function, floor, ceiling, rounds, seed) for seed in range(restarts)), key=_value)
+    best, least = min(
+        (_descended(function, floor, ceiling, rounds, seed, spread) for seed in range(restarts)), key=_value
+    )
     near = np.minimum(best - floor[:, 0], ceiling[:, 0] - best) <= 1e-3 * (ceiling - floor)[:, 0]
     edges = tuple(name for name, at in zip(names, near, strict=False) if at and name not in natural)
     return Found([float(value) for value in best], float(least), edges)
@@ -59,7 +64,7 @@ def _value(end: tuple[Values, float]) -> float:
 
 
 def _descended(
-    function: Callable[..., Values], floor: Values, ceiling: Values, rounds: int, seed: int
+    function: Callable[..., Values], floor: Values, ceiling: Values, rounds: int, seed: int, wider: float
 ) -> tuple[Values, float]:
     """One run of the method: where it ended, and the value there."""
     low, rng = floor[:, 0], np.random.default_rng(seed)
@@ -75,7 +80,7 @@ def _descended(
         elite = points[:, order[:50]]
         spread = np.linalg.cholesky(np.cov(elite) + 1e-12 * np.eye(len(low)))
         points = np.clip(
-            elite.mean(axis=1, keepdims=True) + 1.1 * spread @ rng.standard_normal((len(low), 500)), floor, ceiling
+            elite.mean(axis=1, keepdims=True) + wider * spread @ rng.standard_normal((len(low), 500)), floor, ceiling
         )
         points[:, 0] = best
     return best, float(least)
