@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
+from tiebreak.cli.console import INTERRUPTED, Console, kindly, number, say, show_sheets
 from tiebreak.cli.live import Quiet, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in

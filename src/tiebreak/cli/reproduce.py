@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli.console import INTERRUPTED, kindly, number, numbers, say, show_sheets
+from tiebreak.cli.console import INTERRUPTED, counted, kindly, number, numbers, say, show_sheets
 from tiebreak.cli.live import Quiet, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, bar, claim, engine_from, kept, store_in
@@ -64,7 +64,7 @@ def reproduce(
                 outcome = run(experiment, hear, engine=engine, store=store)
             _write(outcome, output, store)
     if outcome.faults:
-        say(f"{len(outcome.faults)} runs could not go on; the summary says why.")
+        say(f"{counted(len(outcome.faults), 'run')} could not go on; the summary says why.")
         raise typer.Exit(1)
 
 
