@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from tiebreak.cli.console import Console, counted, kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet
+from tiebreak.cli.live import Quiet, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
 from tiebreak.experiments import Comparison
@@ -106,11 +106,12 @@ def _compared(
         words |= {name: number(text) for name, text in texts.items() if name not in ("problems", "methods", "budgets")}
         asked = Comparison(budgets=[number(part) for part in texts["budgets"].split(",")], **words)
         engine = engine_from(workers, scheduler)
-        from tiebreak.experiments import save_comparison  # and matplotlib with it
-
-        claim(output, asked.command, overwrite)
         counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
         say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")
+        with waiting("Loading matplotlib"):
+            from tiebreak.experiments import save_comparison  # and matplotlib with it
+
+        claim(output, asked.command, overwrite)
         found = written(output, partial(run, asked, engine=engine), save_comparison)
     show_sheets(sheets(found), notes(found), PROSE)
     say(f"Written to {output}. {found.seconds:.0f} s.")

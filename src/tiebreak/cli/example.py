@@ -1,5 +1,6 @@
 """``tiebreak example``."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -80,11 +81,12 @@ def example(
         say(f"{study.example.title}. {study.example.question}")
         try:
             with store_in(folder) as store:
-                with bar() as hear:
+                with bar("Starting, and reading the data") as hear:
                     findings = run(study, hear, engine=engine, store=store)
                 if not findings.runs:
                     say(f"Interrupted before a training was judged; nothing was written. {kept(folder)}")
                     raise typer.Exit(INTERRUPTED)
+                say("Writing the files.")
                 with waiting("Writing the files"):
                     written = save(findings, folder)
                 if not findings.interrupted:
@@ -100,6 +102,8 @@ def example(
 
 def _torch() -> None:
     try:
+        if "torch" not in sys.modules:
+            say("Loading torch.")  # at once: that takes seconds
         with waiting("Loading torch"):
             import torch  # noqa: F401
     except ModuleNotFoundError:

@@ -18,9 +18,9 @@ Quiet: TypeAlias = Annotated[
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[str, float], Any]]:
-    """A line for all that is done: told a name and a share, with what a solver told where it did."""
-    with Line(quiet=hushed()) as line:
+def bar(first: str = "Starting") -> Iterator[Callable[[str, float], Any]]:
+    """A line for all that is done: told a name and a share, and what a solver told where it did; before, `first`."""
+    with Line(quiet=hushed(), name=first) as line:
         yield lambda name, share: show(line, share, name, getattr(share, "now", None))
 
 

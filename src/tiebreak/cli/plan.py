@@ -65,9 +65,11 @@ def plan(
         calls, accuracy = (None if text is None else number(text) for text in (budget, epsilon))
         if compare_ and (calls is None or known != constants_from("paper")):
             raise ValueError(f"compare needs a budget and the paper's constants; budget={calls!r}, {constants=}")
-        from tiebreak.experiments.folder import check_folder, write
-        from tiebreak.experiments.plan_figure import plan_curves, plan_figure
-        from tiebreak.experiments.style import save
+        say("Choosing all constants of a schedule.")  # before what takes a while
+        with waiting("Loading matplotlib"):
+            from tiebreak.experiments.folder import check_folder, write
+            from tiebreak.experiments.plan_figure import plan_curves, plan_figure
+            from tiebreak.experiments.style import save
 
         check_folder(output)
         if (output / "plan.json").exists():

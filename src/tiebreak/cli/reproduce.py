@@ -53,12 +53,12 @@ def reproduce(
             per_sample=per_sample,
         )
         engine = engine_from(workers, scheduler)
+        say(f"The paper's problem, {experiment.budget:,} calls a run, runs: {experiment.runs}.")
         # Not above, so that help and complaints need not wait for matplotlib; and before the run, to miss it early.
         with waiting("Loading matplotlib"):
             from tiebreak.experiments import figures  # noqa: F401  # and matplotlib with it
 
         claim(output, experiment.command, overwrite)
-        say(f"The paper's problem, {experiment.budget:,} calls a run, runs: {experiment.runs}.")
         with store_in(output) as store:
             with bar() as hear:
                 outcome = run(experiment, hear, engine=engine, store=store)

@@ -104,6 +104,7 @@ class _Sweep:
         self.partial: dict[str, Block] = {}
         self.current = ""
         self.begun: dict[str, float] = {}  # shares of the tasks that were heard of
+        self.news: tuple[str, float] = ("", 0.0)  # the newest share that came with numbers, and whose
         # Shares of the bar: tasks of unknown length count as much as a short one.
         least = min((task.seconds for task in tasks if task.seconds > 0), default=1.0)
         self.weights = {task.name: task.seconds or least for task in tasks}
@@ -202,11 +203,19 @@ class _Sweep:
         self.tell(next(task for task in self.tasks if task.name == name), share)
 
     def tell(self, task: Task, share: float) -> None:
-        """Tell of a task, this share of which is done besides all that are finished."""
+        """Tell of a task, this share of which is done besides all that are finished.
+
+        One that ends without numbers of its own is told with the newest there are: else a sweep of many short tasks
+        would show none.
+        """
         self.begun[task.name] = float(share)
         going = sum(part * self.weights[name] for name, part in tuple(self.begun.items()) if name not in self.done)
-        done = min(1.0, (self.finished + going) / self.total)
-        self.hear(task.name, Share(done, getattr(share, "now", None)))
+        name, news = task.name, share
+        if getattr(share, "now", None) is not None:
+            self.news = name, share
+        elif task.name in self.done and self.news[0]:
+            name, news = self.news
+        self.hear(name, Share.of(min(1.0, (self.finished + going) / self.total), news))
 
 
 def _why(error: BaseException) -> str:
