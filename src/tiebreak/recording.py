@@ -23,7 +23,7 @@ from tiebreak.stationarity import dot, residuals
 
 Columns = dict[str, NDArray[Any]]
 
-__all__ = ["Glance", "Measurer", "Record", "Recorder", "fault", "finite", "wanted"]
+__all__ = ["Glance", "Measurer", "Record", "Recorder", "fault", "finite", "means", "wanted"]
 
 _PER_DECADE = 50
 _FEW = 16  # numbers
@@ -180,7 +180,7 @@ class Recorder:
 
     def latest(self) -> tuple[float, float, float]:
         """λ, ‖d‖² and ‖∇g‖² at the newest recorded step, means over the runs that went on; NaN where unknown."""
-        return _means({name: column[-1] for name, column in self._blocks[-1].items()} if self._blocks else {})
+        return means({name: column[-1] for name, column in self._blocks[-1].items()} if self._blocks else {})
 
     def history(self) -> Columns:
         """All that was recorded so far, joined."""
@@ -207,12 +207,12 @@ class Glance:
             columns = {"multiplier": multiplier} | {
                 name: column[0] for name, column in self._measurer(x[None], [parameters], memory).items()
             }
-            self._found = _means(columns)
+            self._found = means(columns)
             self._due = time.monotonic() + _RARELY * (time.monotonic() - began)
         return self._found
 
 
-def _means(columns: Columns) -> tuple[float, float, float]:
+def means(columns: Mapping[str, Any]) -> tuple[float, float, float]:
     """λ, ‖d‖² and ‖∇g‖², means over what is finite; NaN where nothing is."""
     names = ("multiplier", "direction_squared", "lower_gradient_squared")
     rows = [np.asarray(columns.get(name, np.nan)) for name in names]
