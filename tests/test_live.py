@@ -217,7 +217,7 @@ def test_a_training_tells_its_losses_and_its_multiplier(tmp_path):
 @pytest.mark.parametrize(
     ("words", "first"),
     [
-        (("plan", "--budget", "2e4"), "Choosing all constants"),
+        (("plan", "--budget", "2e4"), "Planned: SDBGD, "),
         (("compare", "--quick", "--problems", "paper", "--methods", "sdbgd"), "1 method on 1 problem, 3 budgets"),
         (("verify", "--quick", "--problem", "paper", "--method", "sdbgd", "--steps", "50"), "The theorems against"),
         (("reproduce", "--budget", "2e4", "--runs", "2", "--methods", "sdbgd"), "The paper's problem"),

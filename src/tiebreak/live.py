@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from shutil import get_terminal_size
 from typing import IO, Any, NamedTuple, Self, TypeAlias
 
-__all__ = ["SILENCE", "Line", "Progress", "Share", "Training", "progress_line", "show", "sparkline"]
+__all__ = ["SILENCE", "Line", "Progress", "Share", "Training", "clock", "progress_line", "show", "sparkline"]
 
 #: Seconds that nothing may be silent for.
 SILENCE = 2.0
