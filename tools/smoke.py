@@ -108,8 +108,19 @@ def cli() -> str:
     return f"typer {importlib.metadata.version('typer')}"
 
 
+def report() -> str:
+    """A result with its figures, which need the style files, and its page, which needs a program and its looks."""
+    run = [sys.executable, "-m", "tiebreak", "plan", "--budget", "1e4", "--run", "--runs", "2", "--quiet", "--report"]
+    subprocess.run([*run, "--output", "plan"], capture_output=True, text=True, check=True)
+    assert Path("plan/plan.pdf").stat().st_size > 1000
+    page = Path("plan/report.html").read_text(encoding="utf-8")
+    for piece in ("Plotly", 'id="verdict"', "@media", "addEventListener"):
+        assert piece in page, f"{piece} is not in the report"
+    return f"plotly {importlib.metadata.version('plotly')}"
+
+
 #: By the library that each needs; the core needs none.
-PARTS: dict[str, Callable[[], str]] = {"torch": torch, "jax": jax, "sklearn": sklearn, "typer": cli}
+PARTS: dict[str, Callable[[], str]] = {"torch": torch, "jax": jax, "sklearn": sklearn, "typer": cli, "plotly": report}
 
 
 def main(version: str, *needed: str) -> None:
