@@ -32,6 +32,14 @@ class Progress(NamedTuple):
 
     The last three are means over the runs at the newest recorded step, or at the newest iterate, now and then, where
     nothing is recorded; NaN where the oracles cannot tell: λ, ‖d‖² and ‖∇g‖².
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem, told = tiebreak.problems.paper(), []
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=100, seed=0, progress=told.append)
+    >>> told[-1].steps, told[-1].fraction, told[-1].calls == result.calls
+    (100, 1.0, True)
     """
 
     steps: int

@@ -98,6 +98,16 @@ class Record:
     `x`, `multiplier` (the λ̂ just used) and the measures have a leading axis for the runs that are still going, `runs`,
     if runs were asked for. The measures are those of :class:`tiebreak.result.Point` (`direction_squared`,
     `lower_gradient_squared`, `stationarity_squared`, …), with exact gradients, evaluated only if they are asked for.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> def close(record):
+    ...     return record.lower_gradient_squared < 0.5  # ends the run
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=10**4, seed=0, callback=close)
+    >>> result.status.name, result.steps < 10**4
+    ('CALLBACK', True)
     """
 
     step: int

@@ -19,7 +19,15 @@ __all__ = ["PAPER", "Capped", "Law", "Parameters", "Power", "Schedule", "anytime
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The schedule at one step, checked; what a rule or an estimator asks for is found here by name."""
+    """The schedule at one step, checked; what a rule or an estimator asks for is found here by name.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> at = tiebreak.methods.sdbgd.at(99)
+    >>> at.k, at.lower_batch, round(at.step_size, 4)
+    (99, 100000, 0.0158)
+    """
 
     k: Any  # numbers here and below, and tracers under JAX; None where the schedule does not set one
     step_size: Any = None

@@ -78,6 +78,9 @@ def kindly() -> Iterator[None]:
         if end.code == _TERMINATED:
             say("tiebreak: terminated; finished blocks are kept, and the same command goes on from there", always=True)
         raise
+    except KeyboardInterrupt:  # where nothing more can be said of it: while something is loaded, say
+        say("Interrupted.")
+        raise typer.Exit(INTERRUPTED) from None
     except MemoryError:
         _fail("there is not enough memory; ask for fewer --runs, or for a sparser --record")
 

@@ -41,6 +41,13 @@ class Swept(NamedTuple):
         What a block that Ctrl-C cut short has reached, where it can tell.
     interrupted : bool
         Whether Ctrl-C ended the sweep.
+
+    Examples
+    --------
+    >>> from tiebreak.experiments import solving
+    >>> done = sweep(solving("mine", "tiebreak.problems:paper", "sdbgd", budget=1000, runs=2, seed=0), engine="here")
+    >>> list(done.blocks), done.interrupted
+    (['mine, runs 0 to 1'], False)
     """
 
     blocks: Mapping[str, Block]
@@ -81,6 +88,14 @@ def sweep(
     -----
     An error in a block ends the sweep. Ctrl-C ends it and returns what is finished, SIGTERM ends the program with code
     143; both lose no more than the blocks in flight.
+
+    Examples
+    --------
+    >>> from tiebreak.experiments import solving
+    >>> tasks = solving("mine", "tiebreak.problems:paper", "sdbgd", budget=1000, runs=2, seed=0)
+    >>> done = sweep(tasks, engine="here")
+    >>> done.blocks[tasks[0].name].tables["last"]["calls"].tolist()
+    [794, 794]
     """
     where = checked(engine)
     if len({task.name for task in tasks}) < len(tasks):

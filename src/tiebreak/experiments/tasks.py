@@ -60,6 +60,13 @@ class Task:
         Plain data, references among them.
     seconds : float
         What it takes, about, as far as that can be told beforehand.
+
+    Examples
+    --------
+    >>> from tiebreak.experiments import reference
+    >>> task = Task("mine", reference("tiebreak.experiments.running:solve"), {"seed": 0})
+    >>> task.name, len(task.fingerprint)
+    ('mine', 64)
     """
 
     name: str
