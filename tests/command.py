@@ -60,7 +60,10 @@ def interrupt(*words: str | Path, seconds: float, after: str = "") -> tuple[str,
     )
     try:
         assert process.stderr is not None
-        assert not after or after in process.stderr.readline()
+        heard = ""
+        while after and after not in heard:
+            heard = process.stderr.readline()
+            assert heard, f"it ended before it said {after!r}"
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
         shown, said = process.communicate(timeout=60)

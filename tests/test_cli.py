@@ -235,7 +235,7 @@ def test_plot_of_odd_descriptions_says_one_sentence(text: str, results: Path, tm
 def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     """A budget that takes minutes, interrupted: data, figures and summary of what was reached, exit code 130."""
     words = ["reproduce", "--methods", "vr_pr_sdbpg", "--runs", "2", "--budget", "1e14", "--output"]
-    shown, said = interrupt(*words, tmp_path, seconds=2, after="calls a run")
+    shown, said = interrupt(*words, tmp_path, seconds=1, after=" step ")
     assert "Interrupted: the files hold what was reached" in said
     assert "cut short: VR-PR-SDBPG†" in shown
     assert {path.name for path in tmp_path.iterdir()} == FILES

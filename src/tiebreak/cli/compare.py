@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from tiebreak.cli.console import Console, counted, kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, waiting
+from tiebreak.cli.live import Quiet, loading
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
 from tiebreak.experiments import Comparison
@@ -108,7 +108,7 @@ def _compared(
         engine = engine_from(workers, scheduler)
         counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
         say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")
-        with waiting("Loading matplotlib"):
+        with loading("matplotlib"):
             from tiebreak.experiments import save_comparison  # and matplotlib with it
 
         claim(output, asked.command, overwrite)

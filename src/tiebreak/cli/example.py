@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from tiebreak.cli.console import INTERRUPTED, Console, kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, waiting
+from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
 from tiebreak.experiments.workers import cores
@@ -104,7 +104,7 @@ def _torch() -> None:
     try:
         if "torch" not in sys.modules:
             say("Loading torch.")  # at once: that takes seconds
-        with waiting("Loading torch"):
+        with loading("torch"):
             import torch  # noqa: F401
     except ModuleNotFoundError:
         raise ValueError("examples need torch: pip install 'tiebreak[gallery]'") from None

@@ -9,7 +9,7 @@ import typer
 
 from tiebreak import theory
 from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, bar, waiting
+from tiebreak.cli.live import Quiet, bar, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.table import CONSTANTS_HELP, real
 from tiebreak.experiments import Experiment
@@ -71,7 +71,7 @@ def plan(
         if run:
             check_runnable(chosen)
         say(f"Planned: {chosen.method.name}, {chosen.steps:,} steps.")  # before what is slow to load
-        with waiting("Loading matplotlib"):
+        with loading("matplotlib"):
             from tiebreak.experiments.folder import check_folder, write
             from tiebreak.experiments.plan_figure import plan_curves, plan_figure
             from tiebreak.experiments.style import save

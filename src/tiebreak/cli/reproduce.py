@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli.console import INTERRUPTED, counted, kindly, number, numbers, say, show_sheets
-from tiebreak.cli.live import Quiet, waiting
+from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, bar, claim, engine_from, kept, store_in
 from tiebreak.experiments import Experiment, Outcome, run
@@ -55,7 +55,7 @@ def reproduce(
         engine = engine_from(workers, scheduler)
         say(f"The paper's problem, {experiment.budget:,} calls a run, runs: {experiment.runs}.")
         # Not above, so that help and complaints need not wait for matplotlib; and before the run, to miss it early.
-        with waiting("Loading matplotlib"):
+        with loading("matplotlib"):
             from tiebreak.experiments import figures  # noqa: F401  # and matplotlib with it
 
         claim(output, experiment.command, overwrite)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tiebreak.cli.console import kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, waiting
+from tiebreak.cli.live import Quiet, loading
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
 from tiebreak.cli.table import CONSTANTS_HELP, real
@@ -49,7 +49,7 @@ def verify(
         asked = Verification(runs=number(runs), seed=number(seed), quick=quick, **own)
         engine = engine_from(workers, scheduler)
         say(f"The theorems against simulation, {asked.runs} runs of each case.")
-        with waiting("Loading matplotlib"):
+        with loading("matplotlib"):
             from tiebreak.experiments import save_verification
 
         claim(output, asked.command, overwrite)
