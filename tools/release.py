@@ -29,6 +29,8 @@ EXTRAS = {
     "": (),
     "cli": ("typer",),
     "report": ("typer", "plotly"),
+    "data": ("pandas", "pyarrow"),
+    "dask": ("typer", "distributed"),
     "sklearn": ("sklearn",),
     "jax": ("jax",),
     "torch": ("torch",),

@@ -119,8 +119,39 @@ def report() -> str:
     return f"plotly {importlib.metadata.version('plotly')}"
 
 
+def data() -> str:
+    """A history as a table of both libraries."""
+    problem = tiebreak.problems.paper()
+    history = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=20, runs=2, seed=0).history
+    assert len(history.to_pandas()) == history.to_arrow().num_rows == len(history) * 2
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pandas", "pyarrow"))
+
+
+def dask() -> str:
+    """Two blocks of a sweep on a worker of Dask's: the numbers of this process."""
+    from tiebreak.experiments import solving, sweep
+
+    options = {"budget": 1000, "runs": 2, "seed": 0, "block": 1}
+    tasks = solving("two", "tiebreak.problems:paper", "sdbgd", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Dask's own libraries warn of is theirs
+        there = sweep(tasks, engine="local:1").blocks
+    here = sweep(tasks, engine="here").blocks
+    for name, block in here.items():
+        assert np.array_equal(block.tables["last"]["x0"], there[name].tables["last"]["x0"])
+    return f"distributed {importlib.metadata.version('distributed')}"
+
+
 #: By the library that each needs; the core needs none.
-PARTS: dict[str, Callable[[], str]] = {"torch": torch, "jax": jax, "sklearn": sklearn, "typer": cli, "plotly": report}
+PARTS: dict[str, Callable[[], str]] = {
+    "torch": torch,
+    "jax": jax,
+    "sklearn": sklearn,
+    "typer": cli,
+    "plotly": report,
+    "pandas": data,
+    "distributed": dask,
+}
 
 
 def main(version: str, *needed: str) -> None:
