@@ -27,6 +27,25 @@ def call(*words: str | Path, code: int = 0, before: str = "") -> subprocess.Comp
     return done
 
 
+def unread(stream: str, *words: str) -> tuple[str, int]:
+    """Run the command with nobody who reads its `stream`: what it wrote to the other one, and its code."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        pipes: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writing}
+        done = subprocess.run(
+            [sys.executable, "-m", "tiebreak", *words],
+            text=True,
+            encoding="utf-8",
+            env=ENVIRONMENT,
+            timeout=120,
+            **pipes,
+        )
+    finally:
+        os.close(writing)
+    return done.stdout if stream == "stderr" else done.stderr, done.returncode
+
+
 def interrupt(*words: str | Path, seconds: float, after: str = "") -> tuple[str, str]:
     """Run the command, press Ctrl-C seconds after it has said `after`, and return what it wrote to both streams."""
     # A parent may ignore SIGINT, and its children would too.
@@ -41,7 +60,10 @@ def interrupt(*words: str | Path, seconds: float, after: str = "") -> tuple[str,
     )
     try:
         assert process.stderr is not None
-        assert not after or after in process.stderr.readline()
+        heard = ""
+        while after and after not in heard:
+            heard = process.stderr.readline()
+            assert heard, f"it ended before it said {after!r}"
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
         shown, said = process.communicate(timeout=60)

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tiebreak
-from command import call, interrupt
+from command import call, interrupt, unread
 from tiebreak.cli.app import app
 from tiebreak.cli.console import number, numbers
 from tiebreak.cli.reproduce import reproduce
@@ -235,7 +235,7 @@ def test_plot_of_odd_descriptions_says_one_sentence(text: str, results: Path, tm
 def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     """A budget that takes minutes, interrupted: data, figures and summary of what was reached, exit code 130."""
     words = ["reproduce", "--methods", "vr_pr_sdbpg", "--runs", "2", "--budget", "1e14", "--output"]
-    shown, said = interrupt(*words, tmp_path, seconds=2, after="calls a run")
+    shown, said = interrupt(*words, tmp_path, seconds=1, after=" step ")
     assert "Interrupted: the files hold what was reached" in said
     assert "cut short: VR-PR-SDBPG†" in shown
     assert {path.name for path in tmp_path.iterdir()} == FILES
@@ -290,6 +290,26 @@ def test_the_script_is_the_same_program() -> None:
     (script,) = entry_points(group="console_scripts", name="tiebreak")
     assert script.value == "tiebreak.cli:main"
     assert script.load().__module__ == "tiebreak.cli"
+
+
+@pytest.mark.parametrize(
+    "words", [("methods",), ("problems",), ("reproduce", *SMALL, "--quiet"), ("example", "--list")]
+)
+def test_a_reader_that_has_gone_ends_the_command_without_a_word(words: tuple[str, ...], tmp_path: Path) -> None:
+    """As after `| head`: code 141 is what shells give a program that SIGPIPE ended. Files are written all the same."""
+    if words[0] == "example":
+        pytest.importorskip("torch")
+    said, code = unread("stdout", *words, *(("--output", str(tmp_path)) if words[0] == "reproduce" else ()))
+    remarks = [line for line in said.splitlines() if "Loading torch" not in line]
+    assert (remarks, code) == ([], 141)
+    assert (tmp_path / "summary.md").exists() == (words[0] == "reproduce")
+
+
+def test_remarks_that_nobody_reads_end_nothing(tmp_path: Path) -> None:
+    shown, code = unread("stderr", "reproduce", *SMALL, "--output", str(tmp_path))
+    assert code == 0
+    assert "Residuals, mean" in shown
+    assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
 @pytest.mark.parametrize(

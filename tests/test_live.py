@@ -6,13 +6,16 @@ import os
 import pickle
 import re
 import time
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tiebreak
 from command import call
 from tiebreak import live
-from tiebreak.experiments import solving, sweep
+from tiebreak.experiments import Comparison, Task, compare, reference, solving, sweep
 from tiebreak.live import Line, Progress, Share, sparkline
 
 PROBLEM = tiebreak.problems.paper()
@@ -119,9 +122,37 @@ def test_the_solver_tells_what_it_recorded():
     assert last.multiplier == pytest.approx(history["multiplier"][row].mean())
     assert last.direction_squared == pytest.approx(history["direction_squared"][row].mean())
     assert last.lower_gradient_squared == pytest.approx(history["lower_gradient_squared"][row].mean())
-    told.clear()
-    tiebreak.minimize(PROBLEM.upper, PROBLEM.lower, PROBLEM.x0, budget=10**4, record=None, progress=told.append)
-    assert math.isnan(told[-1].multiplier)
+
+
+def test_where_nothing_is_recorded_the_newest_iterate_is_looked_at():
+    """Its exact residuals, at no charge and without a trace in the result; NaN where there are no exact gradients."""
+    given = {"budget": 10**6, "runs": 3, "seed": 0, "record": None}
+    told, stopped = [], []
+    watched = tiebreak.minimize(PROBLEM.upper, PROBLEM.lower, PROBLEM.x0, progress=told.append, **given)
+    alone = tiebreak.minimize(PROBLEM.upper, PROBLEM.lower, PROBLEM.x0, **given)
+    np.testing.assert_array_equal(watched.x, alone.x)
+    np.testing.assert_array_equal(watched.selected.x, alone.selected.x)
+    assert (watched.calls == alone.calls).all()
+    assert len(watched.history) == 0
+    first = told[0]
+    tiebreak.minimize(
+        PROBLEM.upper,
+        PROBLEM.lower,
+        PROBLEM.x0,
+        **given,
+        callback=lambda r: r.step == first.steps and stopped.append(r),
+    )
+    (there,) = stopped
+    assert first.multiplier == pytest.approx(there.multiplier.mean())
+    assert first.direction_squared == pytest.approx(there.direction_squared.mean())
+    assert first.lower_gradient_squared == pytest.approx(there.lower_gradient_squared.mean())
+
+    class Blind:
+        sample, gradient = PROBLEM.lower.sample, PROBLEM.lower.gradient
+
+    tiebreak.minimize(PROBLEM.upper, Blind(), PROBLEM.x0, progress=told.append, **given)
+    assert told[-1].multiplier >= 0
+    assert math.isnan(told[-1].lower_gradient_squared)
 
 
 def test_another_process_tells_while_it_works():
@@ -138,6 +169,76 @@ def test_another_process_tells_while_it_works():
     told = [(name, share.now) for name, share in heard if share.now is not None]
     assert {name for name, _ in told} == {task.name for task in tasks}
     assert all(now.steps > 0 and 0 < now.calls <= 10**7 and now.lower_gradient_squared > 0 for _, now in told)
+
+
+@pytest.mark.parametrize("engine", ["here", 1])
+def test_short_tasks_show_where_they_got_to(engine):
+    """Each that is over in a moment tells once, at its end; one that cannot tell shows the newest of the others."""
+    tasks = [
+        task
+        for name in ("sdbgd", "sdbpg")
+        for task in solving(name, "tiebreak.problems:paper", name, budget=10**4, runs=2, seed=0, record=None)
+    ]
+    work = reference(f"{Path(__file__).with_name('work.py')}:mute")
+    tasks.append(Task("mute", work, {}))
+    heard = []
+    sweep(tasks, engine=engine, hear=lambda name, share: heard.append((name, share)))
+    assert {name for name, _ in heard} == {task.name for task in tasks[:2]}
+    assert all(share.now.steps > 0 and share.now.direction_squared > 0 for _, share in heard)
+
+
+def test_a_comparison_shows_what_its_runs_tell():
+    heard = []
+    asked = Comparison(problems="paper", methods="sdbgd,penalty", budgets=[10**3, 10**4], runs=2, trials=2)
+    compare(asked, lambda name, share: heard.append(share), engine="here")
+    assert [float(share) for share in heard] == sorted(map(float, heard))
+    assert heard[-1] == 1
+    assert all(share.now.calls > 0 and share.now.lower_gradient_squared > 0 for share in heard)
+
+
+def test_a_training_tells_its_losses_and_its_multiplier(tmp_path):
+    pytest.importorskip("torch")
+    from tiebreak.gallery.study import Study, run
+
+    heard = []
+    study = Study("regression", quick=True, methods=("weighted-sum",), seeds=1, trials=1, tuning_seeds=1)
+    run(replace(study, budgets=("evaluations",)), lambda *told: heard.append(told), engine="here")
+    name, share = next(told for told in reversed(heard) if told[0].startswith("weighted-sum"))
+    assert 0.03 < share.now.multiplier < 126  # one of the weights
+    assert share.now.steps > 0
+    stream = io.StringIO()
+    with Line(stream) as line:
+        live.show(line, share, name, share.now)
+    assert re.search(
+        r"step [\d,]+  [\d,]+ evaluations  λ [\d.]+  f [▁-█]+ [\d.e-]+  g [▁-█]+ [\d.e-]+  weig", stream.getvalue()
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (("plan", "--budget", "2e4"), "Planned: SDBGD, "),
+        (("compare", "--quick", "--problems", "paper", "--methods", "sdbgd"), "1 method on 1 problem, 3 budgets"),
+        (("verify", "--quick", "--problem", "paper", "--method", "sdbgd", "--steps", "50"), "The theorems against"),
+        (("reproduce", "--budget", "2e4", "--runs", "2", "--methods", "sdbgd"), "The paper's problem"),
+        (("example", "regression", "--quick", "--workers", "0"), "Loading torch."),
+    ],
+)
+def test_the_first_word_comes_before_what_is_slow_to_load(words, first, tmp_path):
+    """Whatever a command says first, neither matplotlib nor torch nor pyarrow is there yet."""
+    slow = ("matplotlib", "torch", "pyarrow")
+    spy = f"""
+import sys
+from rich.console import Console
+write = Console.print
+def spied(self, *words, **options):
+    write(self, *words, **options)
+    print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)
+Console.print = spied
+"""
+    lines = call(*words, "--output", tmp_path, before=spy, code=2 if words[0] == "example" else 0).stderr.splitlines()
+    assert lines[0].startswith(first)
+    assert lines[1] == "[]"
 
 
 def test_quiet_commands_show_tables_and_nothing_else(tmp_path):

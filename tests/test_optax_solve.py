@@ -1,5 +1,7 @@
 """Whole runs in JAX: the core's numbers, records and checks."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,6 +54,40 @@ def test_solve_records_what_the_core_records(record, x64):
     np.testing.assert_allclose(found.x, expected.x, rtol=1e-9)
     if record is not None:
         np.testing.assert_allclose(found.history.direction_squared, expected.history.direction_squared, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "record"), [("sdbgd", "log"), ("vr_pr_sdbpg", 1), ("spider_penalty", None), ("remembering", "log")]
+)
+def test_who_watches_changes_nothing(name, record):
+    """In float32, noise and all: every number to the last bit, and every share and call told is what was made."""
+    given = {"steps": 700, "runs": 3, "key": 5, "record": record, "keep_iterates": record is not None}
+    problem = Gaussian(f, 0.5), Gaussian(g, 0.5), jnp.array([1.5, 1.5])
+    told = []
+    alone = solve(*problem, SOLVED[name], **given)
+    watched = solve(*problem, SOLVED[name], **given, progress=told.append)
+    assert watched.history.columns.keys() == alone.history.columns.keys()
+    for column in ("step", "calls", *(("x",) if given["keep_iterates"] else ()), *alone.history.columns):
+        np.testing.assert_array_equal(watched.history[column], alone.history[column])
+    for point in ("last", "selected"):
+        for measure in ("x", "step", "direction_squared", "lower_value", "stationarity_squared"):
+            np.testing.assert_array_equal(
+                getattr(getattr(watched, point), measure), getattr(getattr(alone, point), measure)
+            )
+    assert (watched.calls == alone.calls).all()
+    assert len(told) >= 200
+    steps = [now.steps for now in told]
+    assert steps == sorted(set(steps))
+    assert (steps[-1], told[-1].calls, told[-1].fraction) == (700, alone.calls[0], 1.0)
+    assert all(now.lower_gradient_squared > 0 and now.multiplier >= 0 for now in told)
+
+
+def test_a_watched_run_shows_the_solver_s_line(capsys):
+    solve(f, g, jnp.array([1.5, 1.5]), steps=50, progress=True)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"^100 %  in 0:\d\d  step 50  \S+ calls  λ \S+  ‖d‖² [▁-█]{16} \S+  ‖∇g‖² [▁-█]{16} \S+$", last)
+    with pytest.raises(TypeError, match="progress=3 must be True, False or a function"):
+        solve(f, g, jnp.array([1.5, 1.5]), steps=5, progress=3)
 
 
 def test_solve_has_the_law_of_the_core(x64):

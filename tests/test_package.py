@@ -1,6 +1,7 @@
 """What `import tiebreak` gives, and what it leaves for later."""
 
 import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +85,31 @@ def test_what_the_api_pages_show_can_be_imported_from_where_they_say() -> None:
     assert tiebreak.Parameters is tiebreak.schedules.Parameters
     assert f"version = {{{tiebreak.__version__}}}" in (root / "README.md").read_text(encoding="utf-8")
     assert f"version: {tiebreak.__version__}\n" in (root / "CITATION.cff").read_text(encoding="utf-8")
+
+
+#: Public, and without an example of their own; why.
+_WITHOUT = {"SweepError": "it is raised, and nobody makes one"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "tiebreak",
+        "tiebreak.experiments",
+        "tiebreak.optax",
+        "tiebreak.report.publish",
+        "tiebreak.sklearn",
+        "tiebreak.theory",
+        "tiebreak.torch",
+    ],
+)
+def test_every_public_function_and_class_has_an_example(module: str) -> None:
+    """A doctest, so that it runs; `--doctest-modules` sees to that."""
+    needed = {"optax": "jax", "sklearn": "sklearn", "torch": "torch", "experiments": "matplotlib"}
+    pytest.importorskip(needed.get(module.rpartition(".")[2], "numpy"))
+    package = importlib.import_module(module)
+    things = {name: getattr(package, name) for name in package.__all__}
+    shown = {name: thing for name, thing in things.items() if inspect.isclass(thing) or inspect.isfunction(thing)}
+    assert shown
+    lacking = [name for name, thing in shown.items() if ">>> " not in (thing.__doc__ or "")]
+    assert set(lacking) == set(_WITHOUT) & set(shown)

@@ -36,6 +36,15 @@ def written(results, tmp_path_factory):
     return publish(results, tmp_path_factory.mktemp("paper"))
 
 
+def test_what_was_written_is_counted(tmp_path):
+    """A plan has one table: "1 tables" is no English."""
+    assert CliRunner().invoke(app, ["plan", "--budget", "2e4", "--output", str(tmp_path)]).exit_code == 0
+    done = CliRunner().invoke(app, ["publish", str(tmp_path)])
+    written = [path.name for path in (tmp_path / "paper").iterdir()]
+    assert sum(name.startswith("table-") for name in written) == 1
+    assert f": 1 table, {sum(name.endswith('.pdf') for name in written)} figures, references.bib" in done.stderr
+
+
 # --- LaTeX ----------------------------------------------------------------------------------------------------------
 
 

@@ -104,18 +104,24 @@ def test_the_oldest_libraries_are_those_of_the_metadata(tmp_path: Path, monkeypa
         "Requires-Dist: jax>=0.5.3; extra == 'jax'",
         "Requires-Dist: optax>=0.2.5; extra == 'jax'",
         "Requires-Dist: torch>=2.6; extra == 'torch'",
+        "Requires-Dist: rich>=13.8; extra == 'cli'",
+        "Requires-Dist: tiebreak[cli]; extra == 'report'",
+        "Requires-Dist: plotly>=6; extra == 'report'",
     ]
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("x-1.dist-info/METADATA", "\n".join(lines) + "\n")
     assert release.oldest(wheel, "", "3.11") == ["numpy==2.0"]
     assert release.oldest(wheel, "jax", "3.13") == ["numpy==2.1", "jax==0.5.3", "optax==0.2.5"]
+    assert release.oldest(wheel, "report", "3.12") == ["numpy==2.0", "rich==13.8", "plotly==6"]
+    assert release.oldest(wheel, "cli", "3.12") == ["numpy==2.0", "rich==13.8"]
     assert f"{sys.version_info.major}.{sys.version_info.minor}" in release.pythons()
 
 
 def test_what_is_in_the_artefacts_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = tool("release", monkeypatch)
     wheel, sdist = tmp_path / "x.whl", tmp_path / "x.tar.gz"
-    sources = [str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "tiebreak").rglob("*.py")]
+    files = [path for path in (ROOT / "src" / "tiebreak").rglob("*") if path.is_file()]
+    sources = [path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts]
     wanted = [
         "README.md",
         "LICENSE",
@@ -136,12 +142,14 @@ def test_what_is_in_the_artefacts_is_looked_at(tmp_path: Path, monkeypatch: pyte
         found: list[str] = release.contents(wheel, sdist)
         return found
 
-    whole = [*sources, "tiebreak/py.typed", "tiebreak-1.dist-info/METADATA"]
+    whole = [*sources, "tiebreak-1.dist-info/METADATA"]
     assert made(whole, wanted) == []
     assert made([*whole, "tests/x.py"], wanted) == ["x.whl: tests/ does not belong there"]
-    assert made([name for name in whole if name != "tiebreak/py.typed"], wanted) == [
-        "x.whl: tiebreak/py.typed is missing"
-    ]
+    for gone in ("py.typed", "report/page.js", "report/page.css", "styles/column.mplstyle", "solve.py"):
+        left = [name for name in whole if name != f"tiebreak/{gone}"]
+        assert len(left) == len(whole) - 1
+        assert made(left, wanted) == [f"x.whl: tiebreak/{gone} is missing"]
+    assert set(sources) >= release.DATA
     assert made(whole, [*wanted[1:], "results/a"]) == [
         "x.tar.gz: README.md is missing",
         "x.tar.gz: results/a does not belong there",
@@ -149,9 +157,12 @@ def test_what_is_in_the_artefacts_is_looked_at(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_smoke_test_passes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The part for the core, with what is installed; `make release` runs all of it in empty environments."""
+    """The core's part, and a report's; `make release` runs all of it in empty environments."""
     monkeypatch.chdir(tmp_path)
-    assert tool("smoke", monkeypatch).core().startswith("numpy ")
+    smoke = tool("smoke", monkeypatch)
+    assert smoke.core().startswith("numpy ")
+    assert smoke.report().startswith("plotly ")
+    assert (tmp_path / "plan" / "report.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -176,3 +187,48 @@ def test_a_shell_completes_commands_options_and_examples(words: str, completed: 
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "tiebreak", "--version"], capture_output=True, text=True, timeout=120)
     assert done.stdout == f"tiebreak {tiebreak.__version__}\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="CI's scripts are for bash")
+@pytest.mark.parametrize("tools", ["none", "failing apt-get", "a browser"])
+def test_a_browser_that_cannot_be_had_is_said_loudly(tools: str, tmp_path: Path) -> None:
+    """Not a failure, for apt's network is not ours; but nobody may take skipped tests for tests that passed."""
+    made = {"failing apt-get": ["apt-get", "sleep", "id"], "a browser": ["chromedriver", "chromium"]}.get(tools, [])
+    for name in made:
+        answer = {"apt-get": "echo no network; exit 100", "id": "echo 0"}.get(name, "true")
+        (tmp_path / name).write_text(f"#!/bin/sh\n{answer}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("bash", "mktemp", "rm", "tail", "tr", "timeout", "id"):
+        if not (tmp_path / name).exists():
+            (tmp_path / name).symlink_to(str(shutil.which(name)))
+    done = subprocess.run(
+        [str(tmp_path / "bash"), str(ROOT / ".ci" / "browser")],
+        capture_output=True,
+        text=True,
+        env={"PATH": str(tmp_path)},
+    )
+    assert done.returncode == (0 if tools == "a browser" else 1), done
+    assert ("SKIPPED" in done.stdout) == (tools != "a browser")
+    assert ("no network" in done.stdout) == (tools == "failing apt-get")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="CI's scripts are for bash")
+@pytest.mark.parametrize("code", [0, 2])
+def test_the_skip_is_the_last_that_ci_says(code: int, tmp_path: Path) -> None:
+    """However the rest ends, and with its exit code."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    for path, text in {".ci/browser": "echo the tests are SKIPPED; exit 1", "make": f"echo made; exit {code}"}.items():
+        (tmp_path / path).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / path).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", str(tmp_path / ".ci" / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    assert done.returncode == code, done.stdout
+    assert done.stdout.splitlines()[-1] == "the tests are SKIPPED"
+    assert "made" in done.stdout

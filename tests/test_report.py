@@ -24,7 +24,7 @@ from tiebreak.report.origin import CITATION
 from tiebreak.report.page import LARGEST, render
 from tiebreak.report.paper import front
 from tiebreak.report.reading import columns, summary
-from tiebreak.report.section import Axis, Chart, Code, Landscape, Notes, Page, Section, Series, Verdict
+from tiebreak.report.section import Axis, Chart, Code, Facts, Landscape, Notes, Page, Section, Series, Verdict
 
 torch = pytest.importorskip("torch")
 
@@ -228,6 +228,24 @@ def test_a_training_run_is_inside_up_to_one_tolerance(excess, good, word, tmp_pa
     assert (verdict.good, verdict.word) == (good, f"{word} the tolerance")
 
 
+def test_a_training_run_has_a_time_axis_where_its_log_has_one(places, tmp_path):
+    """Steps or time, by a switch; an older log has steps alone. What is known of the run is told at the end."""
+    page = page_of(places["log"])
+    for drawn in parts(page, Chart):
+        assert [axis.key for axis in drawn.x] == ["step", "seconds"]
+        assert all(len(s.columns["seconds"]) == len(s.columns["step"]) == 40 for s in drawn.series)
+    facts = dict(parts(page, Facts)[0].pairs)
+    assert facts["versions, torch"] == torch.__version__
+    assert facts["optimizer"].startswith("DynamicBarrier(tolerance=0.1")
+    assert "in 0:0" in " ".join(page.verdict.found)
+    old = tmp_path / "old.csv"
+    rows = [line.rpartition(",")[0] for line in places["log"].read_text().splitlines()]
+    old.write_text("\n".join(rows) + "\n")
+    page = page_of(old)
+    assert {tuple(axis.key for axis in drawn.x) for drawn in parts(page, Chart)} == {("step",)}
+    assert not [key for key, _ in parts(page, Facts)[0].pairs if key.startswith("versions")]
+
+
 def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
     path = tmp_path / "run.csv"
     path.write_text("step,multiplier,skipped,excess,noise\n0,1.0,0,1.12,0.44\n")
@@ -343,6 +361,20 @@ def test_text_is_text_whatever_it_holds():
     assert "<script>alert" not in text
     assert text.count("<script>") == 2  # Plotly, once, and the page's program
     assert json.loads(embedded({"a": evil, "b": "\u2028"})) == {"a": evil, "b": "\u2028"}
+
+
+def test_curves_are_thinned_rather_than_refused():
+    """Both ends stay, and the page says that points are missing; a small page has all of them and says nothing."""
+    points = np.linspace(0, 1, 50_000) ** 2
+    series = [Series(f"s{i}", {"x": points, "y": points, "y:low": points}, i) for i in range(4)]
+    chart = Chart("T", "a", [Axis("x", "x")], [Axis("y", "y")], series)
+    text = render(page_with(Section("S", [chart])))
+    assert len(text.encode()) <= LARGEST
+    found = json.loads(re.search(r'<script type="application/json">(.*?)</script></figure>', text)[1])
+    column = found["series"][3]["columns"]["y:low"]
+    assert (len(column), column[0], column[-1]) == (800, 0, 1)
+    assert "Curves have at most 800 points each" in text
+    assert "Curves have at most" not in render(page_with(Section("S", [Notes(["few"])])))
 
 
 def test_a_page_that_would_be_too_large_is_not_written():

@@ -61,6 +61,7 @@ def sure(probabilities: Any, sample_weight: Any) -> Any:
         TiebreakClassifier(),
         TiebreakRegressor("l1"),
         TiebreakClassifier(hidden_layer_sizes=(4,), alpha=1e-2, max_iter=60, random_state=0),
+        TiebreakRegressor(hidden_layer_sizes=(4,), alpha=1e-2, max_iter=60, random_state=0),
     ],
     ids=repr,
 )

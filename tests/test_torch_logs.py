@@ -3,11 +3,13 @@
 import copy
 import csv
 import gc
+import json
 import math
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +17,7 @@ import torch
 
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Step, TensorBoardLog
 
-COLUMNS = ["step", *Step._fields]
+COLUMNS = ["step", *Step._fields, "seconds"]
 TOLERANCE = ("average_loss", "reference", "excess", "noise", "ratio")
 REGIONS = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 
@@ -59,6 +61,7 @@ def read(path):
 def test_the_csv_log_has_every_number_of_every_step(kind, tmp_path):
     """In full: what is read back is what was written, to the last bit."""
     parameters, opt = problem(kind)
+    began = time.monotonic()
     with CSVLog(tmp_path / "new" / "log.csv") as log:
         opt.register_step_post_hook(log)
         expected = []
@@ -67,10 +70,13 @@ def test_the_csv_log_has_every_number_of_every_step(kind, tmp_path):
             expected.append(opt.log())
     rows = read(log.path)
     assert list(rows[0]) == COLUMNS
+    seconds = [float(row["seconds"]) for row in rows]
+    assert seconds == sorted(seconds)
+    assert 0 <= seconds[0] <= seconds[-1] <= time.monotonic() - began + 0.001
     assert [int(row["step"]) for row in rows] == list(range(7))
     for row, want in zip(rows, expected, strict=True):
         assert row["skipped"] == "0"
-        numbers = [name for name in COLUMNS[1:] if name != "skipped" and name not in TOLERANCE]
+        numbers = [name for name in COLUMNS[1:] if name not in ("skipped", "seconds", *TOLERANCE)]
         assert {name: float(row[name]) for name in numbers} == {name: want[name] for name in numbers}
         assert all(row[name] == "" for name in TOLERANCE)
 
@@ -84,7 +90,7 @@ def test_regions_have_columns_of_their_own(scope, number, tmp_path):
     info = step(opt, parameters)
     (row,) = read(log.path)
     names = [f"{name}[{i}]" for name in REGIONS for i in range(number)]
-    assert list(row) == ["step", *names, "upper_loss", "lower_loss", "skipped", *TOLERANCE]
+    assert list(row) == ["step", *names, "upper_loss", "lower_loss", "skipped", *TOLERANCE, "seconds"]
     tags = {tag: value for tag, value, _ in writer.told}
     for name in REGIONS:
         for i in range(number):
@@ -134,7 +140,7 @@ def test_skipped_steps_are_written_without_numbers(scope, tmp_path):
     rows = read(log.path)
     assert [(row["step"], row["skipped"]) for row in rows] == [("0", "1"), ("2", "0"), ("3", "1"), ("4", "0")]
     for row in rows:
-        filled = {name for name, value in row.items() if value} - {"step", "skipped"}
+        filled = {name for name, value in row.items() if value} - {"step", "skipped", "seconds"}
         assert bool(filled) == (row["skipped"] == "0")
     skips = [(k, value) for tag, value, k in writer.told if tag == "tiebreak/skipped"]
     assert skips == [(0, 1.0), (2, 0.0), (3, 1.0), (4, 0.0)]
@@ -158,6 +164,45 @@ def test_a_log_is_continued_after_half_a_line(tmp_path):
     assert rows[-1]["gg"] is None
     CSVLog(path)
     assert [row["step"] for row in read(path)] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_seconds_go_on_where_the_log_ended(tmp_path):
+    """Resumed, the clock starts at the last line's; the time in between was no training."""
+    path = tmp_path / "log.csv"
+    for start, before in ((0, 0.0), (1, 1000.0), (2, 1000.0)):
+        parameters, opt = problem()
+        opt.count = start
+        opt.register_step_post_hook(CSVLog(path))
+        step(opt, parameters)
+        gc.collect()
+        seconds = [float(row["seconds"]) for row in read(path)]
+        assert before <= seconds[-1] < before + 100
+        if start == 0:
+            head, row = path.read_text().splitlines()
+            path.write_text(f"{head}\n{row.rpartition(',')[0]},1000.0\n")
+    assert seconds == sorted(seconds)
+
+
+def test_a_log_without_seconds_is_continued_as_it_is(tmp_path):
+    """An older version's: its header has none, and no line gets one."""
+    path = tmp_path / "log.csv"
+    path.write_text(",".join(["step", *Step._fields]) + "\n")
+    parameters, opt = problem()
+    opt.register_step_post_hook(CSVLog(path))
+    step(opt, parameters)
+    (row,) = read(path)
+    assert "seconds" not in row
+    assert None not in row  # no cell beyond the header
+    assert float(row["gg"]) == opt.log()["gg"]
+
+
+def test_beside_the_log_is_what_the_optimizer_was_told(tmp_path):
+    parameters, opt = problem()
+    opt.register_step_post_hook(CSVLog(tmp_path / "log.csv"))
+    step(opt, parameters)
+    told = json.loads((tmp_path / "log.csv.json").read_text())
+    assert told["optimizer"] == repr(opt)
+    assert told["versions"]["torch"] == torch.__version__
 
 
 def test_files_of_another_kind_are_left_alone(tmp_path):
@@ -210,7 +255,7 @@ def test_closed_logs_write_no_more(tmp_path):
     step(opt, parameters)
     log.close()
     assert len(read(log.path)) == 1
-    assert len(writer.told) == told == len(COLUMNS) - 1 - len(TOLERANCE)  # there is none, and nothing to say of it
+    assert len(writer.told) == told == len(Step._fields) - len(TOLERANCE)  # there is none, and nothing to say of it
     assert writer.flushed == 1
     TensorBoardLog(SimpleNamespace(add_scalar=print)).close()  # a writer need not be able to flush
 

@@ -25,7 +25,19 @@ from consistency import faults, version
 ROOT = Path(__file__).parent.parent
 SMOKE = Path(__file__).parent / "smoke.py"
 #: The extras that are tried, and what each of them must bring; None is the core.
-EXTRAS = {"": (), "cli": ("typer",), "sklearn": ("sklearn",), "jax": ("jax",), "torch": ("torch",)}
+EXTRAS = {
+    "": (),
+    "cli": ("typer",),
+    "report": ("typer", "plotly"),
+    "data": ("pandas", "pyarrow"),
+    "dask": ("typer", "distributed"),
+    "sklearn": ("sklearn",),
+    "jax": ("jax",),
+    "torch": ("torch",),
+}
+#: What is no module and must be in the wheel all the same.
+DATA = {f"tiebreak/{name}" for name in ("py.typed", "report/page.js", "report/page.css")}
+DATA |= {f"tiebreak/styles/{name}.mplstyle" for name in ("base", "column", "page")}
 _TORCH = "torch==2.13.0"  # as in the Makefile: others bring gigabytes
 
 
@@ -49,8 +61,10 @@ def contents(wheel: Path, sdist: Path) -> list[str]:
         for top in tops
         if not re.match(r"tiebreak(-.*\.dist-info)?$", top)
     ]
-    sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "tiebreak").rglob("*.py")}
-    found += [f"{wheel.name}: {name} is missing" for name in sorted((sources | {"tiebreak/py.typed"}) - inside)]
+    # Everything, not the modules alone: pages need page.js and page.css, figures the styles, type checkers py.typed.
+    files = [path for path in (ROOT / "src" / "tiebreak").rglob("*") if path.is_file()]
+    sources = {path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts}
+    found += [f"{wheel.name}: {name} is missing" for name in sorted((sources | DATA) - inside)]
     with tarfile.open(sdist) as file:
         inside = {name.partition("/")[2] for name in file.getnames()}
     wanted = {
@@ -87,13 +101,16 @@ def oldest(wheel: Path, extra: str, python: str) -> list[str]:
     """What the wheel needs with this extra, each at the least version that it says will do."""
     with zipfile.ZipFile(wheel) as file:
         metadata = file.read(next(name for name in file.namelist() if name.endswith(".dist-info/METADATA"))).decode()
+    # An extra may ask for another one of ours: what that needs is needed as well.
+    nested = re.findall(rf"^Requires-Dist: tiebreak\[([\w,]+)\]; extra == '{extra}'$", metadata, re.MULTILINE)
+    extras = {extra, *(name for names in nested for name in names.split(","))} if extra else set[str]()
     pins = []
     for name, least, marker in re.findall(r"^Requires-Dist: ([\w-]+)>=([\w.]+)(?:; (.*))?$", metadata, re.MULTILINE):
         asked = re.search(r"extra == '(\w+)'", marker)
         bound = re.search(r"python_version (<|>=) '3\.(\d+)'", marker)
         minor = int(python.partition(".")[2])
         fits = bound is None or (minor < int(bound[2])) == (bound[1] == "<")
-        if fits and (asked is None or asked[1] == extra):
+        if fits and (asked is None or asked[1] in extras):
             pins.append(f"{name}=={least}")
     return pins
 
@@ -113,6 +130,7 @@ def smoke(wheel: Path, python: str, extra: str, pins: list[str]) -> str:
             "--only-binary",
             ":all:",
             "--disable-pip-version-check",
+            "--no-compile",  # half of the time, for modules that are never imported
             wanted,
             *pins,
         ]
@@ -141,6 +159,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="the first part alone")
     parser.add_argument("--torch", action="store_true", help="the oldest torch too: gigabytes")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="environments that match, such as '3.13 .*jax'")
     parser.add_argument("--quick", action="store_true", help="the core alone, newest, on this Python")
     asked = parser.parse_args()
     found = faults(ROOT)
@@ -158,6 +177,8 @@ def main() -> int:
     for number, extra, pins in table:
         began = time.perf_counter()
         title = f"{number} [{extra or 'core'}] {' '.join(pins) or 'newest'}"
+        if not re.search(asked.only, title):
+            continue
         try:
             said = smoke(wheel, here.get(number, sys.executable), extra, pins)
             print(f"ok    {title}  ({said}; {time.perf_counter() - began:.0f} s)", flush=True)

@@ -108,8 +108,50 @@ def cli() -> str:
     return f"typer {importlib.metadata.version('typer')}"
 
 
+def report() -> str:
+    """A result with its figures, which need the style files, and its page, which needs a program and its looks."""
+    run = [sys.executable, "-m", "tiebreak", "plan", "--budget", "1e4", "--run", "--runs", "2", "--quiet", "--report"]
+    subprocess.run([*run, "--output", "plan"], capture_output=True, text=True, check=True)
+    assert Path("plan/plan.pdf").stat().st_size > 1000
+    page = Path("plan/report.html").read_text(encoding="utf-8")
+    for piece in ("Plotly", 'id="verdict"', "@media", "addEventListener"):
+        assert piece in page, f"{piece} is not in the report"
+    return f"plotly {importlib.metadata.version('plotly')}"
+
+
+def data() -> str:
+    """A history as a table of both libraries."""
+    problem = tiebreak.problems.paper()
+    history = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=20, runs=2, seed=0).history
+    assert len(history.to_pandas()) == history.to_arrow().num_rows == len(history) * 2
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pandas", "pyarrow"))
+
+
+def dask() -> str:
+    """Two blocks of a sweep on a worker of Dask's: the numbers of this process."""
+    from tiebreak.experiments import solving, sweep
+
+    options = {"budget": 1000, "runs": 2, "seed": 0, "block": 1}
+    tasks = solving("two", "tiebreak.problems:paper", "sdbgd", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Dask's own libraries warn of is theirs
+        there = sweep(tasks, engine="local:1").blocks
+    here = sweep(tasks, engine="here").blocks
+    for name, block in here.items():
+        assert np.array_equal(block.tables["last"]["x0"], there[name].tables["last"]["x0"])
+    return f"distributed {importlib.metadata.version('distributed')}"
+
+
 #: By the library that each needs; the core needs none.
-PARTS: dict[str, Callable[[], str]] = {"torch": torch, "jax": jax, "sklearn": sklearn, "typer": cli}
+PARTS: dict[str, Callable[[], str]] = {
+    "torch": torch,
+    "jax": jax,
+    "sklearn": sklearn,
+    "typer": cli,
+    "plotly": report,
+    "pandas": data,
+    "distributed": dask,
+}
 
 
 def main(version: str, *needed: str) -> None:

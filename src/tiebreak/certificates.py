@@ -60,6 +60,14 @@ class Certificate:
         About how many more per level would decide; 0 where decided.
     upper_calls, lower_calls : int
         What was spent.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> found = certify(problem.upper, problem.lower, [1.5, 1.5], samples=10**4, epsilon=0.01, seed=0)
+    >>> found.verdict, found.more_samples, found.upper_calls
+    ('not stationary', 0, 9984)
     """
 
     lower_gradient_squared: Interval

@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from shutil import get_terminal_size
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self, TypeAlias
 
-__all__ = ["SILENCE", "Line", "Progress", "Share", "progress_line", "show", "sparkline"]
+__all__ = ["SILENCE", "Line", "Progress", "Share", "Training", "clock", "progress_line", "show", "sparkline"]
 
 #: Seconds that nothing may be silent for.
 SILENCE = 2.0
 _OFTEN = 0.1  # seconds between two lines in a terminal
 _BARS = "▁▂▃▄▅▆▇█"
 _LENGTH = 16  # values of a sparkline
-_MANY = 10**5  # calls that are not counted one by one
+_MANY = 10**5  # calls or evaluations that are not counted one by one
 _WIDE = 120  # columns, for long sparklines
 _NAMES = 32  # of whose curves are remembered
 _SOON = 0.02  # the share after which the time left is worth a guess
@@ -30,8 +30,16 @@ _SOON = 0.02  # the share after which the time left is worth a guess
 class Progress(NamedTuple):
     """What a progress function is told, between blocks of steps.
 
-    The last three are means over the runs at the newest recorded step, NaN where nothing was recorded or the oracles
-    cannot tell: λ, ‖d‖² and ‖∇g‖².
+    The last three are means over the runs at the newest recorded step, or at the newest iterate, now and then, where
+    nothing is recorded; NaN where the oracles cannot tell: λ, ‖d‖² and ‖∇g‖².
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem, told = tiebreak.problems.paper(), []
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=100, seed=0, progress=told.append)
+    >>> told[-1].steps, told[-1].fraction, told[-1].calls == result.calls
+    (100, 1.0, True)
     """
 
     steps: int
@@ -50,17 +58,55 @@ class Progress(NamedTuple):
         """
         return cls(k, spent, max(k / (steps or math.inf), spent / (budget or math.inf)), *numbers)
 
+    def shown(self) -> dict[str, Any]:
+        """What :meth:`Line.tell` takes."""
+        curves = {"‖d‖²": self.direction_squared, "‖∇g‖²": self.lower_gradient_squared}
+        words = f"{_many(self.calls)} calls"
+        return {"steps": self.steps, "words": words, "numbers": {"λ": self.multiplier}, "curves": curves}
+
+
+class Training(NamedTuple):
+    """What a training tells: its steps, its gradient evaluations, its weight of g, and both losses over batches.
+
+    >>> Training(20, 40.0, 1.5, 0.25, 0.125).shown()["words"]
+    '40 evaluations'
+    """
+
+    steps: int
+    evaluations: float
+    multiplier: float
+    upper_loss: float
+    lower_loss: float
+
+    def shown(self) -> dict[str, Any]:
+        """What :meth:`Line.tell` takes."""
+        curves = {"f": self.upper_loss, "g": self.lower_loss}
+        words = f"{_many(round(self.evaluations))} evaluations"
+        return {"steps": self.steps, "words": words, "numbers": {"λ": self.multiplier}, "curves": curves}
+
+
+News: TypeAlias = Progress | Training
+
 
 class Share(float):
-    """A share of some work, with what the solver told when it got there, if it did."""
+    """A share of some work, with what was told when it got there, if something was."""
 
-    now: Progress | None
+    now: News | None
 
-    def __new__(cls, share: float, now: Progress | None = None) -> Self:
+    def __new__(cls, share: float, now: News | None = None) -> Self:
         """The share of :attr:`now`, or another one."""
         made = super().__new__(cls, share)
         made.now = now
         return made
+
+    @classmethod
+    def of(cls, share: float, part: float) -> Self:
+        """A share of the whole, with what was told when this `part` was done.
+
+        >>> Share.of(0.75, Share(0.5, Progress(1, 2, 0.5))).now.calls
+        2
+        """
+        return cls(share, getattr(part, "now", None))
 
 
 def sparkline(values: Any, length: int = _LENGTH) -> str:
@@ -120,7 +166,7 @@ class Line:
         self._share, self._first, self._fresh = math.nan, math.nan, False
         self._name, self._words = name, list[str]()
         self._curves: dict[str, dict[str, deque[float]]] = {}  # by name: several may be going on
-        self._written, self._width = -math.inf, 0
+        self._written, self._width, self._some = -math.inf, 0, False
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> Self:
@@ -182,11 +228,12 @@ class Line:
         """Write what is known, where nobody has told anything new for a while."""
         while not self._ended.wait(SILENCE / 4):
             with self._lock:
-                if time.monotonic() - self._written >= (SILENCE / 2 if self.terminal else SILENCE * 0.75):
+                soon = self.terminal or not self._some  # who has seen nothing yet has waited for the program already
+                if time.monotonic() - self._written >= SILENCE * (0.5 if soon else 0.75):
                     self._write()
 
     def _write(self, last: bool = False) -> None:
-        self._written, self._fresh = time.monotonic(), False
+        self._written, self._fresh, self._some = time.monotonic(), False, True
         text = self._text()
         try:
             if not self.terminal:
@@ -222,6 +269,10 @@ class Line:
         return (time.monotonic() - self._stage) / made * (1 - self._share)
 
 
+def _many(count: int) -> str:
+    return f"{count:,}" if count < _MANY else _short(count)
+
+
 def _short(value: float) -> str:
     if value == 0 or 0.01 <= abs(value) < 1e4:
         return f"{value:.3g}"
@@ -229,23 +280,12 @@ def _short(value: float) -> str:
 
 
 @contextmanager
-def progress_line(quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """A line on standard error that is written again as the run goes on, fed by :class:`Progress`."""
-    with Line(quiet=quiet) as line:
+def progress_line(first: str = "") -> Iterator[Callable[[Progress], None]]:
+    """A line on standard error that is written again as the run goes on, fed by :class:`Progress`; before, `first`."""
+    with Line(name=first) as line:
         yield lambda now: show(line, now.fraction, "", now)
 
 
-def show(line: Line, share: float, name: str, now: Progress | None) -> None:
-    """Tell a line what a solver told."""
-    if now is None:
-        line.tell(share, name)
-        return
-    curves = {"‖d‖²": now.direction_squared, "‖∇g‖²": now.lower_gradient_squared}
-    line.tell(
-        share,
-        name,
-        steps=now.steps,
-        words=f"{now.calls:,} calls" if now.calls < _MANY else f"{_short(now.calls)} calls",
-        numbers={"λ": now.multiplier},
-        curves=curves,
-    )
+def show(line: Line, share: float, name: str, now: News | None) -> None:
+    """Tell a line what a solver or a training told."""
+    line.tell(share, name, **({} if now is None else now.shown()))

@@ -113,6 +113,14 @@ class Method:
         objective on this step's mini-batch at x_k. A rule with a memory is an object: see :mod:`tiebreak.rules`.
     schedule : Schedule
     estimator : Estimator
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> method = Method("Half", lambda fg, gg: 0.5, tiebreak.Schedule(0.1))
+    >>> problem = tiebreak.problems.paper()
+    >>> tiebreak.minimize(problem.upper, problem.lower, problem.x0, method=method, steps=3, seed=0).method
+    'Half'
     """
 
     name: str

@@ -43,7 +43,25 @@ __all__ = ["Exact", "Gaussian", "Oracle", "checked", "known"]
 
 @runtime_checkable
 class Oracle(Protocol):
-    """What the solver needs of an objective; see the module for what it can use besides."""
+    """What the solver needs of an objective; see the module for what it can use besides.
+
+    Examples
+    --------
+    Rows of a table, drawn with replacement; the objective is the mean of ‖x − row‖²/2:
+
+    >>> class Sampled:
+    ...     rows = np.arange(6.0).reshape(3, 2)
+    ...     def sample(self, rng, size):
+    ...         return rng.integers(len(self.rows), size=size)
+    ...     def gradient(self, x, token):
+    ...         return x - self.rows[token].mean(axis=0)
+    >>> isinstance(Sampled(), Oracle)
+    True
+    >>> import tiebreak
+    >>> result = tiebreak.minimize(Sampled(), Sampled(), [0.0, 0.0], steps=5, seed=0)
+    >>> result.steps, result.last.lower_gradient_squared
+    (5, None)
+    """
 
     def sample(self, rng: Generator, size: int) -> Any:
         """Draw a mini-batch of `size` samples."""

@@ -5,6 +5,7 @@ history costs a few array operations.
 """
 
 import math
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,13 @@ from tiebreak.stationarity import dot, residuals
 
 Columns = dict[str, NDArray[Any]]
 
-__all__ = ["Measurer", "Record", "Recorder", "fault", "finite", "wanted"]
+__all__ = ["Glance", "Measurer", "Record", "Recorder", "fault", "finite", "means", "wanted"]
 
 _PER_DECADE = 50
 _FEW = 16  # numbers
 _TOGETHER = 64  # iterates that are measured at once
 _MANY = 2**16  # numbers that may wait for that
+_RARELY = 19  # times as long as a look took, until the next one
 
 
 def wanted(record: str | int | tuple[int, ...] | None, first: int, count: int, spent: Sequence[int] = ()) -> list[bool]:
@@ -109,6 +111,16 @@ class Record:
     `x`, `multiplier` (the λ̂ just used) and the measures have a leading axis for the runs that are still going, `runs`,
     if runs were asked for. The measures are those of :class:`tiebreak.result.Point` (`direction_squared`,
     `lower_gradient_squared`, `stationarity_squared`, …), with exact gradients, evaluated only if they are asked for.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> def close(record):
+    ...     return record.lower_gradient_squared < 0.5  # ends the run
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=10**4, seed=0, callback=close)
+    >>> result.status.name, result.steps < 10**4
+    ('CALLBACK', True)
     """
 
     step: int
@@ -198,11 +210,7 @@ class Recorder:
 
     def latest(self) -> tuple[float, float, float]:
         """λ, ‖d‖² and ‖∇g‖² at the newest recorded step, means over the runs that went on; NaN where unknown."""
-        block = self._blocks[-1] if self._blocks else {}
-        names = ("multiplier", "direction_squared", "lower_gradient_squared")
-        rows = [block[name][-1] if name in block else np.array([np.nan]) for name in names]
-        first, second, third = (float(row[f].mean()) if (f := np.isfinite(row)).any() else math.nan for row in rows)
-        return first, second, third
+        return means({name: column[-1] for name, column in self._blocks[-1].items()} if self._blocks else {})
 
     def history(self) -> Columns:
         """All that was recorded so far, joined."""
@@ -210,6 +218,36 @@ class Recorder:
             names = dict.fromkeys(name for block in self._blocks for name in block)
             self._blocks = [{name: np.concatenate([self._column(b, name) for b in self._blocks]) for name in names}]
         return dict(self._blocks[0]) if self._blocks else {}
+
+
+class Glance:
+    """The same three numbers of the newest iterate, where nothing is recorded: exact gradients, not charged.
+
+    They may be dear. So they are looked at only so often that it takes a twentieth of the time; in between, those of
+    the last look are given.
+    """
+
+    def __init__(self, measurer: Measurer) -> None:
+        self._measurer, self._due, self._found = measurer, -math.inf, (math.nan,) * 3
+
+    def __call__(self, x: Array, multiplier: Any, parameters: Parameters, memory: Sequence[Any]) -> tuple[float, ...]:
+        """λ, ‖d‖² and ‖∇g‖² of the runs that go on, `x` and whatever is known of them."""
+        began = time.monotonic()
+        if began >= self._due:
+            columns = {"multiplier": multiplier} | {
+                name: column[0] for name, column in self._measurer(x[None], [parameters], memory).items()
+            }
+            self._found = means(columns)
+            self._due = time.monotonic() + _RARELY * (time.monotonic() - began)
+        return self._found
+
+
+def means(columns: Mapping[str, Any]) -> tuple[float, float, float]:
+    """λ, ‖d‖² and ‖∇g‖², means over what is finite; NaN where nothing is."""
+    names = ("multiplier", "direction_squared", "lower_gradient_squared")
+    rows = [np.asarray(columns.get(name, np.nan)) for name in names]
+    first, second, third = (float(row[f].mean()) if (f := np.isfinite(row)).any() else math.nan for row in rows)
+    return first, second, third
 
 
 def finite(x: Array) -> bool:

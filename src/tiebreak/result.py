@@ -26,7 +26,16 @@ __all__ = ["History", "Point", "Result", "Status"]
 
 
 class Status(Enum):
-    """Why a run ended."""
+    """Why a run ended.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=10**5, seed=0)
+    >>> result.status is Status.BUDGET, result.message
+    (True, 'the next step did not fit in the budget')
+    """
 
     STEPS = "all steps were made"
     BUDGET = "the next step did not fit in the budget"
@@ -74,6 +83,16 @@ class Point:
         λ_k, the rule at the exact gradients.
     upper_value, lower_value : float
         f and g.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=10**5, seed=0)
+    >>> result.last.step, result.last.x.shape
+    (671, (2,))
+    >>> result.last.stationarity_squared <= result.last.direction_squared
+    True
     """
 
     x: Array
@@ -93,6 +112,16 @@ class History:
     ``history["lower_gradient_squared"]`` or ``history.lower_gradient_squared`` is an array (records, runs), or
     (records,) for a single run; NaN after a run has ended. `step`, `upper_calls`, `lower_calls` and `calls` (the cost
     of x_k) are (records,).
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=10**5, seed=0)
+    >>> len(result.history), int(result.history.step[-1]), int(result.history.calls[-1])
+    (97, 671, 99950)
+    >>> result.history.lower_gradient_squared.shape
+    (97,)
     """
 
     step: NDArray[np.int64]
@@ -204,6 +233,16 @@ class Result:
         Seconds, of this call.
     chosen : mapping
         What the method had chosen at the end, and the estimates behind it, by name; empty where nothing was to choose.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=10**5, seed=0)
+    >>> result.status, result.steps, result.calls
+    (<Status.BUDGET: 'the next step did not fit in the budget'>, 671, 99950)
+    >>> result.selected.step <= result.last.step
+    True
     """
 
     last: Point

@@ -21,6 +21,13 @@ class Parameters(NamedTuple):
     """The schedule at one step, checked; what a rule or an estimator asks for is found here by name.
 
     A tuple, because one is made for every step: a frozen class of so many fields takes eight times as long.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> at = tiebreak.methods.sdbgd.at(99)
+    >>> at.k, at.lower_batch, round(at.step_size, 4)
+    (99, 100000, 0.0158)
     """
 
     k: Any  # numbers here and below, and tracers under JAX; None where the schedule does not set one

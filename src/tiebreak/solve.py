@@ -22,7 +22,7 @@ from tiebreak.files import locked
 from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
-from tiebreak.recording import Measurer, Record, Recorder, fault, finite, wanted
+from tiebreak.recording import Glance, Measurer, Record, Recorder, fault, finite, wanted
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
@@ -152,6 +152,7 @@ class _Solver:
         apply = self.method.applied if self.method.remembers else self.method.multiplier
         self.decide = Decision(self.method, normalize=False, apply=apply)
         self.measurer = Measurer(self.method, self.upper, self.lower)
+        self.glance = Glance(self.measurer)
         runs = len(self.configuration.runs)
         self.recorder = Recorder(self.measurer, runs, self.configuration.keep_iterates, state.history)
         self.parameters: Parameters | None = None  # of the step just made; the residuals of the last iterate use them
@@ -377,7 +378,10 @@ class _Solver:
 
     def report(self) -> Progress:
         now, c = self.now, self.configuration
-        return Progress.at(now.k, now.upper_calls + now.lower_calls, c.steps, c.budget, *self.recorder.latest())
+        numbers: tuple[float, ...] = self.recorder.latest()
+        if c.record is None and self.parameters is not None and self.state.alive:
+            numbers = self.glance(now.x, now.multiplier, self.parameters, now.rule)
+        return Progress.at(now.k, now.upper_calls + now.lower_calls, c.steps, c.budget, *numbers)
 
 
 def _zero(gradient: Array) -> Array:

@@ -146,7 +146,19 @@ class State:
 
 
 def load(path: str | os.PathLike[str]) -> Result:
-    """Read a saved result, or a checkpoint of a run that was cut short."""
+    """Read a saved result, or a checkpoint of a run that was cut short.
+
+    Examples
+    --------
+    >>> import tempfile, tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=20, seed=0)
+    >>> path = f"{tempfile.mkdtemp()}/run.npz"
+    >>> result.save(path)
+    >>> again = load(path)
+    >>> bool((again.x == result.x).all()), again.steps
+    (True, 20)
+    """
     return load_state(path).result()
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from tiebreak.cli.console import kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet
+from tiebreak.cli.console import Console, counted, kindly, number, say, show_sheets
+from tiebreak.cli.live import Quiet, loading
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
 from tiebreak.experiments import Comparison
@@ -107,11 +106,12 @@ def _compared(
         words |= {name: number(text) for name, text in texts.items() if name not in ("problems", "methods", "budgets")}
         asked = Comparison(budgets=[number(part) for part in texts["budgets"].split(",")], **words)
         engine = engine_from(workers, scheduler)
-        from tiebreak.experiments import save_comparison  # and matplotlib with it
+        counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
+        say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")
+        with loading("matplotlib"):
+            from tiebreak.experiments import save_comparison  # and matplotlib with it
 
         claim(output, asked.command, overwrite)
-        counts = f"{len(asked.contenders)} methods on {len(asked.entrants)} problems"
-        say(f"{counts}, {len(asked.budgets)} budgets, runs: {asked.runs}, step sizes tried: {asked.trials}.")
         found = written(output, partial(run, asked, engine=engine), save_comparison)
     show_sheets(sheets(found), notes(found), PROSE)
     say(f"Written to {output}. {found.seconds:.0f} s.")

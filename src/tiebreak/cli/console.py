@@ -1,21 +1,24 @@
 """What commands say and understand: results on standard output, everything else on standard error."""
 
+import os
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+import rich.console
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from tiebreak.experiments.tables import Sheet
 from tiebreak.experiments.tasks import SweepError
 
-__all__ = ["INTERRUPTED", "hush", "hushed", "kindly", "number", "numbers", "say", "show_sheets"]
+__all__ = ["INTERRUPTED", "Console", "counted", "hush", "hushed", "kindly", "number", "numbers", "say", "show_sheets"]
 
 #: What shells expect of a program that Ctrl-C ended.
 INTERRUPTED = 130
+_TERMINATED, _NO_READER = 143, 141  # likewise, by SIGTERM and by SIGPIPE
 
 
 _state = {"hushed": False}
@@ -30,6 +33,21 @@ def hush(wanted: bool) -> bool:
 def hushed() -> bool:
     """Whether ``--quiet`` was given."""
     return _state["hushed"]
+
+
+class Console(rich.console.Console):
+    """A console that ends the command without a word where nobody reads its results any more, as `head` does.
+
+    Remarks that nobody reads end nothing: the work goes on, and its files are written.
+    """
+
+    def on_broken_pipe(self) -> None:
+        """Write nothing more, not even what Python would when it ends."""
+        self.quiet = True
+        broken = sys.stderr if self.stderr else sys.stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), broken.fileno())
+        if not self.stderr:
+            raise SystemExit(_NO_READER)
 
 
 def say(text: str, always: bool = False) -> None:
@@ -56,9 +74,13 @@ def kindly() -> Iterator[None]:
         _fail(f"{place} cannot be read or written: {error.strerror or error}")
     except SweepError as error:
         _fail(f"{error}; finished blocks are kept, and the same command goes on from there")
-    except SystemExit:  # SIGTERM
-        say("tiebreak: terminated; finished blocks are kept, and the same command goes on from there", always=True)
+    except SystemExit as end:
+        if end.code == _TERMINATED:
+            say("tiebreak: terminated; finished blocks are kept, and the same command goes on from there", always=True)
         raise
+    except KeyboardInterrupt:  # where nothing more can be said of it: while something is loaded, say
+        say("Interrupted.")
+        raise typer.Exit(INTERRUPTED) from None
     except MemoryError:
         _fail("there is not enough memory; ask for fewer --runs, or for a sparser --record")
 
@@ -77,6 +99,15 @@ def numbers(text: str) -> Any:
     """The numbers that a text spells between commas; else the text."""
     found = [number(part) for part in text.split(",")]
     return text if any(isinstance(part, str) for part in found) else found
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "table"), counted(2, "table")
+    ('1 table', '2 tables')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def show_sheets(sheets: Iterable[Sheet], notes: Iterable[str] = (), prose: Collection[str] = ()) -> None:

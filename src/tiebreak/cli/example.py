@@ -1,14 +1,14 @@
 """``tiebreak example``."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, waiting
+from tiebreak.cli.console import INTERRUPTED, Console, kindly, number, say, show_sheets
+from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
 from tiebreak.experiments.workers import cores
@@ -81,11 +81,12 @@ def example(
         say(f"{study.example.title}. {study.example.question}")
         try:
             with store_in(folder) as store:
-                with bar() as hear:
+                with bar("Starting, and reading the data") as hear:
                     findings = run(study, hear, engine=engine, store=store)
                 if not findings.runs:
                     say(f"Interrupted before a training was judged; nothing was written. {kept(folder)}")
                     raise typer.Exit(INTERRUPTED)
+                say("Writing the files.")
                 with waiting("Writing the files"):
                     written = save(findings, folder)
                 if not findings.interrupted:
@@ -101,7 +102,9 @@ def example(
 
 def _torch() -> None:
     try:
-        with waiting("Loading torch"):
+        if "torch" not in sys.modules:
+            say("Loading torch.")  # at once: that takes seconds
+        with loading("torch"):
             import torch  # noqa: F401
     except ModuleNotFoundError:
         raise ValueError("examples need torch: pip install 'tiebreak[gallery]'") from None

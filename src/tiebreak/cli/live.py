@@ -6,10 +6,10 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from tiebreak.cli.console import hush, hushed
+from tiebreak.cli.console import INTERRUPTED, hush, hushed, say
 from tiebreak.live import Line, show
 
-__all__ = ["Quiet", "bar", "waiting"]
+__all__ = ["Quiet", "bar", "loading", "waiting"]
 
 Quiet: TypeAlias = Annotated[
     bool,
@@ -18,12 +18,23 @@ Quiet: TypeAlias = Annotated[
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[str, float], Any]]:
-    """A line for all that is done: told a name and a share, with what a solver told where it did."""
-    with Line(quiet=hushed()) as line:
+def bar(first: str = "Starting") -> Iterator[Callable[[str, float], Any]]:
+    """A line for all that is done: told a name and a share, and what a solver told where it did; before, `first`."""
+    with Line(quiet=hushed(), name=first) as line:
         yield lambda name, share: show(line, share, name, getattr(share, "now", None))
 
 
 def waiting(what: str) -> Line:
     """A line for something that has no share: it is written if that takes longer than may be silent."""
     return Line(quiet=hushed(), name=what)
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """A line for a library that is slow to load, before anything is run: Ctrl-C leaves nothing behind."""
+    try:
+        with waiting(f"Loading {what}"):
+            yield
+    except KeyboardInterrupt:
+        say("Interrupted; nothing was written.")
+        raise typer.Exit(INTERRUPTED) from None

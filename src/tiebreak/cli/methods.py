@@ -1,8 +1,8 @@
 """``tiebreak methods``."""
 
-from rich.console import Console
 from rich.markup import escape
 
+from tiebreak.cli.console import Console
 from tiebreak.experiments.configuration import describe, reconstructed
 from tiebreak.experiments.contenders import PLANNED
 from tiebreak.methods import NAMED

@@ -9,7 +9,7 @@ import typer
 
 from tiebreak import theory
 from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, bar, waiting
+from tiebreak.cli.live import Quiet, bar, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.table import CONSTANTS_HELP, real
 from tiebreak.experiments import Experiment
@@ -65,19 +65,21 @@ def plan(
         calls, accuracy = (None if text is None else number(text) for text in (budget, epsilon))
         if compare_ and (calls is None or known != constants_from("paper")):
             raise ValueError(f"compare needs a budget and the paper's constants; budget={calls!r}, {constants=}")
-        from tiebreak.experiments.folder import check_folder, write
-        from tiebreak.experiments.plan_figure import plan_curves, plan_figure
-        from tiebreak.experiments.style import save
+        asked_for = {"budget": calls, "epsilon": accuracy, "method": method, "objective": objective, "kind": kind}
+        asked_for["noise_smoothness"] = None if noise_smoothness is None else real("noise_smoothness", noise_smoothness)
+        chosen = _planned(known, asked_for)
+        if run:
+            check_runnable(chosen)
+        say(f"Planned: {chosen.method.name}, {chosen.steps:,} steps.")  # before what is slow to load
+        with loading("matplotlib"):
+            from tiebreak.experiments.folder import check_folder, write
+            from tiebreak.experiments.plan_figure import plan_curves, plan_figure
+            from tiebreak.experiments.style import save
 
         check_folder(output)
         if (output / "plan.json").exists():
             say(f"The plan in {str(output)!r} will be replaced.")
-        asked_for = {"budget": calls, "epsilon": accuracy, "method": method, "objective": objective, "kind": kind}
-        asked_for["noise_smoothness"] = None if noise_smoothness is None else real("noise_smoothness", noise_smoothness)
-        chosen = _planned(known, asked_for)
         sheets, record, result = [Sheet("The plan", ("", ""), chosen.rows())], record_of(chosen), None
-        if run:
-            check_runnable(chosen)
         try:
             with bar() if run or compare_ else nullcontext(lambda what, share: None) as hear:
                 if run:

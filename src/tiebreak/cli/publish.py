@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli.console import kindly, say, show_sheets
+from tiebreak.cli.console import counted, kindly, say, show_sheets
 from tiebreak.cli.live import waiting
 
 __all__ = ["diff", "publish", "repeat"]
@@ -28,8 +28,9 @@ def publish(
 
         with waiting("Drawing the figures"):
             written = write(place, output)
-    kinds = [sum(path.suffix == kind for path in written) for kind in (".tex", ".pdf")]
-    say(f"Written to {written[0].parent}: {kinds[0] - 1} tables, {kinds[1]} figures, references.bib, main.tex.")
+    tables, figures = (sum(path.suffix == kind for path in written) for kind in (".tex", ".pdf"))
+    held = f"{counted(tables - 1, 'table')}, {counted(figures, 'figure')}"  # main.tex is none
+    say(f"Written to {written[0].parent}: {held}, references.bib, main.tex.")
 
 
 def diff(

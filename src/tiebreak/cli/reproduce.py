@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli.console import INTERRUPTED, kindly, number, numbers, say, show_sheets
-from tiebreak.cli.live import Quiet, waiting
+from tiebreak.cli.console import INTERRUPTED, counted, kindly, number, numbers, say, show_sheets
+from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, bar, claim, engine_from, kept, store_in
 from tiebreak.experiments import Experiment, Outcome, run
@@ -53,18 +53,18 @@ def reproduce(
             per_sample=per_sample,
         )
         engine = engine_from(workers, scheduler)
+        say(f"The paper's problem, {experiment.budget:,} calls a run, runs: {experiment.runs}.")
         # Not above, so that help and complaints need not wait for matplotlib; and before the run, to miss it early.
-        with waiting("Loading matplotlib"):
+        with loading("matplotlib"):
             from tiebreak.experiments import figures  # noqa: F401  # and matplotlib with it
 
         claim(output, experiment.command, overwrite)
-        say(f"The paper's problem, {experiment.budget:,} calls a run, runs: {experiment.runs}.")
         with store_in(output) as store:
             with bar() as hear:
                 outcome = run(experiment, hear, engine=engine, store=store)
             _write(outcome, output, store)
     if outcome.faults:
-        say(f"{len(outcome.faults)} runs could not go on; the summary says why.")
+        say(f"{counted(len(outcome.faults), 'run')} could not go on; the summary says why.")
         raise typer.Exit(1)
 
 

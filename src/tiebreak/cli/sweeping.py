@@ -8,7 +8,7 @@ import typer
 
 from tiebreak.checks import whole
 from tiebreak.cli.console import INTERRUPTED, number, say
-from tiebreak.cli.live import bar, waiting
+from tiebreak.cli.live import bar, loading, waiting
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.engines import Engine, checked
 
@@ -39,7 +39,8 @@ def engine_from(workers: str | None, scheduler: str | None) -> Engine:
 
 def claim(output: Path, command: str, overwrite: bool) -> None:
     """See that the results may go there, and say so if others are replaced."""
-    from tiebreak.experiments import check_folder  # and Arrow with it
+    with loading("pyarrow"):
+        from tiebreak.experiments import check_folder
 
     replaced = check_folder(output, command, overwrite)
     if replaced:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tiebreak.cli.console import kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet
+from tiebreak.cli.live import Quiet, loading
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
 from tiebreak.cli.table import CONSTANTS_HELP, real
@@ -47,11 +47,12 @@ def verify(
         own["steps"] = None if steps is None else number(steps)
         own["noise_smoothness"] = None if noise_smoothness is None else real("noise_smoothness", noise_smoothness)
         asked = Verification(runs=number(runs), seed=number(seed), quick=quick, **own)
-        from tiebreak.experiments import save_verification
-
         engine = engine_from(workers, scheduler)
-        claim(output, asked.command, overwrite)
         say(f"The theorems against simulation, {asked.runs} runs of each case.")
+        with loading("matplotlib"):
+            from tiebreak.experiments import save_verification
+
+        claim(output, asked.command, overwrite)
         findings = written(output, partial(run, asked, engine=engine), save_verification)
     show_sheets(sheets(findings), notes(findings), PROSE)
     say(f"Written to {output}. {findings.seconds:.0f} s.")

@@ -32,6 +32,16 @@ class Held:
     ----------
     inner : Estimator
         What is made every m-th step: a mini-batch, or one with differences, then between the points where it is made.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> schedule = tiebreak.Schedule(0.1, barrier=1, regularizer=0.1, upper_hold=3, lower_hold=1)
+    >>> method = tiebreak.methods.sdbgd.replace(schedule=schedule, estimator=Held())
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, method=method, steps=9, seed=0)
+    >>> result.upper_calls, result.lower_calls
+    (3, 9)
     """
 
     inner: Estimator = field(default_factory=Minibatch)

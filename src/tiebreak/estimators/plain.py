@@ -11,7 +11,14 @@ __all__ = ["Average", "Minibatch", "WithMomentum"]
 
 @dataclass(frozen=True)
 class Minibatch:
-    """The mini-batch mean itself."""
+    """The mini-batch mean itself.
+
+    Examples
+    --------
+    >>> update = Minibatch().update
+    >>> update("lower", 3.0, None, (), None)[0]
+    3.0
+    """
 
     evaluations = 1
 
@@ -67,6 +74,19 @@ class Average(WithMomentum):
         α_k in [0, 1]; without it, the schedule's `momentum`.
     direction : bool
         Whether the average enters the direction, too. False where an optimizer that follows smooths it again.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> parameters = tiebreak.Schedule(0.1).at(0)
+    >>> average = Average(0.5)
+    >>> memory = average.begin("lower", 0.0, 0.0)
+    >>> for gradient in (4.0, 0.0, 0.0):
+    ...     estimate, memory = average.update("lower", gradient, None, memory, parameters)
+    ...     print(round(estimate, 3))
+    4.0
+    1.333
+    0.571
     """
 
     direction: bool = True

@@ -25,6 +25,13 @@ class Storm(WithMomentum):
     ----------
     momentum : law or float, optional
         α_k in [0, 1]; without it, the schedule's: `upper_momentum` and `lower_momentum`, or `momentum` for both.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> method = tiebreak.methods.sdbgd.replace(estimator=Storm(momentum=0.1))
+    >>> [method.at(k).lower_points for k in range(3)]
+    [1, 2, 2]
     """
 
     evaluations = 2
@@ -121,6 +128,19 @@ class Spider(_Refreshed):
 
     The schedule sets `period` q, the large batches of a refresh, `upper_refresh` and `lower_refresh`, and the small
     ones of all other steps, `upper_batch` and `lower_batch`. A sample costs one call at a refresh, and two elsewhere.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> schedule = tiebreak.Schedule(
+    ...     0.1, barrier=1, regularizer=0.1, upper_batch=4, lower_batch=4, period=5, upper_refresh=20, lower_refresh=20
+    ... )
+    >>> method = tiebreak.methods.sdbgd.replace(schedule=schedule, estimator=Spider())
+    >>> [method.at(k).lower_points for k in range(7)]
+    [1, 2, 2, 2, 2, 1, 2]
+    >>> tiebreak.minimize(problem.upper, problem.lower, problem.x0, method=method, steps=5, seed=0).calls
+    104
     """
 
     needs = ("period", "upper_refresh", "lower_refresh")
@@ -146,6 +166,17 @@ class Page(_Refreshed):
     ----------
     seed : int
         Of the coin, ≥ 0.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> schedule = tiebreak.Schedule(
+    ...     0.1, barrier=1, regularizer=0.1, upper_batch=4, lower_batch=4, probability=0.3,
+    ...     upper_refresh=20, lower_refresh=20,
+    ... )
+    >>> method = tiebreak.methods.sdbgd.replace(schedule=schedule, estimator=Page(seed=2))
+    >>> [method.at(k).lower_points for k in range(10)]
+    [1, 2, 2, 2, 1, 1, 1, 2, 2, 2]
     """
 
     seed: int = 0

@@ -25,7 +25,15 @@ _SUFFIX = ".block"
 
 
 class Block(NamedTuple):
-    """Tables by name, and facts, which are plain data as JSON knows them."""
+    """Tables by name, and facts, which are plain data as JSON knows them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> block = Block({"curve": {"step": np.arange(3)}}, {"seconds": 0.5})
+    >>> block.tables["curve"]["step"].tolist(), block.facts["seconds"]
+    ([0, 1, 2], 0.5)
+    """
 
     tables: Mapping[str, Table]
     facts: Mapping[str, Any]
@@ -44,6 +52,17 @@ class Store:
 
     A block is written whole or not at all. It is read only if its checksum is right and it was made by the same code,
     from the same arguments, as the task's fingerprint tells; else it is as if it were not there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tiebreak.experiments import solving, sweep
+    >>> tasks = solving("mine", "tiebreak.problems:paper", "sdbgd", budget=1000, runs=2, seed=0)
+    >>> with Store(tempfile.mkdtemp()) as store:
+    ...     done = sweep(tasks, engine="here", store=store)
+    ...     kept = store.read(tasks[0])
+    >>> kept.tables["last"]["steps"].tolist() == done.blocks[tasks[0].name].tables["last"]["steps"].tolist()
+    True
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

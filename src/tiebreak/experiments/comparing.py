@@ -22,6 +22,7 @@ from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.tables import chosen as selected
 from tiebreak.experiments.tasks import Task, stays
+from tiebreak.live import Share
 from tiebreak.methods import Method
 from tiebreak.provenance import stamp
 
@@ -78,7 +79,7 @@ def compare(
     def done(cases: Sequence[_Case], kind: str, runs: int, low: float, high: float) -> dict[_Case, list[Block]]:
         def told(name: str, part: float) -> None:
             if hear is not None:
-                hear(name, low + (high - low) * part)
+                hear(name, Share.of(low + (high - low) * part, part))
 
         tasks = {case: _tasks(case, c, runs, kind) for case in cases}
         swept = sweep([task for each in tasks.values() for task in each], engine=where, store=store, hear=told)

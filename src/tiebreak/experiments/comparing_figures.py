@@ -23,7 +23,16 @@ _LARGEST = 1e3  # the τ at which the figure ends
 
 
 def save_comparison(found: Compared, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write tables (CSV and Parquet), configuration.json, summary.md and the profiles (PNG and PDF)."""
+    """Write tables (CSV and Parquet), configuration.json, summary.md and the profiles (PNG and PDF).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tiebreak.experiments import Comparison, compare
+    >>> found = compare(Comparison(problems="paper", methods="sdbgd", budgets=[1000], runs=2, trials=1))
+    >>> sorted({path.suffix for path in save_comparison(found, tempfile.mkdtemp())})
+    ['.csv', '.json', '.md', '.parquet', '.pdf', '.png']
+    """
     tables = {"runs": found.runs, "results": found.results, "profiles": profiles_table(found)}
     tables |= {"curves": found.curves} if found.curves else {}
     contents: dict[str, Any] = {f"{n}.{kind}": t for n, t in tables.items() for kind in ("csv", "parquet")}

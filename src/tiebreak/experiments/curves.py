@@ -13,7 +13,15 @@ _BAND = (0.1, 0.9)
 
 
 def comparison(outcome: Outcome) -> Figure:
-    """Mean over runs of ‖d_k‖² and of ‖∇g(x_k)‖² against calls, with the middle 80 % of the runs as a band."""
+    """Mean over runs of ‖d_k‖² and of ‖∇g(x_k)‖² against calls, with the middle 80 % of the runs as a band.
+
+    Examples
+    --------
+    >>> from tiebreak.experiments import Experiment, run
+    >>> outcome = run(Experiment(methods=["sdbgd"], runs=2, budget=1000))
+    >>> [axes.get_xlabel() for axes in comparison(outcome).axes]
+    ['stochastic oracle calls', 'stochastic oracle calls']
+    """
     with style():
         titles = {
             "direction_squared": r"Upper level: $\|d_k\|^2$",

@@ -14,7 +14,16 @@ __all__ = ["comparison", "draw", "trajectories"]
 
 
 def draw(outcome: Outcome, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write summary.md, and both figures as PNG and PDF; the paths written. The same data give the same bytes."""
+    """Write summary.md, and both figures as PNG and PDF; the paths written. The same data give the same bytes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tiebreak.experiments import Experiment, run
+    >>> outcome = run(Experiment(methods=["sdbgd"], runs=2, budget=1000))
+    >>> [path.name for path in draw(outcome, tempfile.mkdtemp())]
+    ['summary.md', 'comparison.png', 'comparison.pdf', 'trajectories.png', 'trajectories.pdf']
+    """
     place = Path(folder)
     written = write(place, {"summary.md": markdown(outcome)})
     for name, make in (("comparison", comparison), ("trajectories", trajectories)):

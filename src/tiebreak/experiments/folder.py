@@ -35,6 +35,12 @@ def check_folder(folder: str | os.PathLike[str], command: str | None = None, ove
 
     Where there are results already, they must be those of the same command, or `overwrite` must be said. What will be
     replaced then is returned, as a sentence.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> check_folder(f"{tempfile.mkdtemp()}/new")
+    ''
     """
     place = Path(folder).absolute()
     nearest = next(path for path in (place, *place.parents) if path.exists())
@@ -91,7 +97,18 @@ _WRITERS: Mapping[str, Callable[[Any, IO[Any]], Any]] = {
 
 
 def save(outcome: Outcome, folder: str | os.PathLike[str]) -> None:
-    """Write the data, and remove figures and summary of older data."""
+    """Write the data, and remove figures and summary of older data.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tiebreak.experiments import Experiment, run
+    >>> outcome = run(Experiment(methods=["sdbgd"], runs=2, budget=1000))
+    >>> folder = tempfile.mkdtemp()
+    >>> save(outcome, folder)
+    >>> sorted(path.name for path in Path(folder).iterdir())
+    ['configuration.json', 'curves.csv', 'curves.parquet', 'points.csv']
+    """
     contents = {
         "configuration.json": outcome.configuration(),
         "points.csv": outcome.points,
@@ -108,6 +125,16 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
     ------
     ValueError
         Where the folder, or a file of it, is missing or is not what `save` writes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tiebreak.experiments import Experiment, run
+    >>> outcome = run(Experiment(methods=["sdbgd"], runs=2, budget=1000))
+    >>> folder = tempfile.mkdtemp()
+    >>> save(outcome, folder)
+    >>> load(folder).methods
+    ('sdbgd',)
     """
     place, wanted = Path(folder), f"folder={os.fspath(folder)!r} must be one that `tiebreak reproduce` wrote"
     if not place.is_dir():

@@ -23,7 +23,15 @@ _FAR = 1e3  # where no map of g can be read
 
 
 def trajectories(outcome: Outcome) -> Figure:
-    """Runs thin and their mean thick, over the contours of g: with the minimisers and f's centre, and closer."""
+    """Runs thin and their mean thick, over the contours of g: with the minimisers and f's centre, and closer.
+
+    Examples
+    --------
+    >>> from tiebreak.experiments import Experiment, run
+    >>> outcome = run(Experiment(methods=["sdbgd"], runs=2, budget=1000))
+    >>> len(trajectories(outcome).axes)
+    2
+    """
     with style():
         figure = Figure(figsize=(7.4, 3.5), layout=ConstrainedLayoutEngine(h_pad=0.07, compress=True))
         whole, close = figure.subplots(1, 2, width_ratios=(_WIDE, 1))

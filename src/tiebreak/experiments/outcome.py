@@ -38,6 +38,12 @@ class Outcome:
         Runs that could not go on, and why.
     origin : dict
         Date, commit, versions, platform, and the methods in words.
+
+    Examples
+    --------
+    >>> outcome = run(Experiment(methods=["sdbgd"], runs=2, budget=1000))
+    >>> outcome.methods, outcome.at("sdbgd", "last")["calls"].tolist(), outcome.interrupted
+    (('sdbgd',), [794, 794], False)
     """
 
     experiment: Experiment
@@ -101,6 +107,12 @@ def run(
     engine, store :
         Where it is run and where finished blocks are kept, as :func:`tiebreak.experiments.sweep` takes them. The
         numbers are the same for every engine.
+
+    Examples
+    --------
+    >>> outcome = run(Experiment(methods=["sdbgd", "penalty"], runs=2, budget=1000))
+    >>> outcome.methods
+    ('sdbgd', 'penalty')
     """
     asked = experiment or Experiment()
     upper, lower = asked.noises

@@ -119,7 +119,15 @@ def _where(outcome: Outcome) -> str:
 
 
 def markdown(outcome: Outcome) -> str:
-    """The whole summary as a Markdown document."""
+    """The whole summary as a Markdown document.
+
+    Examples
+    --------
+    >>> from tiebreak.experiments import Experiment, run
+    >>> outcome = run(Experiment(methods=["sdbgd"], runs=2, budget=1000))
+    >>> markdown(outcome).splitlines()[0]
+    '# Summary'
+    """
     e = outcome.experiment
     opening = (
         f"The paper's problem, {e.budget:,} calls a run, {e.runs} runs, start ({e.start[0]:g}, {e.start[1]:g}), noise "

@@ -62,6 +62,12 @@ def solving(
         Whether the blocks hold the points themselves, a column for each coordinate, beside what is known of them.
     block : int
         Runs of a block, at most. Few, where a gradient is dear or not vectorised.
+
+    Examples
+    --------
+    >>> tasks = solving("mine", "tiebreak.problems:paper", "sdbgd", budget=1000, runs=4, seed=0, block=2)
+    >>> [task.name for task in tasks]
+    ['mine, runs 0 to 1', 'mine, runs 2 to 3']
     """
     there = reference(problem, "problem") if isinstance(problem, str) else problem
     chosen: str | Reference = method if method in methods.NAMED else reference(method, "method")

@@ -271,6 +271,12 @@ class Findings:
         What it took.
     origin : dict
         Date, versions, platform, and every schedule and constant in use.
+
+    Examples
+    --------
+    >>> findings = verify(Verification(problem="paper", method="penalty", steps=50, runs=4))
+    >>> findings.passed, sorted(set(findings.bounds["verdict"].tolist()))
+    (True, ['PASS'])
     """
 
     verification: Verification
@@ -321,6 +327,12 @@ def verify(
         Told what is being done, and which share of everything is.
     engine, store :
         Where it is done and where finished blocks are kept, as :func:`tiebreak.experiments.sweep` takes them.
+
+    Examples
+    --------
+    >>> findings = verify(Verification(problem="paper", method="sdbgd", steps=50, runs=4))
+    >>> findings.passed
+    True
     """
     v, began = verification or Verification(), time.perf_counter()
     source = origin(("sdbgd", "penalty"))

@@ -22,7 +22,16 @@ _TABLES = ("bounds", "deviations", "rates", "slopes")
 
 
 def save_verification(findings: Findings, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write tables (CSV and Parquet), configuration.json, summary.md and the figures (PNG and PDF)."""
+    """Write tables (CSV and Parquet), configuration.json, summary.md and the figures (PNG and PDF).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tiebreak.experiments import Verification, verify
+    >>> findings = verify(Verification(problem="paper", method="penalty", steps=50, runs=4))
+    >>> sorted({path.suffix for path in save_verification(findings, tempfile.mkdtemp())})
+    ['.csv', '.json', '.md', '.parquet', '.pdf', '.png']
+    """
     contents: dict[str, Any] = {
         f"{name}.{kind}": getattr(findings, name)
         for name in _TABLES

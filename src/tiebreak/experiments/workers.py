@@ -139,10 +139,12 @@ class Processes(Executor):
             pass
 
 
-def tell(what: Any) -> None:
-    """Send something to the executor's `hear` while a call goes on, not too often; nothing outside of its processes."""
+def tell(what: Any, at_once: bool = False) -> None:
+    """Send something to the executor's `hear` while a call goes on, not too often unless it is to be sent `at_once`;
+    nothing outside of its processes.
+    """
     global _told
-    if _answers is not None and time.monotonic() - _told > _OFTEN:
+    if _answers is not None and (at_once or time.monotonic() - _told > _OFTEN):
         _told = time.monotonic()
         _send(_answers, pickle.dumps((None, what, "")))
 

@@ -11,7 +11,7 @@ import torch
 
 from tiebreak.checks import one_of, whole
 from tiebreak.experiments.blocks import Block, Store
-from tiebreak.experiments.engines import Engine, checked, opened
+from tiebreak.experiments.engines import HERE, Engine, checked, opened
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Reference, Task, found, reference
@@ -21,6 +21,7 @@ from tiebreak.gallery.methods import METHODS, AnyMethod, chosen
 from tiebreak.gallery.methods.method import Knobs
 from tiebreak.gallery.training import Goal
 from tiebreak.gallery.tuning import FIRST_TUNING_SEED, Trial, choose, trials
+from tiebreak.live import Share
 
 __all__ = ["BUDGETS", "Findings", "Run", "Study", "run"]
 
@@ -149,7 +150,7 @@ def run(
     began = time.perf_counter()
     where = checked(engine)
     # One executor for all stages: processes that have imported torch and read the data are not given up in between.
-    with nullcontext(where) if where is None else opened(where) as executor:
+    with nullcontext(where) if where in (None, HERE) else opened(where) as executor:
         working = _Working(study, hear, executor, store)
         working.all()
     working.findings.elapsed = time.perf_counter() - began
@@ -280,7 +281,7 @@ class _Working:
         unlike = list({task.name: task for task in tasks}.values())
 
         def heard(name: str, share: float) -> None:
-            self.hear(name, min(1.0, (self.done + share * len(unlike)) / self.total))
+            self.hear(name, Share.of(min(1.0, (self.done + share * len(unlike)) / self.total), share))
 
         swept = sweep(unlike, engine=self.engine, store=self.store, hear=heard)
         self.done += len(unlike)

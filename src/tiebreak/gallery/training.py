@@ -18,6 +18,7 @@ from tiebreak.gallery.example import OwnMethod, Task
 from tiebreak.gallery.methods import AnyMethod
 from tiebreak.gallery.methods.method import Knobs, Seen, Setting
 from tiebreak.gallery.rates import scaling
+from tiebreak.live import Share, Training
 from tiebreak.options import allowed
 
 __all__ = ["Goal", "Trained", "begun", "gradient_unit", "seconds_per_evaluation", "train"]
@@ -149,7 +150,7 @@ def train(
                     status = "diverged"
                     break
                 if curve.columns["step"][-1:] == [curve.steps]:
-                    hear(min(1.0, float(spent) / budget))
+                    hear(Share(min(1.0, float(spent) / budget), curve.newest()))
                 if spent >= budget:
                     break
             curve.point(float(spent))
@@ -204,6 +205,11 @@ class _Curve:
         finite = all(math.isfinite(mean) for mean, n in zip(means, self.since, strict=True) if n)
         self.since, self.sums = [0, 0], [torch.zeros_like(s) for s in self.sums]
         return finite
+
+    def newest(self) -> Training:
+        """The newest point, for who watches."""
+        last = {name: column[-1] for name, column in self.columns.items()}
+        return Training(self.steps, last["evaluations"], last["weight"], last["upper"], last["lower"])
 
     def seconds(self) -> float:
         return self._now() - self.began

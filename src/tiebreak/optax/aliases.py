@@ -101,33 +101,81 @@ def sdbgd(
 def sdbpg(
     step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
 ) -> optax.GradientTransformationExtraArgs:
-    """SDBPG (Ahmadi et al. 2026), λ = [β (gg+ρ) − fg]₊ / (gg+ρ); arguments as for :func:`sdbgd`."""
+    """SDBPG (Ahmadi et al. 2026), λ = [β (gg+ρ) − fg]₊ / (gg+ρ); arguments as for :func:`sdbgd`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> optimizer, x = sdbpg(0.1), jnp.array([2.0])
+    >>> updates, state = optimizer.update(jnp.array([1.0]), optimizer.init(x), x, lower_grads=jnp.array([4.0]))
+    >>> round(float(optax.tree.get(state, "multiplier")), 3)
+    0.265
+    """
     return _alias(methods.sdbpg, schedule, step_size, options)
 
 
 def pr_sdbpg(
     step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
 ) -> optax.GradientTransformationExtraArgs:
-    """PR-SDBPG, λ = [β (gg+γ) − fg]₊ / (gg + 1/μ), **our reconstruction**; arguments as for :func:`sdbgd`."""
+    """PR-SDBPG, λ = [β (gg+γ) − fg]₊ / (gg + 1/μ), **our reconstruction**; arguments as for :func:`sdbgd`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> optimizer, x = pr_sdbpg(0.1), jnp.array([2.0])
+    >>> updates, state = optimizer.update(jnp.array([1.0]), optimizer.init(x), x, lower_grads=jnp.array([4.0]))
+    >>> round(float(optax.tree.get(state, "multiplier")), 3)
+    0.265
+    """
     return _alias(methods.pr_sdbpg, schedule, step_size, options)
 
 
 def vr_pr_sdbpg(
     step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
 ) -> optax.GradientTransformationExtraArgs:
-    """VR-PR-SDBPG, **our reconstruction**: the rule of PR-SDBPG on STORM estimates; arguments as for :func:`sdbgd`."""
+    """VR-PR-SDBPG, **our reconstruction**: the rule of PR-SDBPG on STORM estimates; arguments as for :func:`sdbgd`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> optimizer, x = vr_pr_sdbpg(0.1), jnp.array([2.0])
+    >>> state = optimizer.init(x)
+    >>> one, four = jnp.array([1.0]), jnp.array([4.0])
+    >>> given = {"lower_grads": four, "previous_upper_grads": one, "previous_lower_grads": four}
+    >>> updates, state = optimizer.update(one, state, x, **given)
+    >>> round(float(optax.tree.get(state, "multiplier")), 3)
+    0.265
+    """
     return _alias(methods.vr_pr_sdbpg, schedule, step_size, options)
 
 
 def dbgd(
     step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
 ) -> optax.GradientTransformationExtraArgs:
-    """DBGD, λ = [β gg − fg]₊ / gg, meant for exact gradients; arguments as for :func:`sdbgd`."""
+    """DBGD, λ = [β gg − fg]₊ / gg, meant for exact gradients; arguments as for :func:`sdbgd`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> optimizer, x = dbgd(0.1), jnp.array([2.0])
+    >>> updates, state = optimizer.update(jnp.array([1.0]), optimizer.init(x), x, lower_grads=jnp.array([4.0]))
+    >>> round(float(optax.tree.get(state, "multiplier")), 3)
+    0.25
+    """
     return _alias(methods.dbgd, schedule, step_size, options)
 
 
 def penalty(
     step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
 ) -> optax.GradientTransformationExtraArgs:
-    """Gradient descent on f + β_k g, the plain baseline; arguments as for :func:`sdbgd`."""
+    """Gradient descent on f + β_k g, the plain baseline; arguments as for :func:`sdbgd`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> optimizer, x = penalty(0.1), jnp.array([2.0])
+    >>> updates, state = optimizer.update(jnp.array([1.0]), optimizer.init(x), x, lower_grads=jnp.array([4.0]))
+    >>> round(float(optax.tree.get(state, "multiplier")), 3)
+    0.5
+    """
     return _alias(methods.penalty, schedule, step_size, options)

@@ -35,6 +35,16 @@ class Reading(NamedTuple):
         The standard error of that excess.
     ratio : array
         λ/s, s the averaged ‖∇f‖/‖∇g‖.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from tiebreak.optax import dynamic_barrier
+    >>> optimizer = dynamic_barrier(tolerance=0.5, reference=1.0)
+    >>> state = optimizer.init(jnp.zeros(1))
+    >>> _, state = optimizer.update(jnp.ones(1), state, lower_grads=jnp.ones(1), lower_value=jnp.array(2.0))
+    >>> float(state.reading.average_loss), float(state.reading.excess)
+    (2.0, 2.0)
     """
 
     average_loss: jax.Array
@@ -65,6 +75,16 @@ class BarrierState(NamedTuple):
         Where the last batch was evaluated (at first, the start), for an estimator that evaluates each batch there, too.
     start : tree or EmptyState
         The starting parameters, with ``reference="start"``.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from tiebreak.optax import dynamic_barrier
+    >>> optimizer = dynamic_barrier(barrier=1.0, regularizer=0.0)
+    >>> state = optimizer.init(jnp.zeros(1))
+    >>> _, state = optimizer.update(jnp.array([1.0]), state, lower_grads=jnp.array([4.0]))
+    >>> int(state.count), float(state.multiplier), float(state.gg)
+    (1, 0.75, 16.0)
     """
 
     count: jax.Array  # type: ignore[assignment]  # optax's name; hides tuple.count, as in every state of optax

@@ -1,4 +1,7 @@
-"""All steps of all runs as one compiled program: a scan over the records, a loop between them, runs side by side."""
+"""All steps of all runs as one compiled program: a scan over the records, a loop between them, runs side by side.
+
+Where somebody watches, the same scan is made in a few hundred parts, each compiled alike, and told of in between.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -6,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from tiebreak import stationarity
@@ -17,7 +21,9 @@ from tiebreak.optax.estimates import LEVELS
 from tiebreak.optax.oracles import batch_value
 from tiebreak.schedules import LEGAL, Parameters
 
-__all__ = ["Problem", "execute"]
+__all__ = ["Problem", "execute", "watched"]
+
+_PARTS = 500  # at most: a call takes a fraction of a millisecond
 
 
 class Problem(NamedTuple):
@@ -68,20 +74,81 @@ def execute(
     starts, stops : array
         The recorded steps, and the next recorded step after each.
     """
-    start, unravel = ravel_pytree(x0)
-    return jax.vmap(partial(_run, problem, start, unravel, table, starts, stops))(keys, chosen)
+
+    def run(key: jax.Array, chosen: jax.Array) -> dict[str, Any]:
+        first, between, finish = _pieces(problem, x0, table, key, chosen)
+        end, history = jax.lax.scan(between, first, (starts, stops))
+        return finish(end) | {"history": history}
+
+    return jax.vmap(run)(keys, chosen)
 
 
-def _run(
+def watched(
     problem: Problem,
-    start: jax.Array,
-    unravel: Callable[[jax.Array], Any],
+    x0: Any,
+    keys: jax.Array,
+    chosen: jax.Array,
     table: Mapping[str, jax.Array],
     starts: jax.Array,
     stops: jax.Array,
-    key: jax.Array,
-    chosen: jax.Array,
+    hear: Callable[[int, Mapping[str, Any]], Any],
 ) -> dict[str, Any]:
+    """As :func:`execute`, with ``hear(record, rows)`` after every part: its last record, and what was recorded."""
+    size = -(-len(starts) // _PARTS)
+    made, ends = [], np.stack([np.asarray(starts), np.asarray(stops)])
+    carry = _begin(problem, x0, keys, chosen, table)
+    for first in range(0, ends.shape[1], size):
+        part = ends[:, first : first + size]
+        # All parts are of one length, and so of one program: the last one is filled up with records of no steps.
+        filled = np.full((2, size), part[1, -1])
+        filled[:, : part.shape[1]] = part
+        carry, rows = _advance(problem, x0, keys, chosen, table, carry, *map(jnp.asarray, filled))
+        made.append(jax.tree.map(lambda v, n=part.shape[1]: v[:, :n], jax.device_get(rows)))
+        hear(first + part.shape[1] - 1, made[-1])
+    history = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *made)
+    end: dict[str, Any] = jax.device_get(_finish(problem, x0, keys, chosen, table, carry))
+    return end | {"history": history}
+
+
+@partial(jax.jit, static_argnames="problem")
+def _begin(problem: Problem, x0: Any, keys: jax.Array, chosen: jax.Array, table: Mapping[str, jax.Array]) -> Any:
+    return jax.vmap(lambda key, n: _pieces(problem, x0, table, key, n).first)(keys, chosen)
+
+
+@partial(jax.jit, static_argnames="problem")
+def _advance(
+    problem: Problem,
+    x0: Any,
+    keys: jax.Array,
+    chosen: jax.Array,
+    table: Mapping[str, jax.Array],
+    carry: Any,
+    starts: jax.Array,
+    stops: jax.Array,
+) -> Any:
+    def run(key: jax.Array, n: jax.Array, carry: Carry) -> Any:
+        return jax.lax.scan(_pieces(problem, x0, table, key, n).between, carry, (starts, stops))
+
+    return jax.vmap(run)(keys, chosen, carry)
+
+
+@partial(jax.jit, static_argnames="problem")
+def _finish(
+    problem: Problem, x0: Any, keys: jax.Array, chosen: jax.Array, table: Mapping[str, jax.Array], carry: Any
+) -> Any:
+    return jax.vmap(lambda key, n, end: _pieces(problem, x0, table, key, n).finish(end))(keys, chosen, carry)
+
+
+class Pieces(NamedTuple):
+    """What a run is made of: how it begins, from one record to the next, and what is made of its end."""
+
+    first: Carry
+    between: Callable[[Carry, tuple[jax.Array, jax.Array]], tuple[Carry, dict[str, jax.Array]]]
+    finish: Callable[[Carry], dict[str, Any]]
+
+
+def _pieces(problem: Problem, x0: Any, table: Mapping[str, jax.Array], key: jax.Array, chosen: jax.Array) -> Pieces:
+    start, unravel = ravel_pytree(x0)
     streams = dict(zip(LEVELS, jax.random.split(key), strict=True))
     oracles = {"upper": problem.upper, "lower": problem.lower}
     method, wide = problem.method, trees.widen(start)
@@ -172,20 +239,22 @@ def _run(
 
     memory = {level: begin(level) for level in LEVELS}
     rule = tuple(jnp.asarray(v, wide.dtype) for v in decision.begin(_zero(wide)))
-    first = Carry(start, memory, rule, start, rule, jnp.zeros((), starts.dtype), jnp.array(True), _zero(wide))
-    end, history = jax.lax.scan(between, first, (starts, stops))
-    # An iterate is measured with the parameters of the step that it starts; the last one takes those in force.
-    points = jnp.stack([end.x, end.selected]), jnp.stack([jnp.maximum(end.steps - 1, 0), chosen])
-    remembered = jax.tree.map(lambda *both: jnp.stack(both), end.rule, end.selected_rule)
-    measured = jax.vmap(measure)(*points, remembered)
-    return {
-        "history": history,
-        "x": end.x,
-        "selected": end.selected,
-        "steps": end.steps,
-        "last_measures": {name: values[0] for name, values in measured.items()},
-        "selected_measures": {name: values[1] for name, values in measured.items()},
-    }
+    first = Carry(start, memory, rule, start, rule, jnp.zeros((), int), jnp.array(True), _zero(wide))
+
+    def finish(end: Carry) -> dict[str, Any]:
+        # An iterate is measured with the parameters of the step that it starts; the last one takes those in force.
+        points = jnp.stack([end.x, end.selected]), jnp.stack([jnp.maximum(end.steps - 1, 0), chosen])
+        remembered = jax.tree.map(lambda *both: jnp.stack(both), end.rule, end.selected_rule)
+        measured = jax.vmap(measure)(*points, remembered)
+        return {
+            "x": end.x,
+            "selected": end.selected,
+            "steps": end.steps,
+            "last_measures": {name: values[0] for name, values in measured.items()},
+            "selected_measures": {name: values[1] for name, values in measured.items()},
+        }
+
+    return Pieces(first, between, finish)
 
 
 def _zero(gradient: jax.Array) -> jax.Array:

@@ -1,7 +1,8 @@
 """Whole experiments in JAX: the schedule is the core's, the loop is compiled, the result is the core's."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,17 +15,20 @@ from numpy.typing import NDArray
 
 from tiebreak import oracles
 from tiebreak.budget import Steps, calls
+from tiebreak.live import Progress, progress_line
 from tiebreak.methods import Method
 from tiebreak.optax.oracles import oracle
-from tiebreak.optax.run import Problem, execute
+from tiebreak.optax.run import Problem, execute, watched
 from tiebreak.optax.trees import Tree, widen
-from tiebreak.recording import wanted
+from tiebreak.recording import means, wanted
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.setup import prepare
 from tiebreak.state import State
 
 __all__ = ["solve"]
+
+_LOOKS = 200  # at least, in a run that is watched
 
 
 def solve(
@@ -39,6 +43,7 @@ def solve(
     key: Any = 0,
     record: str | int | None = "log",
     keep_iterates: bool = False,
+    progress: bool | Callable[[Progress], Any] = False,
 ) -> Result:
     """:func:`tiebreak.minimize` for problems in JAX: all steps of all runs are one compiled program.
 
@@ -62,6 +67,9 @@ def solve(
         What goes into the history: about 50 steps a decade, every n-th step, or nothing.
     keep_iterates : bool
         Whether the history keeps the recorded iterates, too (flat, where x0 is no array).
+    progress : bool or callable
+        True for a line on standard error, or a function of :class:`~tiebreak.live.Progress`. The program is then made
+        in some hundred parts, and told of in between; the numbers are the same. Compiling takes a little longer.
 
     Returns
     -------
@@ -101,32 +109,45 @@ def solve(
             f"method={row.name!r} chooses its step sizes from what {type(row.estimator).__name__} sees, which "
             "tiebreak.minimize finds out; here give a method with a schedule, such as 'sdbgd' or a plan"
         )
+    if not (isinstance(progress, bool) or callable(progress)):
+        raise TypeError(f"progress={progress!r} must be True, False or a function")
     fitting = Steps(row, steps=setup.configuration.steps, budget=setup.configuration.budget)
     parameters = list(fitting)
     if not (record is None or isinstance(record, (str, int))):
         raise ValueError(f"record={record!r} must be 'log', a whole number n ≥ 1 or None; minimize takes call counts")
     recorded = [k for k, chosen in enumerate(wanted(record, 0, len(parameters))) if chosen] or [0]
+    looked_at = recorded if progress is False else sorted({*recorded, *_looks(len(parameters))})
     base = jax.random.key(seed) if isinstance(seed, int) else key
     numbers = setup.configuration.runs
-    program = partial(
-        execute,
-        Problem(*levels, row, bool(keep_iterates)),
-        start,
-        jax.vmap(jax.random.fold_in, (None, 0))(base, jnp.array(numbers)),
-        table={name: jnp.asarray(values, dtype=widen(flat).dtype) for name, values in _table(parameters).items()},
-        starts=jnp.array(recorded, dtype=int),
-        stops=jnp.array([*recorded[1:], len(parameters)], dtype=int),
-    )
+    given: dict[str, Any] = {
+        "problem": Problem(*levels, row, bool(keep_iterates)),
+        "x0": start,
+        "keys": jax.vmap(jax.random.fold_in, (None, 0))(base, jnp.array(numbers)),
+        "table": {name: jnp.asarray(values, dtype=widen(flat).dtype) for name, values in _table(parameters).items()},
+        "starts": jnp.array(looked_at, dtype=int),
+        "stops": jnp.array([*looked_at[1:], len(parameters)], dtype=int),
+    }
     entropy = np.asarray(jax.random.key_data(base)).tolist()
     uniforms = np.array([np.random.default_rng([*entropy, run]).random() for run in numbers])
     chosen = _selected(parameters, uniforms, np.full(len(numbers), len(parameters)))
-    found = jax.device_get(program(chosen))
-    allowed = _selected(parameters, uniforms, found["steps"])
-    if (allowed != chosen).any():  # runs that ended early select among the steps they made: once more, the same numbers
-        chosen = allowed
-        found = jax.device_get(program(chosen))
-    state.selected_step = chosen
-    _fill(state, found, row, parameters, recorded, fitting.ended)
+    each = np.array([calls(row, p) for p in parameters], dtype=np.int64)
+    spent = np.concatenate([np.zeros((1, 2), dtype=np.int64), np.cumsum(each, axis=0)])
+    with progress_line("Compiling") if progress is True else nullcontext(progress or None) as shown:
+        if shown is None:
+            program = partial(execute, **given)
+        else:
+            limits = setup.configuration.steps, setup.configuration.budget
+            program = partial(watched, **given, hear=partial(_tell, shown, looked_at, spent.sum(axis=1), limits))
+        found = jax.device_get(program(chosen=chosen))
+        allowed = _selected(parameters, uniforms, found["steps"])
+        if (allowed != chosen).any():  # runs that ended early select among the steps they made: the same numbers again
+            chosen = allowed
+            found = jax.device_get(program(chosen=chosen))
+    if looked_at is not recorded:
+        rows = np.searchsorted(looked_at, recorded)
+        found["history"] = {name: column[:, rows] for name, column in found["history"].items()}
+    state.selected_step, state.weight = chosen, float(sum(p.weight for p in parameters))
+    _fill(state, found, spent, recorded, fitting.ended)
     state.elapsed = time.perf_counter() - began
     result = state.result()
     return result if array else _structured(result, unravel, runs is None)
@@ -135,6 +156,29 @@ def solve(
 def _table(parameters: list[Parameters]) -> dict[str, list[float]]:
     rows = [p.named() | {"upper_points": p.upper_points, "lower_points": p.lower_points} for p in parameters]
     return {name: [row[name] for row in rows] for name in rows[0] if name != "k"}
+
+
+def _looks(steps: int) -> range:
+    """Where a run is looked at besides: nothing between two records may take long.
+
+    >>> _looks(1000)
+    range(0, 1000, 5)
+    """
+    return range(0, steps, max(1, steps // _LOOKS))
+
+
+def _tell(
+    shown: Callable[[Progress], Any],
+    looked_at: list[int],
+    spent: NDArray[np.int64],
+    limits: tuple[int | None, int | None],
+    last: int,
+    rows: Mapping[str, Any],
+) -> None:
+    """Say what is known at the `last` of the records that were made; all steps before the next one are."""
+    k = looked_at[last + 1] if last + 1 < len(looked_at) else len(spent) - 1
+    newest = {name: np.asarray(column)[:, -1] for name, column in rows.items()}
+    shown(Progress.at(k, int(spent[k]), *limits, *means(newest)))
 
 
 def _selected(parameters: list[Parameters], uniforms: NDArray[np.float64], steps: Any) -> NDArray[np.int64]:
@@ -148,19 +192,16 @@ def _selected(parameters: list[Parameters], uniforms: NDArray[np.float64], steps
 def _fill(
     state: State,
     found: dict[str, Any],
-    method: Method,
-    parameters: list[Parameters],
+    spent: NDArray[np.int64],
     recorded: list[int],
     ended: Status,
 ) -> None:
-    """Put what the program returned into the core's state."""
-    c = state.configuration
+    """Put what the program returned into the core's state; `spent` has the calls of both levels before each step."""
+    c, steps = state.configuration, len(spent) - 1
     c.fingerprint = ["jax"]  # so that `minimize` refuses to go on from it
     made = np.asarray(found["steps"], dtype=np.int64)
-    alive = made == len(parameters)
-    each = np.array([calls(method, p) for p in parameters], dtype=np.int64)
-    spent = np.concatenate([np.zeros((1, 2), dtype=np.int64), np.cumsum(each, axis=0)])
-    charged = spent[np.minimum(made + 1, len(parameters))]  # the step that failed was charged
+    alive = made == steps
+    charged = spent[np.minimum(made + 1, steps)]  # the step that failed was charged
     if c.record is not None:
         rows = np.array([k for k in recorded if k <= made.max()])
         beyond = rows[:, None] > made[None, :]
@@ -173,8 +214,7 @@ def _fill(
         {n: np.asarray(v, np.float64) for n, v in found[name].items()}
         for name in ("last_measures", "selected_measures")
     )
-    state.k, state.alive = len(parameters), [int(r) for r in np.flatnonzero(alive)]
-    state.weight = float(sum(p.weight for p in parameters))
+    state.k, state.alive = steps, [int(r) for r in np.flatnonzero(alive)]
     state.x, state.selected = np.array(found["x"], dtype=c.dtype), np.array(found["selected"], dtype=c.dtype)
     state.steps = made
     state.upper_calls, state.lower_calls = charged[:, 0], charged[:, 1]

@@ -25,6 +25,13 @@ class TwinState(NamedTuple):
         The base optimizer's state, for the model and for the twin.
     reference_params : tree
         The twin.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, optax
+    >>> state = with_twin(optax.sgd(0.1), tolerance=0.05).init(jnp.ones(2))
+    >>> state.reference_params.tolist(), float(state.barrier.multiplier)
+    ([1.0, 1.0], 0.0)
     """
 
     barrier: BarrierState

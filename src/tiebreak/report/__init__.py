@@ -87,6 +87,15 @@ def write_report(place: str | os.PathLike[str], output: str | os.PathLike[str] |
         A folder that a command wrote, or the CSV log of a training run.
     output : path, optional
         The HTML file: ``report.html`` in the folder, or beside the log under its name, if not said.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tiebreak.experiments import Experiment, run, save
+    >>> folder = tempfile.mkdtemp()
+    >>> save(run(Experiment(methods=["sdbgd"], runs=2, budget=1000)), folder)
+    >>> write_report(folder).name
+    'report.html'
     """
     from tiebreak.report.page import render
 

@@ -2,14 +2,15 @@
 
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from tiebreak.report.section import Chart, Landscape
+from tiebreak.report.section import Chart, Landscape, Page, Part
 
-__all__ = ["MOST", "chart", "embedded", "landscape", "spread", "thinned"]
+__all__ = ["MOST", "chart", "embedded", "landscape", "sparser", "spread", "thinned"]
 
 #: Points of a curve, at most: more of them than pixels only make the page heavy.
 MOST = 400
@@ -25,6 +26,26 @@ def thinned(count: int, most: int = MOST) -> Any:
     if count <= most:
         return np.arange(count)
     return np.unique(np.rint(np.linspace(0, count - 1, most)).astype(int))
+
+
+def sparser(page: Page, most: int) -> Page:
+    """The same page with at most so many points of each curve and path."""
+
+    def fewer(columns: Mapping[str, Any]) -> dict[str, Any]:
+        arrays = {name: np.asarray(column) for name, column in columns.items()}
+        return {name: column[thinned(len(column), most)] for name, column in arrays.items()}
+
+    def part(given: Part) -> Part:
+        if isinstance(given, Chart):
+            return replace(given, series=[replace(s, columns=fewer(s.columns)) for s in given.series])
+        if isinstance(given, Landscape):
+            axes = ("x", "y", "steps", "calls")
+            return replace(
+                given, paths=[replace(p, **fewer({name: getattr(p, name) for name in axes})) for p in given.paths]
+            )
+        return given
+
+    return replace(page, sections=[replace(s, parts=[part(p) for p in s.parts]) for s in page.sections])
 
 
 def spread(key: str, values: Any, band: tuple[float, float] = (0.1, 0.9)) -> dict[str, Any]:

@@ -73,6 +73,16 @@ def difference(first: str | os.PathLike[str], second: str | os.PathLike[str]) ->
     ------
     ValueError
         Where one is no result, or they are of different kinds.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tiebreak.experiments import Experiment, run, save
+    >>> folders = [tempfile.mkdtemp(), tempfile.mkdtemp()]
+    >>> for folder in folders:
+    ...     save(run(Experiment(methods=["sdbgd"], runs=2, budget=1000)), folder)
+    >>> difference(*folders).verdict
+    'The same, bit for bit.'
     """
     kinds = [kind_of(place) for place in (first, second)]
     if kinds[0] != kinds[1]:

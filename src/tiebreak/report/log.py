@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from tiebreak.experiments.tables import Sheet, Table, scientific
+from tiebreak.live import clock
 from tiebreak.report.data import thinned
 from tiebreak.report.origin import origin
-from tiebreak.report.reading import columns
+from tiebreak.report.reading import columns, record
 from tiebreak.report.section import Axis, Chart, Mark, Page, Part, Section, Series, Verdict
 
 __all__ = ["page"]
 
-_STEPS = (Axis("step", "steps"),)
+_ALONG = (Axis("step", "steps"), Axis("seconds", "seconds since the log began"))
 _RESIDUALS = (
     Axis("direction_squared", "‖d‖², own λ", "log"),
     Axis("stationarity_squared", "min over λ of ‖∇f+λ∇g‖²", "log"),
@@ -42,7 +43,8 @@ def page(path: Path) -> Page:
     sections.append(Section("During the run", [] if during is None else [during]))
     sections.append(Section("Tables", [_ends(table, made)]))
     facts = {"log": path.name, "steps logged": len(table["step"]), "columns": ", ".join(table)}
-    sections.append(origin(facts))
+    beside = path.with_name(f"{path.name}.json")
+    sections.append(origin(facts | (record(beside) if beside.exists() else {})))
     return Page(f"Training run: {path.name}", _verdict(table, made), sections)
 
 
@@ -55,6 +57,19 @@ def _last_lines(table: Table) -> Table:
 
 def _there(table: Table, name: str) -> bool:
     return name in table and bool(np.isfinite(table[name]).any())
+
+
+def _along(table: Table) -> list[Axis]:
+    """What curves can be drawn against: steps, and the time where the log has it for all of them."""
+    return [axis for axis in _ALONG if axis.key in table and bool(np.isfinite(table[axis.key]).all())]
+
+
+def _kept(table: Table, **named: Any) -> dict[str, Any]:
+    """Columns of a series by name, with those of both axes, as few rows as can be seen."""
+    kept = thinned(len(table["step"]), 1500)
+    return {axis.key: table[axis.key][kept] for axis in _along(table)} | {
+        n: column[kept] for n, column in named.items()
+    }
 
 
 def _regions(table: Table, key: str) -> dict[str, str]:
@@ -70,39 +85,37 @@ def _chart(title: str, about: str, axes: Any, table: Table) -> Chart | None:
     there = [axis for axis in axes if any(_there(table, name) for name in _regions(table, axis.key).values())]
     if not there:
         return None
-    kept = thinned(len(table["step"]), 1500)
     regions: dict[str, dict[str, Any]] = {}
     for axis in there:
         for region, name in _regions(table, axis.key).items():
-            regions.setdefault(region, {"step": table["step"][kept]})[axis.key] = table[name][kept]
+            regions.setdefault(region, {}).update(_kept(table, **{axis.key: table[name]}))
     series = [Series(name or "this run", found, i, dash="solid") for i, (name, found) in enumerate(regions.items())]
-    return Chart(title, about, _STEPS, there, series)
+    return Chart(title, about, _along(table), there, series)
 
 
 def _curves(table: Table) -> list[Part]:
-    kept = thinned(len(table["step"]), 1500)
     parts = [_chart("Residuals", "Of the gradients that the rule saw, batch by batch.", _RESIDUALS, table)]
     lower = [
-        Series(text, {"step": table["step"][kept], "loss": table[name][kept]}, i)
+        Series(text, _kept(table, loss=table[name]), i)
         for i, (name, text) in enumerate(_LOSSES.items())
         if _there(table, name)
     ]
     if lower:
-        parts.append(Chart("The lower loss", "What must stay optimal.", _STEPS, [Axis("loss", "lower loss")], lower))
+        axes = [Axis("loss", "lower loss")]
+        parts.append(Chart("The lower loss", "What must stay optimal.", _along(table), axes, lower))
     parts.append(_chart("The upper loss", "What is improved.", [Axis("upper_loss", "upper loss")], table))
     return [part for part in parts if part is not None]
 
 
 def _tolerance(table: Table) -> Chart:
-    kept = thinned(len(table["step"]), 1500)
-    found = {"step": table["step"][kept], "excess": table["excess"][kept]}
+    found, excess = {"excess": table["excess"]}, table["excess"]
     if _there(table, "noise"):
-        found |= {"excess:low": (table["excess"] - table["noise"])[kept]}
-        found |= {"excess:high": (table["excess"] + table["noise"])[kept]}
+        found |= {"excess:low": excess - table["noise"], "excess:high": excess + table["noise"]}
     return Chart(
         "Excess of the averaged lower loss over its reference",
         "In tolerances; the band is its standard error. Inside is at most 1.",
-        _STEPS, [Axis("excess", "excess, in tolerances", "symlog")], [Series("excess", found, 0)],
+        _along(table), [Axis("excess", "excess, in tolerances", "symlog")],
+        [Series("excess", _kept(table, **found), 0)],
         [Mark("excess", 1.0, "the tolerance")],
     )  # fmt: skip
 
@@ -111,6 +124,8 @@ def _verdict(table: Table, made: Table) -> Verdict:
     skipped = int(np.sum(table["skipped"] == 1))
     steps = int(table["step"][-1]) + 1
     found = [f"{steps:,} steps" + (f", {skipped:,} of those logged were skipped." if skipped else ", none skipped.")]
+    if _there(table, "seconds"):
+        found[0] = f"{found[0][:-1]}, in {clock(float(np.nanmax(table['seconds'])))}."
     for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
         if _there(made, name):
             known = made[name][np.isfinite(made[name])]
@@ -135,7 +150,7 @@ def _ends(table: Table, made: Table) -> Sheet:
     rows = []
     for name, column in made.items():
         known = column[np.isfinite(column)]
-        if name not in ("step", "skipped") and len(known):
+        if name not in ("step", "skipped", "seconds") and len(known):
             values = (known[0], known[-1], known.min(), float(np.median(known)), known.max())
             rows.append([name, *(scientific(float(value), 2) for value in values)])
     return Sheet("What was logged", ("quantity", "first", "last", "least", "median", "largest"), rows)

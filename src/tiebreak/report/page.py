@@ -14,6 +14,8 @@ __all__ = ["LARGEST", "render"]
 
 #: Bytes that a page may have.
 LARGEST = 6_000_000
+_FEWER = (800, 400, 200, 100, 50, 25)  # points of a curve, where all of them would make the page too large
+_THINNED = " Curves have at most {most} points each: all of them would take more than {limit} MB."
 
 # Nothing is fetched from anywhere: what is not in the file does not exist for it.
 _POLICY = (
@@ -22,19 +24,33 @@ _POLICY = (
 
 
 def render(page: Page) -> str:
-    """The page as HTML.
+    """The page as HTML; where it would be larger than :data:`LARGEST`, with fewer points of each curve, and saying so.
 
     Raises
     ------
     ValueError
-        Where it would be larger than :data:`LARGEST`.
+        Where it is too large all the same.
     """
+    text = _rendered(page)
+    for most in _FEWER:
+        if len(text.encode()) <= LARGEST:
+            return text
+        text = _rendered(data.sparser(page, most), _THINNED.format(most=most, limit=LARGEST // 10**6))
+    if len(text.encode()) > LARGEST:
+        raise ValueError(
+            f"the report has {len(text.encode()):,} bytes with {_FEWER[-1]} points of each curve, and must have at "
+            f"most {LARGEST:,}: ask for fewer methods or problems"
+        )
+    return text
+
+
+def _rendered(page: Page, remark: str = "") -> str:
     ids = (f"part-{i}" for i in count())
     names = ["verdict", *(f"section-{i}" for i in range(len(page.sections)))]
     titles = ["Verdict", *(section.title for section in page.sections)]
     links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in zip(names, titles, strict=True))
     body = "".join(_section(name, section, ids) for name, section in zip(names[1:], page.sections, strict=True))
-    text = _TEMPLATE.format(
+    return _TEMPLATE.format(
         title=escape(page.title),
         policy=_POLICY,
         css=_resource("page.css"),
@@ -44,11 +60,8 @@ def render(page: Page) -> str:
         colours=data.embedded(COLOURS),
         plotly=_plotly(),
         program=_resource("page.js"),
+        remark=remark,
     )
-    size = len(text.encode())
-    if size > LARGEST:
-        raise ValueError(f"the report has {size:,} bytes, and must have at most {LARGEST:,}: record fewer steps")
-    return text
 
 
 _TEMPLATE = """<!DOCTYPE html>
@@ -68,7 +81,7 @@ _TEMPLATE = """<!DOCTYPE html>
 </header>
 <nav aria-label="Sections" tabindex="0">{links}</nav>
 <main>{verdict}{body}</main>
-<footer>Made by tiebreak. This file needs no network and no other file.</footer>
+<footer>Made by tiebreak. This file needs no network and no other file.{remark}</footer>
 <script type="application/json" id="colours">{colours}</script>
 <script>{plotly}</script>
 <script>{program}</script>

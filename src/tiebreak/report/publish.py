@@ -33,6 +33,15 @@ def publish(place: str | os.PathLike[str], output: str | os.PathLike[str] | None
     -------
     list of Path
         The files; ``main.tex`` holds all of them, to see that they work and to copy from.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tiebreak.experiments import Experiment, run, save
+    >>> folder = tempfile.mkdtemp()
+    >>> save(run(Experiment(methods=["sdbgd"], runs=2, budget=1000)), folder)
+    >>> sorted({path.suffix for path in publish(folder)})
+    ['.bib', '.pdf', '.tex']
     """
     path, page = Path(place), page_of(place)
     target = Path(output) if output is not None else (path.parent if path.is_file() else path) / "paper"

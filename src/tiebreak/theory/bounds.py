@@ -43,7 +43,15 @@ __all__ = [
 
 
 class Terms(NamedTuple):
-    """The appendix's symbols at one step or many."""
+    """The appendix's symbols at one step or many.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> found = terms(tiebreak.methods.sdbgd.schedule.at(99), tiebreak.problems.paper().constants)
+    >>> found.tau > 0, round(float(found.C_g), 3)
+    (True, 0.176)
+    """
 
     nu_f: Any
     nu_g: Any
@@ -255,6 +263,14 @@ class Bounds:
     lower_gradient_squared : bound on E‖∇g(x_{N_K})‖².
     direction_squared : bound on E‖d_{N_K}‖²; infinite where (β_k/η_k) is not monotone, and `note` says so.
     note : which condition of the theorem is not met, or "".
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> found = tiebreak.theory.residual_bounds(tiebreak.methods.sdbgd.schedule, problem.constants, 1000)
+    >>> found.steps, round(float(found.lower_gradient_squared), 2), found.note
+    (1000, 12.63, '')
     """
 
     steps: Any

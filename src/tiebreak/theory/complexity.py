@@ -30,7 +30,14 @@ COMPUTED = ("sdbgd", "penalty", "lazy_penalty", "spider_penalty", "storm_penalty
 
 
 class Exponents(NamedTuple):
-    """Powers of K: a residual falls as K^−e (times log K where `…_log`), and calls grow as K^e."""
+    """Powers of K: a residual falls as K^−e (times log K where `…_log`), and calls grow as K^e.
+
+    Examples
+    --------
+    >>> found = exponents(0.25, "horizon")
+    >>> found.direction_squared, found.lower_calls
+    (0.5, 3.5)
+    """
 
     direction_squared: float
     lower_gradient_squared: float
@@ -61,7 +68,13 @@ def exponents(a: float = 0.25, kind: str = "anytime") -> Exponents:
 
 @dataclass(frozen=True)
 class Complexity:
-    """What reaching (ε, ε)-stationarity takes; `exact` if with constants, else the bare power of 1/ε."""
+    """What reaching (ε, ε)-stationarity takes; `exact` if with constants, else the bare power of 1/ε.
+
+    Examples
+    --------
+    >>> oracle_complexity(0.1, "sdbgd")
+    Complexity(iterations=100.0, upper_calls=10000.0, lower_calls=10000000.0, exact=False)
+    """
 
     iterations: float
     upper_calls: float

@@ -35,6 +35,14 @@ class EstimatedConstants(Constants):
         (ℓ_f, ℓ_g), which bounds of variance reduction need: the largest met, so the truth may be larger.
     upper_calls, lower_calls : int
         What the estimation spent.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> found = estimate_constants(tiebreak.problems.paper(), seed=0)
+    >>> low, high = found.sigma_g_interval
+    >>> low < found.sigma_g < high, found.upper_calls > 0
+    (True, True)
     """
 
     sigma_f_interval: tuple[float, float] = (0.0, math.inf)

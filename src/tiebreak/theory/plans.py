@@ -70,6 +70,17 @@ class Plan:
         (ℓ_f, ℓ_g), for variance reduction.
     edges : tuple of str
         The constants for which the search ended at the edge of its box: a better plan may lie beyond.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> found = tiebreak.theory.plan(problem.constants, budget=10**6)
+    >>> found.budget, found.upper_calls + found.lower_calls <= 10**6
+    (1000000, True)
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, method=found, budget=found.budget, seed=0)
+    >>> result.steps == found.steps
+    True
     """
 
     method: Method

@@ -35,6 +35,14 @@ class Prediction(Bounds):
     ----------
     at_worst : ‖d‖² where f is as slow as it can be along g's minimisers, Δ_f/Σηₖ: what a convex f never exceeds.
     shortfall : the time that the model needs over the time that the steps give; above 1 the transient is not over.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> found = tiebreak.theory.plan(problem.constants, budget=10**6, objective="practice")
+    >>> found.prediction.steps == found.steps, found.prediction.direction_squared > 0
+    (True, True)
     """
 
     at_worst: float = 0.0

@@ -27,6 +27,16 @@ class Visits:
     share : the share of steps with ‖∇g(x_k)‖² ≤ ρ_k, over all runs.
     deepest : the least ‖∇g(x_k)‖²/ρ_k that was met.
     exponent : the ς that the share suggests, in [0, 1/2]; 1/2 where there were few visits or none.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> options = {"method": "sdbpg", "steps": 500, "seed": 0, "record": 1}
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, **options)
+    >>> found = rare_visits(result.history, tiebreak.methods.sdbpg.schedule)
+    >>> found.steps, found.share, found.deepest > 1
+    (500, 0.0, True)
     """
 
     steps: int

@@ -29,6 +29,16 @@ class Batch:
     ----------
     k, size : int
         The step, and its number of samples B_k, over all ranks.
+
+    Examples
+    --------
+    >>> import torch
+    >>> batches = iter(GrowingBatches(torch.arange(10.0), lambda k: 4 + 2 * k, micro_batch=3, seed=0))
+    >>> first, second = next(batches), next(batches)
+    >>> first.size, second.size, len(second)
+    (4, 6, 2)
+    >>> sum(weight for inputs, weight in second)
+    1.0
     """
 
     def __init__(self, k: int, size: int, parts: int, source: Iterator[tuple[Any, float]]) -> None:

@@ -1,7 +1,9 @@
 """Hooks that write down what each step did: ``opt.register_step_post_hook(CSVLog("log.csv"))``."""
 
 import csv
+import json
 import os
+import time
 import weakref
 from collections.abc import Callable
 from numbers import Integral
@@ -13,6 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tiebreak.checks import whole
+from tiebreak.files import atomic
+from tiebreak.provenance import stamp
 from tiebreak.torch.later import Later, on_host
 from tiebreak.torch.losses import single
 from tiebreak.torch.optimizer import DynamicBarrier, Step
@@ -21,6 +25,8 @@ __all__ = ["CSVLog", "Row", "StepLog"]
 
 Row: TypeAlias = dict[tuple[str, int | None], Any]  # by name and region
 _MOST = 64  # steps that a device may be behind
+_SECONDS = "seconds"
+_LONGEST = 100  # letters, for the last cell of a line
 _PER_AREA = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 
 
@@ -114,17 +120,20 @@ class StepLog:
 
 
 class CSVLog(StepLog):
-    """A line per step: its number, then what :class:`Step` has, by the same names.
+    """A line per step: its number, what :class:`Step` has, by the same names, and the seconds since the log began.
 
     Each line goes to the system when it is complete: a process that is killed loses no more than the last, or the last
     two where the numbers come from a device: they are asked for at their step and written at the next. With
     ``scope="group"`` or ``"tensor"`` there is a column per region, ``multiplier[0]``, ``multiplier[1]``, …. A loss that
-    was not told is empty, and so is all but ``skipped`` where a step was skipped.
+    was not told is empty, and so is all but ``skipped`` and the seconds where a step was skipped. Seconds are those of
+    the host when the step was given to the device. Beside the log, ``log.csv.json`` has the optimizer's settings and
+    versions.
 
     Parameters
     ----------
     path : str or path
-        A file that exists is continued: the header is not repeated, half a line at its end is cut off. Steps that are
+        A file that exists is continued: the header is not repeated, half a line at its end is cut off, seconds go on
+        from the last line's (a log of an older version, without seconds, stays so). Steps that are
         made again after a resume are written again; where the numbers go back, in a new run too, what stood from there
         on does not count for reports and references.
     every : int
@@ -142,15 +151,25 @@ class CSVLog(StepLog):
     >>> header, row = path.read_text().split()
     >>> print(header[:97])
     step,multiplier,fg,gg,ff,direction_squared,stationarity_squared,upper_loss,lower_loss,skipped,ave
-    >>> print(row)
+    >>> print(row.rpartition(",")[0])
     0,0.75,4.0,16.0,1.0,16.0,1.0,2.0,4.0,0,,,,,
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1) -> None:
         whole("every", every)  # before there is a file
         self.path = Path(path)
-        sheet = _Sheet(self.path)
-        super().__init__(every, sheet.write, sheet.file.close)
+        self._sheet = _Sheet(self.path)
+        self._described = False
+        super().__init__(every, self._sheet.write, self._sheet.file.close)
+
+    def __call__(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
+        """What torch calls after a step."""
+        if isinstance(optimizer, DynamicBarrier) and not self._closed:
+            self._sheet.stamp(optimizer.count - 1)
+            if not self._described:
+                self._described = True
+                _describe(self.path, optimizer)
+        super().__call__(optimizer, args, kwargs)
 
     def add(self, step: int, **values: Any) -> None:
         """Write a line of your own, in an ordinary training loop: ``log.add(k, lower_loss=loss)``.
@@ -176,13 +195,23 @@ class _Sheet:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._columns = _header(path)
+        self._columns, before = _header(path)
+        self._began = time.monotonic() - before
+        self._stamps: dict[int, float] = {}  # of steps that are not written yet
         self.file = path.open("a", encoding="utf-8", newline="", buffering=1)  # 1: line by line
         self._writer = csv.writer(self.file, lineterminator="\n")
+
+    def stamp(self, k: int) -> None:
+        """Step k has been made now, whenever its numbers come."""
+        self._stamps[k] = time.monotonic()
 
     def write(self, k: int, row: Row) -> None:
         """A line."""
         columns = ["step", *(name if i is None else f"{name}[{i}]" for name, i in row)]
+        seconds = self._stamps.get(k, time.monotonic()) - self._began
+        self._stamps = {step: at for step, at in self._stamps.items() if step > k}  # those between are not written
+        timed = self._columns is None or _SECONDS in self._columns
+        columns += [_SECONDS] * timed
         if self._columns is None:
             self._writer.writerow(columns)
             self._columns = columns
@@ -191,17 +220,26 @@ class _Sheet:
                 f"{self.path} has the columns {', '.join(self._columns)}; this optimizer needs {', '.join(columns)}: "
                 "give it another file"
             )
-        self._writer.writerow([k, *(int(v) if isinstance(v, bool) else v for v in row.values())])
+        numbers = [int(v) if isinstance(v, bool) else v for v in row.values()]
+        self._writer.writerow([k, *numbers, *[f"{seconds:.3f}"] * timed])
 
 
-def _header(path: Path) -> list[str] | None:
-    """The columns of a log that exists, after half a line at its end, left by a crash, was cut off."""
+def _describe(path: Path, optimizer: DynamicBarrier) -> None:
+    """Say beside the log what the optimizer was told, for the report."""
+    made = stamp()
+    made["versions"] |= {"torch": torch.__version__}
+    with atomic(path.with_name(f"{path.name}.json"), "w") as file:
+        json.dump({"optimizer": repr(optimizer), **made}, file, indent=2)
+
+
+def _header(path: Path) -> tuple[list[str] | None, float]:
+    """The columns of a log that exists, after half a line at its end, left by a crash, was cut off; and its seconds."""
     if not path.exists() or not path.stat().st_size:
-        return None
+        return None, 0.0
     with path.open("rb+") as file:
         first = file.readline()
         columns = first.decode("utf-8", "replace").removesuffix("\n").split(",")  # no name of ours needs quotes
-        known = all(name.partition("[")[0] in ("step", *Step._fields) for name in columns)
+        known = all(name.partition("[")[0] in ("step", *Step._fields, _SECONDS) for name in columns)
         if columns[:1] != ["step"] or not known or not first.endswith(b"\n"):  # not ours: cut nothing off
             raise ValueError(f"path={str(path)!r} exists and is no log of this kind; give another name, or move it")
         size = end = file.seek(0, os.SEEK_END)
@@ -214,4 +252,15 @@ def _header(path: Path) -> list[str] | None:
             end = begin
         if begin + newline + 1 < size:
             file.truncate(begin + newline + 1)
-    return columns
+        whole_lines = begin + newline
+        file.seek(max(0, whole_lines - _LONGEST))
+        last = file.read(min(_LONGEST, whole_lines))
+    return columns, _number(last.rpartition(b",")[2]) if columns[-1] == _SECONDS else 0.0
+
+
+def _number(text: bytes) -> float:
+    """Seconds that end a line; 0 where it is the header, or somebody has changed it."""
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return 0.0

@@ -48,6 +48,15 @@ class Step(NamedTuple):
     average_loss, reference, excess, noise, ratio : tensor or None
         With a tolerance: the averaged lower loss and its reference, how far the one lies above the other in tolerances,
         the standard error of that excess, and λ/s, s the averaged ‖∇f‖/‖∇g‖. The promise is an excess of at most 1.
+
+    Examples
+    --------
+    >>> import torch, tiebreak.torch
+    >>> x = torch.nn.Parameter(torch.tensor([2.0]))
+    >>> opt = tiebreak.torch.DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, regularizer=0.0)
+    >>> done = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
+    >>> done.multiplier.item(), done.lower_loss.item(), bool(done.skipped)
+    (0.75, 4.0, False)
     """
 
     multiplier: Tensor
