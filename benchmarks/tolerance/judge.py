@@ -83,7 +83,7 @@ def again(chosen, record, seeds, names=tuple(OURS), say=print):
         def _best(self, i):
             return np.full(len(seeds), record["best"][i])
 
-    bench = Known(chosen, seeds, say, weights=())
+    bench = Known(chosen._replace(tolerance=record["tolerance"]), seeds, say, weights=())
     found = {}
     for name in names:
         outcomes = bench.train([bench.run(i, *OURS[name]) for i in range(len(chosen.settings))])
