@@ -15,7 +15,7 @@ from tiebreak.sums import FiniteSum
 __all__ = ["NOISES", "Phase", "Proportional", "Student", "noisy", "waves"]
 
 _CHUNK = 2**16  # numbers drawn at a time
-_TERMS = 100  # of a sum
+_TERMS = 32  # of a sum; drawing a large batch takes a number for each
 
 
 class Proportional(Gaussian):
@@ -161,9 +161,9 @@ class Phase(Gaussian):
 def waves(gradient: Function, sigma: float, value: Function, dimension: int, terms: int = _TERMS) -> FiniteSum:
     """A finite sum: term i is h(x) plus a wave of its own, and the waves add up to nothing. Indices are the noise.
 
-    In every coordinate the gradient of a term's wave is A_i cos ωt + C_i sin ωt, t = x_j. The A's and C's are drawn once,
-    and made to have mean 0, variance s² and no correlation over the terms, exactly. So a sample, which is an index, has
-    the variance s² at every x, and ℓ = sω = 1, as :class:`Phase` has it.
+    In every coordinate the gradient of a term's wave is A_i cos ωt + C_i sin ωt, t = x_j. The A's and C's are drawn
+    once, and made to have mean 0, variance s² and no correlation over the terms, exactly. So a sample, which is an
+    index, has the variance s² at every x, and ℓ = sω = 1, as :class:`Phase` has it.
 
     Parameters
     ----------

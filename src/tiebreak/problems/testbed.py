@@ -219,8 +219,8 @@ def named(
         if kind not in ("gaussian", "multiplicative") or any(value is not None for value in said.values()):
             words = ", ".join(f"{word}={value!r}" for word, value in said.items())
             raise ValueError(
-                f"noise={kind!r}, {words}: random problems have noise of their own strength, and none with heavy tails, "
-                "waves or sampled terms"
+                f"noise={kind!r}, {words}: random problems have noise of their own strength, and none with heavy "
+                "tails, waves or sampled terms"
             )
         drawn = random_problem(d, 0, "additive" if kind == "gaussian" else kind)
         return Problem(title, drawn.upper, drawn.lower, drawn.x0, None, drawn.constants)
