@@ -159,7 +159,8 @@ def _hindsight(s: Setting, problem: str, method: str) -> tuple[list[dict[str, An
 
 def study(s: Setting, output: Path, minutes: float, say: Callable[[str], Any] = print) -> dict[str, Any]:
     """Do what is not done yet, for so many minutes of CPU time; the file is whole after every unit."""
-    words = json.loads(json.dumps(asdict(s)))  # as it comes back from the file
+    trials = {name: getattr(hindsight, name) for name in ("BOX", "RUNS", "RUNS_AGAIN", "AGAIN", "SEEDS")}
+    words = json.loads(json.dumps(asdict(s) | trials))  # as it comes back from the file
     whole: dict[str, Any] = {"setting": words, "sessions": [], "done": [], "rows": [], "left_out": []}
     if output.exists():
         whole = json.loads(output.read_text(encoding="utf-8"))

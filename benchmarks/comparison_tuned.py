@@ -54,7 +54,7 @@ def _memory(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method at a point of the cube: a function of the problem's constants and the budget, as a comparison takes it."""
+    """A method at a point of the cube: a function of constants and budget, as a comparison takes it."""
 
     name: str  # of the method
     point: tuple[float, ...]
