@@ -1,6 +1,6 @@
 """All methods with three kinds of constants, on six problems with three kinds of noise: medians and quartiles.
 
-    python -m benchmarks.comparison --minutes 50      # goes on where it was; some 50 minutes of one core in all
+    python -m benchmarks.comparison --minutes 50      # goes on where it was; some 25 minutes of one core in all
     python -m benchmarks.comparison --minutes 0       # tables and figure of what there is
 
 `table` is the library's row as it stands, in the problem's units; `planned` is :func:`tiebreak.theory.plan` from the
@@ -60,7 +60,7 @@ class Setting:
 
     def longest(self, problem: str) -> int:
         """Steps of a run that is still made."""
-        return 1_500_000 if problem == "paper" else 30_000 if problem.endswith("sampled") else 400_000
+        return 20_000 if problem.endswith("sampled") else 200_000
 
     def budgets_of(self, problem: str) -> tuple[int, ...]:
         return (*self.budgets, *([self.last] if problem == "paper" else []))

@@ -22,7 +22,7 @@ from tiebreak.methods import METHODS, Method
 #: Ranges, in units in which L_f = L_g = G_f = 1. `steps` is K/N^(1/3), of N calls; `share` is f's share of them.
 #: `push` is the first step size of a barrier, and for a penalty of weight β that step size times 1 + β.
 BOX = {
-    "steps": (3.0, 20.0),
+    "steps": (3.0, 15.0),
     "share": (0.003, 0.5),
     "push": (0.03, 3.0),
     "weight": (0.3, 100.0),  # of penalties; for barriers a tenth of it
@@ -31,8 +31,8 @@ BOX = {
 }
 MEMORY = {"momentum": 1.0, "period": 10.0 / 3, "rate": 1.0}  # which of them, and times what
 PENALTIES = ("penalty", "spider_penalty", "storm_penalty", "pr_sdbpg", "vr_pr_sdbpg")  # whose weight grows
-LATER = ((10, 0.12), (10, 0.06))  # rounds after the first: so many trials, steps of such length in the cube
-FIRST, AGAIN = 30, 4  # trials of the first round; those that are looked at once more
+LATER = ((8, 0.1),)  # rounds after the first: so many trials, steps of such length in the cube
+FIRST, AGAIN = 20, 4  # trials of the first round; those that are looked at once more
 RUNS, RUNS_AGAIN = 4, 8
 SEEDS = {"judged": 0, "tried": 1, "again": 2}
 
