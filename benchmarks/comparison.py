@@ -53,14 +53,20 @@ class Setting:
     tuned: tuple[str, ...] = tuple(name for name in METHODS if name != "dbgd")
     budgets: tuple[int, ...] = (10**4, 10**5, 10**6, 10**7, 10**8)
     last: int = 10**10  # for the paper's problem alone
-    tuned_sampled: int = 10**6  # the largest budget that is tuned for where terms are sampled, which is slow
+    #: The largest budgets that are tuned for: on the paper's problem, on others, and where terms are sampled, which is
+    #: slow. Beyond them the constants are those of the largest, with batches to match.
+    largest: tuple[int, int, int] = (10**8, 10**7, 10**6)
     runs: int = 12
     first: int = hindsight.FIRST
     later: tuple[tuple[int, float], ...] = hindsight.LATER
 
     def longest(self, problem: str) -> int:
         """Steps of a run that is still made."""
-        return 20_000 if problem.endswith("sampled") else 200_000
+        return 31_000 if problem.endswith("sampled") else 200_000
+
+    def tuned_for(self, problem: str) -> int:
+        """The largest budget that is tuned for."""
+        return self.largest[0 if problem == "paper" else 2 if problem.endswith("sampled") else 1]
 
     def budgets_of(self, problem: str) -> tuple[int, ...]:
         return (*self.budgets, *([self.last] if problem == "paper" else []))
@@ -139,21 +145,19 @@ def _plain(value: Any) -> float | None:
 
 
 def _hindsight(s: Setting, problem: str, method: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    rows, left, words = [], [], {"kind": "tuned", "method": method}
+    rows, left = [], []
     for b in s.budgets_of(problem):
-        if problem.endswith("sampled") and b > s.tuned_sampled:
-            left.append(words | {"problem": problem, "budget": b, "why": "sampled terms are slow to draw"})
-            continue
         began = time.process_time()
-        if b not in s.budgets:  # too dear to tune for: the constants of the budget before
-            extra: dict[str, Any] = {"tuned_for": rows[-1]["budget"]}
+        if b > s.tuned_for(problem):  # too dear to tune for
+            extra: dict[str, Any] = {"tuned_for": s.tuned_for(problem)}
         else:
             best, score = hindsight.tuned(problem, method, b, s.first, s.later)
             extra = {"tuned_for": b, "tuned_score": _plain(score), "at_edge": best.edges()}
-        (row,), _ = _judged(s, problem, best, [b])
+        found, out = _judged(s, problem, best, [b])
         setting = {name: float(f"{value:.3g}") for name, value in best.setting().items()}
-        row |= extra | {"setting": setting, "cpu_seconds": round(time.process_time() - began, 1)}
-        rows.append(words | row)
+        extra |= {"setting": setting, "cpu_seconds": round(time.process_time() - began, 1)}
+        rows += [{"kind": "tuned", "method": method} | row | extra for row in found]
+        left += [{"kind": "tuned", "method": method} | each for each in out]
     return rows, left
 
 

@@ -106,7 +106,11 @@ def overall(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sh
 
 
 def tuned_on(found: Found, problems: Sequence[str], budget: int) -> list[str]:
-    return [p for p in problems if any((k, q, b) == ("tuned", p, budget) for k, _, q, b in found)]
+    return [
+        p
+        for p in problems
+        if any((k, q, b) == ("tuned", p, budget) and r["tuned_for"] == b for (k, _, q, b), r in found.items())
+    ]
 
 
 def _two(value: float) -> str:
@@ -215,5 +219,5 @@ def write(whole: Mapping[str, Any]) -> None:
 
     TABLE.write_text(tables(whole), encoding="utf-8")
     with style():
-        figure(whole).savefig(FIGURE, metadata={"Software": None})
+        figure(whole).savefig(FIGURE, dpi=110, metadata={"Software": None})
     print(TABLE.read_text(encoding="utf-8"))

@@ -1,5 +1,6 @@
 """The comparison of all methods: it goes on where it was, tunes on other runs than it judges, shows what it found."""
 
+import dataclasses
 import json
 import math
 
@@ -18,7 +19,7 @@ TINY = comparison.Setting(
     tuned=("penalty", "spider_sdbgd"),
     budgets=(1000, 3000),
     last=10**4,
-    tuned_sampled=1000,
+    largest=(3000, 3000, 1000),
     runs=3,
     first=3,
     later=((2, 0.1),),
@@ -72,16 +73,19 @@ def test_rows_are_those_of_plain_runs(whole):
     assert found["planned", "penalty practice", "paper", 1000]["read_from"] == 1000
 
 
-def test_what_is_tuned_is_judged_on_other_numbers_and_what_is_left_out_is_said(whole):
+def test_what_is_tuned_is_judged_on_other_numbers_and_what_is_left_out_is_said(whole, monkeypatch):
     found = comparison_report.indexed(whole)
     assert len(set(comparison_tuned.SEEDS.values())) == 3
     row = found["tuned", "penalty", "paper", 3000]
     assert set(row["setting"]) == {"steps", "share", "push", "weight"}
     assert found["tuned", "penalty", "paper", 10**4]["tuned_for"] == 3000
     assert found["tuned", "penalty", "paper", 10**4]["setting"] == row["setting"]
-    left = {(r["kind"], r["problem"], r["budget"]) for r in whole["left_out"]}
-    assert ("tuned", "stiff-2-sampled", 3000) in left
-    assert ("tuned", "penalty", "stiff-2-sampled", 3000) not in found
+    assert found["tuned", "penalty", "stiff-2-sampled", 3000]["tuned_for"] == 1000
+    short = dataclasses.replace(TINY, problems=("paper",), table=("storm_penalty",), plans=(), tuned=())
+    monkeypatch.setattr(comparison.Setting, "longest", lambda self, problem: 100)
+    rows, left = comparison.done(short, "table", "paper", "storm_penalty")
+    assert [row["budget"] for row in rows] == [1000]
+    assert [(each["budget"], each["why"]) for each in left] == [(b, "more than 100 steps") for b in (3000, 10**4)]
 
 
 @pytest.mark.parametrize("name", comparison.Setting().tuned)
