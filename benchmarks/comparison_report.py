@@ -34,7 +34,9 @@ def name_of(method: str) -> str:
 
 
 def methods_of(found: Found, kind: str) -> list[str]:
-    return list(dict.fromkeys(m for k, m, _, _ in found if k == kind))
+    """In the library's order, whichever was done first."""
+    order = ["auto", *METHODS]
+    return sorted({m for k, m, _, _ in found if k == kind}, key=lambda m: (order.index(m.split()[0]), m))
 
 
 def median(row: Row | None) -> float:
