@@ -1,6 +1,6 @@
 """All methods with three kinds of constants, on six problems with three kinds of noise: medians and quartiles.
 
-    python -m benchmarks.comparison --minutes 50      # goes on where it was; some 25 minutes of one core in all
+    python -m benchmarks.comparison --minutes 50      # goes on where it was; some 15 minutes of one core in all
     python -m benchmarks.comparison --minutes 0       # tables and figure of what there is
 
 `table` is the library's row as it stands, in the problem's units; `planned` is :func:`tiebreak.theory.plan` from the

@@ -50,7 +50,12 @@ def cell(row: Row | None) -> str:
         return "–"
     low, high = (scientific(q) if q is not None else "∞" for q in row["quartiles"])
     middle = scientific(row["median"]) if row["median"] is not None else "∞"
-    return f"{middle} ({low} … {high})"
+    return f"{middle}{carried(row)} ({low} … {high})"
+
+
+def carried(row: Row) -> str:
+    """A mark for constants that were tuned for a smaller budget."""
+    return "°" if row.get("tuned_for", row["budget"]) != row["budget"] else ""
 
 
 def least(found: Found, problem: str, budget: int, kinds: Iterable[str]) -> Row | None:
@@ -80,7 +85,9 @@ def winners(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sh
                     and r["quartiles"][0] <= top
                 ]
                 more = ", ".join(map(name_of, near[:2])) + (f" and {len(near) - 2} more" if len(near) > 2 else "")
-                cells.append(f"{name_of(best['method'])}{f', or {more},' if near else ''} {scientific(best['median'])}")
+                cells.append(
+                    f"{name_of(best['method'])}{f', or {more},' if near else ''} {scientific(best['median'])}{carried(best)}"
+                )
             rows.append([problem, word, *cells])
     return Sheet("", ("problem", "constants", *map(calls, budgets)), rows)
 
@@ -140,7 +147,7 @@ def tables(whole: Mapping[str, Any]) -> str:
     )
     best = (
         "**The best of each kind**, with its median; “or” names those whose middle half of the runs reaches into, or "
-        "below, the winner's."
+        "below, the winner's. °: constants carried over from the largest budget that was tuned for, here and below."
     )
     parts = [(far, overall(found, problems, budgets)), (best, winners(found, problems, budgets))]
     for budget in (b for b in SHOWN if b in budgets):
