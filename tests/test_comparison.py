@@ -125,7 +125,7 @@ def test_a_run_that_failed_is_infinite_and_one_that_is_missing_is_a_dash():
     same = {"method": "sdbgd", "problem": "paper", "budget": 10**6}
     rows = [
         {"kind": "table", "median": None, "quartiles": [2.0, None], **same},
-        {"kind": "tuned", "median": 1.0, "quartiles": [0.5, 2.0], **same},
+        {"kind": "tuned", "median": 1.0, "quartiles": [0.5, 2.0], "tuned_for": 10**6, **same},
     ]
     found = comparison_report.indexed({"rows": rows})
     assert comparison_report.ratios(found, "table", "sdbgd", ["paper"], 10**6) == [math.inf]
