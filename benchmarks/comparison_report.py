@@ -85,9 +85,8 @@ def winners(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sh
                     and r["quartiles"][0] <= top
                 ]
                 more = ", ".join(map(name_of, near[:2])) + (f" and {len(near) - 2} more" if len(near) > 2 else "")
-                cells.append(
-                    f"{name_of(best['method'])}{f', or {more},' if near else ''} {scientific(best['median'])}{carried(best)}"
-                )
+                names = f"{name_of(best['method'])}{f', or {more},' if near else ''}"
+                cells.append(f"{names} {scientific(best['median'])}{carried(best)}")
             rows.append([problem, word, *cells])
     return Sheet("", ("problem", "constants", *map(calls, budgets)), rows)
 
