@@ -137,7 +137,7 @@ def test_the_test_bed_covers_what_it_is_for() -> None:
     assert {name.split("-")[0] for name in TESTBED} == set(FAMILIES) - {"stiff"}  # made for one question
     assert min(len(p.x0) for p in parts) == 2
     assert max(len(p.x0) for p in parts) == 10**4
-    assert {name.split("-")[-1] for name in TESTBED} >= set(NOISES) - {"gaussian", "phase"}
+    assert {name.split("-")[-1] for name in TESTBED} >= set(NOISES) - {"gaussian", "phase", "sampled"}
     assert all(describe(family) for family in FAMILIES)
 
 
@@ -145,13 +145,13 @@ def test_the_test_bed_covers_what_it_is_for() -> None:
 
 
 @pytest.mark.parametrize("kind", NOISES)
-@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize("size", [1, 7, 150])
 def test_the_noise_has_mean_0_and_the_variance_of_the_constants(kind: str, size: int) -> None:
     """Means and second moments of 10 000 batches, within six standard errors where there is one (about 1 in 10^8)."""
     problem, rng = named("sphere", dimension=4, noise=kind), np.random.default_rng(3)
     for level, sigma in ((problem.upper, problem.constants.sigma_f), (problem.lower, problem.constants.sigma_g)):
         x, count = problem.x0, 10_000
-        tokens = np.stack([level.sample(rng, size) for _ in range(count)])
+        tokens = level.sample_block(rng.spawn(count), [size])[0]
         noise = level.gradient(np.broadcast_to(x, (count, 4)), tokens) - level.exact_gradient(x)
         squares = (noise**2).sum(axis=1)
         assert np.all(np.abs(noise.mean(axis=0)) < 6 * noise.std(axis=0) / math.sqrt(count))
@@ -183,7 +183,7 @@ def test_the_mean_of_a_heavy_batch_has_the_law_of_a_mean_of_single_samples() -> 
     assert stats.ks_2samp(batches, singles).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("kind", ["heavy", "multiplicative"])
+@pytest.mark.parametrize("kind", ["heavy", "multiplicative", "sampled"])
 def test_runs_together_equal_runs_alone_and_large_batches_take_little_memory(kind: str) -> None:
     problem = named("islands", dimension=6, noise=kind)
     options = {"method": "vr_pr_sdbpg", "steps": 300, "seed": 5}
@@ -191,8 +191,28 @@ def test_runs_together_equal_runs_alone_and_large_batches_take_little_memory(kin
     alone = tiebreak.minimize(problem.upper, problem.lower, problem.x0, runs=[2], **options)
     np.testing.assert_array_equal(together.x[2], alone.x[0])
     token = problem.upper.sample(np.random.default_rng(0), 3 * 10**6)
-    assert token.shape == (6,)
-    assert np.abs(token).max() < 0.05
+    if kind != "sampled":
+        assert token.shape == (6,)
+    else:
+        assert len(token[0]) == len(token[1]) <= problem.upper.n
+    noise = problem.upper.gradient(problem.x0, token) - problem.upper.exact_gradient(problem.x0)
+    assert 0 < np.abs(noise).max() < 0.05
+
+
+def test_sampled_terms_are_functions_and_add_up_to_the_objective() -> None:
+    """∇_i is the gradient of the i-th value; both have the mean of the same problem without noise; ℓ ≤ 1, s² = 1/4."""
+    sampled, plain, h = named("plateau-3-sampled"), named("plateau-3"), 1e-6
+    x, steps = np.array([0.3, -1.7, 2.2]), h * np.eye(3)
+    for level, exact in ((sampled.upper, plain.upper), (sampled.lower, plain.lower)):
+        np.testing.assert_allclose(level.exact_gradient(x), exact.exact_gradient(x), atol=1e-13)
+        assert level.value(x) == pytest.approx(exact.value(x), abs=1e-13)
+        one = [(np.array([i]), None) for i in range(level.n)]
+        for token in one[:5]:
+            differences = [(level.value(x + e, token) - level.value(x - e, token)) / (2 * h) for e in steps]
+            np.testing.assert_allclose(level.gradient(x, token), differences, atol=1e-8)
+        here, there = (np.array([level.gradient(p, token) - exact.exact_gradient(p) for token in one]) for p in (x, -x))
+        np.testing.assert_allclose((here**2).mean(axis=0), 0.25)
+        assert ((here - there) ** 2).sum(axis=1).mean() <= (2 * x) @ (2 * x)
 
 
 def test_multiplicative_noise_vanishes_with_the_gradient() -> None:
@@ -220,6 +240,8 @@ def test_multiplicative_noise_vanishes_with_the_gradient() -> None:
         ("valley", {"sigma": -1}, "sigma=-1 must be finite and ≥ 0"),
         ("paper-3", {}, "the paper's problem has dimension 2"),
         ("random-heavy", {}, "none with heavy tails"),
+        ("random-sampled", {}, "none with heavy tails, waves or sampled terms"),
+        ("valley-20000-sampled", {}, "dimension=20000 must be at most 10000 with noise='sampled'"),
         ("random", {"sigma": 1}, "noise of their own strength"),
     ],
 )

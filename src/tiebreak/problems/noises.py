@@ -1,16 +1,21 @@
-"""Noise beside the Gaussian: in proportion to the gradient, with heavy tails, waves. Batch means have exact laws."""
+"""Noise beside the Gaussian: in proportion to the gradient, with heavy tails, waves; and sums whose terms are sampled.
+
+Batch means have exact laws.
+"""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.random import Generator
+from numpy.random import Generator, default_rng
 
-from tiebreak.oracles import Array, Exact, Function, Gaussian
+from tiebreak.oracles import Array, Function, Gaussian, Oracle
+from tiebreak.sums import FiniteSum
 
-__all__ = ["NOISES", "Phase", "Proportional", "Student", "noisy"]
+__all__ = ["NOISES", "Phase", "Proportional", "Student", "noisy", "waves"]
 
 _CHUNK = 2**16  # numbers drawn at a time
+_TERMS = 32  # of a sum; drawing a large batch takes a number for each
 
 
 class Proportional(Gaussian):
@@ -153,13 +158,59 @@ class Phase(Gaussian):
         return noisy
 
 
+def waves(gradient: Function, sigma: float, value: Function, dimension: int, terms: int = _TERMS) -> FiniteSum:
+    """A finite sum: term i is h(x) plus a wave of its own, and the waves add up to nothing. Indices are the noise.
+
+    In every coordinate the gradient of a term's wave is A_i cos ωt + C_i sin ωt, t = x_j. The A's and C's are drawn
+    once, and made to have mean 0, variance s² and no correlation over the terms, exactly. So a sample, which is an
+    index, has the variance s² at every x, and ℓ = sω = 1, as :class:`Phase` has it.
+
+    Parameters
+    ----------
+    gradient, value : callable
+        Of h, for many points at once.
+    sigma : float
+        s, the standard deviation *per coordinate*.
+    dimension : int
+    terms : int
+        n ≥ 3, the terms of the sum.
+
+    Examples
+    --------
+    >>> oracle = waves(lambda x: 2 * x, 0.5, lambda x: (x * x).sum(axis=-1), 2)
+    >>> np.round(oracle.exact_gradient(np.array([1.0, 2.0])), 12)
+    array([2., 4.])
+    """
+    drawn = default_rng([terms, dimension]).standard_normal((dimension, terms, 2))
+    apart = np.linalg.qr(drawn - drawn.mean(axis=1, keepdims=True))[0]  # columns stay orthogonal to the ones
+    both = np.concatenate(np.moveaxis(apart, 2, 0)).T.copy() * (sigma * math.sqrt(terms))  # (n, 2d): the A's, the C's
+    frequency = 1 / sigma if sigma else 1.0
+
+    def parts(x: Array, indices: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+        # A product for each point by itself: the same last bits however many points there are.
+        mixed = (weights[..., None, :] @ both[indices])[..., 0, :]
+        return weights.sum(axis=-1), frequency * x, mixed[..., :dimension], mixed[..., dimension:]
+
+    def slope(x: Array, indices: Array, weights: Array) -> Array:
+        total, angle, a, c = parts(x, indices, weights)
+        found: Array = total[..., None] * gradient(x) + a * np.cos(angle) + c * np.sin(angle)
+        return found
+
+    def height(x: Array, indices: Array, weights: Array) -> Array:
+        total, angle, a, c = parts(x, indices, weights)
+        found: Array = total * value(x) + (a * np.sin(angle) - c * np.cos(angle)).sum(axis=-1) / frequency
+        return found
+
+    return FiniteSum(slope, terms, height, weighted=True, vectorized=True).bind((dimension,))
+
+
 #: The kinds of noise by name, and the strength of each where nothing is said.
-NOISES = {"gaussian": 0.5, "multiplicative": 1.0, "heavy": 0.5, "phase": 0.5}
+NOISES = {"gaussian": 0.5, "multiplicative": 1.0, "heavy": 0.5, "phase": 0.5, "sampled": 0.5}
 
 
 def noisy(
     kind: str, gradient: Function, value: Function, dimension: int, largest: float, sigma: float
-) -> tuple[Exact, float]:
+) -> tuple[Oracle, float]:
     """An oracle with noise of a kind, and the theory's σ, whose square is the largest total variance of a sample.
 
     `largest` bounds the gradient's norm; `sigma` is per coordinate or, for multiplicative noise, relative.
@@ -167,6 +218,9 @@ def noisy(
     if kind == "multiplicative":
         shape = (dimension,)
         return Proportional(gradient, sigma, value, shape=shape, vectorized=True), sigma * largest
+    total = sigma * math.sqrt(dimension)
+    if kind == "sampled":
+        return waves(gradient, sigma, value, dimension), total
     kinds: dict[str, type[Gaussian]] = {"heavy": Student, "phase": Phase}
     oracle = kinds.get(kind, Gaussian)
-    return oracle(gradient, sigma, value, shape=(dimension,), vectorized=True), sigma * math.sqrt(dimension)
+    return oracle(gradient, sigma, value, shape=(dimension,), vectorized=True), total

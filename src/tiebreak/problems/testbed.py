@@ -1,4 +1,4 @@
-"""A test bed: problems with known constants and solutions, by name, in any dimension and with four kinds of noise.
+"""A test bed: problems with known constants and solutions, by name, in any dimension and with five kinds of noise.
 
 >>> named("sphere-100-heavy").constants.L_g
 1.0
@@ -30,6 +30,7 @@ Values = NDArray[np.float64]
 __all__ = ["FAMILIES", "TESTBED", "describe", "named"]
 
 _LARGEST = 10**6  # dimensions
+_SAMPLED = 10**4  # likewise, where every coordinate has a wave for each term
 
 
 def islands(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
@@ -173,10 +174,10 @@ def named(
         One of :data:`FAMILIES`, alone or with dimension and noise behind it.
     dimension : int, optional
         From 2 to 10⁶; said here or in the name. The paper's problem has two.
-    noise : {"gaussian", "multiplicative", "heavy", "phase"}, optional
+    noise : {"gaussian", "multiplicative", "heavy", "phase", "sampled"}, optional
         Normal in every coordinate, the default; in proportion to the gradient; Student's t with three degrees of
-        freedom; or random waves, which change with x (ℓ = 1). Said here or in the name. The paper's problem has the
-        first, random ones the first two.
+        freedom; random waves, which change with x (ℓ = 1); or a finite sum of which terms are sampled (ℓ = 1; at most
+        10⁴ dimensions). Said here or in the name. The paper's problem has the first, random ones the first two.
     sigma : float, optional
         Strength of the noise, ≥ 0: per coordinate, 0.5 if none is said; relative, 1, where it is multiplicative.
         Random problems have their own.
@@ -200,6 +201,8 @@ def named(
         raise ValueError(f"noise={kind!r} must be one of {', '.join(NOISES)}")
     if not 2 <= d <= _LARGEST:
         raise ValueError(f"dimension={d} must be from 2 to {_LARGEST}")
+    if kind == "sampled" and d > _SAMPLED:
+        raise ValueError(f"dimension={d} must be at most {_SAMPLED} with noise='sampled': its terms are kept in memory")
     asked = {"sigma": sigma, "sigma_f": sigma_f, "sigma_g": sigma_g}
     for word, value in asked.items():
         if value is not None and (isinstance(value, (bool, str)) or not 0 <= value < math.inf):
@@ -213,11 +216,11 @@ def named(
     title = f"{family}-{d}" + f"-{kind}" * (kind != "gaussian")
     if family == "random":
         said: dict[str, Any] = {word: value for word, value in asked.items() if value is not None} or {"sigma": None}
-        if kind in ("heavy", "phase") or any(value is not None for value in said.values()):
+        if kind not in ("gaussian", "multiplicative") or any(value is not None for value in said.values()):
             words = ", ".join(f"{word}={value!r}" for word, value in said.items())
             raise ValueError(
-                f"noise={kind!r}, {words}: random problems have noise of their own strength, and none with heavy tails "
-                "or waves"
+                f"noise={kind!r}, {words}: random problems have noise of their own strength, and none with heavy "
+                "tails, waves or sampled terms"
             )
         drawn = random_problem(d, 0, "additive" if kind == "gaussian" else kind)
         return Problem(title, drawn.upper, drawn.lower, drawn.x0, None, drawn.constants)
