@@ -1,6 +1,7 @@
 """``python -m benchmarks.tolerance``: judge all laws; ``--quick``: a look in two minutes; ``--tune``: find constants.
 
-The full study takes three minutes on a GPU (an H200), an hour on two cores, and wants the files that ``benchmarks/tolerance/data.py`` names.
+The full study takes three minutes on a GPU (an H200) or an hour on two cores, and wants the files that
+``benchmarks/tolerance/data.py`` names.
 ``--tune`` writes the constants of the others to ``benchmarks/results/tolerance_tuning.json``; ours are in
 ``tiebreak.tolerance``.
 """
@@ -32,8 +33,9 @@ The cost is the lost share inside, and 5 and the breach outside. {choice}
 `within` is the first law of all, as it was.
 
 Judged (seeds {others}) on data, and with two schedules, that were not tuned on: {judged}; all optimizers, schedules
-and starts named below. No hand chose the tolerances: a group's is the least of 2, 5, 10, 20 and 50 % of its lower-only loss (of 0.1, where that is less) that
-nine of ten pairs of lower-only trainings keep to, which differ in their batches alone. It was found before any law was run. Measured on two cores of a CPU; the rounds before on a GPU.
+and starts named below. No hand chose the tolerances: a group's is the least of 2, 5, 10, 20 and 50 % of its lower-only
+loss (of 0.1, where that is less) that nine of ten pairs of lower-only trainings keep to, which differ in their batches
+alone. It was found before any law was run. Measured on two cores of a CPU; the rounds before on a GPU.
 
 "Share": the tolerance is given as a share of the twin's loss, which comes to the same at the end.
 

@@ -39,7 +39,7 @@ TUNING += (*KEEL_TOO, "mortgages", "insurance", "survival", "food", "plays")  # 
 KEEL_LAST = ("vehicle", "banana", "chess", "movement_libras", "shuttle-c0-vs-c4")
 TUNING += (*KEEL_LAST, "benefits", "doctors", "unions", "personalities", "tuna", "movies", "encyclopedia")  # the sixth
 KEEL_NEW = ("optdigits", "led7digit", "tic-tac-toe", "yeast1", "pima")
-JUDGING = (*KEEL_NEW, "contacts", "clinics", "wages", "sonnets")
+JUDGING = (*KEEL_NEW, "contacts", "clinics", "wages")
 YES = dict.fromkeys(("yes", "man", "M", "male"), 1.0) | dict.fromkeys(("no", "woman", "F", "female"), 0.0)
 LETTERS = "\n abcdefghijklmnopqrstuvwxyz.,;:!?'-"
 CONTEXT = 8  # letters before the one to be told
@@ -155,15 +155,6 @@ def _judging(find, save):
     paid = pd.read_csv(find("SLID.csv"), index_col=0).dropna()
     paid = pd.get_dummies(paid.assign(wages=_standard(np.log(paid[["wages"]]))[:, 0]), dtype=float)
     save("wages", **_table(paid, "wages", "sex_Male", ("sex_Female",)))
-    pieces = [
-        _letters(" ".join(find(f"{p}_gut.txt").read_text("latin-1") for p in texts), count, seed)
-        for texts, count, seed in (
-            (("henry_vi_part_1", "henry_vi_part_2", "henry_viii"), 2 * ROWS, 10),
-            (("sonnets", "rape_of_lucrece", "lovers_complaint"), ROWS, 11),
-        )
-    ]
-    both = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
-    save("sonnets", *both, np.repeat([0, 1], [2 * ROWS, ROWS]).astype(np.int32))
 
 
 def _sixth(find, save):

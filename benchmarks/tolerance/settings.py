@@ -307,9 +307,7 @@ JUDGE = [
     Group("forget 200 rows, yeast", 64, 1000, "repeatable", _THIRTEEN),
     Group("sparsity, noughts and crosses", 128, 1000, "repeatable", _FOURTEEN),
     Group("continual, lamps", 64, 400, "repeatable", _LEARNT_NEW),
-    Group("robustness, scanned digits", 512, 400, "repeatable", _THIRTEEN),
     Group("confidence, diabetes in women", 64, 2000, "repeatable", _THIRTEEN),
     Group("smallest, wages", 256, 800, "repeatable", _FOURTEEN),
-    Group("sonnets after histories, letters", 256, 800, "repeatable", _THIRTEEN),
 ]
 JUDGE_SEEDS = (900, 901, 902, 903, 904)

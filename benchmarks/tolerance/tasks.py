@@ -289,8 +289,6 @@ TASKS = {
     "forget 200 rows, yeast": lambda: forgetting("yeast1", "200 rows"),
     "sparsity, noughts and crosses": lambda: sparsity("tic-tac-toe", hidden=32),
     "continual, lamps": lambda: continual("led7digit"),
-    "robustness, scanned digits": lambda: robustness("optdigits"),
     "confidence, diabetes in women": lambda: confidence("pima", 32),
     "smallest, wages": lambda: smallest("wages"),
-    "sonnets after histories, letters": lambda: language("sonnets"),
 }
