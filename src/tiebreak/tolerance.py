@@ -294,11 +294,10 @@ def follow(
     long = (worst > c.trouble * aim) * (lower_norm > usual) * (usual > 0)
     last_brake = memory.brake + 0 * loss + (steps < 2)
     brake = _at_most(last_brake * (1 + c.release), 1.0) * (1 - c.brake * long)
-    counted = lower_norm * (1 + (_over(usual, lower_norm) - 1) * long)
-    length = brake * _over(counted, lower_norm) + brake * (lower_norm == 0)
+    kept = 1 + (_over(usual, _at_least(lower_norm, usual)) - 1) * long  # 1, or the share of ∇g that is not cut off
     now = now._replace(
-        lower=_mean(memory.lower, counted, rest),
-        steep=_mean(memory.steep, counted, 1 / steps),
+        lower=_mean(memory.lower, kept * lower_norm, rest),
+        steep=_mean(memory.steep, kept * lower_norm, 1 / steps),
         brake=brake,
         ratio=_at_most(_at_least(last * error**power, c.least), c.most),
         calm=calm,
@@ -310,4 +309,4 @@ def follow(
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
     lower = _at_least(_at_least(now.lower, c.steep * now.steep), 1e-300 * upper)  # so that float64 holds the quotient
     unit = _over(upper, lower) * (now.lower != 0) + upper * (now.lower == 0)
-    return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise, length)
+    return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise, brake * kept)
