@@ -11,7 +11,8 @@ from tiebreak.tolerance import Reading
 __all__ = ["READINGS", "RESIDUES", "Stall", "Step", "record", "worry"]
 
 
-_FAR, _FALL, _PATIENCE = 3.0, 0.5, 1000  # at rest: so far above, without falling by that in so many steps
+_FAR, _FALL = 3.0, 0.1  # at rest: so many tolerances above, without falling by that share of itself
+_PATIENCE, _PART = 500, 0.25  # in so many steps, and in that part of all steps so far: long trainings fall slowly
 _ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
 
 
@@ -103,11 +104,12 @@ class Stall:
         excess = float(reading.excess)
         if not excess > _FAR:
             self._mark = None
-        elif self._mark is None or excess < self._mark[1] - _FALL:
+        elif self._mark is None or excess < (1 - _FALL) * self._mark[1]:
             self._mark = (count, excess)
-        elif count - self._mark[0] >= _PATIENCE:
+        elif count - self._mark[0] >= max(_PATIENCE, _PART * count):
             return (
-                f"the lower loss has been at rest {excess:.0f} tolerances above its reference for {_PATIENCE} steps, "
+                f"the lower loss has been at rest {excess:.0f} tolerances above its reference for "
+                f"{count - self._mark[0]} steps, "
                 "although nearly all of each step is on it: is the number out of reach (another loss, data or mode)? "
                 'Train on the lower loss alone to find it, or take reference="twin".'
             )
