@@ -136,9 +136,12 @@ def test_what_is_no_reference(wrong):
 
 
 def test_a_reference_is_a_number_a_word_a_file_or_a_function(tmp_path):
-    assert within(0.1, 0, {}) == Tolerance(0.1, False, moving=False)
+    assert within(0.1, 0, {}, rescales=False) == Tolerance(0.1, False, False, tolerance.NUMBER)
+    assert within(0.1, 0, {}) == Tolerance(0.1, False, False, tolerance.adaptive(tolerance.NUMBER))
     for moving in ("start", "twin", "given", "fit.csv", tmp_path / "fit", lambda k: 1.0):
-        assert within("1%", moving, {}).moving
+        found = within("1%", moving, {}, rescales=False)
+        assert found.moving
+        assert found.constants == (tolerance.START if moving == "start" else tolerance.MOVING)
     with pytest.raises(
         ValueError, match=r"tolerance=0.1 needs reference=: a number .*\"start\".*\"twin\".*\"given\".*CSV"
     ):

@@ -58,7 +58,7 @@ def allowed(tolerance: Any) -> tuple[float, bool]:
     return amount, relative
 
 
-def within(tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: bool) -> Tolerance:
+def within(tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: bool = True) -> Tolerance:
     """The tolerance as the decision needs it; `unused` are further arguments, of which none may be given.
 
     `rescales`: whether the base divides by the size of its gradients, as Adam does.
