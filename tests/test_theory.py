@@ -459,6 +459,9 @@ def test_estimated_constants_are_near_the_true_ones():
     assert "Estimates" in str(found)
     careful = found.with_margin(2.0)
     assert careful.L_g == 2 * found.L_g
+    assert careful.noise_smoothness == tuple(2 * ell for ell in found.noise_smoothness)
+    assert careful.sigma_g == 2 * found.sigma_g_interval[1] == careful.sigma_g_interval[1]
+    assert "proved, if the estimates hold" in str(plan(careful, budget=10**6))  # twice an estimate is an estimate
     assert isinstance(plan(found, budget=10**6, objective="practice").steps, int)
 
 

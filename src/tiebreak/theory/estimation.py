@@ -1,7 +1,7 @@
 """Constants from gradients alone: what a pilot run sees of them. Estimates, and said to be."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -52,18 +52,26 @@ class EstimatedConstants(Constants):
     upper_calls: int = 0
     lower_calls: int = 0
 
-    def with_margin(self, factor: float = 2.0) -> Constants:
-        """Plain constants, each `factor` times the estimate (σ: times its interval's upper end): for the careful."""
+    def with_margin(self, factor: float = 2.0) -> "EstimatedConstants":
+        """Each constant, ℓ too, `factor` times the estimate (σ: times its interval's upper end): for the careful.
+
+        They stay estimates: no factor makes a constant known.
+        """
         if not 1 <= factor < math.inf:
             raise ValueError(f"factor={factor!r} must be finite and ≥ 1")
-        return Constants(
+        (low_f, high_f), (low_g, high_g) = self.sigma_f_interval, self.sigma_g_interval
+        return replace(
+            self,
             L_f=factor * self.L_f,
             L_g=factor * self.L_g,
             G_f=factor * self.G_f,
-            sigma_f=factor * self.sigma_f_interval[1],
-            sigma_g=factor * self.sigma_g_interval[1],
+            sigma_f=factor * high_f,
+            sigma_g=factor * high_g,
             delta_f=factor * self.delta_f,
             delta_g=factor * self.delta_g,
+            sigma_f_interval=(low_f, factor * high_f),
+            sigma_g_interval=(low_g, factor * high_g),
+            noise_smoothness=(factor * self.noise_smoothness[0], factor * self.noise_smoothness[1]),
         )
 
     def __str__(self) -> str:
