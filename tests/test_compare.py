@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tiebreak.experiments import Comparison, compare, save_comparison
 from tiebreak.experiments import comparing as comparing_module
 from tiebreak.experiments.comparing_report import calls, notes, report, sheets
 from tiebreak.experiments.contenders import ALL, PLANNED, Units, fit, scales
+from tiebreak.experiments.entrants import rehearse
 from tiebreak.experiments.profiles import FLOOR, grid, profile, ratios
 from tiebreak.experiments.tables import chosen
 from tiebreak.methods import METHODS, NAMED, auto
@@ -191,6 +193,27 @@ def test_what_is_shown(found) -> None:
     assert found.comparison.command in report(found)
 
 
+def test_all_leaves_out_the_plans_where_constants_are_unknown_and_says_so() -> None:
+    known, unknown = (Comparison(problems=p, methods="all", budgets=[100]) for p in ("paper", f"paper,{OWN}:problem"))
+    assert known.left_out == ()
+    assert unknown.left_out == tuple(n for n in ALL if n in PLANNED and n != "dbgd_batched") != ()
+    rehearse(unknown.entrants, unknown.contenders, [10**4])  # nothing that is left asks for constants
+    assert Comparison(f"{OWN}:problem", "sdbgd_practice").left_out == ()  # who names a plan is told that it cannot be
+    text = " ".join(notes(compare(Comparison(f"{OWN}:blunt", "all", [10**4], runs=1, trials=1, steps=2))))
+    assert "Without the plans, which need the constants of every problem: sdbgd_bound," in text
+    assert "no value there is known" in text
+    assert "units" not in text
+
+
+def test_a_method_with_other_step_sizes_for_other_budgets_is_not_said_to_depend_on_them() -> None:
+    found = compare(Comparison("paper", "sdbgd,penalty", [100, 1000], runs=1, trials=2))
+    own = found.runs["method"] == "Penalty"  # as where the trials chose another step size for each budget
+    apart = np.where(own, found.runs["budget"], 1000)
+    text = " ".join(notes(replace(found, runs=found.runs | {"read_from": apart})))
+    assert "methods that depend on the budget" not in text
+    assert "those that depend on it, or whose step size does, were run for each: Penalty." in text
+
+
 def test_all_may_fail_and_then_nobody_is_best() -> None:
     lost = compare(Comparison(problems="paper", methods=f"{OWN}:failing", budgets=[100], runs=1, trials=2))
     assert lost.ratios(100).tolist() == [[math.inf]]
@@ -321,6 +344,7 @@ def test_auto_is_swept_as_it_is_and_its_trials_scale_its_steps() -> None:
             r"must be a tiebreak.problems.Problem, or a function that gives one; it is int",
         ),
         ({"problems": f"{OWN}:needs_an_argument"}, "missing 1 required positional argument: 'shift'"),
+        ({"problems": f"{OWN}:blind+sigma=5"}, "sigma=5(.0)?: 'blind' is a Problem, and takes no arguments"),
         (
             {"methods": "sdbg"},
             "methods: 'sdbg' is not a method; they must be among auto, sdbgd, .*, or be 'file.py:name'",

@@ -23,6 +23,7 @@ from tiebreak.report.data import chart, embedded, thinned
 from tiebreak.report.origin import CITATION
 from tiebreak.report.page import LARGEST, render
 from tiebreak.report.paper import front
+from tiebreak.report.publish import publish
 from tiebreak.report.reading import columns, summary
 from tiebreak.report.section import Axis, Chart, Code, Facts, Landscape, Notes, Page, Section, Series, Verdict
 
@@ -218,6 +219,19 @@ def test_a_verification_that_fails_is_said_first(places, tmp_path):
     assert verdict.good is False
     assert "FAIL" in verdict.word
     assert "3 comparisons inside their bound, 2 outside" in verdict.found[0]
+
+
+def test_a_verification_of_ones_own_case_has_no_rates_and_a_page_all_the_same(tmp_path):
+    words = ["verify", "--problem", "paper", "--method", "sdbgd", "--steps", "30", "--runs", "4", "--report"]
+    done = CliRunner().invoke(app, [*words, "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    page = page_of(tmp_path)
+    assert "Rates" not in [section.title for section in page.sections]
+    bounds, shares = (part for part in page.sections[0].parts)
+    assert bounds.title == "The bounds on paper"
+    assert all(np.isfinite(series.columns["direction_squared"]).all() for series in bounds.series)
+    assert [series.name for series in shares.series] == ["paper"]
+    assert any(path.suffix == ".pdf" for path in publish(tmp_path))
 
 
 @pytest.mark.parametrize(("excess", "good", "word"), [("0.89", True, "Inside"), ("1.11", False, "Outside")])

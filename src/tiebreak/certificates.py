@@ -114,6 +114,8 @@ def certify(
     ----------
     upper, lower : Oracle
     x : array_like
+        One point, in the shape that the oracles take. Of a result with several runs give ``result.x[i]``: all of
+        ``result.x`` would be one point with so many more numbers, which a vectorised function may accept.
     samples : int
         Per level, at least 16; rounded down to a multiple of the groups.
     confidence : float

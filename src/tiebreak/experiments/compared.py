@@ -13,7 +13,7 @@ from tiebreak.budget import limit
 from tiebreak.checks import whole
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.contenders import scales
-from tiebreak.experiments.entrants import Contender, Entrant, contenders, entrants
+from tiebreak.experiments.entrants import Contender, Entrant, contenders, entrants, left_out
 from tiebreak.experiments.profiles import ratios
 from tiebreak.experiments.tables import Table, chosen, estimate
 
@@ -32,7 +32,8 @@ class Comparison:
         "all" (:data:`tiebreak.problems.TESTBED`), names that :func:`tiebreak.problems.named` takes, "file.py:name" (a
         Problem, or a function that gives one), or problems themselves. "paper+sigma_f=1+sigma_g=0.1" changes arguments.
     methods : sequence of str, Method or function, or one of them
-        "all", names, "file.py:name", or themselves: a Method, or a function (constants, budget) that gives one.
+        "all", names, "file.py:name", or themselves: a Method, or a function (constants, budget) that gives one. "all"
+        is without the plans where the constants of a problem are not known.
         "sdbgd+a=0.3+step_size=0.02" changes constants.
     budgets : sequence of int
         Calls of both levels together; a profile for each. A method that does not depend on the budget is run once, to
@@ -75,9 +76,15 @@ class Comparison:
         checked |= {"budgets": _budgets(self.budgets)}
         checked |= {"steps": None if self.steps is None else limit("steps", self.steps)}
         checked |= {"record": None if self.record is None else Experiment(record=self.record).record}
-        checked |= {"entrants": entrants(self.problems), "contenders": contenders(self.methods)}
+        problems = entrants(self.problems)
+        checked |= {"entrants": problems, "contenders": contenders(self.methods, problems)}
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Methods that "all" is without here, by name: the plans, where a problem's constants are not known."""
+        return left_out(self.methods, self.entrants)
 
     @property
     def command(self) -> str:

@@ -92,16 +92,19 @@ def notes(found: Compared) -> list[str]:
         if c.trials > 1
         else "no other was tried"
     )
+    unknown = [e.label for e in c.entrants if e.problem.constants is None]
+    scaled = len(unknown) < len(c.entrants)
+    units = ", in the problem's units, where L_f = L_g = G_f = 1" if scaled else ""
+    fitted = " in the problem's units, or plans made of its constants" if scaled else ""
     texts = [
-        "The residual is the larger of min over λ ≥ 0 of ‖∇f+λ∇g‖² and ‖∇g‖², exact at the last iterate, in the "
-        "problem's units, where L_f = L_g = G_f = 1; "
-        f"{f'a mean over {c.runs} runs' if c.runs > 1 else 'one run'}. A method of which a run failed counts as never.",
-        f"Schedules are the published ones in the problem's units, or plans made of its constants. Step sizes: {how}.",
+        "The residual is the larger of min over λ ≥ 0 of ‖∇f+λ∇g‖² and ‖∇g‖², exact at the last iterate"
+        f"{units}; {f'a mean over {c.runs} runs' if c.runs > 1 else 'one run'}. "
+        "A method of which a run failed counts as never.",
+        f"Schedules are the published ones{fitted}. Step sizes: {how}.",
         "“A, or B”: A has the least mean, and B is within two standard errors of it, run by run. “second / best” is "
         "how much larger the next method's mean is.",
         "A ratio depends on who else is compared: without the best method all profiles are others.",
-        "A small residual is stationarity. Whether that is near the solution is another question: results.csv has f "
-        "and g minus their values there.",
+        f"A small residual is stationarity. Whether that is near the solution is another question{_excesses(found)}.",
     ]
     picked = Counter(found.results["scale"].tolist())
     if c.trials > 1:
@@ -112,24 +115,39 @@ def notes(found: Compared) -> list[str]:
     read, several = found.read_off, len(c.budgets) > 1
     if several and any(read.values()):
         apart = [label for label, once in read.items() if not once]
+        why = (
+            "methods that depend on the budget"
+            if c.trials == 1
+            else "those that depend on it, or whose step size does,"
+        )
         texts.append(
             "Smaller budgets are read off the run with the largest, which passes through the very same iterates"
-            + (f"; methods that depend on the budget were run for each: {', '.join(apart)}." if apart else ".")
+            + (f"; {why} were run for each: {', '.join(apart)}." if apart else ".")
         )
     if c.steps is not None:
         ended = int(np.sum(found.runs["status"] == "steps"))
         texts.append(
             f"A run ends after {c.steps:,} steps at the latest, which {ended:,} of {len(found.runs['run']):,} did."
         )
-    unknown = [e.label for e in c.entrants if e.problem.constants is None]
     if unknown:
         texts.append(f"Constants unknown, so schedules and residuals are as they are: {', '.join(unknown)}.")
+    if c.left_out:
+        texts.append(f"Without the plans, which need the constants of every problem: {', '.join(c.left_out)}.")
     if any("†" in label for label in _labels(found)):
         texts.append("† Our reconstruction of the rule.")
     if found.faults:
         more = f" (and {len(found.faults) - 3} more)" if len(found.faults) > 3 else ""
         texts.append(f"Runs that could not go on: {'; '.join(found.faults[:3])}{more}.")
     return texts
+
+
+def _excesses(found: Compared) -> str:
+    """Where to read f and g above their values at the solution, if any problem has these."""
+    known = [np.isfinite(found.results[name]) for name in ("upper_excess", "lower_excess")]
+    if not any(each.any() for each in known):
+        return ", which the results do not answer: no value there is known"
+    partly = "" if all(each.all() for each in known) else ", where these are known and the run did not fail"
+    return f": results.csv has f and g minus their values there{partly}"
 
 
 def report(found: Compared) -> str:

@@ -22,7 +22,7 @@ from tiebreak.theory.constants import Constants
 from tiebreak.theory.plans import CHOICES
 from tiebreak.theory.proved import reduces
 
-__all__ = ["ALL", "PLANNED", "Planned", "Units", "fit", "fitted", "scales"]
+__all__ = ["ALL", "OF_CONSTANTS", "PLANNED", "Planned", "Units", "fit", "fitted", "scales"]
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,8 @@ ALL: tuple[str, ...] = (
     "auto",
     *(name for name, planned in PLANNED.items() if not planned.needs),
 )
+#: What of it is made of a problem's constants, and cannot be had without them.
+OF_CONSTANTS: tuple[str, ...] = tuple(name for name in ALL if name in PLANNED and name != "dbgd_batched")
 
 
 def fit(

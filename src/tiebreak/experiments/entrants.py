@@ -9,7 +9,7 @@ from typing import Any
 
 from tiebreak.budget import first_cost
 from tiebreak.experiments.configuration import label
-from tiebreak.experiments.contenders import ALL, PLANNED, fit
+from tiebreak.experiments.contenders import ALL, OF_CONSTANTS, PLANNED, fit
 from tiebreak.experiments.running import problem_of
 from tiebreak.experiments.tasks import Reference, found, held, reference, told
 from tiebreak.experiments.variants import Changes, split_changes, varied
@@ -17,7 +17,7 @@ from tiebreak.methods import NAMED, Method
 from tiebreak.problems import FAMILIES, TESTBED, Problem, named
 from tiebreak.solve import minimize
 
-__all__ = ["Contender", "Entrant", "contenders", "entrants", "rehearse"]
+__all__ = ["Contender", "Entrant", "contenders", "entrants", "left_out", "rehearse"]
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,21 @@ def entrants(given: Sequence[Any]) -> tuple[Entrant, ...]:
     return tuple(found_all)
 
 
-def contenders(given: Sequence[Any]) -> tuple[Contender, ...]:
-    """The methods of these names or places, or these; "all" is every stochastic one of the library, and the plans."""
-    found_all = [_contender(text) for text in _listed("methods", given, ALL)]
+def contenders(given: Sequence[Any], problems: Sequence[Entrant] = ()) -> tuple[Contender, ...]:
+    """The methods of these names or places, or these; "all" is every stochastic one of the library, and the plans.
+
+    Where the constants of one of the problems are not known, "all" is without the plans (:func:`left_out`).
+    """
+    everything = [name for name in ALL if name not in left_out("all", problems)]
+    found_all = [_contender(text) for text in _listed("methods", given, everything)]
     _different("methods", [each.label for each in found_all])
     return tuple(found_all)
+
+
+def left_out(given: Sequence[Any], problems: Sequence[Entrant]) -> tuple[str, ...]:
+    """What "all" is without, because plans are made of constants, and every method is run on every problem."""
+    asked = "all" in [word for word in _listed("methods", given, ["all"]) if isinstance(word, str)]
+    return OF_CONSTANTS if asked and any(each.problem.constants is None for each in problems) else ()
 
 
 def _listed(name: str, given: Any, everything: Iterable[str]) -> list[Any]:

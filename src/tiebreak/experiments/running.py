@@ -132,8 +132,17 @@ def solve(
 def problem_of(problem: Reference, arguments: Named) -> Problem:
     """The problem there, or the one that the function there gives for these arguments."""
     given = found(problem)
-    made: Problem = given(**arguments) if callable(given) else given
-    return made
+    if callable(given):
+        made: Problem = given(**arguments)
+        return made
+    if arguments:  # to drop them would label one problem as another
+        words = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        thing = f"{str(problem['where']).rpartition(':')[2]!r} is a {type(given).__name__}"
+        raise ValueError(
+            f"{words}: {thing}, and takes no arguments; it must be a function that gives a problem for them"
+        )
+    fixed: Problem = given
+    return fixed
 
 
 def _method(method: str | Reference, method_arguments: Named) -> Method:

@@ -25,14 +25,16 @@ def page(folder: Path) -> Page:
     bounds = columns(
         folder / "bounds.csv", "group", "problem", "schedule", "K", "residual", "estimate", "mean", "bound", "ratio"
     )
-    rates = columns(folder / "rates.csv", "a", "residual", "K", "weighted", "last", "bound")
+    rates = []
+    if set(bounds["group"].tolist()) != {"own"}:  # a case of one's own has no rates
+        rates.append(_rates(columns(folder / "rates.csv", "a", "residual", "K", "weighted", "last", "bound")))
     tables, notes = summary(folder / "summary.md")
     return Page(
         "The theorems against simulation",
         _verdict(saved),
         [
             Section("Bounds", [_bounds(bounds), _shares(bounds)]),
-            Section("Rates", [_rates(rates)]),
+            *([Section("Rates", rates)] if rates else []),
             Section("Tables", [*tables, Notes(notes)]),
             origin(saved, ("passed", "verdicts", "cases")),
         ],
@@ -52,7 +54,8 @@ def _verdict(saved: dict[str, Any]) -> Verdict:
 
 
 def _bounds(table: Table) -> Chart:
-    here, series = chosen(table, group="paper"), []
+    own = [] if "paper" in table["group"] else [str(name) for name in dict.fromkeys(table["problem"].tolist())]
+    here, series = (table if own else chosen(table, group="paper")), []
     for look, schedule in enumerate(dict.fromkeys(here["schedule"].tolist())):
         for kind, column, dash in (("measured", "mean", "solid"), ("proved", "bound", "dash")):
             found: dict[str, Any] = {}
@@ -60,7 +63,8 @@ def _bounds(table: Table) -> Chart:
                 rows = chosen(here, schedule=schedule, residual=axis.key, estimate="weighted")
                 found |= {"K": rows["K"], axis.key: rows[column]}
             series.append(Series(f"{schedule}, {kind}", found, look, dash=dash))
-    return Chart("Theorem 1 on the paper's problem", "What is proved of x_N, and the mean that was measured.",
+    title = f"The bounds on {', '.join(own)}" if own else "Theorem 1 on the paper's problem"
+    return Chart(title, "What is proved of x_N, and the mean that was measured.",
                  _STEPS, _RESIDUALS, series)  # fmt: skip
 
 
@@ -75,7 +79,7 @@ def _shares(table: Table) -> Chart:
             for axis in _RESIDUALS:
                 rows = chosen(here, problem=problem, schedule=schedule, residual=axis.key)
                 found |= {"K": rows["K"], axis.key: rows["ratio"]}
-            name = "the paper's problem" if group == "paper" else f"random problems, {group} noise"
+            name = {"paper": "the paper's problem", "own": problem}.get(group, f"random problems, {group} noise")
             series.append(Series(name, found, groups.index(group), dash="solid"))
     y = [Axis(axis.key, f"{axis.label}, share of its bound", "log") for axis in _RESIDUALS]
     return Chart("Measured as a share of what is proved", "A line for each case. Nothing may be above 1.", _STEPS, y,

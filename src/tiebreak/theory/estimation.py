@@ -1,7 +1,7 @@
 """Constants from gradients alone: what a pilot run sees of them. Estimates, and said to be."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -30,7 +30,8 @@ class EstimatedConstants(Constants):
     Attributes
     ----------
     sigma_f_interval, sigma_g_interval : pair of float
-        For σ_f and σ_g at the pilot's noisiest point, with `confidence`.
+        For the largest σ_f and σ_g at the points that were looked at, with `confidence`: those of all points hold at
+        once (Bonferroni).
     noise_smoothness : pair of float
         (ℓ_f, ℓ_g), which bounds of variance reduction need: the largest met, so the truth may be larger.
     upper_calls, lower_calls : int
@@ -52,18 +53,26 @@ class EstimatedConstants(Constants):
     upper_calls: int = 0
     lower_calls: int = 0
 
-    def with_margin(self, factor: float = 2.0) -> Constants:
-        """Plain constants, each `factor` times the estimate (σ: times its interval's upper end): for the careful."""
+    def with_margin(self, factor: float = 2.0) -> "EstimatedConstants":
+        """Each constant, ℓ too, `factor` times the estimate (σ: times its interval's upper end): for the careful.
+
+        They stay estimates: no factor makes a constant known.
+        """
         if not 1 <= factor < math.inf:
             raise ValueError(f"factor={factor!r} must be finite and ≥ 1")
-        return Constants(
+        (low_f, high_f), (low_g, high_g) = self.sigma_f_interval, self.sigma_g_interval
+        return replace(
+            self,
             L_f=factor * self.L_f,
             L_g=factor * self.L_g,
             G_f=factor * self.G_f,
-            sigma_f=factor * self.sigma_f_interval[1],
-            sigma_g=factor * self.sigma_g_interval[1],
+            sigma_f=factor * high_f,
+            sigma_g=factor * high_g,
             delta_f=factor * self.delta_f,
             delta_g=factor * self.delta_g,
+            sigma_f_interval=(low_f, factor * high_f),
+            sigma_g_interval=(low_g, factor * high_g),
+            noise_smoothness=(factor * self.noise_smoothness[0], factor * self.noise_smoothness[1]),
         )
 
     def __str__(self) -> str:
@@ -92,6 +101,7 @@ def estimate_constants(
     Three short pilots descend on f, on g and on both. At `points` points along each the curvature is looked for by
     power iteration on gradient differences, the same samples at both points; the variance by `repeats` single samples;
     G_f as the largest mean gradient. Δ is the largest decrease that a pilot met, by the integral of the gradient.
+    By default all of this spends about 200,000 calls.
 
     Parameters
     ----------
@@ -143,10 +153,10 @@ def estimate_constants(
     spent = [steps * batch * 2, steps * batch * 2]  # its own descent, and its half of the joint one
     smooth = [max(probe.curvature(place) for place in places) for probe in probes]
     slopes = [max(probe.steepness(place) for place in places) for probe in probes]
-    noise = [
-        max((probe.variance(place, repeats, confidence) for place in places[::3]), key=lambda v: v[0])
-        for probe in probes
-    ]
+    # The largest of several estimates is mostly too large: only intervals that hold at all points at once hold for it.
+    each = 1 - (1 - confidence) / len(places[::3])
+    looks = [[probe.variance(place, repeats, each) for place in places[::3]] for probe in probes]
+    noise = [[max(parts) for parts in zip(*look, strict=True)] for look in looks]
     falls = [probe.decrease(path) for probe, path in zip(probes, paths, strict=False)]
     rough = [max(probe.roughness(place, repeats) for place in places[::3]) for probe in probes]
     intervals = [(math.sqrt(max(low, 0.0)), math.sqrt(high)) for _, low, high in noise]

@@ -61,7 +61,7 @@ class Plan:
     budget, steps, upper_calls, lower_calls : int
         What it spends.
     bounds : Bounds
-        What the theorem proves after these steps.
+        What the theorem proves after these steps. :func:`tiebreak.theory.proved` has it for a run that goes on.
     prediction : Prediction or None
         What the practice model expects; an estimate, not a bound.
     objective, constants :
