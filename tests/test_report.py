@@ -413,7 +413,7 @@ def test_plotly_is_asked_for_before_anything_is_run(tmp_path):
     done = call(
         "reproduce", "--report", "--output", tmp_path / "new", code=1, before="import sys; sys.modules['plotly'] = None"
     )
-    said = "tiebreak: plotly is not installed; a report needs: pip install 'tiebreak[report]'"
+    said = 'tiebreak: plotly is not installed; a report needs: pip install ".[report]" in a clone of tiebreak'
     assert done.stderr.splitlines() == [said]
     assert not (tmp_path / "new").exists()
 
