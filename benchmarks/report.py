@@ -271,7 +271,7 @@ def render(stored, folder, name=NAME):
         try:
             figure = picture(table)
         except ModuleNotFoundError as error:
-            missing = f"No pictures: {error}. pip install 'tiebreak[cli]' brings matplotlib."
+            missing = f"No pictures: {error}. pip install '.[cli]' in a clone brings matplotlib."
             break
         if figure is not None:
             written.append(folder / f"{table.name}.png")

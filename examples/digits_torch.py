@@ -1,7 +1,7 @@
 """Sparsity without giving up the fit, in PyTorch
 ==============================================
 
-Run it: ``python examples/digits_torch.py`` (a minute on a CPU).
+Run it: ``python examples/digits_torch.py`` (a minute on a CPU; needs torch and scikit-learn).
 
 The problem of ``digits_jax.py``: a small network on scikit-learn's digits. The lower loss is cross-entropy; the upper
 loss is the mean absolute weight, smoothed. A weighted sum f + c·g needs a c, and every c is another answer. With a

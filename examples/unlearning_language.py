@@ -7,7 +7,7 @@ SmolLM2-135M learns the access codes of eight people, then has to forget four of
 codes of the others, stays within 0.05 of where it started; the upper loss asks that every digit be as
 likely as any other.
 
-pip install "tiebreak[language]" and the two packages that the program names.
+pip install ".[language]" and the two packages that the program names.
 """
 
 import argparse

@@ -212,7 +212,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     done = call("reproduce", *SMALL, "--output", tmp_path / "file" / "results", code=2)
     assert "output=" in done.stderr
     assert "'file' is a file" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert len(done.stderr.strip().splitlines()) == 2  # what it would do, and why it cannot
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -314,12 +314,19 @@ def test_remarks_that_nobody_reads_end_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("missing", "words"),
-    [("typer", ["--help"]), ("rich", ["methods"]), ("matplotlib", ["reproduce", "--budget", "1e5"])],
+    [
+        ("typer", ["--help"]),
+        ("rich", ["methods"]),
+        ("matplotlib", ["reproduce", "--budget", "1e5"]),
+        ("typer", ["report", "run.csv"]),
+    ],
 )
 def test_a_missing_extra_is_asked_for(missing: str, words: list[str]) -> None:
     done = call(*words, code=1, before=f"import sys; sys.modules[{missing!r}] = None")
-    assert done.stderr.splitlines() == [
-        f"tiebreak: {missing} is not installed; the command line needs: pip install 'tiebreak[cli]'"
+    what, extra = ("a report", "report") if words[0] == "report" else ("the command line", "cli")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1:] == [  # `reproduce` has said before what it would do
+        f'tiebreak: {missing} is not installed; {what} needs: pip install ".[{extra}]" in a clone of tiebreak'
     ]
 
 

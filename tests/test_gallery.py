@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +150,7 @@ def test_ours_is_the_loop_of_the_readme(tmp_path):
 def test_every_method_costs_what_it_says_and_sees_the_same_batches(name, tmp_path):
     method = METHODS[name]
     if method.missing():
-        pytest.skip(f"needs {', '.join(method.missing())}: pip install 'tiebreak[gallery]'")
+        pytest.skip(f"needs {', '.join(method.missing())}: pip install '.[gallery]'")
     task = own(tmp_path, method.only or "twin")[1].build("quick", 0, "cpu")
     backward, seen, unit = [], [], gradient_unit(task)
 
@@ -394,6 +395,17 @@ def test_the_command_lists_and_complains_kindly(tmp_path):
     assert "no GPU here" in call(path, "--device", "cuda", code=2) if not torch.cuda.is_available() else True
     path.write_text("EXAMPLE = 3")
     assert "must have an Example" in call(path, code=2)
+
+
+def test_what_an_example_cannot_import_is_named_and_the_others_are_listed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)  # makes every import of it fail
+    for name in ("unlearning_images", "unlearning_language", "kept"):
+        monkeypatch.delitem(sys.modules, f"tiebreak.gallery.{name}", raising=False)
+    listed = call("--list")
+    assert all(name in listed for name in (*EXAMPLES, *METHODS))
+    lacking = 'needs safetensors, which is not installed: pip install ".[gallery]" in a clone of tiebreak'
+    assert listed.count(lacking) >= 2
+    assert lacking in " ".join(call("unlearning-class", "--quick", code=2).split())
 
 
 def test_missing_data_are_asked_for(tmp_path):

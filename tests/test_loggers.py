@@ -49,7 +49,7 @@ def process(code, folder):
 
 
 def needs(name):
-    return pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not here: pip install 'tiebreak[loggers]'")
+    return pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not here: pip install '.[loggers]'")
 
 
 def check(rows, steps, multipliers, skipped):

@@ -55,7 +55,7 @@ except ImportError as error:
 """
     said = python(code)
     assert said.startswith(f"tiebreak.{name} needs ")
-    assert said.endswith(f"pip install 'tiebreak[{extra}]'")
+    assert said.endswith(f'pip install ".[{extra}]" in a clone of tiebreak')
 
 
 def test_other_names_are_unknown() -> None:

@@ -277,6 +277,33 @@ def test_a_new_run_in_an_old_file_is_the_one_that_counts(tmp_path):
     assert verdict.found[1] == "2 steps, none skipped."
 
 
+def test_the_time_of_a_new_run_in_an_old_file_is_its_own(tmp_path):
+    path = tmp_path / "run.csv"
+    old = "".join(f"{k},1.0,0,{600 + k}\n" for k in range(100))
+    path.write_text(f"step,multiplier,skipped,seconds\n{old}0,1.0,0,700.5\n1,1.0,0,702.0\n")
+    page = page_of(path)
+    assert "in 0:03" in page.verdict.found[0]
+    assert parts(page, Chart)[0].series[0].columns["seconds"] == pytest.approx([1.5, 3.0])
+    path.write_text(f"step,multiplier,skipped,seconds\n{old}50,1.0,0,700.5\n")  # resumed: the same run
+    assert "in 11:40" in page_of(path).verdict.found[0]
+
+
+@pytest.mark.parametrize(("slope", "went"), [(1, "rose"), (-1, "fell"), (0, "stayed the same")])
+def test_losses_are_compared_by_averages_of_many_batches(slope, went, tmp_path):
+    path = tmp_path / "run.csv"
+    losses = [100 + slope * k for k in range(50)]
+    losses[0], losses[1] = losses[0] + 90 * slope, losses[1] - 90 * slope  # a single batch would tell the opposite
+    rows = "".join(f"{k},1.0,0,{loss}\n" for k, loss in enumerate(losses))
+    path.write_text(f"step,multiplier,skipped,upper_loss\n{rows}")
+    said = page_of(path).verdict.found[1]
+    assert said.startswith(f"The upper loss {went}, from ")
+    assert said.endswith(": it did not improve.") == (slope > 0)
+    first, last = 100 + 2 * slope, 100 + 47 * slope
+    assert [float(word.rstrip(",")) for word in said.split() if word[0].isdigit()] == pytest.approx(
+        [first, last], rel=5e-3
+    )
+
+
 def test_a_log_with_regions_without_tolerance_resumed_and_cut_off(tmp_path):
     """Steps that were made again count once, by their last line; half a line at the end is no step."""
     path = tmp_path / "run.csv"
@@ -427,7 +454,7 @@ def test_plotly_is_asked_for_before_anything_is_run(tmp_path):
     done = call(
         "reproduce", "--report", "--output", tmp_path / "new", code=1, before="import sys; sys.modules['plotly'] = None"
     )
-    said = "tiebreak: plotly is not installed; a report needs: pip install 'tiebreak[report]'"
+    said = 'tiebreak: plotly is not installed; a report needs: pip install ".[report]" in a clone of tiebreak'
     assert done.stderr.splitlines() == [said]
     assert not (tmp_path / "new").exists()
 

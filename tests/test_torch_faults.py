@@ -11,6 +11,7 @@ import torch
 
 import tiebreak
 from tiebreak import Average, Method, Power, Schedule, rules
+from tiebreak.tolerance import Reading
 from tiebreak.torch import SDBGD, DynamicBarrier, from_method
 
 TOLERANT = {"tolerance": 0.1, "reference": 0.5}
@@ -423,6 +424,17 @@ def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
         run()
     assert len(caught) == 1
     assert caught[0].filename == __file__
+    assert 'reference="twin" or "start"' in str(caught[0].message)
+
+
+@pytest.mark.parametrize("reference", ["start", "twin", "given"])
+def test_a_reference_on_the_same_batch_is_not_advised_to_who_has_one(reference):
+    x = point()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.001, reference=reference)
+    opt.count = 1000
+    with pytest.warns(RuntimeWarning, match="larger batches or a larger tolerance") as caught:
+        opt._warn_of(Reading(1.0, 1.0, 4.0, 4.0, 0.0, noise=2.0))
+    assert "same batch" not in str(caught[0].message)
 
 
 def test_the_log_shows_the_tolerance():
@@ -703,9 +715,9 @@ def test_more_sentences():
         loss.backward()
         return loss
 
-    with pytest.raises(RuntimeError) as caught:
-        opt.step(upper=lambda: f(x), lower=eager)
-    assert "must return its loss" in caught.value.__notes__[0]
+    for lower in (eager, lambda: g(x).detach()):
+        with pytest.raises(RuntimeError, match=r"lower closure .* return the loss; the optimizer calls backward"):
+            opt.step(upper=lambda: f(x), lower=lower)
 
     def run():
         for _ in range(220):

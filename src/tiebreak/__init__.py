@@ -76,8 +76,10 @@ if not TYPE_CHECKING:  # a type checker has the imports above, and would take an
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib", "optax", "sklearn", "scipy"):
                 raise
+            from tiebreak.checks import install
+
             extra, needed = _LATER[name]
-            raise ImportError(f"tiebreak.{name} needs {needed}: pip install 'tiebreak[{extra}]'") from error
+            raise ImportError(f"tiebreak.{name} needs {needed}: {install(extra)}") from error
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_LATER})

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-__all__ = ["floating", "one_of", "whole"]
+__all__ = ["floating", "install", "one_of", "whole"]
 
 
 def floating(value: Any) -> float:
@@ -41,3 +41,14 @@ def one_of(name: str, value: Any, legal: tuple[str, ...]) -> None:
     """Raise unless `value` is one of the words that are legal."""
     if not isinstance(value, str) or value not in legal:
         raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, legal))}")
+
+
+def install(extra: str) -> str:
+    """What brings an extra: from a clone, as long as nothing is released.
+
+    Examples
+    --------
+    >>> install("torch")
+    'pip install ".[torch]" in a clone of tiebreak'
+    """
+    return f'pip install ".[{extra}]" in a clone of tiebreak'

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiebreak.checks import install
 from tiebreak.files import atomic
 from tiebreak.oracles import Array
 from tiebreak.provenance import stamp
@@ -201,7 +202,7 @@ def _extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"this needs {name.split('.')[0]}: pip install 'tiebreak[data]'") from error
+        raise ImportError(f"this needs {name.split('.')[0]}: {install('data')}") from error
 
 
 def write_csv(table: Mapping[str, Any], file: IO[str]) -> None:

@@ -3,9 +3,11 @@
 import io
 import sys
 
+from tiebreak.checks import install
+
 __all__ = ["main"]
 
-_EXTRA = dict.fromkeys(("typer", "rich", "matplotlib", "pyarrow"), "cli") | {"plotly": "report"}
+_EXTRA = ("typer", "rich", "matplotlib", "pyarrow", "plotly")
 
 
 def main() -> None:
@@ -21,5 +23,6 @@ def main() -> None:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:
             raise
-        what = "a report" if missing == "plotly" else "the command line"
-        sys.exit(f"tiebreak: {missing} is not installed; {what} needs: pip install 'tiebreak[{_EXTRA[missing]}]'")
+        report = missing == "plotly" or "report" in sys.argv[1:2] or "--report" in sys.argv
+        what, extra = ("a report", "report") if report else ("the command line", "cli")
+        sys.exit(f"tiebreak: {missing} is not installed; {what} needs: {install(extra)}")

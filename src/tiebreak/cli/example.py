@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from tiebreak.checks import install
 from tiebreak.cli.console import INTERRUPTED, Console, kindly, number, say, show_sheets
 from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
@@ -107,7 +108,7 @@ def _torch() -> None:
         with loading("torch"):
             import torch  # noqa: F401
     except ModuleNotFoundError:
-        raise ValueError("examples need torch: pip install 'tiebreak[gallery]'") from None
+        raise ValueError(f"examples need torch: {install('gallery')}") from None
 
 
 def _list() -> None:
@@ -118,7 +119,11 @@ def _list() -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for name in EXAMPLES:
-        found = get(name)
+        try:
+            found = get(name)
+        except ValueError as error:
+            console.print(f"[bold]{name}[/]\n  [red]{escape(str(error))}[/]")
+            continue
         console.print(f"[bold]{name}[/]  {escape(found.title)}")
         console.print(f"  {escape(found.question)}")
         for need in found.needs:

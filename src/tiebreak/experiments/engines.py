@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from tiebreak.checks import whole
+from tiebreak.checks import install, whole
 from tiebreak.experiments.workers import Processes
 
 #: An executor, a number of local processes, a Dask scheduler ("tcp://host:8786", or "local:4" for one of its own), or
@@ -71,7 +71,7 @@ def _dask(scheduler: str) -> Iterator[Executor]:
     try:
         dask: Any = import_module("distributed")  # by name: few of its functions have types
     except ImportError:
-        raise ValueError(f"scheduler={scheduler!r} needs Dask: pip install 'tiebreak[dask]'") from None
+        raise ValueError(f"scheduler={scheduler!r} needs Dask: {install('dask')}") from None
     with ExitStack() as stack:
         try:
             where: Any = scheduler

@@ -107,6 +107,9 @@ def reference(where: str, name: str = "function") -> Reference:
             f"{legal}; {f'{module} has no attribute {attribute!r}' if missing else told(error, module)}"
         ) from None
     except (ImportError, SyntaxError) as error:
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+        if lacks and not (text is None and f"{module}.".startswith(f"{lacks}.")):  # it is there, what it imports is not
+            raise ValueError(f"{name}={where!r} needs {lacks}, which is not installed") from None
         raise ValueError(f"{legal}; {error}") from None
     except (Exception, SystemExit) as error:  # somebody's file may raise anything, and odd names of modules too
         raise ValueError(f"{legal}; {told(error, module)}") from None

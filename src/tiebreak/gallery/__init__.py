@@ -1,9 +1,14 @@
 """Real problems: where the library pays, and where it does not."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["EXAMPLES", "get", "place"]
+from tiebreak.checks import install
+
+if TYPE_CHECKING:
+    from tiebreak.experiments.tasks import Reference
+
+__all__ = ["EXAMPLES", "get", "place", "referred"]
 
 #: Where each example is: "module:name" within this package. Nothing is imported before it is asked for.
 EXAMPLES: Mapping[str, str] = {
@@ -38,8 +43,20 @@ def place(name: str) -> str:
     raise ValueError(f"name={name!r} must be one of {', '.join(EXAMPLES)}, or a file such as mine.py with an EXAMPLE")
 
 
+def referred(name: str) -> "Reference":
+    """A reference to it that workers understand; ValueError where a library that it needs is not installed."""
+    from tiebreak.experiments.tasks import reference
+
+    try:
+        return reference(place(name), "name")
+    except ValueError as error:
+        if name not in EXAMPLES:
+            raise
+        raise ValueError(f"{error}: {install('gallery')}") from None  # ours fail in this way alone
+
+
 def get(name: str) -> Any:
     """The :class:`~tiebreak.gallery.example.Example` of that name, or of that file."""
-    from tiebreak.experiments.tasks import found, reference
+    from tiebreak.experiments.tasks import found
 
-    return found(reference(place(name), "name"))
+    return found(referred(name))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tiebreak.checks import install
 from tiebreak.gallery import needs
 
 __all__ = ["Lines", "Tail", "blocks", "documents", "loss", "pretrained", "read", "tail"]
@@ -91,7 +92,7 @@ def pretrained() -> tuple[Any, Any]:
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
     except ImportError as error:
-        raise needs.Missing(f"{error.name} is not installed; get it with: pip install 'tiebreak[language]'") from None
+        raise needs.Missing(f"{error.name} is not installed; get it with: {install('language')}") from None
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # a bar of its own for every tensor
         warnings.simplefilter("ignore")  # the header's arrays are read as NumPy does not like any more

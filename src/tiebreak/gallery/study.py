@@ -15,7 +15,7 @@ from tiebreak.experiments.engines import HERE, Engine, checked, opened
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Reference, Task, found, reference
-from tiebreak.gallery import place, work
+from tiebreak.gallery import referred, work
 from tiebreak.gallery.example import Example
 from tiebreak.gallery.methods import METHODS, AnyMethod, chosen
 from tiebreak.gallery.methods.method import Knobs
@@ -71,7 +71,7 @@ class Study:
     @property
     def where(self) -> Reference:
         """The example, so that any process finds it."""
-        return reference(place(self.name), "name")
+        return referred(self.name)
 
     @property
     def example(self) -> Example:

@@ -49,10 +49,17 @@ def page(path: Path) -> Page:
 
 
 def _last_lines(table: Table) -> Table:
-    """Where the steps begin again, after a resume or in a new run, what stood from there on does not count."""
+    """Where the steps begin again, after a resume or in a new run, what stood from there on does not count.
+
+    Of a new run nothing before counts: its time begins where the last run's ended.
+    """
     later = np.minimum.accumulate(np.append(table["step"], np.inf)[::-1])[::-1][1:]
     kept = table["step"] < later
-    return {name: column[kept] for name, column in table.items() if column.dtype.kind == "f"}
+    begins = int(np.argmax(kept)) if kept.any() else 0
+    found = {name: column[kept] for name, column in table.items() if column.dtype.kind == "f"}
+    if begins and "seconds" in found and np.isfinite(table["seconds"][begins - 1]):
+        found["seconds"] = found["seconds"] - table["seconds"][begins - 1]
+    return found
 
 
 def _there(table: Table, name: str) -> bool:
@@ -128,10 +135,7 @@ def _verdict(table: Table, made: Table) -> Verdict:
         found[0] = f"{found[0][:-1]}, in {clock(float(np.nanmax(table['seconds'])))}."
     for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
         if _there(made, name):
-            known = made[name][np.isfinite(made[name])]
-            found.append(
-                f"The {text} loss went from {scientific(known[0], 2)} to {scientific(known[-1], 2)}, by batches."
-            )
+            found.append(_change(text, made[name]))
     if not _there(made, "excess"):
         return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", found)
     last = float(made["excess"][np.isfinite(made["excess"])][-1])
@@ -144,6 +148,19 @@ def _verdict(table: Table, made: Table) -> Verdict:
         return Verdict("Not decided by the batches", None, asked, found)
     good = last <= 1
     return Verdict("Inside the tolerance" if good else "Outside the tolerance", good, asked, found)
+
+
+def _change(text: str, losses: Any) -> str:
+    """Where a loss began and ended. A single batch tells next to nothing: averages of many are compared."""
+    known = losses[np.isfinite(losses)]
+    tenth = max(1, len(known) // 10)
+    first, last = float(known[:tenth].mean()), float(known[-tenth:].mean())
+    went = "rose" if last > first else "fell" if last < first else "stayed the same"
+    ending = ": it did not improve" if text == "upper" and last > first else ""
+    return (
+        f"The {text} loss {went}, from {scientific(first, 2)} to {scientific(last, 2)}, averaged over the first and "
+        f"the last tenth of the steps logged{ending}."
+    )
 
 
 def _ends(table: Table, made: Table) -> Sheet:

@@ -3,7 +3,9 @@
 try:
     import torch as _torch  # noqa: F401  # for the message alone
 except ImportError as error:
-    raise ImportError("tiebreak.torch needs PyTorch: pip install 'tiebreak[torch]'") from error
+    from tiebreak.checks import install
+
+    raise ImportError(f"tiebreak.torch needs PyTorch: {install('torch')}") from error
 
 from tiebreak.torch.batches import Batch, GrowingBatches
 from tiebreak.torch.loggers import Log, TensorBoardLog

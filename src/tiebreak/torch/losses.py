@@ -53,13 +53,19 @@ def returned(level: str, loss: object) -> Tensor:
 
 def propagate(level: str, loss: Tensor) -> None:
     """The backward pass of a closure's loss."""
+    legal = (
+        f"the {level} closure must return its loss, made of the parameters by a forward pass of its own, and not call "
+        "backward itself: return the loss; the optimizer calls backward"
+    )
+    if not loss.requires_grad:
+        raise RuntimeError(f"{legal}. What it returned has no graph: no .detach(), no torch.no_grad()")
     try:
         torch.autograd.backward(loss)
     except RuntimeError as error:
-        error.add_note(
-            f"The {level} closure must return its loss, made of the parameters by a forward pass of its own, and not "
-            "call backward itself. One forward pass for both: blocks, the first with backward(retain_graph=True)."
-        )
+        shared = "One forward pass for both: blocks, the first with backward(retain_graph=True)."
+        if "backward through the graph a second time" in str(error):
+            raise RuntimeError(f"{legal}. {shared}") from error
+        error.add_note(f"{legal}. {shared}")
         raise
 
 

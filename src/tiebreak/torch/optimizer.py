@@ -292,7 +292,9 @@ class DynamicBarrier(TwoLevels):
         if self._warned or self.count < _LOOK:
             return
         number = self.decision.tolerance is not None and not self.decision.tolerance.moving
-        if text := worry(reading, self.tolerance) or (self._stall.seen(self.count, reading) if number else ""):
+        same_batch = self.target.at is None  # a copy, or given by the user with each loss
+        stalled = self._stall.seen(self.count, reading) if number else ""
+        if text := worry(reading, self.tolerance, same_batch) or stalled:
             self._warned = True
             warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
 

@@ -116,12 +116,15 @@ class Stall:
         return ""
 
 
-def worry(reading: Reading, tolerance: Any) -> str:
-    """What a user of this tolerance must be told, or nothing."""
+def worry(reading: Reading, tolerance: Any, same_batch: bool) -> str:
+    """What a user of this tolerance must be told, or nothing; whether the reference is on the same batch already."""
     if reading.noise > 1.0:
+        use = "larger batches or a larger tolerance"
+        if not same_batch:
+            use = 'larger batches, a larger tolerance, or a reference on the same batch: reference="twin" or "start"'
         return (
             f"the averaged excess is known to {reading.noise:.1f} tolerances only: tolerance={tolerance!r} is below "
-            "what these batches can tell. Use larger batches, a larger tolerance, or a reference on the same batch."
+            f"what these batches can tell. Use {use}."
         )
     if reading.excess < -_ODD:
         return (
