@@ -216,7 +216,7 @@ class TestStates:
             ("noise", {}, "noise is {}"),
             ("tolerance", [1, 2, 3], r"tolerance is \[1, 2, 3\]"),
             ("tolerance", [-1.0, False], "tolerance is"),
-            ("law", {"steps": -1}, "law|tolerance="),
+            ("law", {"steps": -1}, "tolerance rule"),
             ("law", 3, "no state of such an optimizer"),
         ],
     )

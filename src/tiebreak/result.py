@@ -91,7 +91,7 @@ class Point:
     >>> problem = tiebreak.problems.paper()
     >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=10**5, seed=0)
     >>> result.last.step, result.last.x.shape
-    (671, (2,))
+    (1461, (2,))
     >>> result.last.stationarity_squared <= result.last.direction_squared
     True
     """
@@ -120,9 +120,9 @@ class History:
     >>> problem = tiebreak.problems.paper()
     >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=10**5, seed=0)
     >>> len(result.history), int(result.history.step[-1]), int(result.history.calls[-1])
-    (97, 671, 99950)
+    (114, 1461, 99870)
     >>> result.history.lower_gradient_squared.shape
-    (97,)
+    (114,)
     """
 
     step: NDArray[np.int64]
@@ -241,7 +241,7 @@ class Result:
     >>> problem = tiebreak.problems.paper()
     >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=10**5, seed=0)
     >>> result.status, result.steps, result.calls
-    (<Status.BUDGET: 'the next step did not fit in the budget'>, 671, 99950)
+    (<Status.BUDGET: 'the next step did not fit in the budget'>, 1461, 99870)
     >>> result.selected.step <= result.last.step
     True
     """
