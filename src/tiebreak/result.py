@@ -34,8 +34,8 @@ class Status(Enum):
     >>> import tiebreak
     >>> problem = tiebreak.problems.paper()
     >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=10**5, seed=0)
-    >>> result.status is Status.BUDGET, result.message
-    (True, 'the next step did not fit in the budget')
+    >>> result.status.name, result.message
+    ('BUDGET', 'the next step did not fit in the budget')
     """
 
     STEPS = "all steps were made"
