@@ -221,8 +221,8 @@ def dimensions(quick=False):
         exact, noisy, x0 = quadratics(dimension), quadratics(dimension, sigma=0.5), np.zeros(dimension)
         found = per_step(
             {
-                "exact": lambda n, problem=exact, x0=x0: minimize(*problem, x0, steps=n, record=None),
-                "noisy": lambda n, problem=noisy, x0=x0: minimize(*problem, x0, steps=n, record=None),
+                "exact": lambda n, problem=exact, x0=x0: minimize(*problem, x0, method="sdbgd", steps=n, record=None),
+                "noisy": lambda n, problem=noisy, x0=x0: minimize(*problem, x0, method="sdbgd", steps=n, record=None),
             },
             {"exact floor": floor(dimension), "noisy floor": floor(dimension, draws=True)},
             steps,
