@@ -126,7 +126,7 @@ def ewc(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     start = [p.detach().clone() for p in _parameters(task)]
     fisher = [torch.zeros_like(p) for p in start]
     old: Images = task.extra["old"]
-    images = min(200, task.steps)  # one by one, each a gradient that is paid for, though it takes less time than a batch
+    images = min(200, task.steps)  # one by one, each a gradient that is paid for, though it takes less time
     for row in torch.randperm(len(old.labels), generator=torch.Generator().manual_seed(task.extra["seed"]))[:images]:
         one = old.where(row.to(old.labels.device)[None])
         drawn = torch.multinomial(task.model(one.inputs).detach().softmax(1), 1)[:, 0]

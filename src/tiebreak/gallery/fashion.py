@@ -19,7 +19,9 @@ from tiebreak.gallery.batches import Epochs
 from tiebreak.gallery.kept import kept
 from tiebreak.gallery.rates import scaling
 
-__all__ = ["PACKAGE", "Images", "accuracy", "adam", "cosine", "entropy", "fit", "load", "perceptron", "split", "trained"]
+__all__ = [
+    "PACKAGE", "Images", "accuracy", "adam", "cosine", "entropy", "fit", "load", "perceptron", "split", "trained",
+]  # fmt: skip
 
 PACKAGE = "dataset-fashion-mnist"
 
