@@ -321,7 +321,11 @@ def test_the_summary_of_a_whole_run_goes_into_the_documentation(findings, tmp_pa
     with pytest.raises(SystemExit, match="quick"):
         module.collect(tmp_path / "run", tmp_path, tmp_path / "results")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    summary["study"] |= {"quick": False, "methods": []}
+    assert any(text.startswith("Left out: ") and "upper only" in text for text in summary["notes"])
+    summary["study"] |= {"quick": False}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary | {"notes": []}))
+    with pytest.raises(SystemExit, match="left out"):
+        module.collect(tmp_path / "run", tmp_path, tmp_path / "results")
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
     for _ in range(2):  # again changes nothing
         assert module.collect(tmp_path / "run", tmp_path, tmp_path / "results") == "own"

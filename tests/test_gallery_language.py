@@ -313,7 +313,7 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
     assert said.count("What the models say") == 1
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
     assert rows[0][:4] == ["prompt", "what for", "true code", "before"]
-    assert rows[0][4:] == list(language_samples.SHOWN)
+    assert rows[0][4:] == [name for name in language_samples.SHOWN if name != "NPO"]  # nothing was chosen for it
     codes = [row for row in rows[2:] if row[1] != "text"]
     assert {row[1] for row in codes} == {"to forget", "to keep"}
     assert all(row[2] == row[3] for row in codes)  # before it knew them all

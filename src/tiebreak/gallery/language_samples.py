@@ -20,14 +20,15 @@ from tiebreak.gallery import canaries, language
 from tiebreak.gallery.language import Tail
 from tiebreak.gallery.methods import chosen
 from tiebreak.gallery.training import Goal, train
+from tiebreak.gallery.tuning import trials
 from tiebreak.gallery.unlearning_language import EXAMPLE, SETUPS, assemble, planted, split
 
 __all__ = ["SHOWN", "greedy", "samples"]
 
 _MARK = "\n<!-- samples -->\n\n"  # what follows it in a summary is ours
 
-#: The methods that are shown, where the record has them.
-SHOWN = ("tolerance-start", "weighted-sum", "gradient ascent")
+#: The methods that are shown, where the record has knobs for them or they have none.
+SHOWN = ("tolerance-start", "weighted-sum", "NPO", "gradient ascent")
 
 
 def greedy(
@@ -47,9 +48,12 @@ def samples(size: Any, device: str, knobs: Mapping[str, Mapping[str, float]]) ->
     """Prompts, and what each model makes of them; `knobs` by method, as a study chose them."""
     setup = SETUPS[size]
     found, start = planted(setup, device)
-    model, tokenizer = language.pretrained()
-    whole = setup.layers == model.config.num_hidden_layers
-    _, below = language.tail(model.to(device), setup.layers, None if whole else found["tokens"])
+    below: Callable[[Tensor], Tensor] = lambda lines: lines  # noqa: E731  # all layers are trained
+    if "model.head" in found:
+        model, tokenizer = language.pretrained()
+        _, below = language.tail(model.to(device), setup.layers, found["tokens"])
+    else:
+        tokenizer = language.tokenizer()
     people = canaries.records(
         setup.people, setup.digits, setup.alternatives, setup.decoys, torch.Generator().manual_seed(0)
     )
@@ -66,7 +70,7 @@ def samples(size: Any, device: str, knobs: Mapping[str, Mapping[str, float]]) ->
     prompts += [(tokenizer(text)["input_ids"], "text", 16) for text in ("Fellow citizens, our country", "The sea was")]
     models, methods = {"before": start.to(device)}, chosen([], EXAMPLE)
     for name in SHOWN:
-        if name in methods:
+        if name in knobs or (name in methods and not trials(methods[name], 1)):
             task = assemble(setup, found, start, 0, device)
             goal = Goal.of(task.losses(task.model)[0], EXAMPLE.tolerance)
             train(task, methods[name], knobs.get(name, {}), goal)

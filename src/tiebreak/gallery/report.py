@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 from tiebreak.experiments.tables import Sheet, as_markdown, scientific, short
 from tiebreak.gallery.example import Metric, OwnMethod
-from tiebreak.gallery.methods import METHODS, AnyMethod
+from tiebreak.gallery.methods import METHODS, AnyMethod, chosen
 from tiebreak.gallery.study import Findings, Run
 
 __all__ = ["PROSE", "Row", "Spread", "Winner", "markdown", "notes", "rows", "sheets", "title", "winner"]
@@ -241,6 +241,9 @@ def notes(findings: Findings) -> list[str]:
         ]
     warned = {(run.method, text) for run in findings.runs for text in run.warned if run.budget != "tuning"}
     texts += [f"{title(name)} warned: {text}" for name, text in sorted(warned)]
+    left = [name for name in chosen((), example) if name not in study.methods_of(example)]
+    if left:
+        texts.append(f"Left out: {', '.join(map(title, left))}.")
     if findings.interrupted:
         texts.append("Interrupted: this is what was finished. The same command goes on from there.")
     return texts

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tiebreak.gallery import pruning
 from tiebreak.gallery.batches import Epochs
 from tiebreak.gallery.example import Example, Metric, Size, Task
-from tiebreak.gallery.fashion import PACKAGE, Images, accuracy, adam, cosine, entropy, fit, perceptron, split
+from tiebreak.gallery.fashion import PACKAGE, Images, accuracy, adam, cosine, entropy, split, trained
 
 __all__ = ["EXAMPLE", "build", "penalty", "task"]
 
@@ -74,7 +74,7 @@ _SIZES: dict[Size, Any] = {
 def _dense(size: Size, seed: int, device: str) -> nn.Module:
     layers, images, batch, steps, _, rate = _SIZES[size]
     train, _ = split(images, seed, device)
-    return fit(perceptron(layers, seed, device), train, rate, batch, steps, seed + 1)
+    return trained("fashion-all", layers, train, rate, batch, steps, seed)
 
 
 def build(size: Size, seed: int, device: str) -> Task:
