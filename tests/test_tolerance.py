@@ -156,7 +156,9 @@ def test_the_start_is_on_the_safe_side():
 def test_the_law_step_by_step():
     """An independent program, with logarithms and branches, gives the same numbers."""
     generator = np.random.default_rng(3)
-    for moving, c in ((True, MOVING), (True, START), (False, NUMBER)):
+    other = MOVING._replace(lasting=2.0, recall=20.0)
+    wide = NUMBER._replace(first=200.0)
+    for moving, c in ((True, MOVING), (True, START), (False, NUMBER), (True, other), (False, wide)):
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
         calm, known, brake, cuts = 0.0, 0.0, 1.0, 0
         for t in range(1, 400):
@@ -166,7 +168,8 @@ def test_the_law_step_by_step():
             upper, lower = generator.uniform(0.5, 1.5), generator.uniform(1, 2) * (30 if t % 50 == 49 else 1)
             rate = 0.1 * min(t / 50, 1) if t < 300 else 0.02
             memory, reading = follow(memory, loss, reference, tol, upper, lower, rate, moving=moving, constants=c)
-            aim = c.aim * (1 - c.early * (1 if t < 300 else 0.2))
+            high = 1 if t < 300 else 0.2
+            aim = c.aim * (1 - c.early * high * (1 + c.lasting) / (1 + c.lasting * high))
             d = loss - reference
             if last is not None:
                 weight = max(1 / (t - 1), c.slow)
@@ -205,10 +208,11 @@ def test_the_law_step_by_step():
             if relative <= 1:
                 calm = math.exp(z)
             if relative > c.trouble:
-                known = calm
-            error = 0.5 * math.log(relative)
+                known = min(calm, c.recall)
+            error, before = 0.5 * math.log(relative), z
             z += error / max(c.span, c.pace * t) * (c.rise if error > 0 else 1)
-            z = min(max(z, math.log(c.least)), math.log(c.most))
+            far = relative >= c.ceiling
+            z = min(max(z, math.log(c.least)), math.log(c.most) if far else max(before, math.log(c.most)))
             w = min(math.exp(z + c.boost * min(max(bound - aim, -c.dip), 3)), c.burst * c.most)
             unit = max(mean["f"], upper / c.clip) / max(mean["b"], c.steep * mean["B"])
             expected = (w, unit, mean["g"], mean["r"], e, error_of_mean, brake * counted / lower)
