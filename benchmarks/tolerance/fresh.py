@@ -49,7 +49,7 @@ def prepare(find, save, table, letters, standard, rows):
     caught = read("surveys").dropna(subset=["species_id", "hindfoot_length", "weight", "sex"])
     save("rodents", **table(classes(caught, "species_id", ["record_id"], 400), "label", "all"))
     save("leaf_shapes", **table(classes(read("leaf_id_flavia").dropna(), "species"), "label", "all"))
-    winds = read("storms").drop(columns=["name", "category", *(f"{x}_force_diameter" for x in ("tropicalstorm", "hurricane"))])
+    winds = read("storms").drop(columns=["name", "category"]).dropna(axis=1)
     save("storms", **table(classes(winds, "status", least=100), "label", "all"))
     save("tissues", **table(classes(read("tissue_gene_expression"), "y", least=5), "label", "all"))
     save("caravans", **table(classes(read("Caravan"), "Purchase"), "label", "all"))

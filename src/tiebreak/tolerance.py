@@ -78,7 +78,7 @@ class Constants(NamedTuple):
 MOVING = Constants()
 #: For the starting model. It is good already, so that little has to be feared early on, and such runs are short: w
 #: begins lower and falls fast where g has room. A fall of g below its start is no swing.
-START = MOVING._replace(
+START = Constants(
     aim=0.85,
     early=0.15,
     doubt=1.0,
