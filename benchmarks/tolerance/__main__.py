@@ -1,6 +1,6 @@
 """``python -m benchmarks.tolerance``: judge all laws; ``--quick``: a look in two minutes; ``--tune``: find constants.
 
-On a GPU (an H200) the search takes eight minutes and the judging three; on two cores the judging takes more than an hour.
+On a GPU (an H200) the search takes eight minutes and the judging three; on two cores the judging takes over an hour.
 Both want the files that ``benchmarks/tolerance/data.py`` names. The search writes what it chose, by the rule in
 ``tune.choose``, to ``benchmarks/results/tolerance_tuning.json``. The judging reads it from there, ours too: what it
 chose is what is judged, and then what is written into ``tiebreak.tolerance``.
@@ -33,7 +33,7 @@ rounds before: ours {given} given, the others with a first weight of 1000 among 
 far; in the rounds before ours had more trials than the others. The cost is the lost share inside, and 5 and the breach
 outside. The best {finalists} by cost, and what was in use before, were then compared on other data and seeds
 ({other_seeds}): {compared}. Chosen by a rule, by all these runs: of those with {twin} of the runs inside with a twin
-and {number} with a number or a share, that with the least lost share in the median; where there is none, the least cost.
+and {number} with a number or a share, that of the least lost share in the median; without any, the least cost.
 {found}
 What is used with the start was not searched again. Ours cuts gradients out of proportion, the others do not.
 `within` is the first law of all, as it was. Rounds before were tuned on these, too: {earlier}.

@@ -328,8 +328,8 @@ SEARCH = _again(
 SEARCH_SEEDS = (400, 401)
 COMPARE = _again(
     "fairness, clinics; fairness, doctors; fairness, survival; forget a class, scanned digits; "
-    "forget a class, vehicles; sparsity, endgames; continual, signs; confidence, tuna; confidence, mushrooms; robustness, personalities; "
-    "smallest, food; comedies after histories, letters"
+    "forget a class, vehicles; sparsity, endgames; continual, signs; confidence, tuna; confidence, mushrooms; "
+    "robustness, personalities; smallest, food; comedies after histories, letters"
 )
 COMPARE_SEEDS = (410, 411)
 
