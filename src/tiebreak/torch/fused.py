@@ -142,10 +142,11 @@ class Fused:
         return (areas, stream, parameters, tuple(map(Tensor.numel, ps)), at, slots, *dtypes), gradients
 
     def _tables(self, key: Any, gradients: NDArray[np.int64], rows: Sequence[Row] = ()) -> list[_Launch]:
-        """The launches of a template with the gradients where they are: an allocator hands out other places every step."""
+        """The launches with the gradients where they are: an allocator hands out other places every step."""
         if key not in self._templates:
             _make_room(self._templates)
-            self._templates[key] = self._template([row for row in rows if row[1] is not None or row[2] is not None], key[0])
+            there = [row for row in rows if row[1] is not None or row[2] is not None]
+            self._templates[key] = self._template(there, key[0])
         template, place = self._templates[key], gradients.tobytes()
         if place not in template.filled:
             _make_room(template.filled)
