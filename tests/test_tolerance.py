@@ -156,7 +156,7 @@ def test_the_start_is_on_the_safe_side():
 def test_the_law_step_by_step():
     """An independent program, with logarithms and branches, gives the same numbers."""
     generator = np.random.default_rng(3)
-    other = MOVING._replace(lasting=2.0, recall=20.0)
+    other = MOVING._replace(lasting=2.0, recall=20.0, swings=0.005)
     wide = NUMBER._replace(first=200.0)
     for moving, c in ((True, MOVING), (True, START), (False, NUMBER), (True, other), (False, wide)):
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
@@ -175,7 +175,7 @@ def test_the_law_step_by_step():
                 weight = max(1 / (t - 1), c.slow)
                 spread += weight * (abs(d - last) - spread)
                 one, two = (min(max((x - mean["G"] + mean["R"]) / tol, -10), 10) for x in (d, last))
-                swing += weight * (one * two - swing)
+                swing += max(1 / (t - 1), c.swings) * (one * two - swing)
             last = d
             sigma = 0.886 * spread / tol
             a = min(max(2 * (c.exact / max(sigma, c.exact / 100)) ** 2, c.slow), c.fast)
@@ -192,7 +192,7 @@ def test_the_law_step_by_step():
             gap = 1 / slow - 1 / fast
             slope = (e - (mean["G"] - mean["R"]) / tol) / gap if gap else 0.0
             error_of_mean = sigma * math.sqrt(fast / (2 - fast))
-            swung = math.sqrt(max(swing - math.sqrt(c.slow / 2) * min(sigma, 10) ** 2, 0))
+            swung = math.sqrt(max(swing - math.sqrt(c.swings / 2) * min(sigma, 10) ** 2, 0))
             margin = min(c.doubt * error_of_mean, c.widest) + c.sway * swung
             bound = e + c.ahead * max(slope, 0) + margin
             counted, brake = lower, min(brake * (1 + c.release), 1)
@@ -405,8 +405,33 @@ def test_every_constant_has_an_effect(field):
     if field == "steep":  # where g vanishes
         assert not np.allclose(interpolating(MOVING), interpolating(MOVING._replace(steep=1.1)), rtol=1e-6)
         return
+    if field in ("lasting", "recall", "foresee"):
+        makes = {
+            "lasting": lambda c: plant(steps=600, rate=lambda t: 0.1 * (1 - t / 600), constants=c)[1],
+            "recall": lambda c: plant(steps=600, c=3e4, constants=c)[1],  # the first w is too small
+            "foresee": falling,
+        }
+        little, more = (makes[field](MOVING._replace(**{field: x})) for x in (2.0, 60.0))
+        assert not np.allclose(little, more, rtol=1e-6)
+        return
     changed = MOVING._replace(**{field: 1.1 * getattr(MOVING, field)})
     assert not np.allclose(run(MOVING), run(changed), rtol=1e-6)
+
+
+def falling(constants, steps=1500):
+    """The excess, in tolerances of the end, where the tolerance is 2 % of a reference that falls from 2 to 0.3."""
+    memory, excess = begin(), 0.0
+    for t in range(steps):
+        reference = 0.3 + 1.7 * math.exp(-t / 200)
+        memory, reading = follow(
+            memory, reference + excess, reference, 0.02, 1.0, 1.0, 0.1, moving=True, relative=True, constants=constants
+        )
+        excess += (0.1 / reading.ratio**2 - excess) / 500  # damage that is repaired slowly
+    return excess / (0.02 * 0.3)
+
+
+def test_a_share_of_a_falling_reference_is_kept_to_at_the_end_by_foreseeing_it():
+    assert falling(MOVING._replace(foresee=3.0)) < falling(MOVING._replace(foresee=0.0))
 
 
 @pytest.mark.parametrize(("g", "f"), [(1e-20, 1.0), (1e20, 1.0), (1.0, 1e-20), (1.0, 1e20), (1e-15, 1e15)])
