@@ -157,7 +157,7 @@ def test_the_law_step_by_step():
     """An independent program, with logarithms and branches, gives the same numbers."""
     generator = np.random.default_rng(3)
     other = MOVING._replace(lasting=2.0, recall=20.0, swings=0.005)
-    wide = NUMBER._replace(first=200.0)
+    wide = NUMBER._replace(first=200.0, doubt=0.5, sharp=2.0)
     for moving, c in ((True, MOVING), (True, START), (False, NUMBER), (True, other), (False, wide)):
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
         calm, known, brake, cuts = 0.0, 0.0, 1.0, 0
@@ -193,7 +193,7 @@ def test_the_law_step_by_step():
             slope = (e - (mean["G"] - mean["R"]) / tol) / gap if gap else 0.0
             error_of_mean = sigma * math.sqrt(fast / (2 - fast))
             swung = math.sqrt(max(swing - math.sqrt(c.swings / 2) * min(sigma, 10) ** 2, 0))
-            margin = min(c.doubt * error_of_mean, c.widest) + c.sway * swung
+            margin = min(c.doubt * error_of_mean**c.sharp, c.widest) + c.sway * swung
             bound = e + c.ahead * max(slope, 0) + margin
             counted, brake = lower, min(brake * (1 + c.release), 1)
             if max(bound, d / tol) > c.trouble * aim and t > 1 and lower > c.cut * mean["b"]:
@@ -408,7 +408,7 @@ def test_every_constant_has_an_effect(field):
     if field in ("lasting", "recall", "foresee"):
         makes = {
             "lasting": lambda c: plant(steps=600, rate=lambda t: 0.1 * (1 - t / 600), constants=c)[1],
-            "recall": lambda c: plant(steps=600, c=3e4, constants=c)[1],  # the first w is too small
+            "recall": lambda c: plant(steps=800, noise=0.6, lag=150, constants=c)[1],
             "foresee": falling,
         }
         little, more = (makes[field](MOVING._replace(**{field: x})) for x in (2.0, 60.0))

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 
 #: Names of the arrays that `prepare` writes.
-NAMES = ("customers", "crashes", "mothers", "stops", "rodents", "leaf_shapes", "storms", "tissues", "caravans", "cells")
+NAMES = ("customers", "crashes", "mothers", "stops", "rodents", "leaf_shapes", "storms", "caravans", "cells")
 NAMES += ("jobs", "houses", "tweets")
 
 
@@ -51,7 +51,6 @@ def prepare(find, save, table, letters, standard, rows):
     save("leaf_shapes", **table(classes(read("leaf_id_flavia").dropna(), "species"), "label", "all"))
     winds = read("storms").drop(columns=["name", "category"]).dropna(axis=1)
     save("storms", **table(classes(winds, "status", least=100), "label", "all"))
-    save("tissues", **table(classes(read("tissue_gene_expression"), "y", least=5), "label", "all"))
     save("caravans", **table(classes(read("Caravan"), "Purchase"), "label", "all"))
     save("cells", **table(classes(read("cells"), "class", ["case"]), "label", "all"))
     save("jobs", **table(classes(read("hpc_data"), "class"), "label", "all"))

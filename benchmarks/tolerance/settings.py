@@ -363,7 +363,7 @@ JUDGE = [
     Group("forget a class, rodents", 256, 800, "repeatable", _FIFTEEN),
     Group("forget 200 rows, leaf shapes", 64, 1000, "repeatable", _SIXTEEN),
     Group("sparsity, storms", 512, 1000, "repeatable", _FIFTEEN),
-    Group("continual, tissues", 64, 400, "repeatable", _LEARNT_EIGHTH),
+    Group("continual, storms", 128, 600, "repeatable", _LEARNT_EIGHTH),
     Group("robustness, caravans", 256, 800, "repeatable", _SIXTEEN),
     Group("confidence, cells", 128, 2000, "repeatable", _FIFTEEN),
     Group("confidence, jobs", 64, 1000, "repeatable", _SIXTEEN),

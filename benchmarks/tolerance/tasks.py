@@ -298,7 +298,7 @@ TASKS = {
     "forget a class, rodents": lambda: forgetting("rodents", 2),
     "forget 200 rows, leaf shapes": lambda: forgetting("leaf_shapes", "200 rows"),
     "sparsity, storms": lambda: sparsity("storms"),
-    "continual, tissues": lambda: continual("tissues"),
+    "continual, storms": lambda: continual("storms"),
     "robustness, caravans": lambda: robustness("caravans"),
     "confidence, cells": lambda: confidence("cells", 32),
     "confidence, jobs": lambda: confidence("jobs", 32),

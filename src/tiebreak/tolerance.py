@@ -69,6 +69,7 @@ class Constants(NamedTuple):
     cut: Scalar = 5.0  # in trouble a ∇g longer than so many times its averaged norm is cut to that,
     brake: Scalar = 0.1  # and all steps are shortened by this share,
     release: Scalar = 0.01  # which each step takes back by this share of itself
+    sharp: Scalar = 1.0  # to this power
     swings: Scalar = 0.02  # the weight in the average of the swing
     lasting: Scalar = 0.0  # how long a falling rate counts as high: at a share h of it as (1 + this) h / (1 + this · h)
     recall: Scalar = 1e9  # no w above this is remembered for its trouble: so little of f is not to blame
@@ -291,7 +292,7 @@ def follow(
     # Noise alone makes a mean product of ± σ² √(a / 2) for a weight a, which is not taken for a swing.
     swung = swing - (c.swings / 2) ** 0.5 * _at_most(sigma, 10.0) ** 2
     root = (swung * (swung > 0) + (swung <= 0)) ** 0.5 * (swung > 0)  # which has no infinite derivative at 0
-    margin = _at_most(c.doubt * noise, c.widest) + c.sway * root
+    margin = _at_most(c.doubt * noise**c.sharp, c.widest) + c.sway * root
     bound = excess + c.ahead * slope * (slope > 0) + margin
 
     last = memory.ratio + (0 * loss + c.first) * (steps < 2)
