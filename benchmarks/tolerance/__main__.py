@@ -136,6 +136,7 @@ def main():
     )
     parser.add_argument("--tune", action="store_true", help="search the constants of all laws and choose")
     parser.add_argument("--seconds", type=float, default=420, help="for the search, its set-up included")
+    parser.add_argument("--draw", action="store_true", help="table and figure again, from the results")
     parser.add_argument("--seeds", type=int, nargs="+", help="other seeds to judge on; prints only")
     options = parser.parse_args()
     jax.config.update("jax_default_matmul_precision", "float32")  # no TF32: the excess is a small difference
@@ -146,6 +147,11 @@ def main():
 
     if options.quick:
         print(report.table(judge.run(settings.QUICK, (100, 101), say, threads=1), "Quick, on data of earlier rounds:"))
+        return
+    if options.draw:
+        known = json.loads((judge.RESULTS / "tolerance.json").read_text())
+        (report.DOCS / "_tables" / "tolerance.md").write_text(report.table(known["judging"], known["about"]))
+        report.figure(known["judging"], report.DOCS / "_static" / "tolerance.png")
         return
     groups = [*settings.SEARCH, *settings.COMPARE] if options.tune else settings.JUDGE
     for group in groups:

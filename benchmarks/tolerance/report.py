@@ -1,6 +1,7 @@
 """The table and the figure of the study, from its records."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -157,10 +158,13 @@ def figure(records, path):
 
 
 def write(records, about, results, constants):
-    """Results, table and figure in their places."""
+    """Results and table in their places, and the figure where Matplotlib is installed."""
     ours = {kind: values._asdict() for kind, values in constants.items()}
     record = {"about": about, "ours": ours, **stamp(), "judging": records}
     text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
     (results / "tolerance.json").write_text(text + "\n")
     (DOCS / "_tables" / "tolerance.md").write_text(table(records, about))
+    if find_spec("matplotlib") is None:
+        print("no figure without Matplotlib: --draw makes it from the results")
+        return
     figure(records, DOCS / "_static" / "tolerance.png")
