@@ -156,7 +156,7 @@ def test_the_start_is_on_the_safe_side():
 def test_the_law_step_by_step():
     """An independent program, with logarithms and branches, gives the same numbers."""
     generator = np.random.default_rng(3)
-    other = MOVING._replace(lasting=2.0, recall=20.0, swings=0.005)
+    other = MOVING._replace(lasting=2.0, recall=20.0)
     wide = NUMBER._replace(first=200.0, doubt=0.5, sharp=2.0)
     for moving, c in ((True, MOVING), (True, START), (False, NUMBER), (True, other), (False, wide)):
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
@@ -175,7 +175,7 @@ def test_the_law_step_by_step():
                 weight = max(1 / (t - 1), c.slow)
                 spread += weight * (abs(d - last) - spread)
                 one, two = (min(max((x - mean["G"] + mean["R"]) / tol, -10), 10) for x in (d, last))
-                swing += max(1 / (t - 1), c.swings) * (one * two - swing)
+                swing += weight * (one * two - swing)
             last = d
             sigma = 0.886 * spread / tol
             a = min(max(2 * (c.exact / max(sigma, c.exact / 100)) ** 2, c.slow), c.fast)
@@ -192,7 +192,7 @@ def test_the_law_step_by_step():
             gap = 1 / slow - 1 / fast
             slope = (e - (mean["G"] - mean["R"]) / tol) / gap if gap else 0.0
             error_of_mean = sigma * math.sqrt(fast / (2 - fast))
-            swung = math.sqrt(max(swing - math.sqrt(c.swings / 2) * min(sigma, 10) ** 2, 0))
+            swung = math.sqrt(max(swing - math.sqrt(c.slow / 2) * min(sigma, 10) ** 2, 0))
             margin = min(c.doubt * error_of_mean**c.sharp, c.widest) + c.sway * swung
             bound = e + c.ahead * max(slope, 0) + margin
             counted, brake = lower, min(brake * (1 + c.release), 1)

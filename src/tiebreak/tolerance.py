@@ -49,7 +49,7 @@ class Constants(NamedTuple):
     ahead: Scalar = 100.0  # steps by which a rising excess is carried forward
     exact: Scalar = 0.08  # the standard error asked of the averaged excess
     fast: Scalar = 0.1  # largest weight of the newest value in the averages of losses
-    slow: Scalar = 0.02  # smallest weight there; and the weight in the average of σ
+    slow: Scalar = 0.02  # smallest weight there; and the weight in the averages of σ and of the swing
     norms: Scalar = 0.02  # the weight in the averages of norms
     floor: Scalar = 0.3  # an e/aim below this counts as this: how fast w falls where f costs nothing
     ceiling: Scalar = 4.0  # and one above this as this
@@ -70,7 +70,6 @@ class Constants(NamedTuple):
     brake: Scalar = 0.1  # and all steps are shortened by this share,
     release: Scalar = 0.01  # which each step takes back by this share of itself
     sharp: Scalar = 1.0  # to this power
-    swings: Scalar = 0.02  # the weight in the average of the swing
     lasting: Scalar = 0.0  # how long a falling rate counts as high: at a share h of it as (1 + this) h / (1 + this · h)
     recall: Scalar = 1e9  # no w above this is remembered for its trouble: so little of f is not to blame
     foresee: Scalar = 0.0  # a share is one of what the reference comes to: its fall so far to the power of this goes on
@@ -249,14 +248,13 @@ def follow(
 
     # Plain means until there are enough values for a weight: the first steps are right.
     rest = _at_least(1 / steps, c.norms)
-    since = _over(1, steps - 1)  # the first difference has none before it
-    later, rarely = (_at_least(since, weight) * (steps > 1) for weight in (c.slow, c.swings))
+    later = _at_least(_over(1, steps - 1), c.slow) * (steps > 1)  # the first difference has none before it
     difference, centre = loss - reference, memory.slow_loss - memory.slow_reference
     limit = allowed(memory.loss, memory.reference)
     change = memory.change + later * (_size(difference - memory.difference) - memory.change)
     pair = (_over(x - centre, limit) for x in (difference, memory.difference + 0 * loss))
     here, there = (_at_most(_at_least(x, -10.0), 10.0) for x in pair)
-    swing = memory.swing + rarely * (here * there - memory.swing)
+    swing = memory.swing + later * (here * there - memory.swing)
     # Neighbours differ by 2σ/√π in the mean. Absolute values, not squares: those of small losses vanish in float32.
     sigma = _over(0.886 * change, limit)
     weight = _at_most(_at_least(2 * (c.exact / _at_least(sigma, 0.01 * c.exact)) ** 2, c.slow), c.fast)
@@ -289,8 +287,8 @@ def follow(
     noise = sigma * (fast / (2 - fast)) ** 0.5  # the standard error of an average
     # An average of weight a lags 1/a − 1 steps behind.
     slope = _over(excess - before, 1 / slow - 1 / fast)
-    # Noise alone makes a mean product of ± σ² √(a / 2) for a weight a, which is not taken for a swing.
-    swung = swing - (c.swings / 2) ** 0.5 * _at_most(sigma, 10.0) ** 2
+    # Noise alone makes a mean product of ± σ² √(slow / 2), which is not taken for a swing.
+    swung = swing - (c.slow / 2) ** 0.5 * _at_most(sigma, 10.0) ** 2
     root = (swung * (swung > 0) + (swung <= 0)) ** 0.5 * (swung > 0)  # which has no infinite derivative at 0
     margin = _at_most(c.doubt * noise**c.sharp, c.widest) + c.sway * root
     bound = excess + c.ahead * slope * (slope > 0) + margin
