@@ -57,7 +57,7 @@ SPACES = {
         "slow": (0.005, 0.01, 0.02),
         "dip": (0.1, 0.2, 0.3, 0.6),
         "first": (15, 30, 60, 120, 300),
-        "most": (10, 15, 20, 30),
+        "most": (8, 10, 12, 15, 20),
         "knee": (0, 1, 2),
         "pace": (0, 0.05, 0.1),
         "foresee": (0,),
@@ -74,12 +74,11 @@ CHANGES = (
         for more in ({"recall": 30}, {"early": 0.25, "aim": 0.95}, {"sway": 3})
     ),
 )
-_NUMBER = {"sharp": 2, "doubt": 0.5, "widest": 5, "most": 20}
+_NUMBER = {"sharp": 2, "doubt": 0.5, "widest": 5, "most": 12, "first": 30}
 NUMBER_CHANGES = (
     _NUMBER,
-    *(_NUMBER | {"first": first} for first in (30, 60, 120)),
-    *(_NUMBER | {"most": 15} | more for more in ({}, {"first": 60}, {"doubt": 0.25}, {"first": 60, "doubt": 0.25})),
-    *(_NUMBER | more for more in ({"recall": 10}, {"span": 15}, {"doubt": 0.25})),
+    *(_NUMBER | {"most": most, "first": first} for most, first in ((20, 15), (15, 15), (15, 60), (12, 60), (8, 30))),
+    *(_NUMBER | more for more in ({"doubt": 0.25}, {"recall": 10}, {"aim": 0.9}, {"rise": 1}, {"most": 10})),
 )
 #: What is tuned: a law and the kinds of reference for which one set of its constants has to serve.
 ROWS = [(law, (kind,)) for law in SPACES if "ours" not in law for kind in ("twin", "number")]
