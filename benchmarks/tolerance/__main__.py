@@ -62,7 +62,7 @@ def about(records, seeds):
     tuned = judge.tuned()
     found = "; ".join(
         f"{name} {100 * kind['inside']:.1f} % inside and {100 * kind['lost']:.0f} % lost ({word})"
-        for name, chosen in tuned["compared"].items()
+        for name, chosen in tuned.get("compared", {}).items()
         for word, kind in chosen["elsewhere"].items()
         if word != "cost"
     )
