@@ -63,7 +63,7 @@ SPACES = {
         "foresee": (0,),
     },
 }
-#: Changes that ours begins with: on six groups of the search they did better than what was in use.
+#: Changes that ours begins with: on some groups they did better than what was in use.
 _MOVING = {"foresee": 2, "recall": 10, "sway": 2}
 CHANGES = (
     _MOVING,
