@@ -31,7 +31,7 @@ inside, 4 % lost; 96.2 % and 19 % (another step then); 91.2 % and 3 %; 95.7 % an
 Searched on (seeds {seeds}): {searched}. Every law had {trials} trials for each kind of reference, from the best of the
 rounds before: of ours {given} were given, the others had a first weight of 1000 among theirs, the rest are children of
 the best so far. So the others had fewer trials than ours all the same: ours had more in the rounds before, and those
-given were found with some sixty trials on three to eight groups. The cost is the lost share inside, and 5 and the breach
+given were found with about sixty trials on up to eight groups. The cost is the lost share inside, and 5 and the breach
 outside. The best {finalists} by cost, and what was in use before, were then compared on other data and seeds
 ({other_seeds}): {compared}. Chosen by a rule, by all these runs: of those with {twin} of the runs inside with a twin
 and {number} with a number or a share, that of the least lost share in the median; without any, the least cost.
