@@ -242,7 +242,8 @@ def follow(
         if not relative:
             return tolerance
         # What was spent while the reference was high would be too much when it has fallen.
-        fall = _at_most(_over(_size(reference), _size(trend)), 1.0) ** c.foresee
+        fallen = _at_most(_over(_size(reference), _size(trend)), 1.0)
+        fall = (fallen + (fallen == 0)) ** c.foresee * (fallen != 0)  # no derivative of a power at 0
         # A reference of 0 has no share: a millionth of the loss keeps g first all the same.
         return tolerance * _at_least(fall * _size(reference), 1e-6 * _size(loss))
 
