@@ -156,7 +156,9 @@ def test_the_start_is_on_the_safe_side():
 def test_the_law_step_by_step():
     """An independent program, with logarithms and branches, gives the same numbers."""
     generator = np.random.default_rng(3)
-    for moving, c in ((True, MOVING), (True, START), (False, NUMBER)):
+    other = MOVING._replace(lasting=2.0, recall=20.0)
+    wide = NUMBER._replace(first=200.0, doubt=0.5, sharp=2.0)
+    for moving, c in ((True, MOVING), (True, START), (False, NUMBER), (True, other), (False, wide)):
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
         calm, known, brake, cuts = 0.0, 0.0, 1.0, 0
         for t in range(1, 400):
@@ -166,7 +168,8 @@ def test_the_law_step_by_step():
             upper, lower = generator.uniform(0.5, 1.5), generator.uniform(1, 2) * (30 if t % 50 == 49 else 1)
             rate = 0.1 * min(t / 50, 1) if t < 300 else 0.02
             memory, reading = follow(memory, loss, reference, tol, upper, lower, rate, moving=moving, constants=c)
-            aim = c.aim * (1 - c.early * (1 if t < 300 else 0.2))
+            high = 1 if t < 300 else 0.2
+            aim = c.aim * (1 - c.early * high * (1 + c.lasting) / (1 + c.lasting * high))
             d = loss - reference
             if last is not None:
                 weight = max(1 / (t - 1), c.slow)
@@ -190,7 +193,7 @@ def test_the_law_step_by_step():
             slope = (e - (mean["G"] - mean["R"]) / tol) / gap if gap else 0.0
             error_of_mean = sigma * math.sqrt(fast / (2 - fast))
             swung = math.sqrt(max(swing - math.sqrt(c.slow / 2) * min(sigma, 10) ** 2, 0))
-            margin = min(c.doubt * error_of_mean, c.widest) + c.sway * swung
+            margin = min(c.doubt * error_of_mean**c.sharp, c.widest) + c.sway * swung
             bound = e + c.ahead * max(slope, 0) + margin
             counted, brake = lower, min(brake * (1 + c.release), 1)
             if max(bound, d / tol) > c.trouble * aim and t > 1 and lower > c.cut * mean["b"]:
@@ -205,10 +208,11 @@ def test_the_law_step_by_step():
             if relative <= 1:
                 calm = math.exp(z)
             if relative > c.trouble:
-                known = calm
-            error = 0.5 * math.log(relative)
+                known = min(calm, c.recall)
+            error, before = 0.5 * math.log(relative), z
             z += error / max(c.span, c.pace * t) * (c.rise if error > 0 else 1)
-            z = min(max(z, math.log(c.least)), math.log(c.most))
+            far = relative >= c.ceiling
+            z = min(max(z, math.log(c.least)), math.log(c.most) if far else max(before, math.log(c.most)))
             w = min(math.exp(z + c.boost * min(max(bound - aim, -c.dip), 3)), c.burst * c.most)
             unit = max(mean["f"], upper / c.clip) / max(mean["b"], c.steep * mean["B"])
             expected = (w, unit, mean["g"], mean["r"], e, error_of_mean, brake * counted / lower)
@@ -401,8 +405,33 @@ def test_every_constant_has_an_effect(field):
     if field == "steep":  # where g vanishes
         assert not np.allclose(interpolating(MOVING), interpolating(MOVING._replace(steep=1.1)), rtol=1e-6)
         return
+    if field in ("lasting", "recall", "foresee"):
+        makes = {
+            "lasting": lambda c: plant(steps=600, rate=lambda t: 0.1 * (1 - t / 600), constants=c)[1],
+            "recall": lambda c: plant(steps=800, noise=0.6, lag=150, constants=c)[1],
+            "foresee": falling,
+        }
+        little, more = (makes[field](MOVING._replace(**{field: x})) for x in (2.0, 60.0))
+        assert not np.allclose(little, more, rtol=1e-6)
+        return
     changed = MOVING._replace(**{field: 1.1 * getattr(MOVING, field)})
     assert not np.allclose(run(MOVING), run(changed), rtol=1e-6)
+
+
+def falling(constants, steps=1500):
+    """The excess, in tolerances of the end, where the tolerance is 2 % of a reference that falls from 2 to 0.3."""
+    memory, excess = begin(), 0.0
+    for t in range(steps):
+        reference = 0.3 + 1.7 * math.exp(-t / 200)
+        memory, reading = follow(
+            memory, reference + excess, reference, 0.02, 1.0, 1.0, 0.1, moving=True, relative=True, constants=constants
+        )
+        excess += (0.1 / reading.ratio**2 - excess) / 500  # damage that is repaired slowly
+    return excess / (0.02 * 0.3)
+
+
+def test_a_share_of_a_falling_reference_is_kept_to_at_the_end_by_foreseeing_it():
+    assert falling(MOVING._replace(foresee=3.0)) < falling(MOVING._replace(foresee=0.0))
 
 
 @pytest.mark.parametrize(("g", "f"), [(1e-20, 1.0), (1e20, 1.0), (1.0, 1e-20), (1.0, 1e20), (1e-15, 1e15)])

@@ -346,8 +346,8 @@ def test_tables_follow_the_tensors():
             expected = old - 0.1 * (u + multiplier * g) / (1 + multiplier)
             torch.testing.assert_close(p.detach().double(), expected.double(), rtol=1e-5, atol=1e-6)
     engine = opt.engines._engines[DEVICE] if not CUDA else opt.engines.load(x[0].device)
-    (plan,) = [plan for plan in engine._plans.values() if len(plan.order) == 2]
-    assert 1 < len(plan.filled) <= 8
+    (template,) = [one for one in engine._templates.values() if len(one.order) == 2]
+    assert 1 < len(template.filled) <= 8
 
 
 def test_autograd_sees_what_the_kernels_wrote():

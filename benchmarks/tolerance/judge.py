@@ -3,42 +3,54 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
 from benchmarks.tolerance import study
-from tiebreak.tolerance import MOVING, NUMBER, START
+from tiebreak.tolerance import MOVING, NUMBER, START, Constants
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: Single weights of the sweep, for who would not sweep.
 WEIGHTS = {f"weight {study.WEIGHTS[k]:.0f}": k for k in (8, 10, 12, 15, 16)}
-#: What is ours, as it is shipped.
-OURS = {
-    "ours, twin": ("ours, moving", MOVING, "twin"),
-    "ours, twin, share": ("ours, share", MOVING, "twin"),
-    "ours, start": ("ours, moving", START, "start"),
-    "ours, curve": ("ours, moving", MOVING, "curve"),
-    "ours, number": ("ours, number", NUMBER, "number"),
-}
+
+
+def tuned():
+    """What the search found, and how."""
+    return json.loads((RESULTS / "tolerance_tuning.json").read_text())
+
+
+def constants():
+    """Ours: what the search chose, or else what is shipped."""
+    chosen, shipped = tuned()["chosen"], {"moving": MOVING, "number": NUMBER}
+    found = {k: Constants(**chosen[f"ours, {k}"]) if f"ours, {k}" in chosen else c for k, c in shipped.items()}
+    return found | {"start": START}
 
 
 def rows():
     """name → (law, constants, kind of reference)."""
-    found = dict(OURS)
-    chosen = json.loads((RESULTS / "tolerance_tuning.json").read_text())["chosen"]
-    for name, values in chosen.items():
+    ours = constants()
+    found = {
+        "ours, twin": ("ours, moving", ours["moving"], "twin"),
+        "ours, twin, share": ("ours, share", ours["moving"], "twin"),
+        "ours, start": ("ours, moving", ours["start"], "start"),
+        "ours, curve": ("ours, moving", ours["moving"], "curve"),
+        "ours, number": ("ours, number", ours["number"], "number"),
+    }
+    for name, values in tuned()["chosen"].items():
         law, kind = name.rsplit(", ", 1)
-        found[name] = (law, tuple(values.values()), kind)
+        if law != "ours":
+            found[name] = (law, tuple(values.values()), kind)
     return found
 
 
 def group(chosen, seeds, say=print):
     """A JSON-ready record of one group: measures[row][measure][setting][seed]."""
     bench = study.Bench(chosen, seeds, say)
-    every = range(len(chosen.settings))
-    pairs = [(name, i) for name in rows() for i in every]
-    outcomes = bench.train([bench.run(i, *rows()[name]) for name, i in pairs])
-    found = {name: [] for name in [*rows(), *WEIGHTS]}
+    every, laws = range(len(chosen.settings)), rows()
+    pairs = [(name, i) for name in laws for i in every]
+    outcomes = bench.train([bench.run(i, *laws[name]) for name, i in pairs])
+    found = {name: [] for name in [*laws, *WEIGHTS]}
     for (name, i), outcome in zip(pairs, outcomes, strict=True):
         found[name].append(bench.measures(i, outcome))
     for name, k in WEIGHTS.items():
@@ -69,29 +81,16 @@ def _lists(measures):
     return {m: [[short(x) for x in one[m]] for one in measures] for m in measures[0]}
 
 
-def again(chosen, record, seeds, names=tuple(OURS), say=print):
-    """The record with some of our rows measured again: learning rates and f*, a mean over seeds, are the record's."""
-    known = {tuple(s[:2]): rate for s, rate in zip(record["settings"], record["rates"], strict=True)}
+def run(groups, seeds, say=print, threads=None, keep=lambda records: None):
+    """Records of all groups; their programs are compiled side by side. `keep` is told what there is so far."""
+    found, lock = {}, Lock()
 
-    class Known(study.Bench):
-        def _pairs(self):
-            return [pair for pair in super()._pairs() if pair not in known]
+    def one(place):
+        record = group(groups[place], seeds, say)
+        with lock:
+            found[place] = record
+            keep([found[k] for k in sorted(found)])
+        return record
 
-        def _tune(self):
-            return known | super()._tune()
-
-        def _best(self, i):
-            return np.full(len(seeds), record["best"][i])
-
-    bench = Known(chosen._replace(tolerance=record["tolerance"]), seeds, say, weights=())
-    found = {}
-    for name in names:
-        outcomes = bench.train([bench.run(i, *OURS[name]) for i in range(len(chosen.settings))])
-        found[name] = _lists([bench.measures(i, outcome) for i, outcome in enumerate(outcomes)])
-    return record | {"rows": record["rows"] | found}
-
-
-def run(groups, seeds, say=print, threads=None):
-    """Records of all groups; their programs are compiled side by side."""
     with ThreadPoolExecutor(threads or len(groups)) as pool:
-        return list(pool.map(lambda one: group(one, seeds, say), groups))
+        return list(pool.map(one, range(len(groups))))

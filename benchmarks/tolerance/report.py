@@ -1,12 +1,12 @@
 """The table and the figure of the study, from its records."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from tiebreak.provenance import stamp
-from tiebreak.tolerance import MOVING, NUMBER, START
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -18,6 +18,12 @@ def gather(records, row, measure, keep=lambda record, setting: True):
         for setting, values in zip(record["settings"], record["rows"][row][measure], strict=True):
             found += values if keep(record, setting) else []
     return np.array(found, float)
+
+
+def figures(records, row, keep, own="excess"):
+    """The share inside, the worst excess, and the lost share in the median."""
+    excess, lost = gather(records, row, own, keep), gather(records, row, "lost", keep)
+    return np.mean(excess <= 1), np.nanmax(excess), np.nanmedian(lost)
 
 
 def _share(values):
@@ -52,6 +58,11 @@ def fine(record, setting):
     return setting[2] == "fine-tuning"
 
 
+def shared(record, setting):
+    """Whether the tolerance is at most all of the lower-only loss: else nobody would write it as a share of it."""
+    return record["tolerance"] <= record["lower"][record["settings"].index(setting)]
+
+
 def _names(records):
     """Rows in the order in which they are shown; the start is a reference for fine-tuning alone."""
     return [name for name in records[0]["rows"] if name != "ours, start"]
@@ -59,7 +70,12 @@ def _names(records):
 
 def table(records, about):
     """Markdown: all runs, the parts of them, and every group."""
-    parts = [about, "", HEAD, *(_line(name, records, name, everything) for name in _names(records))]
+    parts = [
+        about,
+        "",
+        HEAD,
+        *(_line(name, records, name, shared if "share" in name else everything) for name in _names(records)),
+    ]
     idle = [r["task"] for r in records if np.isnan(gather([r], "ours, twin", "lost")).all()]
     if idle:
         parts += ["", f"Without {', '.join(idle)}, where no fixed weight that ends inside gains 2 % in f:", "", HEAD]
@@ -141,11 +157,14 @@ def figure(records, path):
     pictures.savefig(path, dpi=110)
 
 
-def write(records, about, results):
-    """Results, table and figure in their places."""
-    ours = {"moving": MOVING._asdict(), "start": START._asdict(), "number": NUMBER._asdict()}
+def write(records, about, results, constants):
+    """Results and table in their places, and the figure where Matplotlib is installed."""
+    ours = {kind: values._asdict() for kind, values in constants.items()}
     record = {"about": about, "ours": ours, **stamp(), "judging": records}
     text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
     (results / "tolerance.json").write_text(text + "\n")
     (DOCS / "_tables" / "tolerance.md").write_text(table(records, about))
+    if find_spec("matplotlib") is None:
+        print("no figure without Matplotlib: --draw makes it from the results")
+        return
     figure(records, DOCS / "_static" / "tolerance.png")

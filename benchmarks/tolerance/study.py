@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.tolerance import settings as chosen
 from benchmarks.tolerance.engine import OPTIMIZERS, Run, Trainer
-from benchmarks.tolerance.tasks import TASKS
+from benchmarks.tolerance.tasks import named
 from tiebreak.tolerance import Constants, adaptive
 
 RATES = {
@@ -14,6 +14,8 @@ RATES = {
     "SGD with momentum": 10.0 ** np.arange(-3, 0.1, 0.5),
     "Adam": 10.0 ** np.arange(-4, -0.9, 0.5),
     "AdamW": 10.0 ** np.arange(-4, -0.9, 0.5),
+    "AdamW, 0.95": 10.0 ** np.arange(-4, -0.9, 0.5),
+    "RMSprop": 10.0 ** np.arange(-4, -0.9, 0.5),
 }
 WEIGHTS = np.array([*10.0 ** np.arange(-1.5, 2.3, 0.25), 1e3])  # the sweep: sixteen from 0.03 to 178, and 1000
 LADDER = (0.02, 0.05, 0.1, 0.2, 0.5)  # tolerances to choose from before any law is run
@@ -40,6 +42,10 @@ def schedule(name, steps):
         "exponential": 0.01**t,
         "inverse root": np.minimum(t / 0.05 + 1 / steps, (np.maximum(t, 0.05) / 0.05) ** -0.5),
         "cosine with warm-up": np.minimum(t / 0.1 + 1 / steps, (1 + np.cos(np.pi * t)) / 2),
+        "trapezoid": np.minimum(np.minimum(1, t / 0.05 + 1 / steps), (1 - t) / 0.2),
+        "one minus root": 1 - t**0.5,
+        "stairs": 0.5 ** np.floor(10 * t),
+        "linear to a third": 1 - 2 / 3 * t,
         "one-cycle": np.where(
             t < 0.3, 0.52 - 0.48 * np.cos(np.pi * t / 0.3), (1 + np.cos(np.pi * (t - 0.3) / 0.7)) / 2
         ),
@@ -52,7 +58,7 @@ def _for(constants, optimizer):
 
 
 def trainer(group, seeds):
-    return Trainer(TASKS[group.task](), group.batch, group.steps, seeds)
+    return Trainer(named(group.task), group.batch, group.steps, seeds)
 
 
 def repeatable(losses, repeats):

@@ -291,4 +291,23 @@ TASKS = {
     "continual, lamps": lambda: continual("led7digit"),
     "confidence, diabetes in women": lambda: confidence("pima", 32),
     "smallest, wages": lambda: smallest("wages"),
+    "fairness, customers": lambda: fairness("customers", (32,)),
+    "fairness, crashes": lambda: fairness("crashes", (16, 16)),
+    "fairness, mothers": lambda: fairness("mothers", (32,)),
+    "fairness, stops": lambda: fairness("stops", (16,)),
+    "forget a class, rodents": lambda: forgetting("rodents", 2),
+    "forget 200 rows, leaf shapes": lambda: forgetting("leaf_shapes", "200 rows"),
+    "sparsity, storms": lambda: sparsity("storms"),
+    "continual, storms": lambda: continual("storms"),
+    "robustness, caravans": lambda: robustness("caravans"),
+    "confidence, cells": lambda: confidence("cells", 32),
+    "confidence, jobs": lambda: confidence("jobs", 32),
+    "smallest, houses": lambda: smallest("houses"),
+    "tweets after descriptions, letters": lambda: language("tweets"),
 }
+
+
+@functools.cache
+def named(name):
+    """A task; the same one for the same name, so that what was compiled for it serves again."""
+    return TASKS[name]()

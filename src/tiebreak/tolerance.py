@@ -69,13 +69,17 @@ class Constants(NamedTuple):
     cut: Scalar = 5.0  # in trouble a ∇g longer than so many times its averaged norm is cut to that,
     brake: Scalar = 0.1  # and all steps are shortened by this share,
     release: Scalar = 0.01  # which each step takes back by this share of itself
+    sharp: Scalar = 1.0  # to this power
+    lasting: Scalar = 0.0  # how long a falling rate counts as high: at a share h of it as (1 + this) h / (1 + this · h)
+    recall: Scalar = 1e9  # no w above this is remembered for its trouble: so little of f is not to blame
+    foresee: Scalar = 0.0  # a share is one of what the reference comes to: its fall so far to the power of this goes on
 
 
 #: For a reference measured at the same step: a twin, a recorded curve, one that is given with each loss.
 MOVING = Constants()
 #: For the starting model. It is good already, so that little has to be feared early on, and such runs are short: w
 #: begins lower and falls fast where g has room. A fall of g below its start is no swing.
-START = MOVING._replace(
+START = Constants(
     aim=0.85,
     early=0.15,
     doubt=1.0,
@@ -144,6 +148,7 @@ class Memory(NamedTuple):
     brake: Scalar  # the factor of all steps: 1 but after trouble
     calm: Scalar  # `ratio` when e was last below its aim
     known: Scalar  # and what that was when trouble last came: w is to come near it slowly
+    trend: Scalar  # the mean of the reference over all steps, later ones weighing more
 
 
 class Reading(NamedTuple):
@@ -230,11 +235,18 @@ def follow(
     """
     c = constants or (MOVING if moving else NUMBER)
 
-    def allowed(loss: Scalar, reference: Scalar) -> Scalar:
-        # A reference of 0 has no share: a millionth of the loss keeps g first all the same.
-        return tolerance * _at_least(_size(reference), 1e-6 * _size(loss)) if relative else tolerance
-
     steps = memory.steps + 1 + 0 * loss
+    trend = memory.trend + 3 / (steps + 2) * (reference - memory.trend)
+
+    def allowed(loss: Scalar, reference: Scalar) -> Scalar:
+        if not relative:
+            return tolerance
+        # What was spent while the reference was high would be too much when it has fallen.
+        fallen = _at_most(_over(_size(reference), _size(trend)), 1.0)
+        fall = (fallen + (fallen == 0)) ** c.foresee * (fallen != 0)  # no derivative of a power at 0
+        # A reference of 0 has no share: a millionth of the loss keeps g first all the same.
+        return tolerance * _at_least(fall * _size(reference), 1e-6 * _size(loss))
+
     # Plain means until there are enough values for a weight: the first steps are right.
     rest = _at_least(1 / steps, c.norms)
     later = _at_least(_over(1, steps - 1), c.slow) * (steps > 1)  # the first difference has none before it
@@ -266,8 +278,10 @@ def follow(
         rate=_at_least(rate + 0 * loss, memory.rate),
         calm=memory.calm,
         known=memory.known * (1 - _at_most(c.fade / steps, 1.0)),
+        trend=trend,
     )
     high = _over(rate + 0 * loss, now.rate) + (now.rate == 0)  # a warm-up may begin with a rate of 0
+    high = (1 + c.lasting) * high / (1 + c.lasting * high)
     aim = c.aim * (1 - c.early * high)
     excess = _over(now.loss - now.reference, allowed(now.loss, now.reference))
     before = _over(now.slow_loss - now.slow_reference, allowed(now.slow_loss, now.slow_reference))
@@ -277,7 +291,7 @@ def follow(
     # Noise alone makes a mean product of ± σ² √(slow / 2), which is not taken for a swing.
     swung = swing - (c.slow / 2) ** 0.5 * _at_most(sigma, 10.0) ** 2
     root = (swung * (swung > 0) + (swung <= 0)) ** 0.5 * (swung > 0)  # which has no infinite derivative at 0
-    margin = _at_most(c.doubt * noise, c.widest) + c.sway * root
+    margin = _at_most(c.doubt * noise**c.sharp, c.widest) + c.sway * root
     bound = excess + c.ahead * slope * (slope > 0) + margin
 
     last = memory.ratio + (0 * loss + c.first) * (steps < 2)
@@ -295,13 +309,15 @@ def follow(
     last_brake = memory.brake + 0 * loss + (steps < 2)
     brake = _at_most(last_brake * (1 + c.release), 1.0) * (1 - c.brake * long)
     kept = 1 + (_over(usual, _at_least(lower_norm, usual)) - 1) * long  # 1, or the share of ∇g that is not cut off
+    # Whoever begins near the reference may begin above `most`; where e is far above, w would be long in coming down.
+    top = _at_least(last * (error < c.ceiling), c.most)
     now = now._replace(
         lower=_mean(memory.lower, kept * lower_norm, rest),
         steep=_mean(memory.steep, kept * lower_norm, 1 / steps),
         brake=brake,
-        ratio=_at_most(_at_least(last * error**power, c.least), c.most),
+        ratio=_at_most(_at_least(last * error**power, c.least), top),
         calm=calm,
-        known=now.known + (calm - now.known) * (error > c.trouble),
+        known=now.known + (_at_most(calm, c.recall) - now.known) * (error > c.trouble),
     )
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * c.most)
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.

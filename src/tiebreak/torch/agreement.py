@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.layout import Layout, local
-from tiebreak.torch.message import NAMES, Measured, Plan
+from tiebreak.torch.message import NAMES, Measured, Shares
 
 __all__ = ["compare_settings", "folded", "share_out"]
 
@@ -84,7 +84,7 @@ def _value(law: Callable[[int], Any], step: int) -> Any:
         return type(error).__name__
 
 
-def share_out(opt: Any, here: Layout, measured: Measured) -> Plan:
+def share_out(opt: Any, here: Layout, measured: Measured) -> Shares:
     """Before the first sum: who holds what; every rank comes to the same end."""
     kinds = here.kinds
     members = [[p for p, kind in here.of.items() if kind == k] for k in range(len(kinds))]
@@ -114,7 +114,7 @@ def share_out(opt: Any, here: Layout, measured: Measured) -> Plan:
         weights.append((1 / len(holders), _sign(holders.index(me), len(holders))))
     given = {name: any(theirs[name] for theirs in told["losses"]) for name in NAMES}
     alike = not any(k.own for k in kinds)
-    return Plan(torch.tensor(weights, dtype=torch.float64).T.contiguous(), _sign(me, len(ranks)), given, alike, {})
+    return Shares(torch.tensor(weights, dtype=torch.float64).T.contiguous(), _sign(me, len(ranks)), given, alike, {})
 
 
 def _gathered(mine: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:

@@ -57,7 +57,7 @@ class _Launch(NamedTuple):
         return {"U": u, "G": g, "ALIGNED": self.aligned, "CHUNK": CHUNK, "BLOCK": BLOCK, "num_warps": _WARPS}
 
 
-class _Plan(NamedTuple):
+class _Template(NamedTuple):
     """For ordinary tensors, all but where their gradients are."""
 
     kinds: list[tuple[Any, _Layout]]  # types of a launch, and its layout
@@ -80,7 +80,7 @@ class Fused:
         self.never = torch.zeros((), dtype=torch.bool, device=device)
         self._layouts: dict[Any, _Layout] = {}
         self._launches: dict[Any, list[_Launch]] = {}
-        self._plans: dict[Any, _Plan] = {}
+        self._templates: dict[Any, _Template] = {}
         self._spare: list[Tensor] = []
         self._held: list[Any] = []
         ones = [torch.ones(3, device=device) for _ in range(3)]
@@ -97,7 +97,7 @@ class Fused:
     def known(self, rows: Sequence[Row], areas: int) -> "Bound | None":
         """The engine for tensors of an earlier step, wherever the gradients are now: what most steps find."""
         found = None if capturing(self.device) else self._columns(rows, areas)
-        if found is None or found[0] not in self._plans:
+        if found is None or found[0] not in self._templates:
             return None
         with self.here():
             return Bound(self, rows, areas, self._tables(*found))
@@ -119,7 +119,7 @@ class Fused:
             return Bound(self, rows, areas, self._launches[key])
 
     def _columns(self, rows: Sequence[Row], areas: int) -> tuple[Any, NDArray[np.int64]] | None:
-        """What the plan for ordinary tensors depends on, and where their gradients are; None for others.
+        """What the template for ordinary tensors depends on, and where their gradients are; None for others.
 
         Of every parameter at every step: so by columns, each gone over without a line of Python.
         """
@@ -142,21 +142,22 @@ class Fused:
         return (areas, stream, parameters, tuple(map(Tensor.numel, ps)), at, slots, *dtypes), gradients
 
     def _tables(self, key: Any, gradients: NDArray[np.int64], rows: Sequence[Row] = ()) -> list[_Launch]:
-        """The launches of a plan with the gradients where they are: an allocator hands out other places every step."""
-        if key not in self._plans:
-            _make_room(self._plans)
-            self._plans[key] = self._plan([row for row in rows if row[1] is not None or row[2] is not None], key[0])
-        plan, place = self._plans[key], gradients.tobytes()
-        if place not in plan.filled:
-            _make_room(plan.filled)
-            lines = plan.lines.copy()
-            lines[:, 1:3] = gradients[:, plan.order].T
-            tables = torch.split(self._upload(lines), [len(at.first) for _, at in plan.kinds])
-            kinds = zip(plan.kinds, tables, strict=True)
-            plan.filled[place] = [_Launch(types, True, table, at) for (types, at), table in kinds]
-        return plan.filled[place]
+        """The launches with the gradients where they are: an allocator hands out other places every step."""
+        if key not in self._templates:
+            _make_room(self._templates)
+            there = [row for row in rows if row[1] is not None or row[2] is not None]
+            self._templates[key] = self._template(there, key[0])
+        template, place = self._templates[key], gradients.tobytes()
+        if place not in template.filled:
+            _make_room(template.filled)
+            lines = template.lines.copy()
+            lines[:, 1:3] = gradients[:, template.order].T
+            tables = torch.split(self._upload(lines), [len(at.first) for _, at in template.kinds])
+            kinds = zip(template.kinds, tables, strict=True)
+            template.filled[place] = [_Launch(types, True, table, at) for (types, at), table in kinds]
+        return template.filled[place]
 
-    def _plan(self, rows: Sequence[Row], areas: int) -> "_Plan":
+    def _template(self, rows: Sequence[Row], areas: int) -> "_Template":
         kinds: dict[Any, list[int]] = {}
         for i, row in enumerate(rows):
             if row.parameter.numel():
@@ -169,7 +170,7 @@ class Fused:
             for i, first in zip(order, firsts, strict=True)
         ]
         table = np.array(lines, dtype=np.int64).reshape(-1, 6)
-        return _Plan(list(zip(kinds, layouts, strict=True)), np.array(order, dtype=np.int64), table, {})
+        return _Template(list(zip(kinds, layouts, strict=True)), np.array(order, dtype=np.int64), table, {})
 
     @staticmethod
     def _long_key(rows: Sequence[Row], areas: int) -> Any:

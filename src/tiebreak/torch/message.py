@@ -8,7 +8,7 @@ from torch import Tensor
 from tiebreak.torch.losses import Term
 from tiebreak.torch.rows import wide
 
-__all__ = ["NAMES", "ONE_LEVEL", "Measured", "Message", "Plan", "refuse"]
+__all__ = ["NAMES", "ONE_LEVEL", "Measured", "Message", "Shares", "refuse"]
 
 NAMES = ("upper", "lower", "reference")  # of losses
 _APART = 1e-5  # replicas whose sums differ by more, relatively, are none: rounding is far below, wrong gradients above
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
         return self._replace(own=own, seen=seen)
 
 
-class Plan(NamedTuple):
+class Shares(NamedTuple):
     """What this rank's numbers count in the sums over all ranks.
 
     Attributes
@@ -82,7 +82,7 @@ class Message:
 
     Parameters
     ----------
-    plan : Plan
+    shares : Shares
     measured : Measured
         On this rank.
     noise : tensor or None
@@ -107,7 +107,7 @@ class Message:
 
     def __init__(
         self,
-        plan: Plan,
+        shares: Shares,
         measured: Measured,
         noise: Tensor | None,
         present: tuple[bool, ...],
@@ -120,7 +120,7 @@ class Message:
         found: Tensor | None,
         inverse_scale: Tensor | None,
     ) -> None:
-        self.plan, self.measured, self.noise, self.present, self.count = plan, measured, noise, present, count
+        self.shares, self.measured, self.noise, self.present, self.count = shares, measured, noise, present, count
         self.forgot, self.spoiled, self.each = forgot, spoiled, each
         self.fingerprint, self.touched, self.found, self.inverse_scale = fingerprint, touched, found, inverse_scale
 
@@ -128,21 +128,21 @@ class Message:
         """This rank's floats."""
         own, seen, losses, twin = self.measured
         losses = {name: loss.value() if isinstance(loss, Term) else loss for name, loss in losses.items()}
-        home, kinds = own.device, self.plan.weights.shape[1]
+        home, kinds = own.device, self.shares.weights.shape[1]
         columns = [own.reshape(kinds, -1)]
         columns += [] if seen is own else [seen.reshape(kinds, -1)]
         columns += [] if self.noise is None else [self.noise]
         columns += [] if twin is None else [twin.reshape(kinds, 1)]
         table = columns[0] if len(columns) == 1 else torch.cat([column.to(own) for column in columns], 1)
-        both = self.plan.there(home) @ table.to(wide(home))
+        both = self.shares.there(home) @ table.to(wide(home))
         both = both * torch.nan if self.spoiled else both
-        scale = None if self.inverse_scale is None else self.inverse_scale.to(both).log2() * self.plan.sign
-        each = None if self.each is None else self.each.to(both) * self.plan.sign
+        scale = None if self.inverse_scale is None else self.inverse_scale.to(both).log2() * self.shares.sign
+        each = None if self.each is None else self.each.to(both) * self.shares.sign
         values = [losses[name] for name in NAMES] + [self.found, scale, self.touched, each]
         # Tensors stay where they are; what the host knows goes to the device in one piece, and nobody waits.
         known = [float(v) if v is not None and not isinstance(v, Tensor) else 0.0 for v in values]
         known += [float(losses[name] is not None) for name in NAMES] + [float(here) for here in self.present]
-        known += [self.plan.sign * number for number in (self.count, self.fingerprint)] + [float(self.forgot)]
+        known += [self.shares.sign * number for number in (self.count, self.fingerprint)] + [float(self.forgot)]
         facts = torch.tensor(known, dtype=both.dtype, pin_memory=home.type == "cuda")
         facts = facts.to(home, non_blocking=True)
         for i, value in enumerate(values):
@@ -152,7 +152,7 @@ class Message:
 
     def read(self, total: Tensor) -> tuple[Measured, Tensor | None, Tensor | None, Tensor]:
         """From the sum over all ranks: what they measured, the noise, what a scaler found, and what is doubtful."""
-        areas3 = self.measured.own.numel() // self.plan.weights.shape[1]
+        areas3 = self.measured.own.numel() // self.shares.weights.shape[1]
         sums, signs = total[:-_FACTS].reshape(2, -1).unbind()
         facts = total[-_FACTS:]
         values, given = facts[:3], facts[7:10]
@@ -165,7 +165,7 @@ class Message:
         noise = None if self.noise is None else rest[:3]
         twin = None if self.measured.twin is None else rest[-1]
         losses = {
-            name: value / n if self.plan.given[name] or self.measured.losses[name] is not None else None
+            name: value / n if self.shares.given[name] or self.measured.losses[name] is not None else None
             for name, value, n in zip(NAMES, values, given, strict=True)
         }
         apart = _apart(own, signs[:areas3])

@@ -19,7 +19,7 @@ from tiebreak.torch.context import cannot_repeat, capturing
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.later import Later, on_host
 from tiebreak.torch.layout import Layout, Wrappers, flattened, held, is_dtensor, layout, local, placed, wrappers
-from tiebreak.torch.message import NAMES, Measured, Message, Plan, refuse
+from tiebreak.torch.message import NAMES, Measured, Message, Shares, refuse
 from tiebreak.torch.replicas import each, looks
 from tiebreak.torch.rows import Row, wide
 
@@ -55,7 +55,7 @@ class Ranks:
     def _forget(self) -> None:
         self._ids: list[int] = []
         self.layout, self.around = Layout(None, [], {}), Wrappers([], [], [])
-        self._plan: Plan | None = None
+        self._shares: Shares | None = None
         self._compared = False
         self._begun = 0
         self._sizes: Tensor | None = None  # ‖∇f‖² and ‖∇g‖² of the last step
@@ -86,7 +86,7 @@ class Ranks:
             return
         self.around = Wrappers([], [], []) if self.given is False else wrappers(parameters)
         self.layout = layout(parameters, self.given, self.sharded, self.around)
-        self._ids, self._plan, self._compared = ids, None, False
+        self._ids, self._shares, self._compared = ids, None, False
         self.cut = any(map(is_dtensor, parameters)) or len(self.layout.kinds) > 1
         self.anew = flattened(parameters, self.around)
 
@@ -148,17 +148,17 @@ class Ranks:
         if capturing(home):
             cannot_repeat("with several ranks some of them come from the host: capture the passes, not the step")
         try:
-            if self._plan is None:
+            if self._shares is None:
                 self.compare(opt)
                 self._begun, self._sizes = opt.count, None
-                self._plan = share_out(opt, self.layout, measured)
+                self._shares = share_out(opt, self.layout, measured)
             noise = None if opt.decision.tolerance is not None else opt.noise.sums(len(self.layout.kinds), measured.own)
             levels = opt.gradients
             forgot = not levels.seen.issuperset(NAMES[:2])
             # What this rank alone knows must not be stepped with, where the others hear of it one step later.
             spoiled = opt.guard.looks and (forgot or levels.faulty)
             message = Message(
-                self._plan,
+                self._shares,
                 measured,
                 noise,
                 levels.present(),
@@ -198,10 +198,10 @@ class Ranks:
 
     def _fingerprint(self, opt: Any) -> float:
         """What may change on a rank between two steps and enters the multiplier, as far as the host knows it."""
-        given, plan = opt.decision.tolerance, self._plan
+        given, shares = opt.decision.tolerance, self._shares
         changing = [] if given is None else [given.amount, given.relative]
         rate = opt.param_groups[0].get("lr", 0.0)
-        if plan is not None and plan.alike and isinstance(rate, Real):  # stages may have rates of their own
+        if shares is not None and shares.alike and isinstance(rate, Real):  # stages may have rates of their own
             changing.append(rate)
         return folded([self.loaded, *changing])
 

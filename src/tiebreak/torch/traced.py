@@ -120,8 +120,11 @@ class Traced:
     def __pow__(self, power: Any) -> "Traced":
         if isinstance(power, (int, float)) and power == 0.5:
             return self.writer.new(f"tl.sqrt({self.writer.text(self)})")
-        if isinstance(power, (int, float)) and power == 2:
-            return self * self
+        if isinstance(power, (int, float)) and power in range(5):  # a base of 0 is allowed, too
+            product = self if power else 0 * self + 1
+            for _ in range(int(power) - 1):
+                product = product * self
+            return product
         return _power(self.writer, self, power)
 
     def __rpow__(self, base: Any) -> "Traced":
