@@ -7,8 +7,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TypeAlias
 
-import numpy as np
-
 from tiebreak.checks import floating
 
 #: Any function of k.
@@ -72,10 +70,10 @@ class Power:
         if constant != 1 or exponent <= 0:
             return values
         # Next to a whole number it may be a whole power, and has to be looked at; so far from one it is none.
-        array = np.array(values)
-        rest = array % 1.0
-        for i in np.flatnonzero((rest != 0) & ((rest <= 1e-12 * array) | (rest >= 1 - 1e-12 * array))):
-            values[i] = self(start + int(i))
+        for i, value in enumerate(values):
+            rest = value % 1.0
+            if rest and not 1e-12 * value < rest < 1 - 1e-12 * value:
+                values[i] = self(start + i)
         return values
 
     @cached_property
