@@ -112,10 +112,11 @@ def _command(given: dict[str, Any]) -> str:
     """The command line that repeats it."""
     words = ["tiebreak", "plan"]
     for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
         if value is True:
-            words.append(f"--{name}")
+            words.append(option)
         elif value is not None and value is not False:
-            words += [f"--{name}", f"{value:.17g}" if isinstance(value, float) else str(value)]
+            words += [option, f"{value:.17g}" if isinstance(value, float) else str(value)]
     return shlex.join(words)
 
 
