@@ -63,7 +63,8 @@ class Level:
         if self.deterministic:
             return [None] * len(sizes)
         if 0 in sizes:
-            drawn = iter(self.draw(rngs, [size for size in sizes if size]))
+            taken = [size for size in sizes if size]
+            drawn = iter(self.draw(rngs, taken) if taken else ())
             return [next(drawn) if size else None for size in sizes]
         if self._draws_blocks:
             return self.oracle.sample_block(rngs, sizes)  # type: ignore[no-any-return]  # checked where it is used
