@@ -1,6 +1,6 @@
 """All methods with three kinds of constants, on six problems with three kinds of noise: medians and quartiles.
 
-    python -m benchmarks.comparison --minutes 50      # goes on where it was; some 15 minutes of one core in all
+    python -m benchmarks.comparison --minutes 50      # goes on where it was; some 20 minutes of one core in all
     python -m benchmarks.comparison --minutes 0       # tables and figure of what there is
 
 `table` is the library's row as it stands, in the problem's units; `planned` is :func:`tiebreak.theory.plan` from the
@@ -30,15 +30,14 @@ from tiebreak.files import atomic
 from tiebreak.methods import METHODS, Method
 from tiebreak.problems import named
 from tiebreak.provenance import stamp
+from tiebreak.theory.plans import CHOICES
+from tiebreak.theory.proved import reduces
 
 OUT = Path(__file__).with_name("results") / "comparison.json"
 #: (method, objective) of every plan that there is with a horizon, or, of SDBGD in practice, without one.
-PLANS = (
-    *(("sdbgd", "bound"), ("sdbgd", "practice"), ("penalty", "bound"), ("penalty", "practice")),
-    *(("spider_penalty", "bound"), ("storm_penalty", "bound")),
+PLANS = tuple(
+    (method, objective) for method, objective, kind in CHOICES if kind == "horizon" or objective == "practice"
 )
-REDUCED = ("spider_penalty", "storm_penalty")  # whose plans need ℓ
-LATER = ("lazy_penalty",)  # methods that were made after the comparison
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,9 @@ class Setting:
         *("paper", "sphere-10", "conditioned-10", "valley-20-multiplicative"),
         *("plateau-10-sampled", "stiff-2-sampled"),
     )
-    table: tuple[str, ...] = ("auto", *(name for name in METHODS if name not in LATER))
+    table: tuple[str, ...] = ("auto", *METHODS)
     plans: tuple[tuple[str, str], ...] = PLANS
-    tuned: tuple[str, ...] = tuple(name for name in METHODS if name not in ("dbgd", *LATER))
+    tuned: tuple[str, ...] = tuple(name for name in METHODS if name != "dbgd")
     budgets: tuple[int, ...] = (10**4, 10**5, 10**6, 10**7, 10**8)
     last: int = 10**10  # for the paper's problem alone
     #: The largest budgets that are tuned for, where they are not 10⁶: what is slow to draw gets less. Beyond them the
@@ -83,7 +82,7 @@ def planner(method: str, objective: str) -> Callable[[Any, int], Method]:
 
     @cache
     def made(constants: Any, budget: int) -> Method:
-        ell = {"noise_smoothness": (constants.L_f, constants.L_g)} if method in REDUCED else {}
+        ell = {"noise_smoothness": (constants.L_f, constants.L_g)} if reduces(METHODS[method]) else {}
         return theory.plan(constants, budget=budget, method=method, objective=objective, **ell).method
 
     made.__name__ = f"{method} {objective}"  # type: ignore[attr-defined]  # a function's, though cached

@@ -27,10 +27,18 @@ BOX = {
     "push": (0.03, 3.0),
     "weight": (0.3, 100.0),  # of penalties; for barriers a tenth of it
     "regularizer": (1e-4, 1.0),
-    "memory": (0.03, 3.0),  # momentum, period or rate
+    "memory": (0.03, 3.0),  # momentum, period, rate, or for how long a batch is held
 }
-MEMORY = {"momentum": 1.0, "period": 10.0 / 3, "rate": 1.0}  # which of them, and times what
-PENALTIES = ("penalty", "spider_penalty", "storm_penalty", "pr_sdbpg", "vr_pr_sdbpg")  # whose weight grows
+MEMORY = {"momentum": 1.0, "period": 10.0 / 3, "rate": 1.0, "upper_hold": 10.0 / 3}  # which of them, and times what
+STEPS = ("period", "upper_hold")  # those that count steps
+PENALTIES = (
+    "penalty",
+    "lazy_penalty",
+    "spider_penalty",
+    "storm_penalty",
+    "pr_sdbpg",
+    "vr_pr_sdbpg",
+)  # whose weight grows
 LATER = ((8, 0.1),)  # rounds after the first: so many trials, steps of such length in the cube
 FIRST, AGAIN = 20, 4  # trials of the first round; those that are looked at once more
 RUNS, RUNS_AGAIN = 4, 8
@@ -92,7 +100,7 @@ class Candidate:
         if memory is not None:
             old = row.schedule.others[memory] if memory in row.schedule.others else getattr(row.schedule, memory)
             law = _with(old, MEMORY[memory] * s["memory"])
-            law = law if memory == "period" else Capped(law, 1)
+            law = law if memory in STEPS else Capped(law, 1)
             laws |= {"others": {memory: law}} if memory in row.schedule.others else {memory: law}
         made = row.replace(**laws)
         return Units.of(SimpleNamespace(constants=constants)).translated(  # type: ignore[arg-type]  # all it looks at
@@ -112,13 +120,19 @@ def _batches(method: Method, s: dict[str, float], budget: int) -> dict[str, Any]
         names = [n for n in (f"{level}_batch", f"{level}_refresh") if getattr(schedule, n) is not None]
         shapes = [t ** getattr(schedule, n).exponent for n in names]
         if len(names) == 2:  # SPIDER: small batches at two points, and large ones now and then
-            period = np.maximum(1.0, schedule.period.constant * t**schedule.period.exponent)
+            period = _whole(schedule.period, t)
             each = shapes[0] * 2 * (1 - 1 / period) + shapes[1] / period
         else:
-            each = shapes[0] * method.estimator.evaluations
+            hold = getattr(schedule, f"{level}_hold")
+            each = shapes[0] * method.estimator.evaluations / (1.0 if hold is None else _whole(hold, t))
         factor = share * budget / float(each.sum())
         laws |= {n: Power(factor, getattr(schedule, n).exponent) for n in names}
     return laws
+
+
+def _whole(law: Power, t: Any) -> Any:
+    """A number of steps, at least 1; about, for floors."""
+    return np.maximum(1.0, law.constant * t**law.exponent)
 
 
 def first_points(count: int) -> list[tuple[float, ...]]:

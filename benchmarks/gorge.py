@@ -175,14 +175,8 @@ def study(problems, names, trials):
     return rows
 
 
-def join(paths, output):
-    """One file of several, and the table: the larger residual of each method on each problem, with quartiles."""
-    studies = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    if any(each["setting"] != studies[0]["setting"] for each in studies):
-        raise SystemExit("the studies have different settings: they cannot be put together")
-    whole = {"setting": studies[0]["setting"], "studies": [origin_of(each) for each in studies if "date" in each]}
-    whole |= {**stamp(), "rows": [row for each in studies for row in each["rows"]]}
-    output.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def table(whole):
+    """The larger residual of each method on each problem, with quartiles, as Markdown."""
     problems = list(dict.fromkeys(row["problem"] for row in whole["rows"]))
     found = {(row["problem"], row["method"]): row for row in whole["rows"]}
     walls = {name: {"2": "one wall", "3": "two walls"}[name.split("-")[1]] for name in problems}
@@ -192,9 +186,21 @@ def join(paths, output):
         cells = []
         for p in problems:
             low, _, high = found[p, name]["quartiles of the larger"]
-            cells += [f"{found[p, name]['larger']:.1e}", f"{low:.1e} … {high:.1e}"]
+            edge = "*" if found[p, name]["at the edge of its box"] else ""
+            cells += [f"{found[p, name]['larger']:.1e}{edge}", f"{low:.1e} … {high:.1e}"]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
+
+
+def join(paths, output):
+    """One file of several."""
+    studies = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    if any(each["setting"] != studies[0]["setting"] for each in studies):
+        raise SystemExit("the studies have different settings: they cannot be put together")
+    whole = {"setting": studies[0]["setting"], "studies": [origin_of(each) for each in studies if "date" in each]}
+    whole |= {**stamp(), "rows": [row for each in studies for row in each["rows"]]}
+    output.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    TABLE.write_text(table(whole), encoding="utf-8")
 
 
 def main():
@@ -213,6 +219,8 @@ def main():
     setting |= {"hindsight": "constants tuned for each problem and method on other runs of the same problem"}
     found = {"setting": setting, **stamp(), "rows": rows}
     asked.output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if asked.output == OUT:
+        TABLE.write_text(table(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def test_whatever_writes_results_says_what_made_them(tmp_path, monkeypatch):
     assert {"commit", "date", "tiebreak"} <= set(report.machine())
     monkeypatch.setattr(gorge, "TABLE", tmp_path / "table.md")
     monkeypatch.setattr(gorge, "METHODS", ["a"])
-    row = {"method": "a", "larger": 1.0, "quartiles of the larger": [1.0, 1.0, 1.0]}
+    row = {"method": "a", "larger": 1.0, "quartiles of the larger": [1.0] * 3, "at the edge of its box": []}
     for name, date in (("stiff-2", "2026-01-01"), ("stiff-3", "2026-01-02")):
         study = {"setting": {}, **provenance.stamp(), "date": date, "rows": [row | {"problem": name}]}
         (tmp_path / name).write_text(json.dumps(study), encoding="utf-8")

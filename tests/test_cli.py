@@ -212,7 +212,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     done = call("reproduce", *SMALL, "--output", tmp_path / "file" / "results", code=2)
     assert "output=" in done.stderr
     assert "'file' is a file" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 2  # what it would do, and why it cannot
+    said = [line for line in done.stderr.strip().splitlines() if not line.startswith("in 0:")]  # on a slow machine
+    assert len(said) == 2  # what it would do, and why it cannot
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -263,3 +263,14 @@ def test_ctrl_c_ends_a_search_for_a_plan(tmp_path: Path, monkeypatch: pytest.Mon
 def test_help_names_the_commands() -> None:
     shown = call("--help").stdout
     assert all(re.search(rf"\b{command}\b", shown) for command in ("table", "plan", "verify"))
+
+
+def test_a_saved_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
+    """Of options with two words, too."""
+    given = ["plan", "--budget", "1e5", "--method", "storm_sdbgd", "--noise-smoothness", "0.5"]
+    assert CliRunner().invoke(app, [*given, "--output", str(tmp_path / "one")]).exit_code == 0
+    saved = json.loads((tmp_path / "one" / "plan.json").read_text(encoding="utf-8"))
+    again = [*saved["command"].split()[1:], "--output", str(tmp_path / "two")]
+    assert CliRunner().invoke(app, again).exit_code == 0
+    same = json.loads((tmp_path / "two" / "plan.json").read_text(encoding="utf-8"))
+    assert same["schedule"] == saved["schedule"]

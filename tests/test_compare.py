@@ -287,7 +287,7 @@ def test_all_means_all_that_is_stochastic() -> None:
     everything = Comparison()
     assert [e.label for e in everything.entrants] == list(TESTBED)
     asks_for_more = {name for name, planned in PLANNED.items() if planned.needs}
-    assert asks_for_more == {"spider_penalty_bound", "storm_penalty_bound"}
+    assert asks_for_more == {f"{kind}_{rule}_bound" for kind in ("spider", "storm") for rule in ("penalty", "sdbgd")}
     assert {*ALL} == {*NAMED, *PLANNED} - {"dbgd"} - asks_for_more
     assert len(everything.contenders) == len(ALL)
     assert calls(10**5) == "10⁵ calls"

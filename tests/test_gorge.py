@@ -1,5 +1,7 @@
 """The study of gorges: its prototype is the solver where it should be, and every point of a box is a method."""
 
+import json
+
 import numpy as np
 import pytest
 from benchmarks import gorge
@@ -40,3 +42,19 @@ def test_every_corner_of_a_box_is_a_method(name, monkeypatch):
         point = {key: float(edge[end]) for key, edge in gorge.METHODS[name][0].items()}
         both = gorge.residuals(problem, name, point | {"steps": 400.0}, runs=2, seed=0)
         assert all(column.shape == (2,) and not np.isnan(column).any() for column in both)
+
+
+def test_the_page_shows_the_committed_results():
+    """The table is that of the file, which says when and from what it was made; and what the page says in words."""
+    whole = json.loads(gorge.OUT.read_text(encoding="utf-8"))
+    assert gorge.TABLE.read_text(encoding="utf-8") == gorge.table(whole)
+    assert whole["commit"]
+    assert "dirty" not in whole["commit"]
+    found = {(row["problem"].split("-")[1], row["method"]): row for row in whole["rows"]}
+    assert {method for _, method in found} == set(gorge.METHODS)
+    one, two = ({m: row["larger"] for (w, m), row in found.items() if w == walls} for walls in "23")
+    assert one["SDBGD"] < 0.6 * one["penalty"]
+    assert two["SDBGD"] == pytest.approx(two["penalty"], rel=0.1)
+    assert min(one, key=one.get) == min(two, key=two.get) == "SPIDER-penalty"
+    for walls in (one, two):
+        assert walls["deflated penalty"] < min(walls["SDBGD"], walls["penalty"])

@@ -1,4 +1,4 @@
-"""Orders in ε that have no theorem with constants: variance reduction with the SDBGD rule, stages where g is PL."""
+"""Orders in ε: of variance reduction with the SDBGD rule, of plans, and of stages where g is PL."""
 
 import math
 from fractions import Fraction
@@ -69,11 +69,12 @@ def test_the_errors_and_the_steps_bound_each_other(c: float) -> None:
         assert found == pytest.approx([found[0]] * 3) if closes else min(found) > 1e100
 
 
-@pytest.mark.parametrize("name", ["storm_sdbgd", "spider_sdbgd"])
-def test_a_plan_of_what_has_orders_only_says_so(name: str) -> None:
+@pytest.mark.parametrize(("name", "iterations", "lower"), [("sdbpg", 2, 6), ("vr_pr_sdbpg", 4, 8)])
+def test_a_plan_of_what_has_orders_only_says_so(name: str, iterations: int, lower: int) -> None:
     constants = Constants(1, 1, 1, 1, 1, 1, 1)
     for objective in ("bound", "practice"):
-        with pytest.raises(ValueError, match=r"only orders are known, ε\^−2 iterations, ε\^−3 upper and ε\^−6 lower"):
+        words = rf"only orders are known, ε\^−{iterations} iterations, ε\^−\d upper and ε\^−{lower} lower"
+        with pytest.raises(ValueError, match=words):
             plan(constants, budget=10**6, method=name, objective=objective)
     assert not oracle_complexity(0.1, name).exact
     with pytest.raises(

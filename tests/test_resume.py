@@ -430,3 +430,15 @@ def test_an_oracle_that_tells_more_fills_the_history_from_there_on(tmp_path):
     assert np.isnan(history.upper_value[:10]).all()
     assert np.isfinite(history.upper_value[10:]).all()
     assert len(history) == 21
+
+
+def test_blocks_in_which_a_level_draws_nothing():
+    """Upper batches are held for four steps and runs stop after every one: some go on with held batches alone."""
+    problem = tiebreak.problems.paper()
+    method = tiebreak.methods.lazy_penalty.replace(upper_hold=4)
+    options = {"method": method, "runs": 3, "seed": 0}
+    whole = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=7, **options)
+    part = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=1, **options)
+    for steps in range(2, 8):
+        part = tiebreak.minimize(problem.upper, problem.lower, method=method, resume=part, steps=steps)
+    np.testing.assert_array_equal(part.x, whole.x)

@@ -121,22 +121,23 @@ class Steps(Iterator[Parameters]):
         if self.ended is not Status.RUNNING:
             return []
         found: list[Charged] = []
-        most = _LARGEST if self._budget is None else self._budget
+        most, few = _LARGEST if self._budget is None else self._budget, min(upper, lower) < math.inf
         for step in islice(self._coming, count):
             parameters, (for_upper, for_lower) = step
             spent = self.spent + for_upper + for_lower
             if spent > most:
                 if self._budget is None:
                     raise OverflowError(
-                        f"step {self.k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
+                        f"step {parameters.k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
                     )
                 self.ended = Status.BUDGET
                 break
             self.spent = spent
             found.append(step)
-            upper, lower = upper - parameters.upper_batch, lower - parameters.lower_batch
-            if upper <= 0 or lower <= 0:
-                break
+            if few:
+                upper, lower = upper - parameters.upper_batch, lower - parameters.lower_batch
+                if upper <= 0 or lower <= 0:
+                    break
         self.k += len(found)
         return found
 
@@ -145,13 +146,16 @@ class Steps(Iterator[Parameters]):
         size = 1
         while True:
             size = min(2 * size, _AHEAD)
-            some = _known(self._method, k, size) or [self._method.at(k)]
-            yield from [(parameters, calls(self._method, parameters)) for parameters in some]
+            some = _known(self._method, k, size)
+            if not some:
+                parameters = self._method.at(k)
+                some = [(parameters, calls(self._method, parameters))]
+            yield from some
             k += len(some)
 
 
-def _known(method: Method, k: int, count: int) -> list[Parameters]:
-    """The parameters of so many steps from k on, as `method.at` gives them one by one; none, if not all are known.
+def _known(method: Method, k: int, count: int) -> list[Charged]:
+    """So many steps from k on, with the parameters that `method.at` gives one by one; none, if not all are known.
 
     Those of power laws are. A function is asked when its step has come, and need not be defined beyond the last one; an
     estimator that chooses its batches likewise; and an illegal value is for `at` to tell, if the step is made.
@@ -168,13 +172,19 @@ def _known(method: Method, k: int, count: int) -> list[Parameters]:
     if not all(LEGAL[name][1](value) for name, values in columns.items() for value in (values[0], values[-1])):
         return []
     for name in WHOLE.intersection(columns):
-        columns[name] = [max(1, value) for value in map(math.floor, columns[name])]
+        values = columns[name]
+        small = min(values[0], values[-1]) < 1
+        columns[name] = [max(1, math.floor(value)) for value in values] if small else list(map(math.floor, values))
     points = [1 if method.estimator.evaluations == 1 else 2] * count
     if k == 0:  # there is no point before the first
         points[0] = 1
     columns |= {"k": range(k, k + count), "upper_points": points, "lower_points": points, "others": repeat({})}
+    # All of them at once, in whole numbers of any size.
+    batched = ("upper_batch", "lower_batch", "upper_points", "lower_points")
+    whole_numbers: dict[str, Any] = {name: np.array(columns[name], dtype=object) for name in batched}
+    costs = zip(*(level.tolist() for level in calls(method, Parameters(k, **whole_numbers))), strict=True)
     rows = zip(*(columns.get(name, repeat(None)) for name in Parameters._fields), strict=False)
-    return list(map(Parameters._make, rows))
+    return list(zip(map(Parameters._make, rows), costs, strict=True))
 
 
 class Batches(NamedTuple):

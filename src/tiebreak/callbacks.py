@@ -19,7 +19,7 @@ def recorded(
 ) -> Record:
     """The step just made, with views that cannot be written to."""
     count, single = len(alive), configuration.single
-    x, multiplier = for_all(now.x, count), for_all(now.multiplier, count)
+    x, multiplier = for_all(now.x, count), for_all(now.multipliers, count)
     memory = [for_all(m, count) for m in now.rule]
     points = x.reshape(count, *configuration.shape)
     shown = [(a[0] if single else a).view() for a in (points, multiplier.reshape(-1, 1))]

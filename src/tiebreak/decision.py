@@ -123,15 +123,18 @@ class Decision:
             scale = scale * self.method.rule.scale(memory)
         return Choice(multiplier, scale, scale * multiplier, memory, None)
 
-    def multiplier(self, parameters: Any, seen: Seen, memory: Any) -> tuple[Scalar, Any]:
-        """λ of the rule, and what it remembers: all that a front end needs which moves along ∇f + λ∇g itself."""
-        method = self.method
-        given = arguments(method, parameters, seen) if method.measured else method.arguments(parameters)
+    def multiplier(self, parameters: Any, seen: tuple[Any, ...], memory: Any) -> tuple[Scalar, Any]:
+        """λ of the rule, and what it remembers: all that a front end needs which moves along ∇f + λ∇g itself.
+
+        What was `seen` is a :class:`Seen`; or (fg, gg), which takes less time, for a rule that asks for nothing else.
+        """
+        method, (fg, gg) = self.method, seen[:2]
+        given = arguments(method, parameters, seen) if isinstance(seen, Seen) else method.arguments(parameters)
         apply = self.apply or self._apply
         if method.remembers:
-            found: tuple[Scalar, Any] = apply(seen.fg, seen.gg, given, memory)
+            found: tuple[Scalar, Any] = apply(fg, gg, given, memory)
             return found
-        return apply(seen.fg, seen.gg, given), memory
+        return apply(fg, gg, given), memory
 
     def _apply(self, fg: Scalar, gg: Scalar, named: dict[str, Any], *memory: Any) -> Any:
         return self.method.rule(fg, gg, *memory, **named)

@@ -44,8 +44,10 @@ class Level:
         self.has_value = bool(getattr(oracle, "has_value", hasattr(oracle, "value")))
         self._draws_blocks = hasattr(oracle, "sample_block")
         self.samples_ahead = getattr(oracle, "samples_ahead", None) or float("inf")
-        self._plain = self.vectorized and len(shape) == 1
         self._additive = bool(getattr(oracle, "additive", False))
+        # Where it takes rows as they are, there are one or two calls less at every step.
+        bare = oracle.exact if type(oracle) in (Exact, Gaussian) else oracle.gradient
+        self._at = bare if self.vectorized and len(shape) == 1 else self._at_rows
         #: Whether nothing is random, as far as is known: no noise is drawn then.
         self.deterministic = type(oracle) is Exact or (type(oracle) is Gaussian and not np.any(oracle.sigma))
         self.tokens: Any = None  # of the step that is being made
@@ -61,7 +63,8 @@ class Level:
         if self.deterministic:
             return [None] * len(sizes)
         if 0 in sizes:
-            drawn = iter(self.draw(rngs, [size for size in sizes if size]))
+            taken = [size for size in sizes if size]
+            drawn = iter(self.draw(rngs, taken) if taken else ())
             return [next(drawn) if size else None for size in sizes]
         if self._draws_blocks:
             return self.oracle.sample_block(rngs, sizes)  # type: ignore[no-any-return]  # checked where it is used
@@ -93,13 +96,15 @@ class Level:
         if not wanted:
             return np.zeros_like(x)
         if not self._additive:
-            return self._rows("gradient", x, tokens).astype(self.dtype, copy=False)
+            return self._check("gradient", self._at(x, tokens), x.shape).astype(self.dtype, copy=False)
         # STORM comes back to the point before, with another token. A point that nobody can write to is known again.
         point, exact, before, earlier = self._seen
         if x is before:
             exact = earlier
         elif x is not point:
-            before, earlier, exact = point, exact, self._rows("gradient", x)
+            before, earlier, exact = point, exact, self._at(x)
+            if not (type(exact) is np.ndarray and exact.dtype is self.dtype and exact.shape == x.shape):
+                exact = self._check("gradient", exact, x.shape)
             if not x.flags.writeable:
                 self._seen = (x, exact, before, earlier)
         if tokens is None:
@@ -112,17 +117,11 @@ class Level:
 
     def exact(self, x: Array) -> Array:
         """Exact gradients at the rows of x, (…, dimension)."""
-        return self._rows("exact_gradient", x).astype(self.dtype, copy=False)
+        return self._evaluate("exact_gradient", x, self.shape).reshape(x.shape).astype(self.dtype, copy=False)
 
-    def _rows(self, what: str, x: Array, *tokens: Any) -> Array:
+    def _at_rows(self, x: Array, *tokens: Any) -> Array:
         """Gradients at the rows of x, in x's shape."""
-        if self._plain and x.ndim == 2:  # the common case, with as few calls as there can be
-            function = getattr(self.oracle, what)
-            found = function(x, *tokens) if tokens else function(x)
-            if type(found) is np.ndarray and found.dtype is self.dtype and found.shape == x.shape:
-                return found
-            return self._check(what, found, x.shape)
-        return self._evaluate(what, x, self.shape, *tokens).reshape(x.shape)
+        return self._evaluate("gradient", x, self.shape, *tokens).reshape(x.shape)
 
     def value(self, x: Array, *tokens: Any) -> Array:
         """Values at the rows of x, (…), in float64: of the mini-batches where tokens are given, else exact."""

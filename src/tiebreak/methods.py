@@ -213,8 +213,8 @@ class Method:
         """What the rule remembers before the first step, as numbers like `zero`."""
         return tuple(self.rule.begin(zero)) if self.remembers else ()  # type: ignore[attr-defined]  # remembers says so
 
-    def multiplier(self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any = ()) -> NDArray[np.float64]:
-        """The rule on arrays, as an array of their shape; of floats, which are quicker, as an array of one number.
+    def multiplier(self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any = ()) -> Any:
+        """The rule on arrays, as an array of their shape; of floats, which are quicker, as a float or such an array.
 
         What a rule remembers is looked at, and not changed.
         """
@@ -224,7 +224,7 @@ class Method:
             if type(fg) is float:
                 if self._plain:
                     found = self.rule(fg, gg, **arguments)
-                    return np.array([found]) if type(found) is float else _array(found, (1,))
+                    return found if type(found) is float else _array(found, (1,))
                 fg, gg = np.array([fg]), np.array([gg])
             return _array(self.rule(fg, gg, **arguments), fg.shape)
         except (TypeError, ValueError) as error:

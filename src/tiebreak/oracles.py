@@ -100,6 +100,11 @@ class Exact:
         return self._value is not None
 
     @property
+    def exact(self) -> Function:
+        """The function that was given, x ↦ ∇(x)."""
+        return self._gradient
+
+    @property
     def additive(self) -> bool:
         """Yes, unless a subclass has a gradient of its own."""
         return type(self).gradient in (Exact.gradient, Gaussian.gradient)
@@ -170,6 +175,8 @@ class Gaussian(Exact):
             raise ValueError(f"sigma={sigma!r} must be a number or an array of numbers, finite and ≥ 0") from None
         if not (np.isfinite(self.sigma).all() and (self.sigma >= 0).all()):
             raise ValueError(f"sigma={sigma!r} must be finite and ≥ 0")
+        if per_sample and type(self).sample_block is not Gaussian.sample_block:
+            raise TypeError(f"per_sample=True has no effect on {type(self).__name__}, which draws in a way of its own")
         self.shape = None if shape is None else tuple(shape)
         self.per_sample = per_sample
         # Per sample, drawing is the work: no more is drawn ahead than keeps the bookkeeping small beside it.
@@ -189,6 +196,13 @@ class Gaussian(Exact):
         bound.shape = shape
         return bound
 
+    def shape_of_x(self) -> tuple[int, ...]:
+        """The shape of x, or a ValueError where it is not known yet."""
+        if self.shape is None:
+            name = type(self).__name__
+            raise ValueError(f"shape=None: to sample outside of minimize, give the {name} oracle the shape of x")
+        return self.shape
+
     def sample(self, rng: Generator, size: int) -> Array:
         """The noise of a batch mean."""
         noise: Array = self.sample_block([rng], [size])[0, 0]
@@ -196,9 +210,8 @@ class Gaussian(Exact):
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
         """The noise of the batch means, steps × runs × x's shape."""
-        if self.shape is None:
-            raise ValueError("shape=None: to sample outside of minimize, give the Gaussian oracle the shape of x")
-        dimension = math.prod(self.shape)
+        shape = self.shape_of_x()
+        dimension = math.prod(shape)
         noise = np.empty((len(sizes), len(rngs), dimension))
         if self.per_sample:
             for i, size in enumerate(sizes):
@@ -206,7 +219,7 @@ class Gaussian(Exact):
         else:
             _fill(noise, rngs)
             noise /= np.sqrt(np.asarray(sizes, dtype=float))[:, None, None]
-        shaped = noise.reshape(len(sizes), len(rngs), *self.shape)
+        shaped = noise.reshape(len(sizes), len(rngs), *shape)
         shaped *= self.sigma
         return shaped
 

@@ -17,7 +17,7 @@ from tiebreak.callbacks import answered, recorded
 from tiebreak.checks import whole
 from tiebreak.console import interrupts
 from tiebreak.decision import Decision, Seen
-from tiebreak.estimators import enters_direction, estimate
+from tiebreak.estimators import Minibatch, enters_direction, estimate
 from tiebreak.files import locked
 from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
@@ -143,6 +143,7 @@ class _Solver:
         for name, states in state.streams.items():
             for rng, saved in zip(self.streams[name].rngs, states, strict=True):
                 rng.bit_generator.state = saved
+        self.minibatches = type(self.method.estimator) is Minibatch
         self.in_direction = enters_direction(self.method.estimator)
         self.scale = getattr(self.method.rule, "scale", None)  # of a rule that chooses the step size as well
         self.watching = Watching(self.method, state.start)
@@ -151,6 +152,7 @@ class _Solver:
             self.evaluate = self.watching.noting("upper", self.upper), self.watching.noting("lower", self.lower)
         apply = self.method.applied if self.method.remembers else self.method.multiplier
         self.decide = Decision(self.method, normalize=False, apply=apply)
+        self.measures = bool(self.method.measured)  # whether the rule asks for more than inner products
         self.measurer = Measurer(self.method, self.upper, self.lower)
         self.glance = Glance(self.measurer)
         runs = len(self.configuration.runs)
@@ -249,17 +251,20 @@ class _Solver:
         # measure
         self.upper.tokens, self.lower.tokens = upper_tokens, lower_tokens
         estimator, (from_upper, from_lower) = method.estimator, self.evaluate
-        seen_a, a, upper_memory = estimate(estimator, "upper", from_upper, x, upper_memory, parameters, _zero)
-        seen_b, b, lower_memory = estimate(estimator, "lower", from_lower, x, lower_memory, parameters, _zero)
+        if self.minibatches:  # the estimates are the gradients, and nothing is remembered
+            seen_a, seen_b, upper_memory, lower_memory = from_upper(x), from_lower(x), (), ()
+        else:
+            seen_a, a, upper_memory = estimate(estimator, "upper", from_upper, x, upper_memory, parameters, _zero)
+            seen_b, b, lower_memory = estimate(estimator, "lower", from_lower, x, lower_memory, parameters, _zero)
         if self.in_direction:
             a, b = seen_a, seen_b
         fg, gg = products(seen_a, seen_b)
-        seen = Seen(fg, gg, **self.measured(seen_a, parameters)) if method.measured else Seen(fg, gg)
+        seen = Seen(fg, gg, **self.measured(seen_a, parameters)) if self.measures else (fg, gg)
         # decide
         multiplier, rule = self.decide.multiplier(parameters, seen, memory)
         # move
-        # A float takes the type of b, as the array is made to; of one row it is quicker.
-        moved = b * multiplier.item() if len(b) == 1 else multiplier.astype(x.dtype, copy=False)[:, None] * b
+        # A float takes the type of b, as the array is made to.
+        moved = b * (multiplier if type(multiplier) is float else multiplier.astype(x.dtype, copy=False)[:, None])
         moved += a
         if self.scale is None:
             moved *= -parameters.step_size
@@ -270,12 +275,13 @@ class _Solver:
         if noted:
             # At a given call count the run might as well have ended: then it is measured as a last iterate is.
             in_force = method.at(max(0, k - 1)) if isinstance(self.configuration.record, tuple) else None
-            self.recorder.add(parameters, upper_calls, lower_calls, x, multiplier, memory, in_force)
+            self.recorder.add(parameters, upper_calls, lower_calls, x, np.atleast_1d(multiplier), memory, in_force)
         failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
         if not finite(moved):
             fine = np.asarray(np.isfinite(moved).all(axis=1))
-            failures = {int(row): fault(a[row], b[row], multiplier[row]) for row in np.flatnonzero(~fine)}
+            each = np.atleast_1d(multiplier)
+            failures = {int(row): fault(a[row], b[row], each[row]) for row in np.flatnonzero(~fine)}
             moved = frozen(np.where(fine[:, None], moved, x))
             replaced = None if replaced is None else replaced & fine
             rule = tuple(np.where(fine, one, old) for one, old in zip(rule, memory, strict=True))
@@ -380,7 +386,7 @@ class _Solver:
         now, c = self.now, self.configuration
         numbers: tuple[float, ...] = self.recorder.latest()
         if c.record is None and self.parameters is not None and self.state.alive:
-            numbers = self.glance(now.x, now.multiplier, self.parameters, now.rule)
+            numbers = self.glance(now.x, now.multipliers, self.parameters, now.rule)
         return Progress.at(now.k, now.upper_calls + now.lower_calls, c.steps, c.budget, *numbers)
 
 

@@ -37,7 +37,12 @@ class Now(NamedTuple):
     selected: Kept
     upper_calls: int
     lower_calls: int
-    multiplier: NDArray[np.float64]  # λ̂ of the step just made
+    multiplier: Any  # λ̂ of the step just made: a number for each row, or a float where there is one row
+
+    @property
+    def multipliers(self) -> NDArray[np.float64]:
+        """λ̂, a number for each row."""
+        return np.atleast_1d(self.multiplier)
 
     @classmethod
     def of(cls, state: State, one: bool) -> "Now":
@@ -74,7 +79,7 @@ class Now(NamedTuple):
             lower=of_rows(self.lower),
             rule=tuple(column[shared] for column in self.rule),
             selected=Kept(kept.x[others], kept.step[others], tuple(column[others] for column in kept.rule)),
-            multiplier=self.multiplier[shared],
+            multiplier=self.multipliers[shared],
         )
 
     def store(self, state: State, run: int, row: int, steps: int, status: Status) -> None:

@@ -40,7 +40,7 @@ def plan(
     budget: Annotated[str | None, typer.Option(metavar="CALLS", help="Oracle calls that may be spent.")] = None,
     epsilon: Annotated[str | None, typer.Option(metavar="E", help="Or the accuracy wanted of both residuals.")] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="sdbgd, penalty, lazy_penalty, spider_penalty or storm_penalty.")
+        str | None, typer.Option(metavar="NAME", help="sdbgd, penalty, either with storm_ or spider_, or lazy_penalty.")
     ] = None,
     objective: Annotated[str, typer.Option(metavar="bound|practice", help="What is proved, or expected.")] = "bound",
     kind: Annotated[str | None, typer.Option(metavar="horizon|anytime", help="Constant parameters, or laws.")] = None,
@@ -112,10 +112,11 @@ def _command(given: dict[str, Any]) -> str:
     """The command line that repeats it."""
     words = ["tiebreak", "plan"]
     for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
         if value is True:
-            words.append(f"--{name}")
+            words.append(option)
         elif value is not None and value is not False:
-            words += [f"--{name}", f"{value:.17g}" if isinstance(value, float) else str(value)]
+            words += [option, f"{value:.17g}" if isinstance(value, float) else str(value)]
     return shlex.join(words)
 
 

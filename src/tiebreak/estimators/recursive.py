@@ -46,7 +46,7 @@ class Storm(WithMomentum):
         """v_k."""
         previous, begun = memory
         estimate = fresh + (1 - self.rate(level, parameters)) * begun * (previous - before)
-        return estimate, (estimate, begun**0)  # from now on it counts
+        return estimate, (estimate, begun**0.0)  # from now on it counts
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Watched(Storm):
         nothing = (seen <= 0) & (expected <= 0)
         alpha = rate * (_larger(seen, expected) + nothing) / (_larger(expected, rate * seen) + nothing)
         estimate = fresh + (1 - alpha) * begun * (previous - before)
-        return estimate, (estimate, begun**0, gap, noise, fresh)
+        return estimate, (estimate, begun**0.0, gap, noise, fresh)
 
 
 def _square(rows: Value) -> Value:

@@ -134,7 +134,8 @@ def _methods(given: Any) -> tuple[str, ...]:
     found = [str(name).strip().lower().replace("-", "_") for name in names]
     for name, wanted in zip(names, found, strict=True):
         if wanted not in METHODS:
-            raise ValueError(f"methods: {name!r} is not a method; they {legal}")
+            own = ". Constants of your own, plans and files go to `tiebreak sweep`" if {*"+:"} & {*wanted} else ""
+            raise ValueError(f"methods: {name!r} is not a method; they {legal}{own}")
     if not found or len(set(found)) < len(found):
         raise ValueError(f"methods={','.join(found)!r} {legal}, at least one")
     return tuple(found)

@@ -5,6 +5,7 @@ Batch means have exact laws.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator, default_rng
@@ -67,17 +68,8 @@ class Student(Gaussian):
     array([2., 4.])
     """
 
-    def __init__(
-        self,
-        gradient: Function,
-        sigma: float,
-        value: Function | None = None,
-        *,
-        freedom: float = 3.0,
-        shape: tuple[int, ...] | None = None,
-        vectorized: bool = False,
-    ) -> None:
-        super().__init__(gradient, sigma, value, shape=shape, vectorized=vectorized)
+    def __init__(self, *common: Any, freedom: float = 3.0, **named: Any) -> None:
+        super().__init__(*common, **named)
         if isinstance(freedom, (bool, str)) or not 2 < freedom < math.inf:
             raise ValueError(f"freedom={freedom!r} must be finite and > 2: with less the variance is infinite")
         self.freedom = float(freedom)
@@ -85,13 +77,12 @@ class Student(Gaussian):
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
         """The noise of the batch means, steps × runs × x's shape."""
-        if self.shape is None:
-            raise ValueError("shape=None: to sample outside of minimize, give the Student oracle the shape of x")
-        noise: Array = np.empty((len(sizes), len(rngs), *self.shape))
+        shape = self.shape_of_x()
+        noise: Array = np.empty((len(sizes), len(rngs), *shape))
         for i, size in enumerate(sizes):
             for j, rng in enumerate(rngs):
                 spread = self._spread(rng, size)  # first, and in one order: a run's stream is the same in any block
-                noise[i, j] = rng.standard_normal(self.shape) * spread
+                noise[i, j] = rng.standard_normal(shape) * spread
         noise *= self.sigma
         return noise
 
@@ -126,26 +117,15 @@ class Phase(Gaussian):
     array([2., 4.])
     """
 
-    def __init__(
-        self,
-        gradient: Function,
-        sigma: float,
-        value: Function | None = None,
-        *,
-        roughness: float = 1.0,
-        shape: tuple[int, ...] | None = None,
-        vectorized: bool = False,
-    ) -> None:
-        super().__init__(gradient, sigma, value, shape=shape, vectorized=vectorized)
+    def __init__(self, *common: Any, roughness: float = 1.0, **named: Any) -> None:
+        super().__init__(*common, **named)
         if isinstance(roughness, (bool, str)) or not 0 <= roughness < math.inf:
             raise ValueError(f"roughness={roughness!r} must be finite and ≥ 0")
-        self.frequency = float(roughness) / float(sigma) if sigma else 0.0
+        self.frequency = float(roughness) / float(self.sigma) if self.sigma else 0.0
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
         """A and C of the batch means, steps × runs × x's shape × 2."""
-        if self.shape is None:
-            raise ValueError("shape=None: to sample outside of minimize, give the Phase oracle the shape of x")
-        both = Gaussian(self._gradient, self.sigma, shape=(*self.shape, 2))
+        both = Gaussian(self._gradient, self.sigma, shape=(*self.shape_of_x(), 2))
         return both.sample_block(rngs, sizes)
 
     def gradient(self, x: Array, token: Array | None = None) -> Array:

@@ -30,6 +30,7 @@ __all__ = [
     "Laws",
     "Terms",
     "Theorem",
+    "check_theorem_1",
     "combined_descent",
     "laws",
     "lower_descent",
@@ -61,8 +62,10 @@ class Terms(NamedTuple):
     R: Any
 
 
-def terms(parameters: Any, constants: Constants) -> Terms:
+def terms(parameters: Any, constants: Constants, tau_squared: Any = None) -> Terms:
     """ν, τ, C_f, C_g and R at the given parameters: a step's :class:`~tiebreak.Parameters`, or arrays of them by name.
+
+    `tau_squared`, where it is known otherwise: E‖d − d̂‖² of estimates that are no mini-batch means.
 
     Examples
     --------
@@ -74,7 +77,7 @@ def terms(parameters: Any, constants: Constants) -> Terms:
     p, c = parameters, constants
     eta, beta, rho = p.step_size, p.barrier, p.regularizer
     nu_f2, nu_g2 = c.sigma_f**2 / p.upper_batch, c.sigma_g**2 / p.lower_batch
-    tau2 = 2 * nu_f2 + 2 * stability(beta, rho, c.G_f) ** 2 * nu_g2
+    tau2 = 2 * nu_f2 + 2 * stability(beta, rho, c.G_f) ** 2 * nu_g2 if tau_squared is None else tau_squared
     tau = tau2**0.5
     C_f = c.G_f * tau + c.L_f * eta * tau2
     C_g = beta * rho + 0.5 * c.G_f * rho**0.5 + tau2 / (2 * beta) + c.L_g * eta * tau2
@@ -208,7 +211,11 @@ class Theorem(NamedTuple):
 
 
 def theorem_1(
-    parameters: Laws, constants: Constants, total: Callable[[Values], Any], last: Callable[[Values], Any]
+    parameters: Laws,
+    constants: Constants,
+    total: Callable[[Values], Any],
+    last: Callable[[Values], Any],
+    tau_squared: Any = None,
 ) -> Theorem:
     """Theorem 1, for any way to add up: its conditions are for the caller to check.
 
@@ -219,8 +226,10 @@ def theorem_1(
     constants : Constants
     total, last : callable
         The sum of a quantity over all K steps, and its value at the last of them.
+    tau_squared : array, optional
+        E‖d − d̂‖², where the estimates are no mini-batch means. The theorem asks nothing else of them.
     """
-    p, c, t = parameters, constants, terms(parameters, constants)
+    p, c, t = parameters, constants, terms(parameters, constants, tau_squared)
     eta, beta, L_g = p.step_size, p.barrier, c.L_g
     eta0, beta0 = eta[0], beta[0]
     weight = total(eta * beta)
@@ -298,11 +307,7 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
     fixed = schedule.constant()  # then sums are products, and K may be astronomical
     p, c = laws(schedule, 1 if fixed else int(wanted.max())), constants
     eta, beta = p.step_size, p.barrier
-    for text, holds in _conditions(p, c).items():
-        if not holds.all():
-            k = int(np.argmin(holds))
-            values = f"step_size={eta[k]:g}, barrier={beta[k]:g}, regularizer={p.regularizer[k]:g}"
-            raise ValueError(f"Theorem 1 needs {text}; at step {k} the schedule has {values}")
+    check_theorem_1(p, c)
     add = ways_to_add(wanted, fixed)
     found, ratio = theorem_1(p, c, add.total, add.last), beta / eta
     lower, slack = found.lower_gradient_squared, 1e-12 * ratio[:-1]
@@ -313,6 +318,15 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
     note = "" if falls or rises else "(barrier/step_size) is not monotone: no bound on the direction"
     single = wanted.ndim == 0
     return Bounds(steps, float(lower) if single else lower, float(direction) if single else direction, note)
+
+
+def check_theorem_1(p: Laws, constants: Constants) -> None:
+    """A ValueError that names the condition of Theorem 1 that fails, and the step."""
+    for text, holds in _conditions(p, constants).items():
+        if not holds.all():
+            k = int(np.argmin(holds))
+            values = f"step_size={p.step_size[k]:g}, barrier={p.barrier[k]:g}, regularizer={p.regularizer[k]:g}"
+            raise ValueError(f"Theorem 1 needs {text}; at step {k} the schedule has {values}")
 
 
 def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:

@@ -25,8 +25,8 @@ __all__ = [
     "reduced_norm",
 ]
 
-#: Methods whose bound has constants; the last two ask for the smoothness of the noise.
-COMPUTED = ("sdbgd", "penalty", "lazy_penalty", "spider_penalty", "storm_penalty")
+#: Methods whose bound has constants; the last four ask for the smoothness of the noise.
+COMPUTED = ("sdbgd", "penalty", "lazy_penalty", "spider_penalty", "storm_penalty", "spider_sdbgd", "storm_sdbgd")
 
 
 class Exponents(NamedTuple):

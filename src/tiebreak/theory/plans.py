@@ -16,6 +16,7 @@ from tiebreak import methods
 from tiebreak.checks import floating, whole
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, Schedule
+from tiebreak.theory.barrier_choices import fixed_spider_barrier, fixed_storm_barrier
 from tiebreak.theory.bounds import Bounds
 from tiebreak.theory.choices import SDBGD_CHOICES, Choice, Pair, fixed_penalty, penalty_anytime
 from tiebreak.theory.constants import Constants
@@ -40,6 +41,8 @@ CHOICES: Mapping[tuple[str, str, str], Choice] = MappingProxyType(
         ("spider_penalty", "bound", "horizon"): fixed_spider,
         ("storm_penalty", "bound", "horizon"): fixed_storm,
         ("storm_penalty", "bound", "anytime"): storm_anytime,
+        ("storm_sdbgd", "bound", "horizon"): fixed_storm_barrier,
+        ("spider_sdbgd", "bound", "horizon"): fixed_spider_barrier,
     }
 )
 

@@ -1,5 +1,6 @@
 """Which theorem speaks of a method, and what it says: one place, for plans, verifications and users."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ from tiebreak.checks import whole
 from tiebreak.estimators import Held, Minibatch, Page, PerLevel, Spider, Storm
 from tiebreak.estimators.contract import LEVELS, of_level
 from tiebreak.methods import Method, get
-from tiebreak.theory.bounds import Bounds, laws, residual_bounds, wanted_steps, ways_to_add
+from tiebreak.theory.bounds import Bounds, Laws, check_theorem_1, laws, residual_bounds, wanted_steps, ways_to_add
 from tiebreak.theory.constants import Constants
 from tiebreak.theory.penalties import bounds_of_pair, check_penalty, lazy_bounds, penalty_bounds, selected_residuals
+from tiebreak.theory.reduced_barrier import YOUNG, means_of, reduced_residuals
 from tiebreak.theory.reduction import (
     Errors,
     noise_smoothness_of,
@@ -23,15 +25,20 @@ from tiebreak.theory.reduction import (
     storm_residuals,
 )
 
-__all__ = ["proved", "reduced_bounds", "reduces"]
+__all__ = ["barrier_bounds", "proved", "reduced_bounds", "reduces"]
 
 RESIDUALS = ("lower_gradient_squared", "direction_squared")
 _LONGEST = 5 * 10**6  # steps that are gone over one by one
+_TOO_LONG = (
+    "{name} has no bound with this schedule: its steps are too long for the batches of its differences. Make step_size "
+    "smaller, or upper_batch and lower_batch larger, or refresh more often"
+)
 
 
 def reduces(method: Method) -> bool:
-    """Whether it is a penalty on variance-reduced estimates, whose bound asks for the smoothness of the noise."""
-    return method.rule is rules.constant and any(isinstance(e, (Storm, Spider, Page)) for e in _per_level(method))
+    """Whether it is SDBGD or a penalty on variance-reduced estimates: then a bound asks how smooth the noise is."""
+    known = method.rule in (rules.constant, rules.sdbgd)
+    return known and any(isinstance(e, (Storm, Spider, Page)) for e in _per_level(method))
 
 
 def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any = None) -> Bounds:
@@ -40,8 +47,9 @@ def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any 
     Parameters
     ----------
     method : Method, Plan or str
-        SDBGD (Theorem 1 of the paper); descent on f + βg with mini-batches, with upper batches that are held, or on
-        SPIDER's, PAGE's or STORM's estimates (theorems of our own).
+        SDBGD (Theorem 1 of the paper), and with constant parameters on SPIDER's or STORM's estimates, too; descent on
+        f + βg with mini-batches, with upper batches that are held, or on SPIDER's, PAGE's or STORM's estimates. All
+        but the first are theorems of our own.
     constants : Constants
         They are taken at their word.
     steps : int or array of int
@@ -67,7 +75,8 @@ def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any 
     chosen = get(method)
     upper, lower = _per_level(chosen)
     if reduces(chosen):
-        return reduced_bounds(chosen, constants, steps, noise_smoothness)
+        of_rule = reduced_bounds if chosen.rule is rules.constant else barrier_bounds
+        return of_rule(chosen, constants, steps, noise_smoothness)
     if noise_smoothness is not None:
         raise ValueError(f"noise_smoothness={noise_smoothness!r} has no effect on {chosen.name}: leave it out")
     plain = isinstance(upper, Minibatch) and isinstance(lower, Minibatch)
@@ -89,21 +98,50 @@ def reduced_bounds(method: Method, constants: Constants, steps: Any, noise_smoot
     Constant parameters have a closed form. Anything else is gone over step by step, with the batches that are really
     drawn: integers, SPIDER's period wherever it stands, PAGE's own coins.
     """
-    ell, wanted, schedule = noise_smoothness_of(noise_smoothness), wanted_steps(steps), method.schedule
+    ell, schedule = noise_smoothness_of(noise_smoothness), method.schedule
     if np.ndim(steps):
-        each = [reduced_bounds(method, constants, int(K), ell) for K in wanted]
-        lower, direction = (np.array([getattr(one, name) for one in each]) for name in RESIDUALS)
-        return Bounds(steps, lower, direction)
+        return _each(reduced_bounds, method, constants, steps, ell)
     K = whole("steps", steps)
     check_penalty(schedule, laws(schedule, 1 if schedule.constant() else K, regularized=False), constants)
     closed = _closed(method, constants, K, ell)
     pair = _stepwise(method, constants, K, ell) if closed is None else closed
     if not np.isfinite(pair[1]):
-        raise ValueError(
-            f"{method.name} has no bound with this schedule: its steps are too long for the batches of its "
-            "differences. Make step_size smaller, or upper_batch and lower_batch larger, or refresh more often"
-        )
+        raise ValueError(_TOO_LONG.format(name=method.name))
     return bounds_of_pair(K, pair)
+
+
+def barrier_bounds(method: Method, constants: Constants, steps: Any, noise_smoothness: Any) -> Bounds:
+    """SDBGD on SPIDER's or STORM's estimates with constant parameters; a ValueError where the condition is not met."""
+    ell, schedule, c = noise_smoothness_of(noise_smoothness), method.schedule, constants
+    if np.ndim(steps):
+        return _each(barrier_bounds, method, constants, steps, ell)
+    K, p = whole("steps", steps), schedule.at(0)
+    if not schedule.constant():
+        raise ValueError(
+            f"no bound is known for {method.name} with laws that change from step to step; with constant ones there is "
+            "one, and tiebreak.theory.plan chooses them (kind='horizon')"
+        )
+    own = laws(schedule, 1)
+    check_theorem_1(own, c)
+    levels = zip(_per_level(method), LEVELS, (c.sigma_f, c.sigma_g), ell, strict=True)
+    upper, lower = (means_of(one, level, p, sigma, smooth, K, YOUNG) for one, level, sigma, smooth in levels)
+    if upper is None or lower is None:
+        raise ValueError(
+            f"no bound is known for {method.name}: with SDBGD's rule, its estimator must be Spider or Storm"
+        )
+    values = (own.step_size, own.barrier, own.regularizer, own.upper_batch, own.lower_batch)
+    columns = Laws(*(np.reshape(value, (1, 1)) for value in values))
+    pair = reduced_residuals(columns, c, upper, lower, K)
+    if not np.isfinite(pair[1]).any():
+        raise ValueError(_TOO_LONG.format(name=method.name))
+    return bounds_of_pair(K, (np.nanmin(pair[0]), np.nanmin(pair[1])))
+
+
+def _each(bounds: Callable[..., Bounds], method: Method, constants: Constants, steps: Any, ell: Any) -> Bounds:
+    """For an array of K."""
+    each = [bounds(method, constants, int(K), ell) for K in wanted_steps(steps)]
+    lower, direction = (np.array([getattr(one, name) for one in each]) for name in RESIDUALS)
+    return Bounds(steps, lower, direction)
 
 
 def _per_level(method: Method) -> tuple[Any, Any]:

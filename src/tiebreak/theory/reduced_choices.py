@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tiebreak import methods
 from tiebreak.budget import steps_within
+from tiebreak.estimators import Spider
 from tiebreak.methods import Method
 from tiebreak.penalties import schedule as penalty_schedule
 from tiebreak.schedules import Schedule
@@ -26,7 +27,7 @@ from tiebreak.theory.search import Found, improved, search
 
 Values = NDArray[np.float64]
 
-__all__ = ["fixed_lazy", "fixed_spider", "fixed_storm", "steps_of_plan", "storm_anytime"]
+__all__ = ["finished", "fixed_lazy", "fixed_spider", "fixed_storm", "steps_of_plan", "storm_anytime", "worst"]
 
 _LONGEST_HOLD = 2**20  # steps; whose costs are counted cycle by cycle
 _EDGE = 1 - 1e-9  # of the largest legal step: rounding must not take it over the edge
@@ -50,8 +51,8 @@ def fixed_lazy(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, F
         upper, lower = (np.maximum(1, batch) for batch in batches)
         p = Laws(0.5 / penalty_smoothness(beta, c), beta, 0 * beta, upper, lower)
         steps = budget / (upper / hold + lower)
-        worst = np.maximum(*lazy_residuals(p, c, steps, np.maximum(1, np.floor(hold))))
-        return np.where((steps >= 1) & (upper + lower <= budget), worst, np.inf)
+        larger = np.maximum(*lazy_residuals(p, c, steps, np.maximum(1, np.floor(hold))))
+        return np.where((steps >= 1) & (upper + lower <= budget), larger, np.inf)
 
     def method(beta: float, noise: float) -> Method:
         hold, upper, lower = (max(1, math.floor(size)) for size in held(beta, noise))
@@ -60,7 +61,7 @@ def fixed_lazy(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, F
 
     low, high = _barriers(c, budget)
     found = search(value, [low, -80.0], [high, 20.0], ("barrier", "batches"), ("batches",))
-    return _finished(method, found, c, budget, ell)
+    return finished(method, found, c, budget, ell)
 
 
 def fixed_spider(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, Found]:
@@ -71,8 +72,8 @@ def fixed_spider(c: Constants, budget: float, ell: Pair | None) -> tuple[Method,
         beta, q, b_f, b_g, B_f, B_g = (np.exp(log) for log in logs)
         p = Laws(largest_spider_step(c, ell, Laws(beta, beta, 0 * beta, b_f, b_g), q), beta, 0 * beta, b_f, b_g)
         steps = budget / ((B_f + B_g) / q + 2 * (1 - 1 / q) * (b_f + b_g))
-        worst = np.maximum(*spider_residuals(p, c, ell, steps, q, (B_f, B_g)))
-        return np.where((steps >= 1) & (B_f + B_g <= budget), worst, np.inf)
+        larger = np.maximum(*spider_residuals(p, c, ell, steps, q, (B_f, B_g)))
+        return np.where((steps >= 1) & (B_f + B_g <= budget), larger, np.inf)
 
     def method(beta: float, *sizes: float) -> Method:
         q, b_f, b_g, B_f, B_g = (max(1, round(size)) for size in sizes)
@@ -85,7 +86,7 @@ def fixed_spider(c: Constants, budget: float, ell: Pair | None) -> tuple[Method,
     (low, high), size = _barriers(c, budget), math.log(budget / 2)
     names = ("barrier", "period", *BATCHES, *_REFRESHES)
     found = search(value, [low, *[0.0] * 5], [high, *[size] * 5], names, names[1:])
-    return _finished(method, found, c, budget, ell)
+    return finished(method, found, c, budget, ell)
 
 
 _REFRESHES = ("upper_refresh", "lower_refresh")
@@ -99,8 +100,8 @@ def fixed_storm(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, 
         beta, share, alpha, b_f, b_g = (np.exp(log) for log in logs)
         p = Laws(share / penalty_smoothness(beta, c), beta, 0 * beta, b_f, b_g)
         steps = budget / (2 * (b_f + b_g)) + 0.5
-        worst = np.maximum(*storm_residuals(p, c, ell, steps, alpha, (b_f, b_g)))
-        return np.where(steps >= 1, worst, np.inf)
+        larger = np.maximum(*storm_residuals(p, c, ell, steps, alpha, (b_f, b_g)))
+        return np.where(steps >= 1, larger, np.inf)
 
     def method(beta: float, share: float, alpha: float, *sizes: float) -> Method:
         b_f, b_g = (max(1, round(size)) for size in sizes)
@@ -112,7 +113,7 @@ def fixed_storm(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, 
     (low, high), size = _barriers(c, budget), math.log(budget / 2)
     names = ("barrier", "step_size", "momentum", *BATCHES)
     found = search(value, [low, -14.0, -size, 0.0, 0.0], [high, 0.0, 0.0, size, size], names, BATCHES)
-    return _finished(method, found, c, budget, ell)
+    return finished(method, found, c, budget, ell)
 
 
 def _barriers(c: Constants, budget: float) -> Pair:
@@ -134,8 +135,8 @@ def storm_anytime(c: Constants, budget: float, ell: Pair | None) -> tuple[Method
         gap = 4 * bar * (c.delta_g + c.delta_f / beta) + 2 * U + 4 * U * np.log(steps + 1)
         direction = beta**2 * gap / (2 * np.sqrt(steps))  # Σ β^−2 = β_0^−2 Σ t^−1/2
         rest = c.G_f * np.sqrt(np.log(steps + 1) / (2 * np.sqrt(steps))) / beta
-        worst = np.maximum(direction, (rest + np.sqrt(direction) / beta) ** 2)
-        return np.where(steps >= 2, worst, np.inf)
+        larger = np.maximum(direction, (rest + np.sqrt(direction) / beta) ** 2)
+        return np.where(steps >= 2, larger, np.inf)
 
     def method(beta: float, over_f: float, over_g: float) -> Method:
         bar, m_f, m_g = _factors(c, ell, np.float64(beta), np.float64(over_f), np.float64(over_g))
@@ -156,29 +157,33 @@ def _factors(c: Constants, ell: Pair, beta: Any, over_f: Any, over_g: Any) -> tu
     return bar, over_f * least[0], over_g * least[1]
 
 
-def _finished(
+def finished(
     method: Callable[..., Method], found: Found, c: Constants, budget: float, ell: Pair | None
 ) -> tuple[Method, Found]:
     """The best method near the point that was found, with whole numbers and the exact charge."""
 
-    def worst(*point: float) -> float:
-        chosen = method(*point)
-        steps = steps_of_plan(chosen, int(budget))[0]
-        if steps < 1:
-            return math.inf
-        try:
-            bounds = proved(chosen, c, steps, ell)
-        except ValueError:
-            return math.inf
-        return float(max(bounds.lower_gradient_squared, bounds.direction_squared))
+    def value(*point: float) -> float:
+        return worst(method(*point), c, budget, ell)
 
-    return method(*improved(worst, [math.exp(x) for x in found.point])), found
+    return method(*improved(value, [math.exp(x) for x in found.point])), found
+
+
+def worst(method: Method, c: Constants, budget: float, ell: Pair | None) -> float:
+    """The larger of the two residuals that are proved for a budget; infinite where nothing is."""
+    steps = steps_of_plan(method, int(budget))[0]
+    if steps < 1:
+        return math.inf
+    try:
+        bounds = proved(method, c, steps, ell)
+    except ValueError:
+        return math.inf
+    return float(max(bounds.lower_gradient_squared, bounds.direction_squared))
 
 
 def steps_of_plan(method: Method, budget: int) -> tuple[int, int, int]:
     """As :func:`steps_within`; SPIDER's constant costs without going through a period that may be astronomical."""
     p = method.schedule.at(0)
-    if method.rule is not methods.spider_penalty.rule or p.period is None or not method.schedule.constant():
+    if not isinstance(method.estimator, Spider) or not method.schedule.constant():
         return steps_within(method, budget)
     q, refresh, small = p.period, (p.upper_refresh, p.lower_refresh), (2 * p.upper_batch, 2 * p.lower_batch)
     whole_periods, left = divmod(budget, sum(refresh) + (q - 1) * sum(small))

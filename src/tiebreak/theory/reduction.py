@@ -29,6 +29,7 @@ Values = NDArray[np.float64]
 
 __all__ = [
     "Errors",
+    "geometric",
     "largest_spider_step",
     "noise_smoothness_of",
     "page_errors",
@@ -174,7 +175,7 @@ def storm_residuals(
     """
     c, beta, eta = constants, p.barrier, p.step_size
     theta, forgotten = (1 - momentum) ** 2, momentum * (2 - momentum)  # θ and 1 − θ
-    Z, Z_less = _geometric(momentum, steps), _geometric(momentum, steps - 1)
+    Z, Z_less = geometric(momentum, steps), geometric(momentum, steps - 1)
     first_noise = c.sigma_f**2 / first[0] + beta**2 * c.sigma_g**2 / first[1]
     noise = c.sigma_f**2 / p.upper_batch + beta**2 * c.sigma_g**2 / p.lower_batch
     room = 1 - eta * penalty_smoothness(beta, c)
@@ -188,7 +189,7 @@ def storm_residuals(
     return (c.G_f + np.sqrt(direction)) ** 2 / beta**2, direction
 
 
-def _geometric(momentum: Any, steps: Any) -> Any:
+def geometric(momentum: Any, steps: Any) -> Any:
     """1 + θ + … + θ^{steps−1} for θ = (1−α)², to the last digits however small α is."""
     alpha = np.asarray(momentum, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
