@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import tiebreak
+from benchmarks.auto_fresh import FRESH
 from benchmarks.auto_own import OWN
 from tiebreak import penalties, problems
 from tiebreak.experiments.contenders import PLANNED, Units
@@ -137,7 +138,8 @@ def best(problem: Problem, budget: int, trials: int, runs: int, kinds: tuple[str
 
 def problem_of(name: str) -> Problem:
     """One of the test bed, or of those that are not in it."""
-    return OWN[name]() if name in OWN else problems.named(name)
+    made = {**OWN, **FRESH}.get(name)
+    return problems.named(name) if made is None else made()
 
 
 def main() -> None:
