@@ -31,8 +31,11 @@ class Known(NamedTuple):
         β in the problem's own units.
     upper_smoothness, lower_smoothness : scalar
         L_f and L_g along the path, of late.
+    upper_curvature, lower_curvature : scalar
+        The same averaged, of late.
     upper_largest, lower_largest : scalar
-        The largest of them so far: they make the units, g's no more than `recent` times what it is of late.
+        The largest such averages so far: they make the units, as long as they are no more than `recent` times what they
+        are of late.
     upper_variance, lower_variance : scalar
         σ_f² and σ_g², of late.
     upper_share, lower_share : scalar
@@ -50,6 +53,8 @@ class Known(NamedTuple):
     ratio: Scalar
     upper_smoothness: Scalar
     lower_smoothness: Scalar
+    upper_curvature: Scalar
+    lower_curvature: Scalar
     upper_largest: Scalar
     lower_largest: Scalar
     upper_variance: Scalar
@@ -66,6 +71,7 @@ class _Level(NamedTuple):
     """What is known of one level."""
 
     smoothness: Scalar
+    curvature: Scalar
     largest: Scalar
     variance: Scalar
     share: Scalar
@@ -164,11 +170,11 @@ class Balance:
         seen = (moved > (0.1 * resolution) ** 2) * 1.0  # else the change is one of rounding
         rate = self.forget / (k + 6)
         upper = _updated(
-            _Level(m.upper_smoothness, m.upper_largest, m.upper_variance, m.upper_share),
+            _Level(m.upper_smoothness, m.upper_curvature, m.upper_largest, m.upper_variance, m.upper_share),
             *(upper_change, upper_spread, moved, seen, upper_batch, m.upper_batch, momentum, rate),
         )
         lower = _updated(
-            _Level(m.lower_smoothness, m.lower_largest, m.lower_variance, m.lower_share),
+            _Level(m.lower_smoothness, m.lower_curvature, m.lower_largest, m.lower_variance, m.lower_share),
             *(lower_change, lower_spread, moved, seen, lower_batch, m.lower_batch, momentum, rate),
         )
         reach = _larger(away**0.5, (1 - rate) * m.reach)
@@ -200,11 +206,11 @@ class Balance:
     ) -> tuple[Scalar, Scalar]:
         """β in the problem's units, and in the user's."""
         pull, push = ff**0.5, gg**0.5
-        curved = _smaller(lower.largest, self.recent * lower.smoothness)
+        bent, curved = (_smaller(level.largest, self.recent * level.curvature) for level in (upper, lower))
         # A slope that does not change on the way has no curvature to take a unit from: then the way is one, and what
         # f's slope was at its steepest. As it is now it could be noise, more and more averaged: β would fall for ever.
-        straight = (upper.largest * reach < 0.05 * pull) * 1.0
-        unit = _over(straight * _over(steepest, reach) + (1 - straight) * upper.largest, curved)
+        straight = (bent * reach < 0.05 * pull) * 1.0
+        unit = _over(straight * _over(steepest, reach) + (1 - straight) * bent, curved)
         best = dbgd(fg, gg, 0.0)  # λ with the least ‖∇f + λ∇g‖
         left = _positive(ff + best * (2 * fg + best * gg))
         now = ratio * unit
@@ -258,10 +264,12 @@ def _updated(
 ) -> _Level:
     """A level after a step: σ² is averaged over the steps that the estimate is averaged over."""
     curvature = seen * _over(change, moved) ** 0.5
+    average = level.curvature + rate * seen * (curvature - level.curvature)
     variance = spread * _over(batch * last_batch, batch + last_batch)
     return _Level(
         _larger(curvature, (1 - rate) * level.smoothness),
-        _larger(curvature, level.largest),
+        average,
+        _larger(average, level.largest),
         (1 - momentum) * level.variance + momentum * variance,
         (1 - momentum) ** 2 * level.share + momentum**2 / batch,
     )
