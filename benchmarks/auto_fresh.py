@@ -3,8 +3,8 @@
 They were written, and their references measured, before the present law of `auto` was begun; `auto` was not run on them
 until it was settled.
 
-Units, fixed with the problems: every problem says its L_f and L_g, and residuals are compared in the units in which both
-are 1, as in the test bed. They are the gradients' Lipschitz constants where there are such; where there are none (pairs,
+Units, fixed with the problems: each says its L_f and L_g, and residuals are compared in the units in which both
+are 1, as in the test bed: Lipschitz constants of the gradients where there are such; where there are none (pairs,
 factored, helix, network) the largest curvature at the solution. G_f is ‖∇f‖ at the start or its bound.
 """
 
@@ -90,7 +90,7 @@ def logistic() -> Problem:
 
 
 def interpolation() -> Problem:
-    """Consistent equations, by rows, whose noise vanishes where they hold; f by rows too, a thousand times too quiet."""
+    """Consistent equations by rows, whose noise vanishes where they hold; f by rows, a thousand times too quiet."""
     rng = default_rng(22)
     rows = rng.standard_normal((30, 50)) / 50**0.5 * np.geomspace(1, 0.2, 30)[:, None]
     own = 10**-1.5 * rng.standard_normal((100, 50)) / 50**0.5 * 3
