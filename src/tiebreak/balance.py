@@ -107,21 +107,24 @@ class Balance:
     longer : float
         By how much a step size may exceed the last one.
     recent : float
-        How many times its smoothness of late g's unit may be: one steep start must not fix it for good, since g would
-        then be forgotten.
+        How many times its curvature of late a level's unit may be: one steep start must not fix it for good, since one
+        of the levels would then be forgotten.
     unsure : float
         Where both gradients together are not this much larger than their noise, steps are shortened, down to 1/16.
+    clear : float
+        How many times its standard error ∇g must be to lead where it has shown no curvature.
     """
 
     length: float = 1.0
     growth: float = 2.0
-    noise: float = 0.35
+    noise: float = 0.5
     least: float = 0.25
     fastest: float = 0.05
     forget: float = 2.0
     longer: float = 4.0
     recent: float = 8.0
     unsure: float = 4.0
+    clear: float = 3.0
 
     def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
         """Nothing known."""
@@ -210,6 +213,10 @@ class Balance:
         # A slope that does not change on the way has no curvature to take a unit from: then the way is one, and what
         # f's slope was at its steepest. As it is now it could be noise, more and more averaged: β would fall for ever.
         straight = (bent * reach < 0.05 * pull) * 1.0
+        # Likewise g's, if its slope is seen; what may be nothing but noise must not lead.
+        flat = (curved * reach < 0.05 * push) * 1.0
+        hidden = flat * (gg <= self.clear**2 * lower.error)
+        curved = (flat - hidden) * _over(push, reach) + (1 - flat + hidden) * curved
         unit = _over(straight * _over(steepest, reach) + (1 - straight) * bent, curved)
         best = dbgd(fg, gg, 0.0)  # λ with the least ‖∇f + λ∇g‖
         left = _positive(ff + best * (2 * fg + best * gg))
@@ -220,9 +227,7 @@ class Balance:
         ratio = _larger(ratio, self.least + 0 * gg)
         # Without a curvature f would go on for ever: g's minimisers must not be farther away than a seventh of the way.
         held = straight * _over(8 * steepest, curved * reach + push)
-        # And a g without one, which may be nothing but noise, must not lead.
-        flat = (curved * reach < 0.05 * push) * 1.0
-        weight = flat * _over(self.least * pull, push) + (1 - flat) * _larger(ratio * unit, held)
+        weight = hidden * _over(self.least * pull, push) + (1 - hidden) * _larger(ratio * unit, held)
         return ratio, _or_one(weight)
 
     def _change(self, slope: Scalar, direction: Scalar, k: int) -> Scalar:
