@@ -317,7 +317,7 @@ def _steep():
 
 @pytest.mark.parametrize(("upper", "lower", "start"), list(_steep()))
 def test_a_steep_start_does_not_make_it_forget_a_level(upper, lower, start):
-    """There one level curves hundreds of times as much as where it ends: a unit from there would leave the other none."""
+    """There one level curves hundreds of times as much as where it ends: that unit would leave the other no weight."""
     upper, lower = (tiebreak.Gaussian(h, 0.3, shape=(2,)) for h in (upper, lower))
     found = tiebreak.minimize(upper, lower, start, budget=10**6, runs=3, seed=0, record=None)
     assert found.last.lower_gradient_squared.max() < 0.1  # hundreds, with g's largest curvature as the unit
@@ -325,7 +325,7 @@ def test_a_steep_start_does_not_make_it_forget_a_level(upper, lower, start):
 
 
 def test_the_curvature_of_single_samples_is_no_unit():
-    """One of twenty terms of g curves, twenty times as much as g: the largest curvature seen would leave g no weight."""
+    """One of twenty terms of g curves, twenty times as much as g: the largest curvature would leave g no weight."""
 
     class Terms:
         def sample(self, rng, size):
