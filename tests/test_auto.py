@@ -355,7 +355,7 @@ def test_the_curvature_of_single_samples_is_no_unit(terms):
 def test_it_crosses_the_floor_of_a_gorge(name):
     """Noise there changes with x and adds up in STORM's differences: with 3/t alone it hides the gentle slope.
 
-    In one of 24 runs the floor is not crossed within this budget; three of eight would be one chance in 250.
+    In one of twelve runs the floor is not crossed within this budget; three of eight would be one chance in fifty.
     """
     problem = problems.named(name)
     found = minimize(problem.upper, problem.lower, problem.x0, budget=10**6, runs=8, seed=0, record=None)
