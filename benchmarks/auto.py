@@ -1,8 +1,10 @@
 """`auto` against the best hand-tuned row of every problem: what docs/auto.md shows.
 
-python -m benchmarks.auto_tuned 1e6 all tuned.jsonl 3 10      # the references: hours
-python -m benchmarks.auto measured.jsonl 1e6 all 10           # `auto`: minutes
-python -m benchmarks.auto tuned.jsonl measured.jsonl          # both into results/auto.json and docs/_tables/auto.md
+python -m benchmarks.auto_tuned 1e6 NAMES tuned.jsonl 3 10 2    # the references: a minute each, some much longer
+python -m benchmarks.auto measured.jsonl 1e6 all 10             # `auto`: minutes
+python -m benchmarks.auto tuned.jsonl measured.jsonl            # both into results/auto.json and docs/_tables/auto.md
+
+References that are not in tuned.jsonl are kept as they are in results/auto.json.
 """
 
 import json
@@ -13,25 +15,16 @@ from typing import Any
 import numpy as np
 
 import tiebreak
-from benchmarks.auto_own import LATER, OWN
+from benchmarks.auto_fresh import FRESH
+from benchmarks.auto_own import OWN
 from benchmarks.auto_tuned import problem_of, residuals
 from tiebreak.problems import TESTBED
 from tiebreak.provenance import stamp
 
-#: On these the constants of `Balance` were chosen, the present ones also on random-20-multiplicative and the gorges
-#: `stiff-2-phase` and `stiff-3-phase`; all others were looked at afterwards.
-TUNED_ON = (
-    *("paper", "islands-2", "valley-20-multiplicative", "sphere-10", "plateau-100-heavy", "flat-10", "saddle-2"),
-    *("saddle-10-heavy", "conditioned-10", "random-10"),
-)
-#: References that the grid of this benchmark was too slow for: the best of nine rows at seven step sizes each, at 10⁶
-#: calls, from docs/_tables/compare_residuals.md.
-COMPARED = {
-    "valley-1000": ("SDBGD practice", 1.1e-3),
-    "conditioned-1000": ("VR-PR-SDBPG", 1.2e-4),
-    "sphere-10000": ("DBGD batched", 1.7e-3),
-}
+#: The law and its constants were chosen on the test bed and on OWN; FRESH was looked at afterwards.
+NAMES = [*TESTBED, *OWN, *FRESH]
 HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "auto.json"
 
 
 def measure(path: str, budget: int, names: list[str], runs: int) -> None:
@@ -61,18 +54,15 @@ def _lines(path: str) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def joined(tuned: str, measured: str) -> list[dict[str, Any]]:
-    references, rows = _lines(tuned), []
+    before = json.loads(RESULTS.read_text(encoding="utf-8"))
+    references = {(row["problem"], row["budget"]): row["reference"] for row in before} | _lines(tuned)
+    rows = []
     for (name, budget), row in _lines(measured).items():
         found = references.get((name, budget))
-        if found is None and budget == 10**6 and name in COMPARED:
-            best, value = COMPARED[name]
-            found = {"best": f"{best} (compare)", "residual": value}
-        kind = "new" if name in LATER else "own" if name in OWN else "tuned on" if name in TUNED_ON else "judged"
+        kind = "judged" if name in FRESH else "tuned on"
         rows.append({"problem": name, "budget": budget, "set": kind, "auto": row, "reference": found})
         rows[-1]["ratio"] = None if found is None else row["mean"] / found["residual"]
-    order = [*TESTBED, *OWN]
-    sets = ("tuned on", "judged", "own", "new")
-    return sorted(rows, key=lambda r: (sets.index(r["set"]), order.index(r["problem"]), r["budget"]))
+    return sorted(rows, key=lambda r: (NAMES.index(r["problem"]), r["budget"]))
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -88,12 +78,12 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     if len(sys.argv) == 5:
-        names = [*TESTBED, *OWN] if sys.argv[3] == "all" else sys.argv[3].split(",")
+        names = NAMES if sys.argv[3] == "all" else sys.argv[3].split(",")
         measure(sys.argv[1], int(float(sys.argv[2])), names, int(sys.argv[4]))
         return
     rows = joined(sys.argv[1], sys.argv[2])
     text = json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
-    (HERE / "results" / "auto.json").write_text(text, encoding="utf-8")
+    RESULTS.write_text(text, encoding="utf-8")
     (HERE.parent / "docs" / "_tables" / "auto.md").write_text(table(rows), encoding="utf-8")
     print(table(rows))
 

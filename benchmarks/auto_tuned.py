@@ -1,32 +1,46 @@
 """The best hand-tuned row on a problem: every row of the library on one honest grid of constants, in hindsight.
 
-    python -m benchmarks.auto_tuned 1e6 paper,valley-2 out.jsonl 3 10
+    python -m benchmarks.auto_tuned 1e6 paper,valley-2 out.jsonl 3 10 2
 
 Every candidate is tried with a few runs (here three; fewer where it is slow); the best four are judged on other random
 numbers with more (here ten), and the best of these is the reference. So the reference has been tuned on the problem,
-the budget and the measure that it is judged by.
+the budget and the measure that it is judged by. The last number is that of processes. Every trial is kept in
+out.jsonl.trials as soon as it is made: what was stopped goes on where it was.
 """
 
 import json
 import math
 import sys
-import time
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import tiebreak
+from benchmarks.auto_fresh import FRESH
 from benchmarks.auto_own import OWN
 from tiebreak import penalties, problems
+from tiebreak.budget import steps_within
 from tiebreak.experiments.contenders import PLANNED, Units
 from tiebreak.methods import METHODS, Method
 from tiebreak.problems import TESTBED, Problem
 from tiebreak.provenance import stamp
 
 TOP = 4  # candidates that are judged
-#: With "small" as a last argument: the two kinds of rows that were best most often in the test bed, 21 of 136.
-SMALL = ("dbgd_batched", "storm_penalty K=1000")
+MOST = 60_000  # steps of a candidate: those with more take minutes
+
+
+class Trial(NamedTuple):
+    """A candidate on a problem."""
+
+    problem: str
+    budget: int
+    candidate: str
+    runs: int
+    seed: int
 
 
 def candidates(problem: Problem, budget: int) -> Iterator[tuple[str, Method]]:
@@ -108,48 +122,71 @@ def residuals(problem: Problem, point: Any) -> np.ndarray:
     return np.where(np.isfinite(larger), larger, np.inf)
 
 
-def measured(problem: Problem, method: Any, budget: int, runs: int, seed: int) -> float:
-    found = tiebreak.minimize(
-        problem.upper, problem.lower, problem.x0, method=method, budget=budget, runs=runs, seed=seed, record=None
-    )
-    larger = residuals(problem, found.last)
-    return float(larger.mean()) if found.success else math.inf
-
-
-def best(problem: Problem, budget: int, trials: int, runs: int, kinds: tuple[str, ...] = ("",)) -> dict[str, Any]:
-    grid = {name: method for name, method in candidates(problem, budget) if name.startswith(kinds)}
-    tried = {name: measured(problem, method, budget, trials, seed=12345) for name, method in grid.items()}
-    order = sorted(tried, key=lambda name: tried[name])[:TOP]
-    judged = {name: measured(problem, grid[name], budget, runs, seed=0) for name in order}
-    first = min(judged, key=lambda name: judged[name])
-    return {
-        "problem": problem.name,
-        "budget": budget,
-        "best": first,
-        "residual": judged[first],
-        "judged": judged,
-        "candidates": len(grid),
-        "runs_tried": trials,
-        "runs_judged": runs,
-        "made": stamp(),
-    }
-
-
 def problem_of(name: str) -> Problem:
     """One of the test bed, or of those that are not in it."""
-    return OWN[name]() if name in OWN else problems.named(name)
+    made = {**OWN, **FRESH}.get(name)
+    return problems.named(name) if made is None else made()
+
+
+@cache
+def grid(name: str, budget: int) -> tuple[Problem, dict[str, Method]]:
+    """A problem, and its candidates by name."""
+    problem = problem_of(name)
+    known = dict(candidates(problem, budget))
+    return problem, {name: one for name, one in known.items() if steps_within(one, budget, MOST + 1)[0] <= MOST}
+
+
+def measured(trial: Trial) -> float:
+    """The mean of the larger residual over runs."""
+    problem, known = grid(trial.problem, trial.budget)
+    levels, method = (problem.upper, problem.lower), known[trial.candidate]
+    same: dict[str, Any] = {"budget": trial.budget, "runs": trial.runs, "seed": trial.seed, "record": None}
+    found = tiebreak.minimize(*levels, problem.x0, method=method, **same)
+    return float(residuals(problem, found.last).mean()) if found.success else math.inf
+
+
+def tried(trials: list[Trial], path: Path, pool: ProcessPoolExecutor) -> dict[Trial, float]:
+    """The residual of each, from the file where it is there already."""
+    known: dict[Trial, float] = {}
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            *trial, residual = json.loads(line)
+            known[Trial(*trial)] = residual
+    missing = [trial for trial in trials if trial not in known]
+    with path.open("a", encoding="utf-8") as file:
+        for trial, residual in zip(missing, pool.map(measured, missing), strict=True):
+            known[trial] = residual
+            file.write(json.dumps([*trial, residual], ensure_ascii=False) + "\n")
+            file.flush()
+    return {trial: known[trial] for trial in trials}
+
+
+def best(names: list[str], budget: int, trials: int, runs: int, path: Path, pool: ProcessPoolExecutor) -> None:
+    """A row for each problem into the file: the best candidate, and those that it was judged with."""
+    kept = path.with_name(path.name + ".trials")
+    grids = {name: grid(name, budget)[1] for name in names}
+    wanted = [Trial(name, budget, one, trials, 12345) for name, known in grids.items() for one in known]
+    first = tried(wanted, kept, pool)
+    tops = []
+    for name in names:
+        own = sorted((trial for trial in wanted if trial.problem == name), key=lambda trial: first[trial])
+        tops += [trial._replace(runs=runs, seed=0) for trial in own[:TOP]]
+    second = tried(tops, kept, pool)
+    for name in names:
+        judged = {trial.candidate: residual for trial, residual in second.items() if trial.problem == name}
+        row: dict[str, Any] = {"problem": name, "budget": budget, "best": min(judged, key=lambda one: judged[one])}
+        row |= {"residual": min(judged.values()), "judged": judged, "candidates": len(grids[name])}
+        row |= {"runs_tried": trials, "runs_judged": runs, "made": stamp()}
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        print(name, row["best"], f"{row['residual']:.2e}", flush=True)
 
 
 def main() -> None:
-    budget, names, path = int(float(sys.argv[1])), sys.argv[2], sys.argv[3]
-    trials, runs = int(sys.argv[4]), int(sys.argv[5])
-    for name in TESTBED if names == "all" else names.split(","):
-        start = time.perf_counter()
-        row = best(problem_of(name), budget, trials, runs, SMALL if sys.argv[6:] == ["small"] else ("",))
-        row["seconds"] = round(time.perf_counter() - start, 1)
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        print(name, row["best"], f"{row['residual']:.2e}", row["seconds"], flush=True)
+    budget, names, path = int(float(sys.argv[1])), sys.argv[2], Path(sys.argv[3])
+    trials, runs, workers = (int(word) for word in sys.argv[4:7])
+    with ProcessPoolExecutor(workers) as pool:
+        best(list(TESTBED) if names == "all" else names.split(","), budget, trials, runs, path, pool)
 
 
 if __name__ == "__main__":

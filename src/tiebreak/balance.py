@@ -31,8 +31,14 @@ class Known(NamedTuple):
         β in the problem's own units.
     upper_smoothness, lower_smoothness : scalar
         L_f and L_g along the path, of late.
+    upper_curvature, lower_curvature : scalar
+        The same averaged, of late.
     upper_largest, lower_largest : scalar
-        The largest of them so far: they make the units, g's no more than `recent` times what it is of late.
+        The largest such averages so far.
+    upper_along, lower_along : scalar
+        The part of the curvature that is along the step, with its sign, averaged, of late.
+    upper_along_largest, lower_along_largest : scalar
+        The largest such averages so far.
     upper_variance, lower_variance : scalar
         σ_f² and σ_g², of late.
     upper_share, lower_share : scalar
@@ -50,8 +56,14 @@ class Known(NamedTuple):
     ratio: Scalar
     upper_smoothness: Scalar
     lower_smoothness: Scalar
+    upper_curvature: Scalar
+    lower_curvature: Scalar
     upper_largest: Scalar
     lower_largest: Scalar
+    upper_along: Scalar
+    lower_along: Scalar
+    upper_along_largest: Scalar
+    lower_along_largest: Scalar
     upper_variance: Scalar
     lower_variance: Scalar
     upper_share: Scalar
@@ -66,7 +78,10 @@ class _Level(NamedTuple):
     """What is known of one level."""
 
     smoothness: Scalar
+    curvature: Scalar
     largest: Scalar
+    along: Scalar
+    along_largest: Scalar
     variance: Scalar
     share: Scalar
 
@@ -101,21 +116,24 @@ class Balance:
     longer : float
         By how much a step size may exceed the last one.
     recent : float
-        How many times its smoothness of late g's unit may be: one steep start must not fix it for good, since g would
-        then be forgotten.
+        How many times its curvature of late a level's unit may be: one steep start must not fix it for good, since one
+        of the levels would then be forgotten.
     unsure : float
         Where both gradients together are not this much larger than their noise, steps are shortened, down to 1/16.
+    clear : float
+        How many times its standard error ∇g must be to lead where it has shown no curvature.
     """
 
     length: float = 1.0
     growth: float = 2.0
-    noise: float = 0.35
+    noise: float = 0.5
     least: float = 0.25
     fastest: float = 0.05
     forget: float = 2.0
     longer: float = 4.0
     recent: float = 8.0
     unsure: float = 4.0
+    clear: float = 3.0
 
     def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
         """Nothing known."""
@@ -151,6 +169,8 @@ class Balance:
         lower_batch: Scalar = 1,
         upper_change: Scalar = None,
         lower_change: Scalar = None,
+        upper_along: Scalar = None,
+        lower_along: Scalar = None,
         upper_spread: Scalar = None,
         lower_spread: Scalar = None,
         moved: Scalar = None,
@@ -163,13 +183,14 @@ class Balance:
             return m.weight + 0 * fg + 0 * gg, memory
         seen = (moved > (0.1 * resolution) ** 2) * 1.0  # else the change is one of rounding
         rate = self.forget / (k + 6)
+        levels = memory[3 : 3 + 2 * len(_Level._fields)]  # of f and of g in turn
         upper = _updated(
-            _Level(m.upper_smoothness, m.upper_largest, m.upper_variance, m.upper_share),
-            *(upper_change, upper_spread, moved, seen, upper_batch, m.upper_batch, momentum, rate),
+            _Level(*levels[::2]),
+            *(upper_change, upper_along, upper_spread, moved, seen, upper_batch, m.upper_batch, momentum, rate),
         )
         lower = _updated(
-            _Level(m.lower_smoothness, m.lower_largest, m.lower_variance, m.lower_share),
-            *(lower_change, lower_spread, moved, seen, lower_batch, m.lower_batch, momentum, rate),
+            _Level(*levels[1::2]),
+            *(lower_change, lower_along, lower_spread, moved, seen, lower_batch, m.lower_batch, momentum, rate),
         )
         reach = _larger(away**0.5, (1 - rate) * m.reach)
         steepest = _larger(ff**0.5, m.steepest)
@@ -200,11 +221,15 @@ class Balance:
     ) -> tuple[Scalar, Scalar]:
         """β in the problem's units, and in the user's."""
         pull, push = ff**0.5, gg**0.5
-        curved = _smaller(lower.largest, self.recent * lower.smoothness)
+        bent, curved = (self._unit(level) for level in (upper, lower))
         # A slope that does not change on the way has no curvature to take a unit from: then the way is one, and what
         # f's slope was at its steepest. As it is now it could be noise, more and more averaged: β would fall for ever.
-        straight = (upper.largest * reach < 0.05 * pull) * 1.0
-        unit = _over(straight * _over(steepest, reach) + (1 - straight) * upper.largest, curved)
+        straight = (bent * reach < 0.05 * pull) * 1.0
+        # Likewise g's, if its slope is seen; what may be nothing but noise must not lead.
+        flat = (curved * reach < 0.05 * push) * 1.0
+        hidden = flat * (gg <= self.clear**2 * lower.error)
+        curved = (flat - hidden) * _over(push, reach) + (1 - flat + hidden) * curved
+        unit = _over(straight * _over(steepest, reach) + (1 - straight) * bent, curved)
         best = dbgd(fg, gg, 0.0)  # λ with the least ‖∇f + λ∇g‖
         left = _positive(ff + best * (2 * fg + best * gg))
         now = ratio * unit
@@ -214,10 +239,19 @@ class Balance:
         ratio = _larger(ratio, self.least + 0 * gg)
         # Without a curvature f would go on for ever: g's minimisers must not be farther away than a seventh of the way.
         held = straight * _over(8 * steepest, curved * reach + push)
-        # And a g without one, which may be nothing but noise, must not lead.
-        flat = (curved * reach < 0.05 * push) * 1.0
-        weight = flat * _over(self.least * pull, push) + (1 - flat) * _larger(ratio * unit, held)
+        weight = hidden * _over(self.least * pull, push) + (1 - hidden) * _larger(ratio * unit, held)
         return ratio, _or_one(weight)
+
+    def _unit(self, level: _Level) -> Scalar:
+        """The level's curvature: the largest average, as far as it has fallen since.
+
+        A path that has settled no longer sees what curves; but a curvature may also have been one of single samples, or
+        of a steep start. What single samples add is across the step and as often along it as against it: so no more
+        counts as fallen than has fallen along the step.
+        """
+        along = abs(level.along)
+        times = _over(_smaller(level.along_largest, self.recent * along), along) + self.recent * (along == 0)
+        return _smaller(level.largest, times * level.curvature)
 
     def _change(self, slope: Scalar, direction: Scalar, k: int) -> Scalar:
         """By what part β changes, from the roots of both residuals.
@@ -248,6 +282,7 @@ class Balance:
 def _updated(
     level: _Level,
     change: Scalar,
+    along: Scalar,
     spread: Scalar,
     moved: Scalar,
     seen: Scalar,
@@ -258,10 +293,15 @@ def _updated(
 ) -> _Level:
     """A level after a step: σ² is averaged over the steps that the estimate is averaged over."""
     curvature = seen * _over(change, moved) ** 0.5
+    average = level.curvature + rate * seen * (curvature - level.curvature)
+    part = level.along + rate * seen * (_over(along, moved) - level.along)
     variance = spread * _over(batch * last_batch, batch + last_batch)
     return _Level(
         _larger(curvature, (1 - rate) * level.smoothness),
-        _larger(curvature, level.largest),
+        average,
+        _larger(average, level.largest),
+        part,
+        _larger(abs(part), level.along_largest),
         (1 - momentum) * level.variance + momentum * variance,
         (1 - momentum) ** 2 * level.share + momentum**2 / batch,
     )

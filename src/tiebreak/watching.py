@@ -55,6 +55,7 @@ class Watching:
                 change = spread = np.zeros_like(x)
             else:  # at x_k and at x_{k−1}
                 change, spread = evaluated[0] - evaluated[1], evaluated[1] - memory[-1]
-            seen |= {f"{name}_change": dot(change, change), f"{name}_spread": dot(spread, spread)}
+            seen |= {f"{name}_change": dot(change, change), f"{name}_along": dot(change, moved)}
+            seen[f"{name}_spread"] = dot(spread, spread)
             evaluated.clear()
         return seen

@@ -11,7 +11,10 @@ Memory: TypeAlias = tuple[Any, ...] | None
 
 LEVELS = ("upper", "lower")
 #: What a rule may ask for where the estimator watches.
-WATCHED = ("upper_change", "lower_change", "upper_spread", "lower_spread", "moved", "away", "resolution")
+WATCHED = (
+    *("upper_change", "lower_change", "upper_along", "lower_along", "upper_spread", "lower_spread"),
+    *("moved", "away", "resolution"),
+)
 
 __all__ = [
     "LEVELS",

@@ -59,8 +59,9 @@ class Watched(Storm):
     at one point tell, a known part. By as much as its square exceeds twice that part, α is larger.
 
     A rule may ask for what the solver finds by comparing, for each level: ``upper_change`` and ``lower_change``,
-    ‖G_k(x_k) − G_k(x_{k−1})‖², and ``upper_spread`` and ``lower_spread``, ‖G_k(x_{k−1}) − G_{k−1}(x_{k−1})‖², both 0 in
-    the first step; and for ``moved``, ‖x_k − x_{k−1}‖², ``away``, ‖x_k − x_0‖², and ``resolution``, the shortest step
+    ‖G_k(x_k) − G_k(x_{k−1})‖², ``upper_along`` and ``lower_along``, the inner product of that difference with
+    x_k − x_{k−1}, and ``upper_spread`` and ``lower_spread``, ‖G_k(x_{k−1}) − G_{k−1}(x_{k−1})‖², all 0 in the first
+    step; and for ``moved``, ‖x_k − x_{k−1}‖², ``away``, ‖x_k − x_0‖², and ``resolution``, the shortest step
     that shows a curvature.
     """
 
