@@ -3,30 +3,46 @@
 import json
 import re
 import shutil
+import subprocess
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib import mathtext, style
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
 from command import call
 from tiebreak.cli.app import app
-from tiebreak.experiments import Experiment, run, save
-from tiebreak.experiments.latex import as_latex, in_latex
+from tiebreak.experiments import Comparison, Experiment, compare, run, save, save_comparison
+from tiebreak.experiments.latex import as_latex, fitted, in_latex
 from tiebreak.experiments.style import COLOURS
 from tiebreak.experiments.tables import Sheet
+from tiebreak.methods import METHODS
 from tiebreak.report import page_of
 from tiebreak.report.difference import command_of, difference
 from tiebreak.report.figures import figure
 from tiebreak.report.publish import publish
 from tiebreak.report.section import Axis, Chart, Mark, Series
 
+#: The names of methods of one's own are anybody's guess.
+ODD = "ν_5 % & {co}: ~ #1 \\\\ $x^2"
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     save(run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000)), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two problems, and many methods, so that tables and legends are long."""
+    folder = tmp_path_factory.mktemp("compared")
+    methods = ["all", METHODS["sdbgd"].replace(name=ODD)]
+    asked = Comparison(["paper", "valley", "stiff"], methods, budgets=[1000, 10_000], runs=2, trials=1)
+    save_comparison(compare(asked, engine="here"), folder)
     return folder
 
 
@@ -107,6 +123,47 @@ def test_columns_of_words_go_to_the_left():
     assert r"\midrule" not in as_latex(Sheet("T", ("", ""), [["a", "b"]]))
 
 
+def test_what_no_page_has_room_for_is_turned_or_cut():
+    """Every cell is there once, beside the name of its row and under that of its column."""
+    many = [f"method number {i}" for i in range(20)]
+    rows = [[f"problem {i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(3)]
+    (turned,) = fitted(Sheet("T", ("problem", *many), rows))
+    assert list(turned.header) == ["", "problem 0", "problem 1", "problem 2"]
+    assert list(turned.rows[7]) == ["method number 7", "0.7e-3", "1.7e-3", "2.7e-3"]
+    square = Sheet("T", ("problem", *many), [[f"p{i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(20)])
+    parts = fitted(square)
+    assert [part.title for part in parts] == [f"T ({i} of {len(parts)})" for i in range(1, len(parts) + 1)]
+    cells = {
+        frozenset((row[0], name, cell))
+        for part in parts
+        for row in part.rows
+        for name, cell in zip(part.header[1:], row[1:], strict=True)
+    }
+    assert cells == {frozenset((f"p{i}", f"method number {j}", f"{i}.{j}e-3")) for i in range(20) for j in range(20)}
+    assert fitted(Sheet("T", ("a", "b"), [["c", "d"]])) == [Sheet("T", ["a", "b"], [["c", "d"]])]
+
+
+@pytest.mark.skipif(
+    shutil.which("pdflatex") is None, reason="no LaTeX here (pdflatex): what is published is not compiled"
+)
+@pytest.mark.parametrize("which", ["results", "compared", "log"])
+def test_latex_compiles_all_of_it(which, request, tmp_path):
+    """Without an error, and with nothing that is wider than its column."""
+    if which == "log":
+        place = tmp_path / "run_5%.csv"
+        place.write_text("step,skipped,excess,noise,lower_loss\n0,0,1.5,0.1,1\n1,0,0.5,0.1,0.5\n")
+    else:
+        place = request.getfixturevalue(which)
+    folder = publish(place, tmp_path / "paper")[0].parent
+    for _ in range(2):
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout, done.stdout
+    assert "Float too large" not in done.stdout, done.stdout
+    assert (folder / "main.pdf").read_bytes().startswith(b"%PDF")
+
+
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +196,44 @@ def test_a_figure_shows_what_the_chart_has():
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["a", "b"]
     assert axes.get_ylabel() == r"$\|\nabla g\|^{2}$"
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_every_problem_of_a_comparison_has_its_figure(compared, tmp_path):
+    """Of the first residual; of all residuals, if one problem is named."""
+    names = {path.name for path in publish(compared, tmp_path / "all") if path.name.startswith("figure-2-")}
+    problems = ["paper", "valley-2", "stiff-2"]
+    assert names == {f"figure-2-{p}-residual-{width}.pdf" for p in problems for width in ("column", "page")}
+    done = CliRunner().invoke(
+        app, ["publish", str(compared), "--problem", "valley-2", "--output", str(tmp_path / "one")]
+    )
+    assert done.exit_code == 0, done.output
+    names = {path.name for path in (tmp_path / "one").glob("figure-2-*-page.pdf")}
+    measures = ["residual", "stationarity-squared", "lower-gradient-squared", "direction-squared"]
+    assert names == {f"figure-2-valley-2-{name}-page.pdf" for name in measures}
+    with pytest.raises(ValueError, match=r"problem='gorge' must be one of paper, valley-2, stiff-2"):
+        publish(compared, tmp_path / "none", problem="gorge")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_problem_cannot_be_chosen_where_there_is_one(results, tmp_path):
+    with pytest.raises(ValueError, match=r"problem='paper' must be left out: this result has a single problem"):
+        publish(results, tmp_path, problem="paper")
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_long_legends_and_labels_leave_room(width, compared):
+    """All words are on the figure, and the axes are at least an inch high."""
+    for section in page_of(compared).sections:
+        for chart in (part for part in section.parts if isinstance(part, Chart)):
+            made = figure(chart, chart.x[0], chart.y[0], width)
+            canvas = FigureCanvasAgg(made)
+            canvas.draw()
+            (axes,), (legend,) = made.axes, made.legends
+            for thing in (legend, axes.xaxis.label, axes.yaxis.label):
+                box = thing.get_window_extent(canvas.get_renderer())
+                assert made.bbox.x0 <= box.x0 <= box.x1 <= made.bbox.x1
+                assert made.bbox.y0 <= box.y0 <= box.y1 <= made.bbox.y1
+            assert axes.get_window_extent(canvas.get_renderer()).height >= made.dpi
 
 
 @pytest.mark.parametrize("width", ["column", "page"])

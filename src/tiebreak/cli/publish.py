@@ -21,13 +21,17 @@ def publish(
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the files go; paper in the folder, if not said.")
     ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of several problems: figures of this one, and of all its residuals."),
+    ] = None,
 ) -> None:
     """Write a result for a paper: LaTeX tables, figures in one and two columns, what to cite."""
     with kindly():
         from tiebreak.report.publish import publish as write  # and matplotlib with it
 
         with waiting("Drawing the figures"):
-            written = write(place, output)
+            written = write(place, output, problem)
     tables, figures = (sum(path.suffix == kind for path in written) for kind in (".tex", ".pdf"))
     held = f"{counted(tables - 1, 'table')}, {counted(figures, 'figure')}"  # main.tex is none
     say(f"Written to {written[0].parent}: {held}, references.bib, main.tex.")
