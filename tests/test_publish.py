@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -20,7 +21,7 @@ from tiebreak.experiments.style import COLOURS
 from tiebreak.experiments.tables import Sheet
 from tiebreak.methods import METHODS
 from tiebreak.report import page_of
-from tiebreak.report.difference import command_of, difference
+from tiebreak.report.difference import command_of, difference, sources_of
 from tiebreak.report.figures import figure
 from tiebreak.report.publish import publish
 from tiebreak.report.section import Axis, Chart, Mark, Series
@@ -50,6 +51,12 @@ def compared(tmp_path_factory):
 def written(results, tmp_path_factory):
     """All that is published of it."""
     return publish(results, tmp_path_factory.mktemp("paper"))
+
+
+@pytest.fixture(scope="module")
+def many(compared, tmp_path_factory):
+    """The same of the comparison."""
+    return publish(compared, tmp_path_factory.mktemp("papers"))
 
 
 def test_what_was_written_is_counted(tmp_path):
@@ -146,15 +153,16 @@ def test_what_no_page_has_room_for_is_turned_or_cut():
 @pytest.mark.skipif(
     shutil.which("pdflatex") is None, reason="no LaTeX here (pdflatex): what is published is not compiled"
 )
-@pytest.mark.parametrize("which", ["results", "compared", "log"])
+@pytest.mark.parametrize("which", ["written", "many", "log"])
 def test_latex_compiles_all_of_it(which, request, tmp_path):
     """Without an error, and with nothing that is wider than its column."""
     if which == "log":
         place = tmp_path / "run_5%.csv"
         place.write_text("step,skipped,excess,noise,lower_loss\n0,0,1.5,0.1,1\n1,0,0.5,0.1,0.5\n")
+        publish(place, tmp_path / "paper")
     else:
-        place = request.getfixturevalue(which)
-    folder = publish(place, tmp_path / "paper")[0].parent
+        shutil.copytree(request.getfixturevalue(which)[0].parent, tmp_path / "paper")
+    folder = tmp_path / "paper"
     for _ in range(2):
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
@@ -198,9 +206,9 @@ def test_a_figure_shows_what_the_chart_has():
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
 
-def test_every_problem_of_a_comparison_has_its_figure(compared, tmp_path):
+def test_every_problem_of_a_comparison_has_its_figure(compared, many, tmp_path):
     """Of the first residual; of all residuals, if one problem is named."""
-    names = {path.name for path in publish(compared, tmp_path / "all") if path.name.startswith("figure-2-")}
+    names = {path.name for path in many if path.name.startswith("figure-2-")}
     problems = ["paper", "valley-2", "stiff-2"]
     assert names == {f"figure-2-{p}-residual-{width}.pdf" for p in problems for width in ("column", "page")}
     done = CliRunner().invoke(
@@ -332,6 +340,65 @@ def test_a_result_is_repeated_by_its_own_record(tmp_path):
     assert "The same, bit for bit." in said
     assert (tmp_path / "a" / "measured.csv").read_bytes() == (tmp_path / "b" / "measured.csv").read_bytes()
     assert "must not exist yet" in call("repeat", tmp_path / "a", "--output", tmp_path / "b", code=2).stderr
+
+
+OWN = """
+import tiebreak
+
+method = tiebreak.methods.sdbgd.replace(name="mine", step_size=0.1)
+
+
+def problem():
+    return tiebreak.problems.paper()
+"""
+
+
+@pytest.mark.parametrize(
+    ("absolute", "words"),
+    [
+        (False, "sweep --budgets 1000 --runs 2 --problems OWN:problem --methods sdbgd,OWN:method"),
+        (True, "verify --steps 20 --runs 4 --problem OWN:problem --method OWN:method"),
+    ],
+    ids=["sweep", "verify"],
+)
+def test_a_result_of_own_files_is_repeated_anywhere(absolute, words, tmp_path, monkeypatch):
+    """With the file as it was, or with the copy in the result; the latter runs code that came along, so it is asked."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    file = tmp_path / "first" / "there" / "mine.py"
+    file.parent.mkdir()
+    file.write_text(OWN)
+    call(*words.replace("OWN", str(file) if absolute else "there/mine.py").split(), "--output", "a", "--quiet")
+    (copy,) = Path("a/own").iterdir()
+    assert copy.read_text() == OWN
+    assert "The same, bit for bit." in call("repeat", "a", "--output", "b").stderr
+    result = tmp_path / "first" / "a"
+    file.write_text(OWN.replace("0.1", "0.2"))
+    assert "mine.py', which has changed since" in call("repeat", result, "--output", "c", code=2).stderr
+    file.unlink()
+    monkeypatch.chdir(tmp_path / "second")
+    said = call("repeat", result, "--output", "c", code=2).stderr
+    assert "mine.py', which is not here" in said
+    assert "say --own to run that" in said
+    assert not Path("c").exists()
+    assert "The same, bit for bit." in call("repeat", result, "--own", "--output", "c").stderr
+    copy = result / "own" / copy.name
+    copy.write_text(copy.read_text() + "print('something else')")
+    assert "must have 'mine-" in call("repeat", result, "--own", "--output", "d", code=2).stderr
+
+
+def test_there_may_be_no_own_files(results, tmp_path):
+    assert "was made without files" in call("repeat", results, "--own", "--output", tmp_path / "b", code=2).stderr
+
+
+@pytest.mark.parametrize("sources", [["mine.py"], {"mine.py:method": 3}])
+def test_checksums_that_are_none(sources, results, tmp_path):
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
+    (tmp_path / "configuration.json").write_text(json.dumps(saved | {"sources": sources}), encoding="utf-8")
+    with pytest.raises(ValueError, match="must have a record with checksums in 'sources', not"):
+        sources_of(tmp_path)
 
 
 @pytest.mark.parametrize("command", [None, "rm -r .", "tiebreak verify --runs 4", "tiebreak"])

@@ -727,6 +727,32 @@ def test_more_sentences():
         run()
 
 
+@pytest.mark.parametrize("reference", [None, "twin", "start", 9.0])
+@pytest.mark.parametrize("loss", [torch.sum, g], ids=["linear", "quadratic"])
+@pytest.mark.parametrize("level", ["upper", "lower"])
+def test_closures_that_call_backward_get_one_sentence(level, loss, reference):
+    """A linear loss has a graph that can be gone through twice, so that its gradients would be doubled, or others'."""
+    options = {"barrier": 1.0} if reference is None else {"tolerance": 0.1, "reference": reference}
+
+    def step(eager):
+        x = point()
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **options)
+
+        def closure():
+            if eager:
+                loss(x).backward()
+            return loss(x)
+
+        opt.step(**{"upper": lambda: f(x), "lower": lambda: g(x)} | {level: closure})
+        return x.detach()
+
+    if level == "lower" and reference != "twin":  # what is in .grad then is thrown away: no harm is done
+        assert torch.equal(step(True), step(False))
+        return
+    with pytest.raises(RuntimeError, match=rf"the {level} closure .* return the loss; the optimizer calls backward"):
+        step(True)
+
+
 def test_a_curve_that_ends_is_said(tmp_path):
     path = tmp_path / "fit.csv"
     path.write_text("step,lower_loss\n0,3.0\n1,3.0\n")

@@ -70,7 +70,7 @@ def _command(path: Path) -> str | None:
 
 
 def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated: Iterable[str] = ()) -> list[Path]:
-    """Write tables (.csv, .parquet), plain data (.json) and text (.md) by their names; the paths written.
+    """Write tables (.csv, .parquet), plain data (.json) and text (.md, .py) by their names; the paths written.
 
     All files are written before the first takes its place, so an error leaves the folder as it was. Files that are
     `outdated` then are removed, and so is the report of a folder whose data are written. Parquet files say what made
@@ -93,6 +93,7 @@ _WRITERS: Mapping[str, Callable[[Any, IO[Any]], Any]] = {
     ".parquet": lambda table, file: pa.parquet.write_table(table, file),
     ".json": lambda data, file: file.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n"),
     ".md": lambda text, file: file.write(text),
+    ".py": lambda text, file: file.write(text),
 }
 
 
