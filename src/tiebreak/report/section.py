@@ -64,7 +64,6 @@ class Series:
     mode: Literal["lines", "markers", "lines+markers"] = "lines"
     dash: str | None = None
     shape: Literal["linear", "hv"] = "linear"
-    symbol: str = "circle"
 
 
 @dataclass(frozen=True)
