@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from command import call
 from tiebreak.cli.app import app
 from tiebreak.experiments import Comparison, Experiment, compare, run, save, save_comparison
-from tiebreak.experiments.latex import as_latex, fitted, in_latex
+from tiebreak.experiments.latex import as_latex, in_latex
 from tiebreak.experiments.style import COLOURS
-from tiebreak.experiments.tables import Sheet
+from tiebreak.experiments.tables import Sheet, fitted, widths
 from tiebreak.methods import METHODS
 from tiebreak.report import page_of
 from tiebreak.report.difference import command_of, difference, sources_of
@@ -134,11 +134,12 @@ def test_what_no_page_has_room_for_is_turned_or_cut():
     """Every cell is there once, beside the name of its row and under that of its column."""
     many = [f"method number {i}" for i in range(20)]
     rows = [[f"problem {i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(3)]
-    (turned,) = fitted(Sheet("T", ("problem", *many), rows))
+    (turned,) = fitted(Sheet("T", ("problem", *many), rows), 120)
     assert list(turned.header) == ["", "problem 0", "problem 1", "problem 2"]
     assert list(turned.rows[7]) == ["method number 7", "0.7e-3", "1.7e-3", "2.7e-3"]
     square = Sheet("T", ("problem", *many), [[f"p{i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(20)])
-    parts = fitted(square)
+    parts = fitted(square, 120)
+    assert max(sum(widths(part)) for part in parts) <= 120
     assert [part.title for part in parts] == [f"T ({i} of {len(parts)})" for i in range(1, len(parts) + 1)]
     cells = {
         frozenset((row[0], name, cell))
@@ -147,7 +148,7 @@ def test_what_no_page_has_room_for_is_turned_or_cut():
         for name, cell in zip(part.header[1:], row[1:], strict=True)
     }
     assert cells == {frozenset((f"p{i}", f"method number {j}", f"{i}.{j}e-3")) for i in range(20) for j in range(20)}
-    assert fitted(Sheet("T", ("a", "b"), [["c", "d"]])) == [Sheet("T", ["a", "b"], [["c", "d"]])]
+    assert fitted(Sheet("T", ("a", "b"), [["c", "d"]]), 120) == [Sheet("T", ["a", "b"], [["c", "d"]])]
 
 
 @pytest.mark.skipif(

@@ -1,11 +1,11 @@
 """Tables for LaTeX, with booktabs: our symbols as mathematics, powers of ten as one writes them."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
-from tiebreak.experiments.tables import Sheet
+from tiebreak.experiments.tables import Sheet, fitted, widths
 
-__all__ = ["as_latex", "fitted", "in_latex"]
+__all__ = ["as_latex", "in_latex", "parts"]
 
 # How many letters fit side by side; a page may be a little too small, and then has smaller letters.
 _COLUMN, _PAGE = 46, 130
@@ -65,42 +65,13 @@ def _plain(text: str) -> str:
     return "".join(_PLAIN.get(letter, letter) for letter in text)
 
 
-def fitted(sheet: Sheet) -> list[Sheet]:
-    """The table in parts that a page has room for: turned, if that takes fewer, and with the first column in each.
-
-    >>> wide = Sheet("Ends", ("problem", *(f"method {i}" for i in range(30))), [["paper", *["1.4e-2"] * 30]])
-    >>> [(part.title, len(part.header), len(part.rows)) for part in fitted(wide)]
-    [('Ends', 2, 30)]
-    """
-    names = [row[0] for row in sheet.rows]
-    turned = Sheet(sheet.title, ("", *names), list(zip(sheet.header, *sheet.rows, strict=True))[1:])
-    parts = min((list(_parts(each)) for each in (sheet, turned)), key=len)
-    if len(parts) == 1:
-        return parts
-    return [part._replace(title=f"{part.title} ({i} of {len(parts)})") for i, part in enumerate(parts, 1)]
+def parts(sheet: Sheet) -> list[Sheet]:
+    """The table in parts that a page has room for."""
+    return fitted(sheet, _PAGE, _width)
 
 
-def _parts(sheet: Sheet) -> Iterator[Sheet]:
-    first, *widths = _widths(sheet)
-    columns, taken = [0], first
-    for i, width in enumerate(widths, 1):
-        if len(columns) > 1 and taken + width > _PAGE:
-            yield _chosen(sheet, columns)
-            columns, taken = [0], first
-        columns.append(i)
-        taken += width
-    yield _chosen(sheet, columns)
-
-
-def _chosen(sheet: Sheet, columns: Sequence[int]) -> Sheet:
-    header, *rows = ([row[i] for i in columns] for row in (sheet.header, *sheet.rows))
-    return Sheet(sheet.title, header, rows)
-
-
-def _widths(sheet: Sheet) -> list[int]:
-    """How many letters wide each column is, about, with the space beside it."""
-    columns = zip(sheet.header, *sheet.rows, strict=True)
-    return [min(_LONG, max(map(_letters, column))) + 2 for column in columns]
+def _width(cell: str) -> int:
+    return min(_LONG, _letters(cell))
 
 
 def _letters(cell: str) -> int:
@@ -111,7 +82,7 @@ def as_latex(sheet: Sheet, prose: Collection[str] = (), label: str = "") -> str:
     r"""A table environment; the first column and those of `prose` to the left, the others to the right.
 
     What is too wide for one of two columns goes over both, and is scaled down where it is too wide even for these
-    (:func:`fitted` cuts a table in parts instead).
+    (:func:`parts` cuts a table instead).
 
     >>> print(as_latex(Sheet("Ends", ("method", "‖d‖²"), [["SDBGD", "1.4e-2"]]), label="tab:ends"), end="")
     \begin{table}
@@ -130,7 +101,7 @@ def as_latex(sheet: Sheet, prose: Collection[str] = (), label: str = "") -> str:
     columns = zip(sheet.header, *sheet.rows, strict=True)
     places = "".join(_place(i, column, prose) for i, column in enumerate(columns))
     head = [f"    {_row(sheet.header)}", r"    \midrule"] if any(sheet.header) else []
-    star = "*" if sum(_widths(sheet)) > _COLUMN else ""
+    star = "*" if sum(widths(sheet, _width)) > _COLUMN else ""
     shrink = [r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"] if star else []
     lines = [
         rf"\begin{{table{star}}}",

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from tiebreak.experiments.latex import as_latex, fitted, in_latex
+from tiebreak.experiments.latex import as_latex, in_latex, parts
 from tiebreak.experiments.tables import Sheet
 from tiebreak.files import atomic
 from tiebreak.report import kind_of, page_of
@@ -81,10 +81,10 @@ def _tables(page: Page) -> dict[str, Sheet]:
     """By the names of their files; what is too wide for a page in parts."""
     found = [part for section in page.sections for part in section.parts if isinstance(part, Sheet)]
     return {
-        f"table-{i}-{_slug(sheet.title)}" + (f"-{j}" if len(parts) > 1 else ""): part
+        f"table-{i}-{_slug(sheet.title)}" + (f"-{j}" if len(cut) > 1 else ""): part
         for i, sheet in enumerate(found, 1)
-        for parts in [fitted(sheet)]
-        for j, part in enumerate(parts, 1)
+        for cut in [parts(sheet)]
+        for j, part in enumerate(cut, 1)
     }
 
 
