@@ -367,7 +367,7 @@ def test_what_cannot_be_compared_gets_a_sentence(options: dict[str, object], wor
     ("problem", "method", "words"),
     [
         ("paper", f"{OWN}:broken", r"broken on paper cannot be run: .*undefined_name.*compare_own.py, line \d+"),
-        (f"{OWN}:blind", "sdbgd", "SDBGD on blind cannot be run: both oracles must tell `exact_gradient"),
+        (f"{OWN}:blind", "sdbgd", "SDBGD on blind cannot be run: both oracles must have `exact_gradient"),
         (f"{OWN}:problem", "sdbgd_practice", "SDBGD practice on diagonal cannot be run: .* known constants"),
         ("paper", "vr-pr-sdbpg", "budgets=1 must be at least 2, the cost of the first step of VR-PR-SDBPG† on paper"),
     ],

@@ -176,7 +176,7 @@ def _files(where: str | Reference) -> list[str]:
 def _two_steps(problem: Problem, method: Method) -> None:
     result = minimize(problem.upper, problem.lower, problem.x0, method=method, steps=2, runs=2, seed=0)
     if result.last.stationarity_squared is None:
-        raise ValueError("both oracles must tell `exact_gradient(x)`, which the residuals are made of")
+        raise ValueError("both oracles must have `exact_gradient(x)`, which the residuals are made of")
 
 
 def _kindly(text: str, files: Sequence[str], make: Callable[[], Any]) -> Any:
