@@ -28,11 +28,10 @@ def publish(
     ] = None,
 ) -> None:
     """Write a result for a paper: LaTeX tables, figures in one and two columns, what to cite."""
-    with kindly():
+    with kindly(), waiting("Drawing the figures"):
         from tiebreak.report.publish import publish as write  # and matplotlib with it
 
-        with waiting("Drawing the figures"):
-            written = write(place, output, problem)
+        written = write(place, output, problem)
     tables, figures = (sum(path.suffix == kind for path in written) for kind in (".tex", ".pdf"))
     held = f"{counted(tables - 1, 'table')}, {counted(figures, 'figure')}"  # main.tex is none
     say(f"Written to {written[0].parent}: {held}, references.bib, main.tex.")
