@@ -247,6 +247,7 @@ def test_files_are_whole_and_the_same_whoever_works(found, tmp_path: Path) -> No
         "summary.md",
         "profiles.png",
         "profiles.pdf",
+        "own",
     }
     for name in ("runs.csv", "results.csv", "profiles.csv", "profiles.png"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()

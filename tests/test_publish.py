@@ -371,6 +371,8 @@ def test_a_result_of_own_files_is_repeated_anywhere(absolute, words, tmp_path, m
     file.parent.mkdir()
     file.write_text(OWN)
     call(*words.replace("OWN", str(file) if absolute else "there/mine.py").split(), "--output", "a", "--quiet")
+    Path("a/own/mine-00000000.py").write_text("of an older result")
+    call(*words.replace("OWN", str(file) if absolute else "there/mine.py").split(), "--output", "a", "--quiet")
     (copy,) = Path("a/own").iterdir()
     assert copy.read_text() == OWN
     assert "The same, bit for bit." in call("repeat", "a", "--output", "b").stderr

@@ -420,7 +420,7 @@ def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
             noise = torch.randn((), generator=generator, dtype=torch.float64)
             opt.step(upper=lambda: f(x), lower=lambda noise=noise: g(x) + noise)
 
-    with pytest.warns(RuntimeWarning, match=r"tolerance=0.001 is below what these batches can tell") as caught:
+    with pytest.warns(RuntimeWarning, match=r"tolerance=0.001 is below what these batches can measure") as caught:
         run()
     assert len(caught) == 1
     assert caught[0].filename == __file__

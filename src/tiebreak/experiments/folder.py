@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.outcome import Outcome
+from tiebreak.experiments.own import KEPT
 from tiebreak.experiments.tables import Table, chosen
 from tiebreak.files import atomic, regular
 from tiebreak.provenance import origin_of
@@ -85,6 +86,10 @@ def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated:
         # A page of older data is, too, whoever writes new ones.
         for name in (*outdated, *["report.html"] * any(not name.endswith(".md") for name in contents)):
             (place / name).unlink(missing_ok=True)
+        if "configuration.json" in contents:  # and so are copies of own files that an older result was made with
+            for path in (place / KEPT).glob("*.py"):
+                if f"{KEPT}/{path.name}" not in contents:
+                    path.unlink()
     return [place / name for name in contents]
 
 
