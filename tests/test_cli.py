@@ -212,8 +212,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     done = call("reproduce", *SMALL, "--output", tmp_path / "file" / "results", code=2)
     assert "output=" in done.stderr
     assert "'file' is a file" in done.stderr
-    said = [line for line in done.stderr.strip().splitlines() if not line.startswith("in 0:")]  # on a slow machine
-    assert len(said) == 2  # what it would do, and why it cannot
+    lines = [line for line in done.stderr.strip().splitlines() if "Loading" not in line]  # on a slow machine
+    assert len(lines) == 2  # what it would do, and why it cannot
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -228,7 +228,7 @@ def test_plot_of_odd_descriptions_says_one_sentence(text: str, results: Path, tm
     (folder / "configuration.json").write_text(text)
     done = call("plot", folder, code=2)
     assert done.stdout == ""
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert len([line for line in done.stderr.strip().splitlines() if "Drawing" not in line]) == 1  # on a slow machine
     assert "configuration.json' is not as `tiebreak reproduce` writes it: " in done.stderr
 
 

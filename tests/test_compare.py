@@ -247,6 +247,7 @@ def test_files_are_whole_and_the_same_whoever_works(found, tmp_path: Path) -> No
         "summary.md",
         "profiles.png",
         "profiles.pdf",
+        "own",
     }
     for name in ("runs.csv", "results.csv", "profiles.csv", "profiles.png"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
@@ -367,7 +368,7 @@ def test_what_cannot_be_compared_gets_a_sentence(options: dict[str, object], wor
     ("problem", "method", "words"),
     [
         ("paper", f"{OWN}:broken", r"broken on paper cannot be run: .*undefined_name.*compare_own.py, line \d+"),
-        (f"{OWN}:blind", "sdbgd", "SDBGD on blind cannot be run: both oracles must tell `exact_gradient"),
+        (f"{OWN}:blind", "sdbgd", "SDBGD on blind cannot be run: both oracles must have `exact_gradient"),
         (f"{OWN}:problem", "sdbgd_practice", "SDBGD practice on diagonal cannot be run: .* known constants"),
         ("paper", "vr-pr-sdbpg", "budgets=1 must be at least 2, the cost of the first step of VR-PR-SDBPG† on paper"),
     ],

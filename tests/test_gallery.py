@@ -306,7 +306,7 @@ def test_the_record_repeats_and_tells_everything(findings, tmp_path):
     text = (tmp_path / "summary.md").read_text()
     assert "trials" in text
     assert "ours: tolerance, twin" in text
-    assert re.search(r"wins by size|nobody ended inside", text)
+    assert re.search(r"wins by size|no method ended inside", text)
 
 
 def test_the_summary_of_a_whole_run_goes_into_the_documentation(findings, tmp_path):
@@ -365,7 +365,7 @@ def test_a_missing_package_is_named_in_the_table(tmp_path, monkeypatch):
     found = run(small(own(tmp_path)[0], methods=("pcd", "weighted-sum"), seeds=1, budgets=("evaluations",)))
     assert found.missing == {"pcd": ["torchjd"]}
     assert ["PCD (TorchJD)", "needs torchjd"] in [row[:2] for row in sheets(found)[0].rows]
-    assert any("wins" in text or "nobody" in text for text in notes(found))
+    assert any("wins" in text or "no method" in text for text in notes(found))
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -288,6 +288,22 @@ class TestTraining:
         _, said = self.run(every=4)
         assert "step 6 of 6" in said.splitlines()[-1]
 
+    def test_the_line_ends_with_the_last_step_and_not_with_the_program(self):
+        """A script that prints next must not print into the line, and has seen the last step by then."""
+        torch = self.torch
+        from tiebreak.torch import DynamicBarrier, Progress
+
+        x, stream = torch.nn.Parameter(torch.ones(2, dtype=torch.float64)), io.StringIO()
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), barrier=1.0)
+        shown = Progress(steps=3, stream=stream)
+        opt.register_step_post_hook(shown)
+        for _ in range(3):
+            opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum())
+        assert stream.getvalue().endswith("\n")
+        assert "100 %  in 0:00  step 3 of 3" in stream.getvalue()
+        shown.close()
+        assert stream.getvalue().count("step 3 of 3") == 1
+
     def test_skipped_steps_are_counted(self):
         _, said = self.run(bad=(1, 2))
         assert "2 skipped" in said.splitlines()[-1]

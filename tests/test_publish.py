@@ -3,24 +3,31 @@
 import json
 import re
 import shutil
+import subprocess
+from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib import mathtext, style
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
 from command import call
 from tiebreak.cli.app import app
-from tiebreak.experiments import Experiment, run, save
+from tiebreak.experiments import Comparison, Experiment, compare, run, save, save_comparison
 from tiebreak.experiments.latex import as_latex, in_latex
 from tiebreak.experiments.style import COLOURS
-from tiebreak.experiments.tables import Sheet
+from tiebreak.experiments.tables import Sheet, fitted, widths
+from tiebreak.methods import METHODS
 from tiebreak.report import page_of
-from tiebreak.report.difference import command_of, difference
+from tiebreak.report.difference import command_of, difference, sources_of
 from tiebreak.report.figures import figure
 from tiebreak.report.publish import publish
 from tiebreak.report.section import Axis, Chart, Mark, Series
+
+#: The names of methods of one's own are anybody's guess.
+ODD = "ν_5 % & {co}: ~ #1 \\\\ $x^2"
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +38,25 @@ def results(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two problems, and many methods, so that tables and legends are long."""
+    folder = tmp_path_factory.mktemp("compared")
+    methods = ["all", METHODS["sdbgd"].replace(name=ODD)]
+    asked = Comparison(["paper", "valley", "stiff"], methods, budgets=[1000, 10_000], runs=2, trials=1)
+    save_comparison(compare(asked, engine="here"), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def written(results, tmp_path_factory):
     """All that is published of it."""
     return publish(results, tmp_path_factory.mktemp("paper"))
+
+
+@pytest.fixture(scope="module")
+def many(compared, tmp_path_factory):
+    """The same of the comparison."""
+    return publish(compared, tmp_path_factory.mktemp("papers"))
 
 
 def test_what_was_written_is_counted(tmp_path):
@@ -107,6 +130,49 @@ def test_columns_of_words_go_to_the_left():
     assert r"\midrule" not in as_latex(Sheet("T", ("", ""), [["a", "b"]]))
 
 
+def test_what_no_page_has_room_for_is_turned_or_cut():
+    """Every cell is there once, beside the name of its row and under that of its column."""
+    many = [f"method number {i}" for i in range(20)]
+    rows = [[f"problem {i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(3)]
+    (turned,) = fitted(Sheet("T", ("problem", *many), rows), 120)
+    assert list(turned.header) == ["", "problem 0", "problem 1", "problem 2"]
+    assert list(turned.rows[7]) == ["method number 7", "0.7e-3", "1.7e-3", "2.7e-3"]
+    square = Sheet("T", ("problem", *many), [[f"p{i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(20)])
+    parts = fitted(square, 120)
+    assert max(sum(widths(part)) for part in parts) <= 120
+    assert [part.title for part in parts] == [f"T ({i} of {len(parts)})" for i in range(1, len(parts) + 1)]
+    cells = {
+        frozenset((row[0], name, cell))
+        for part in parts
+        for row in part.rows
+        for name, cell in zip(part.header[1:], row[1:], strict=True)
+    }
+    assert cells == {frozenset((f"p{i}", f"method number {j}", f"{i}.{j}e-3")) for i in range(20) for j in range(20)}
+    assert fitted(Sheet("T", ("a", "b"), [["c", "d"]]), 120) == [Sheet("T", ["a", "b"], [["c", "d"]])]
+
+
+@pytest.mark.skipif(
+    shutil.which("pdflatex") is None, reason="no LaTeX here (pdflatex): what is published is not compiled"
+)
+@pytest.mark.parametrize("which", ["written", "many", "log"])
+def test_latex_compiles_all_of_it(which, request, tmp_path):
+    """Without an error, and with nothing that is wider than its column."""
+    if which == "log":
+        place = tmp_path / "run_5%.csv"
+        place.write_text("step,skipped,excess,noise,lower_loss\n0,0,1.5,0.1,1\n1,0,0.5,0.1,0.5\n")
+        publish(place, tmp_path / "paper")
+    else:
+        shutil.copytree(request.getfixturevalue(which)[0].parent, tmp_path / "paper")
+    folder = tmp_path / "paper"
+    for _ in range(2):
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout, done.stdout
+    assert "Float too large" not in done.stdout, done.stdout
+    assert (folder / "main.pdf").read_bytes().startswith(b"%PDF")
+
+
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +205,44 @@ def test_a_figure_shows_what_the_chart_has():
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["a", "b"]
     assert axes.get_ylabel() == r"$\|\nabla g\|^{2}$"
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_every_problem_of_a_comparison_has_its_figure(compared, many, tmp_path):
+    """Of the first residual; of all residuals, if one problem is named."""
+    names = {path.name for path in many if path.name.startswith("figure-2-")}
+    problems = ["paper", "valley-2", "stiff-2"]
+    assert names == {f"figure-2-{p}-residual-{width}.pdf" for p in problems for width in ("column", "page")}
+    done = CliRunner().invoke(
+        app, ["publish", str(compared), "--problem", "valley-2", "--output", str(tmp_path / "one")]
+    )
+    assert done.exit_code == 0, done.output
+    names = {path.name for path in (tmp_path / "one").glob("figure-2-*-page.pdf")}
+    measures = ["residual", "stationarity-squared", "lower-gradient-squared", "direction-squared"]
+    assert names == {f"figure-2-valley-2-{name}-page.pdf" for name in measures}
+    with pytest.raises(ValueError, match=r"problem='gorge' must be one of paper, valley-2, stiff-2"):
+        publish(compared, tmp_path / "none", problem="gorge")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_problem_cannot_be_chosen_where_there_is_one(results, tmp_path):
+    with pytest.raises(ValueError, match=r"problem='paper' must be left out: this result has a single problem"):
+        publish(results, tmp_path, problem="paper")
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_long_legends_and_labels_leave_room(width, compared):
+    """All words are on the figure, and the axes are at least an inch high."""
+    for section in page_of(compared).sections:
+        for chart in (part for part in section.parts if isinstance(part, Chart)):
+            made = figure(chart, chart.x[0], chart.y[0], width)
+            canvas = FigureCanvasAgg(made)
+            canvas.draw()
+            (axes,), (legend,) = made.axes, made.legends
+            for thing in (legend, axes.xaxis.label, axes.yaxis.label):
+                box = thing.get_window_extent(canvas.get_renderer())
+                assert made.bbox.x0 <= box.x0 <= box.x1 <= made.bbox.x1
+                assert made.bbox.y0 <= box.y0 <= box.y1 <= made.bbox.y1
+            assert axes.get_window_extent(canvas.get_renderer()).height >= made.dpi
 
 
 @pytest.mark.parametrize("width", ["column", "page"])
@@ -237,6 +341,67 @@ def test_a_result_is_repeated_by_its_own_record(tmp_path):
     assert "The same, bit for bit." in said
     assert (tmp_path / "a" / "measured.csv").read_bytes() == (tmp_path / "b" / "measured.csv").read_bytes()
     assert "must not exist yet" in call("repeat", tmp_path / "a", "--output", tmp_path / "b", code=2).stderr
+
+
+OWN = """
+import tiebreak
+
+method = tiebreak.methods.sdbgd.replace(name="mine", step_size=0.1)
+
+
+def problem():
+    return tiebreak.problems.paper()
+"""
+
+
+@pytest.mark.parametrize(
+    ("absolute", "words"),
+    [
+        (False, "sweep --budgets 1000 --runs 2 --problems OWN:problem --methods sdbgd,OWN:method"),
+        (True, "verify --steps 20 --runs 4 --problem OWN:problem --method OWN:method"),
+    ],
+    ids=["sweep", "verify"],
+)
+def test_a_result_of_own_files_is_repeated_anywhere(absolute, words, tmp_path, monkeypatch):
+    """With the file as it was, or with the copy in the result; the latter runs code that came along, so it is asked."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    file = tmp_path / "first" / "there" / "mine.py"
+    file.parent.mkdir()
+    file.write_text(OWN)
+    call(*words.replace("OWN", str(file) if absolute else "there/mine.py").split(), "--output", "a", "--quiet")
+    Path("a/own/mine-00000000.py").write_text("of an older result")
+    call(*words.replace("OWN", str(file) if absolute else "there/mine.py").split(), "--output", "a", "--quiet")
+    (copy,) = Path("a/own").iterdir()
+    assert copy.read_text() == OWN
+    assert "The same, bit for bit." in call("repeat", "a", "--output", "b").stderr
+    result = tmp_path / "first" / "a"
+    file.write_text(OWN.replace("0.1", "0.2"))
+    assert "mine.py', which has changed since" in call("repeat", result, "--output", "c", code=2).stderr
+    file.unlink()
+    monkeypatch.chdir(tmp_path / "second")
+    said = call("repeat", result, "--output", "c", code=2).stderr
+    assert "mine.py', which is not here" in said
+    assert "say --own to run that" in said
+    assert not Path("c").exists()
+    assert "The same, bit for bit." in call("repeat", result, "--own", "--output", "c").stderr
+    copy = result / "own" / copy.name
+    copy.write_text(copy.read_text() + "print('something else')")
+    assert "must have 'mine-" in call("repeat", result, "--own", "--output", "d", code=2).stderr
+
+
+def test_there_may_be_no_own_files(results, tmp_path):
+    assert "was made without files" in call("repeat", results, "--own", "--output", tmp_path / "b", code=2).stderr
+
+
+@pytest.mark.parametrize("sources", [["mine.py"], {"mine.py:method": 3}])
+def test_checksums_that_are_none(sources, results, tmp_path):
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
+    (tmp_path / "configuration.json").write_text(json.dumps(saved | {"sources": sources}), encoding="utf-8")
+    with pytest.raises(ValueError, match="must have a record with checksums in 'sources', not"):
+        sources_of(tmp_path)
 
 
 @pytest.mark.parametrize("command", [None, "rm -r .", "tiebreak verify --runs 4", "tiebreak"])

@@ -415,7 +415,7 @@ def test_an_oracle_that_lost_its_value_is_refused_before_any_step(upper, lower, 
     full = [Gaussian(lambda x, c=c: x - c, 0.1, lambda x, c=c: (x - c) @ (x - c) / 2) for c in (1, 0)]
     minimize(*full, [1.0, 1.0], steps=10, seed=0).save(tmp_path / "r")
     given = [Bare() if upper == "bare" else upper or full[0], lower or full[1]]
-    with pytest.raises(ValueError, match=f"the oracles no longer tell {lost}, which the history of .* holds"):
+    with pytest.raises(ValueError, match=f"the oracles no longer give {lost}, which the history of .* holds"):
         minimize(*given, resume=tmp_path / "r", steps=20)
     assert not made
     minimize(*full, [1.0, 1.0], steps=10, seed=0, record=None).save(tmp_path / "r")  # no history, nothing to lose

@@ -420,7 +420,7 @@ def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
             noise = torch.randn((), generator=generator, dtype=torch.float64)
             opt.step(upper=lambda: f(x), lower=lambda noise=noise: g(x) + noise)
 
-    with pytest.warns(RuntimeWarning, match=r"tolerance=0.001 is below what these batches can tell") as caught:
+    with pytest.warns(RuntimeWarning, match=r"tolerance=0.001 is below what these batches can measure") as caught:
         run()
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -725,6 +725,32 @@ def test_more_sentences():
 
     with pytest.warns(RuntimeWarning, match="the lower loss lies 500 tolerances below its reference"):
         run()
+
+
+@pytest.mark.parametrize("reference", [None, "twin", "start", 9.0])
+@pytest.mark.parametrize("loss", [torch.sum, g], ids=["linear", "quadratic"])
+@pytest.mark.parametrize("level", ["upper", "lower"])
+def test_closures_that_call_backward_get_one_sentence(level, loss, reference):
+    """A linear loss has a graph that can be gone through twice, so that its gradients would be doubled, or others'."""
+    options = {"barrier": 1.0} if reference is None else {"tolerance": 0.1, "reference": reference}
+
+    def step(eager):
+        x = point()
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **options)
+
+        def closure():
+            if eager:
+                loss(x).backward()
+            return loss(x)
+
+        opt.step(**{"upper": lambda: f(x), "lower": lambda: g(x)} | {level: closure})
+        return x.detach()
+
+    if level == "lower" and reference != "twin":  # what is in .grad then is thrown away: no harm is done
+        assert torch.equal(step(True), step(False))
+        return
+    with pytest.raises(RuntimeError, match=rf"the {level} closure .* return the loss; the optimizer calls backward"):
+        step(True)
 
 
 def test_a_curve_that_ends_is_said(tmp_path):

@@ -2,8 +2,9 @@
 
 1. Version, changelog, citation, metadata and documentation against each other.
 2. Wheel and sdist; what is in them.
-3. The wheel in empty environments: on every Python that is supported and found here, with the newest libraries and with
-   the oldest that it says it works with. torch is large: the newest only, on one Python; ``--torch`` adds the oldest.
+3. The sdist in an empty environment, and the wheel in many: on every Python that is supported and found here, with the
+   newest libraries and with the oldest that it says it works with. torch is large: the version that the tests run with
+   only; ``--torch`` adds the oldest.
 """
 
 import argparse
@@ -115,12 +116,12 @@ def oldest(wheel: Path, extra: str, python: str) -> list[str]:
     return pins
 
 
-def smoke(wheel: Path, python: str, extra: str, pins: list[str]) -> str:
+def smoke(artefact: Path, python: str, extra: str, pins: list[str]) -> str:
     """Install into an empty environment, and try; what it says, or raise with all that was said."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, "-m", "venv", f"{folder}/venv"], check=True, capture_output=True)
         inside = f"{folder}/venv/{'Scripts' if os.name == 'nt' else 'bin'}/python"
-        wanted = f"{wheel}[{extra}]" if extra else str(wheel)
+        wanted = f"{artefact}[{extra}]" if extra else str(artefact)
         install = [
             inside,
             "-m",
@@ -149,7 +150,7 @@ def rows(wheel: Path, here: dict[str, str], large: bool) -> Iterator[tuple[str, 
             if extra != "torch":
                 yield number, extra, []
                 yield number, extra, oldest(wheel, extra, number)
-    yield next(iter(here)), "torch", [_TORCH]
+        yield number, "torch", [_TORCH]
     if large:
         yield next(iter(here)), "torch", oldest(wheel, "torch", next(iter(here)))
 
@@ -174,13 +175,13 @@ def main() -> int:
         if asked.quick
         else rows(wheel, here, asked.torch)
     )
-    for number, extra, pins in table:
+    for artefact, (number, extra, pins) in [(sdist, (next(iter(here)), "", [])), *((wheel, row) for row in table)]:
         began = time.perf_counter()
-        title = f"{number} [{extra or 'core'}] {' '.join(pins) or 'newest'}"
+        title = f"{number} [{extra or 'core'}] {' '.join(pins) or 'newest'}" + ", sdist" * (artefact == sdist)
         if not re.search(asked.only, title):
             continue
         try:
-            said = smoke(wheel, here.get(number, sys.executable), extra, pins)
+            said = smoke(artefact, here.get(number, sys.executable), extra, pins)
             print(f"ok    {title}  ({said}; {time.perf_counter() - began:.0f} s)", flush=True)
         except RuntimeError as error:
             found.append(f"{title}: {error}")

@@ -78,7 +78,7 @@ def prepare(
     lost = [n for n in MEASURES if n in state.history and n not in Measurer(chosen, *levels).known]
     if lost:
         raise ValueError(
-            f"the oracles no longer tell {', '.join(lost)}, which the history of {os.fspath(resume or '')!r} holds: "
+            f"the oracles no longer give {', '.join(lost)}, which the history of {os.fspath(resume or '')!r} holds: "
             "give them `value` and `exact_gradient` as they had before"
         )
     cost = first_cost(chosen)

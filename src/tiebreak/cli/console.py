@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from tiebreak.experiments.tables import Sheet
+from tiebreak.experiments.tables import Sheet, fitted
 from tiebreak.experiments.tasks import SweepError
 
 __all__ = ["INTERRUPTED", "Console", "counted", "hush", "hushed", "kindly", "number", "numbers", "say", "show_sheets"]
@@ -110,12 +110,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def _cut(sheets: Iterable[Sheet], prose: Collection[str], room: int) -> Iterator[Sheet]:
+    """Tables of numbers that are wider than the screen turned or in parts; words are folded instead."""
+    for sheet in sheets:
+        yield from [sheet] if any(name in prose for name in sheet.header[1:]) else fitted(sheet, room)
+
+
 def show_sheets(sheets: Iterable[Sheet], notes: Iterable[str] = (), prose: Collection[str] = ()) -> None:
     """Print tables, and notes below them; the columns named in `prose` hold words, to the left."""
     console = Console(highlight=False)
     if not console.is_terminal:  # a file or a pipe has no width; rich would assume little
         console.width = max(console.width, 120)
-    for sheet in sheets:
+    for sheet in _cut(sheets, prose, console.width):
         console.print(f"[bold]{escape(sheet.title)}[/]")
         shown = Table(box=None, pad_edge=False, header_style="dim", show_header=any(sheet.header))
         for i, name in enumerate(sheet.header):

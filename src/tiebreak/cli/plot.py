@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli.console import kindly, say, show_sheets
+from tiebreak.cli.live import waiting
 from tiebreak.experiments.report import notes, sheets
 
 __all__ = ["plot"]
@@ -15,9 +16,9 @@ def plot(
     folder: Annotated[Path, typer.Argument(help="A folder that `tiebreak reproduce` wrote.", show_default=False)],
 ) -> None:
     """Draw the figures and write the summary again, from the saved data."""
-    from tiebreak.experiments import draw, load  # here, so that `tiebreak --help` need not wait for matplotlib
+    with kindly(), waiting("Drawing the figures"):
+        from tiebreak.experiments import draw, load  # here, so that `tiebreak --help` need not wait for matplotlib
 
-    with kindly():
         outcome = load(folder)
         written = draw(outcome, folder)
     show_sheets(sheets(outcome), notes(outcome))

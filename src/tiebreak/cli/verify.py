@@ -24,10 +24,11 @@ def verify(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and problems: seconds, not minutes.")] = False,
     problem: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Check this problem of the test bed alone."),
+        typer.Option(metavar="NAME", help="Check this problem alone: one of the test bed, or FILE.py:NAME."),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With it: a method with a proved bound, or 'plan NAME'.")
+        str | None,
+        typer.Option(metavar="NAME", help="With it: a method with a proved bound, 'plan NAME', or FILE.py:NAME."),
     ] = None,
     steps: Annotated[str | None, typer.Option(metavar="K", help="With it: how many steps.")] = None,
     constants: Annotated[str | None, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = None,

@@ -14,8 +14,10 @@ from tiebreak.checks import whole
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.contenders import scales
 from tiebreak.experiments.entrants import Contender, Entrant, contenders, entrants, left_out
+from tiebreak.experiments.own import sources
 from tiebreak.experiments.profiles import ratios
 from tiebreak.experiments.tables import Table, chosen, estimate
+from tiebreak.experiments.tasks import Reference
 
 __all__ = ["MANY_TRIALS", "Compared", "Comparison"]
 
@@ -198,12 +200,16 @@ class Compared:
 
         return replace(self, comparison=fewer, runs=of_them(self.runs), curves=of_them(self.curves))
 
+    @property
+    def references(self) -> list[str | Reference]:
+        """Where problems and methods come from."""
+        c = self.comparison
+        return [*(each.where for each in c.entrants), *(each.method for each in c.contenders)]
+
     def configuration(self) -> dict[str, Any]:
         """Everything but the tables, for a JSON file."""
         c = self.comparison
         problems = {e.label: None if (k := e.problem.constants) is None else asdict(k) for e in c.entrants}
-        sources = {k: v for e in c.entrants for k, v in e.source.items()}
-        sources |= {k: v for e in c.contenders for k, v in e.source.items()}
         return {
             **self.origin,
             "command": c.command,
@@ -211,7 +217,7 @@ class Compared:
             "methods": [each.label for each in c.contenders],
             **{name: getattr(c, name) for name in ("budgets", "runs", "seed", "trials", "steps", "record")},
             "read_off": self.read_off,
-            "sources": sources,
+            "sources": sources(self.references),
             "scales": scales(c.trials),
             "faults": list(self.faults),
             "seconds": self.seconds,

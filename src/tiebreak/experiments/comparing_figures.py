@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from tiebreak.experiments.compared import Compared
 from tiebreak.experiments.comparing_report import calls, report
 from tiebreak.experiments.folder import write
+from tiebreak.experiments.own import copies
 from tiebreak.experiments.profiles import grid, profile
 from tiebreak.experiments.style import footnote, legend, look_of, save, style
 from tiebreak.experiments.tables import Table, joined
@@ -23,7 +24,7 @@ _LARGEST = 1e3  # the τ at which the figure ends
 
 
 def save_comparison(found: Compared, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write tables (CSV and Parquet), configuration.json, summary.md and the profiles (PNG and PDF).
+    """Write tables (CSV and Parquet), configuration.json, summary.md, the profiles (PNG and PDF), own files' copies.
 
     Examples
     --------
@@ -36,6 +37,7 @@ def save_comparison(found: Compared, folder: str | os.PathLike[str]) -> list[Pat
     tables = {"runs": found.runs, "results": found.results, "profiles": profiles_table(found)}
     tables |= {"curves": found.curves} if found.curves else {}
     contents: dict[str, Any] = {f"{n}.{kind}": t for n, t in tables.items() for kind in ("csv", "parquet")}
+    contents |= copies(found.references)
     written = write(folder, contents | {"configuration.json": found.configuration(), "summary.md": report(found)})
     return written + save(profiles_figure(found), Path(folder) / "profiles")
 

@@ -1,6 +1,5 @@
 """Which problems and methods a comparison has: names of the library, or files of one's own, tried before the work."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 from tiebreak.budget import first_cost
 from tiebreak.experiments.configuration import label
 from tiebreak.experiments.contenders import ALL, OF_CONSTANTS, PLANNED, fit
+from tiebreak.experiments.own import path_of
 from tiebreak.experiments.running import problem_of
 from tiebreak.experiments.tasks import Reference, found, held, reference, told
 from tiebreak.experiments.variants import Changes, split_changes, varied
@@ -32,11 +32,6 @@ class Entrant:
     def __hash__(self) -> int:
         return hash(self.label)  # they are different in a comparison
 
-    @property
-    def source(self) -> dict[str, str]:
-        """The place it comes from, if that is a file, with the checksum of its text."""
-        return _source(self.where)
-
 
 @dataclass(frozen=True)
 class Contender:
@@ -48,11 +43,6 @@ class Contender:
 
     def __hash__(self) -> int:
         return hash(self.label)  # likewise
-
-    @property
-    def source(self) -> dict[str, str]:
-        """The place it comes from, if that is a file, with the checksum of its text."""
-        return _source(self.method)
 
     def fitted(self, problem: Problem, budget: int, scale: float = 1.0) -> Method:
         """The method for a problem and a budget, its step size times a scale."""
@@ -179,21 +169,14 @@ def rehearse(problems: Sequence[Entrant], methods: Sequence[Contender], budgets:
 
 def _files(where: str | Reference) -> list[str]:
     """The file of a reference that has one."""
-    if isinstance(where, str) or where["text"] is None or str(where["where"]).startswith("pickle:"):
-        return []
-    return [str(where["where"]).rpartition(":")[0]]
-
-
-def _source(where: str | Reference) -> dict[str, str]:
-    if isinstance(where, str) or not _files(where):
-        return {}
-    return {str(where["where"]): hashlib.sha256(str(where["text"]).encode()).hexdigest()}
+    path = path_of(where)
+    return [] if path is None else [path]
 
 
 def _two_steps(problem: Problem, method: Method) -> None:
     result = minimize(problem.upper, problem.lower, problem.x0, method=method, steps=2, runs=2, seed=0)
     if result.last.stationarity_squared is None:
-        raise ValueError("both oracles must tell `exact_gradient(x)`, which the residuals are made of")
+        raise ValueError("both oracles must have `exact_gradient(x)`, which the residuals are made of")
 
 
 def _kindly(text: str, files: Sequence[str], make: Callable[[], Any]) -> Any:

@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.outcome import Outcome
+from tiebreak.experiments.own import KEPT
 from tiebreak.experiments.tables import Table, chosen
 from tiebreak.files import atomic, regular
 from tiebreak.provenance import origin_of
@@ -70,7 +71,7 @@ def _command(path: Path) -> str | None:
 
 
 def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated: Iterable[str] = ()) -> list[Path]:
-    """Write tables (.csv, .parquet), plain data (.json) and text (.md) by their names; the paths written.
+    """Write tables (.csv, .parquet), plain data (.json) and text (.md, .py) by their names; the paths written.
 
     All files are written before the first takes its place, so an error leaves the folder as it was. Files that are
     `outdated` then are removed, and so is the report of a folder whose data are written. Parquet files say what made
@@ -85,6 +86,10 @@ def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated:
         # A page of older data is, too, whoever writes new ones.
         for name in (*outdated, *["report.html"] * any(not name.endswith(".md") for name in contents)):
             (place / name).unlink(missing_ok=True)
+        if "configuration.json" in contents:  # and so are copies of own files that an older result was made with
+            for path in (place / KEPT).glob("*.py"):
+                if f"{KEPT}/{path.name}" not in contents:
+                    path.unlink()
     return [place / name for name in contents]
 
 
@@ -93,6 +98,7 @@ _WRITERS: Mapping[str, Callable[[Any, IO[Any]], Any]] = {
     ".parquet": lambda table, file: pa.parquet.write_table(table, file),
     ".json": lambda data, file: file.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n"),
     ".md": lambda text, file: file.write(text),
+    ".py": lambda text, file: file.write(text),
 }
 
 

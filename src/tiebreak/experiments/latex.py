@@ -3,13 +3,20 @@
 import re
 from collections.abc import Collection, Sequence
 
-from tiebreak.experiments.tables import Sheet
+from tiebreak.experiments.tables import Sheet, fitted, widths
 
-__all__ = ["as_latex", "in_latex"]
+__all__ = ["as_latex", "in_latex", "parts"]
+
+# How many letters fit side by side; a page may be a little too small, and then has smaller letters.
+_COLUMN, _PAGE = 46, 130
+_LONG = 44  # letters of a cell of words, from which on it is set in several lines
 
 _SYMBOLS = {
     "‖": r"\|", "∇": r"\nabla", "λ": r"\lambda", "β": r"\beta", "ρ": r"\rho", "η": r"\eta", "μ": r"\mu", "τ": r"\tau",
     "σ": r"\sigma", "γ": r"\gamma", "α": r"\alpha", "ε": r"\varepsilon", "Δ": r"\Delta", "Σ": r"\Sigma", "±": r"\pm",
+    "δ": r"\delta", "ζ": r"\zeta", "θ": r"\theta", "κ": r"\kappa", "ν": r"\nu", "ξ": r"\xi", "π": r"\pi",
+    "φ": r"\varphi", "χ": r"\chi", "ψ": r"\psi", "ω": r"\omega", "Φ": r"\Phi", "Ω": r"\Omega", "ℓ": r"\ell",
+    "½": r"\tfrac{1}{2}",
     "≤": r"\leq", "≥": r"\geq", "×": r"\times", "−": "-", "∝": r"\propto", "∞": r"\infty", "∈": r"\in", "→": r"\to",
     "·": r"\cdot", "√": r"\sqrt{}", "†": r"^{\dagger}", "∼": r"\sim", "₊": "_{+}", "d̂": r"\hat{d}",
 }  # fmt: skip
@@ -58,8 +65,24 @@ def _plain(text: str) -> str:
     return "".join(_PLAIN.get(letter, letter) for letter in text)
 
 
+def parts(sheet: Sheet) -> list[Sheet]:
+    """The table in parts that a page has room for."""
+    return fitted(sheet, _PAGE, _width)
+
+
+def _width(cell: str) -> int:
+    return min(_LONG, _letters(cell))
+
+
+def _letters(cell: str) -> int:
+    return len(cell) + 3 * len(re.findall(_NUMBER, cell))  # 1e-2 is printed as 1 × 10⁻²
+
+
 def as_latex(sheet: Sheet, prose: Collection[str] = (), label: str = "") -> str:
     r"""A table environment; the first column and those of `prose` to the left, the others to the right.
+
+    What is too wide for one of two columns goes over both, and is scaled down where it is too wide even for these
+    (:func:`parts` cuts a table instead).
 
     >>> print(as_latex(Sheet("Ends", ("method", "‖d‖²"), [["SDBGD", "1.4e-2"]]), label="tab:ends"), end="")
     \begin{table}
@@ -75,22 +98,32 @@ def as_latex(sheet: Sheet, prose: Collection[str] = (), label: str = "") -> str:
       \end{tabular}
     \end{table}
     """
-    places = "".join("l" if i == 0 or name in prose else "r" for i, name in enumerate(sheet.header))
+    columns = zip(sheet.header, *sheet.rows, strict=True)
+    places = "".join(_place(i, column, prose) for i, column in enumerate(columns))
     head = [f"    {_row(sheet.header)}", r"    \midrule"] if any(sheet.header) else []
+    star = "*" if sum(widths(sheet, _width)) > _COLUMN else ""
+    shrink = [r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"] if star else []
     lines = [
-        r"\begin{table}",
+        rf"\begin{{table{star}}}",
         r"  \centering",
         rf"  \caption{{{in_latex(sheet.title)}}}",
         *([rf"  \label{{{label}}}"] if label else []),
+        *shrink,
         rf"  \begin{{tabular}}{{@{{}}{places}@{{}}}}",
         r"    \toprule",
         *head,
         *(f"    {_row(row)}" for row in sheet.rows),
         r"    \bottomrule",
-        r"  \end{tabular}",
-        r"\end{table}",
+        r"  \end{tabular}" + "}" * len(shrink),
+        rf"\end{{table{star}}}",
     ]
     return "\n".join([*lines, ""])
+
+
+def _place(i: int, column: Sequence[str], prose: Collection[str]) -> str:
+    if i > 0 and column[0] not in prose:
+        return "r"
+    return "l" if max(map(len, column)) <= _LONG else rf"p{{{_LONG / 2:g}em}}"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
+from math import fsum
 from typing import Any, NamedTuple
 
 from tiebreak.console import terminations
@@ -123,7 +124,7 @@ class _Sweep:
         # Shares of the bar: tasks of unknown length count as much as a short one.
         least = min((task.seconds for task in tasks if task.seconds > 0), default=1.0)
         self.weights = {task.name: task.seconds or least for task in tasks}
-        self.total, self.finished = sum(self.weights.values()), 0.0
+        self.total = fsum(self.weights.values())
 
     def in_order(self) -> dict[str, Block]:
         return {task.name: self.done[task.name] for task in self.tasks if task.name in self.done}
@@ -209,7 +210,6 @@ class _Sweep:
         if keep and self.store is not None:
             self.store.write(task, block)
         self.done[task.name] = block
-        self.finished += self.weights[task.name]
         self.tell(task, 0.0)
 
     def tell_of(self, told: Any) -> None:
@@ -224,13 +224,15 @@ class _Sweep:
         would show none.
         """
         self.begun[task.name] = float(share)
-        going = sum(part * self.weights[name] for name, part in tuple(self.begun.items()) if name not in self.done)
+        # Rounded once, so that the share never falls by a rounding.
+        shares = tuple(self.begun.items()) + tuple((name, 1.0) for name in tuple(self.done))
+        done = fsum(self.weights[name] * part for name, part in dict(shares).items())
         name, news = task.name, share
         if getattr(share, "now", None) is not None:
             self.news = name, share
         elif task.name in self.done and self.news[0]:
             name, news = self.news
-        self.hear(name, Share.of(min(1.0, (self.finished + going) / self.total), news))
+        self.hear(name, Share.of(min(1.0, done / self.total), news))
 
 
 def _why(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Tables, whatever they hold: columns of numbers, in files; and rows of text, for the screen and for Markdown."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,9 +19,11 @@ __all__ = [
     "chosen",
     "document",
     "estimate",
+    "fitted",
     "joined",
     "scientific",
     "short",
+    "widths",
     "with_error",
 ]
 
@@ -80,6 +82,51 @@ def as_markdown(sheet: Sheet, prose: Collection[str] = ()) -> list[str]:
     aligned = ["---" if i == 0 or name in prose else "---:" for i, name in enumerate(sheet.header)]
     rows = [sheet.header, aligned, *sheet.rows]
     return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def fitted(sheet: Sheet, room: int, letters: Callable[[str], int] = len) -> list[Sheet]:
+    """The table in parts of at most `room` letters, with the first column in each; turned, if that takes fewer.
+
+    Parameters
+    ----------
+    letters : callable
+        How wide a cell is.
+
+    >>> wide = Sheet("Ends", ("problem", *(f"method {i}" for i in range(30))), [["paper", *["1.4e-2"] * 30]])
+    >>> [(part.title, len(part.header), len(part.rows)) for part in fitted(wide, 100)]
+    [('Ends', 2, 30)]
+    """
+    turned = Sheet(sheet.title, ("", *(row[0] for row in sheet.rows)), _turned(sheet)[1:])
+    parts = min((list(_parts(each, room, letters)) for each in (sheet, turned)), key=len)
+    if len(parts) == 1:
+        return parts
+    return [part._replace(title=f"{part.title} ({i} of {len(parts)})") for i, part in enumerate(parts, 1)]
+
+
+def widths(sheet: Sheet, letters: Callable[[str], int] = len) -> list[int]:
+    """How wide each column is, with the space beside it."""
+    return [max(map(letters, column)) + 2 for column in _turned(sheet)]
+
+
+def _turned(sheet: Sheet) -> list[tuple[str, ...]]:
+    return list(zip(sheet.header, *sheet.rows, strict=True))
+
+
+def _parts(sheet: Sheet, room: int, letters: Callable[[str], int]) -> Iterator[Sheet]:
+    first, *others = widths(sheet, letters)
+    columns, taken = [0], first
+    for i, width in enumerate(others, 1):
+        if len(columns) > 1 and taken + width > room:
+            yield _cut(sheet, columns)
+            columns, taken = [0], first
+        columns.append(i)
+        taken += width
+    yield _cut(sheet, columns)
+
+
+def _cut(sheet: Sheet, columns: Sequence[int]) -> Sheet:
+    header, *rows = ([row[i] for i in columns] for row in (sheet.header, *sheet.rows))
+    return Sheet(sheet.title, header, rows)
 
 
 def document(

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -22,10 +23,12 @@ from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.engines import Engine
 from tiebreak.experiments.evidence import Case, Hear
 from tiebreak.experiments.outcome import origin
+from tiebreak.experiments.own import sources
 from tiebreak.experiments.planning import constants_from
+from tiebreak.experiments.running import problem_of
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, joined
-from tiebreak.experiments.tasks import Task, reference
+from tiebreak.experiments.tasks import Reference, Task, found, reference
 from tiebreak.problems import Problem, named, paper, random_problem, worst_case
 from tiebreak.schedules import anytime
 from tiebreak.theory.proved import reduces
@@ -68,16 +71,17 @@ class Verification:
     quick : bool
         Fewer steps and problems: seconds instead of minutes.
     problem : str, optional
-        One of the test bed's, by name, to be checked alone; then `method` and `steps` are needed, and:
+        One of the test bed's, by name, or "file.py:name", to be checked alone; then `method` and `steps` are needed,
+        and:
     method : str, optional
-        A method with a proved bound, by name, with its own schedule; or "plan NAME" for its plan.
+        A method with a proved bound, by name or as "file.py:name", with its own schedule; or "plan NAME" for its plan.
     steps : int, optional
     constants : str, optional
         As :func:`tiebreak.experiments.planning.constants_from` reads them, in place of the problem's own.
     noise_smoothness : float, optional
         ℓ, which bounds of variance reduction need.
 
-    Problems and methods that are no names go to :func:`verify_case`.
+    Problems and methods that are objects go to :func:`verify_case`.
 
     Examples
     --------
@@ -108,7 +112,16 @@ class Verification:
                 given = ", ".join(f"{name}={value!r}" for name, value in own.items())
                 raise ValueError(f"{given}: give all three to verify a problem of your own choice, or none")
             object.__setattr__(self, "steps", whole("steps", self.steps))
-            case_of(self._own())  # which checks every name
+            case_of(self._spec())  # which checks every name
+
+    @cached_property
+    def files(self) -> Mapping[str, Reference]:
+        """Problem and method that are not known by name, with the texts of their files as they were at first."""
+        given = {name: getattr(self, name) for name in ("problem", "method")}
+        return {text: reference(text, name) for name, text in given.items() if text is not None and ":" in text}
+
+    def _spec(self) -> dict[str, Any]:
+        return self._own() | ({"files": self.files} if self.files else {})
 
     def _own(self) -> dict[str, Any]:
         names = ("problem", "method", "steps", "constants", "noise_smoothness")
@@ -136,7 +149,7 @@ def cases(verification: Verification) -> list[dict[str, Any]]:
     for the bounds; the corollary's anytime laws for several a, for the rates. :func:`case_of` makes a case of it.
     """
     if verification.problem is not None:
-        return [verification._own()]
+        return [verification._spec()]
     sizes = verification.sizes
     paper_s: list[dict[str, Any]] = [{"label": label, "steps": sizes.steps} for label in _PAPER]
     family = product(_NOISES, sizes.dimensions, range(sizes.seeds))
@@ -187,13 +200,23 @@ def _hard(method: str, steps: int) -> Case:
 
 
 def _chosen(spec: Mapping[str, Any]) -> Case:
-    """The user's own: a problem of the test bed, a method or its plan, for so many steps."""
-    problem = named(spec["problem"])
+    """The user's own: a problem of the test bed or a file's, a method or its plan, for so many steps."""
+    name, ell, files = str(spec["method"]), spec["noise_smoothness"], spec.get("files", {})
+    where = files.get(spec["problem"])
+    problem = named(spec["problem"]) if where is None else problem_of(where, {})
+    if not isinstance(problem, Problem):
+        raise ValueError(
+            f"problem={spec['problem']!r} must be a Problem, or a function that gives one, not {problem!r}"
+        )
     if spec["constants"] is not None:
         problem = replace(problem, constants=constants_from(spec["constants"]))
-    assert problem.constants is not None
-    name, ell = str(spec["method"]), spec["noise_smoothness"]
-    if name.startswith("plan "):
+    if problem.constants is None:
+        raise ValueError(f"problem={spec['problem']!r} has no constants, and a bound needs them: give constants=…")
+    if name in files:
+        given = found(files[name])
+        method = methods.get(given(problem.constants, _BUDGET) if callable(given) else given)
+        label = f"{method.name}, own schedule"
+    elif name.startswith("plan "):
         planned = theory.plan(problem.constants, budget=_BUDGET, method=name[5:].strip(), noise_smoothness=ell)
         method, label = planned.method, f"{planned.method.name}, planned"
     else:
@@ -308,6 +331,7 @@ class Findings:
             "command": v.command,
             "passed": self.passed,
             "verdicts": dict(self.verdicts),
+            "sources": sources(v.files.values()),
             "seconds": self.seconds,
             **self.origin,
         }

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 
 from tiebreak.experiments.evidence import RESIDUALS
 from tiebreak.experiments.folder import write
+from tiebreak.experiments.own import copies
 from tiebreak.experiments.style import COLOURS, TITLES, footnote, legend, log_grid, panels, save, style
 from tiebreak.experiments.tables import chosen
 from tiebreak.experiments.verification import Findings
@@ -22,7 +23,7 @@ _TABLES = ("bounds", "deviations", "rates", "slopes")
 
 
 def save_verification(findings: Findings, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write tables (CSV and Parquet), configuration.json, summary.md and the figures (PNG and PDF).
+    """Write tables (CSV and Parquet), configuration.json, summary.md, the figures (PNG and PDF), own files' copies.
 
     Examples
     --------
@@ -38,6 +39,7 @@ def save_verification(findings: Findings, folder: str | os.PathLike[str]) -> lis
         for kind in ("csv", "parquet")
         if getattr(findings, name)
     }
+    contents |= copies(findings.verification.files.values())
     written = write(folder, contents | {"configuration.json": findings.configuration(), "summary.md": report(findings)})
     drawn = (("bounds", bounds_figure), ("rates", rates_figure), ("family", family_figure))
     for name, make in drawn if findings.slopes else drawn[:1]:  # a case of the user's has no rates

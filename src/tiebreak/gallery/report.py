@@ -72,7 +72,7 @@ class Row:
 class Winner:
     """The best by the example's first metric among the methods inside on most seeds, and who is no worse by that much.
 
-    `inside` is the share of seeds that the winner kept the tolerance on: less than 1 where nobody did better.
+    `inside` is the share of seeds that the winner kept the tolerance on: less than 1 where none did better.
     """
 
     method: str
@@ -252,9 +252,9 @@ def notes(findings: Findings) -> list[str]:
 def _verdict(found: Sequence[Row], metric: Metric) -> str:
     best = winner(found, metric)
     if best is None:
-        return "nobody ended inside the tolerance."
+        return "no method ended inside the tolerance."
     row = next(row for row in found if row.method == best.method)
-    share = "on every seed" if best.inside == 1 else f"on {best.inside:.0%} of the seeds (nobody on more)"
+    share = "on every seed" if best.inside == 1 else f"on {best.inside:.0%} of the seeds (none on more)"
     tied = f"; within two standard errors of it: {', '.join(map(title, best.tied))}" if best.tied else ""
     value = row.metrics[metric.name]
     return f"{row.title} wins by {metric.name} ({value}) among those inside {share}{tied}."

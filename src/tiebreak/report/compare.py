@@ -101,6 +101,6 @@ def _curves(table: Table) -> Chart:
             if "error" in rows:
                 found[f"{problem} residual:error"] = rows["error"][order]
         series.append(Series(method, found, look, "lines+markers"))
-    y = [Axis(f"{p} {name}", f"{p}: {_MEASURES[name]}", "log") for p in problems for name in measures]
+    y = [Axis(f"{p} {name}", f"{p}: {_MEASURES[name]}", "log", p) for p in problems for name in measures]
     return Chart("Residuals against the budget", "Means over runs at the last iterate, in the problem's units.",
                  [Axis("budget", "calls", "log")], y, series)  # fmt: skip

@@ -13,7 +13,7 @@ from tiebreak.report import kind_of
 from tiebreak.report.origin import flat
 from tiebreak.report.reading import columns, record
 
-__all__ = ["ROUNDING", "Difference", "command_of", "difference"]
+__all__ = ["ROUNDING", "Difference", "command_of", "difference", "sources_of"]
 
 #: Relative differences up to here are rounding: another processor, another library for sin and exp, grown over a run.
 ROUNDING = 1e-9
@@ -120,6 +120,14 @@ def command_of(folder: str | os.PathLike[str]) -> str:
             f"folder={str(folder)!r} must have a record with the command of `tiebreak {kind}`, not {command!r}"
         )
     return command
+
+
+def sources_of(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """The files of one's own that a result was made with, by their paths: the checksums of their texts."""
+    found = _record(Path(folder)).get("sources") or {}
+    if not isinstance(found, dict) or not all(isinstance(digest, str) for digest in found.values()):
+        raise ValueError(f"folder={str(folder)!r} must have a record with checksums in 'sources', not {found!r}")
+    return {where.rpartition(":")[0]: digest for where, digest in found.items()}
 
 
 def _record(place: Path) -> dict[str, Any]:

@@ -50,18 +50,18 @@ def _verdict(told: dict[str, Any]) -> Verdict:
         rows = part["rows"]
         inside = [row["title"] for row in rows if row["inside"] == 1]
         winner = next((row for row in rows if part["winner"] and row["method"] == part["winner"]["method"]), None)
-        best.append(winner["title"] if winner else "nobody")
+        best.append(winner["title"] if winner else "none")
         found.append(
             f"{_TITLES.get(budget, budget).capitalize()}: inside the tolerance on every seed {len(inside)} of "
-            f"{len(rows)}: {', '.join(inside) or 'nobody'}."
+            f"{len(rows)}: {', '.join(inside) or 'none'}."
         )
-    found += [note for note in told["notes"] if " wins by " in note or "nobody ended inside" in note]
+    found += [note for note in told["notes"] if " wins by " in note or "no method ended inside" in note]
     word = (
-        "Nobody inside the tolerance"
-        if set(best) == {"nobody"}
+        "No method inside the tolerance"
+        if set(best) == {"none"}
         else f"Best inside: {', then '.join(dict.fromkeys(best))}"
     )
-    return Verdict(word, set(best) != {"nobody"}, told["question"], found)
+    return Verdict(word, set(best) != {"none"}, told["question"], found)
 
 
 def _curves(table: Table, budget: str, titles: dict[str, str], looks: dict[str, int]) -> Chart:

@@ -1,6 +1,7 @@
 """A chart of a page as a figure for print: one column wide, or two."""
 
 from importlib import resources
+from textwrap import wrap
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,9 @@ __all__ = ["Width", "figure"]
 Width = Literal["column", "page"]
 _DASHES = {"solid": "-", "dash": (0, (5, 1.6)), "dot": (0, (1.2, 1.2)), "dashdot": (0, (5, 1.5, 1, 1.5))}
 _MARKERS = "osD^vP*X"
-_LETTERS = {"column": 50, "page": 105}  # of a line of the legend
+_LETTERS = {"column": 64, "page": 120}  # of a line of the legend
+_LABEL = {"x": 60, "y": 34}  # of a line beside an axis
+_LINE = 1.35  # a line of the legend, in sizes of its letters
 _LINEAR = 1.0  # about zero, on a scale that is logarithmic far away
 
 
@@ -44,10 +47,16 @@ def figure(chart: Chart, x: Axis, y: Axis, width: Width) -> Figure:
             log_grid(axes)
         labels = [in_latex(name, escape=False) for name in names]
         most = _LETTERS[width] // (max(map(len, names), default=1) + 6)  # side by side, with their lines
-        made.legend(
-            names.values(), labels, loc="outside upper left", ncols=max(1, min(most, 4)), frameon=False,
-            handlelength=2.2, columnspacing=1.0,
+        across = max(1, min(most, 4))
+        legend = made.legend(
+            names.values(), labels, loc="outside upper left", ncols=across, frameon=False,
+            handlelength=2.2, columnspacing=1.0, labelspacing=0.3,
         )  # fmt: skip
+        # A long legend makes the figure higher, not the axes lower: these keep the height that two lines leave them.
+        lines = -(-len(names) // across)
+        if lines > 2:
+            size = legend.prop.get_size_in_points() * _LINE / 72
+            made.set_figheight(made.get_figheight() + (lines - 2) * size)
     return made
 
 
@@ -69,7 +78,8 @@ def _draw(axes: Axes, series: Series, x: str, y: str) -> Line2D:
 
 
 def _scale(axes: Axes, axis: Axis, letter: str) -> None:
-    getattr(axes, f"set_{letter}label")(in_latex(axis.label, escape=False))
+    lines = wrap(axis.label, _LABEL[letter]) if len(axis.label) > _LABEL[letter] else [axis.label]
+    getattr(axes, f"set_{letter}label")("\n".join(in_latex(line, escape=False) for line in lines))
     if axis.scale == "log":
         getattr(axes, f"set_{letter}scale")("log", nonpositive="mask")
     elif axis.scale == "symlog":

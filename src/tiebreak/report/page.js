@@ -4,6 +4,7 @@
   const root = document.documentElement;
   const COLOURS = JSON.parse(document.getElementById("colours").textContent);
   const DASHES = ["solid", "dash", "dashdot", "dot", "longdash", "longdashdot"];
+  const SHAPES = ["circle", "square", "diamond"];
   const CONFIG = {
     responsive: true, displaylogo: false, scrollZoom: false,
     // By name: what Plotly adds of its own may send the chart away.
@@ -25,6 +26,8 @@
     const found = COLOURS[look % COLOURS.length];
     return found === "#000000" ? css("--text") : found;
   };
+  // Where colours come round again, points have another shape.
+  const shape = (look) => SHAPES[Math.max(0, Math.floor(look / COLOURS.length)) % SHAPES.length];
   const dashes = ({ look, dash }) => dash || DASHES[look % DASHES.length];
   const faint = (hex, alpha) => {
     const parts = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -94,7 +97,7 @@
     const box = figure.querySelector(".legend");
     const draw = () => {
       box.replaceChildren(...entries().map(({ name, look, point, dash }) => {
-        const mark = make("i", { className: point ? "point" : "" });
+        const mark = make("i", { className: point ? `point ${shape(look)}` : "" });
         mark.style.borderColor = colour(look);
         if (!point) mark.style.borderTopStyle = { solid: "solid", dot: "dotted" }[dash] || "dashed";
         const entry = make("button", { type: "button" }, mark, name);
@@ -143,7 +146,7 @@
         traces.push({
           x: placed(across, xs), y: placed(up, ys), type: "scatter", mode: s.mode, name: s.name,
           line: { color: own, width: 2, dash: dashes(s), shape: s.shape },
-          marker: { color: own, size: s.mode === "markers" ? 10 : 6, symbol: s.symbol },
+          marker: { color: own, size: s.mode === "markers" ? 10 : 6, symbol: shape(s.look) },
           error_x: across.scale === "symlog" ? undefined : bars(across.key), error_y: bars(up.key),
           customdata: xs.map((v, i) => [short(v), short(ys[i])]),
           hovertemplate: `${across.label}: %{customdata[0]}<br>${up.label}: %{customdata[1]}<extra>%{fullData.name}</extra>`,

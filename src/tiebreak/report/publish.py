@@ -2,11 +2,12 @@
 
 import os
 import re
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from tiebreak.experiments.latex import as_latex, in_latex
+from tiebreak.experiments.latex import as_latex, in_latex, parts
 from tiebreak.experiments.tables import Sheet
 from tiebreak.files import atomic
 from tiebreak.report import kind_of, page_of
@@ -16,10 +17,13 @@ from tiebreak.report.section import Axis, Chart, Code, Page
 
 __all__ = ["publish"]
 
-_MANY = 6  # quantities of a chart that all get a figure; of more, as of one for each problem, the first does
+_MANY = 6  # quantities of a chart that all get a figure; of more, the first does, or the first of each problem
+_FLOATS = 10  # figures and tables that LaTeX holds back until there is room; of about 18 it complains
 
 
-def publish(place: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> list[Path]:
+def publish(
+    place: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, problem: str | None = None
+) -> list[Path]:
     """Write tables (LaTeX, booktabs), figures (PDF, a column and a page wide), ``references.bib`` and ``main.tex``.
 
     Parameters
@@ -28,6 +32,9 @@ def publish(place: str | os.PathLike[str], output: str | os.PathLike[str] | None
         A folder that a command wrote, or the CSV log of a training run.
     output : path, optional
         The folder for the files: ``paper`` in the folder, or beside the log, if not said.
+    problem : str, optional
+        Of a comparison with several problems: figures of this one alone, and of all its residuals. If not said, every
+        problem has the figure of its first one.
 
     Returns
     -------
@@ -47,7 +54,7 @@ def publish(place: str | os.PathLike[str], output: str | os.PathLike[str] | None
     target = Path(output) if output is not None else (path.parent if path.is_file() else path) / "paper"
     texts = {f"{name}.tex": as_latex(sheet, _words(sheet), f"tab:{name}") for name, sheet in _tables(page).items()}
     texts["references.bib"] = f"{CITATION}\n"
-    figures = _figures(page)
+    figures = _figures(page, problem)
     texts["main.tex"] = _main(page, kind_of(place), list(texts), figures)
     written = []
     for name, text in texts.items():
@@ -71,8 +78,14 @@ def _slug(text: str) -> str:
 
 
 def _tables(page: Page) -> dict[str, Sheet]:
+    """By the names of their files; what is too wide for a page in parts."""
     found = [part for section in page.sections for part in section.parts if isinstance(part, Sheet)]
-    return {f"table-{i}-{_slug(sheet.title)}": sheet for i, sheet in enumerate(found, 1)}
+    return {
+        f"table-{i}-{_slug(sheet.title)}" + (f"-{j}" if len(cut) > 1 else ""): part
+        for i, sheet in enumerate(found, 1)
+        for cut in [parts(sheet)]
+        for j, part in enumerate(cut, 1)
+    }
 
 
 def _words(sheet: Sheet) -> list[str]:
@@ -90,14 +103,30 @@ class Drawing(NamedTuple):
     width: Width
 
 
-def _figures(page: Page) -> dict[str, Drawing]:
+def _figures(page: Page, problem: str | None) -> dict[str, Drawing]:
+    """By the names of their files."""
     found = {}
     charts = [part for section in page.sections for part in section.parts if isinstance(part, Chart)]
+    known = list(dict.fromkeys(axis.problem for chart in charts for axis in chart.y if axis.problem))
+    if problem is not None and problem not in known:
+        legal = f"one of {', '.join(known)}" if known else "left out: this result has a single problem"
+        raise ValueError(f"problem={problem!r} must be {legal}")
     for i, chart in enumerate(charts, 1):
-        shown = chart.y if len(chart.y) <= _MANY else chart.y[:1]
-        for y, width in product(shown, get_args(Width)):
-            found[f"figure-{i}-{_slug(y.key)}-{width}.pdf"] = Drawing(chart, chart.x[0], y, width)
+        for y, width in product(_shown(chart, problem), get_args(Width)):
+            name = f"figure-{i}-{_slug(y.key)}"
+            while f"{name}-{width}.pdf" in found:  # two long names that begin alike
+                name += "-more"
+            found[f"{name}-{width}.pdf"] = Drawing(chart, chart.x[0], y, width)
     return found
+
+
+def _shown(chart: Chart, problem: str | None) -> Sequence[Axis]:
+    """The quantities that get a figure."""
+    if problem is not None:
+        return [axis for axis in chart.y if axis.problem in ("", problem)]
+    if len(chart.y) <= _MANY:
+        return chart.y
+    return list({axis.problem: axis for axis in reversed(chart.y)}.values())[::-1]  # the first of each
 
 
 def _main(page: Page, kind: str, texts: list[str], figures: dict[str, Drawing]) -> str:
@@ -112,17 +141,21 @@ def _main(page: Page, kind: str, texts: list[str], figures: dict[str, Drawing]) 
             rf"\begin{{figure{star}}}\centering\includegraphics[width={size}]{{{name}}}"
             rf"\caption{{{caption}}}\end{{figure{star}}}"
         )
-    return _MAIN.format(repeat=repeat, title=in_latex(page.title), body="\n".join(inputs), kind=kind)
+    groups = ["\n".join(inputs[i : i + _FLOATS]) for i in range(0, len(inputs), _FLOATS)]
+    return _MAIN.format(repeat=repeat, title=in_latex(page.title), body="\n\\clearpage\n".join(groups), kind=kind)
 
 
 _MAIN = r"""% Everything that `tiebreak publish` wrote for a result of `tiebreak {kind}`.
 {repeat}\documentclass[twocolumn]{{article}}
+\usepackage[margin=0.75in]{{geometry}}
 \usepackage{{amsmath,amssymb,booktabs,graphicx}}
 \begin{{document}}
 \title{{{title}}}
 \author{{}}
+\date{{}}
 \maketitle
 {body}
+\clearpage
 \nocite{{*}}
 \bibliographystyle{{plain}}
 \bibliography{{references}}

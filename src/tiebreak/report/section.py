@@ -33,11 +33,12 @@ Numbers: TypeAlias = Sequence[float] | Any  # or an array
 
 @dataclass(frozen=True)
 class Axis:
-    """A quantity that a chart can show: the column `key` of its series."""
+    """A quantity that a chart can show: the column `key` of its series. `problem` says of which problem it is."""
 
     key: str
     label: str
     scale: Literal["linear", "log", "symlog"] = "linear"
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,6 @@ class Series:
     mode: Literal["lines", "markers", "lines+markers"] = "lines"
     dash: str | None = None
     shape: Literal["linear", "hv"] = "linear"
-    symbol: str = "circle"
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,8 @@ class _Tiebreak(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         asked = uppers.asks(self.upper, labels=classes > 0)
         given: dict[str, Any] = {"X": X, "y": y}
         given["sample_weight"] = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not given["sample_weight"].any():  # older versions of scikit-learn let it pass
+            raise ValueError("sample_weight must have at least one non-zero number")
         if "groups" in asked:
             given["groups"] = _groups(groups, len(X))
         elif groups is not None:

@@ -10,8 +10,8 @@ from tiebreak.estimators import Estimator, Minibatch, enters_direction
 from tiebreak.schedules import Parameters
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.exchange import let_go
-from tiebreak.torch.gradients import LEVELS, Gradients
-from tiebreak.torch.losses import propagate, returned
+from tiebreak.torch.gradients import LEVELS, Gradients, Touched
+from tiebreak.torch.losses import itself, propagate, returned
 from tiebreak.torch.packing import Kept
 from tiebreak.torch.rows import NARROW, Row
 
@@ -175,8 +175,11 @@ def backward(
             with torch.enable_grad():
                 loss = returned(level, closure())
                 compared = reference if level == "lower" else None
-                with optimizer._level(level, loss, compared, 1.0, factor=1.0):  # the backward pass is ours
-                    propagate(level, loss)
+                try:
+                    with optimizer._level(level, loss, compared, 1.0, factor=1.0):  # the backward pass is ours
+                        propagate(level, loss)
+                except Touched:  # by the closure, which is all that ran since
+                    raise RuntimeError(f"{itself(level)}.") from None
             losses[level] = loss.detach()
     except BaseException:  # half a step is none: the next one begins anew
         optimizer.forget()

@@ -14,10 +14,14 @@ from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 
-__all__ = ["LEVELS", "Gradients", "usable"]
+__all__ = ["LEVELS", "Gradients", "Touched", "usable"]
 
 LEVELS = ("upper", "lower")
 _ABSENT = (0, 0)
+
+
+class Touched(RuntimeError):
+    """``.grad`` was changed after its block."""
 
 
 class Gradients:
@@ -127,9 +131,7 @@ class Gradients:
                 if not self.ranks.alone:  # all ranks are told, with the step's sum
                     self.touched, self.faulty = torch.tensor(True), True
                     return
-                raise RuntimeError(
-                    f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, {ONE_LEVEL}"
-                )
+                raise Touched(f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, {ONE_LEVEL}")
 
     def complete(self) -> None:
         """Raise unless both levels had a backward pass; where there are ranks all are told, with the step's sum."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from tiebreak.checks import floating
 from tiebreak.torch.layout import whole
 
-__all__ = ["Losses", "positive_weight", "propagate", "single"]
+__all__ = ["Losses", "itself", "positive_weight", "propagate", "returned", "single"]
 
 
 def single(name: str, loss: Any) -> Any:
@@ -51,12 +51,17 @@ def returned(level: str, loss: object) -> Tensor:
     )
 
 
-def propagate(level: str, loss: Tensor) -> None:
-    """The backward pass of a closure's loss."""
-    legal = (
+def itself(level: str) -> str:
+    """What to say of a closure that calls backward itself."""
+    return (
         f"the {level} closure must return its loss, made of the parameters by a forward pass of its own, and not call "
         "backward itself: return the loss; the optimizer calls backward"
     )
+
+
+def propagate(level: str, loss: Tensor) -> None:
+    """The backward pass of a closure's loss."""
+    legal = itself(level)
     if not loss.requires_grad:
         raise RuntimeError(f"{legal}. What it returned has no graph: no .detach(), no torch.no_grad()")
     try:

@@ -72,6 +72,8 @@ class Progress(StepLog):
                 numbers={"λ": found["multiplier"], "f": found["upper_loss"], "g": found["lower_loss"]},
                 curves={"‖d‖²": found["direction_squared"], "‖∇g‖²": found["gg"]},
             )
+            if k + 1 == total:  # the line ends here: what the script prints next has one of its own
+                line.close()
 
         super().__init__(every, write, line.close, total)
 

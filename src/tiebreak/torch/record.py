@@ -124,7 +124,7 @@ def worry(reading: Reading, tolerance: Any, same_batch: bool) -> str:
             use = 'larger batches, a larger tolerance, or a reference on the same batch: reference="twin" or "start"'
         return (
             f"the averaged excess is known to {reading.noise:.1f} tolerances only: tolerance={tolerance!r} is below "
-            f"what these batches can tell. Use {use}."
+            f"what these batches can measure. Use {use}."
         )
     if reading.excess < -_ODD:
         return (
