@@ -129,12 +129,12 @@ def test_against_a_number_f_waits_for_the_learning_rate_and_then_uses_the_tolera
 @pytest.mark.parametrize("c", [400.0, 9e4, 4e5])
 def test_against_a_number_w_grows_until_it_suffices(c):
     """f costs so much that w = 21, 316 or 667 is needed at rest: `most` is where w waits, and not the end of it."""
-    excess, ratio, _ = plant(steps=4000, moving=False, c=c)
+    excess, ratio, _ = plant(steps=6000, moving=False, c=c)
     rest = (c / NUMBER.aim) ** 0.5
     assert rest > NUMBER.most
     np.testing.assert_allclose(excess[-200:], NUMBER.aim, rtol=0.03)
     np.testing.assert_allclose(ratio[-1], rest, rtol=0.03)
-    capped, _, _ = plant(steps=4000, moving=False, c=c, constants=NUMBER._replace(lift=0.0))
+    capped, _, _ = plant(steps=6000, moving=False, c=c, constants=NUMBER._replace(lift=0.0))
     assert capped[-1] > 1
 
 
@@ -245,11 +245,11 @@ def test_the_law_step_by_step():
 
 def test_a_share_of_a_falling_reference_shrinks_and_is_looked_ahead_to():
     """The tolerance is that share of the averaged reference, and where that falls the slope shows it: w is larger."""
-    share, fixed = begin(), begin()
+    share, fixed, plain = begin(), begin(), MOVING._replace(foresee=0.0)
     for t in range(300):
         reference = 2.0 * 0.99**t
         loss = reference + 0.004
-        share, one = follow(share, loss, reference, 0.05, 1.0, 1.0, moving=True, relative=True)
+        share, one = follow(share, loss, reference, 0.05, 1.0, 1.0, moving=True, relative=True, constants=plain)
         assert one.excess == pytest.approx(0.004 / (0.05 * one.reference), rel=1e-6)
         # With the tolerance of this moment, but without its history, nothing seems to rise.
         fixed, two = follow(fixed, loss, reference, 0.05 * one.reference, 1.0, 1.0, moving=True)
@@ -338,7 +338,7 @@ def test_against_a_number_trouble_at_the_beginning_is_forgotten():
         for t in range(steps):
             loss = 0.3 + 0.01 * (excess + bump * (5 <= t < 25))
             memory, reading = follow(memory, loss, 0.3, 0.01, 1.0, 1.0, 0.1, moving=False, constants=constants)
-            excess += (4.0 / reading.ratio**2 - excess) / 20
+            excess += (1.0 / reading.ratio**2 - excess) / 20
             seen.append(excess)
         return np.array(seen)
 
@@ -436,7 +436,7 @@ def test_every_constant_has_an_effect(field):
         return
     if field == "lift":  # against a number that takes a large w
         assert MOVING.lift == 0
-        runs = [plant(steps=600, moving=False, c=9e4, constants=NUMBER._replace(lift=x))[1] for x in (1.0, 1.1)]
+        runs = [plant(steps=600, moving=False, c=9e4, constants=NUMBER._replace(lift=x))[1] for x in (2.0, 2.2)]
         assert not np.allclose(*runs, rtol=1e-6)
         return
     if field in ("recall", "foresee"):
@@ -447,8 +447,9 @@ def test_every_constant_has_an_effect(field):
         little, more = (makes[field](MOVING._replace(**{field: x})) for x in (2.0, 60.0))
         assert not np.allclose(little, more, rtol=1e-6)
         return
-    changed = MOVING._replace(**{field: 1.1 * getattr(MOVING, field)})
-    assert not np.allclose(run(MOVING), run(changed), rtol=1e-6)
+    base = MOVING._replace(recall=1e9) if field == "trouble" else MOVING  # trouble at a large w is remembered, too
+    changed = base._replace(**{field: 1.1 * getattr(base, field)})
+    assert not np.allclose(run(base), run(changed), rtol=1e-6)
 
 
 def falling(constants, steps=1500):
@@ -574,7 +575,7 @@ def test_finite_in_finite_out(rows, moving):
     for row in rows:
         memory, reading = follow(memory, *row, moving=moving)
         assert all(math.isfinite(x) for x in (*memory, *reading))
-        most = c.burst * max(c.first, c.most) * (memory.steps + 1) ** c.lift  # a product of 1 + 1/t
+        most = c.burst * max(c.first, c.most) * (memory.steps + 1) ** c.lift  # at most, of factors 1 + lift/t
         assert c.least * math.exp(-c.boost) * 0.999 <= reading.ratio <= most * 1.001
         assert reading.unit > 0
         assert reading.noise >= 0
