@@ -311,8 +311,8 @@ def follow(
     last_brake = memory.brake + 0 * loss + (steps < 2)
     brake = _at_most(last_brake * (1 + c.release), 1.0) * (1 - c.brake * long)
     kept = 1 + (_over(usual, _at_least(lower_norm, usual)) - 1) * long  # 1, or the share of ∇g that is not cut off
-    # Whoever begins near the reference may begin above `most`, and where w does not suffice it is to grow beyond: slowly,
-    # and not where e is far above, where κ's answer is g alone in any case; w would be long in coming down from there.
+    # Whoever begins near the reference may begin above `most`, and where w does not suffice it is to grow beyond that:
+    # slowly, and not where e is far above. There κ's answer is g alone in any case, and w would be long in coming down.
     top = _at_least(last * (1 + c.lift / steps) * (error < c.ceiling), c.most)
     now = now._replace(
         lower=_mean(memory.lower, kept * lower_norm, rest),
