@@ -31,7 +31,8 @@ inside, 4 % lost; 96.2 % and 19 % (another step then); 91.2 % and 3 %; 95.7 % an
 Searched on (seeds {seeds}): {searched}. Every law had {trials} trials for each kind of reference, from the best of the
 rounds before: of ours {given} were given, the others had a first weight of 1000 among theirs, the rest are children of
 the best so far. So the others had fewer trials than ours all the same: ours had more in the rounds before, and those
-given were found with about sixty trials on up to eight groups. The cost is the lost share inside, and 5 and the breach
+given were found with about sixty trials on up to eight groups, of which one, clinics, is also among the other data on
+which the choice was made. The cost is the lost share inside, and 5 and the breach
 outside. The best {finalists} by cost, and what was in use before, were then compared on other data and seeds
 ({other_seeds}): {compared}. Chosen by a rule, by all these runs: of those with {twin} of the runs inside with a twin
 and {number} with a number or a share, that of the least lost share in the median; without any, the least cost.
@@ -42,12 +43,36 @@ What is used with the start was not searched again. Ours cuts gradients out of p
 Judged (seeds {judge_seeds}) on data, and with schedules and optimizers, that were not tuned on: {judged}. No hand chose
 the tolerances: a group's is the least of 2, 5, 10, 20 and 50 % of its lower-only loss (of 0.1, where that is less) that
 nine of ten pairs of lower-only trainings keep to, which differ in their batches alone. Nobody ran a law on these data
-before, and no hand was between the search and the judging.
+before, and no hand was between the search and the judging.{missing}
 
 "Share": the tolerance is given as a share of the twin's loss, which comes to the same at the end; where it would be
 more than all of that loss the run does not count in this line.
 
-{verdict}"""
+{verdict}
+
+{sweeps}
+
+{since}"""
+MISSING = """
+One more group was run, {}: it has no result, since the GPU's memory was used up in its part of the
+run, and what a second run of it found was lost before it was read."""
+SWEEPS = """\
+A yardstick: a sweep finds the weight that is right for the seeds it is made on. Of the weights 3, 10, 32, 178 and 1000
+take that which loses least among those inside on one seed, and use it on another: {one} (inside, worst, lost). Chosen
+on four seeds, so by twenty trainings: {four}. Five weights are a coarse sweep; f*, against which the lost share is
+counted, is the best of seventeen on the judged seed itself, interpolated, and nobody can have that beforehand."""
+#: What was changed after the judging: to be emptied when there is a new one.
+SINCE = """\
+After the judging the constants for a number were changed, and the rule for them (`lift`): the row "ours, number" is of
+those that were judged, and what is shipped now has not been judged. 47 of the 57 runs outside are on houses and on
+sparsity, storms, where a fixed weight of 178 is outside, too, and the multiplier had a bound of 120. About seventy
+variants were compared on up to six groups (houses; lamps; customers; continual, storms; yeast; caravans; four
+settings, two other seeds): as judged 40 of 48 runs are inside, the worst at 4.3, with what is shipped all of the 32
+that were run (the first three of these and caravans), with half of its `lift` 47 of 48. Then one look at six others
+(sparsity, storms; jobs; leaf shapes; crashes; cells; rodents; eight settings): as judged 88 of 96 inside, the worst
+at 5.3, 15 % lost; with what is shipped 88 of 96, 2.6 and 26 %. So it goes less far outside, and loses more; on data
+that it was not
+chosen on no more runs are inside."""
 GOALS = """\
 The goal with a twin was 97 % inside, a worst excess of 1.25 and 8 % lost: it is {twin}. With the start when fine-tuning
 it was the same: {start}. With a number 95 % and 20 %: {number}."""
@@ -55,11 +80,17 @@ it was the same: {start}. With a number 95 % and 20 %: {number}."""
 
 def _figures(records, row, keep=report.everything, own="excess"):
     inside, worst, lost = report.figures(records, row, keep, own)
-    return f"{100 * inside:.1f} %, {worst:.2f} and {100 * lost:.0f} %"
+    return f"{100 * inside:.1f} %, {worst:.2f} and {round(100 * lost)} %"
+
+
+def _swept(records, many):
+    inside, worst, lost = report.swept(records, many)
+    return f"{100 * inside:.1f} %, {worst:.0f} and {100 * lost:.0f} %"
 
 
 def about(records, seeds):
-    tuned = judge.tuned()
+    tuned, judged = judge.tuned(), {record["task"] for record in records}
+    missing = [group.task for group in settings.JUDGE if group.task not in judged]
     found = "; ".join(
         f"{name} {100 * kind['inside']:.1f} % inside and {100 * kind['lost']:.0f} % lost ({word})"
         for name, chosen in tuned.get("compared", {}).items()
@@ -70,14 +101,14 @@ def about(records, seeds):
         seeds=", ".join(map(str, settings.SEARCH_SEEDS)),
         searched="; ".join(group.task for group in settings.SEARCH),
         trials=max(tuned["trials"].values()),
-        given=len(_first()["ours, moving"]),
+        given=len(tune.CHANGES) + 1,
         finalists=tune.FINALISTS,
         other_seeds=", ".join(map(str, settings.COMPARE_SEEDS)),
         compared="; ".join(group.task for group in settings.COMPARE),
         twin=f"{100 * tune.INSIDE['twin']:.1f} %",
         number=f"{100 * tune.INSIDE['number']:.1f} %",
         found=f"On these other data what was chosen comes to: {found}.",
-        earlier="; ".join(dict.fromkeys(group.task for group in settings.EARLIER)),
+        earlier="; ".join(dict.fromkeys(g.task for g in settings.EARLIER if g not in settings.JUDGE)),
         judge_seeds=", ".join(map(str, seeds)),
         judged="; ".join(record["task"] for record in records),
         verdict=GOALS.format(
@@ -85,6 +116,9 @@ def about(records, seeds):
             start=_figures(records, "ours, start", report.fine, "over the start"),
             number=_figures(records, "ours, number"),
         ),
+        missing=MISSING.format("; ".join(missing)) if missing else "",
+        sweeps=SWEEPS.format(one=_swept(records, 1), four=_swept(records, 4)),
+        since=SINCE,
     )
 
 
@@ -138,6 +172,7 @@ def main():
     parser.add_argument("--tune", action="store_true", help="search the constants of all laws and choose")
     parser.add_argument("--seconds", type=float, default=420, help="for the search, its set-up included")
     parser.add_argument("--draw", action="store_true", help="table and figure again, from the results")
+    parser.add_argument("--part", action="store_true", help="results of the groups that a stopped judging had done")
     parser.add_argument("--seeds", type=int, nargs="+", help="other seeds to judge on; prints only")
     options = parser.parse_args()
     jax.config.update("jax_default_matmul_precision", "float32")  # no TF32: the excess is a small difference
@@ -155,7 +190,7 @@ def main():
         report.figure(known["judging"], report.DOCS / "_static" / "tolerance.png")
         return
     groups = [*settings.SEARCH, *settings.COMPARE] if options.tune else settings.JUDGE
-    for group in groups:
+    for group in [] if options.part else groups:
         tasks.named(group.task)  # a file that is missing is told now
     if options.tune:
         _tune(say, options.seconds)
@@ -163,10 +198,13 @@ def main():
     seeds = tuple(options.seeds or settings.JUDGE_SEEDS)
 
     part = judge.RESULTS / "tolerance_part.json"  # what there is, should the program be stopped
-    records = judge.run(settings.JUDGE, seeds, say, keep=lambda found: part.write_text(json.dumps(found)))
+    if options.part:
+        records = json.loads(part.read_text())
+    else:
+        records = judge.run(settings.JUDGE, seeds, say, keep=lambda found: part.write_text(json.dumps(found)))
     print(report.table(records, about(records, seeds)))
     if not options.seeds:
-        report.write(records, about(records, seeds), judge.RESULTS, judge.constants())
+        report.write(records, about(records, seeds), judge.RESULTS, judge.judged(), judge.since())
     part.unlink()
 
 

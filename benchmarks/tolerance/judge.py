@@ -21,10 +21,31 @@ def tuned():
 
 
 def constants():
-    """Ours: what the search chose, or else what is shipped."""
-    chosen, shipped = tuned()["chosen"], {"moving": MOVING, "number": NUMBER}
-    found = {k: Constants(**chosen[f"ours, {k}"]) if f"ours, {k}" in chosen else c for k, c in shipped.items()}
-    return found | {"start": START}
+    """Ours: what the search chose, or what is shipped where none did or the rule has other constants since."""
+    chosen, found = tuned()["chosen"], {"moving": MOVING, "number": NUMBER, "start": START}
+    for kind in found:
+        values = chosen.get(f"ours, {kind}", {})
+        if set(values) == set(Constants._fields):
+            found[kind] = Constants(**values)
+    return found
+
+
+def judged():
+    """Ours as the judging had them, for its results: also such as the rule has no more."""
+    chosen, shipped = tuned()["chosen"], constants()
+    return {kind: chosen.get(f"ours, {kind}") or shipped[kind]._asdict() for kind in shipped}
+
+
+def since():
+    """Ours that are shipped with other constants than the judging had."""
+    shipped = {"moving": MOVING, "number": NUMBER, "start": START}
+    return {kind: c._asdict() for kind, c in shipped.items() if differ(judged()[kind], c)}
+
+
+def differ(values, shipped):
+    """Whether the constants of both have an effect that differs: of those that only one of them has, any but 0."""
+    shipped = shipped._asdict()
+    return any(values.get(k, 0.0) != shipped.get(k, 0.0) for k in values | shipped)
 
 
 def rows():

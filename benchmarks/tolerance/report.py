@@ -1,5 +1,6 @@
 """The table and the figure of the study, from its records."""
 
+import itertools
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +43,27 @@ def _line(name, records, row, keep, own="excess"):
         f"{middle:.0f} % ({low:.0f}, {high:.0f}) | {int(gather(records, row, 'diverged', keep).sum())} | "
         f"{swing:.2f} | {_share(averaged <= 1)} | {calm:.2f} |"
     )
+
+
+def swept(records, many):
+    """What a sweep gives on another seed: figures of the five stored weights, each chosen on `many` seeds.
+
+    Every seed is left out in turn, and every set of `many` others chosen by: of the weights that end inside on all of
+    these that which loses least there, or the largest where none does.
+    """
+    weights = [row for row in records[0]["rows"] if row.startswith("weight")]
+    excess, lost = [], []
+    for record in records:
+        e, f = (np.array([record["rows"][w][m] for w in weights], float) for m in ("excess", "lost"))
+        seeds = range(e.shape[2])
+        for i, seed in itertools.product(range(e.shape[1]), seeds):
+            for others in itertools.combinations([s for s in seeds if s != seed], many):
+                there = f[:, i, others].mean(1)  # NaN where nothing can be gained
+                inside = [k for k in range(len(weights)) if (e[k, i, others] <= 1).all()] or [len(weights) - 1]
+                best = min(inside, key=lambda k, there=there: (np.nan_to_num(there[k], nan=np.inf), k))
+                excess.append(e[best, i, seed])
+                lost.append(f[best, i, seed])
+    return np.mean(np.array(excess) <= 1), np.nanmax(excess), np.nanmedian(lost)
 
 
 HEAD = (
@@ -157,10 +179,12 @@ def figure(records, path):
     pictures.savefig(path, dpi=110)
 
 
-def write(records, about, results, constants):
-    """Results and table in their places, and the figure where Matplotlib is installed."""
-    ours = {kind: values._asdict() for kind, values in constants.items()}
-    record = {"about": about, "ours": ours, **stamp(), "judging": records}
+def write(records, about, results, constants, since):
+    """Results and table in their places, and the figure where Matplotlib is installed.
+
+    `constants` are ours as judged, and `since` those that were changed after the judging.
+    """
+    record = {"about": about, "ours": constants, "since": since, **stamp(), "judging": records}
     text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
     (results / "tolerance.json").write_text(text + "\n")
     (DOCS / "_tables" / "tolerance.md").write_text(table(records, about))

@@ -306,8 +306,46 @@ _EIGHTH = [
     Group("confidence, diabetes in women", 64, 2000, "repeatable", _THIRTEEN),
     Group("smallest, wages", 256, 800, "repeatable", _FOURTEEN),
 ]
+_FIFTEEN = [
+    Setting("AdamW", "trapezoid", "scratch"),
+    Setting("RMSprop", "one minus root", "scratch"),
+    Setting("SGD with momentum", "linear to a third", "scratch"),
+    Setting("SGD", "stairs", "scratch"),
+    Setting("AdamW, 0.95", "linear to a third", "trained"),
+    Setting("SGD with momentum", "trapezoid", "trained"),
+    Setting("RMSprop", "constant", "fine-tuning"),
+    Setting("SGD", "linear to a third", "fine-tuning"),
+]
+_SIXTEEN = [
+    Setting("AdamW, 0.95", "stairs", "scratch"),
+    Setting("SGD with momentum", "one minus root", "scratch"),
+    Setting("Adam", "constant", "scratch"),
+    Setting("SGD", "trapezoid", "scratch"),
+    Setting("RMSprop", "stairs", "trained"),
+    Setting("SGD", "constant", "trained"),
+    Setting("Adam", "trapezoid", "fine-tuning"),
+    Setting("SGD with momentum", "linear to a third", "fine-tuning"),
+]
+_LEARNT_EIGHTH = [s._replace(start="trained" if s.start == "scratch" else s.start) for s in _SIXTEEN]
+# What the eighth round was judged on. Tolerances are chosen by lower-only training alone, by what two trainings with
+# other batches differ by.
+_NINTH = [
+    Group("fairness, customers", 128, 800, "repeatable", _FIFTEEN),
+    Group("fairness, crashes", 1024, 600, "repeatable", _SIXTEEN),
+    Group("fairness, mothers", 512, 1000, "repeatable", _FIFTEEN),
+    Group("fairness, stops", 256, 800, "repeatable", _SIXTEEN),
+    Group("forget a class, rodents", 256, 800, "repeatable", _FIFTEEN),
+    Group("forget 200 rows, leaf shapes", 64, 1000, "repeatable", _SIXTEEN),
+    Group("sparsity, storms", 512, 1000, "repeatable", _FIFTEEN),
+    Group("continual, storms", 128, 600, "repeatable", _LEARNT_EIGHTH),
+    Group("robustness, caravans", 256, 800, "repeatable", _SIXTEEN),
+    Group("confidence, cells", 128, 2000, "repeatable", _FIFTEEN),
+    Group("confidence, jobs", 64, 1000, "repeatable", _SIXTEEN),
+    Group("smallest, houses", 256, 800, "repeatable", _FIFTEEN),
+    Group("tweets after descriptions, letters", 256, 1500, "repeatable", _SIXTEEN),
+]
 #: What earlier rounds were tuned on or judged on; their best constants were where the search of this one began.
-EARLIER = [*_FIRST, *_SECOND, *_THIRD, *_FOURTH, *_FIFTH, *_SIXTH, *_SEVENTH, *_EIGHTH]
+EARLIER = [*_FIRST, *_SECOND, *_THIRD, *_FOURTH, *_FIFTH, *_SIXTH, *_SEVENTH, *_EIGHTH, *_NINTH]
 
 
 def _again(names, steps=1000):
@@ -333,41 +371,7 @@ COMPARE = _again(
 )
 COMPARE_SEEDS = (410, 411)
 
-_FIFTEEN = [
-    Setting("AdamW", "trapezoid", "scratch"),
-    Setting("RMSprop", "one minus root", "scratch"),
-    Setting("SGD with momentum", "linear to a third", "scratch"),
-    Setting("SGD", "stairs", "scratch"),
-    Setting("AdamW, 0.95", "linear to a third", "trained"),
-    Setting("SGD with momentum", "trapezoid", "trained"),
-    Setting("RMSprop", "constant", "fine-tuning"),
-    Setting("SGD", "linear to a third", "fine-tuning"),
-]
-_SIXTEEN = [
-    Setting("AdamW, 0.95", "stairs", "scratch"),
-    Setting("SGD with momentum", "one minus root", "scratch"),
-    Setting("Adam", "constant", "scratch"),
-    Setting("SGD", "trapezoid", "scratch"),
-    Setting("RMSprop", "stairs", "trained"),
-    Setting("SGD", "constant", "trained"),
-    Setting("Adam", "trapezoid", "fine-tuning"),
-    Setting("SGD with momentum", "linear to a third", "fine-tuning"),
-]
-_LEARNT_EIGHTH = [s._replace(start="trained" if s.start == "scratch" else s.start) for s in _SIXTEEN]
-# Tolerances are chosen by lower-only training alone, by what two trainings with other batches differ by.
-JUDGE = [
-    Group("fairness, customers", 128, 800, "repeatable", _FIFTEEN),
-    Group("fairness, crashes", 1024, 600, "repeatable", _SIXTEEN),
-    Group("fairness, mothers", 512, 1000, "repeatable", _FIFTEEN),
-    Group("fairness, stops", 256, 800, "repeatable", _SIXTEEN),
-    Group("forget a class, rodents", 256, 800, "repeatable", _FIFTEEN),
-    Group("forget 200 rows, leaf shapes", 64, 1000, "repeatable", _SIXTEEN),
-    Group("sparsity, storms", 512, 1000, "repeatable", _FIFTEEN),
-    Group("continual, storms", 128, 600, "repeatable", _LEARNT_EIGHTH),
-    Group("robustness, caravans", 256, 800, "repeatable", _SIXTEEN),
-    Group("confidence, cells", 128, 2000, "repeatable", _FIFTEEN),
-    Group("confidence, jobs", 64, 1000, "repeatable", _SIXTEEN),
-    Group("smallest, houses", 256, 800, "repeatable", _FIFTEEN),
-    Group("tweets after descriptions, letters", 256, 1500, "repeatable", _SIXTEEN),
-]
+#: What the results were judged on. It may be tuned on now, and the constants for a number were: the next round has to
+#: put data here that nobody has used.
+JUDGE = _NINTH
 JUDGE_SEEDS = (900, 901, 902, 903, 904)

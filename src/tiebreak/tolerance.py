@@ -39,9 +39,10 @@ class Constants(NamedTuple):
 
     aim: Scalar = 0.9  # what the bound of the excess is led to; the promise is 1
     early: Scalar = 0.2  # by which share less while the learning rate is what it was at most
-    doubt: Scalar = 0.5  # the margin: so many standard errors of the averaged excess
+    doubt: Scalar = 0.5  # the margin: so many standard errors of the averaged excess,
+    sharp: Scalar = 1.0  # to this power,
     widest: Scalar = 0.5  # and no more of it: beyond, noise would give up most of what f can gain
-    sway: Scalar = 1.0  # and so many standard deviations of the model's own swing
+    sway: Scalar = 2.0  # and so many standard deviations of the model's own swing
     span: Scalar = 15.0  # M: steps over which log w makes up for its error
     rise: Scalar = 1.0  # upward so many times as fast
     boost: Scalar = 4.0  # κ
@@ -56,7 +57,8 @@ class Constants(NamedTuple):
     first: Scalar = 300.0  # where w begins
     least: Scalar = 1.0  # and its bounds
     most: Scalar = 1000.0
-    burst: Scalar = 10.0  # with κ's answer w may be so many times `most`
+    lift: Scalar = 0.0  # where that does not suffice w may grow as the number of steps to this power
+    burst: Scalar = 10.0  # with κ's answer w may be so many times that
     clip: Scalar = 2.0  # ∇f is cut to so many times its averaged norm
     trouble: Scalar = 1.5  # a bound of so many aims is trouble
     knee: Scalar = 2.0  # below so many times the w at which trouble began last, w falls slowly:
@@ -69,10 +71,8 @@ class Constants(NamedTuple):
     cut: Scalar = 5.0  # in trouble a ∇g longer than so many times its averaged norm is cut to that,
     brake: Scalar = 0.1  # and all steps are shortened by this share,
     release: Scalar = 0.01  # which each step takes back by this share of itself
-    sharp: Scalar = 1.0  # to this power
-    lasting: Scalar = 0.0  # how long a falling rate counts as high: at a share h of it as (1 + this) h / (1 + this · h)
-    recall: Scalar = 1e9  # no w above this is remembered for its trouble: so little of f is not to blame
-    foresee: Scalar = 0.0  # a share is one of what the reference comes to: its fall so far to the power of this goes on
+    recall: Scalar = 10.0  # no w above this is remembered for its trouble: so little of f is not to blame
+    foresee: Scalar = 4.0  # a share is one of what the reference comes to: its fall so far to the power of this goes on
 
 
 #: For a reference measured at the same step: a twin, a recorded curve, one that is given with each loss.
@@ -89,23 +89,26 @@ START = Constants(
     first=10.0,
     free=0.01,
     steep=0.0,
+    recall=1e9,
+    foresee=0.0,
 )
-#: For one number. Until the learning rate has fallen, g is far above it whatever f does: w is kept from going far up.
+#: For one number. Until the learning rate has fallen, g is far above it whatever f does: w is kept from winding up, and
+#: κ's answer, which is gone at once, holds f back instead. Noise leaves a margin in proportion to its square.
 NUMBER = Constants(
-    aim=0.85,
     early=0.0,
-    doubt=0.0,
-    widest=1.5,
+    sharp=2.0,
+    widest=5.0,
     sway=0.0,
     span=30.0,
     rise=4.0,
     dip=0.6,
     exact=0.04,
     floor=0.5,
-    ceiling=10.0,
-    first=15.0,
-    least=1.0,
-    most=30.0,
+    ceiling=2.5,
+    first=30.0,
+    most=6.0,
+    lift=2.0,
+    burst=100.0,
     clip=4.0,
     knee=1.0,
     gentle=0.9,
@@ -281,7 +284,6 @@ def follow(
         trend=trend,
     )
     high = _over(rate + 0 * loss, now.rate) + (now.rate == 0)  # a warm-up may begin with a rate of 0
-    high = (1 + c.lasting) * high / (1 + c.lasting * high)
     aim = c.aim * (1 - c.early * high)
     excess = _over(now.loss - now.reference, allowed(now.loss, now.reference))
     before = _over(now.slow_loss - now.slow_reference, allowed(now.slow_loss, now.slow_reference))
@@ -309,8 +311,9 @@ def follow(
     last_brake = memory.brake + 0 * loss + (steps < 2)
     brake = _at_most(last_brake * (1 + c.release), 1.0) * (1 - c.brake * long)
     kept = 1 + (_over(usual, _at_least(lower_norm, usual)) - 1) * long  # 1, or the share of ∇g that is not cut off
-    # Whoever begins near the reference may begin above `most`; where e is far above, w would be long in coming down.
-    top = _at_least(last * (error < c.ceiling), c.most)
+    # Whoever begins near the reference may begin above `most`, and where w does not suffice it is to grow beyond that:
+    # slowly, and not where e is far above. There κ's answer is g alone in any case, and w would be long in coming down.
+    top = _at_least(last * (1 + c.lift / steps) * (error < c.ceiling), c.most)
     now = now._replace(
         lower=_mean(memory.lower, kept * lower_norm, rest),
         steep=_mean(memory.steep, kept * lower_norm, 1 / steps),
@@ -319,7 +322,7 @@ def follow(
         calm=calm,
         known=now.known + (_at_most(calm, c.recall) - now.known) * (error > c.trouble),
     )
-    ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * c.most)
+    ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * top)
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
