@@ -295,9 +295,10 @@ def test_a_state_without_what_the_law_did_not_remember_then_is_taken_up(form):
     with pytest.raises(ValueError, match="remembers differs from this version's in known"):
         again.load_state_dict(without(form(opt), "known"))
     assert again.memory.values["lower"] == 0
-    again.load_state_dict(without(without(form(opt), "steep"), "brake"))
+    again.load_state_dict(without(without(without(form(opt), "steep"), "brake"), "trend"))
     assert float(again.memory.values["steep"]) == float(opt.memory.values["lower"]) > 0
     assert float(again.memory.values["brake"]) == 1
+    assert float(again.memory.values["trend"]) == float(opt.memory.values["slow_reference"])
     train(fresh, again, batches[3:])
     assert everything(fresh).isfinite().all()
 

@@ -72,8 +72,10 @@ class LawMemory:
 
     @staticmethod
     def completed(state: dict[str, Any]) -> dict[str, Any]:
-        """A saved state with what the law did not remember when it was saved: the mean ‖∇g‖ begins at the last one."""
-        return {"steep": state["lower"], "brake": 1.0} | state if "lower" in state else state
+        """A saved state with what the law did not remember when it was saved: means over all steps begin at late ones."""
+        if "lower" not in state:
+            return state
+        return {"steep": state["lower"], "brake": 1.0, "trend": state["slow_reference"]} | state
 
     def check(self, state: dict[str, Any]) -> None:
         """Raise if this state cannot be taken up."""
