@@ -364,3 +364,15 @@ def test_the_stall_is_the_noise_in_gg():
     last = minimize(*exact, PAPER.x0, method=method, steps=6000, record=None).last
     norm = np.linalg.norm(PAPER.upper.exact_gradient(last.x))
     assert last.lower_gradient_squared == pytest.approx((1e-3 * norm / 0.5) ** (2 / 3), rel=1e-3)
+
+
+@pytest.mark.parametrize(("returned", "said"), [(lambda g: g, "ndarray"), (lambda g: (g, (), 1), "a tuple of 3")])
+def test_an_update_that_returns_something_else_is_told_what_to_return(returned, said):
+    class Wrong(tiebreak.Average):
+        def update(self, level, fresh, before, memory, parameters):
+            return returned(fresh)
+
+    problem = tiebreak.problems.paper()
+    method = tiebreak.methods.penalty.replace(estimator=Wrong(0.5))
+    with pytest.raises(TypeError, match=rf"Wrong: update must return \(estimate, memory\), not {said}"):
+        tiebreak.minimize(problem.upper, problem.lower, problem.x0, method=method, budget=1000, seed=0)

@@ -538,7 +538,7 @@ BAD = {
     "neither": (lambda: plan(CONSTANTS), "give one of them"),
     "method": (lambda: plan(CONSTANTS, budget=10, method="pr_sdbpg"), "must be one of those with a known bound"),
     "complexity": (lambda: oracle_complexity(0.1, "sdbpg", CONSTANTS), "method='sdbpg' has no computable bound; with"),
-    "objective": (lambda: plan(CONSTANTS, budget=10, objective="luck"), "must be one of those"),
+    "objective": (lambda: plan(CONSTANTS, budget=10, objective="luck"), "objective='luck'"),
     "a": (lambda: exponents(0.4), r"a=0.4 must be in \(0, 1/3\)"),
     "kind": (lambda: exponents(0.2, "always"), "kind='always' must be 'anytime' or 'horizon'"),
     "steps": (lambda: residual_bounds(methods.sdbgd.schedule, CONSTANTS, 0), "steps=0 must be whole numbers ≥ 1"),

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tiebreak import methods
-from tiebreak.checks import floating, whole
+from tiebreak.checks import floating, one_of, whole
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, Schedule
 from tiebreak.theory.barrier_choices import fixed_spider_barrier, fixed_storm_barrier
@@ -192,6 +192,7 @@ def plan(
         raise TypeError(f"constants={constants!r} must be Constants")
     if (budget is None) == (epsilon is None):
         raise ValueError(f"budget={budget!r}, epsilon={epsilon!r}: give one of them")
+    one_of("objective", objective, ("bound", "practice"))
     chosen = methods.get(method or ("penalty" if objective == "practice" else "sdbgd"))
     name = next((key for key, row in methods.METHODS.items() if row is chosen), chosen.name)
     kind = kind or ("anytime" if (name, objective) == ("sdbgd", "practice") else "horizon")

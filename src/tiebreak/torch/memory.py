@@ -72,7 +72,7 @@ class LawMemory:
 
     @staticmethod
     def completed(state: dict[str, Any]) -> dict[str, Any]:
-        """A saved state with what the law did not remember when it was saved: means over all steps begin at late ones."""
+        """A saved state with what the law did not remember then: means over all steps begin at later ones."""
         if "lower" not in state:
             return state
         return {"steep": state["lower"], "brake": 1.0, "trend": state["slow_reference"]} | state
