@@ -16,7 +16,7 @@ from tiebreak.problems import worst_case
 from tiebreak.theory import Constants, plan, proved, residual_bounds
 from tiebreak.theory.bounds import Laws, terms, theorem_1, ways_to_add
 from tiebreak.theory.reduced_barrier import Means, reduced_residuals, spider_means, storm_means
-from tiebreak.theory.reduction import refreshed_errors, storm_errors
+from tiebreak.theory.reduction import geometric, refreshed_errors, storm_errors
 
 scales = st.floats(-2, 2).map(lambda e: 10.0**e)
 small = st.floats(-8, -1).map(lambda e: 10.0**e)
@@ -195,3 +195,9 @@ def test_where_differences_do_not_pay_spider_is_sdbgd():
     for name in ("storm_sdbgd", "spider_sdbgd"):
         assert worst(10**16, name, 1.0) < 0.75 * worst(10**16, "sdbgd")
         assert worst(10**8, name, 0.0) < 0.6 * worst(10**8, "sdbgd")
+
+
+def test_a_sum_without_momentum_is_the_number_of_steps():
+    """(1 − θ^K)/(1 − θ) tends to K as α → 0, and is K at 0, where it reads 0/0."""
+    assert geometric(0.0, 7) == 7
+    assert geometric(1e-12, 7) == pytest.approx(7, rel=1e-9)

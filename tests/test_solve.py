@@ -497,3 +497,26 @@ def test_runs_that_are_the_same_fail_together():
     assert len(result.faults) == 3
     assert len({fault.partition(" at ")[2] for fault in result.faults.values()}) == 1
     assert len(set(result.steps.tolist())) == 1
+
+
+def test_an_oracle_that_a_callback_changes_is_asked_for_what_it_has_become():
+    """Continuation: from step 5 on the upper gradient is x + 1 instead of x − 1, whatever the kind of oracle."""
+
+    class Own:
+        vectorized = True
+
+        def sample(self, rng, size):
+            return np.zeros(1)
+
+        def gradient(self, x, token):
+            return x - 1
+
+    for oracle in (Own(), Exact(lambda x: x - 1, vectorized=True)):
+
+        def change(record, oracle=oracle):
+            if record.step == 5:
+                oracle.gradient = lambda x, token=None: x + 1
+
+        lower = Exact(np.zeros_like, vectorized=True)
+        done = minimize(oracle, lower, np.zeros(2), method="penalty", steps=400, callback=change, seed=0)
+        assert np.all(done.x < -0.5)

@@ -558,3 +558,13 @@ def test_bad_input(row):
 def test_constants_must_be_constants():
     with pytest.raises(TypeError, match="must be Constants"):
         plan({"L_f": 1}, budget=10)
+
+
+@pytest.mark.parametrize("flat", ["upper", "lower"])
+def test_a_pilot_on_a_slope_without_curvature_does_not_run_away(flat):
+    """Its steps would grow for ever, and the other level's constants be those of a point at 10²⁹."""
+    straight, bent = (tiebreak.Gaussian(gradient, 0.1, vectorized=True) for gradient in (np.ones_like, lambda x: x**3))
+    levels = (straight, bent) if flat == "upper" else (bent, straight)
+    found = estimate_constants(levels, np.array([1.0, -2.0, 0.5]), seed=0)
+    assert max(found.L_f, found.L_g) < 1e4
+    assert max(found.delta_f, found.delta_g) < 100

@@ -46,8 +46,8 @@ class Level:
         self.samples_ahead = getattr(oracle, "samples_ahead", None) or float("inf")
         self._additive = bool(getattr(oracle, "additive", False))
         # Where it takes rows as they are, there are one or two calls less at every step.
-        bare = oracle.exact if type(oracle) in (Exact, Gaussian) else oracle.gradient
-        self._at = bare if self.vectorized and len(shape) == 1 else self._at_rows
+        self._plain = self.vectorized and len(shape) == 1
+        self._bare = self._plain and type(oracle) in (Exact, Gaussian)
         #: Whether nothing is random, as far as is known: no noise is drawn then.
         self.deterministic = type(oracle) is Exact or (type(oracle) is Gaussian and not np.any(oracle.sigma))
         self.tokens: Any = None  # of the step that is being made
@@ -119,8 +119,13 @@ class Level:
         """Exact gradients at the rows of x, (…, dimension)."""
         return self._evaluate("exact_gradient", x, self.shape).reshape(x.shape).astype(self.dtype, copy=False)
 
-    def _at_rows(self, x: Array, *tokens: Any) -> Array:
-        """Gradients at the rows of x, in x's shape."""
+    def _at(self, x: Array, *tokens: Any) -> Any:
+        """Gradients at the rows of x. They are looked up at every step: a callback may give an oracle another one."""
+        oracle = self.oracle
+        if self._bare and "gradient" not in oracle.__dict__:
+            return oracle.exact(x)
+        if self._plain:
+            return oracle.gradient(x, *tokens)
         return self._evaluate("gradient", x, self.shape, *tokens).reshape(x.shape)
 
     def value(self, x: Array, *tokens: Any) -> Array:

@@ -122,7 +122,7 @@ def estimate(
         fresh = gradient(x)
         inner, last = (memory[1:] if twice else memory), x
         before = gradient(memory[0]) if twice else fresh
-    made = estimator.update(level, fresh, before, inner, parameters)
+    made: Any = estimator.update(level, fresh, before, inner, parameters)  # whatever an estimator of one's own returns
     if not (isinstance(made, tuple) and len(made) == 2):
         given = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
         raise TypeError(f"estimator={type(estimator).__name__}: update must return (estimate, memory), not {given}")

@@ -147,7 +147,10 @@ def estimate_constants(
     # `auto` makes longer steps where there is less curvature, and so comes to where there is more.
     nothing = Exact(np.zeros_like, vectorized=True)
     pairs = ((upper, nothing), (lower, nothing), (upper, lower))
-    paths = [_path(f, g, start, batch, steps, rngs[2]) for f, g in pairs]
+    pilots = [_path(f, g, start, batch, steps, rngs[2]) for f, g in pairs]
+    reach = max(_away(pilots[2][0])) if pilots[2][1] else 0.0
+    # A slope without curvature is followed for ever, in ever longer steps: what is out there says nothing of a run.
+    paths = [path if curved else path[_away(path) <= reach] for path, curved in pilots]
     places = np.concatenate([path[np.linspace(0, len(path) - 1, points).astype(int)] for path in paths])
     spent = 2 * (2 * (_RUN_UP + steps) - 1) * batch  # alone and with the other; at two points but for the first step
     smooth = [max(probe.curvature(place) for place in places) for probe in probes]
@@ -176,12 +179,19 @@ def estimate_constants(
     )
 
 
-def _path(upper: Any, lower: Any, start: Values, batch: int, steps: int, rng: Generator) -> Values:
+def _away(path: Values) -> Values:
+    """How far each point of a path is from its first."""
+    return np.asarray(np.linalg.norm(path - path[0], axis=1))
+
+
+def _path(upper: Any, lower: Any, start: Values, batch: int, steps: int, rng: Generator) -> tuple[Values, bool]:
+    """The points of a pilot, and whether it met any curvature."""
     method = methods.auto.replace(upper_batch=batch, lower_batch=batch)
     seed = int(rng.integers(2**63))
     found = minimize(upper, lower, start, method=method, steps=_RUN_UP + steps, seed=seed, record=1, keep_iterates=True)
     path = np.asarray(found.history.x, dtype=np.float64).reshape(len(found.history), -1)
-    return np.delete(path, slice(1, _RUN_UP + 1), axis=0)
+    curved = any(float(np.max(found.chosen[f"{level}_smoothness"])) > 0 for level in ("upper", "lower"))
+    return np.delete(path, slice(1, _RUN_UP + 1), axis=0), curved
 
 
 class _Probe:

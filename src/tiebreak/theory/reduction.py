@@ -194,4 +194,4 @@ def geometric(momentum: Any, steps: Any) -> Any:
     alpha = np.asarray(momentum, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         total = -np.expm1(2 * np.asarray(steps, dtype=float) * np.log1p(-alpha)) / (alpha * (2 - alpha))
-    return np.where(np.asarray(steps) > 0, np.minimum(total, steps), 0.0)
+    return np.where(np.asarray(steps) > 0, np.fmin(total, steps), 0.0)  # of no momentum it is 0/0: so many steps
