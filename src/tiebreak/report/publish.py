@@ -68,13 +68,20 @@ def publish(
     return written
 
 
+_POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+
+
 def _slug(text: str) -> str:
     """A title as the name of a file.
 
     >>> _slug("Residuals, mean ± standard error over 3 runs")
     'residuals-mean-standard-error-over-3-runs'
+    >>> _slug("The best at 10⁴ calls")
+    'the-best-at-1e4-calls'
     """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-") or "table"
+    powers = re.sub("10([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda found: "1e" + found[1].translate(_POWERS), text)
+    words = re.sub(r"[^a-z0-9]+", "-", powers.lower()).strip("-")
+    return (words if len(words) <= 48 else words[:49].rpartition("-")[0] or words[:48]).strip("-") or "table"
 
 
 def _tables(page: Page) -> dict[str, Sheet]:
