@@ -275,6 +275,22 @@ def test_the_command_sweeps_and_keeps_what_another_one_wrote(tmp_path: Path) -> 
     assert (folder / "runs.csv").read_bytes() != before
 
 
+def test_results_of_a_file_that_has_changed_since_are_kept_unless_told_otherwise(tmp_path: Path) -> None:
+    runner, mine, folder = CliRunner(), tmp_path / "mine.py", tmp_path / "new"
+    mine.write_text(OWN.read_text(encoding="utf-8"), encoding="utf-8")
+    words = ["sweep", "--methods", f"{mine}:method", "--budgets", "100", "--runs", "2", "--output", str(folder)]
+    for _ in range(2):  # the same file once more is no other result
+        assert runner.invoke(app, words).exit_code == 0
+    before = (folder / "runs.csv").read_bytes()
+    with mine.open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    refused = runner.invoke(app, words)
+    assert refused.exit_code == 2
+    assert "mine.py' as it was before; choose another folder" in refused.stderr.replace("\n", "")
+    assert (folder / "runs.csv").read_bytes() == before
+    assert runner.invoke(app, [*words, "--overwrite"]).exit_code == 0
+
+
 def test_every_file_says_where_it_comes_from_and_equal_runs_give_equal_tables(tmp_path: Path) -> None:
     """Date, commit and versions: in Parquet files those of the record beside them, figures without the date."""
     pq = pytest.importorskip("pyarrow.parquet")

@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.outcome import Outcome
-from tiebreak.experiments.own import KEPT
+from tiebreak.experiments.own import KEPT, checksum
 from tiebreak.experiments.tables import Table, chosen
 from tiebreak.files import atomic, regular
 from tiebreak.provenance import origin_of
@@ -34,8 +34,8 @@ _NEEDED = {"method", "run", "step", "calls", "x0", "x1", *MEASURES}
 def check_folder(folder: str | os.PathLike[str], command: str | None = None, overwrite: bool = False) -> str:
     """Raise ValueError if the folder is known to be unfit for writing, before anything is run. Makes nothing.
 
-    Where there are results already, they must be those of the same command, or `overwrite` must be said. What will be
-    replaced then is returned, as a sentence.
+    Where there are results already, they must be those of the same command, with files of one's own as they were, or
+    `overwrite` must be said. What will be replaced then is returned, as a sentence.
 
     Examples
     --------
@@ -50,24 +50,29 @@ def check_folder(folder: str | os.PathLike[str], command: str | None = None, ove
         raise ValueError(f"{wanted}; {nearest.name!r} is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ValueError(f"{wanted}; {nearest.name!r} may not be")
-    there = _command(place / "configuration.json")
-    if command is not None and there not in (None, command) and not overwrite:
-        raise ValueError(
-            f"output={os.fspath(folder)!r} holds the results of another command, `{there}`; choose another folder, or "
-            "say --overwrite"
-        )
+    there, changed = _made_by(place / "configuration.json")
+    if command is not None and there is not None and not overwrite:
+        other = f"another command, `{there}`" if there != command else changed and f"{changed} as it was before"
+        if other:
+            raise ValueError(
+                f"output={os.fspath(folder)!r} holds the results of {other}; choose another folder, or say --overwrite"
+            )
     return f"What is in {os.fspath(folder)!r} will be replaced: `{there}`." if command and there else ""
 
 
-def _command(path: Path) -> str | None:
-    """What made the results that a configuration is of; None where there is none."""
+def _made_by(path: Path) -> tuple[str | None, str]:
+    """The command that made the results of a configuration, None where there is none; and a file of one's own that has
+    changed since.
+    """
     if not path.exists():
-        return None
+        return None, ""
     try:
         saved = json.loads(regular(path).read_text(encoding="utf-8"))
-        return str(saved["command"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return "unknown"
+        files = {where.rpartition(":")[0]: digest for where, digest in (saved.get("sources") or {}).items()}
+        now = {name: checksum(Path(name).read_text(encoding="utf-8")) for name in files if Path(name).is_file()}
+        return str(saved["command"]), next((repr(name) for name in now if now[name] != files[name]), "")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "unknown", ""
 
 
 def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated: Iterable[str] = ()) -> list[Path]:
