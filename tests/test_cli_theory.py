@@ -159,7 +159,7 @@ def test_every_option_reaches_the_plan(words: str, options: dict[str, object], t
         ("plan --budget 1", ("budget=1", "at least 2")),
         ("plan --budget 1e5 --method sdbpg", ("sdbpg", "(sdbgd, bound, horizon)")),
         ("plan --budget 1e5 --method nope", ("method='nope'", "'penalty'")),
-        ("plan --budget 1e5 --objective luck", ("luck", "(sdbgd, practice, anytime)")),
+        ("plan --budget 1e5 --objective luck", ("objective='luck'", "'bound', 'practice'")),
         ("plan --budget 1e5 --runs 0 --run", ("runs=0", "whole number ≥ 1")),
         ("plan --epsilon 0.01 --run", ("steps=9,057,884", "at most 1,000,000")),
         ("plan --budget 1e5 --constants paper,L_f=2 --run", ("constants=", "paper's problem")),
