@@ -18,6 +18,9 @@ e = (g − reference)/tolerance has no unit and w has none either: multiplying a
   from scratch begins with trouble that is not f's.
 * f may lead the model to where g is too steep for the learning rate; from there steps on g alone diverge, too. So where
   trouble comes with a gradient of g out of all proportion, that is cut, and steps are shorter for a while.
+* What f has done may be beyond repair: a network whose weights were driven to 0 may sit at a saddle of g, where steps
+  on g alone lead nowhere. A twin is a way back. So steps are counted that were on g alone and left e above 1; where
+  these are too many, :func:`beyond` holds, and the front end sets the model to its twin; :func:`rejoined` then.
 * While the learning rate is high its noise hides what f costs: when the rate falls, g gains less than a twin's does. So
   the aim is lower by the share `early` where the rate is what it was at most, and is reached when the rate has fallen.
 
@@ -29,9 +32,15 @@ from typing import NamedTuple
 
 from tiebreak.rules import Scalar
 
-__all__ = ["MOVING", "NUMBER", "START", "Constants", "Memory", "Reading", "adaptive", "begin", "follow"]
+__all__ = [
+    "MOVING", "NUMBER", "START", "Constants", "Memory", "Reading",
+    "adaptive", "begin", "beyond", "follow", "rejoined",
+]  # fmt: skip
 
 _E = 2.718281828459045
+ALONE = 100.0  # from this w on a step counts as one on g alone
+#: So many of these in a row that leave e above 1, less its standard error, are in vain; of all steps, this share.
+PATIENCE, SHARE = 50.0, 0.05
 
 
 class Constants(NamedTuple):
@@ -152,6 +161,7 @@ class Memory(NamedTuple):
     calm: Scalar  # `ratio` when e was last below its aim
     known: Scalar  # and what that was when trouble last came: w is to come near it slowly
     trend: Scalar  # the mean of the reference over all steps, later ones weighing more
+    vain: Scalar  # how many steps on g alone, up to now, have left e above 1
 
 
 class Reading(NamedTuple):
@@ -282,6 +292,7 @@ def follow(
         calm=memory.calm,
         known=memory.known * (1 - _at_most(c.fade / steps, 1.0)),
         trend=trend,
+        vain=memory.vain,
     )
     high = _over(rate + 0 * loss, now.rate) + (now.rate == 0)  # a warm-up may begin with a rate of 0
     aim = c.aim * (1 - c.early * high)
@@ -323,9 +334,43 @@ def follow(
         known=now.known + (_at_most(calm, c.recall) - now.known) * (error > c.trouble),
     )
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * top)
+    now = now._replace(vain=(memory.vain + 1 + 0 * loss) * (excess - noise > 1) * (ratio >= ALONE))
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
     lower = _at_least(_at_least(now.lower, c.steep * now.steep), 1e-300 * upper)  # so that float64 holds the quotient
     unit = _over(upper, lower) * (now.lower != 0) + upper * (now.lower == 0)
     return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise, brake * kept)
+
+
+def beyond(memory: Memory) -> Scalar:
+    """Whether g was not brought back by many steps on it alone, so that what f has done is taken for beyond repair.
+
+    Examples
+    --------
+    >>> beyond(begin()._replace(steps=400.0, vain=50.0)), beyond(begin()._replace(steps=4000.0, vain=50.0))
+    (True, False)
+    """
+    return (memory.vain >= PATIENCE) & (memory.vain >= SHARE * memory.steps)
+
+
+def rejoined(memory: Memory, constants: Constants | None = None) -> Memory:
+    """The memory when the model has been set to its twin: no excess, and w where it begins; trouble stays remembered.
+
+    Examples
+    --------
+    >>> after = rejoined(begin()._replace(steps=900.0, ratio=1000.0, loss=2.0, reference=1.0, known=3.0))
+    >>> after.loss, after.ratio, after.known, after.steps
+    (1.0, 300.0, 3.0, 900.0)
+    """
+    c = constants or MOVING
+    nothing = 0 * memory.steps
+    return memory._replace(
+        ratio=nothing + c.first,
+        loss=memory.reference,
+        slow_loss=memory.slow_reference,
+        difference=nothing,
+        swing=nothing,
+        brake=nothing + 1,
+        vain=nothing,
+    )

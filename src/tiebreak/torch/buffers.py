@@ -39,6 +39,13 @@ class Buffers:
         """The second set is as the first is now."""
         self._values = []
 
+    def take_over(self) -> None:
+        """The first set is as the second is now."""
+        for (module, name), value in zip(self._places, self._values, strict=False):
+            buffer = module._buffers.get(name)
+            if value is not None and buffer is not None:
+                buffer.data = value.to(buffer).clone()
+
     @contextmanager
     def exchanged(self, keep: bool) -> Iterator[None]:
         """Inside, the second set is in force; `keep` says whether what the pass makes of it stays its value."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiebreak.tolerance import Memory
+from tiebreak.tolerance import Constants, Memory, beyond, rejoined
 from tiebreak.torch.context import copied, store
 
 __all__ = ["LawMemory"]
@@ -66,6 +66,14 @@ class LawMemory:
             store(self.values, name, torch.where(fine, value, old))
         return False
 
+    def beyond(self) -> bool:
+        """Whether steps on the lower loss alone do not repair what the upper one did; waits for a device."""
+        return bool(torch.as_tensor(beyond(Memory(**self.values))).all())
+
+    def rejoin(self, constants: Constants | None) -> None:
+        """The model has been set to its twin."""
+        self.load_state_dict(rejoined(Memory(**self.values), constants)._asdict())
+
     def state_dict(self) -> dict[str, Any]:
         """A copy of its own."""
         return copied(self.values)
@@ -75,7 +83,7 @@ class LawMemory:
         """A saved state with what the law did not remember then: means over all steps begin at later ones."""
         if "lower" not in state:
             return state
-        return {"steep": state["lower"], "brake": 1.0, "trend": state["slow_reference"]} | state
+        return {"steep": state["lower"], "brake": 1.0, "trend": state["slow_reference"], "vain": 0.0} | state
 
     def check(self, state: dict[str, Any]) -> None:
         """Raise if this state cannot be taken up."""

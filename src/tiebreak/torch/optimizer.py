@@ -26,6 +26,7 @@ from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.record import RESIDUES, Stall, Step, record, worry
+from tiebreak.torch.reference import Copy
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
@@ -315,9 +316,25 @@ class DynamicBarrier(TwoLevels):
         """The parameters have moved: so does the twin, and the step is over."""
         if twin_step is not None and self.target.copy is not None:
             self.target.copy.step(self, *twin_step)
+            self._rejoin(self.target.copy)
         self.guard.hand_over(self.count)
         self.forget()
         self.count += 1
+
+    def _rejoin(self, twin: Copy) -> None:
+        """Set the model to its twin where steps on the lower loss alone have not brought it back: nothing else will."""
+        if not self.memory.beyond() or self.decision.tolerance is None or self.last is None:
+            return
+        twin.take_over(self)
+        self.memory.rejoin(self.decision.tolerance.constants)
+        above = float(torch.as_tensor(self.last.excess).max())
+        warnings.warn(
+            f"step {self.count}: the lower loss stayed about {above:.1f} tolerances above its twin's although steps "
+            "were on it alone. What the upper loss did seems beyond repair, so the model was set to its twin, "
+            "optimizer state and buffers with it, and goes on from there.",
+            RuntimeWarning,
+            stacklevel=6,
+        )
 
     def _own_rates(self) -> list[Any] | None:
         """The learning rate of each group in this step, where it is not the one in the group."""

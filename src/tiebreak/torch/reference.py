@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from tiebreak.options import recorded
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
-from tiebreak.torch.exchange import clip, swap
+from tiebreak.torch.exchange import clip, let_go, swap
+from tiebreak.torch.layout import local
 from tiebreak.torch.losses import propagate, returned, single
 from tiebreak.torch.packing import KEY, Kept, as_numbers
 
@@ -225,6 +226,25 @@ class Copy:
         for value in self.values.values():
             value.grad = None
         self._left = [_options(group) for group in optimizer.base.param_groups]
+
+    @torch.no_grad()
+    def take_over(self, optimizer: "DynamicBarrier") -> None:
+        """Set the model to the twin: parameters, buffers, and what the base optimizer keeps."""
+        let_go(optimizer)
+        base = optimizer.base
+        for p, value in self.values.items():
+            local(p).copy_(local(value))
+            for name, kept in self.base.state.get(value, {}).items():
+                mine = base.state[p].get(name)
+                if isinstance(kept, Tensor) and isinstance(mine, Tensor) and mine.shape == kept.shape:
+                    local(mine).copy_(local(kept))  # in place: a fused or captured step knows the tensor
+                else:
+                    base.state[p][name] = copy.deepcopy(kept)
+        for i, group in enumerate(base.param_groups):
+            group.update(self.options(i, group))  # a base may count its steps there
+        self.buffers.take_over()
+        torch.clear_autocast_cache()
+        self._left = [_options(group) for group in base.param_groups]
 
     def set_outside(self, optimizer: "DynamicBarrier", rates: list[Any] | None) -> list[dict[str, Any]]:
         """What was set in each group since the base's last step, by a scheduler or by hand; or the `rates` in force.
