@@ -17,9 +17,10 @@ SIZE = 5  # of what is remembered besides
 class More(NamedTuple):
     """Constants of the changes; as they stand here they change nothing."""
 
-    still: float = -1e9  # g rests where it falls by less than so many tolerances in a hundred steps,
+    still: float = -1e9  # g rests where it moves by less than so many tolerances in a hundred steps,
     unsure: float = 0.0  # and so many standard errors of that;
     share: float = 0.25  # from block to block: this share of the steps made, and 25 steps at least
+    keep: float = 0.0  # 1: what has come to rest rests on; when the rate falls g does, too
     mild: float = 1.0  # where g rests, this share of κ,
     held: float = 1e9  # and so many times the integral part at most, in the place of `burst`
 
@@ -31,7 +32,7 @@ def resting(memory, own, seen, c):
     full, mean = count >= jnp.maximum(25.0, c.share * (memory.steps + 1)), total / count
     fall = (before - mean) / seen["tolerance"] * 100 / count
     error = 0.886 * memory.change / seen["tolerance"] * jnp.sqrt(2 / count) * 100 / count
-    rest = jnp.where(full & (block >= 1), 1.0 * (fall < c.still + c.unsure * error), rest)
+    rest = jnp.where(full & (block >= 1), jnp.maximum(jnp.abs(fall) < c.still + c.unsure * error, c.keep * rest), rest)
     now = [block + full, jnp.where(full, 0.0, total), jnp.where(full, 0.0, count), jnp.where(full, mean, before), rest]
     return rest, jnp.stack(now)
 
@@ -61,49 +62,36 @@ def follow(memory, seen, constants, moving, relative):
 
 
 #: What counts as rest, and what is done there.
-_REST = {"still": 2, "held": 3, "burst": 1000}
+_REST = {"still": 1, "held": 3, "burst": 1000}
 _TWIN = {k: v for k, v in tolerance.MOVING._asdict().items() if v != getattr(tolerance.NUMBER, k)}
 #: With a twin's way to begin, from above, and a number's margins.
 _HIGH = {k: _TWIN[k] for k in ("span", "rise", "dip", "floor", "ceiling", "first", "lift", "knee", "gentle", "pace")}
 _HIGH |= {"most": 1000, "burst": 10}
 #: Changes of what is used with a number.
 CHANGES = {
-    "burst 300": {"burst": 300},
-    "burst 1000": {"burst": 1000},
-    "burst 1000, most 12": {"burst": 1000, "most": 12},
+    **{f"burst {x}": {"burst": x} for x in (3, 10, 30, 300, 1000)},
     "burst 1000, most 30": {"burst": 1000, "most": 30},
-    "burst 300, most 30, first 100": {"burst": 300, "most": 30, "first": 100},
     "burst 100, most 100, first 100": {"burst": 100, "most": 100, "first": 100, "lift": 0},
     "burst 1000, most 300, first 300": {"burst": 1000, "most": 300, "first": 300, "lift": 0},
     "aim 0.8": {"aim": 0.8},
-    "aim 0.8, burst 1000": {"aim": 0.8, "burst": 1000},
     "lift 1": {"lift": 1},
     "lift 4": {"lift": 4},
-    "span 15": {"span": 15},
     "dip 0.3": {"dip": 0.3},
-    "dip 1": {"dip": 1},
     "floor 0.7": {"floor": 0.7},
     "boost 2": {"boost": 2},
     "boost 6": {"boost": 6},
-    "sharp, doubt 0": {"doubt": 0},
-    "burst 3": {"burst": 3},
-    "burst 10": {"burst": 10},
-    "burst 30": {"burst": 30},
     "from above": _HIGH,
-    "from above, burst 100": _HIGH | {"burst": 100},
-    "rest": _REST,
-    "rest, still 1": _REST | {"still": 1},
-    "rest, still 4": _REST | {"still": 4},
-    "rest, unsure": _REST | {"unsure": 1},
+    **{f"rest, still {x}, held {y}": _REST | {"still": x, "held": y} for x in (0.5, 1, 2) for y in (3, 10, 30)},
+    "rest, sure": _REST | {"still": 2, "unsure": -1},
+    "rest, sure, held 10": _REST | {"still": 2, "unsure": -1, "held": 10},
+    "rest, unsure, held 10": _REST | {"unsure": 1, "held": 10},
     "rest, short": _REST | {"share": 0.125},
-    "rest, held 1": _REST | {"held": 1},
-    "rest, held 10": _REST | {"held": 10},
+    "rest, long": _REST | {"share": 0.4},
     "rest, mild": _REST | {"held": 1000, "mild": 0.1},
+    "rest, burst 100": _REST | {"burst": 100},
     "rest, aim 0.8": _REST | {"aim": 0.8},
     "rest, most 12": _REST | {"most": 12},
     "rest, lift 0": _REST | {"lift": 0},
-    "rest, unsure, held 10": _REST | {"unsure": 1, "held": 10},
-    "rest, doubt 0": _REST | {"doubt": 0},
     "as with a twin": _TWIN,
-    "as with a twin, rest": _TWIN | {"still": 2, "held": 0.1},
+    "as with a twin, rest": _TWIN | {"still": 1, "held": 0.1},
 }

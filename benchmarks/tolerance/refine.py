@@ -275,7 +275,7 @@ def run(pairs, path, seconds, say=print, changes=candidates.CHANGES, moving=MOVI
     for name, change in moving.items():
         values = board.values[simple["twin"]] | {k: float(v) for k, v in change.items()}
         third["twin", f"{simple['twin'][1]}; {name}"] = values
-    board.try_all(third)
+    board.try_all(third, 0.85)
     simple["number"] = simplest(board, best, number_sets)
 
     chosen = {}
