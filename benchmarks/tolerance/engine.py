@@ -61,6 +61,8 @@ OPTIMIZERS = {
     "AdamW": (1.0, 0.9, 0.999, 0.01),
     "AdamW, 0.95": (1.0, 0.9, 0.95, 0.1),
     "RMSprop": (1.0, 0.0, 0.99, 0.0),
+    "Adam, 0.5": (1.0, 0.5, 0.9, 0.0),
+    "SGD with momentum, 0.95": (0.0, 0.95, 0.0, 0.0),
 }
 
 
@@ -182,7 +184,7 @@ class Trainer:
         unlike = {id(run.start): run.start for run in runs}
         places = np.array([list(unlike).index(id(run.start)) for run in runs])
         start = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1)[:, places], *unlike.values())
-        padded = [tuple(run.constants) + (0.0,) * (laws.WIDTH - len(run.constants)) for run in runs]
+        padded = [laws.padded(run.constants) for run in runs]
         queue = (
             np.array([run.rates for run in runs], np.float32),
             tuple(np.array([OPTIMIZERS[run.optimizer] for run in runs], np.float32).T),

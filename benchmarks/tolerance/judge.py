@@ -1,6 +1,7 @@
 """All laws, as tuned, on a set of groups: every measure of every run."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -65,10 +66,10 @@ def rows():
     return found
 
 
-def group(chosen, seeds, say=print):
-    """A JSON-ready record of one group: measures[row][measure][setting][seed]."""
+def group(chosen, seeds, say=print, laws=None):
+    """A JSON-ready record of one group: measures[row][measure][setting][seed]. `laws` are those of `rows`."""
     bench = study.Bench(chosen, seeds, say)
-    every, laws = range(len(chosen.settings)), rows()
+    every, laws = range(len(chosen.settings)), laws or rows()
     pairs = [(name, i) for name in laws for i in every]
     outcomes = bench.train([bench.run(i, *laws[name]) for name, i in pairs])
     found = {name: [] for name in [*laws, *WEIGHTS]}
@@ -102,16 +103,26 @@ def _lists(measures):
     return {m: [[short(x) for x in one[m]] for one in measures] for m in measures[0]}
 
 
-def run(groups, seeds, say=print, threads=None, keep=lambda records: None):
-    """Records of all groups; their programs are compiled side by side. `keep` is told what there is so far."""
-    found, lock = {}, Lock()
+def run(groups, seeds, say=print, threads=None, keep=lambda records: None, laws=None, seconds=np.inf):
+    """Records of all groups; their programs are compiled side by side. `keep` is told what there is so far.
+
+    No group is begun after `seconds`, and one that fails is told and has no record.
+    """
+    found, lock, until = {}, Lock(), time.perf_counter() + seconds
 
     def one(place):
-        record = group(groups[place], seeds, say)
+        if time.perf_counter() > until:
+            say(f"{groups[place].task}: no time left")
+            return
+        try:
+            record = group(groups[place], seeds, say, laws)
+        except Exception as problem:  # the GPU's memory, most likely: the others are not to be lost
+            say(f"{groups[place].task}: {type(problem).__name__}: {str(problem)[:300]}")
+            return
         with lock:
             found[place] = record
             keep([found[k] for k in sorted(found)])
-        return record
 
     with ThreadPoolExecutor(threads or len(groups)) as pool:
-        return list(pool.map(one, range(len(groups))))
+        list(pool.map(one, range(len(groups))))
+    return [found[k] for k in sorted(found)]

@@ -8,9 +8,10 @@ ascent diverges with SGD.
 import jax
 import jax.numpy as jnp
 
+from benchmarks.tolerance import candidates
 from tiebreak import rules, tolerance
 
-SIZE = 20  # of a law's memory; the shorter ones are filled up
+SIZE = len(tolerance.Memory._fields) + candidates.SIZE  # of a law's memory; the shorter ones are filled up
 _COMMON = 3  # steps, averaged ‖∇f‖ and ‖∇g‖
 
 
@@ -87,20 +88,8 @@ def switching(own, t, seen, unit, c):
 
 def _ours(moving, relative=False):
     def full(memory, seen, constants):
-        n = len(tolerance.Memory._fields)
-        now, reading = tolerance.follow(
-            tolerance.Memory(*memory[:n]),
-            seen["loss"],
-            seen["reference"],
-            seen["tolerance"],
-            seen["upper"],
-            seen["lower"],
-            seen["rate"],
-            moving=moving,
-            relative=relative,
-            constants=tolerance.Constants(*constants[: len(tolerance.Constants._fields)]),
-        )
-        return jnp.concatenate([jnp.stack(now), jnp.zeros(SIZE - n)]), reading.ratio, reading.unit, reading.length
+        memory, reading = candidates.follow(memory, seen, constants, moving, relative)
+        return memory, reading.ratio, reading.unit, reading.length
 
     return full
 
@@ -117,7 +106,14 @@ LAWS = {
     "ours, share": _ours(True, relative=True),
 }
 NAMES = list(LAWS)
-WIDTH = len(tolerance.Constants._fields)
+WIDTH = len(tolerance.Constants._fields) + len(candidates.More._fields)
+
+
+def padded(constants):
+    """As many as all have: ours are followed by those of changes that change nothing."""
+    more = tuple(candidates.More()) if len(constants) == len(tolerance.Constants._fields) else ()
+    constants = tuple(constants) + more
+    return constants + (0.0,) * (WIDTH - len(constants))
 
 
 def memory(law):

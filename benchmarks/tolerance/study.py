@@ -16,6 +16,8 @@ RATES = {
     "AdamW": 10.0 ** np.arange(-4, -0.9, 0.5),
     "AdamW, 0.95": 10.0 ** np.arange(-4, -0.9, 0.5),
     "RMSprop": 10.0 ** np.arange(-4, -0.9, 0.5),
+    "Adam, 0.5": 10.0 ** np.arange(-4, -0.9, 0.5),
+    "SGD with momentum, 0.95": 10.0 ** np.arange(-3.5, -0.4, 0.5),
 }
 WEIGHTS = np.array([*10.0 ** np.arange(-1.5, 2.3, 0.25), 1e3])  # the sweep: sixteen from 0.03 to 178, and 1000
 LADDER = (0.02, 0.05, 0.1, 0.2, 0.5)  # tolerances to choose from before any law is run
@@ -46,6 +48,10 @@ def schedule(name, steps):
         "one minus root": 1 - t**0.5,
         "stairs": 0.5 ** np.floor(10 * t),
         "linear to a third": 1 - 2 / 3 * t,
+        "cosine to a fifth": 0.6 + 0.4 * np.cos(np.pi * t),
+        "triangle": np.minimum(t + 1 / steps, 1 - t) * 2,
+        "inverse": 1 / (1 + 9 * t),
+        "late drop": np.where(t < 0.9, 1, 0.1),
         "one-cycle": np.where(
             t < 0.3, 0.52 - 0.48 * np.cos(np.pi * t / 0.3), (1 + np.cos(np.pi * (t - 0.3) / 0.7)) / 2
         ),
@@ -54,7 +60,10 @@ def schedule(name, steps):
 
 def _for(constants, optimizer):
     """Constants of ours as the library has them around such an optimizer."""
-    return adaptive(constants) if isinstance(constants, Constants) and OPTIMIZERS[optimizer][0] else constants
+    ours, count = tuple(constants), len(Constants._fields)
+    if len(ours) < count or not OPTIMIZERS[optimizer][0]:
+        return constants
+    return (*adaptive(Constants(*ours[:count])), *ours[count:])
 
 
 def trainer(group, seeds):

@@ -304,6 +304,19 @@ TASKS = {
     "confidence, jobs": lambda: confidence("jobs", 32),
     "smallest, houses": lambda: smallest("houses"),
     "tweets after descriptions, letters": lambda: language("tweets"),
+    "fairness, savings": lambda: fairness("savings", (32,)),
+    "fairness, votes": lambda: fairness("votes", (16, 16)),
+    "fairness, borrowers": lambda: fairness("borrowers", (16,)),
+    "fairness, visits": lambda: fairness("visits", (32,)),
+    "forget a class, bird strikes": lambda: forgetting("strikes", 1),
+    "forget 200 rows, subscribers": lambda: forgetting("subscribers", "200 rows"),
+    "sparsity, cars": lambda: sparsity("cars", hidden=32),
+    "continual, occupations": lambda: continual("occupations"),
+    "robustness, proteins": lambda: robustness("proteins"),
+    "confidence, exams": lambda: confidence("exams", 32),
+    "confidence, lectures": lambda: confidence("lectures", 32),
+    "smallest, hotels": lambda: smallest("hotels"),
+    "romances after tragedies, letters": lambda: language("romances"),
 }
 
 
