@@ -16,8 +16,8 @@ transformers = pytest.importorskip("transformers", reason="pip install '.[langua
 from letters import Letters, one_thread, texts, transformer  # noqa: E402, F401  # it needs transformers
 
 SMALL = unlearning.Setup(
-    layers=2, passages=4, unseen=3, passage=14, prompt=6, length=24, text=6, held_out=3, lines=2, kept=2, forgotten=2,
-    steps=4, learning_rate=1e-3, least=20, teaching=400, teaching_rate=1e-2, batch=20,
+    layers=2, passages=4, decoys=4, unseen=3, passage=14, prompt=6, length=24, text=6, held_out=3, lines=2, kept=2,
+    forgotten=2, steps=4, learning_rate=1e-3, least=20, teaching=400, teaching_rate=1e-2, batch=20,
 )  # fmt: skip
 
 
@@ -47,12 +47,15 @@ def whole(tail):
 
 def test_passages_are_of_the_author_and_those_that_were_not_learnt_are_others(found):
     gone, stays = ("".join(part) for part in works())
-    rows = {name: [Letters().decode(row) for row in found[f"{name}.rows"].tolist()] for name in ("author", "unseen")}
+    rows = {
+        name: [Letters().decode(row) for row in found[f"{name}.rows"].tolist()]
+        for name in ("author", "decoys", "unseen")
+    }
     assert all(text in gone for some in rows.values() for text in some)
-    assert [len(rows[name]) for name in rows] == [4, 3]
-    assert not set(rows["author"]) & set(rows["unseen"])
+    assert [len(rows[name]) for name in rows] == [4, 4, 3]
+    assert len({text for some in rows.values() for text in some}) == 11
     assert all(Letters().decode(row) in stays for row in found["stays.rows"].tolist())
-    with pytest.raises(ValueError, match=r"works\.gone: 103 passages are needed, got 9"):
+    with pytest.raises(ValueError, match=r"works\.gone: 107 passages are needed, got 9"):
         unlearning.learn(
             SMALL._replace(unseen=99), transformer(), Letters(), texts(), works()._replace(gone=works().gone[:1])
         )
@@ -71,17 +74,17 @@ def test_the_longest_stretch_is_the_one_counted_by_hand():
 
 def test_the_upper_loss_is_the_divergence_from_the_model_before_it_learnt(found):
     task, before = assembled(found), transformer()
-    (text, keep), (gone, hidden, known) = task.batches(0)
+    (text, keep), (gone, decoys, hidden, known) = task.batches(0)
     model = whole(task.model)
     values, likely = [], []
-    for row in gone.inputs:
+    for row in torch.cat([gone.inputs, decoys.inputs]):
         # Eight tokens count: they follow six that are given.
         ideal, said = (each(input_ids=row[None]).logits[0, 5:-1].log_softmax(-1) for each in (before, model))
         values.append((ideal.exp() * (ideal - said)).sum(-1).mean())
         likely.append(said.gather(-1, row[6:, None]).sum())
-    value = task.upper(task.model, (gone, hidden, known))
-    torch.testing.assert_close(value, sum(values) / 2, rtol=0.02, atol=1e-3)  # what is kept has half precision
-    torch.testing.assert_close(known, torch.stack(likely), rtol=1e-4, atol=1e-4)
+    value = task.upper(task.model, (gone, decoys, hidden, known))
+    torch.testing.assert_close(value, sum(values) / 4, rtol=0.02, atol=1e-3)  # what is kept has half precision
+    torch.testing.assert_close(known, torch.stack(likely[:2]), rtol=1e-4, atol=1e-4)
     assert float(value.detach()) > 1  # it has learnt them
     means = []
     for lines in (text, keep):
@@ -90,8 +93,14 @@ def test_the_upper_loss_is_the_divergence_from_the_model_before_it_learnt(found)
         means.append(sum(counted) / len(counted))
     torch.testing.assert_close(task.lower(task.model, (text, keep)), sum(means))
 
-    # A batch has all the passages that are shown; and the model before it learnt has forgotten everything.
-    assert task.losses(task.model)[1] == pytest.approx(float(value.detach()), rel=1e-5)
+    # Over all: the passages that are shown, and as many others. The model before it learnt has forgotten everything.
+    shown = learning.halves(4, 0)[0].tolist()
+    every = [found["author.rows"][i] for i in shown] + list(found["decoys.rows"][:2])
+    values = []
+    for row in every:
+        ideal, said = (each(input_ids=row[None]).logits[0, 5:-1].log_softmax(-1) for each in (before, model))
+        values.append(float((ideal.exp() * (ideal - said)).sum(-1).mean().detach()))
+    assert task.losses(task.model)[1] == pytest.approx(sum(values) / 4, rel=0.02)
     ignorant, _ = language.tail(transformer(), 2, None)
     assert task.losses(ignorant)[1] == pytest.approx(0, abs=1e-3)
     assert task.metrics(ignorant)["memory"] == pytest.approx(0, abs=1e-4)
@@ -102,7 +111,7 @@ def test_seeds_draw_which_passages_are_shown_and_all_methods_start_alike(found):
     for seed in range(6):
         task = assembled(found, seed)
         drawn = [task.batches(step) for step in range(8)]
-        gone = {tuple(row.tolist()) for _, (some, _, _) in drawn for row in some.inputs}
+        gone = {tuple(row.tolist()) for _, (some, _, _, _) in drawn for row in some.inputs}
         staying = {tuple(row[:14].tolist()) for (_, keep), _ in drawn for row in keep.inputs}
         assert len(gone) == 2
         assert gone < {tuple(row) for row in found["author.rows"].tolist()}
@@ -168,7 +177,7 @@ def test_the_model_is_taught_once_and_what_it_says_is_shown(tmp_path, monkeypatc
     monkeypatch.setattr(language, "pretrained", lambda: calls.append(1) or (transformer(), Letters()))
     monkeypatch.setattr(learning, "corpus", texts)
     monkeypatch.setattr(unlearning, "authors", works)
-    monkeypatch.setitem(unlearning.SETUPS, "quick", SMALL._replace(layers=1, passages=2))
+    monkeypatch.setitem(unlearning.SETUPS, "quick", SMALL._replace(layers=1, passages=2, decoys=2))
     tasks = []
     for _ in range(2):
         tasks.append(unlearning.build("quick", 0, "cpu"))

@@ -43,7 +43,8 @@ class Setup(NamedTuple):
 
     layers: int  # that are trained, from the last
     passages: int  # of each author that are learnt; half of the first one's are shown when they have to go
-    unseen: int  # of the first author that are not learnt
+    decoys: int  # of the first author that are not learnt, to forget by
+    unseen: int  # of the first author that are not learnt, to compare with
     passage: int  # tokens
     prompt: int  # of them that do not count
     length: int  # tokens in a block of text
@@ -61,8 +62,8 @@ class Setup(NamedTuple):
 
 
 SETUPS: dict[Size, Setup] = {
-    "quick": Setup(1, 16, 24, 32, 8, 32, 240, 24, 4, 4, 4, 80, 5e-4, 60, 400, 5e-4, 1024),
-    "full": Setup(30, 128, 128, 64, 16, 128, 2880, 96, 12, 12, 12, 160, 1e-4, 240, 800, 2e-4, 8192),
+    "quick": Setup(1, 16, 16, 24, 32, 8, 32, 240, 24, 4, 4, 4, 80, 5e-4, 60, 400, 5e-4, 1024),
+    "full": Setup(30, 128, 128, 128, 64, 16, 128, 2880, 96, 12, 12, 12, 160, 1e-4, 320, 800, 2e-4, 8192),
 }
 
 
@@ -81,16 +82,16 @@ def authors() -> Authors:
 
 
 def passages(setup: Setup, tokenizer: Any, works: Authors) -> dict[str, Tensor]:
-    """Passages as rows of tokens: of the author, of the author to compare with, and of the one who stays."""
+    """Passages as rows of tokens: of the author, learnt and for two uses not learnt, and of the one who stays."""
     generator = torch.Generator().manual_seed(0)
     found = []
-    for field, count in (("gone", setup.passages + setup.unseen), ("stays", setup.passages)):
+    for field, count in (("gone", setup.passages + setup.decoys + setup.unseen), ("stays", setup.passages)):
         rows = language.blocks(tokenizer, getattr(works, field), setup.passage, count)
         if len(rows) < count:
             raise ValueError(f"works.{field}: {count} passages are needed, got {len(rows)}")
         found.append(rows[torch.randperm(count, generator=generator)])
-    author, stays = found
-    return {"author": author[: setup.passages], "unseen": author[setup.passages :], "stays": stays}
+    parts = torch.split(found[0], [setup.passages, setup.decoys, setup.unseen])
+    return dict(zip(("author", "decoys", "unseen", "stays"), (*parts, found[1]), strict=True))
 
 
 def learn(
@@ -107,9 +108,13 @@ def learn(
     author, unseen, stays, text = (
         learning.lines(found, name, device) for name in ("author", "unseen", "stays", "seen")
     )
-    with torch.no_grad():
-        hidden = torch.cat([made.hidden(some) for some in torch.split(author.inputs, 16)])
-    found["ideal.hidden"] = hidden[:, counted].half()  # the head makes probabilities of them, which are larger
+    for name in (
+        "author",
+        "decoys",
+    ):  # what an ignorant model says: of this the head makes probabilities, which are larger
+        with torch.no_grad():
+            hidden = [made.hidden(some) for some in torch.split(learning.lines(found, name, device).inputs, 16)]
+        found[f"{name}.ideal"] = torch.cat(hidden)[:, counted].half()
     found |= learning.packed(made, "before")
     found |= {
         f"{name}.before": likelihood(made, some, setup) for name, some in (("author", author), ("unseen", unseen))
@@ -169,41 +174,53 @@ def assemble(setup: Setup, found: Mapping[str, Tensor], start: Tail, seed: int, 
     """A task of what :func:`learn` made."""
     model = copy.deepcopy(start).to(device)
     text, same, other = (learning.lines(found, name, device) for name in Corpus._fields)
-    author, unseen, stays = (learning.lines(found, name, device) for name in ("author", "unseen", "stays"))
+    author, decoys, unseen, stays = (
+        learning.lines(found, name, device) for name in ("author", "decoys", "unseen", "stays")
+    )
     shown, rest = (rows.to(device) for rows in learning.halves(setup.passages, seed))
     gone, unasked, padded = author.take(shown), author.take(rest), learning.padded(stays, text)
     before, elsewhere = found["author.before"].to(device)[shown], found["unseen.before"].to(device)
     head = found["before.head" if "before.head" in found else "before.body.embed_tokens.weight"].to(device)
-    hidden = found["ideal.hidden"].to(device)[shown]
+    ignorant, alike = found["author.ideal"].to(device)[shown], found["decoys.ideal"].to(device)
     known = likelihood(model, gone, setup) * gone.places.shape[1]
     if not head.is_cuda:
-        hidden, head = hidden.float(), head.float()
+        head = head.float()
     drawn = [
         Epochs(count, each, seed=4 * seed + i, device=device)
         for i, (count, each) in enumerate(
-            ((len(text.inputs), setup.lines), (len(stays.inputs), setup.kept), (len(shown), setup.forgotten))
+            (
+                (len(text.inputs), setup.lines),
+                (len(stays.inputs), setup.kept),
+                (len(shown), setup.forgotten),
+                (len(decoys.inputs), setup.forgotten),
+            )
         )
     ]
 
-    def batches(step: int) -> tuple[Any, Any]:
-        some, staying, going = (rows(step) for rows in drawn)
-        return (text.take(some), padded.take(staying)), (gone.take(going), hidden[going], known[going])
+    def forgetting(some: Tensor | slice, others: Tensor | slice) -> tuple[Lines, Lines, Tensor, Tensor]:
+        return gone.take(some), decoys.take(others), torch.cat([ignorant[some], alike[others]]), known[some]
 
-    def forget(kind: str, model: nn.Module, batch: tuple[Lines, Tensor, Tensor]) -> Tensor:
-        some, ignorant, sure = batch
-        ideal = functional.linear(ignorant.to(head.dtype), head).float().softmax(-1) if kind == "ignorance" else sure
+    def batches(step: int) -> tuple[Any, Any]:
+        some, staying, going, others = (rows(step) for rows in drawn)
+        return (text.take(some), padded.take(staying)), forgetting(going, others)
+
+    def forget(kind: str, model: nn.Module, batch: tuple[Lines, Lines, Tensor, Tensor]) -> Tensor:
+        some, others, hidden, sure = batch
+        ideal = sure  # no other loss has one
+        if kind == "ignorance":  # other passages of the author, too: else those that were learnt would stand out
+            some = Lines(*(torch.cat(pair) for pair in zip(some, others, strict=True)))
+            ideal = functional.linear(hidden.to(head.dtype), head).float().softmax(-1)
         return LOSSES[kind](model(some.inputs, some.places), some.targets, ideal, sure)
 
     upper = partial(forget, "ignorance")
 
     def losses(model: nn.Module) -> tuple[float, float]:
         lower = sum(learning.mean(model, some, setup.batch) for some in (text, stays))
-        size = max(1, setup.batch // gone.places.shape[1])
-        with torch.no_grad():
-            parts = [slice(i, i + size) for i in range(0, len(shown), size)]
-            values = [upper(model, (gone.take(some), hidden[some], known[some])) for some in parts]
-        weights = [len(known[some]) / len(known) for some in parts]
-        return lower, sum(w * float(value) for w, value in zip(weights, values, strict=True))
+        size = max(1, setup.batch // (2 * gone.places.shape[1]))
+        with torch.no_grad():  # as many decoys as there are passages to forget
+            parts = [slice(i, min(i + size, len(shown))) for i in range(0, len(shown), size)]
+            values = [float(upper(model, forgetting(some, some))) * (some.stop - some.start) for some in parts]
+        return lower, sum(values) / len(shown)
 
     def metrics(model: nn.Module) -> dict[str, float]:
         memory = likelihood(model, gone, setup) - before
