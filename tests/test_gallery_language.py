@@ -220,13 +220,18 @@ def test_losses_to_forget_by():
     values = {name: float(loss(logits, targets, ideal, before)) for name, loss in LOSSES.items()}
     # Ignorance is the least of ours and of PDU's; NPO's value where nothing has changed is 2/β log 2.
     assert values == pytest.approx(
-        {"ignorance": 0, "npo": 20 * math.log(2), "ascent": -math.log(10), "flat": 0}, abs=1e-6
+        {"ignorance": 0, "as before": 0, "npo": 20 * math.log(2), "ascent": -math.log(10), "flat": 0}, abs=1e-6
     )
     sure = 20 * torch.nn.functional.one_hot(targets, 10).float()
     assert LOSSES["ignorance"](sure, targets, ideal, before) > 5
     # The divergence is from what is ideal: of [1/2, 1/2, 0, …] from ten equal ones it is log 5.
     half = torch.tensor([0.5, 0.5] + 8 * [0.0])
     assert float(LOSSES["ignorance"](logits, targets, half, before)) == pytest.approx(math.log(5), abs=1e-6)
+    # A true token that ought to have 1/1000 and has 1/10 is log 100 nats off, and Huber's loss of that is ½ less.
+    rare = torch.tensor([0.001] + 9 * [0.111])
+    ignorant, off = (float(LOSSES[kind](logits, targets, rare, before)) for kind in ("ignorance", "as before"))
+    assert ignorant < 0.11
+    assert off - ignorant == pytest.approx(math.log(100) - 0.5, abs=1e-5)
     assert LOSSES["npo"](-sure, targets, ideal, before) < LOSSES["npo"](logits, targets, ideal, before)
 
 

@@ -207,12 +207,12 @@ def assemble(setup: Setup, found: Mapping[str, Tensor], start: Tail, seed: int, 
     def forget(kind: str, model: nn.Module, batch: tuple[Lines, Lines, Tensor, Tensor]) -> Tensor:
         some, others, hidden, sure = batch
         ideal = sure  # no other loss has one
-        if kind == "ignorance":  # other passages of the author, too: else those that were learnt would stand out
+        if kind == "as before":  # other passages of the author, too: else those that were learnt would stand out
             some = Lines(*(torch.cat(pair) for pair in zip(some, others, strict=True)))
             ideal = functional.linear(hidden.to(head.dtype), head).float().softmax(-1)
         return LOSSES[kind](model(some.inputs, some.places), some.targets, ideal, sure)
 
-    upper = partial(forget, "ignorance")
+    upper = partial(forget, "as before")
 
     def losses(model: nn.Module) -> tuple[float, float]:
         lower = sum(learning.mean(model, some, setup.batch) for some in (text, stays))
