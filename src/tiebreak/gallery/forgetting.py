@@ -3,10 +3,25 @@
 Predictions are logarithms of probabilities, a row per image.
 """
 
+from collections.abc import Iterator, Mapping
+from functools import partial
+
 import torch
 from torch import Tensor
 
-__all__ = ["accuracy", "advantage", "area", "divergence", "struck_out", "unseen_like"]
+from tiebreak.gallery.example import OwnMethod, Task
+
+__all__ = [
+    "AS_IT_WAS",
+    "BEFORE",
+    "RETRAINED",
+    "accuracy",
+    "advantage",
+    "area",
+    "divergence",
+    "struck_out",
+    "unseen_like",
+]
 
 
 def accuracy(predictions: Tensor, labels: Tensor) -> float:
@@ -80,3 +95,28 @@ def unseen_like(forget: Tensor, labels: Tensor, unseen: Tensor, unseen_labels: T
         places = torch.arange(len(mine), device=forget.device) * len(theirs) // len(mine)
         targets[mine] = unseen[theirs[places]]
     return targets
+
+
+def _nothing(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
+    yield 0
+
+
+def _another(name: str, task: Task, settings: Mapping[str, float]) -> Iterator[int]:
+    """Instead of a training: the weights that ``task.extra[name]()`` returns."""
+    task.model.load_state_dict(task.extra[name]())
+    yield task.extra["retraining"] if name == "retrained" else 0
+
+
+AS_IT_WAS = OwnMethod("as it was", "The trained network, unchanged.", _nothing, limit=True)
+RETRAINED = OwnMethod(
+    "retrained",
+    "Trained from the start without what has to go: what unlearning tries to be, at the price of a training.",
+    partial(_another, "retrained"),
+    limit=True,
+)
+BEFORE = OwnMethod(
+    "before",
+    "The network before it learnt what has to go, and what has to stay.",
+    partial(_another, "before"),
+    limit=True,
+)

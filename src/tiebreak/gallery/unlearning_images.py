@@ -184,7 +184,7 @@ def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
         metrics=made.measures,
         rate=lambda share: 0.5 * (1 + math.cos(math.pi * share)),
         extra={
-            "retrained": made.retrained,
+            "retrained": made.retrained.state_dict,
             "retraining": chosen.recipe.epochs * math.ceil(len(parts.retain) / chosen.recipe.batch),
         },
     )
@@ -228,15 +228,6 @@ def _ascent(model: nn.Module, batch: Batch) -> Tensor:
     return -F.cross_entropy(model(batch.pictures), batch.labels)
 
 
-def _nothing(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
-    yield 0
-
-
-def _retraining(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
-    task.model.load_state_dict(task.extra["retrained"].state_dict())
-    yield task.extra["retraining"]
-
-
 def _grid(*weights: float) -> tuple[Mapping[str, float], ...]:
     return tuple({"weight": weight} for weight in weights)
 
@@ -254,13 +245,8 @@ METHODS = (
         _beside(_ascent),
         _grid(0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
     ),
-    OwnMethod("as it was", "The trained network, unchanged.", _nothing, limit=True),
-    OwnMethod(
-        "retrained",
-        "Trained from scratch without the images to forget: what unlearning tries to be, at the price of a training.",
-        _retraining,
-        limit=True,
-    ),
+    forgetting.AS_IT_WAS,
+    forgetting.RETRAINED,
 )
 
 _COLUMNS = (

