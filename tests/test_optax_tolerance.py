@@ -235,6 +235,47 @@ def test_a_twin_is_what_lower_only_training_gives():
     assert len(set(buffers)) == len(buffers)
 
 
+def test_a_model_beyond_repair_is_set_to_its_twin():
+    """g = c (x² − 1)² with c = 0 for 300 steps, in which f = x² leads to x = 0 for nothing: then a maximum of g, where
+    its gradient vanishes. The twin stayed at 1, and so does the model from the return on, also in torch."""
+    torch = pytest.importorskip("torch")
+    from tiebreak.torch import DynamicBarrier
+
+    optimizer = with_twin(optax.sgd(0.05, momentum=0.5), tolerance=0.1)
+    losses = measure(lambda x, c: jnp.sum(x**2), lambda x, c: c * jnp.sum((x**2 - 1) ** 2))
+    factors = np.repeat([0.0, 1.0], [300, 400]).astype(np.float32)
+
+    def step(carry, c):
+        x, state = carry
+        grads, measured = losses(x, state, c)
+        updates, state = optimizer.update(grads, state, x, **measured)
+        x = optax.apply_updates(x, updates)
+        return (x, state), (x[0], state.returns, state.reference_params[0])
+
+    x = jnp.ones(1)
+    (x, state), (path, returns, twin) = jax.lax.scan(step, (x, optimizer.init(x)), jnp.asarray(factors))
+    when = int(np.argmax(returns))
+    assert path[299] < 0.01
+    assert int(state.returns) == 1
+    assert path[when - 1] < 0.1
+    np.testing.assert_allclose(path[when], twin[when], rtol=1e-6)
+    assert path[-1] > 0.8
+    assert log(state)["excess"] <= 1
+
+    theirs = torch.nn.Parameter(torch.ones(1))
+    opt = DynamicBarrier(torch.optim.SGD([theirs], lr=0.05, momentum=0.5), tolerance=0.1, reference="twin")
+
+    def train():
+        for k, c in enumerate(factors.tolist()):
+            opt.step(upper=lambda: theirs.square().sum(), lower=lambda c=c: c * (theirs.square() - 1).square().sum())
+            assert abs(theirs.item() - float(path[k])) < 1e-3
+
+    with pytest.warns(RuntimeWarning, match=f"step {when}: the lower loss stayed about .* set to its twin"):
+        train()
+    with pytest.raises(TypeError, match=r"a twin needs update\(upper_grads, state, params"):
+        optimizer.update(x, state, lower_grads=x, lower_value=1.0, reference_grads=x, reference_value=1.0)
+
+
 def test_seeds_run_side_by_side():
     """A vmap over batches gives what single runs give: the tolerance, and a twin for each."""
     optimizer, losses = with_twin(optax.sgd(0.05), tolerance=0.1), measure(size, fit)

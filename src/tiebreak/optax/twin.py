@@ -11,6 +11,7 @@ from tiebreak.optax.barrier import BarrierState
 from tiebreak.optax.collectives import vary, varying
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.optax.trees import Tree
+from tiebreak.tolerance import Memory, beyond, rejoined
 
 __all__ = ["TwinState", "with_twin"]
 
@@ -25,6 +26,8 @@ class TwinState(NamedTuple):
         The base optimizer's state, for the model and for the twin.
     reference_params : tree
         The twin.
+    returns : array
+        How many times the model was set to its twin, because steps on the lower loss alone did not bring it back.
 
     Examples
     --------
@@ -38,6 +41,7 @@ class TwinState(NamedTuple):
     base: Any
     reference_base: Any
     reference_params: Tree
+    returns: jax.Array
 
 
 def _rescales(base: optax.GradientTransformation) -> bool:
@@ -64,7 +68,8 @@ def with_twin(
 
     It needs one more copy of the parameters with its optimizer state, and one more gradient of the lower loss:
     ``update(upper_grads, state, params, lower_grads=…, lower_value=…, reference_grads=…, reference_value=…)``, the last
-    two at ``state.reference_params`` on the same batch. :func:`measure` makes them all.
+    two at ``state.reference_params`` on the same batch. :func:`measure` makes them all. Where many steps on the lower
+    loss alone leave it outside the tolerance, the model is set to its twin: ``state.returns`` counts that.
 
     Parameters
     ----------
@@ -100,7 +105,7 @@ def with_twin(
 
     def init(params: Tree) -> TwinState:
         begun, copy = barrier.init(params), trees.copied(params)
-        state = TwinState(begun, rest.init(params), trees.copied(rest.init(copy)), copy)
+        state = TwinState(begun, rest.init(params), trees.copied(rest.init(copy)), copy, jnp.zeros((), jnp.int32))
         # A step that is held keeps all of it, counters too: it differs wherever the decision to hold does.
         return vary(state, varying(begun.skipped))  # type: ignore[no-any-return]  # as it came
 
@@ -118,6 +123,8 @@ def with_twin(
                 "a twin needs update(…, reference_grads=…, reference_value=…): gradient and loss of the lower level at "
                 "state.reference_params, on this batch"
             )
+        if params is None:
+            raise TypeError("a twin needs update(upper_grads, state, params, …): the model may be set to it")
         # Where either of them cannot step, neither does.
         told = {"reference_grads": reference_grads, "reference_value": reference_value}
         direction, after = barrier.update(updates, state.barrier, params, **told, **extra)
@@ -126,6 +133,22 @@ def with_twin(
         twin = (twin_base, optax.apply_updates(state.reference_params, changes))
         before = (state.reference_base, state.reference_params)
         twin_base, twin_params = jax.tree.map(lambda new, old: jnp.where(after.skipped, old, new), twin, before)
-        return moved, TwinState(after, base_state, twin_base, twin_params)
+        # Where steps on the lower loss alone do not repair what the upper one did, the model is set to its twin.
+        values, scales = after.memory
+        memory = Memory(*values)
+        back = beyond(memory) & ~after.skipped
+
+        def either(one: Any, other: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(back, a, b).astype(b.dtype), one, other)
+
+        moved = jax.tree.map(
+            lambda t, p, m: jnp.where(back, t - p, m).astype(m.dtype) if trees.differentiable(p) else m,
+            twin_params,
+            params,
+            moved,
+        )
+        after = after._replace(memory=(either(tuple(rejoined(memory)), values), scales))
+        returns = state.returns + back
+        return moved, TwinState(after, either(twin_base, base_state), twin_base, twin_params, returns)
 
     return optax.GradientTransformationExtraArgs(init, update)
