@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from tiebreak.torch import SDBGD, DynamicBarrier
+from tiebreak.torch.memory import LawMemory
 
 STEPS, SAMPLES = 3, 24
 PATIENCE = datetime.timedelta(seconds=60)  # where ranks do not meet
@@ -472,6 +474,16 @@ def tolerances(rank, world):
     parameters = [p.detach() for p in model.parameters()]
     for model in (DistributedDataParallel(network()), flat(), sharded()):
         same(model, told(model, make(model.parameters(), **options), data), (expected, parameters))
+
+
+@case
+def a_model_beyond_repair(rank, world):
+    """It is set to its twin on every rank, as in one process."""
+    soon = mock.patch.object(LawMemory, "beyond", lambda self: float(self.values["steps"]) == 2)
+    with soon, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*set to its twin")
+        for model in (DistributedDataParallel(network()), flat(), sharded()):
+            check(model, rank, world, tolerance=0.1, reference="twin")
 
 
 @case
