@@ -52,6 +52,43 @@ def test_units_do_not_matter(name):
         np.testing.assert_array_equal(run(*units), plain)
 
 
+@pytest.mark.parametrize("power", [-249, 249])
+def test_lengths_that_cannot_be_squared_twice_are_refused(power):
+    """Between 10⁻⁷⁵ and 10⁷⁵ lengths do not matter, to the last bit; beyond, a sentence instead of an overflow."""
+    problem = problems.named("valley-2")
+
+    def run(length):
+        levels = Scaled(problem.upper, 1.0, length), Scaled(problem.lower, 1.0, length)
+        return minimize(*levels, length * problem.x0, budget=1500, seed=1, record=None).x / length
+
+    np.testing.assert_array_equal(run(2.0 ** (power - np.sign(power) * 2)), run(1.0))
+    with pytest.raises(ValueError, match=r"x0 has .* between 1e-75 and 1e\+75"):
+        run(2.0 ** (power + np.sign(power) * 3))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("power", [1, 3])
+def test_opposed_gradients_on_a_line(dtype, power):
+    """Between both minimisers: a first step that is as short as shows a curvature, and an end that is nearer to g's.
+
+    Gradients that weigh the same cancel there but for rounding, and a step that is divided by rounding has any length.
+    """
+    fine = float(np.sqrt(np.finfo(dtype).eps))
+
+    def pull(scale, center):
+        return lambda x: dtype(scale) * (x - dtype(center)) ** power
+
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        scales, (best, wanted) = 10 ** rng.uniform(-3, 3, 2), 3 * rng.standard_normal(2)
+        start = np.array([best + rng.uniform(0.1, 0.9) * (wanted - best)], dtype)
+        levels = pull(scales[0], wanted), pull(scales[1], best)
+        result = minimize(*levels, start, steps=300, seed=seed, record=1, keep_iterates=True)
+        first = np.abs(result.history.x[1] - start)[0] / (fine * np.abs(start)[0])
+        assert first == pytest.approx(1, rel=2e-3)
+        assert abs(result.x[0] - best) < 0.5 * abs(wanted - best)
+
+
 def _nasty():
     def quartic(x):
         return 4 * (np.sum(x * x, axis=-1, keepdims=True) - 1) * x

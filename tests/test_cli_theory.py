@@ -267,7 +267,7 @@ def test_help_names_the_commands() -> None:
 
 def test_a_saved_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
     """Of options with two words, too."""
-    given = ["plan", "--budget", "1e5", "--method", "storm_sdbgd", "--noise-smoothness", "0.5"]
+    given = ["plan", "--budget", "1e5", "--method", "storm_sdbgd", "--noise-smoothness", "0.5,0.25"]
     assert CliRunner().invoke(app, [*given, "--output", str(tmp_path / "one")]).exit_code == 0
     saved = json.loads((tmp_path / "one" / "plan.json").read_text(encoding="utf-8"))
     again = [*saved["command"].split()[1:], "--output", str(tmp_path / "two")]

@@ -395,6 +395,19 @@ def test_a_broken_file_is_a_line_not_a_traceback(text: str, words: str, tmp_path
         Comparison(problems=f"{tmp_path / 'mine.py'}:problem")
 
 
+def test_one_problem_has_ratios_and_no_profile() -> None:
+    """A share of one problem is 0 or 100 %. And where L_g/L_f = 2.25, plans are judged by another measure."""
+    options = {"budgets": [400], "runs": 2, "trials": 1}
+    one = compare(Comparison(problems="valley-2", methods="penalty,sdbgd_practice", **options))
+    first = sheets(one)[0]
+    assert first.title == "How many times the best residual a method ends at, on valley-2"
+    assert min(float(row[1]) for row in first.rows) == 1
+    assert any("One problem has no profile" in note for note in notes(one))
+    assert any(note.endswith("made for on valley-2 (L_g/L_f = 2.25).") for note in notes(one))
+    plain = notes(compare(Comparison(problems="paper,valley-2", methods="penalty,dbgd_batched", **options)))
+    assert not any("One problem" in note or "Plans minimise" in note for note in plain)
+
+
 # ------------------------------------------------------------------------------------------- the command
 
 

@@ -394,12 +394,45 @@ def test_a_plan_says_where_its_search_ended_at_an_edge_and_that_estimates_are_es
     said = [str(plan(c, budget=1000, objective="practice")) for c in (guessed, CONSTANTS)]
     assert ["where L_f or L_g is larger than estimated, steps are too long" in text for text in said] == [True, False]
     chosen = plan(guessed, budget=1000, method="storm_penalty")  # with their own ℓ
+    steps = chosen.steps
+    for source in (chosen, chosen.method):  # a plan and estimates bring ℓ, and so does whoever is asked what is proved
+        assert tiebreak.theory.proved(source, guessed, steps) == tiebreak.theory.proved(
+            chosen.method, guessed, steps, chosen.noise_smoothness
+        )
     assert chosen.noise_smoothness == guessed.noise_smoothness
     assert sum("proved, if the estimates hold" in name for name, _ in chosen.rows()) == 2
     with pytest.raises(ValueError, match="noise_smoothness=None must be"):
         plan(CONSTANTS, budget=1000, method="storm_penalty")
     with pytest.raises(ValueError, match=r"noise_smoothness=1.0 has no effect on Penalty"):
         plan(CONSTANTS, budget=1000, method="penalty", noise_smoothness=1.0)
+
+
+def test_a_plan_says_that_its_variance_reduction_does_nothing():
+    """A period of 1 is SDBGD, and a momentum of 1 is SDBGD whose samples are evaluated twice."""
+    for method, words in (
+        ("spider_sdbgd", "this is SDBGD itself"),
+        ("storm_sdbgd", "SDBGD itself, at twice its calls"),
+    ):
+        chosen = plan(CONSTANTS, budget=10**5, method=method, noise_smoothness=1.0)
+        p = chosen.schedule.at(0)
+        assert (p.period == 1 or p.momentum == 1) == (chosen.plain == "SDBGD")
+        assert any(value.endswith(words) for _, value in chosen.rows())
+    useful = plan(CONSTANTS, budget=10**5, method="storm_penalty", noise_smoothness=1.0)
+    assert useful.plain == ""
+    assert not any(name == "variance reduction" for name, _ in useful.rows())
+
+
+@pytest.mark.parametrize(("method", "kind"), [("storm_sdbgd", "horizon"), ("storm_penalty", "anytime")])
+def test_less_noise_in_f_proves_no_less(method, kind):
+    """A schedule's bound grows with σ_f, so the plan for a smaller σ_f is at least as good as that for σ_f = σ_g."""
+
+    def larger(sigma_f):
+        c = CONSTANTS.replace(sigma_f=sigma_f)
+        bounds = plan(c, budget=10**7, method=method, kind=kind, noise_smoothness=1.0).bounds
+        return max(bounds.lower_gradient_squared, bounds.direction_squared)
+
+    most = larger(CONSTANTS.sigma_g)
+    assert all(larger(sigma_f) <= most for sigma_f in (0.2, 0.01, 0.0))
 
 
 def test_the_proved_residuals_at_ten_to_the_eighth():

@@ -398,6 +398,8 @@ def test_a_case_of_ones_own_is_checked_and_saved(tmp_path):
     """By name on the command line's way, and as objects; constants that are too small are found out."""
     asked = Verification(runs=8, problem="valley-2", method="plan storm_penalty", steps=120, noise_smoothness=0.0)
     assert "--noise-smoothness '0.0'" in asked.command
+    unequal = replace(asked, noise_smoothness=(0.0, 0.5))
+    assert "--noise-smoothness '0.0,0.5'" in unequal.command
     found = verify(asked)
     assert found.passed
     assert set(found.bounds["group"]) == {"own"}

@@ -197,6 +197,9 @@ class Balance:
         if k == 0:  # as short a step as shows a curvature; both gradients weigh the same
             ratio = self.least + 0 * gg
             weight = _or_one(_over(ff**0.5, gg**0.5))
+            # Opposed gradients that weigh the same leave rounding, which is no direction: then g weighs half as much.
+            both = ff + weight * weight * gg
+            weight = weight * (1 - 0.5 * (both + 2 * weight * fg < 1e-6 * both))
             longest = _over(resolution, _positive(ff + 2 * weight * fg + weight * weight * gg) ** 0.5)
             step = longest + resolution * (longest == 0)
         else:

@@ -23,6 +23,8 @@ Values = NDArray[np.float64]
 __all__ = ["UNDECIDABLE", "Certificate", "Interval", "certify"]
 
 UNDECIDABLE = "cannot be decided"
+_CHOICES = (0, 0.25, 0.5, 0.75, 1, 1.5)  # times the λ that the estimates have for the best
+_FARTHEST = 30  # powers of e: more samples than that are not asked for
 _TINY = 0.01  # of ε_g: where ‖∇g‖² is smaller and ∇g still not told from 0, its direction is out of reach
 
 
@@ -57,7 +59,8 @@ class Certificate:
         where ∇g is not told from 0 although ‖∇g‖² is below a hundredth of its ε already: the least over λ *jumps* where
         ∇g = 0, to ‖∇f‖², and beside it depends on ∇g's direction alone. No number of samples settles that.
     more_samples : int
-        About how many more per level would decide; 0 where decided.
+        About how many more per level would decide; 0 where decided. *At least* so many where ∇g is not told from 0 yet
+        and no λ has been found that would do: what its direction takes depends on how small it is.
     upper_calls, lower_calls : int
         What was spent.
 
@@ -86,7 +89,9 @@ class Certificate:
             f"min ‖∇f + λ∇g‖²    {self.stationarity_squared}   at λ = {self.multiplier:.3g}",
         ]
         if self.epsilon is not None:
-            more = f", about {self.more_samples:,} more samples per level" if self.more_samples else ""
+            unseen = self.lower_gradient_squared.low == 0 and self.stationarity_squared.high > self.epsilon[0]
+            word = "at least" if unseen else "about"
+            more = f", {word} {self.more_samples:,} more samples per level" if self.more_samples else ""
             where = f"at (ε_f, ε_g) = ({self.epsilon[0]:g}, {self.epsilon[1]:g})"
             lines.append(f"{self.verdict} {where}{more}")
             if self.verdict == UNDECIDABLE:
@@ -161,7 +166,7 @@ def certify(
     # λ̂ from the first half: it minimises an upper limit, not an estimate, because λ multiplies the noise of ∇g.
     first = _square(b[:half])
     guess = float(best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0)))
-    choices = [guess * factor for factor in (0, 0.25, 0.5, 0.75, 1, 1.5)]
+    choices = [guess * factor for factor in _CHOICES]
     multiplier = min(choices, key=lambda factor: _square(a[:half] + factor * b[:half]).limit(risk / 4))
     a2, b2 = a[half:], b[half:]
     c2 = a2 + multiplier * b2
@@ -178,21 +183,19 @@ def certify(
     stationarity = Interval(own.value, low, max(high, 0.0))
     verdict, more = "", 0
     if target is not None:
-        judged = ((stationarity, target[0], own, half), (lower_gradient_squared, target[1], gg, count))
-        if all(interval.high <= limit for interval, limit, _, _ in judged):
+        judged = ((stationarity, target[0]), (lower_gradient_squared, target[1]))
+        if all(interval.high <= limit for interval, limit in judged):
             verdict = "stationary"
-        elif any(interval.low > limit for interval, limit, _, _ in judged):
+        elif any(interval.low > limit for interval, limit in judged):
             verdict = "not stationary"
         else:
             verdict = "not decided"
-            factor = max(
-                statistic.growth(limit, risk / 4) for interval, limit, statistic, _ in judged if interval.high > limit
-            )
+            factor = _factor(a, b, target, risk)
+            told = lower_gradient_squared.high / (_TINY * target[1])  # times the samples: ∇g is told from 0, or tiny
             if lower_gradient_squared.low == 0 and _square(a).limit(-risk / 4) > target[0]:
                 # λ = 0 will not do, and ∇g, along which λ would have to help, is not told from 0.
-                factor = lower_gradient_squared.high / (_TINY * target[1])
-                verdict = UNDECIDABLE if factor <= 1 else verdict
-            more = 0 if verdict == UNDECIDABLE else _round(max(1.0, factor - 1) * total)
+                verdict = UNDECIDABLE if told <= 1 else verdict
+            more = 0 if verdict == UNDECIDABLE else _round(max(0.1, (factor or told) - 1) * total)
     calls = size * count
     return Certificate(
         lower_gradient_squared, stationarity, multiplier, confidence, target, verdict, more, calls, calls
@@ -243,16 +246,56 @@ class _UStatistic:
         """For a squared norm: both limits, neither negative."""
         return Interval(self.value, max(0.0, self.limit(-tail)), max(0.0, self.limit(tail)))
 
-    def growth(self, limit: float, tail: float) -> float:
-        """How many times the samples would put the interval to one side of `limit`, were the estimate right."""
-        gap = max(abs(self.value - limit), 1e-3 * abs(limit))
-        low, high = 0.0, 1.0
-        while self.width(tail, math.exp(high)) > gap:
-            high += 1
-        while high - low > 0.01:
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.width(tail, math.exp(middle)) > gap else (low, middle)
-        return math.exp(high)
+    def likely(self, limit: float = 0.0) -> float:
+        """The value of a squared norm, shrunk as far as noise explains it.
+
+        It is kept off a `limit`, by a fifth of it as far as half a standard error allows: a truth nearer to it than its
+        error is not likely, and would take any number of samples.
+        """
+        variance = self.linear / self.n + self.degenerate / (self.n * (self.n - 1))
+        shrunk = max(0.0, self.value - variance / self.value) if self.value > 0 else 0.0
+        off = min(math.sqrt(variance) / 2, 0.2 * limit)
+        return shrunk if abs(shrunk - limit) >= off else limit + math.copysign(off, shrunk - limit)
+
+
+def _factor(a: Values, b: Values, target: tuple[float, float], risk: float) -> float | None:
+    """How many times the samples would decide, were both gradients and their noise what they are likely to be.
+
+    None where no number would: then ∇g is likely to be 0, for all that is known.
+
+    The limits of :func:`certify` are taken at so many times the samples: "stationary" where some λ has both residuals
+    below, "not stationary" where one of them is above whatever λ is. A sample says less of the first residual: one half
+    is for choosing λ.
+    """
+    gg = _square(b)
+    best = float(best_multiplier(_UStatistic(a, b).value, gg.likely()))
+    tried = [_square(a + best * choice * b) for choice in _CHOICES]
+    values, lower = [each.likely(target[0]) for each in tried], gg.likely(target[1])
+    least, value = min(zip(tried, values, strict=True), key=lambda each: each[1])
+    cross = _UStatistic(a + best * b, b)
+
+    def decides(factor: float) -> bool:
+        half = factor / 2
+        high = min(each + one.width(risk / 4, half) for one, each in zip(tried, values, strict=True))
+        if high <= target[0] and lower + gg.width(risk / 4, factor) <= target[1]:
+            return True
+        if lower - gg.width(-risk / 4, factor) > target[1]:
+            return True
+        curvature = lower - gg.width(-risk / 12, half)
+        if curvature <= 0:
+            return False
+        lost = cross.width(-risk / 24, half) ** 2 / curvature
+        return value - least.width(-risk / 12, half) - lost > target[0]
+
+    low, high = 0.0, 1.0
+    while not decides(math.exp(high)):
+        low, high = high, high + 1
+        if high > _FARTHEST:
+            return None
+    while high - low > 0.01:
+        middle = (low + high) / 2
+        low, high = (low, middle) if decides(math.exp(middle)) else (middle, high)
+    return math.exp(high)
 
 
 def _square(rows: Values) -> _UStatistic:

@@ -13,6 +13,8 @@ from tiebreak.stationarity import Values, dot
 
 __all__ = ["Watching"]
 
+_SMALLEST, _LARGEST = 1e-75, 1e75  # of x_0: its curvatures are squared
+
 
 class Watching:
     """Compares the gradients of a step; a value for each run. What it finds has the names of `Watched`.
@@ -29,6 +31,12 @@ class Watching:
         self.on = watches and not set(WATCHED).isdisjoint(method.needs)
         self._fineness = math.sqrt(np.finfo(start.dtype).eps)
         self._start = start
+        size = float(np.abs(start).max(initial=0))
+        if self.on and size and not _SMALLEST <= size <= _LARGEST:
+            raise ValueError(
+                f"x0 has {size:.3g} as its largest entry; method {method.name!r} takes 0, or one between {_SMALLEST:g} "
+                f"and {_LARGEST:g}, since it squares what it learns of curvatures: measure x in other units"
+            )
         self._evaluated: dict[str, list[Array]] = {"upper": [], "lower": []}
 
     def noting(self, name: str, level: Level) -> Callable[..., Array]:

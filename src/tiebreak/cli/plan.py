@@ -11,7 +11,7 @@ from tiebreak import theory
 from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
 from tiebreak.cli.live import Quiet, bar, loading, waiting
 from tiebreak.cli.report import Report, reported
-from tiebreak.cli.table import CONSTANTS_HELP, real
+from tiebreak.cli.table import CONSTANTS_HELP, smoothness
 from tiebreak.experiments import Experiment
 from tiebreak.experiments.outcome import origin
 from tiebreak.experiments.planning import (
@@ -46,7 +46,7 @@ def plan(
     kind: Annotated[str | None, typer.Option(metavar="horizon|anytime", help="Constant parameters, or laws.")] = None,
     constants: Annotated[str, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = "paper",
     noise_smoothness: Annotated[
-        str | None, typer.Option(metavar="L", help="ℓ of the noise, which SPIDER and STORM need; 0 if additive.")
+        str | None, typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive.")
     ] = None,
     run: Annotated[bool, typer.Option("--run", help="Run it on the paper's problem, too.")] = False,
     compare_: Annotated[
@@ -66,7 +66,7 @@ def plan(
         if compare_ and (calls is None or known != constants_from("paper")):
             raise ValueError(f"compare needs a budget and the paper's constants; budget={calls!r}, {constants=}")
         asked_for = {"budget": calls, "epsilon": accuracy, "method": method, "objective": objective, "kind": kind}
-        asked_for["noise_smoothness"] = None if noise_smoothness is None else real("noise_smoothness", noise_smoothness)
+        asked_for["noise_smoothness"] = smoothness(noise_smoothness)
         chosen = _planned(known, asked_for)
         if run:
             check_runnable(chosen)
@@ -116,7 +116,8 @@ def _command(given: dict[str, Any]) -> str:
         if value is True:
             words.append(option)
         elif value is not None and value is not False:
-            words += [option, f"{value:.17g}" if isinstance(value, float) else str(value)]
+            parts = value if isinstance(value, tuple) else (value,)
+            words += [option, ",".join(f"{part:.17g}" if isinstance(part, float) else str(part) for part in parts)]
     return shlex.join(words)
 
 

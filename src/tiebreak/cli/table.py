@@ -1,7 +1,7 @@
 """``tiebreak table``."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,8 +16,9 @@ from tiebreak.theory import (
     least_complexity,
     oracle_complexity,
 )
+from tiebreak.theory.reduction import noise_smoothness_of
 
-__all__ = ["CONSTANTS_HELP", "orders", "real", "table"]
+__all__ = ["CONSTANTS_HELP", "orders", "smoothness", "table"]
 
 CONSTANTS_HELP = "paper, or L_f=…,L_g=…,G_f=…,sigma_f=…,sigma_g=…,delta_f=…,delta_g=…; paper,L_f=2 changes one."
 _SUPERSCRIPTS = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
@@ -37,13 +38,13 @@ def table(
     epsilon: Annotated[str, typer.Option(metavar="E", help="The accuracy of both residuals.")] = "0.01",
     constants: Annotated[str, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = "paper",
     noise_smoothness: Annotated[
-        str | None, typer.Option(metavar="L", help="ℓ of the noise, for SPIDER and STORM; they are orders without it.")
+        str | None, typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; orders without it.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
     """The paper's Table 1, rows of ours and what no method beats: orders, and numbers for an accuracy."""
     with kindly():
-        smooth = None if noise_smoothness is None else real("noise_smoothness", noise_smoothness)
+        smooth = smoothness(noise_smoothness)
         sheets = orders(), numbers_at(number(epsilon), constants, smooth)
     if markdown:
         for sheet in sheets:
@@ -63,19 +64,27 @@ def orders() -> Sheet:
     return Sheet("To reach E‖d‖² ≤ ε and E‖∇g‖² ≤ ε", header, rows)
 
 
-def real(name: str, text: str) -> float:
-    """A number as a user types it."""
+def smoothness(text: str | None) -> float | tuple[float, float] | None:
+    """ℓ as a user types it: a number for both levels, or two with a comma between them.
+
+    >>> smoothness("1"), smoothness("0.5,2")
+    (1.0, (0.5, 2.0))
+    """
+    if text is None:
+        return None
     try:
-        return float(text)
+        values = [float(word) for word in text.split(",")]
+        pair = noise_smoothness_of(tuple(values) if len(values) > 1 else values[0])
     except ValueError:
-        raise ValueError(f"{name}={text!r} must be a number ≥ 0") from None
+        raise ValueError(f"noise_smoothness={text!r} must be a number ≥ 0, or two: ℓ_f,ℓ_g") from None
+    return pair if len(values) > 1 else values[0]
 
 
 def _order(power: float) -> str:
     return "–" if math.isnan(power) else f"ε{f'-{power:g}'.translate(_SUPERSCRIPTS)}"
 
 
-def numbers_at(epsilon: float, constants: str, noise_smoothness: float | None = None) -> Sheet:
+def numbers_at(epsilon: float, constants: str, noise_smoothness: float | tuple[float, float] | None = None) -> Sheet:
     """Table 1 in numbers, with constants where a theorem gives them."""
     known, rows = constants_from(constants), []
     for row in TABLE:
@@ -94,7 +103,7 @@ def numbers_at(epsilon: float, constants: str, noise_smoothness: float | None = 
     return Sheet(f"At ε = {epsilon:g}, constants: {constants}", header, rows)
 
 
-def _least(name: str, epsilon: float, known: Constants, smooth: float | None) -> list[str]:
+def _least(name: str, epsilon: float, known: Constants, smooth: Any) -> list[str]:
     with_it = "" if smooth is None else ", with mean-squared smoothness"
     try:
         found = least_complexity(epsilon, known, smooth)

@@ -10,7 +10,7 @@ from tiebreak.cli.console import kindly, number, say, show_sheets
 from tiebreak.cli.live import Quiet, loading
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
-from tiebreak.cli.table import CONSTANTS_HELP, real
+from tiebreak.cli.table import CONSTANTS_HELP, smoothness
 from tiebreak.experiments import Verification
 from tiebreak.experiments import verify as run
 from tiebreak.experiments.verification_report import PROSE, notes, sheets
@@ -33,7 +33,7 @@ def verify(
     steps: Annotated[str | None, typer.Option(metavar="K", help="With it: how many steps.")] = None,
     constants: Annotated[str | None, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = None,
     noise_smoothness: Annotated[
-        str | None, typer.Option(metavar="L", help="ℓ of the noise, which SPIDER and STORM need; 0 if additive.")
+        str | None, typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive.")
     ] = None,
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results/verify"),
     overwrite: Overwrite = False,
@@ -46,7 +46,7 @@ def verify(
     with reported(report, output), kindly():
         own: dict[str, Any] = {"problem": problem, "method": method, "constants": constants}
         own["steps"] = None if steps is None else number(steps)
-        own["noise_smoothness"] = None if noise_smoothness is None else real("noise_smoothness", noise_smoothness)
+        own["noise_smoothness"] = smoothness(noise_smoothness)
         asked = Verification(runs=number(runs), seed=number(seed), quick=quick, **own)
         engine = engine_from(workers, scheduler)
         say(f"The theorems against simulation, {asked.runs} runs of each case.")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tiebreak.experiments.compared import Compared
-from tiebreak.experiments.contenders import scales
+from tiebreak.experiments.contenders import PLANNED, scales
 from tiebreak.experiments.profiles import profile
 from tiebreak.experiments.tables import Sheet, chosen, document, scientific, with_error
 from tiebreak.provenance import sentence
@@ -42,6 +42,13 @@ _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 def _profiles(found: Compared) -> Sheet:
     c = found.comparison
     every = [found.ratios(budget) for budget in c.budgets]
+    if len(c.entrants) == 1:  # a share of one problem is 0 or 100 %, and says less than the ratio itself
+        rows = [
+            [m.label, *(f"{here[0, i]:.3g}" if np.isfinite(here[0, i]) else "failed" for here in every)]
+            for i, m in enumerate(c.contenders)
+        ]
+        title = f"How many times the best residual a method ends at, on {c.entrants[0].label}"
+        return Sheet(title, ("method", *map(calls, c.budgets)), rows)
     shares = [100 * profile(here, FACTORS) for here in every]
     failed = np.sum([np.isinf(here).sum(axis=0) for here in every], axis=0)
     rows = [
@@ -131,6 +138,17 @@ def notes(found: Compared) -> list[str]:
         )
     if unknown:
         texts.append(f"Constants unknown, so schedules and residuals are as they are: {', '.join(unknown)}.")
+    if len(c.entrants) == 1:
+        texts.append(
+            "One problem has no profile: that is a share of problems. Ratios say how methods compare on this one, for "
+            "these runs; how they do elsewhere takes other problems."
+        )
+    unequal = _unequal(found)
+    if unequal:
+        texts.append(
+            "Plans minimise the residuals as they are; the tables weigh ‖∇g‖² with (L_f/L_g)² against the other one. "
+            f"So plans are judged by another measure than they were made for on {', '.join(unequal)}."
+        )
     if c.left_out:
         texts.append(f"Without the plans, which need the constants of every problem: {', '.join(c.left_out)}.")
     if any("†" in label for label in _labels(found)):
@@ -139,6 +157,17 @@ def notes(found: Compared) -> list[str]:
         more = f" (and {len(found.faults) - 3} more)" if len(found.faults) > 3 else ""
         texts.append(f"Runs that could not go on: {'; '.join(found.faults[:3])}{more}.")
     return texts
+
+
+def _unequal(found: Compared) -> list[str]:
+    """Where L_g/L_f is far from 1, if plans of the library are compared there."""
+    c = found.comparison
+    planned = [
+        m for m in c.contenders if isinstance(m.method, str) and m.method in PLANNED and m.method != "dbgd_batched"
+    ]
+    known = [(e.label, e.problem.constants) for e in c.entrants if e.problem.constants is not None]
+    ratios = [(label, k.L_g / k.L_f) for label, k in known]
+    return [f"{label} (L_g/L_f = {r:.3g})" for label, r in ratios if not 0.7 < r < 1.4] if planned else []
 
 
 def _excesses(found: Compared) -> str:

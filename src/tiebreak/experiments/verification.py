@@ -78,8 +78,8 @@ class Verification:
     steps : int, optional
     constants : str, optional
         As :func:`tiebreak.experiments.planning.constants_from` reads them, in place of the problem's own.
-    noise_smoothness : float, optional
-        ℓ, which bounds of variance reduction need.
+    noise_smoothness : float or pair, optional
+        ℓ, or (ℓ_f, ℓ_g), which bounds of variance reduction need.
 
     Problems and methods that are objects go to :func:`verify_case`.
 
@@ -98,7 +98,7 @@ class Verification:
     method: str | None = None
     steps: int | None = None
     constants: str | None = None
-    noise_smoothness: float | None = None
+    noise_smoothness: float | tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         checked = Experiment(runs=self.runs, seed=self.seed)
@@ -140,7 +140,8 @@ class Verification:
         'tiebreak verify --runs 32 --seed 0 --quick'
         """
         own = {name: value for name, value in self._own().items() if value is not None}
-        words = "".join(f" --{name.replace('_', '-')} {str(value)!r}" for name, value in own.items())
+        texts = {n: ",".join(map(str, value)) if isinstance(value, tuple) else str(value) for n, value in own.items()}
+        words = "".join(f" --{name.replace('_', '-')} {text!r}" for name, text in texts.items())
         return f"tiebreak verify --runs {self.runs} --seed {self.seed}" + " --quick" * self.quick + words
 
 

@@ -18,7 +18,7 @@ from tiebreak.theory.bounds import Laws
 from tiebreak.theory.choices import SDBGD_CHOICES, Pair
 from tiebreak.theory.constants import Constants
 from tiebreak.theory.reduced_barrier import reduced_residuals, spider_means, storm_means
-from tiebreak.theory.reduced_choices import finished, worst
+from tiebreak.theory.reduced_choices import finished, or_with_more_noise, worst
 from tiebreak.theory.search import Found, search
 
 Values = NDArray[np.float64]
@@ -35,7 +35,12 @@ def _sizes(scale: Any, each: Pair, barrier: Any, regularizer: Any, c: Constants)
 
 
 def fixed_storm_barrier(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, Found]:
-    """η, β, ρ, α and both batches of STORM."""
+    """The constants of STORM."""
+    return or_with_more_noise(_fixed_storm_barrier, c, budget, ell)
+
+
+def _fixed_storm_barrier(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, Found]:
+    """η, β, ρ, α and both batches."""
     assert ell is not None
     sigmas = (c.sigma_f, c.sigma_g)
 

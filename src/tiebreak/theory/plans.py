@@ -14,6 +14,7 @@ from typing import Any
 
 from tiebreak import methods
 from tiebreak.checks import floating, one_of, whole
+from tiebreak.estimators.contract import LEVELS, of_level
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, Schedule
 from tiebreak.theory.barrier_choices import fixed_spider_barrier, fixed_storm_barrier
@@ -23,9 +24,8 @@ from tiebreak.theory.constants import Constants
 from tiebreak.theory.orders import known_orders
 from tiebreak.theory.practice import Prediction, predicted
 from tiebreak.theory.practice_choices import penalty_practice
-from tiebreak.theory.proved import proved, reduces
+from tiebreak.theory.proved import proved, reduces, smoothness_needed
 from tiebreak.theory.reduced_choices import fixed_lazy, fixed_spider, fixed_storm, steps_of_plan, storm_anytime
-from tiebreak.theory.reduction import noise_smoothness_of
 from tiebreak.theory.search import Found
 
 __all__ = ["CHOICES", "Plan", "plan"]
@@ -103,6 +103,14 @@ class Plan:
         """The planned schedule."""
         return self.method.schedule
 
+    @property
+    def plain(self) -> str:
+        """The method that this is without its variance reduction, where the plan makes none of it; else empty."""
+        first = self.schedule.at(0)
+        alpha = [of_level(first, "momentum", level) for level in LEVELS] if reduces(self.method) else []
+        without = first.period == 1 or alpha == [1.0, 1.0]
+        return self.method.name.partition("-")[2] if reduces(self.method) and without else ""
+
     def rows(self) -> list[tuple[str, str]]:
         """The plan as a table of two columns."""
         first, last = self.schedule.at(0), self.schedule.at(self.steps - 1)
@@ -131,6 +139,9 @@ class Plan:
             if not exact:  # measured: an L_f that the pilots saw a quarter of made the residual a thousand times larger
                 words = "where L_f or L_g is larger than estimated, steps are too long and none of this holds"
                 rows.append(("but", f"{words}: constants.with_margin(2) is safer"))
+        if self.plain:
+            twice = "" if first.period == 1 else ", at twice its calls"
+            rows.append(("variance reduction", f"does not pay with this budget: this is {self.plain} itself{twice}"))
         if self.edges:
             rows.append(("search", f"ended at the edge of its box in {', '.join(self.edges)}: better may lie beyond"))
         return rows
@@ -204,7 +215,7 @@ def plan(
             orders and f". Of {chosen.name} only orders are known, {orders}: no constants that a plan could choose by"
         )
         raise ValueError(f"{asked} must be one of those with a known bound or model: {legal}{only}")
-    choose, ell = CHOICES[name, objective, kind], _smoothness(chosen, constants, noise_smoothness)
+    choose, ell = CHOICES[name, objective, kind], smoothness_needed(chosen, constants, noise_smoothness)
     goal = {"epsilon": epsilon} if choose is penalty_practice else {}
 
     def solve(calls: int) -> Plan:
@@ -226,15 +237,6 @@ def plan(
     if isinstance(epsilon, (bool, str)) or not 0 < floating(epsilon) < math.inf:
         raise ValueError(f"epsilon={epsilon!r} must be finite and > 0")
     return _cheapest(solve, epsilon, patient=bool(goal))
-
-
-def _smoothness(method: Method, constants: Constants, given: Any) -> Pair | None:
-    """(ℓ_f, ℓ_g) where the method's bound needs it: as given, or as estimated with the constants."""
-    if reduces(method):
-        return noise_smoothness_of(getattr(constants, "noise_smoothness", None) if given is None else given)
-    if given is not None:
-        raise ValueError(f"noise_smoothness={given!r} has no effect on {method.name}: leave it out")
-    return None
 
 
 def _cheapest(solve: Callable[[int], Plan], epsilon: float, patient: bool) -> Plan:

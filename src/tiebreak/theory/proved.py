@@ -25,7 +25,7 @@ from tiebreak.theory.reduction import (
     storm_residuals,
 )
 
-__all__ = ["barrier_bounds", "proved", "reduced_bounds", "reduces"]
+__all__ = ["barrier_bounds", "proved", "reduced_bounds", "reduces", "smoothness_needed"]
 
 RESIDUALS = ("lower_gradient_squared", "direction_squared")
 _LONGEST = 5 * 10**6  # steps that are gone over one by one
@@ -41,6 +41,15 @@ def reduces(method: Method) -> bool:
     return known and any(isinstance(e, (Storm, Spider, Page)) for e in _per_level(method))
 
 
+def smoothness_needed(method: Method, constants: Constants, given: Any) -> tuple[float, float] | None:
+    """(ℓ_f, ℓ_g) where the method's bound needs it: as given, or as estimated with the constants; else None."""
+    if reduces(method):
+        return noise_smoothness_of(getattr(constants, "noise_smoothness", None) if given is None else given)
+    if given is not None:
+        raise ValueError(f"noise_smoothness={given!r} has no effect on {method.name}: leave it out")
+    return None
+
+
 def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any = None) -> Bounds:
     """What is proved of x_N after K steps of a method, by whichever theorem speaks of it; for an array of K, arrays.
 
@@ -54,8 +63,9 @@ def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any 
         They are taken at their word.
     steps : int or array of int
         K.
-    noise_smoothness : float or pair
-        ℓ, or (ℓ_f, ℓ_g), for variance reduction, which has no bound without it, and for nothing else.
+    noise_smoothness : float or pair, optional
+        ℓ, or (ℓ_f, ℓ_g), for variance reduction, which has no bound without it, and for nothing else. A plan and
+        estimates of constants bring their own.
 
     Examples
     --------
@@ -74,11 +84,11 @@ def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any 
     """
     chosen = get(method)
     upper, lower = _per_level(chosen)
-    if reduces(chosen):
+    given = getattr(method, "noise_smoothness", None) if noise_smoothness is None else noise_smoothness
+    ell = smoothness_needed(chosen, constants, given)
+    if ell is not None:
         of_rule = reduced_bounds if chosen.rule is rules.constant else barrier_bounds
-        return of_rule(chosen, constants, steps, noise_smoothness)
-    if noise_smoothness is not None:
-        raise ValueError(f"noise_smoothness={noise_smoothness!r} has no effect on {chosen.name}: leave it out")
+        return of_rule(chosen, constants, steps, ell)
     plain = isinstance(upper, Minibatch) and isinstance(lower, Minibatch)
     if chosen.rule is rules.sdbgd and plain:
         return residual_bounds(chosen.schedule, constants, steps)

@@ -18,7 +18,7 @@ from tiebreak.methods import Method
 from tiebreak.penalties import schedule as penalty_schedule
 from tiebreak.schedules import Schedule
 from tiebreak.theory.bounds import Laws
-from tiebreak.theory.choices import BATCHES, Pair, fixed_penalty
+from tiebreak.theory.choices import BATCHES, Choice, Pair, fixed_penalty
 from tiebreak.theory.constants import Constants
 from tiebreak.theory.penalties import lazy_residuals, penalty_smoothness
 from tiebreak.theory.proved import proved
@@ -27,7 +27,16 @@ from tiebreak.theory.search import Found, improved, search
 
 Values = NDArray[np.float64]
 
-__all__ = ["finished", "fixed_lazy", "fixed_spider", "fixed_storm", "steps_of_plan", "storm_anytime", "worst"]
+__all__ = [
+    "finished",
+    "fixed_lazy",
+    "fixed_spider",
+    "fixed_storm",
+    "or_with_more_noise",
+    "steps_of_plan",
+    "storm_anytime",
+    "worst",
+]
 
 _LONGEST_HOLD = 2**20  # steps; whose costs are counted cycle by cycle
 _EDGE = 1 - 1e-9  # of the largest legal step: rounding must not take it over the edge
@@ -122,7 +131,7 @@ def _barriers(c: Constants, budget: float) -> Pair:
     return plain - 4, plain + 10
 
 
-def storm_anytime(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, Found]:
+def _storm_anytime(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, Found]:
     """β_0 and the batches' factors of anytime STORM, by its closed form; then the bound of the recursion."""
     assert ell is not None
 
@@ -150,11 +159,28 @@ def storm_anytime(c: Constants, budget: float, ell: Pair | None) -> tuple[Method
     return method(*map(math.exp, found.point)), found
 
 
+def storm_anytime(c: Constants, budget: float, ell: Pair | None) -> tuple[Method, Found]:
+    """The constants of anytime STORM."""
+    return or_with_more_noise(_storm_anytime, c, budget, ell)
+
+
 def _factors(c: Constants, ell: Pair, beta: Any, over_f: Any, over_g: Any) -> tuple[Any, Any, Any]:
     """ℓ̄, m_f and m_g: at least what the theorem asks for, and 1."""
     bar = c.L_g + c.L_f / beta
     least = np.maximum(1, 4 * ell[0] ** 2 / (beta * bar) ** 2), np.maximum(1, 4 * ell[1] ** 2 / bar**2)
     return bar, over_f * least[0], over_g * least[1]
+
+
+def or_with_more_noise(choose: Choice, c: Constants, budget: float, ell: Pair | None) -> tuple[Method, Found]:
+    """The better of two choices: for these constants, and as if ∇f had as much noise as ∇g.
+
+    What is proved with more noise holds with less. Shapes of batches that follow σ_f, and closed forms, are not best
+    where it is small: the plan would get worse as noise gets less.
+    """
+    choices = [choose(c, budget, ell)]
+    if c.sigma_f < c.sigma_g:
+        choices.append(choose(c.replace(sigma_f=c.sigma_g), budget, ell))
+    return min(choices, key=lambda one: worst(one[0], c, budget, ell))
 
 
 def finished(
