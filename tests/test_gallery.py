@@ -278,6 +278,9 @@ def test_the_starting_model_is_a_reference_of_its_own_seed(tmp_path):
         start = example.build("quick", done.seed, "cpu")
         assert done.excess == pytest.approx((done.lower - start.losses(start.model)[0]) / 0.5)
     assert {run.method for run in found.runs} == {"lower-only", "pdu", "tolerance-start"}
+    starts = [task.losses(task.model)[0] for task in (example.build("quick", seed, "cpu") for seed in (0, 1))]
+    assert found.goals["evaluations"].reference == pytest.approx(sum(starts) / 2)  # not lower-only training's
+    assert any("as a number, the starting model's loss" in text for text in notes(found))
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------

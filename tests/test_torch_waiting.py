@@ -42,7 +42,8 @@ def device(monkeypatch):
 def setup(kind="sgd", on=DEVICE, **options):
     """Two parameters in two groups, an optimizer whose passes are the kernels, and a function that makes a step."""
     torch.manual_seed(0)
-    params = [torch.nn.Parameter(torch.randn(n, dtype=torch.float64, device=on)) for n in (5, 3)]
+    drawn = [torch.randn(n, dtype=torch.float64) for n in (5, 3)]  # by the CPU: every device begins at the same point
+    params = [torch.nn.Parameter(x.to(on)) for x in drawn]
     groups = [{"params": [params[0]]}, {"params": [params[1]], "lr": 0.05}]
     options = options if {"tolerance", "rule"} & set(options) or kind == "sdbgd" else {"barrier": 1.0} | options
     make = KINDS[kind]

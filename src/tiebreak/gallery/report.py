@@ -220,10 +220,12 @@ def notes(findings: Findings) -> list[str]:
             f"Inside: the lower loss over all training data at most {example.tolerance} above {what}. Excess is in "
             f"tolerances. ± is the standard deviation over {study.seeds} seed{'s' * (study.seeds > 1)}."
         )
+    number = "what lower-only training reaches: one training more, which is not counted"
+    if example.reference == "start":
+        number = "the starting model's loss over all training data, which takes no training"
     texts.append(
         f"Seconds are {_CLOCKED if findings.seconds else 'as trainings took, others beside them'}. A method that "
-        "needs the reference was given, as a number, what lower-only training reaches: one training more, which is not "
-        "counted."
+        f"needs the reference was given, as a number, {number}."
     )
     texts.append(
         f"Every method with knobs had the same number of trials, each on {study.tuning_seeds} "

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -204,7 +205,8 @@ class _Working:
             done = self.sweep(alone.values())
             for budget in ("tuning", *study.budgets):
                 blocks = {seed: done[task.name] for (of, seed), task in alone.items() if of == budget}
-                lower = sum(float(block.facts["lower"]) for block in blocks.values()) / len(blocks)
+                of_start = self.example.reference == "start"
+                lower = fmean(block.facts["reference" if of_start else "lower"] for block in blocks.values())
                 findings.goals[budget] = Goal.of(lower, self.example.tolerance)
                 for seed, block in blocks.items():
                     self.keep(budget, "lower-only", seed, {}, block)
