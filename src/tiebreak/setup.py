@@ -81,6 +81,8 @@ def prepare(
             f"the oracles no longer give {', '.join(lost)}, which the history of {os.fspath(resume or '')!r} holds: "
             "give them `value` and `exact_gradient` as they had before"
         )
+    if not state.start_measures:
+        state.start_measures = _values(state, *levels)
     cost = first_cost(chosen)
     if c.budget is not None and c.budget < cost:
         raise ValueError(f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}")
@@ -144,6 +146,13 @@ def _fresh(
         rule=remembered[0],
         selected_rule=remembered[1],
     )
+
+
+def _values(state: State, upper: Level, lower: Level) -> dict[str, Any]:
+    """f and g at the start, as far as they are known: so that a result can say whether g ended above it."""
+    with np.errstate(all="ignore"):
+        found = {f"{level.name}_value": level.value(state.start[None]) for level in (upper, lower) if level.has_value}
+    return {name: np.repeat(value, len(state.x)) for name, value in found.items()}
 
 
 def _record(given: Any, budget: int | None) -> str | int | tuple[int, ...] | None:

@@ -23,6 +23,7 @@ from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
 from tiebreak.recording import Glance, Measurer, Record, Recorder, fault, finite, wanted
+from tiebreak.remarks import warn
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
@@ -116,7 +117,9 @@ def minimize(
             raise TypeError(f"progress={progress!r} must be True, False or a function")
         every = whole("checkpoint_every", checkpoint_every)
         with progress_line() if progress is True else nullcontext(progress or None) as shown:
-            return _Solver(setup, callback, shown, checkpoint, every).run().result()
+            result = _Solver(setup, callback, shown, checkpoint, every).run().result()
+    warn(result, setup.lower)
+    return result
 
 
 class _Solver:

@@ -162,7 +162,8 @@ def _tasks(case: _Case, c: Comparison, runs: int, kind: str) -> list[Task]:
         record=None if kind else c.record,
         problem_arguments=entrant.arguments,
         method_arguments={"method": contender.method, "changes": dict(contender.changes), "scale": case.scale}
-        | {"budget": case.budgets[-1], **there},
+        | {"budget": case.budgets[-1], **there}
+        | ({"as_is": True} if contender.as_is else {}),
         iterates=False,
         block=max(1, min(BLOCK, _NUMBERS // entrant.problem.x0.size)),
     )

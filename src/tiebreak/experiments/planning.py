@@ -13,6 +13,7 @@ from tiebreak.experiments.evidence import RESIDUALS
 from tiebreak.experiments.tables import SYMBOLS, Estimate, Sheet, Table, estimate, scientific, with_error
 from tiebreak.live import Share
 from tiebreak.problems import paper
+from tiebreak.remarks import unsaid
 from tiebreak.result import Result, Status
 from tiebreak.schedules import LEGAL, Power, Schedule
 from tiebreak.solve import minimize
@@ -118,7 +119,8 @@ def run_plan(plan: Plan, runs: int, seed: int, hear: Callable[[float], Any] = la
 def _result(method: Any, budget: int, runs: int, seed: int, hear: Callable[[float], Any], **options: Any) -> Result:
     problem = paper()
     options |= {"runs": runs, "seed": seed, "progress": lambda now: hear(Share(now.fraction, now))}
-    result = minimize(problem.upper, problem.lower, problem.x0, method=method, budget=budget, **options)
+    with unsaid():
+        result = minimize(problem.upper, problem.lower, problem.x0, method=method, budget=budget, **options)
     if Status.INTERRUPTED in result.status:
         raise KeyboardInterrupt
     return result

@@ -13,6 +13,7 @@ from tiebreak import methods
 from tiebreak.checks import whole
 from tiebreak.levels import Level
 from tiebreak.oracles import Exact
+from tiebreak.remarks import unsaid
 from tiebreak.solve import minimize
 from tiebreak.theory.constants import Constants
 
@@ -188,7 +189,10 @@ def _path(upper: Any, lower: Any, start: Values, batch: int, steps: int, rng: Ge
     """The points of a pilot, and whether it met any curvature."""
     method = methods.auto.replace(upper_batch=batch, lower_batch=batch)
     seed = int(rng.integers(2**63))
-    found = minimize(upper, lower, start, method=method, steps=_RUN_UP + steps, seed=seed, record=1, keep_iterates=True)
+    with unsaid():
+        found = minimize(
+            upper, lower, start, method=method, steps=_RUN_UP + steps, seed=seed, record=1, keep_iterates=True
+        )
     path = np.asarray(found.history.x, dtype=np.float64).reshape(len(found.history), -1)
     curved = any(float(np.max(found.chosen[f"{level}_smoothness"])) > 0 for level in ("upper", "lower"))
     return np.delete(path, slice(1, _RUN_UP + 1), axis=0), curved
