@@ -155,3 +155,59 @@ def test_a_comparison_shows_g_and_says_where_it_rose() -> None:
     text = " ".join(notes(found))
     assert "g ended above where it began on product, from 0: " in text
     assert "f and g where the runs ended are in the table" in text
+
+
+def test_a_sum_in_place_of_a_mean_is_refused() -> None:
+    """Two terms together must give half the sum of both."""
+    data = np.arange(6.0)
+    with pytest.raises(ValueError, match="divide by len"):
+        tiebreak.minimize(NORM, tiebreak.FiniteSum(lambda x, k: len(k) * x - data[k].sum(), n=6), [1.0, 2.0], steps=2)
+    tiebreak.minimize(NORM, tiebreak.FiniteSum(lambda x, k: x - data[k].mean(), n=6), [1.0, 2.0], steps=2, seed=0)
+
+
+def test_a_resumed_run_that_can_do_nothing_says_so() -> None:
+    first = tiebreak.minimize(NORM, product(), START, steps=5, seed=0)
+    with pytest.warns(Remark, match="no step was made: 5 steps"):
+        tiebreak.minimize(NORM, product(), resume=first, steps=3)
+    with pytest.raises(ValueError, match="lower cannot be evaluated at the start of 'the result', of shape"):
+        tiebreak.minimize(NORM, Exact(lambda x: x.reshape(3, 5)), resume=first, steps=9)
+
+
+class _Own:
+    evaluations = 1
+
+    def __init__(self, estimate: Any, memory: int) -> None:
+        self.estimate, self.memory = estimate, memory
+
+    def begin(self, level: str, zeros: Any, zero: Any) -> tuple[Any, ...]:
+        return (zeros,)
+
+    def update(self, level: str, fresh: Any, before: Any, memory: Any, parameters: Any) -> Any:
+        return self.estimate(fresh), memory * self.memory
+
+
+@pytest.mark.parametrize(
+    ("estimator", "words"),
+    [
+        (_Own(lambda g: g.sum(-1), 1), r"an estimate of shape \(1,\); it must have the gradient's, \(1, 2\)"),
+        (_Own(lambda g: g, 2), "a memory of 2; begin made one of 1"),
+    ],
+)
+def test_an_estimator_of_ones_own_is_told_what_is_wrong(estimator: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        tiebreak.minimize(NORM, product(), START, method=methods.sdbgd.replace(estimator=estimator), steps=2)
+
+
+def test_an_estimator_must_not_be_a_class() -> None:
+    with pytest.raises(TypeError, match=r"Storm is a class; give one of it: Storm\("):
+        methods.sdbgd.replace(estimator=tiebreak.Storm)
+
+
+def test_certify_and_plan_say_what_to_give() -> None:
+    result = tiebreak.minimize(NORM, product(), START, steps=2, runs=2, seed=0)
+    with pytest.raises(TypeError, match="x is a Result"):
+        tiebreak.certify(NORM, product(), result, samples=64)
+    with pytest.raises(ValueError, match=r"give result.x\[0\]"):
+        tiebreak.certify(tiebreak.Gaussian(lambda x: x, 0.1, shape=(2,)), product(), result.x, samples=64)
+    with pytest.raises(TypeError, match=r"give problem\.constants"):
+        tiebreak.theory.plan(scaled(1), budget=100)

@@ -81,8 +81,9 @@ def prepare(
             f"the oracles no longer give {', '.join(lost)}, which the history of {os.fspath(resume or '')!r} holds: "
             "give them `value` and `exact_gradient` as they had before"
         )
-    if not state.start_measures:
-        state.start_measures = _values(state, *levels)
+    if resume is not None:
+        for level in levels:
+            _fits(level, state, resume)
     cost = first_cost(chosen)
     if c.budget is not None and c.budget < cost:
         raise ValueError(f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}")
@@ -148,11 +149,18 @@ def _fresh(
     )
 
 
-def _values(state: State, upper: Level, lower: Level) -> dict[str, Any]:
-    """f and g at the start, as far as they are known: so that a result can say whether g ended above it."""
-    with np.errstate(all="ignore"):
-        found = {f"{level.name}_value": level.value(state.start[None]) for level in (upper, lower) if level.has_value}
-    return {name: np.repeat(value, len(state.x)) for name, value in found.items()}
+def _fits(level: Level, state: State, path: Any) -> None:
+    """See that the objective takes the points of the run that is resumed; exact, and not charged."""
+    look = level.exact if level.has_exact else level.value if level.has_value else None
+    try:
+        with np.errstate(all="ignore"):
+            if look is not None:
+                look(state.start[None])
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"{level.name} cannot be evaluated at the start of {os.fspath(path)!r}, of shape {level.shape}: {error}. "
+            "It must be the objective of that run"
+        ) from error
 
 
 def _record(given: Any, budget: int | None) -> str | int | tuple[int, ...] | None:

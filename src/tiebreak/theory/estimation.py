@@ -81,9 +81,9 @@ class EstimatedConstants(Constants):
         for name in ("sigma_f", "sigma_g"):
             low, high = getattr(self, f"{name}_interval")
             lines.append(f"{name} ≈ {getattr(self, name):.4g} in [{low:.4g}, {high:.4g}] ({self.confidence:.0%})")
-        lines.append("noise smoothness ≈ {:.4g}, {:.4g}".format(*self.noise_smoothness))
+        lines.append("noise smoothness: ℓ_f ≈ {:.4g}, ℓ_g ≈ {:.4g}".format(*self.noise_smoothness))
         spent = f"{self.upper_calls:,} upper and {self.lower_calls:,} lower calls"
-        return "\n".join(["Estimates, from a pilot run; the true constants may be larger.", *lines, spent])
+        return "\n".join(["Estimates, from three pilot runs; the true constants may be larger.", *lines, spent])
 
 
 def estimate_constants(
