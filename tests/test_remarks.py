@@ -170,7 +170,7 @@ def test_a_resumed_run_that_can_do_nothing_says_so() -> None:
     with pytest.warns(Remark, match="no step was made: 5 steps"):
         tiebreak.minimize(NORM, product(), resume=first, steps=3)
     with pytest.raises(ValueError, match="lower cannot be evaluated at the start of 'the result', of shape"):
-        tiebreak.minimize(NORM, Exact(lambda x: x.reshape(3, 5)), resume=first, steps=9)
+        tiebreak.minimize(NORM, Exact(lambda x: x.reshape(3, 5), lambda x: 0.0), resume=first, steps=9)
 
 
 class _Own:
@@ -211,3 +211,27 @@ def test_certify_and_plan_say_what_to_give() -> None:
         tiebreak.certify(tiebreak.Gaussian(lambda x: x, 0.1, shape=(2,)), product(), result.x, samples=64)
     with pytest.raises(TypeError, match=r"give problem\.constants"):
         tiebreak.theory.plan(scaled(1), budget=100)
+
+
+def test_a_step_size_that_fails_when_judged_falls_back_to_a_smaller_one(tmp_path: Any) -> None:
+    """In the trials, seed [0, 1], every step size is finite; judged, seed [0, 0], the largest ones overflow."""
+
+    class Cliff:
+        """g = ‖x‖²/2; where a step was longer than 0.5, the judged runs' fourth gradient is infinite."""
+
+        def sample(self, rng: Any, size: int) -> float:
+            return float(rng.bit_generator.seed_seq.entropy[1] == 0)
+
+        def gradient(self, x: Any, judged: float) -> Any:
+            return x if not judged or np.abs(x).max() > 0.02 else x * np.inf
+
+        def exact_gradient(self, x: Any) -> Any:
+            return x
+
+    method = Method("plain", lambda fg, gg: 1.0 + 0 * gg, tiebreak.Schedule(0.05))
+    problem = problems.Problem("cliff", Exact(lambda x: 0.01 * x), Cliff(), np.ones(2))
+    found = compare(Comparison(problems=[problem], methods=[method], budgets=[40], runs=2, trials=4))
+    assert found.fallen == ("plain on cliff at 40 calls (× 16)", "plain on cliff at 40 calls (× 4)")
+    assert found.results["scale"].tolist() == [1.0]
+    assert np.isfinite(found.results["residual"]).all()
+    assert "failed when it was judged" in " ".join(notes(found))

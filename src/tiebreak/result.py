@@ -83,7 +83,7 @@ class Point:
     stationarity_squared : float
         The least ‖∇f + λ∇g‖² over λ ≥ 0: the residual that compares methods.
     exact_multiplier : float
-        λ_k, the rule at the exact gradients.
+        The method's own λ_k: its rule with exact gradients in place of sampled ones. Not the best λ.
     upper_value, lower_value : float
         f and g.
 

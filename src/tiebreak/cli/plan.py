@@ -116,8 +116,8 @@ def plan(
         write(output, files, outdated=["measured.csv"] if result is None else ())
         with waiting("Drawing the figure"):
             save(plan_figure(chosen, result), output / "plan")
-    show_sheets(sheets, _NOTES if entries else (), prose=("",))
-    say(f"Written to {output}: plan.json, its tables, plan.png, plan.pdf.")
+        show_sheets(sheets, _NOTES if entries else (), prose=("",))
+        say(f"Written to {output}: plan.json, its tables, plan.png, plan.pdf.")
 
 
 def _problem(

@@ -137,6 +137,8 @@ class Compared:
         Date, commit, versions and platform.
     curves : dict of arrays
         Tidy: a row for each recorded step of each run, where `record` asked for them.
+    fallen : tuple of str
+        Where the step size that was best in the trials failed when it was judged, and the best smaller one was taken.
 
     Examples
     --------
@@ -152,6 +154,7 @@ class Compared:
     seconds: float
     origin: Mapping[str, Any]
     curves: Table = field(default_factory=dict)
+    fallen: tuple[str, ...] = ()
 
     @cached_property
     def results(self) -> Table:
@@ -238,6 +241,7 @@ class Compared:
             "sources": sources(self.references),
             "scales": scales(c.trials),
             "faults": list(self.faults),
+            "fallen": list(self.fallen),
             "seconds": self.seconds,
         }
 

@@ -118,6 +118,11 @@ def notes(found: Compared) -> list[str]:
         texts.append(
             f"In {ends} of {sum(picked.values())} cases the best step size is at an end of the range that was tried."
         )
+    if found.fallen:
+        texts.append(
+            "The step size that was best in the trials failed when it was judged, and the best smaller one was taken, "
+            f"for {'; '.join(found.fallen)}."
+        )
     read, several = found.read_off, len(c.budgets) > 1
     if several and any(read.values()):
         apart = [label for label, once in read.items() if not once]
