@@ -72,6 +72,7 @@ $(VENV)/.python:
 	touch $@
 
 $(VENV)/.cli: $(VENV)/.python pyproject.toml
+	@echo "Installing what the commands need: about half a minute."
 	$(PIP) -e ".[cli]"
 	touch $@
 

@@ -28,7 +28,7 @@ def constant(constants, budget):
 
 
 def explode(fg, gg):
-    return -1e300 * (1 + 0 * gg)
+    return 1e300 * (1 + 0 * gg)
 
 
 failing = Method("explode", explode, schedules.PAPER["sdbgd"])

@@ -179,7 +179,8 @@ def test_among_fewer_methods_ratios_are_others_and_runs_the_same(found) -> None:
 
 
 def test_what_is_shown(found) -> None:
-    profiles, *best, residuals = sheets(found)
+    profiles, *best, residuals, ended = sheets(found)
+    assert ended.header[:2] == ("problem", "start")
     assert [row[0] for row in profiles.rows] == ["SDBGD", "VR-PR-SDBPG†", "by norm", "constant", "explode"]
     assert profiles.rows[-1][1:] == ["0 / 0 / 0", "0 / 0 / 0", "6"]
     first = [int(row[1].split(" / ")[0]) for row in profiles.rows]
@@ -201,7 +202,7 @@ def test_all_leaves_out_the_plans_where_constants_are_unknown_and_says_so() -> N
     assert Comparison(f"{OWN}:problem", "sdbgd_practice").left_out == ()  # who names a plan is told that it cannot be
     text = " ".join(notes(compare(Comparison(f"{OWN}:blunt", "all", [10**4], runs=1, trials=1, steps=2))))
     assert "Without the plans, which need the constants of every problem: sdbgd_bound," in text
-    assert "no value there is known" in text
+    assert "no value of f or g is known" in text
     assert "units" not in text
 
 

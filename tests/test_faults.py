@@ -248,7 +248,7 @@ def test_two_sweeps_on_one_folder(tmp_path):
     words = ["reproduce", "--methods", "sdbgd,dbgd,penalty", "--budget", "1e13", "--runs", "2", "--workers", "2"]
     main = "print('started', flush=True); from tiebreak.cli import main; main()"
     first = started(main, *words, "--output", tmp_path / "r", env=ENVIRONMENT, stderr=subprocess.PIPE)
-    lock, deadline = tmp_path / "r" / "..blocks.lock", time.monotonic() + 60
+    lock, deadline = tmp_path / "r" / ".blocks.lock", time.monotonic() + 60
     while not (lock.exists() and lock.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     said = call(*words, "--output", tmp_path / "r", code=2).stderr

@@ -109,6 +109,7 @@ def test_a_file_without_the_memory_is_refused(tmp_path):
         tiebreak.load(path)
 
 
+@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
 def test_runs_that_end_early_keep_theirs():
     """A run whose gradient fails goes; the others are as they are alone."""
 

@@ -163,6 +163,7 @@ def test_solve_takes_an_oracle_of_ones_own():
     assert np.isfinite(result.x).all()
 
 
+@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
 def test_a_run_that_breaks_keeps_its_last_finite_iterate():
     class Breaks:
         def gradient(self, x, key, size):

@@ -265,6 +265,7 @@ def test_an_oracle_that_works_in_place_fails_loudly():
         minimize(careless, lambda x: x, np.ones(3), method=METHOD, steps=3)
 
 
+@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("level", ["upper", "lower"])
 @pytest.mark.parametrize("name", ["sdbgd", "vr_pr_sdbpg"])
@@ -310,6 +311,7 @@ def test_a_bad_gradient_stops_its_run_alone(bad, level, name):
     assert not result.success
 
 
+@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
 def test_all_runs_may_fail():
     result = minimize(lambda x: x * np.nan, lambda x: x, [1.0], method=METHOD, steps=5, runs=3)
     assert [s.name for s in result.status] == ["NON_FINITE"] * 3
@@ -321,6 +323,7 @@ def test_all_runs_may_fail():
     assert "upper gradient is not finite" in single.message
 
 
+@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
 def test_an_overflowing_step_is_a_fault_too():
     result = minimize(
         lambda x: 0 * x + 1e308,
@@ -491,6 +494,7 @@ def test_without_noise_all_runs_are_computed_once(name, kind, tmp_path):
     assert len(np.unique(minimize(noisy, levels()[1], [2.0, 3.0], runs=3, steps=5, seed=0).x[:, 0])) == 3
 
 
+@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
 def test_runs_that_are_the_same_fail_together():
     result = minimize(lambda x: -x * 1e200, lambda x: x * 0, [1.0], method="dbgd", steps=9, runs=3, seed=0)
     assert set(result.status) == {Status.NON_FINITE}

@@ -49,6 +49,8 @@ class Known(NamedTuple):
         The largest estimate of ‖∇f‖ so far.
     upper_batch, lower_batch : scalar
         Those of the last step.
+    floor : scalar
+        The least β in the problem's own units, as far as it was raised to leave a saddle of g.
     """
 
     step_size: Scalar
@@ -72,6 +74,7 @@ class Known(NamedTuple):
     steepest: Scalar
     upper_batch: Scalar
     lower_batch: Scalar
+    floor: Scalar
 
 
 class _Level(NamedTuple):
@@ -95,8 +98,8 @@ class _Level(NamedTuple):
 class Balance:
     """λ = β, with β and the step size chosen from what the run has seen; see the module.
 
-    All constants are pure numbers. They were chosen on one half of the test bed (see the documentation's page on
-    `auto`), and none of them is sharp.
+    All constants are pure numbers. They were chosen on the test bed and on seven problems of our own, and judged on
+    others (see the documentation's page on `auto`); none of them is sharp.
 
     Parameters
     ----------
@@ -122,6 +125,10 @@ class Balance:
         Where both gradients together are not this much larger than their noise, steps are shortened, down to 1/16.
     clear : float
         How many times its standard error ∇g must be to lead where it has shown no curvature.
+    firm, vanished, convex : float
+        Where ‖∇f‖ has fallen below `vanished` of its largest value, and g's curvature along the path is below `convex`
+        of the whole, the least β is raised, to `firm` at most: that may be a saddle of g, and must not hold the run.
+        `firm=0` leaves it as it is.
     """
 
     length: float = 1.0
@@ -134,6 +141,9 @@ class Balance:
     recent: float = 8.0
     unsure: float = 4.0
     clear: float = 3.0
+    firm: float = 32.0
+    vanished: float = 0.1
+    convex: float = 0.1
 
     def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
         """Nothing known."""
@@ -195,7 +205,7 @@ class Balance:
         reach = _larger(away**0.5, (1 - rate) * m.reach)
         steepest = _larger(ff**0.5, m.steepest)
         if k == 0:  # as short a step as shows a curvature; both gradients weigh the same
-            ratio = self.least + 0 * gg
+            ratio = floor = self.least + 0 * gg
             weight = _or_one(_over(ff**0.5, gg**0.5))
             # Opposed gradients that weigh the same leave rounding, which is no direction: then g weighs half as much.
             both = ff + weight * weight * gg
@@ -203,11 +213,13 @@ class Balance:
             longest = _over(resolution, _positive(ff + 2 * weight * fg + weight * weight * gg) ** 0.5)
             step = longest + resolution * (longest == 0)
         else:
-            ratio, weight = self._weighed(fg, gg, ff, m.ratio, upper, lower, reach, steepest, k)
+            floor = self._floor(ff, m.floor, lower, steepest)
+            ratio, weight = self._weighed(fg, gg, ff, m.ratio, upper, lower, reach, steepest, floor, k)
             # Where both gradients vanish nothing limits the step, and it must not grow until it overflows.
             longest = m.step_size * (1 + (self.longer - 1) * ((ff > 0) | (gg > 0)))
             step = self._step(gg, ff, weight, upper, lower, longest)
-        kept = [step, weight, ratio, *_pairs(upper, lower), reach, steepest, upper_batch + 0 * gg, lower_batch + 0 * gg]
+        batches = upper_batch + 0 * gg, lower_batch + 0 * gg
+        kept = [step, weight, ratio, *_pairs(upper, lower), reach, steepest, *batches, floor]
         return weight, Known(*kept)
 
     def _weighed(
@@ -220,6 +232,7 @@ class Balance:
         lower: _Level,
         reach: Scalar,
         steepest: Scalar,
+        floor: Scalar,
         k: int,
     ) -> tuple[Scalar, Scalar]:
         """β in the problem's units, and in the user's."""
@@ -239,11 +252,21 @@ class Balance:
         direction = left + self.noise * (upper.error + now * now * lower.error)
         slope = gg * unit * unit
         ratio = ratio * (1 + self._change(slope**0.5, direction**0.5, k))
-        ratio = _larger(ratio, self.least + 0 * gg)
+        ratio = _larger(ratio, floor)
         # Without a curvature f would go on for ever: g's minimisers must not be farther away than a seventh of the way.
         held = straight * _over(8 * steepest, curved * reach + push)
         weight = hidden * _over(self.least * pull, push) + (1 - hidden) * _larger(ratio * unit, held)
         return ratio, _or_one(weight)
+
+    def _floor(self, ff: Scalar, floor: Scalar, lower: _Level, steepest: Scalar) -> Scalar:
+        """The least ratio: raised where both gradients vanish and g is hardly convex along the path, up to `firm`.
+
+        Where ∇f and ∇g vanish together every residual is small, whatever β is. If that is a saddle of g, it is one of
+        f + βg as well once β is large enough, and the path leaves it.
+        """
+        vanished = ff < (self.vanished * steepest) ** 2
+        saddle = vanished & (lower.along < self.convex * lower.curvature) & (floor < self.firm)
+        return floor * (1 + self.fastest * saddle)
 
     def _unit(self, level: _Level) -> Scalar:
         """The level's curvature: the largest average, as far as it has fallen since.

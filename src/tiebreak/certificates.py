@@ -145,6 +145,8 @@ def certify(
     >>> certify(problem.upper, problem.lower, [0.0, 0.0], samples=10**6, epsilon=0.01, seed=0).verdict  # ∇g = 0 there
     'cannot be decided'
     """
+    if hasattr(x, "last"):
+        raise TypeError("x is a Result; it must be one point: result.x, or result.x[0] where runs were asked for")
     point = np.array(x, dtype=np.float64)
     if point.size == 0 or not np.isfinite(point).all():
         raise ValueError("x must be finite and not empty")
@@ -158,8 +160,12 @@ def certify(
     size = total // count
     half, risk = count // 2, 1 - confidence
     rngs = default_rng(seed).spawn(2)
-    levels = [Level(n, o, point.shape, point.dtype) for n, o in (("upper", upper), ("lower", lower))]
-    a, b = (_group_gradients(*pair, point, size, count) for pair in zip(levels, rngs, strict=True))
+    try:
+        levels = [Level(n, o, point.shape, point.dtype) for n, o in (("upper", upper), ("lower", lower))]
+        a, b = (_group_gradients(*pair, point, size, count) for pair in zip(levels, rngs, strict=True))
+    except (ValueError, IndexError) as error:
+        hint = ". Of a result with runs give result.x[0]" if point.ndim > 1 else ""
+        raise ValueError(f"x of shape {point.shape} cannot be evaluated: {error}{hint}") from error
 
     gg = _square(b)
     lower_gradient_squared = gg.interval(risk / 4)

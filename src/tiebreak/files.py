@@ -66,7 +66,7 @@ def locked(path: str | os.PathLike[str] | None) -> Iterator[None]:
         yield
         return
     target = Path(path)
-    place = target.with_name(f".{target.name}.lock")
+    place = target.with_name(f".{target.name.lstrip('.')}.lock")
     made = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

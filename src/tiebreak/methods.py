@@ -82,6 +82,13 @@ def _named_arguments(rule: rules.Rule) -> dict[str, inspect.Parameter]:
     if len(parameters) < first:
         leading = "fg, gg and its memory" if first == 3 else "fg and gg"
         raise TypeError(f"rule={rule!r} must take {leading} first, and then what it needs by name")
+    names = [p.name for p in parameters]
+    for place, name in enumerate(("fg", "gg")):
+        if name in names and names.index(name) != place:
+            raise TypeError(
+                f"rule={rule!r} takes ({', '.join(names)}); it must take fg = ⟨∇f, ∇g⟩ first and gg = ‖∇g‖² second: "
+                "they come by place, not by name"
+            )
     return {p.name: p for p in parameters[first:] if p.kind in by_name}
 
 
@@ -90,12 +97,16 @@ def _there(name: str, given: set[str]) -> bool:
     return name in given or {f"{level}_{name}" for level in LEVELS} <= given
 
 
-def _array(returned: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """What a rule returned, as an array of real numbers of this shape."""
+def _array(returned: Any, shape: tuple[int, ...], least: float = 0.0) -> NDArray[np.float64]:
+    """What a rule returned, as an array of real numbers of this shape, none below `least`."""
     found = np.asarray(returned)
     if found.dtype.kind not in "fiub":
         raise TypeError(f"it returned {found!r}")
     found = found.astype(np.float64, copy=False)
+    if found.size and found.min() < least:  # False for NaN, which the solver knows how to tell
+        raise ValueError(
+            f"it returned λ = {found.min():g}; it must be ≥ 0: with λ < 0 the direction ∇f + λ∇g climbs on g"
+        )
     return found if found.shape == shape else np.broadcast_to(found, shape)
 
 
@@ -108,9 +119,10 @@ class Method:
     name : str
         What tables and legends call it.
     rule : callable
-        ``rule(fg, gg, …)`` ↦ λ, on arrays with a value per run. Its further arguments are found by their names: any
-        parameter that the schedule sets, its `others`, the step ``k``, ``ff`` = ‖∇f‖², and ``lower_value``, the lower
-        objective on this step's mini-batch at x_k. A rule with a memory is an object: see :mod:`tiebreak.rules`.
+        ``rule(fg, gg, …)`` ↦ λ ≥ 0, on arrays with a value per run. fg and gg come by place, in this order. Its further
+        arguments are found by their names: any parameter that the schedule sets, its `others`, the step ``k``,
+        ``ff`` = ‖∇f‖², and ``lower_value``, the lower objective on this step's mini-batch at x_k. A rule with a memory
+        is an object: see :mod:`tiebreak.rules`.
     schedule : Schedule
     estimator : Estimator
 
@@ -240,7 +252,7 @@ class Method:
             returned = self.rule(fg, gg, memory, **arguments)
             if not (isinstance(returned, tuple) and len(returned) == 2 and len(returned[1]) == len(memory)):
                 raise TypeError(f"it has a memory of {len(memory)}, must return (λ, memory) and returned {returned!r}")
-            return _array(returned[0], fg.shape), tuple(_array(m, fg.shape) for m in returned[1])
+            return _array(returned[0], fg.shape), tuple(_array(m, fg.shape, -np.inf) for m in returned[1])
         except (TypeError, ValueError) as error:
             raise self._failed(error) from error
 

@@ -51,6 +51,8 @@ class Status(Enum):
         return self in (Status.STEPS, Status.BUDGET, Status.CALLBACK)
 
 
+_ROUNDING = 1e-6  # of the values: no less is a difference
+
 #: What may be known of a point, in the order of tables.
 MEASURES = (
     "direction_squared",
@@ -81,7 +83,7 @@ class Point:
     stationarity_squared : float
         The least ‖∇f + λ∇g‖² over λ ≥ 0: the residual that compares methods.
     exact_multiplier : float
-        λ_k, the rule at the exact gradients.
+        The method's own λ_k: its rule with exact gradients in place of sampled ones. Not the best λ.
     upper_value, lower_value : float
         f and g.
 
@@ -232,6 +234,8 @@ class Result:
         What `seed=` reproduces this result.
     elapsed : float
         Seconds, of this call.
+    start : Point
+        Where it began: x0, with f and g there and nothing else.
     chosen : mapping
         What the method had chosen at the end, and the estimates behind it, by name; empty where nothing was to choose.
 
@@ -258,6 +262,7 @@ class Result:
     elapsed: float
     faults: Mapping[int, str] = field(default_factory=dict)
     chosen: Mapping[str, Any] = field(default_factory=dict)
+    start: Point | None = None
     state: Any = field(default=None, repr=False)
 
     @property
@@ -288,6 +293,26 @@ class Result:
         return "; ".join([text, *self.faults.values()])
 
     @property
+    def rise(self) -> Values | None:
+        """By how much g ended above where it began, a number for each run; None where the oracle has no value of g.
+
+        Examples
+        --------
+        >>> import tiebreak
+        >>> problem = tiebreak.problems.paper()
+        >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=10**5, seed=0)
+        >>> bool(result.rise < 0)
+        True
+        """
+        before, after = (getattr(point, "lower_value", None) for point in (self.start, self.last))
+        if before is None or after is None:
+            return None
+        with np.errstate(invalid="ignore"):
+            rise: Values = np.atleast_1d(np.asarray(after, np.float64) - before)
+            size = np.atleast_1d(np.abs(after) + np.abs(before))
+        return np.where(np.abs(rise) > _ROUNDING * size, rise, 0.0)
+
+    @property
     def _statuses(self) -> Sequence[Status]:
         return [self.status] if isinstance(self.status, Status) else self.status
 
@@ -313,6 +338,11 @@ class Result:
                 lines.append(
                     f"  {name:<24} {np.mean(value):.4g}" + ("" if np.ndim(value) == 0 else " (mean over runs)")
                 )
+        if (rise := self.rise) is not None and (risen := int(np.sum(rise > 0))):
+            which = rise > 0
+            before, after = (np.mean(np.atleast_1d(p.lower_value)[which]) for p in (self.start, self.last) if p)
+            runs = "" if len(rise) == 1 else f" in {risen} of {len(rise)} runs" + " (means)" * (risen > 1)
+            lines.append(f"  g ended at {after:.4g}, above {before:.2g} where it began{runs}")
         if self.chosen:
             each = ", ".join(f"{name} {np.median(value):.3g}" for name, value in self.chosen.items())
             lines.append(f"  at the end{'' if isinstance(self.status, Status) else ' (medians)'}: {each}")

@@ -81,6 +81,9 @@ def prepare(
             f"the oracles no longer give {', '.join(lost)}, which the history of {os.fspath(resume or '')!r} holds: "
             "give them `value` and `exact_gradient` as they had before"
         )
+    if resume is not None:
+        for level in levels:
+            _fits(level, state, resume)
     cost = first_cost(chosen)
     if c.budget is not None and c.budget < cost:
         raise ValueError(f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}")
@@ -144,6 +147,20 @@ def _fresh(
         rule=remembered[0],
         selected_rule=remembered[1],
     )
+
+
+def _fits(level: Level, state: State, path: Any) -> None:
+    """See that the objective takes the points of the run that is resumed; exact, and not charged."""
+    look = level.exact if level.has_exact else level.value if level.has_value else None
+    try:
+        with np.errstate(all="ignore"):
+            if look is not None:
+                look(state.start[None])
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"{level.name} cannot be evaluated at the start of {os.fspath(path)!r}, of shape {level.shape}: {error}. "
+            "It must be the objective of that run"
+        ) from error
 
 
 def _record(given: Any, budget: int | None) -> str | int | tuple[int, ...] | None:

@@ -23,6 +23,7 @@ from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
 from tiebreak.recording import Glance, Measurer, Record, Recorder, fault, finite, wanted
+from tiebreak.remarks import warn
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
@@ -116,7 +117,10 @@ def minimize(
             raise TypeError(f"progress={progress!r} must be True, False or a function")
         every = whole("checkpoint_every", checkpoint_every)
         with progress_line() if progress is True else nullcontext(progress or None) as shown:
-            return _Solver(setup, callback, shown, checkpoint, every).run().result()
+            made = setup.state.k
+            result = _Solver(setup, callback, shown, checkpoint, every).run().result()
+    warn(result, resumed_at=made if resume is not None else None)
+    return result
 
 
 class _Solver:
@@ -157,6 +161,12 @@ class _Solver:
         self.glance = Glance(self.measurer)
         runs = len(self.configuration.runs)
         self.recorder = Recorder(self.measurer, runs, self.configuration.keep_iterates, state.history)
+        if not state.start_measures:  # so that a result can say whether g ended above its start
+            with np.errstate(all="ignore"):
+                known = {
+                    level.name: level.value(state.start[None]) for level in (self.upper, self.lower) if level.has_value
+                }
+            state.start_measures = {f"{name}_value": np.repeat(value, runs) for name, value in known.items()}
         self.parameters: Parameters | None = None  # of the step just made; the residuals of the last iterate use them
         self.fitting: Steps | None = None  # those that come next
         self.stopped: Status | None = None

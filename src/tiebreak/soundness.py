@@ -39,7 +39,7 @@ def check(state: Any) -> None:
         counts = getattr(state, name)
         _array(name, counts, (runs,), np.dtype(np.int64))
         _must(name, counts.tolist(), "whole numbers ≥ 0", bool(np.all(counts >= 0)))
-    for table in ("last_measures", "selected_measures"):
+    for table in ("start_measures", "last_measures", "selected_measures"):
         for name, column in getattr(state, table).items():
             _must(table, name, f"one of {', '.join(MEASURES)}", name in MEASURES)
             _array(f"{table}.{name}", column, (runs,), np.dtype(np.float64))

@@ -63,11 +63,12 @@ class State:
     selected_measures: dict[str, NDArray[Any]]
     chosen: dict[str, NDArray[Any]] = field(default_factory=dict)  # what a rule with a memory tells people
     elapsed: float = 0.0
+    start_measures: dict[str, NDArray[Any]] = field(default_factory=dict)  # f and g at x_0, as far as they are known
     rule: tuple[NDArray[np.float64], ...] = ()  # what a rule with a memory remembers, of every run
     selected_rule: tuple[NDArray[np.float64], ...] = ()  # and what it did at the selected iterate
 
     _ARRAYS = ("start", "x", "selected", "selected_step", "steps", "upper_calls", "lower_calls")
-    _TABLES = ("history", "last_measures", "selected_measures", "chosen")
+    _TABLES = ("history", "start_measures", "last_measures", "selected_measures", "chosen")
     _RULES = ("rule", "selected_rule")
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -116,6 +117,7 @@ class State:
             elapsed=self.elapsed,
             faults=self.faults,
             chosen={name: take(column) for name, column in self.chosen.items()},
+            start=point(np.repeat(self.start[None], len(c.runs), axis=0), 0 * self.steps, self.start_measures),
             state=self,
         )
 

@@ -88,6 +88,7 @@ class FiniteSum:
         self.weighted, self.vectorized, self.replace = weighted, vectorized, replace
         self._all = np.arange(self.n)
         self.shape: tuple[int, ...] | None = None
+        self._tried = per_example or weighted or self.n < 2  # whether the function is known to give means
 
     def bind(self, shape: tuple[int, ...]) -> "FiniteSum":
         """This oracle for points of this shape."""
@@ -130,11 +131,29 @@ class FiniteSum:
 
     def gradient(self, x: Array, token: Any) -> Any:
         """The batch's mean gradient."""
+        self._try(x)
         return self._mean(self._gradient, x, *token)
 
     def exact_gradient(self, x: Array) -> Any:
         """The mean gradient of all n terms."""
+        self._try(x)
         return self._mean(self._gradient, x, self._all, None)
+
+    def _try(self, x: Array) -> None:
+        """At the first point, see that two terms together give their mean: a sum would be many times too long."""
+        if self._tried:
+            return
+        self._tried = True
+        pair, one, other = (
+            np.asarray(self._gradient(x, self._all[part])) for part in (slice(2), slice(1), slice(1, 2))
+        )
+        total = one + other
+        with np.errstate(all="ignore"):
+            size = np.abs(total).max(initial=0)
+            if 0 < size < np.inf and np.abs(pair - total).max(initial=0) <= 1e-6 * size:
+                raise ValueError(
+                    "gradient(x, indices) gives the sum of its terms; it must give their mean: divide by len(indices)"
+                )
 
     def value(self, x: Array, token: Any = None) -> Any:
         """The mean value of the batch or, without one, of all n terms."""

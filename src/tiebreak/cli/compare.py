@@ -1,4 +1,4 @@
-"""``tiebreak compare``, ``tiebreak sweep``, which is the same without trials, and ``tiebreak problems``."""
+"""``tiebreak compare``, ``tiebreak sweep``, which is the same with methods as they are, and ``tiebreak problems``."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -75,7 +75,7 @@ def compare(
     texts |= {"problems": ",".join(problems), "methods": ",".join(methods), "seed": seed}
     texts |= {name: text for name, text in (("steps", steps), ("record", record)) if text is not None}
     with reported(report, output):
-        _compared(texts, output, overwrite, workers, scheduler)
+        _compared(texts, output, overwrite, workers, scheduler, as_is=False)
 
 
 def sweep(
@@ -93,18 +93,21 @@ def sweep(
     report: Report = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run methods on problems as they are: one tidy table, read at every budget. `compare` also tunes step sizes."""
-    where = (output, overwrite, workers, scheduler, report)
-    compare(problems, methods, budgets, runs, "1", steps, record, seed, False, *where)
+    """Run methods on problems as they are: no step size is tuned, and no schedule put into a problem's units."""
+    texts = {"budgets": budgets or _USUAL["budgets"], "runs": runs or _USUAL["runs"], "trials": "1", "seed": seed}
+    texts |= {"problems": ",".join(problems), "methods": ",".join(methods)}
+    texts |= {name: text for name, text in (("steps", steps), ("record", record)) if text is not None}
+    with reported(report, output):
+        _compared(texts, output, overwrite, workers, scheduler, as_is=True)
 
 
 def _compared(
-    texts: Mapping[str, str], output: Path, overwrite: bool, workers: str | None, scheduler: str | None
+    texts: Mapping[str, str], output: Path, overwrite: bool, workers: str | None, scheduler: str | None, as_is: bool
 ) -> None:
     with kindly():
         words: dict[str, Any] = {name: texts[name] for name in ("problems", "methods")}
         words |= {name: number(text) for name, text in texts.items() if name not in ("problems", "methods", "budgets")}
-        asked = Comparison(budgets=[number(part) for part in texts["budgets"].split(",")], **words)
+        asked = Comparison(as_is=as_is, budgets=[number(part) for part in texts["budgets"].split(",")], **words)
         engine = engine_from(workers, scheduler)
         counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
         say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")

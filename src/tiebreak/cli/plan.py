@@ -13,6 +13,7 @@ from tiebreak.cli.live import Quiet, bar, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.table import CONSTANTS_HELP, smoothness
 from tiebreak.experiments import Experiment
+from tiebreak.experiments.entrants import entrants
 from tiebreak.experiments.outcome import origin
 from tiebreak.experiments.planning import (
     check_runnable,
@@ -24,6 +25,7 @@ from tiebreak.experiments.planning import (
     run_plan,
 )
 from tiebreak.experiments.tables import SYMBOLS, Sheet, document, scientific
+from tiebreak.problems import Problem
 
 __all__ = ["plan"]
 
@@ -44,11 +46,19 @@ def plan(
     ] = None,
     objective: Annotated[str, typer.Option(metavar="bound|practice", help="What is proved, or expected.")] = "bound",
     kind: Annotated[str | None, typer.Option(metavar="horizon|anytime", help="Constant parameters, or laws.")] = None,
-    constants: Annotated[str, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = "paper",
+    constants: Annotated[str | None, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = None,
     noise_smoothness: Annotated[
         str | None, typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive.")
     ] = None,
-    run: Annotated[bool, typer.Option("--run", help="Run it on the paper's problem, too.")] = False,
+    problem: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For this problem: one of the test bed, or FILE.py:NAME.")
+    ] = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="With it: estimate its constants from samples, in pilot runs.")
+    ] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="Run it on the problem, too; the paper's, if none is named.")
+    ] = False,
     compare_: Annotated[
         bool, typer.Option("--compare", help="And compare it there with the paper's rows; needs a budget.")
     ] = False,
@@ -61,15 +71,16 @@ def plan(
     """Choose all constants of a schedule, for a budget or for an accuracy."""
     with reported(report, output), kindly():
         asked = Experiment(runs=number(runs), seed=number(seed))
-        known = constants_from(constants)
+        place, known = _problem(problem, estimate, constants, asked.seed)
         calls, accuracy = (None if text is None else number(text) for text in (budget, epsilon))
-        if compare_ and (calls is None or known != constants_from("paper")):
-            raise ValueError(f"compare needs a budget and the paper's constants; budget={calls!r}, {constants=}")
+        if compare_ and (calls is None or place is not None or known != constants_from("paper")):
+            given = "no --budget" if calls is None else f"--problem {problem}" if place else f"--constants {constants}"
+            raise ValueError(f"--compare needs a budget, and the paper's problem and constants; here is {given}")
         asked_for = {"budget": calls, "epsilon": accuracy, "method": method, "objective": objective, "kind": kind}
         asked_for["noise_smoothness"] = smoothness(noise_smoothness)
         chosen = _planned(known, asked_for)
         if run:
-            check_runnable(chosen)
+            check_runnable(chosen, place)
         say(f"Planned: {chosen.method.name}, {chosen.steps:,} steps.")  # before what is slow to load
         with loading("matplotlib"):
             from tiebreak.experiments.folder import check_folder, write
@@ -83,7 +94,7 @@ def plan(
         try:
             with bar() if run or compare_ else nullcontext(lambda what, share: None) as hear:
                 if run:
-                    result = run_plan(chosen, asked.runs, asked.seed, lambda share: hear("The plan", share))
+                    result = run_plan(chosen, asked.runs, asked.seed, lambda share: hear("The plan", share), place)
                 entries = compare(chosen.budget, asked.runs, asked.seed, hear) if compare_ else []
         except KeyboardInterrupt:
             say("Interrupted; nothing was written.")
@@ -97,6 +108,7 @@ def plan(
             record["comparison"] = [entry.record() for entry in entries]
             sheets.append(comparison_sheet(entries, chosen.budget, asked.runs))
         flags = {"run": run, "compare": compare_, "runs": asked.runs, "seed": asked.seed, "constants": constants}
+        flags |= {"problem": problem, "estimate": estimate}
         record |= {"command": _command(asked_for | flags), **origin((record["method"],))}
         files: dict[str, Any] = {"plan.json": record, "curves.csv": plan_curves(chosen)}
         files["summary.md"] = document("Plan", [f"    {record['command']}"], sheets, _NOTES if entries else ())
@@ -104,8 +116,32 @@ def plan(
         write(output, files, outdated=["measured.csv"] if result is None else ())
         with waiting("Drawing the figure"):
             save(plan_figure(chosen, result), output / "plan")
-    show_sheets(sheets, _NOTES if entries else (), prose=("",))
-    say(f"Written to {output}: plan.json, its tables, plan.png, plan.pdf.")
+        show_sheets(sheets, _NOTES if entries else (), prose=("",))
+        say(f"Written to {output}: plan.json, its tables, plan.png, plan.pdf.")
+
+
+def _problem(
+    name: str | None, estimate: bool, constants: str | None, seed: int
+) -> tuple[Problem | None, theory.Constants]:
+    """The problem, where one is named, and the constants to plan with: as given, its own, or estimated."""
+    if name is None:
+        if estimate:
+            raise ValueError("--estimate needs --problem: constants are estimated from a problem's samples")
+        return None, constants_from(constants or "paper")
+    (entrant,) = entrants([name])
+    made = entrant.problem
+    if constants is not None and estimate:
+        raise ValueError(f"--constants {constants} and --estimate: give one of them")
+    if constants is not None:
+        return made, constants_from(constants)
+    if estimate:
+        with waiting("Estimating the constants"):
+            found = theory.estimate_constants(made, seed=seed)
+        say(str(found))
+        return made, found
+    if made.constants is None:
+        raise ValueError(f"--problem {name} has no constants, and a plan needs them: say --estimate, or --constants")
+    return made, made.constants
 
 
 def _command(given: dict[str, Any]) -> str:

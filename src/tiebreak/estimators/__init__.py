@@ -80,6 +80,8 @@ def named(estimator: Any) -> Estimator:
     """
     if isinstance(estimator, str) and estimator in ESTIMATORS:
         return ESTIMATORS[estimator]
+    if isinstance(estimator, type):
+        raise ValueError(f"estimator={estimator.__name__} is a class; give one of it: {estimator.__name__}(…)")
     if isinstance(estimator, str) or not all(hasattr(estimator, n) for n in ("evaluations", "begin", "update")):
         names = ", ".join(map(repr, ESTIMATORS))
         raise ValueError(

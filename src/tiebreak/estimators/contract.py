@@ -126,5 +126,17 @@ def estimate(
     if not (isinstance(made, tuple) and len(made) == 2):
         given = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
         raise TypeError(f"estimator={type(estimator).__name__}: update must return (estimate, memory), not {given}")
-    found, inner = made
+    found, kept = made
+    shapes = [getattr(array, "shape", ()) for array in (found, fresh)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"estimator={type(estimator).__name__}: update returned an estimate of shape {shapes[0]}; it must have the "
+            f"gradient's, {shapes[1]}"
+        )
+    if len(kept) != len(inner):
+        raise ValueError(
+            f"estimator={type(estimator).__name__}: update returned a memory of {len(kept)}; begin made one of "
+            f"{len(inner)}, and it must stay so long"
+        )
+    inner = kept
     return found, fresh, (last, *inner) if twice else inner

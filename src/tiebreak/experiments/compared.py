@@ -18,6 +18,7 @@ from tiebreak.experiments.own import sources
 from tiebreak.experiments.profiles import ratios
 from tiebreak.experiments.tables import Table, chosen, estimate
 from tiebreak.experiments.tasks import Reference
+from tiebreak.levels import Level
 
 __all__ = ["MANY_TRIALS", "Compared", "Comparison"]
 
@@ -51,6 +52,9 @@ class Comparison:
         Steps after which a run ends, if its budget does not end it before.
     record : "log", int or None
         What goes into the curves, as :func:`tiebreak.minimize` takes it; nothing by default.
+    as_is : bool
+        Whether schedules, published ones and your own, are run as they are, as :func:`tiebreak.minimize` would. If not,
+        they are translated into the units of each problem whose constants are known. `tiebreak sweep` says True.
 
     Examples
     --------
@@ -66,6 +70,7 @@ class Comparison:
     trials: int = 7
     steps: int | None = None
     record: str | int | None = None
+    as_is: bool = False
     entrants: tuple[Entrant, ...] = field(init=False, repr=False)
     contenders: tuple[Contender, ...] = field(init=False, repr=False)
 
@@ -79,7 +84,7 @@ class Comparison:
         checked |= {"steps": None if self.steps is None else limit("steps", self.steps)}
         checked |= {"record": None if self.record is None else Experiment(record=self.record).record}
         problems = entrants(self.problems)
-        checked |= {"entrants": problems, "contenders": contenders(self.methods, problems)}
+        checked |= {"entrants": problems, "contenders": contenders(self.methods, problems, self.as_is)}
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -92,9 +97,12 @@ class Comparison:
     def command(self) -> str:
         """The command line that repeats this."""
         words = {name: _words(getattr(self, name)) for name in ("problems", "methods", "budgets")}
-        words |= {name: str(getattr(self, name)) for name in ("runs", "seed", "trials")}
+        swept = self.as_is and self.trials == 1
+        words |= {name: str(getattr(self, name)) for name in ("runs", "seed", *([] if swept else ["trials"]))}
         words |= {n: str(v) for n in ("steps", "record") if (v := getattr(self, n)) is not None}
-        return " ".join(["tiebreak compare", *(f"--{name} {text}" for name, text in words.items())])
+        return " ".join(
+            ["tiebreak sweep" if swept else "tiebreak compare", *(f"--{name} {text}" for name, text in words.items())]
+        )
 
 
 def _words(given: Any) -> str:
@@ -129,6 +137,8 @@ class Compared:
         Date, commit, versions and platform.
     curves : dict of arrays
         Tidy: a row for each recorded step of each run, where `record` asked for them.
+    fallen : tuple of str
+        Where the step size that was best in the trials failed when it was judged, and the best smaller one was taken.
 
     Examples
     --------
@@ -144,13 +154,15 @@ class Compared:
     seconds: float
     origin: Mapping[str, Any]
     curves: Table = field(default_factory=dict)
+    fallen: tuple[str, ...] = ()
 
     @cached_property
     def results(self) -> Table:
         """Tidy: a row for each problem, method and budget, with means over runs, ratios, and who is best.
 
         A method of which a run failed has the residual ∞. `best` is who has the least mean; `tied` is who is within two
-        standard errors of it, by the differences of runs with the same random numbers.
+        standard errors of it, by the differences of runs with the same random numbers, and at most ten times as large.
+        Ratios are of residuals that are at least 1e-24, which is rounding in the problem's units.
         """
         rows: list[dict[str, Any]] = []
         for budget, entrant in product(self.comparison.budgets, self.comparison.entrants):
@@ -163,7 +175,7 @@ class Compared:
                 rows.append(
                     {"problem": entrant.label, "method": contender.label, "budget": budget}
                     | {"residual": mean.mean if not failed else np.inf, "error": mean.error if not failed else np.nan}
-                    | {"ratio": ratio, "best": ratio == 1, "tied": _tied(table, here[least])}
+                    | {"ratio": ratio, "best": ratio == 1, "tied": ratio <= _CLEARLY and _tied(table, here[least])}
                     | {"failed": failed, "steps": int(np.median(table["steps"])), "scale": float(table["scale"][0])}
                     | {name: _mean(table[name]) for name in _MEANS}
                 )
@@ -201,6 +213,15 @@ class Compared:
         return replace(self, comparison=fewer, runs=of_them(self.runs), curves=of_them(self.curves))
 
     @property
+    def starts(self) -> dict[str, tuple[float, float]]:
+        """f and g at the start of each problem; NaN where they are not known."""
+        levels = {e.label: (e.problem, (e.problem.upper, e.problem.lower)) for e in self.comparison.entrants}
+        return {
+            label: tuple(_value(each, problem) for each in both)  # type: ignore[misc]  # of two levels
+            for label, (problem, both) in levels.items()
+        }
+
+    @property
     def references(self) -> list[str | Reference]:
         """Where problems and methods come from."""
         c = self.comparison
@@ -215,16 +236,21 @@ class Compared:
             "command": c.command,
             "problems": problems,
             "methods": [each.label for each in c.contenders],
-            **{name: getattr(c, name) for name in ("budgets", "runs", "seed", "trials", "steps", "record")},
+            **{name: getattr(c, name) for name in ("budgets", "runs", "seed", "trials", "steps", "record", "as_is")},
             "read_off": self.read_off,
             "sources": sources(self.references),
             "scales": scales(c.trials),
             "faults": list(self.faults),
+            "fallen": list(self.fallen),
             "seconds": self.seconds,
         }
 
 
-_MEANS = ("direction_squared", "stationarity_squared", "lower_gradient_squared", "upper_excess", "lower_excess")
+_MEANS = (
+    *("direction_squared", "stationarity_squared", "lower_gradient_squared"),
+    *("upper_value", "lower_value", "upper_excess", "lower_excess"),
+)
+_CLEARLY = 10  # times the best: no tie, however few runs make up the mean
 
 
 def _mean(values: NDArray[np.float64]) -> float:
@@ -238,3 +264,8 @@ def _tied(table: Table, best: Table) -> bool:
         return False
     difference = estimate(table["residual"] - best["residual"])
     return bool(difference.mean <= 0 or difference.mean <= 2 * difference.error)
+
+
+def _value(oracle: Any, problem: Any) -> float:
+    level = Level("problem", oracle, np.shape(problem.x0), np.dtype(np.float64))
+    return float(level.value(np.reshape(problem.x0, (1, -1)).astype(np.float64))[0]) if level.has_value else np.nan

@@ -88,24 +88,38 @@ def compare(
         return {case: [swept.blocks[task.name] for task in each] for case, each in tasks.items()}
 
     best = {(*pair, budget): 1.0 for pair in pairs for budget in c.budgets}
+    sizes, means = scales(c.trials), dict[Any, dict[float, float]]()
     if tried:
-        sizes = scales(c.trials)
         every = [case for pair in pairs for size in sizes for case in _cases(*pair, size, c.budgets)]
-        means: dict[Any, dict[float, float]] = {key: {} for key in best}
+        means = {key: {} for key in best}
         for case, blocks in done(every, "trial", _TRIAL_RUNS, 0.0, share).items():
             for budget in case.budgets:
                 residual = _labelled(case, budget, blocks)["residual"]
                 means[case.entrant, case.contender, budget][case.scale] = float(np.mean(residual))
         # The least; of equal ones the first, so a method that always fails keeps its own step size.
         best = {key: min(sizes, key=lambda size: found[size]) for key, found in means.items()}
-    chosen = [
-        case
-        for pair in pairs
-        for size in dict.fromkeys(best[*pair, budget] for budget in c.budgets)
-        for case in _cases(*pair, size, [budget for budget in c.budgets if best[*pair, budget] == size])
-    ]
-    judged = done(chosen, "", c.runs, share, 1.0)
-    of = {(case.entrant, case.contender, budget): case for case in chosen for budget in case.budgets}
+    judged: dict[_Case, list[Block]] = {}
+    fallen: list[str] = []
+    while True:
+        chosen = [
+            case
+            for pair in pairs
+            for size in dict.fromkeys(best[*pair, budget] for budget in c.budgets)
+            for case in _cases(*pair, size, [budget for budget in c.budgets if best[*pair, budget] == size])
+        ]
+        judged |= done([case for case in chosen if case not in judged], "", c.runs, share, 1.0)
+        of = {(case.entrant, case.contender, budget): case for case in chosen for budget in case.budgets}
+        # The largest step size that did well in three trials may fail in one of ten runs: then the best smaller one.
+        lost = [key for key in best if np.isinf(_labelled(of[key], key[2], judged[of[key]])["residual"]).any()]
+        smaller = {
+            key: [size for size in sizes if size < best[key] and np.isfinite(means[key][size])] for key in lost if means
+        }
+        if not any(smaller.values()):
+            break
+        for key, left in smaller.items():
+            if left:
+                fallen.append(f"{key[1].label} on {key[0].label} at {key[2]:,} calls (× {best[key]:g})")
+                best[key] = min(left, key=means[key].__getitem__)
     order = [(entrant, contender, budget) for budget, (entrant, contender) in product(c.budgets, pairs)]
     faults = [
         f"{key[0].label}, {key[2]:,} calls: {fault}"
@@ -119,8 +133,8 @@ def compare(
         {(*each,) for each in zip(*(runs[n][gone].tolist() for n in _KEYS), strict=True)}
     ):
         faults.append(f"{problem}, {budget:,} calls: {method} left for infinity")
-    curves = joined(_curves(case, blocks) for case, blocks in judged.items()) if c.record is not None else {}
-    return Compared(c, runs, tuple(faults), round(time.perf_counter() - began, 1), source, curves)
+    curves = joined(_curves(case, judged[case]) for case in chosen) if c.record is not None else {}
+    return Compared(c, runs, tuple(faults), round(time.perf_counter() - began, 1), source, curves, tuple(fallen))
 
 
 def _placed(c: Comparison, engine: Engine) -> Engine:
@@ -162,7 +176,8 @@ def _tasks(case: _Case, c: Comparison, runs: int, kind: str) -> list[Task]:
         record=None if kind else c.record,
         problem_arguments=entrant.arguments,
         method_arguments={"method": contender.method, "changes": dict(contender.changes), "scale": case.scale}
-        | {"budget": case.budgets[-1], **there},
+        | {"budget": case.budgets[-1], **there}
+        | ({"as_is": True} if contender.as_is else {}),
         iterates=False,
         block=max(1, min(BLOCK, _NUMBERS // entrant.problem.x0.size)),
     )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tiebreak.experiments.compared import Compared
+from tiebreak.experiments.comparing_values import value_notes, values
 from tiebreak.experiments.contenders import PLANNED, scales
-from tiebreak.experiments.profiles import profile
+from tiebreak.experiments.profiles import FLOOR, profile
 from tiebreak.experiments.tables import Sheet, chosen, document, scientific, with_error
 from tiebreak.provenance import sentence
 
@@ -21,7 +22,8 @@ FACTORS = (1.0, 2.0, 10.0)
 def sheets(found: Compared) -> tuple[Sheet, ...]:
     """The profiles at a few places, then for every budget the best on each problem and all residuals."""
     budgets = found.comparison.budgets
-    return _profiles(found), *(_best(found, budget) for budget in budgets), _residuals(found, budgets[-1])
+    shown = values(found, f"f / g at the last iterate, at {calls(budgets[-1])}", budgets[-1])
+    return _profiles(found), *(_best(found, budget) for budget in budgets), _residuals(found, budgets[-1]), *shown
 
 
 def calls(budget: int, math: bool = False) -> str:
@@ -72,7 +74,8 @@ def _best(found: Compared, budget: int) -> Sheet:
         names = [str(here["method"][first]), *(m for m in others if m != here["method"][first])]
         mean = with_error(scientific(here["residual"][first]), here["error"][first])
         second = np.sort(here["ratio"])[1:2]
-        runner = f"{second[0]:.1f}" if len(second) and np.isfinite(second[0]) else "–"
+        known = len(second) and np.isfinite(second[0])
+        runner = "–" if not known else f"{second[0]:.1f}" if second[0] < 1e4 else f"{second[0]:.1e}"
         rows.append([entrant.label, ", or ".join(names), mean, f"{here['steps'][first]:,}", runner])
     return Sheet(f"The best at {calls(budget)}", ("problem", "best", "residual", "steps", "second / best"), rows)
 
@@ -102,22 +105,30 @@ def notes(found: Compared) -> list[str]:
     unknown = [e.label for e in c.entrants if e.problem.constants is None]
     scaled = len(unknown) < len(c.entrants)
     units = ", in the problem's units, where L_f = L_g = G_f = 1" if scaled else ""
-    fitted = " in the problem's units, or plans made of its constants" if scaled else ""
+    fitted = " in the problem's units, or plans made of its constants" if scaled and not c.as_is else ""
+    given = "as they are, as `minimize` runs them" if c.as_is else f"the published ones{fitted}"
     texts = [
         "The residual is the larger of min over λ ≥ 0 of ‖∇f+λ∇g‖² and ‖∇g‖², exact at the last iterate"
         f"{units}; {f'a mean over {c.runs} runs' if c.runs > 1 else 'one run'}. "
         "A method of which a run failed counts as never.",
-        f"Schedules are the published ones{fitted}. Step sizes: {how}.",
-        "“A, or B”: A has the least mean, and B is within two standard errors of it, run by run. “second / best” is "
-        "how much larger the next method's mean is.",
+        f"Schedules are {given}. Step sizes: {how}.",
+        "“A, or B”: A has the least mean, and B is within two standard errors of it, run by run, and at most ten "
+        f"times as large. “second / best” is how much larger the next method's mean is. Residuals below {FLOOR:g} are "
+        "rounding, and count as equal.",
         "A ratio depends on who else is compared: without the best method all profiles are others.",
         f"A small residual is stationarity. Whether that is near the solution is another question{_excesses(found)}.",
     ]
+    texts += value_notes(found, c.budgets[-1])
     picked = Counter(found.results["scale"].tolist())
     if c.trials > 1:
         ends = sum(picked[scale] for scale in (min(scales(c.trials)), max(scales(c.trials))))
         texts.append(
             f"In {ends} of {sum(picked.values())} cases the best step size is at an end of the range that was tried."
+        )
+    if found.fallen:
+        texts.append(
+            "The step size that was best in the trials failed when it was judged, and the best smaller one was taken, "
+            f"for {'; '.join(found.fallen)}."
         )
     read, several = found.read_off, len(c.budgets) > 1
     if several and any(read.values()):
@@ -174,9 +185,15 @@ def _excesses(found: Compared) -> str:
     """Where to read f and g above their values at the solution, if any problem has these."""
     known = [np.isfinite(found.results[name]) for name in ("upper_excess", "lower_excess")]
     if not any(each.any() for each in known):
-        return ", which the results do not answer: no value there is known"
+        return ": no solution is known here, but f and g where the runs ended are in the table" * _valued(found) or (
+            ", which the results do not answer: no value of f or g is known"
+        )
     partly = "" if all(each.all() for each in known) else ", where these are known and the run did not fail"
     return f": results.csv has f and g minus their values there{partly}"
+
+
+def _valued(found: Compared) -> bool:
+    return bool(np.isfinite([*found.results["upper_value"], *found.results["lower_value"]]).any())
 
 
 def report(found: Compared) -> str:

@@ -140,7 +140,12 @@ OF_CONSTANTS: tuple[str, ...] = tuple(name for name in ALL if name in PLANNED an
 
 
 def fit(
-    method: str | Reference, problem: Problem, budget: int, scale: float = 1.0, changes: Changes | None = None
+    method: str | Reference,
+    problem: Problem,
+    budget: int,
+    scale: float = 1.0,
+    changes: Changes | None = None,
+    as_is: bool = False,
 ) -> Method:
     """The method for a problem and a budget, its step size times a scale.
 
@@ -150,20 +155,22 @@ def fit(
         A name in :data:`~tiebreak.methods.NAMED` or PLANNED, or where a Method or a function (constants, budget) is.
     changes : dict, optional
         Constants that are to be others, and `a`, in the units of the published ones.
+    as_is : bool
+        Whether schedules are what :func:`tiebreak.minimize` would run, and not translated into the problem's units.
     """
-    own = changes or {}
+    own, units = changes or {}, Units() if as_is else Units.of(problem)
     if isinstance(method, str) and method in NAMED:  # `auto` has found out the units for itself
-        return (Units() if method == "auto" else Units.of(problem)).translated(varied(NAMED[method], own), scale)
+        return (Units() if method == "auto" else units).translated(varied(NAMED[method], own), scale)
     if isinstance(method, str):
         planned = PLANNED[method]
         needed = {name: value for name, value in own.items() if name in planned.needs}
         own = {name: value for name, value in own.items() if name not in needed}
         made = varied(planned(problem.constants, budget, **needed), own)
-        return (Units.of(problem) if method == "dbgd_batched" else Units()).translated(made, scale)
+        return (units if method == "dbgd_batched" else Units()).translated(made, scale)
     given: Any = found(method)
     if callable(given):  # whoever asks for the constants has seen to the units
         return Units().translated(varied(methods.get(given(problem.constants, budget)), own), scale)
-    return Units.of(problem).translated(varied(methods.get(given), own), scale)
+    return units.translated(varied(methods.get(given), own), scale)
 
 
 def fitted(
@@ -174,9 +181,10 @@ def fitted(
     budget: int,
     scale: float,
     changes: Changes,
+    as_is: bool = False,
 ) -> Method:
     """The same from plain data, for the workers of a sweep."""
-    return fit(method, problem_of(problem, problem_arguments), budget, scale, changes)
+    return fit(method, problem_of(problem, problem_arguments), budget, scale, changes, as_is)
 
 
 def scales(trials: int) -> tuple[float, ...]:

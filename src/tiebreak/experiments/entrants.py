@@ -1,7 +1,7 @@
 """Which problems and methods a comparison has: names of the library, or files of one's own, tried before the work."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -15,6 +15,7 @@ from tiebreak.experiments.tasks import Reference, found, held, reference, told
 from tiebreak.experiments.variants import Changes, split_changes, varied
 from tiebreak.methods import NAMED, Method
 from tiebreak.problems import FAMILIES, TESTBED, Problem, named
+from tiebreak.remarks import unsaid
 from tiebreak.solve import minimize
 
 __all__ = ["Contender", "Entrant", "contenders", "entrants", "left_out", "rehearse"]
@@ -40,13 +41,14 @@ class Contender:
     label: str
     method: str | Reference
     changes: Changes = field(default_factory=dict)
+    as_is: bool = False
 
     def __hash__(self) -> int:
         return hash(self.label)  # likewise
 
     def fitted(self, problem: Problem, budget: int, scale: float = 1.0) -> Method:
         """The method for a problem and a budget, its step size times a scale."""
-        return fit(self.method, problem, budget, scale, self.changes)
+        return fit(self.method, problem, budget, scale, self.changes, self.as_is)
 
 
 def entrants(given: Sequence[Any]) -> tuple[Entrant, ...]:
@@ -56,13 +58,13 @@ def entrants(given: Sequence[Any]) -> tuple[Entrant, ...]:
     return tuple(found_all)
 
 
-def contenders(given: Sequence[Any], problems: Sequence[Entrant] = ()) -> tuple[Contender, ...]:
+def contenders(given: Sequence[Any], problems: Sequence[Entrant] = (), as_is: bool = False) -> tuple[Contender, ...]:
     """The methods of these names or places, or these; "all" is every stochastic one of the library, and the plans.
 
     Where the constants of one of the problems are not known, "all" is without the plans (:func:`left_out`).
     """
     everything = [name for name in ALL if name not in left_out("all", problems)]
-    found_all = [_contender(text) for text in _listed("methods", given, everything)]
+    found_all = [replace(_contender(text), as_is=as_is) for text in _listed("methods", given, everything)]
     _different("methods", [each.label for each in found_all])
     return tuple(found_all)
 
@@ -174,7 +176,8 @@ def _files(where: str | Reference) -> list[str]:
 
 
 def _two_steps(problem: Problem, method: Method) -> None:
-    result = minimize(problem.upper, problem.lower, problem.x0, method=method, steps=2, runs=2, seed=0)
+    with unsaid():
+        result = minimize(problem.upper, problem.lower, problem.x0, method=method, steps=2, runs=2, seed=0)
     if result.last.stationarity_squared is None:
         raise ValueError("both oracles must have `exact_gradient(x)`, which the residuals are made of")
 

@@ -16,6 +16,7 @@ from tiebreak.experiments.tables import Table, joined
 from tiebreak.live import Share
 from tiebreak.methods import Method
 from tiebreak.problems import Problem
+from tiebreak.remarks import unsaid
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.solve import minimize
@@ -69,16 +70,17 @@ def bounds_of(method: Method, constants: Constants, K: Steps, noise_smoothness: 
 
 def simulate(case: Case, runs: int, seed: int, hear: Hear | None = None, **options: Any) -> Result:
     """Run the case; `steps`, `record` and so on as :func:`tiebreak.minimize` takes them. Ctrl-C is passed on."""
-    result = minimize(
-        case.problem.upper,
-        case.problem.lower,
-        case.problem.x0,
-        method=case.method,
-        runs=runs,
-        seed=seed,
-        progress=False if hear is None else (lambda now: hear(Share(now.fraction, now))),
-        **{"steps": case.steps} | options,
-    )
+    with unsaid():  # the tables say it
+        result = minimize(
+            case.problem.upper,
+            case.problem.lower,
+            case.problem.x0,
+            method=case.method,
+            runs=runs,
+            seed=seed,
+            progress=False if hear is None else (lambda now: hear(Share(now.fraction, now))),
+            **{"steps": case.steps} | options,
+        )
     if Status.INTERRUPTED in result.status:
         raise KeyboardInterrupt
     return result

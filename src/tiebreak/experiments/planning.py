@@ -12,7 +12,8 @@ from tiebreak.experiments.configuration import Experiment, label
 from tiebreak.experiments.evidence import RESIDUALS
 from tiebreak.experiments.tables import SYMBOLS, Estimate, Sheet, Table, estimate, scientific, with_error
 from tiebreak.live import Share
-from tiebreak.problems import paper
+from tiebreak.problems import Problem, paper
+from tiebreak.remarks import unsaid
 from tiebreak.result import Result, Status
 from tiebreak.schedules import LEGAL, Power, Schedule
 from tiebreak.solve import minimize
@@ -100,25 +101,40 @@ def schedule_of(record: Mapping[str, Any]) -> Schedule:
         raise ValueError(f"there is no schedule in this record of a plan: {error}") from None
 
 
-def check_runnable(plan: Plan) -> None:
+def check_runnable(plan: Plan, problem: Problem | None = None) -> None:
     """Raise ValueError if :func:`run_plan` could not run the plan."""
     known = paper().constants
-    if plan.constants != known:
+    if problem is None and plan.constants != known:
         raise ValueError(f"constants={plan.constants} must be those of the paper's problem to be run there: {known}")
     if plan.steps > _LONGEST:
         raise ValueError(f"steps={plan.steps:,} of the plan must be at most {_LONGEST:,} to be run")
 
 
-def run_plan(plan: Plan, runs: int, seed: int, hear: Callable[[float], Any] = lambda share: None) -> Result:
-    """Run a plan on the paper's problem."""
-    check_runnable(plan)
-    return _result(plan.method, plan.budget, runs, seed, hear, steps=plan.steps)
+def run_plan(
+    plan: Plan,
+    runs: int,
+    seed: int,
+    hear: Callable[[float], Any] = lambda share: None,
+    problem: Problem | None = None,
+) -> Result:
+    """Run a plan on a problem; the paper's, if none is given."""
+    check_runnable(plan, problem)
+    return _result(plan.method, plan.budget, runs, seed, hear, problem, steps=plan.steps)
 
 
-def _result(method: Any, budget: int, runs: int, seed: int, hear: Callable[[float], Any], **options: Any) -> Result:
-    problem = paper()
+def _result(
+    method: Any,
+    budget: int,
+    runs: int,
+    seed: int,
+    hear: Callable[[float], Any],
+    problem: Problem | None = None,
+    **options: Any,
+) -> Result:
+    problem = problem or paper()
     options |= {"runs": runs, "seed": seed, "progress": lambda now: hear(Share(now.fraction, now))}
-    result = minimize(problem.upper, problem.lower, problem.x0, method=method, budget=budget, **options)
+    with unsaid():
+        result = minimize(problem.upper, problem.lower, problem.x0, method=method, budget=budget, **options)
     if Status.INTERRUPTED in result.status:
         raise KeyboardInterrupt
     return result

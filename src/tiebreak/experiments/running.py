@@ -14,6 +14,7 @@ from tiebreak.experiments.tasks import Reference, Task, found, reference
 from tiebreak.live import Share
 from tiebreak.methods import Method
 from tiebreak.problems import Problem
+from tiebreak.remarks import unsaid
 from tiebreak.result import MEASURES, Point, Result, Status
 from tiebreak.solve import minimize
 
@@ -106,14 +107,15 @@ def solve(
     faults, seconds, options = {}, 0.0, fresh
     for calls in budgets:
         share = calls / budgets[-1]
-        result = minimize(
-            chosen.upper,
-            chosen.lower,
-            method=row,
-            budget=calls,
-            progress=lambda now, share=share: hear(Share(share * now.fraction, now)),  # type: ignore[misc]  # a default binds it
-            **options,
-        )
+        with unsaid():  # the tables say it
+            result = minimize(
+                chosen.upper,
+                chosen.lower,
+                method=row,
+                budget=calls,
+                progress=lambda now, share=share: hear(Share(share * now.fraction, now)),  # type: ignore[misc]  # a default binds it
+                **options,
+            )
         for name, tables in parts.items():
             words: Table = {"budget": np.full(len(result.steps), calls)} if several else {}
             tables.append(words | _points(name, getattr(result, name), result, iterates))

@@ -43,7 +43,8 @@ def _shares(findings: Findings) -> Sheet:
         key = {"group": group, "dimension": dimension, "schedule": schedule}
         here = chosen(bounds, **key)
         there = chosen(lemma, **key) if lemma else {"ratio": np.zeros(0), "verdict": np.zeros(0, dtype=str)}
-        name = group if group in ("paper", "worst case", "own") else f"random, {group} noise"
+        own = str(here["problem"][0])
+        name = own if group == "own" else group if group in ("paper", "worst case") else f"random, {group} noise"
         largest = [chosen(here, residual=r, estimate="weighted")["ratio"].max() for r in RESIDUALS]
         deviation = f"{there['ratio'].max():.1%}" if len(there["ratio"]) else "–"
         words = np.concatenate([here["verdict"], there["verdict"]])
@@ -82,14 +83,18 @@ def notes(findings: Findings) -> list[str]:
         if findings.slopes
         else []
     )
-    return [
+    texts = [
         f"{counts['PASS']:,} comparisons passed, {counts['FAIL']} failed, {counts['open']} are open. A mean passes if "
         f"it is below its bound by {ERRORS} standard errors or more, and fails if it is above by as many.",
         f"E is the mean over {v.runs} runs of Σ w_k r_k / Σ w_k, the expectation over N_K taken exactly. x_N is "
         "the iterate that the solver drew, one a run: rare early iterates make up much of its mean, so it can refute "
         "a bound, and not do much more.",
-        "Bounds hold for the worst problem with these constants, and these problems are not the worst. On the paper's, "
-        "‖∇g‖² never exceeds 1.37: a bound above that says nothing there. It is true all the same.",
+        "Bounds hold for the worst problem with these constants, and these problems are not the worst."
+        + (
+            " On the paper's, ‖∇g‖² never exceeds 1.37: a bound above that says nothing there. It is true all the same."
+            if v.problem is None
+            else ""
+        ),
         f"‖d−d̂‖² is the stability lemma, E‖d−d̂‖² ≤ τ², from {v.sizes.draws:,} mini-batches at each of eight iterates "
         "of a step; the share is that of the worst iterate.",
         "The corollary's powers are promises for the worst case, so measured ones may be steeper"
@@ -98,6 +103,15 @@ def notes(findings: Findings) -> list[str]:
         "1/Σ η_kβ_k ~ K^−2a. The last iterate, of which the theorem does not speak, is much better. (log): times log "
         "K.",
     ]
+    if not findings.deviations:
+        texts = [text for text in texts if not text.startswith("‖d−d̂‖²")]
+    if not findings.slopes:
+        texts = [text for text in texts if not text.startswith("The corollary's powers")]
+    if v.constants is not None:
+        texts.append(
+            f"The constants are those of --constants {v.constants}, not the problem's own: a FAIL may be theirs."
+        )
+    return texts
 
 
 def report(findings: Findings) -> str:

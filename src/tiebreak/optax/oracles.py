@@ -169,6 +169,11 @@ def oracle(name: str, given: Any) -> Any:
     """An oracle as given, or that of a loss."""
     if hasattr(given, "gradient"):
         found = given
+        if hasattr(given, "sample"):  # two arguments, the second a token
+            raise TypeError(
+                f"{name}={given!r} is an oracle of tiebreak.minimize, with sample(rng, size) and gradient(x, token); "
+                "here it must have gradient(x, key, size) in jax.numpy: tiebreak.optax.Gaussian, FiniteSum, or your own"
+            )
     elif callable(given):
         found = Exact(given)
     else:

@@ -21,6 +21,7 @@ from tiebreak.optax.oracles import oracle
 from tiebreak.optax.run import Problem, execute, watched
 from tiebreak.optax.trees import Tree, widen
 from tiebreak.recording import means, wanted
+from tiebreak.remarks import warn
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.setup import prepare
@@ -28,6 +29,7 @@ from tiebreak.state import State
 
 __all__ = ["solve"]
 
+_VALUES = ("upper_value", "lower_value")
 _LOOKS = 200  # at least, in a run that is watched
 
 
@@ -41,6 +43,7 @@ def solve(
     budget: int | None = None,
     runs: int | Sequence[int] | None = None,
     key: Any = 0,
+    seed: Any = None,
     record: str | int | None = "log",
     keep_iterates: bool = False,
     progress: bool | Callable[[Progress], Any] = False,
@@ -55,14 +58,15 @@ def solve(
     x0 : tree
         Where to start. Its dtype is the run's: for float64 enable ``jax_enable_x64``.
     method : Method or str
-        A row of :mod:`tiebreak.methods`, or your own (rule and estimator in jax.numpy, the schedule in Python).
+        A row of :mod:`tiebreak.methods`, or your own (rule and estimator in jax.numpy, the schedule in Python). Without
+        one it is **SDBGD** with the paper's constants, and not "auto" as in `minimize`: that is not for JAX.
     steps, budget : int, optional
         Steps to make, and calls that each run may make; the first to be reached ends the run.
     runs : int or sequence of int, optional
         How many independent runs, or the numbers of those wanted: run 3 has the same random numbers whatever runs
         beside it. If given, every array of the result has a leading axis for runs.
     key : int or key
-        A seed, or a key of ``jax.random``.
+        A seed, or a key of ``jax.random``. `minimize` calls it ``seed``; here that word is refused, with this reason.
     record : "log", int or None
         What goes into the history: about 50 steps a decade, every n-th step, or nothing.
     keep_iterates : bool
@@ -79,7 +83,7 @@ def solve(
 
     Notes
     -----
-    Compiling takes a second or so, once for each set of objectives, method and number of steps and runs: pass the same
+    Compiling takes some seconds, once for each set of objectives, method and number of steps and runs: pass the same
     functions again, rather than new ones. The random numbers are not those of `minimize`, only their law is.
 
     Examples
@@ -93,16 +97,18 @@ def solve(
     ((4, 2), True)
     """
     began = time.perf_counter()
+    if seed is not None:
+        raise TypeError(f"seed={seed!r}: here it is key={seed!r}, a seed or a key of jax.random")
     levels = oracle("upper", upper), oracle("lower", lower)
     start = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=jnp.result_type(leaf, jnp.bfloat16)), x0)
     flat, unravel = ravel_pytree(start)
     array = jax.tree.structure(start) == jax.tree.structure(0)  # type: ignore[operator]  # jaxlib has no types
     point = np.asarray(start if array else flat)
-    seed = int(key) if isinstance(key, (int, np.integer)) else np.asarray(jax.random.key_data(key)).tolist()
+    entropy_of = int(key) if isinstance(key, (int, np.integer)) else np.asarray(jax.random.key_data(key)).tolist()
     # The core checks the arguments, and holds the state that results are read from. It does not see the objectives.
     stub = oracles.Exact(lambda x: x, (lambda x: x) if hasattr(levels[1], "value") else None)
     checked = point if point.dtype in (np.float32, np.float64) else point.astype(np.float32)
-    setup = prepare(stub, stub, checked, method, budget, steps, runs, seed, record, bool(keep_iterates), None)
+    setup = prepare(stub, stub, checked, method, budget, steps, runs, entropy_of, record, bool(keep_iterates), None)
     row, state = setup.method, setup.state
     if getattr(row.estimator, "watches", False):
         raise ValueError(
@@ -117,7 +123,7 @@ def solve(
         raise ValueError(f"record={record!r} must be 'log', a whole number n ≥ 1 or None; minimize takes call counts")
     recorded = [k for k, chosen in enumerate(wanted(record, 0, len(parameters))) if chosen] or [0]
     looked_at = recorded if progress is False else sorted({*recorded, *_looks(len(parameters))})
-    base = jax.random.key(seed) if isinstance(seed, int) else key
+    base = jax.random.key(entropy_of) if isinstance(entropy_of, int) else key
     numbers = setup.configuration.runs
     given: dict[str, Any] = {
         "problem": Problem(*levels, row, bool(keep_iterates)),
@@ -138,7 +144,7 @@ def solve(
         else:
             limits = setup.configuration.steps, setup.configuration.budget
             program = partial(watched, **given, hear=partial(_tell, shown, looked_at, spent.sum(axis=1), limits))
-        found = jax.device_get(program(chosen=chosen))
+        found = jax.device_get(_kindly(program, row, chosen=chosen))
         allowed = _selected(parameters, uniforms, found["steps"])
         if (allowed != chosen).any():  # runs that ended early select among the steps they made: the same numbers again
             chosen = allowed
@@ -150,7 +156,19 @@ def solve(
     _fill(state, found, spent, recorded, fitting.ended)
     state.elapsed = time.perf_counter() - began
     result = state.result()
+    warn(result)
     return result if array else _structured(result, unravel, runs is None)
+
+
+def _kindly(program: Callable[..., Any], method: Method, **given: Any) -> Any:
+    """What the program returns; an error of NumPy functions on traced numbers as a sentence."""
+    try:
+        return program(**given)
+    except jax.errors.TracerArrayConversionError as error:
+        raise TypeError(
+            f"the rule or the estimator of {method.name!r}, or an objective, calls NumPy on numbers of a compiled "
+            "program: write it with jax.numpy (jnp.where, jnp.maximum), or take tiebreak.minimize"
+        ) from error
 
 
 def _table(parameters: list[Parameters]) -> dict[str, list[float]]:
@@ -210,6 +228,8 @@ def _fill(
             column = column.astype(c.dtype if name == "x" else np.float64)
             state.history[name] = np.where(beyond.reshape(*beyond.shape, *(1,) * (column.ndim - 2)), np.nan, column)
         state.history |= {"step": rows, "upper_calls": spent[rows, 0], "lower_calls": spent[rows, 1]}
+    first = {name: np.asarray(found["history"][name], np.float64) for name in _VALUES if name in found["history"]}
+    state.start_measures = {name: column[:, 0] for name, column in first.items()}
     state.last_measures, state.selected_measures = (
         {n: np.asarray(v, np.float64) for n, v in found[name].items()}
         for name in ("last_measures", "selected_measures")
@@ -231,5 +251,5 @@ def _structured(result: Result, unravel: Any, single: bool) -> Result:
     def points(x: Any) -> Any:
         return jax.tree.map(np.asarray, unravel(x) if single else jax.vmap(unravel)(x))
 
-    last, selected = (replace(point, x=points(point.x)) for point in (result.last, result.selected))
-    return replace(result, last=last, selected=selected)
+    each = {name: replace(p, x=points(p.x)) for name in ("start", "last", "selected") if (p := getattr(result, name))}
+    return replace(result, **each)

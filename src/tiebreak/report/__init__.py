@@ -19,8 +19,8 @@ from tiebreak.report.section import Chart, Page
 __all__ = ["kind_of", "page_of", "write_report"]
 
 _LEGAL = (
-    "a folder that `tiebreak reproduce`, `compare`, `verify`, `plan` or `example` wrote, or the CSV log of a training "
-    "run"
+    "a folder that `tiebreak reproduce`, `compare`, `sweep`, `verify`, `plan` or `example` wrote, or the CSV log of a "
+    "training run"
 )
 
 
@@ -63,6 +63,11 @@ def page_of(place: str | os.PathLike[str]) -> Page:
         page = make(path)
         _check_numbers(page)
         return page
+    except ValueError as error:
+        if kind != "log":
+            raise
+        saved = " It is a result that `minimize` saved, perhaps: tiebreak.load reads it." * (path.suffix == ".npz")
+        raise ValueError(f"place={str(place)!r} must be {_LEGAL}; it is no such log: {error}.{saved}") from None
     except FileNotFoundError as error:
         raise ValueError(f"place={str(place)!r} must be {_LEGAL}; it lacks {Path(error.filename).name}") from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:

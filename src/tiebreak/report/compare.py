@@ -33,7 +33,7 @@ def page(folder: Path) -> Page:
         _verdict(saved, results),
         [
             Section("Profiles", [_profiles(profiles)]),
-            Section("Curves", [_curves(results)]),
+            Section("Curves", [_curves(results, saved)]),
             Section("Tables", [*tables, Notes(notes)]),
             origin(saved, ("faults", "problems")),
         ],
@@ -89,7 +89,7 @@ def _profiles(table: Table) -> Chart:
     )
 
 
-def _curves(table: Table) -> Chart:
+def _curves(table: Table, saved: dict[str, Any]) -> Chart:
     problems, series = _names(table, "problem"), []
     measures = [name for name in _MEASURES if name in table]
     for look, method in enumerate(_names(table, "method")):
@@ -102,5 +102,9 @@ def _curves(table: Table) -> Chart:
                 found[f"{problem} residual:error"] = rows["error"][order]
         series.append(Series(method, found, look, "lines+markers"))
     y = [Axis(f"{p} {name}", f"{p}: {_MEASURES[name]}", "log", p) for p in problems for name in measures]
-    return Chart("Residuals against the budget", "Means over runs at the last iterate, in the problem's units.",
+    problems_of = saved.get("problems")
+    known = [c is not None for c in problems_of.values()] if isinstance(problems_of, dict) else [True]
+    units = ", in the problem's units" if any(known) else ", as they are"
+    units += " where its constants are known" if any(known) and not all(known) else ""
+    return Chart("Residuals against the budget", f"Means over runs at the last iterate{units}.",
                  [Axis("budget", "calls", "log")], y, series)  # fmt: skip

@@ -49,8 +49,11 @@ class Difference:
             return "The same, bit for bit."
         if self.largest <= ROUNDING:
             return f"The same up to rounding: relative differences of at most {scientific(self.largest)}."
-        far = "in words or rows" if np.isinf(self.largest) else f"by up to {scientific(self.largest)}, relative"
-        return f"Different, {far}."
+        if any(column.startswith("(rows: ") for _, column, *_ in self.tables):
+            return "Different: tables have different numbers of rows."
+        if np.isinf(self.largest):
+            return "Different: in files, columns or cells that hold words, or a number that is not finite."
+        return f"Different: by up to {scientific(self.largest)}, relative."
 
     def sheets(self) -> list[Sheet]:
         """As tables; none where there is nothing to show."""
@@ -59,7 +62,12 @@ class Difference:
             made.append(Sheet("What was asked for, and by what", ("entry", "first", "second"), self.settings))
         if self.tables:
             rows = [
-                [file, column, f"{count:,} of {cells:,}", "–" if np.isinf(size) else scientific(size)]
+                [
+                    file,
+                    column,
+                    "–" if column.startswith("(") else f"{count:,} of {cells:,}",
+                    "–" if np.isinf(size) else scientific(size),
+                ]
                 for file, column, count, cells, size in self.tables
             ]
             made.append(Sheet("What came out", ("file", "column", "cells that differ", "at most, relative"), rows))
@@ -115,7 +123,8 @@ def command_of(folder: str | os.PathLike[str]) -> str:
     kind = kind_of(folder)
     found = {} if kind == "log" else _record(Path(folder))
     command = found.get("command")
-    if not isinstance(command, str) or command.split()[:2] != ["tiebreak", kind]:
+    known = {kind, "sweep"} if kind == "compare" else {kind}
+    if not isinstance(command, str) or command.split()[:1] != ["tiebreak"] or not known & {*command.split()[1:2]}:
         raise ValueError(
             f"folder={str(folder)!r} must have a record with the command of `tiebreak {kind}`, not {command!r}"
         )

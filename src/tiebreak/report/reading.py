@@ -51,7 +51,8 @@ def columns(path: Path, *needed: str) -> Table:
         body = body[:-1]
     lacking = [name for name in needed if name not in header]
     if lacking:
-        raise ValueError(f"{str(path)!r} must have the columns {', '.join(needed)}; it lacks {', '.join(lacking)}")
+        has = "it has none of them" if lacking == [*needed] else f"it lacks {', '.join(lacking)}"
+        raise ValueError(f"{str(path)!r} must have the columns {', '.join(needed)}; {has}")
     for number, row in enumerate(body, 2):
         if len(row) != len(header):
             raise ValueError(f"{str(path)!r}, line {number}, must have {len(header)} cells; it has {len(row)}")

@@ -13,6 +13,7 @@ from tiebreak import methods
 from tiebreak.checks import whole
 from tiebreak.levels import Level
 from tiebreak.oracles import Exact
+from tiebreak.remarks import unsaid
 from tiebreak.solve import minimize
 from tiebreak.theory.constants import Constants
 
@@ -80,9 +81,9 @@ class EstimatedConstants(Constants):
         for name in ("sigma_f", "sigma_g"):
             low, high = getattr(self, f"{name}_interval")
             lines.append(f"{name} ≈ {getattr(self, name):.4g} in [{low:.4g}, {high:.4g}] ({self.confidence:.0%})")
-        lines.append("noise smoothness ≈ {:.4g}, {:.4g}".format(*self.noise_smoothness))
+        lines.append("noise smoothness: ℓ_f ≈ {:.4g}, ℓ_g ≈ {:.4g}".format(*self.noise_smoothness))
         spent = f"{self.upper_calls:,} upper and {self.lower_calls:,} lower calls"
-        return "\n".join(["Estimates, from a pilot run; the true constants may be larger.", *lines, spent])
+        return "\n".join(["Estimates, from three pilot runs; the true constants may be larger.", *lines, spent])
 
 
 def estimate_constants(
@@ -188,7 +189,10 @@ def _path(upper: Any, lower: Any, start: Values, batch: int, steps: int, rng: Ge
     """The points of a pilot, and whether it met any curvature."""
     method = methods.auto.replace(upper_batch=batch, lower_batch=batch)
     seed = int(rng.integers(2**63))
-    found = minimize(upper, lower, start, method=method, steps=_RUN_UP + steps, seed=seed, record=1, keep_iterates=True)
+    with unsaid():
+        found = minimize(
+            upper, lower, start, method=method, steps=_RUN_UP + steps, seed=seed, record=1, keep_iterates=True
+        )
     path = np.asarray(found.history.x, dtype=np.float64).reshape(len(found.history), -1)
     curved = any(float(np.max(found.chosen[f"{level}_smoothness"])) > 0 for level in ("upper", "lower"))
     return np.delete(path, slice(1, _RUN_UP + 1), axis=0), curved

@@ -125,7 +125,8 @@ class Plan:
         for name in LEGAL:
             law, ends = getattr(self.schedule, name), (getattr(first, name), getattr(last, name))
             if law is not None and name != "selection":
-                rows.append((name, f"{law}" + (f"   ({ends[0]:.4g} … {ends[1]:.4g})" if ends[0] != ends[1] else "")))
+                same = f"{ends[0]:g}" if name.endswith("_batch") else f"{law}"  # what is drawn: a law may be below 1
+                rows.append((name, f"{law}   ({ends[0]:.4g} … {ends[1]:.4g})" if ends[0] != ends[1] else same))
         exact = type(self.constants) is Constants
         word = "proved" if exact else "proved, if the estimates hold"
         rows.append((f"{word}: E‖∇g‖² ≤", f"{self.bounds.lower_gradient_squared:.3g}"))
@@ -143,7 +144,9 @@ class Plan:
             twice = "" if first.period == 1 else ", at twice its calls"
             rows.append(("variance reduction", f"does not pay with this budget: this is {self.plain} itself{twice}"))
         if self.edges:
-            rows.append(("search", f"ended at the edge of its box in {', '.join(self.edges)}: better may lie beyond"))
+            rows.append(
+                ("search", f"ended at the edge of what it tries in {', '.join(self.edges)}: better may lie beyond")
+            )
         return rows
 
     def __str__(self) -> str:
@@ -171,8 +174,9 @@ def plan(
         Calls of both levels that may be spent: the plan makes the larger of both residuals as small as it can.
     epsilon : float
         The accuracy wanted of both residuals, instead of a budget: the plan makes the budget as small as it can.
-    method : {"sdbgd", "penalty", "lazy_penalty", "spider_penalty", "storm_penalty"}, optional
-        The methods with a computable bound. Without one, "sdbgd" for "bound" and "penalty" for "practice".
+    method : str, optional
+        The methods with a computable bound: "sdbgd", "penalty", "lazy_penalty", "spider_penalty", "storm_penalty",
+        "spider_sdbgd", "storm_sdbgd". Without one, "sdbgd" for "bound" and "penalty" for "practice".
     objective : {"bound", "practice"}
         Minimise the larger of the proved bounds, or what a model of practice expects: of the penalty the larger
         residual, of SDBGD a product, ‖∇g‖³ · ‖d‖², that does not depend on the units of f and g and puts g first.
@@ -200,7 +204,9 @@ def plan(
     True
     """
     if not isinstance(constants, Constants):
-        raise TypeError(f"constants={constants!r} must be Constants")
+        if isinstance(getattr(constants, "constants", None), Constants):
+            raise TypeError(f"constants is a {type(constants).__name__}; it must be Constants: give problem.constants")
+        raise TypeError(f"constants={constants!r} must be Constants, or estimates of them (theory.estimate_constants)")
     if (budget is None) == (epsilon is None):
         raise ValueError(f"budget={budget!r}, epsilon={epsilon!r}: give one of them")
     one_of("objective", objective, ("bound", "practice"))

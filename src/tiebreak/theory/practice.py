@@ -90,7 +90,9 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Predictio
         notes.append(f"the transient may not be over: {units[0]:.2g} of {units[1]:.2g} units of time")
     if at_worst > direction:
         notes.append(f"‖d‖² may still be {at_worst:.2g} where f is slow along the minimisers of g")
-    notes.append(f"more where g curves by less than {min(1.0, 5 / max(g_time, 1e-300)):.1g} of L_g")
+    notes.append(
+        f"both residuals are larger where g curves by less than {min(1.0, 5 / max(g_time, 1e-300)):.1g} of L_g"
+    )
     lower = float(found.lower_gradient_squared[0])
     return Prediction(steps, lower, direction, "; ".join(notes), at_worst, needs)
 

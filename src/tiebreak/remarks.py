@@ -1,0 +1,65 @@
+"""What a result must not leave unsaid: runs that could not go on, and a g that ended above its start."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from tiebreak.result import Result, Status
+from tiebreak.stationarity import dot
+
+__all__ = ["Remark", "remarks", "unsaid", "warn"]
+
+
+class Remark(RuntimeWarning):
+    """A run ended, and not well."""
+
+
+def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
+    """Sentences for a warning; none where all went well. `resumed_at`: how many steps were made before.
+
+    Where g is convex between start and end, g(end) − g(start) ≤ ‖∇g(end)‖ ‖end − start‖. So a larger rise is not that
+    of a run which is still on its way down: ∇g is small there, and the residuals with it, but it is no minimum of g.
+    """
+    found = []
+    if lost := list(result.faults.values()):
+        count = len(result._statuses)
+        runs = "" if count == 1 else f"{sum(s is Status.NON_FINITE for s in result._statuses)} of {count} runs: "
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        found.append(f"{result.method}: {runs}{lost[0]}{more}")
+    if resumed_at is not None and result.success and result.state.k == resumed_at:
+        limits, spent = result.state.configuration, int(np.max(result.calls))
+        found.append(
+            f"{result.method}: resumed, and no step was made: {resumed_at:,} steps and {spent:,} calls were "
+            f"made before, and the limits are steps={limits.steps}, budget={limits.budget}"
+        )
+    rise, slope = result.rise, result.last.lower_gradient_squared
+    if rise is not None and slope is not None and (rise > 0).any() and result.start is not None:
+        ends, begun = (np.asarray(point.x).reshape(len(rise), -1) for point in (result.last, result.start))
+        way = ends - begun
+        with np.errstate(all="ignore"):
+            which = rise > np.sqrt(np.atleast_1d(slope) * dot(way, way))
+        if which.any():
+            before, after = (np.mean(np.atleast_1d(p.lower_value)[which]) for p in (result.start, result.last))
+            runs = "" if len(rise) == 1 else f" in {which.sum()} of {len(rise)} runs"
+            found.append(
+                f"{result.method}: g ended at {after:.4g}, above {before:.2g} where it began{runs}, and ∇g is too "
+                "small there for it to fall back: this is no minimum of g, however small the residuals are (the "
+                "documentation's page on caveats: where both gradients vanish)"
+            )
+    return found
+
+
+def warn(result: Result, resumed_at: int | None = None) -> None:
+    """A warning for each, at whoever called the solver."""
+    for text in remarks(result, resumed_at):
+        warnings.warn(text, Remark, stacklevel=3)
+
+
+@contextmanager
+def unsaid() -> Iterator[None]:
+    """Without such warnings: for whoever says the same in another way."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Remark)
+        yield
