@@ -346,6 +346,43 @@ def test_a_reference_that_nobody_gives_is_asked_for():
         DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="given", model=model)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1024.0], ids=["plain", "scaler"])
+def test_a_twin_whose_loss_is_weighed_otherwise_than_the_models_is_refused(scale):
+    """At the first step both are one model: ‖∇g‖ of Σ r is 4 times that of Σ g/4, and the twin would learn faster."""
+    model, batches = network(), data(4)
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="twin")
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
+    before = everything(model)[0]
+
+    def step(share):
+        for batch in batches:
+            with opt.reference():
+                r = fit(model, batch)
+                scaler.scale(share * r).backward()
+            g = fit(model, batch)
+            with opt.lower(g, reference=r):
+                scaler.scale(g / 4).backward()
+        f = size(model)
+        with opt.upper(f):
+            scaler.scale(f).backward()
+        scaler.step(opt)
+        scaler.update()
+
+    with pytest.raises(RuntimeError, match=r"the twin's gradient is 4 times as long .* `\(r / n\)\.backward\(\)`"):
+        step(1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
+    assert torch.equal(before, everything(model)[0])
+    step(0.25)
+    assert opt.count == 1
+    step(0.25)
+
+
+def test_a_model_that_the_base_does_not_train_is_refused():
+    base = torch.optim.SGD(network().parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"model=Sequential\(…\) has no parameter that `base` trains"):
+        DynamicBarrier(base, tolerance=0.1, reference="twin", model=network())
+
+
 def test_max_norm_clips_the_twin_as_it_would_clip_lower_only_training():
     x = torch.nn.Parameter(torch.tensor([30.0], dtype=torch.float64))
     opt = DynamicBarrier(torch.optim.SGD([x], lr=1.0), tolerance=1.0, reference="twin", max_norm=0.5)

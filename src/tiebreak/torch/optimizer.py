@@ -16,6 +16,7 @@ from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Reading
 from tiebreak.torch import bases, closures, combining, saving
 from tiebreak.torch.estimates import Estimates
+from tiebreak.torch.exchange import same_weight
 from tiebreak.torch.guard import Guard
 from tiebreak.torch.levels import TwoLevels
 from tiebreak.torch.losses import Term
@@ -215,6 +216,8 @@ class DynamicBarrier(TwoLevels):
         measured = Measured(own, seen, losses, twin)
         own, seen, losses, twin = self.ranks.together(self, measured, inverse_scale, waits)
         used = self._used(losses)
+        if twin is not None and self.estimates.batch_alone:
+            same_weight(self, own[0, 1], twin, used, inverse_scale)
         self.guard.same_again(passes.home, self._changes())
         # decide
         made = self.maker.make(self, passes, parameters, (own, seen), losses, used, inverse_scale, twin)
