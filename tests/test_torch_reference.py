@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import math
+import warnings
 
 import pytest
 import torch
@@ -234,10 +235,13 @@ def test_resumed_equals_uninterrupted(reference):
     saved = torch.load(file, weights_only=True)
     fresh, second = made(9)
     fresh.load_state_dict(saved["model"])
-    second.load_state_dict(saved["opt"])
+    with pytest.warns(RuntimeWarning, match=r"the state has tolerance=0\.03, which takes the place of tolerance=0\.1"):
+        second.load_state_dict(saved["opt"])
     torch.set_rng_state(saved["rng"])
     steps(fresh, second, batches[5:])
     assert second.tolerance == 0.03
+    again = second.state_dict()
+    second.load_state_dict(again)  # the same tolerance: nothing to say
     assert equal(everything(fresh), everything(whole))
     assert torch.equal(second.last.excess, opt.last.excess)
 
@@ -620,6 +624,20 @@ def test_closures_with_gradients_inside_and_what_they_return():
                 opt.step(lower=wrong, upper=lambda: x.sum())
 
 
+@pytest.mark.parametrize(("tolerance", "told"), [(2, True), (0.5, False), ("2%", False)])
+def test_a_tolerance_of_more_than_the_whole_loss_is_told_at_the_first_step(tolerance, told):
+    """2 for "2%": the loss is 1 where it begins, and all of it could be given up."""
+    x = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), tolerance=tolerance, reference="twin")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            opt.step(lower=lambda: x[0] ** 2, upper=lambda: ((x - 2) ** 2).sum())
+    assert [str(w.message)[:57] for w in seen] == [
+        "tolerance=2 is a number in the unit of the lower loss, and"[:57]
+    ] * told
+
+
 def test_a_number_out_of_reach_is_told_once():
     """g cannot come below 0, and −0.5 was asked for: a warning after some time at rest; none where it is met."""
     x = torch.nn.Parameter(torch.tensor([1.0, 1.0], dtype=torch.float64))
@@ -629,12 +647,15 @@ def test_a_number_out_of_reach_is_told_once():
         for _ in range(steps):
             opt.step(lower=lambda: x[0] ** 2, upper=lambda: ((x - 2) ** 2).sum())
 
+    with pytest.warns(RuntimeWarning, match=r"at rest \d+ tolerances above its reference for 200 steps"):
+        train(-5.0, 401)  # so far above that nobody means it: a short run hears of it, too
     with pytest.warns(RuntimeWarning, match=r"at rest 5\d tolerances above its reference .* out of reach") as seen:
         train(-0.5, 1000)
     assert len(seen) == 1
     train(0.0, 1500)  # warnings are errors
 
 
+@pytest.mark.filterwarnings("ignore:tolerance=1.0 is a number in the unit")
 @pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW])
 def test_where_g_is_too_steep_for_the_learning_rate_a_base_of_sgd_is_held_and_adam_holds_itself(base):
     """g = x²/20 + x⁴, which f pulls up. From x = 0.6 on, SGD of this rate on g alone diverges.

@@ -221,7 +221,7 @@ def notes(findings: Findings) -> list[str]:
             f"tolerances. ± is the standard deviation over {study.seeds} seed{'s' * (study.seeds > 1)}."
         )
     texts.append(
-        f"Seconds are {_CLOCKED if findings.seconds else 'as trainings took, others beside them'}. A method that "
+        f"Seconds are {_CLOCKED if findings.seconds else 'those that each training took while others ran beside it'}. A method that "
         "needs the reference was given, as a number, what lower-only training reaches: one training more, which is not "
         "counted."
     )

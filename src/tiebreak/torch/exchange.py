@@ -71,7 +71,8 @@ def same_weight(optimizer: Any, gg: Any, square: Any, losses: Mapping[str, Any],
     `gg` and `square` are ‖∇g‖² of the model and, with a scaler's scale, of the twin. A loss divided in one of the two
     backward passes alone would train the twin otherwise than the model, and nothing else would show it.
     """
-    if optimizer.memory.values["steps"] != 0 or torch.compiler.is_compiling():
+    steps = optimizer.memory.values["steps"]  # a tensor where a device has made some
+    if isinstance(steps, Tensor) or steps != 0 or torch.compiler.is_compiling():
         return
     known = [losses[name] for name in ("lower_value", "reference")]
     one, two = (float(loss.value() if hasattr(loss, "value") else loss) for loss in known)

@@ -26,7 +26,7 @@ from tiebreak.torch.noise import Noise
 from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
-from tiebreak.torch.record import RESIDUES, Stall, Step, record, worry
+from tiebreak.torch.record import RESIDUES, Stall, Step, oversized, record, worry
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
@@ -142,7 +142,7 @@ class DynamicBarrier(TwoLevels):
         self.estimates, self.engines = Estimates(kind, model), Engines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
-        self._warned, self._stall = False, Stall()
+        self._warned, self._sized, self._stall = False, False, Stall()
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load(p.device)
@@ -292,6 +292,10 @@ class DynamicBarrier(TwoLevels):
 
     def _warn_of(self, reading: Reading, stacklevel: int = 7) -> None:
         """Say once what a user must know."""
+        if self.count < 2 and not self._sized:
+            self._sized = True
+            if text := oversized(reading, self.tolerance):
+                warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
         if self._warned or self.count < _LOOK:
             return
         number = self.decision.tolerance is not None and not self.decision.tolerance.moving
@@ -356,6 +360,7 @@ class DynamicBarrier(TwoLevels):
         if raises:
             raise self.guard.error(self.count)
         self.count += 1
+        self.guard.skip()
         self._held = combining.Held(False, bool(self.guard.scaled)) if hold else None
         return self.last
 
@@ -376,8 +381,13 @@ class DynamicBarrier(TwoLevels):
         self._settle(stacklevel=5)
 
     def log(self) -> dict[str, Any]:
-        """The last step as numbers; waits for the device, and raises if the step was not finite, as :meth:`check`."""
+        """The last step as numbers; waits for the device, and raises if the step was not finite, as :meth:`check`.
+
+        With a tolerance `excess` and `noise` come first; `skipped_steps`, how many were not made, where the host knows.
+        """
         self.check()
         if self.last is None:
             return {}
-        return {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
+        last = {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
+        found = {name: last[name] for name in ("excess", "noise") if name in last} | last
+        return found if self.guard.skips is None else found | {"skipped_steps": self.guard.skips}
