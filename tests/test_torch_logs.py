@@ -221,7 +221,9 @@ def test_other_columns_need_another_file(tmp_path):
     before = path.read_text()
     parameters, opt = problem(scope="group")
     opt.register_step_post_hook(CSVLog(path))
-    with pytest.raises(ValueError, match=r"has the columns step, multiplier, fg.*needs step, multiplier\[0\]"):
+    with pytest.raises(
+        ValueError, match=r"has the columns step, multiplier, fg.*to be written has step, multiplier\[0\]"
+    ):
         step(opt, parameters)
     assert path.read_text() == before
 

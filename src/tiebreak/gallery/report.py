@@ -16,6 +16,7 @@ _TITLES = {"evaluations": "After equal gradient evaluations", "seconds": "After 
 #: Columns that hold words.
 PROSE = ("chosen",)
 _CLOCKED = "those of a training alone on the machine, by the timing of its steps"
+_AS_THEY_RAN = "those that each training took while others ran beside it"
 _FIRST = 4  # metrics of the main table; the others follow
 
 
@@ -221,7 +222,7 @@ def notes(findings: Findings) -> list[str]:
             f"tolerances. ± is the standard deviation over {study.seeds} seed{'s' * (study.seeds > 1)}."
         )
     texts.append(
-        f"Seconds are {_CLOCKED if findings.seconds else 'those that each training took while others ran beside it'}. A method that "
+        f"Seconds are {_CLOCKED if findings.seconds else _AS_THEY_RAN}. A method that "
         "needs the reference was given, as a number, what lower-only training reaches: one training more, which is not "
         "counted."
     )

@@ -136,7 +136,8 @@ def _verdict(table: Table, made: Table) -> Verdict:
     for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
         if _there(made, name):
             found.append(_change(text, made[name]))
-    if not _there(made, "upper_loss") and not _there(made, "excess") and not _regions(made, "multiplier"):
+    weighed = [*_regions(made, "multiplier").values(), "upper_loss", "excess"]
+    if _there(made, "lower_loss") and not any(_there(made, name) for name in weighed):
         return Verdict("Lower-only training", None, "What does training on the lower loss alone reach?", found)
     if not _there(made, "excess"):
         return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", found)
