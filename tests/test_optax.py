@@ -227,6 +227,11 @@ def test_bad_options_are_named_at_once(options, message):
         dynamic_barrier(**options)
 
 
+def test_a_twin_needs_an_optimizer():
+    with pytest.raises(TypeError, match=r"base=0\.001 must be an optimizer of optax, such as optax\.adamw\(1e-3\)"):
+        with_twin(1e-3, tolerance=0.1)
+
+
 def test_laws_and_rules_that_do_not_trace_say_so():
     def step(transform):
         jax.jit(lambda x: transform.update(x, transform.init(x), lower_grads=x))(jnp.ones(2))
