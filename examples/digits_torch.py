@@ -1,7 +1,7 @@
 """Sparsity without giving up the fit, in PyTorch
 ==============================================
 
-Run it: ``python examples/digits_torch.py`` (a minute on a CPU; needs torch and scikit-learn).
+Run it: ``python examples/digits_torch.py`` (a minute or two on a CPU; needs torch and scikit-learn).
 
 The problem of ``digits_jax.py``: a small network on scikit-learn's digits. The lower loss is cross-entropy; the upper
 loss is the mean absolute weight, smoothed. A weighted sum f + c·g needs a c, and every c is another answer. With a
@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.nn.functional import cross_entropy
 
-from tiebreak.torch import DynamicBarrier
+from tiebreak.torch import DynamicBarrier, Progress
 
 BATCH, TOLERANCE = 64, 0.02
 IMAGES, LABELS = load_digits(return_X_y=True)
@@ -38,12 +38,13 @@ def size(model):
     return (weights(model) ** 2 + 1e-6).sqrt().mean()
 
 
-def train(how, seed, steps):
+def train(name, how, seed, steps):
     """A whole training run: its last losses, and what the optimizer says of its last step."""
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     adam = torch.optim.Adam(model.parameters(), lr=3e-3)
     opt = DynamicBarrier(adam, **how)
+    opt.register_step_post_hook(Progress(steps, name=f"{name}, seed {seed}"))  # a line on standard error
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
     for _ in range(steps):
         rows = torch.randint(0, len(TRAIN_X), (BATCH,))
@@ -73,7 +74,7 @@ def main() -> None:
     print(f"{options.seeds} seeds, {options.steps} steps of {BATCH} images: means")
     print(f"{'optimizer':<18} {'train loss':>10} {'accuracy':>9} {'weights left':>13} {'last λ':>8} {'excess':>7}")
     for name, how in ways.items():
-        runs = [train(how, seed, options.steps) for seed in range(options.seeds)]
+        runs = [train(name, how, seed, options.steps) for seed in range(options.seeds)]
         mean = {key: sum(run[key] for run in runs) / len(runs) for key in runs[0]}
         excess = f"{mean['excess']:>7.2f}" if "excess" in mean else ""
         print(

@@ -170,6 +170,10 @@ def test_a_log_is_read_as_far_as_it_goes(tmp_path):
     assert recorded(path) == ([0, 2], [2.0, 1.7])
     path.write_text("step,lower_loss\n3,1.5\n0,2.0\n")  # a new run: what stood from its first step on does not count
     assert recorded(path) == ([0], [2.0])
+    for end in ("1,nan\n", "1,inf\n2,nan\n"):  # lower-only training that diverged
+        path.write_text(f"step,lower_loss\n0,2.0\n{end}")
+        with pytest.raises(ValueError, match="not finite at the end, after step 0; that run diverged"):
+            recorded(path)
 
 
 def test_the_memory_is_what_is_saved():

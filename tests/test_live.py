@@ -257,7 +257,7 @@ class TestTraining:
     def _torch(self):
         self.torch = pytest.importorskip("torch")
 
-    def run(self, steps=6, bad=(), every=1, **options):
+    def run(self, steps=6, bad=(), every=1, announced=6, **options):
         torch = self.torch
         from tiebreak.torch import DynamicBarrier, Progress
 
@@ -266,7 +266,7 @@ class TestTraining:
         given = {"tolerance": 0.1, "reference": 0.0, "nonfinite": "skip"} | options
         opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), **given)
         stream = io.StringIO()
-        with Progress(steps=steps, every=every, name="mine", stream=stream) as shown:
+        with Progress(steps=announced, every=every, name="mine", stream=stream) as shown:
             opt.register_step_post_hook(shown)
             for k in range(steps):
                 factor = math.nan if k in bad else 1.0
@@ -303,6 +303,16 @@ class TestTraining:
         assert "100 %  in 0:00  step 3 of 3" in stream.getvalue()
         shown.close()
         assert stream.getvalue().count("step 3 of 3") == 1
+
+    def test_the_newest_step_is_shown_at_the_end(self):
+        """Every fourth is looked at: of 6 the first and the fifth, and the sixth when the line ends."""
+        _, said = self.run(every=4, announced=None)
+        assert "step 6  " in said.splitlines()[-1]
+
+    def test_more_steps_than_were_announced_are_called_so(self):
+        _, said = self.run(announced=3)
+        assert "step 6 of 3 that were announced" in said.splitlines()[-1]
+        assert "%" not in said.splitlines()[-1]
 
     def test_skipped_steps_are_counted(self):
         _, said = self.run(bad=(1, 2))

@@ -208,7 +208,7 @@ def test_what_is_missing_or_does_not_match_is_named():
         ({"tolerance": "much", "reference": 1.0}, "tolerance='much'"),
         ({"tolerance": 0, "reference": 1.0}, "tolerance=0 must be a number > 0"),
         ({"tolerance": "2%", "reference": 0.0}, "tolerance='2%' of reference=0.0 is 0"),
-        ({"tolerance": 0.1}, "tolerance=0.1 needs reference="),
+        ({"tolerance": 0.1}, r"tolerance=0.1 needs reference=.* For a twin: tiebreak.optax.with_twin"),
         ({"tolerance": 0.1, "reference": 1.0, "rule": "sdbgd"}, "rule='sdbgd' has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "barrier": 0.5}, "barrier=0.5 has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "momentum": 0.5}, "momentum=0.5 has no effect with tolerance=0.1"),
@@ -225,6 +225,11 @@ def test_what_is_missing_or_does_not_match_is_named():
 def test_bad_options_are_named_at_once(options, message):
     with pytest.raises(ValueError, match=message):
         dynamic_barrier(**options)
+
+
+def test_a_twin_needs_an_optimizer():
+    with pytest.raises(TypeError, match=r"base=0\.001 must be an optimizer of optax, such as optax\.adamw\(1e-3\)"):
+        with_twin(1e-3, tolerance=0.1)
 
 
 def test_laws_and_rules_that_do_not_trace_say_so():

@@ -297,11 +297,30 @@ def test_losses_are_compared_by_averages_of_many_batches(slope, went, tmp_path):
     path.write_text(f"step,multiplier,skipped,upper_loss\n{rows}")
     said = page_of(path).verdict.found[1]
     assert said.startswith(f"The upper loss {went}, from ")
-    assert said.endswith(": it did not improve.") == (slope > 0)
     first, last = 100 + 2 * slope, 100 + 47 * slope
     assert [float(word.rstrip(",")) for word in said.split() if word[0].isdigit()] == pytest.approx(
         [first, last], rel=5e-3
     )
+
+
+def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
+    """0.87 beside 1.57, not 8.70e-1; nothing is said of the last iterate, which the log does not know."""
+    path = tmp_path / "run.csv"
+    rows = "".join(f"{k},1.0,0,{1.57 if k < 5 else 0.87},0.2,0.05\n" for k in range(10))
+    path.write_text(f"step,multiplier,skipped,upper_loss,excess,noise\n{rows}")
+    found = page_of(path).verdict.found
+    assert "from 1.57 to 0.87," in found[2]
+    assert (
+        "both averaged over recent steps. The last iterate may differ where the learning rate did not fall." in found[0]
+    )
+    assert "did not improve" not in " ".join(found)
+    assert found[-1].startswith("That compares the upper loss with its own start.")
+
+
+def test_a_log_of_lower_only_training_is_called_so(tmp_path):
+    path = tmp_path / "fit.csv"
+    path.write_text("step,multiplier,upper_loss,lower_loss,skipped\n0,,,2.0,\n1,,,1.0,\n")
+    assert page_of(path).verdict.word == "Lower-only training"
 
 
 def test_a_log_with_regions_without_tolerance_resumed_and_cut_off(tmp_path):
@@ -320,7 +339,7 @@ def test_a_log_with_regions_without_tolerance_resumed_and_cut_off(tmp_path):
 
 def test_what_is_no_result_gets_a_sentence(tmp_path, places):
     for make, words in (
-        (lambda path: None, "there is nothing"),
+        (lambda path: None, "no such file or folder"),
         (lambda path: path.mkdir(), "no configuration"),
         (lambda path: path.write_text("a,b\n1,2\n"), "it lacks step, skipped"),
         (lambda path: path.write_text("step,skipped\n"), "no step yet"),
@@ -447,7 +466,7 @@ def test_new_data_remove_an_old_page(places, tmp_path):
 def test_the_command_says_what_it_wrote_and_what_it_cannot_read(places, tmp_path):
     done = call("report", places["log"], "--output", tmp_path / "page.html")
     assert re.search(r"Report: .*page\.html \(\d\.\d MB, needs no network\)", done.stderr.replace("\n", ""))
-    assert "there is nothing" in call("report", tmp_path / "none", code=2).stderr.replace("\n", " ")
+    assert "no such file or folder" in call("report", tmp_path / "none", code=2).stderr.replace("\n", " ")
 
 
 def test_plotly_is_asked_for_before_anything_is_run(tmp_path):

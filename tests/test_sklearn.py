@@ -283,3 +283,19 @@ def test_groups_are_checked() -> None:
 def test_a_start_outside_of_the_limit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"limit=1\.0 must be no less"):
         descend(lambda x: (x[0], np.ones(1)), lambda x: (x @ x, 2 * x), np.array([2.0]), 1.0, steps=1, accuracy=0.1)
+
+
+def test_a_gradient_of_the_wrong_sign_is_told() -> None:
+    """No step lowers f: the model stays that of least lower loss. A function that cannot fall is no such case."""
+    X, y = DIABETES, PROGRESS
+    with pytest.warns(ConvergenceWarning, match=r"lowers it, .* is the gradient right, also its sign\?"):
+        wrong = TiebreakRegressor(lambda coef: (float((coef**2).sum()), -2 * coef)).fit(X, y)
+    assert wrong.n_iter_ == 0
+    TiebreakRegressor(lambda coef: (1.0, 0 * coef)).fit(X, y)  # warnings are errors
+    right = TiebreakRegressor(lambda coef: (float((coef**2).sum()), 2 * coef)).fit(X, y)
+    assert right.upper_loss_ < wrong.upper_loss_
+
+
+def test_positional_arguments_are_told_by_the_name_that_was_typed() -> None:
+    with pytest.raises(TypeError, match=r"^TiebreakClassifier or TiebreakRegressor"):
+        TiebreakClassifier("l1", "5%")  # type: ignore[misc]

@@ -62,6 +62,43 @@ def test_a_loss_that_is_not_finite_is_no_step(bad, first):
         assert not torch.equal(x.detach(), before)
 
 
+def test_many_steps_in_a_row_that_are_skipped_are_told():
+    """One in between that is made begins the count anew; the log has the total."""
+    x = point()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), nonfinite="skip", **TOLERANT)
+
+    def skip(times):
+        for _ in range(times):
+            opt.step(lower=lambda: math.nan * g(x), upper=lambda: f(x))
+
+    skip(49)
+    stepped(opt, x)
+    assert opt.log()["skipped_steps"] == 49
+    assert list(opt.log())[:2] == ["excess", "noise"]
+    skip(49)
+    with pytest.warns(RuntimeWarning, match="50 steps in a row were skipped"):
+        skip(1)
+    skip(49)  # warnings are errors: it is said once
+    assert opt.log()["skipped_steps"] == 148
+
+
+def test_losses_of_other_parameters_are_told_in_the_words_of_who_wrote_closures():
+    """The model was copied after the optimizer was made, or is frozen; nobody wrote a block."""
+    x = point()
+    other = x.detach().clone().requires_grad_()
+    for reference in ("twin", "start", 4.0):
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.5, reference=reference)
+        for own, level in ((other, "lower"), (x, "upper")):
+            with pytest.raises(RuntimeError, match=f"the {level} closure's loss does not depend on .* copied"):
+                opt.step(lower=lambda own=own: g(own), upper=lambda: f(other))
+        stepped(opt, x)
+    with pytest.raises(RuntimeError, match=r"no upper gradients .* opt\.step\(lower=lambda: …, upper=lambda: …\)"):
+        opt.step()
+    x.requires_grad_(False)
+    with pytest.raises(RuntimeError, match=r"not all parameters frozen \(requires_grad=False\)"):
+        opt.step(lower=lambda: g(x), upper=lambda: f(x))
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_rule_that_returns_no_number_is_no_step(bad):
     for policy in ("raise", "skip"):

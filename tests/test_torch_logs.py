@@ -221,7 +221,9 @@ def test_other_columns_need_another_file(tmp_path):
     before = path.read_text()
     parameters, opt = problem(scope="group")
     opt.register_step_post_hook(CSVLog(path))
-    with pytest.raises(ValueError, match=r"has the columns step, multiplier, fg.*needs step, multiplier\[0\]"):
+    with pytest.raises(
+        ValueError, match=r"has the columns step, multiplier, fg.*to be written has step, multiplier\[0\]"
+    ):
         step(opt, parameters)
     assert path.read_text() == before
 
@@ -307,3 +309,18 @@ def test_the_base_optimizer_is_the_wrong_place(tmp_path):
     opt.base.register_step_post_hook(CSVLog(tmp_path / "log.csv"))
     with pytest.raises(TypeError, match="CSVLog is for DynamicBarrier and its kin; AdamW has no multiplier"):
         step(opt, parameters)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_is_refused_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "short.csv"
+    path.write_text("step,lower_loss\n0,1.5\n")
+    parameters, opt = problem()
+    opt.register_step_post_hook(CSVLog(path))
+    words = "has the columns step, lower_loss; what is to be written has step, multiplier"
+    with pytest.raises(ValueError, match=words):
+        step(opt, parameters)
+    with pytest.raises(ValueError, match=words):
+        CSVLog(path).add(1, lower_loss=1.0)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "step,lower_loss\n0,1.5\n"

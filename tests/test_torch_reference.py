@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import math
+import warnings
 
 import pytest
 import torch
@@ -234,10 +235,13 @@ def test_resumed_equals_uninterrupted(reference):
     saved = torch.load(file, weights_only=True)
     fresh, second = made(9)
     fresh.load_state_dict(saved["model"])
-    second.load_state_dict(saved["opt"])
+    with pytest.warns(RuntimeWarning, match=r"the state has tolerance=0\.03, which takes the place of tolerance=0\.1"):
+        second.load_state_dict(saved["opt"])
     torch.set_rng_state(saved["rng"])
     steps(fresh, second, batches[5:])
     assert second.tolerance == 0.03
+    again = second.state_dict()
+    second.load_state_dict(again)  # the same tolerance: nothing to say
     assert equal(everything(fresh), everything(whole))
     assert torch.equal(second.last.excess, opt.last.excess)
 
@@ -344,6 +348,43 @@ def test_a_reference_that_nobody_gives_is_asked_for():
         told.lower(reference=0.1)
     with pytest.raises(ValueError, match="model=… has no effect: no closure is called twice"):
         DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="given", model=model)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1024.0], ids=["plain", "scaler"])
+def test_a_twin_whose_loss_is_weighed_otherwise_than_the_models_is_refused(scale):
+    """At the first step both are one model: ‖∇g‖ of Σ r is 4 times that of Σ g/4, and the twin would learn faster."""
+    model, batches = network(), data(4)
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="twin")
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
+    before = everything(model)[0]
+
+    def step(share):
+        for batch in batches:
+            with opt.reference():
+                r = fit(model, batch)
+                scaler.scale(share * r).backward()
+            g = fit(model, batch)
+            with opt.lower(g, reference=r):
+                scaler.scale(g / 4).backward()
+        f = size(model)
+        with opt.upper(f):
+            scaler.scale(f).backward()
+        scaler.step(opt)
+        scaler.update()
+
+    with pytest.raises(RuntimeError, match=r"the twin's gradient is 4 times as long .* `\(r / n\)\.backward\(\)`"):
+        step(1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
+    assert torch.equal(before, everything(model)[0])
+    step(0.25)
+    assert opt.count == 1
+    step(0.25)
+
+
+def test_a_model_that_the_base_does_not_train_is_refused():
+    base = torch.optim.SGD(network().parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"model=Sequential\(…\) has no parameter that `base` trains"):
+        DynamicBarrier(base, tolerance=0.1, reference="twin", model=network())
 
 
 def test_max_norm_clips_the_twin_as_it_would_clip_lower_only_training():
@@ -583,6 +624,18 @@ def test_closures_with_gradients_inside_and_what_they_return():
                 opt.step(lower=wrong, upper=lambda: x.sum())
 
 
+@pytest.mark.parametrize(("tolerance", "told"), [(2, True), (0.5, False), ("2%", False)])
+def test_a_tolerance_of_more_than_the_whole_loss_is_told_at_the_first_step(tolerance, told):
+    """2 for "2%": the loss is 1 where it begins, and all of it could be given up."""
+    x = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), tolerance=tolerance, reference="twin")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            opt.step(lower=lambda: x[0] ** 2, upper=lambda: ((x - 2) ** 2).sum())
+    assert [str(w.message)[:34] for w in seen] == ["tolerance=2.0 is a number in the u"] * told
+
+
 def test_a_number_out_of_reach_is_told_once():
     """g cannot come below 0, and −0.5 was asked for: a warning after some time at rest; none where it is met."""
     x = torch.nn.Parameter(torch.tensor([1.0, 1.0], dtype=torch.float64))
@@ -592,12 +645,15 @@ def test_a_number_out_of_reach_is_told_once():
         for _ in range(steps):
             opt.step(lower=lambda: x[0] ** 2, upper=lambda: ((x - 2) ** 2).sum())
 
+    with pytest.warns(RuntimeWarning, match=r"at rest \d+ tolerances above its reference for 200 steps"):
+        train(-5.0, 401)  # so far above that nobody means it: a short run hears of it, too
     with pytest.warns(RuntimeWarning, match=r"at rest 5\d tolerances above its reference .* out of reach") as seen:
         train(-0.5, 1000)
     assert len(seen) == 1
     train(0.0, 1500)  # warnings are errors
 
 
+@pytest.mark.filterwarnings("ignore:tolerance=1.0 is a number in the unit")
 @pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW])
 def test_where_g_is_too_steep_for_the_learning_rate_a_base_of_sgd_is_held_and_adam_holds_itself(base):
     """g = x²/20 + x⁴, which f pulls up. From x = 0.6 on, SGD of this rate on g alone diverges.

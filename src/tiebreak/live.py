@@ -180,13 +180,14 @@ class Line:
 
     def close(self) -> None:
         """Write the newest line once more, where it was not, and end it."""
-        if self.quiet or self._ended.is_set():
+        if self.quiet:
             return
+        open_yet = not self._ended.is_set()
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
         with self._lock:
-            if self._fresh or (self.terminal and self._width):
+            if self._fresh or (open_yet and self.terminal and self._width):
                 self._write(last=True)
 
     def tell(

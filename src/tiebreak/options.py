@@ -136,6 +136,14 @@ def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
     if not found:
         raise ValueError(f"reference={os.fspath(path)!r} has no step with a lower_loss")
     steps = sorted(found)
+    if not math.isfinite(found[steps[-1]]):
+        first = next(step for step in reversed(steps) if math.isfinite(found[step]) or step == steps[0])
+        raise ValueError(
+            f"reference={os.fspath(path)!r}: its lower_loss is not finite at the end, after step {first}; that run "
+            "diverged and is no reference: train on the lower loss again, with a smaller learning rate"
+        )
+    found = {step: loss for step, loss in found.items() if math.isfinite(loss)}
+    steps = sorted(found)
     return steps, [found[step] for step in steps]
 
 
@@ -153,7 +161,7 @@ def _losses(reader: "csv.DictReader[str]") -> dict[int, float] | None:
         if step <= last:  # begun again, after a resume or in a new run: what stood from there on does not count
             found = {k: v for k, v in found.items() if k < step}
         last = step
-        if step >= 0 and math.isfinite(loss):
+        if step >= 0:
             found[step] = loss
     return found
 

@@ -19,7 +19,12 @@ Report: TypeAlias = Annotated[
 
 def report(
     place: Annotated[
-        Path, typer.Argument(help="A folder that a command wrote, or a training run's CSV log.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FOLDER or LOG.csv",
+            help="A folder that a command wrote, or a training run's CSV log.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Path | None,

@@ -16,6 +16,7 @@ _TITLES = {"evaluations": "After equal gradient evaluations", "seconds": "After 
 #: Columns that hold words.
 PROSE = ("chosen",)
 _CLOCKED = "those of a training alone on the machine, by the timing of its steps"
+_AS_THEY_RAN = "those that each training took while others ran beside it"
 _FIRST = 4  # metrics of the main table; the others follow
 
 
@@ -224,7 +225,7 @@ def notes(findings: Findings) -> list[str]:
     if example.reference == "start":
         number = "the starting model's loss over all training data, which takes no training"
     texts.append(
-        f"Seconds are {_CLOCKED if findings.seconds else 'as trainings took, others beside them'}. A method that "
+        f"Seconds are {_CLOCKED if findings.seconds else _AS_THEY_RAN}. A method that "
         f"needs the reference was given, as a number, {number}."
     )
     texts.append(

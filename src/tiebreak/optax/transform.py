@@ -130,6 +130,13 @@ def dynamic_barrier(
             'reference="twin" trains a copy with the optimizer that follows, which a link of a chain does not know: '
             "tiebreak.optax.with_twin(optimizer, tolerance=…)"
         )
+    if reference is None:
+        raise ValueError(
+            f"tolerance={tolerance!r} needs reference=: a number (the final training loss of lower-only training), "
+            '"start" (the loss of the starting parameters on the same batch), "given" (any other loss on the same '
+            "batch), a function of the step, or a recorded run (the path of a CSV log, or an array). For a twin: "
+            "tiebreak.optax.with_twin(optimizer, tolerance=…)"
+        )
     unused = {"rule": rule, "others": others, "method": method, "normalize": normalize}
     # What JAX may trace cannot be checked: a number stands for it while the rest is.
     known = 1.0 if isinstance(tolerance, jax.Array) else tolerance

@@ -95,6 +95,8 @@ def with_twin(
     >>> 0.5 < log(state)["excess"] <= 1.05  # the tolerance is used, and kept
     True
     """
+    if not all(callable(getattr(base, name, None)) for name in ("init", "update")):
+        raise TypeError(f"base={base!r} must be an optimizer of optax, such as optax.adamw(1e-3)")
     if "reference" in options:
         raise ValueError(f"reference={options['reference']!r} has no effect: the twin is the reference")
     options.setdefault("rescales", _rescales(base))

@@ -136,12 +136,23 @@ def _verdict(table: Table, made: Table) -> Verdict:
     for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
         if _there(made, name):
             found.append(_change(text, made[name]))
+    weighed = [*_regions(made, "multiplier").values(), "upper_loss", "excess"]
+    if _there(made, "lower_loss") and not any(_there(made, name) for name in weighed):
+        return Verdict("Lower-only training", None, "What does training on the lower loss alone reach?", found)
     if not _there(made, "excess"):
         return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", found)
     last = float(made["excess"][np.isfinite(made["excess"])][-1])
     noise: Any = made["noise"][np.isfinite(made["noise"])] if _there(made, "noise") else ()
     within = f", known to ± {noise[-1]:.2g}" if len(noise) else ""
-    found.insert(0, f"The averaged lower loss ended {last:.2g} tolerances above its reference{within}.")
+    found.insert(
+        0,
+        f"The lower loss ended {last:.2g} tolerances above its reference{within}: both averaged over recent steps. The "
+        "last iterate may differ where the learning rate did not fall.",
+    )
+    found.append(
+        "That compares the upper loss with its own start. What it is without a tolerance, the reference says: "
+        "`with torch.no_grad(), opt.reference(): …`, with a twin or a frozen copy."
+    )
     asked = "Does the lower loss stay within its tolerance while the upper loss improves?"
     if len(noise) and abs(last - 1) <= noise[-1]:
         found.insert(1, "That is too near the tolerance to tell: evaluate both losses over all training data.")
@@ -156,10 +167,9 @@ def _change(text: str, losses: Any) -> str:
     tenth = max(1, len(known) // 10)
     first, last = float(known[:tenth].mean()), float(known[-tenth:].mean())
     went = "rose" if last > first else "fell" if last < first else "stayed the same"
-    ending = ": it did not improve" if text == "upper" and last > first else ""
     return (
-        f"The {text} loss {went}, from {scientific(first, 2)} to {scientific(last, 2)}, averaged over the first and "
-        f"the last tenth of the steps logged{ending}."
+        f"The {text} loss {went}, from {first:.3g} to {last:.3g}, averaged over the first and the last tenth of the "
+        "steps logged."
     )
 
 

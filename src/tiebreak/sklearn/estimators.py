@@ -91,6 +91,8 @@ class _Tiebreak(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.tol = tol
         self.random_state = random_state
 
+    __init__.__qualname__ = "TiebreakClassifier or TiebreakRegressor"  # in what Python says of wrong arguments
+
     def _number(self, name: str, least: float = 0.0) -> float:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, Real) or not least <= floating(value) < math.inf:
@@ -138,6 +140,13 @@ class _Tiebreak(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                     ConvergenceWarning,
                     stacklevel=4,
                 )
+        if not found.slope:
+            warnings.warn(
+                f"no step along the gradient of upper={getattr(self.upper, '__name__', self.upper)!r} lowers it, and "
+                "the model is the one of least lower loss: is the gradient right, also its sign?",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         self.lower_best_, self.lower_limit_, self.lower_loss_ = found.best, found.limit, found.lower
         self.upper_before_, self.upper_loss_, self.multiplier_ = found.before, found.upper, found.multiplier
         self.n_iter_ = found.steps[1]

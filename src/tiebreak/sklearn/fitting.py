@@ -42,6 +42,7 @@ class Fit(NamedTuple):
     multiplier: float
     steps: tuple[int, int]
     converged: tuple[bool, bool]
+    slope: bool = True  # whether the upper objective falls where its gradient says so
 
 
 def fit(
@@ -74,7 +75,7 @@ def fit(
     before = value(x, 0.0)[0]
     if not np.isfinite(before):
         raise ValueError(f"upper={upper!r} is {before!r} for the model of least lower loss; it must be finite")
-    made, multiplier, converged = 0, 0.0, True
+    made, multiplier, converged, begun = 0, 0.0, True, x
     sparse = isinstance(upper, str) and upper == "l1"
     scale = max(float(np.abs(m[:-1]).max(initial=0)) for m in network.matrices(x))
     for width in [share * scale for share in _WIDTHS] if sparse and scale > 0 else [0.0]:
@@ -96,7 +97,22 @@ def fit(
         multiplier,
         (int(first.nit), made),
         (first.nit < steps, converged),
+        made > 0 or not callable(upper) or _falls(lambda x: value(x, 0.0), begun),
     )
+
+
+def _falls(objective: Objective, x: Values) -> bool:
+    """Whether a short step against the gradient lowers a function by about as much as the gradient says.
+
+    A change that is lost in rounding says nothing.
+    """
+    value, gradient = objective(x)
+    norm = float(np.linalg.norm(gradient))
+    if norm == 0:
+        return True
+    length = 1e-6 * (1 + float(np.linalg.norm(x)))
+    expected, fell = length * norm, value - objective(x - length / norm * gradient)[0]
+    return expected < 1e-10 * abs(value) or fell > 0.5 * expected
 
 
 def _lower(network: Network, data: Data, alpha: float) -> Objective:

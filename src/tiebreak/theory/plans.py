@@ -203,10 +203,11 @@ def plan(
     >>> bool(max(spider.bounds.lower_gradient_squared, spider.bounds.direction_squared) < 7e-3)  # proved
     True
     """
-    if not isinstance(constants, Constants):
-        if isinstance(getattr(constants, "constants", None), Constants):
-            raise TypeError(f"constants is a {type(constants).__name__}; it must be Constants: give problem.constants")
-        raise TypeError(f"constants={constants!r} must be Constants, or estimates of them (theory.estimate_constants)")
+    given: Any = constants
+    if not isinstance(given, Constants):
+        if isinstance(getattr(given, "constants", None), Constants):
+            raise TypeError(f"constants is a {type(given).__name__}; it must be Constants: give problem.constants")
+        raise TypeError(f"constants={given!r} must be Constants, or estimates of them (theory.estimate_constants)")
     if (budget is None) == (epsilon is None):
         raise ValueError(f"budget={budget!r}, epsilon={epsilon!r}: give one of them")
     one_of("objective", objective, ("bound", "practice"))

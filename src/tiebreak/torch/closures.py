@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tiebreak.torch.context import RandomState
 from tiebreak.torch.estimates import backward, check_repeats
-from tiebreak.torch.gradients import LEVELS
+from tiebreak.torch.gradients import LEVELS, NoGradient
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
@@ -38,13 +38,25 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
         return
     if upper is not None:
         if getattr(optimizer, "found_inf", None) is not None:
-            raise RuntimeError("a gradient scaler looks at .grad before closures run: use blocks, `with opt.lower():`")
+            scaled: Any = optimizer
+            del scaled.found_inf, scaled.grad_scale  # a scaler leaves them where a step raises
+            raise RuntimeError(
+                "scaler.step(opt, lower=…, upper=…): a gradient scaler looks at .grad before closures run: use blocks, "
+                "`with opt.lower(g): scaler.scale(g).backward()`, the same for upper, and scaler.step(opt)"
+            )
         if closure is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             raise RuntimeError(
                 "step(upper=…, lower=…) calls backward past the framework, which then sums no gradients over its "
                 "processes: call it yourself, `with opt.lower(loss): self.manual_backward(loss)`, and so above"
             )
-        _evaluate(optimizer, upper, lower)
+        try:
+            _evaluate(optimizer, upper, lower)
+        except NoGradient as error:
+            level = "upper" if "opt.upper" in str(error) else "lower"
+            raise RuntimeError(
+                f"the {level} closure's loss does not depend on the parameters of this optimizer: was the model copied "
+                "or re-created after the optimizer was made? are its parameters frozen (requires_grad=False)?"
+            ) from None
     elif optimizer.estimates.twice:
         kind = type(optimizer.estimates.estimator).__name__
         raise RuntimeError(f"{kind} evaluates a batch twice: use closures, step(upper=…, lower=…)")

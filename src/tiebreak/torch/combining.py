@@ -67,5 +67,6 @@ def release(opt: "DynamicBarrier") -> "Step":
     if held.made:  # a step that was tried; one that was not is counted
         opt.last = last = last._replace(skipped=torch.ones_like(last.skipped))
         opt.count += 1
+        opt.guard.skip(stacklevel=6)
     opt.forget()
     return last

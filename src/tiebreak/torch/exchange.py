@@ -13,7 +13,9 @@ from torch import Tensor
 
 from tiebreak.torch.layout import is_dtensor, local
 
-__all__ = ["let_go", "swap"]
+__all__ = ["clip", "let_go", "same_weight", "swap"]
+
+_SAME, _UNLIKE = 1e-3, 0.1  # losses as near as this are one; norms as far apart as this are two
 
 
 @torch.no_grad()
@@ -61,3 +63,25 @@ def clip(optimizer: Any, values: Sequence[Tensor], longest: float, square: Any, 
     factor = (longest / (norm + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_ has it
     for grad in grads:
         local(grad).mul_(factor.to(device=local(grad).device, dtype=local(grad).dtype))
+
+
+def same_weight(optimizer: Any, gg: Any, square: Any, losses: Mapping[str, Any], inverse_scale: Tensor | None) -> None:
+    """Raise if a twin that has not moved yet has another gradient than the model, on the same loss.
+
+    `gg` and `square` are ‖∇g‖² of the model and, with a scaler's scale, of the twin. A loss divided in one of the two
+    backward passes alone would train the twin otherwise than the model, and nothing else would show it.
+    """
+    steps = optimizer.memory.values["steps"]  # a tensor where a device has made some
+    if isinstance(steps, Tensor) or steps != 0 or torch.compiler.is_compiling():
+        return
+    known = [losses[name] for name in ("lower_value", "reference")]
+    one, two = (float(loss.value() if hasattr(loss, "value") else loss) for loss in known)
+    mine, scale = float(gg) ** 0.5, 1.0 if inverse_scale is None else float(inverse_scale)
+    twin = float(square) ** 0.5 * scale
+    if abs(one - two) <= _SAME * abs(one) and abs(twin - mine) > _UNLIKE * mine > 0:
+        optimizer.forget()
+        raise RuntimeError(
+            f"the twin's gradient is {twin / mine:.3g} times as long as the model's, where both are still the same and "
+            "have the same loss: give both backward passes the same weight, `(r / n).backward()` in `with "
+            "opt.reference():` and `(g / n).backward()` in `with opt.lower(g, reference=r):`"
+        )

@@ -14,7 +14,7 @@ from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 
-__all__ = ["LEVELS", "Gradients", "Touched", "usable"]
+__all__ = ["LEVELS", "Gradients", "NoGradient", "Touched", "usable"]
 
 LEVELS = ("upper", "lower")
 _ABSENT = (0, 0)
@@ -22,6 +22,10 @@ _ABSENT = (0, 0)
 
 class Touched(RuntimeError):
     """``.grad`` was changed after its block."""
+
+
+class NoGradient(RuntimeError):
+    """A backward pass left nothing in ``.grad``."""
 
 
 class Gradients:
@@ -80,10 +84,11 @@ class Gradients:
             now = self._versions()
         if now == self._entered and self.ranks.alone:  # else another rank may have some
             self.clear()
-            raise RuntimeError(
+            raise NoGradient(
                 f"no gradient came out of `with opt.{level}(…):`: put loss.backward() inside, of a loss that depends "
-                f"on the parameters; only to evaluate, `with torch.no_grad(), opt.{level}():` (DeepSpeed's ZeRO takes "
-                "gradients away: use FSDP); the step begins anew"
+                "on the parameters of this optimizer (was the model copied or re-created after it? are they frozen, "
+                f"requires_grad=False?); only to evaluate, `with torch.no_grad(), opt.{level}():` (DeepSpeed's ZeRO "
+                "takes gradients away: use FSDP); the step begins anew"
             )
         self.seen.add(level)
         self._mark, self._sample = now, self._some_numbers()
@@ -137,7 +142,10 @@ class Gradients:
         """Raise unless both levels had a backward pass; where there are ranks all are told, with the step's sum."""
         for level in LEVELS:
             if level not in self.seen and (self.ranks.alone or not self.seen):
-                raise RuntimeError(f"no {level} gradients in this step: put the backward pass in `with opt.{level}():`")
+                raise RuntimeError(
+                    f"no {level} gradients in this step: put the backward pass in `with opt.{level}():`, or give both "
+                    "losses, opt.step(lower=lambda: …, upper=lambda: …)"
+                )
 
     def of(self, level: str, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         """This level's gradients."""

@@ -19,6 +19,8 @@ from tiebreak.torch.layout import local
 
 __all__ = ["Guard"]
 
+_MANY = 50  # steps in a row that were not made: nothing is being trained
+
 
 class Guard:
     """Looks at the numbers of a step, and knows who has to know: the host, or the device alone.
@@ -34,6 +36,8 @@ class Guard:
         Whether a gradient scaler is at work; None until the first step.
     bad : tensor or None
         Whether the step must not be made, where only the device knows.
+    skips : int or None
+        How many steps were not made, as the host knows; None once a device decided by itself.
     """
 
     def __init__(self, policy: str) -> None:
@@ -45,6 +49,8 @@ class Guard:
         self._unscaled: Tensor | None = None
         self.scaler_found = self.looked = False
         self._noted: tuple[Sequence[str], Tensor] | None = None
+        self.skips: int | None = 0
+        self._in_a_row = 0
         self._await()
 
     def _await(self) -> None:
@@ -143,8 +149,22 @@ class Guard:
         self.bad = bad if self.bad is None else self.bad | bad.to(self.bad.device)
         return False
 
+    def skip(self, stacklevel: int = 7) -> None:
+        """A step is not made, as the host knows: count it, and say so where it is one of many in a row."""
+        self.skips = None if self.skips is None else self.skips + 1
+        self._in_a_row += 1
+        if self._in_a_row == _MANY:
+            text = (
+                f"{_MANY} steps in a row were skipped: a gradient, a loss or the multiplier was not finite in each. "
+                "Nothing is trained that way. Look at the losses; nonfinite='raise' stops at the first such step"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
+
     def note(self, names: Sequence[str], numbers: Tensor) -> None:
         """What the device knows of the step that is being made; "skipped" is among the names."""
+        self._in_a_row = 0
+        if self.bad is not None:
+            self.skips = None
         self._noted = (names, numbers) if self.raises and self.bad is not None else None
         if self._noted is not None:
             self.may_wait(numbers.device)

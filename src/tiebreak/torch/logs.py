@@ -36,6 +36,9 @@ class _Late:
     def __init__(self, write: Callable[[int, Row], None]) -> None:
         self._write = write
         self._steps: list[tuple[int, int | None, list[str], Later]] = []
+        self.newest: tuple[int, int | None, Step] | None = (
+            None  # one that was not to be looked at, unless it is the last
+        )
 
     def add(self, k: int, number: int | None, given: dict[str, Tensor]) -> None:
         """A step: asked for now, in one piece."""
@@ -52,6 +55,10 @@ class _Late:
             found["skipped"] = bool(found["skipped"])
             if found["skipped"] or len(found) > 1:
                 self._write(k, _row({"skipped": True} if found["skipped"] else found, number))
+        if all_of_them and self.newest is not None:
+            (k, number, step), self.newest = self.newest, None
+            if not bool(step.skipped):
+                self._write(k, _row({n: v.tolist() for n, v in step._asdict().items() if v is not None}, number))
 
 
 def _row(found: dict[str, Any], number: int | None) -> Row:
@@ -76,13 +83,18 @@ def _finish(late: _Late, finish: Callable[[], None]) -> None:
 class StepLog:
     """Looks at every `every`-th step, at each one skipped, and at the last where it is said how many `steps` there are.
 
-    Nothing waits: a device's numbers come a step later.
+    Nothing waits: a device's numbers come a step later. With `newest` the last step before the end is looked at, too.
     """
 
     def __init__(
-        self, every: int, write: Callable[[int, Row], None], finish: Callable[[], None], steps: int | None = None
+        self,
+        every: int,
+        write: Callable[[int, Row], None],
+        finish: Callable[[], None],
+        steps: int | None = None,
+        newest: bool = False,
     ) -> None:
-        self.every, self._steps = whole("every", every), steps
+        self.every, self._steps, self._newest = whole("every", every), steps, newest
         self._closed = False
         self._write, self._late = write, _Late(write)
         self._end = weakref.finalize(self, _finish, self._late, finish)  # a hook is forgotten rather than closed
@@ -99,6 +111,7 @@ class StepLog:
         number = None if optimizer.scope.whole else optimizer.scope.count(optimizer.param_groups)
         self._late.write()
         wanted = k % self.every == 0 or k + 1 == self._steps
+        self._late.newest = (k, number, last) if self._newest and not wanted else None
         if on_host(last.multiplier):
             skipped = bool(last.skipped)
             if wanted or skipped:  # a skipped step has no numbers of its own
@@ -164,12 +177,14 @@ class CSVLog(StepLog):
 
     def __call__(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
         """What torch calls after a step."""
-        if isinstance(optimizer, DynamicBarrier) and not self._closed:
+        if not isinstance(optimizer, DynamicBarrier):
+            self._sheet.leave()
+        elif not self._closed:
             self._sheet.stamp(optimizer.count - 1)
-            if not self._described:
-                self._described = True
-                _describe(self.path, optimizer)
         super().__call__(optimizer, args, kwargs)
+        if isinstance(optimizer, DynamicBarrier) and not self._closed and not self._described:
+            self._described = True
+            _describe(self.path, optimizer)
 
     def add(self, step: int, **values: Any) -> None:
         """Write a line of your own, in an ordinary training loop: ``log.add(k, lower_loss=loss)``.
@@ -201,6 +216,12 @@ class _Sheet:
         self.file = path.open("a", encoding="utf-8", newline="", buffering=1)  # 1: line by line
         self._writer = csv.writer(self.file, lineterminator="\n")
 
+    def leave(self) -> None:
+        """Nothing will be written: a file that has nothing in it goes."""
+        self.file.close()
+        if self._columns is None:
+            self.path.unlink(missing_ok=True)
+
     def stamp(self, k: int) -> None:
         """Step k has been made now, whenever its numbers come."""
         self._stamps[k] = time.monotonic()
@@ -217,8 +238,8 @@ class _Sheet:
             self._columns = columns
         elif columns != self._columns:
             raise ValueError(
-                f"{self.path} has the columns {', '.join(self._columns)}; this optimizer needs {', '.join(columns)}: "
-                "give it another file"
+                f"{self.path} has the columns {', '.join(self._columns)}; what is to be written has "
+                f"{', '.join(columns)}: give it another file"
             )
         numbers = [int(v) if isinstance(v, bool) else v for v in row.values()]
         self._writer.writerow([k, *numbers, *[f"{seconds:.3f}"] * timed])

@@ -63,7 +63,10 @@ def propagate(level: str, loss: Tensor) -> None:
     """The backward pass of a closure's loss."""
     legal = itself(level)
     if not loss.requires_grad:
-        raise RuntimeError(f"{legal}. What it returned has no graph: no .detach(), no torch.no_grad()")
+        raise RuntimeError(
+            f"{legal}. What it returned has no graph: no .detach(), no torch.no_grad(), and not all "
+            "parameters frozen (requires_grad=False)"
+        )
     try:
         torch.autograd.backward(loss)
     except RuntimeError as error:

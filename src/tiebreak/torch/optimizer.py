@@ -16,6 +16,7 @@ from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Reading
 from tiebreak.torch import bases, closures, combining, saving
 from tiebreak.torch.estimates import Estimates
+from tiebreak.torch.exchange import same_weight
 from tiebreak.torch.guard import Guard
 from tiebreak.torch.levels import TwoLevels
 from tiebreak.torch.losses import Term
@@ -25,8 +26,7 @@ from tiebreak.torch.noise import Noise
 from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
-from tiebreak.torch.record import RESIDUES, Stall, Step, record, worry
-from tiebreak.torch.reference import Copy
+from tiebreak.torch.record import RESIDUES, Stall, Step, oversized, record, worry
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
@@ -142,7 +142,7 @@ class DynamicBarrier(TwoLevels):
         self.estimates, self.engines = Estimates(kind, model), Engines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
-        self._warned, self._stall = False, Stall()
+        self._warned, self._sized, self._stall = False, False, Stall()
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load(p.device)
@@ -216,6 +216,8 @@ class DynamicBarrier(TwoLevels):
         measured = Measured(own, seen, losses, twin)
         own, seen, losses, twin = self.ranks.together(self, measured, inverse_scale, waits)
         used = self._used(losses)
+        if twin is not None and self.estimates.batch_alone:
+            same_weight(self, own[0, 1], twin, used, inverse_scale)
         self.guard.same_again(passes.home, self._changes())
         # decide
         made = self.maker.make(self, passes, parameters, (own, seen), losses, used, inverse_scale, twin)
@@ -290,6 +292,10 @@ class DynamicBarrier(TwoLevels):
 
     def _warn_of(self, reading: Reading, stacklevel: int = 7) -> None:
         """Say once what a user must know."""
+        if self.count < 2 and not self._sized:
+            self._sized = True
+            if text := oversized(reading, self.tolerance):
+                warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
         if self._warned or self.count < _LOOK:
             return
         number = self.decision.tolerance is not None and not self.decision.tolerance.moving
@@ -316,25 +322,10 @@ class DynamicBarrier(TwoLevels):
         """The parameters have moved: so does the twin, and the step is over."""
         if twin_step is not None and self.target.copy is not None:
             self.target.copy.step(self, *twin_step)
-            self._rejoin(self.target.copy)
+            self.target.copy.rescue(self)
         self.guard.hand_over(self.count)
         self.forget()
         self.count += 1
-
-    def _rejoin(self, twin: Copy) -> None:
-        """Set the model to its twin where steps on the lower loss alone have not brought it back: nothing else will."""
-        if not self.memory.beyond() or self.decision.tolerance is None or self.last is None:
-            return
-        twin.take_over(self)
-        self.memory.rejoin(self.decision.tolerance.constants)
-        above = float(torch.as_tensor(self.last.excess).max())
-        warnings.warn(
-            f"step {self.count}: the lower loss stayed about {above:.1f} tolerances above its twin's although steps "
-            "were on it alone. What the upper loss did seems beyond repair, so the model was set to its twin, "
-            "optimizer state and buffers with it, and goes on from there.",
-            RuntimeWarning,
-            stacklevel=6,
-        )
 
     def _own_rates(self) -> list[Any] | None:
         """The learning rate of each group in this step, where it is not the one in the group."""
@@ -370,6 +361,7 @@ class DynamicBarrier(TwoLevels):
         if raises:
             raise self.guard.error(self.count)
         self.count += 1
+        self.guard.skip()
         self._held = combining.Held(False, bool(self.guard.scaled)) if hold else None
         return self.last
 
@@ -390,8 +382,13 @@ class DynamicBarrier(TwoLevels):
         self._settle(stacklevel=5)
 
     def log(self) -> dict[str, Any]:
-        """The last step as numbers; waits for the device, and raises if the step was not finite, as :meth:`check`."""
+        """The last step as numbers; waits for the device, and raises if the step was not finite, as :meth:`check`.
+
+        With a tolerance `excess` and `noise` come first; `skipped_steps`, how many were not made, where the host knows.
+        """
         self.check()
         if self.last is None:
             return {}
-        return {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
+        last = {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
+        found = {name: last[name] for name in ("excess", "noise") if name in last} | last
+        return found if self.guard.skips is None else found | {"skipped_steps": self.guard.skips}

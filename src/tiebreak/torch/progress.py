@@ -14,14 +14,15 @@ class Progress(StepLog):
     """A line on standard error: steps, λ, the excess in tolerances, both residuals as they fell, and the time left.
 
     In a terminal it is written again and again; elsewhere a plain line comes every two seconds, so that a log file can
-    be read. Nothing waits for the device: its numbers are shown when they have come. With several regions, means.
+    be read. Nothing waits for the device: its numbers are shown when they have come. With several regions, means. The
+    excess is averaged over recent steps; the last iterate may differ where the learning rate does not fall.
 
     Parameters
     ----------
     steps : int, optional
         Of the whole run, for the share that is done and the time left.
     every : int
-        Steps 0, `every`, 2·`every`, … are looked at, and the last of `steps`.
+        Steps 0, `every`, 2·`every`, … are looked at, the last of `steps`, and the last before the end.
     name : str
         What the line ends with.
     quiet : bool
@@ -62,11 +63,12 @@ class Progress(StepLog):
             found = {key: _mean(row, key) for key in _SHOWN}
             excess, noise = found["excess"], found["noise"]
             known = math.isfinite(excess)
-            words = [f"step {k + 1:,}" + (f" of {total:,}" if total else "")]
+            over = total is not None and k + 1 > total
+            words = [f"step {k + 1:,}" + (f" of {total:,}" if total else "") + " that were announced" * over]
             words += [f"excess {excess:.2f} ± {noise:.2f} tolerances" + " (outside)" * (excess > 1)] if known else []
             words += [f"{skipped:,} skipped"] * bool(skipped)
             line.tell(
-                (k + 1) / total if total else math.nan,
+                (k + 1) / total if total and not over else math.nan,
                 name,
                 words="  ".join(words),
                 numbers={"λ": found["multiplier"], "f": found["upper_loss"], "g": found["lower_loss"]},
@@ -75,7 +77,7 @@ class Progress(StepLog):
             if k + 1 == total:  # the line ends here: what the script prints next has one of its own
                 line.close()
 
-        super().__init__(every, write, line.close, total)
+        super().__init__(every, write, line.close, total, newest=True)
 
 
 _SHOWN = ("multiplier", "direction_squared", "gg", "upper_loss", "lower_loss", "excess", "noise")

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from tiebreak.tolerance import Reading
 
-__all__ = ["READINGS", "RESIDUES", "Stall", "Step", "record", "worry"]
+__all__ = ["READINGS", "RESIDUES", "Stall", "Step", "oversized", "record", "worry"]
 
 
 _FAR, _FALL = 3.0, 0.1  # at rest: so many tolerances above, without falling by that share of itself
 _PATIENCE, _PART = 500, 0.25  # in so many steps, and in that part of all steps so far: long trainings fall slowly
+_SOONER, _HALF = 200, 0.5  # the same where it is as far above as nobody means it: short trainings end before
 _ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
 
 
@@ -48,7 +49,8 @@ class Step(NamedTuple):
         Whether the step was not made.
     average_loss, reference, excess, noise, ratio : tensor or None
         With a tolerance: the averaged lower loss and its reference, how far the one lies above the other in tolerances,
-        the standard error of that excess, and λ/s, s the averaged ‖∇f‖/‖∇g‖. The promise is an excess of at most 1.
+        the standard error of that excess, and λ/s, s the averaged ‖∇f‖/‖∇g‖. The promise is an excess of at most 1. All
+        are averaged over recent steps; the last iterate may differ where the learning rate does not fall.
 
     Examples
     --------
@@ -106,14 +108,28 @@ class Stall:
             self._mark = None
         elif self._mark is None or excess < (1 - _FALL) * self._mark[1]:
             self._mark = (count, excess)
-        elif count - self._mark[0] >= max(_PATIENCE, _PART * count):
+            return ""
+        rested = 0 if self._mark is None else count - self._mark[0]
+        sooner = excess > _ODD and rested >= max(_SOONER, _HALF * count)
+        if sooner or rested >= max(_PATIENCE, _PART * count):
             return (
                 f"the lower loss has been at rest {excess:.0f} tolerances above its reference for "
-                f"{count - self._mark[0]} steps, "
+                f"{rested} steps, "
                 "although nearly all of each step is on it: is the number out of reach (another loss, data or mode)? "
                 'Train on the lower loss alone to find it, or take reference="twin".'
             )
         return ""
+
+
+def oversized(reading: Reading, tolerance: Any) -> str:
+    """What a user must be told at the first step, where the tolerance is more than all there is; or nothing."""
+    size = max(abs(float(reading.loss)), abs(float(reading.reference)))
+    if not isinstance(tolerance, str) and tolerance >= 1 and tolerance > size > 0:  # 0.01 of a loss near 0 is sound
+        return (
+            f"tolerance={tolerance!r} is a number in the unit of the lower loss, and more than all of that loss, "
+            f'{size:.3g} at the first step: everything may be given up for the upper loss. A share is written "2%".'
+        )
+    return ""
 
 
 def worry(reading: Reading, tolerance: Any, same_batch: bool) -> str:

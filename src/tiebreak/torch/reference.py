@@ -227,6 +227,22 @@ class Copy:
             value.grad = None
         self._left = [_options(group) for group in optimizer.base.param_groups]
 
+    def rescue(self, optimizer: "DynamicBarrier") -> None:
+        """Set the model to its twin where steps on the lower loss alone have not brought it back: nothing else will."""
+        tolerance, last = optimizer.decision.tolerance, optimizer.last
+        if not optimizer.memory.beyond() or tolerance is None or last is None:
+            return
+        self.take_over(optimizer)
+        optimizer.memory.rejoin(tolerance.constants)
+        above = float(torch.as_tensor(last.excess).max())
+        warnings.warn(
+            f"step {optimizer.count}: the lower loss stayed about {above:.1f} tolerances above its twin's although "
+            "steps were on it alone. What the upper loss did seems beyond repair, so the model was set to its twin, "
+            "optimizer state and buffers with it, and goes on from there.",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+
     @torch.no_grad()
     def take_over(self, optimizer: "DynamicBarrier") -> None:
         """Set the model to the twin: parameters, buffers, and what the base optimizer keeps."""

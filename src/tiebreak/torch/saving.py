@@ -1,5 +1,6 @@
 """The state of an optimizer: saved whole, and checked before anything is replaced by it."""
 
+import warnings
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -140,7 +141,14 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
         value = None if value is None else torch.as_tensor(value, dtype=wide(home), device=home)
         store(opt.noise.state, name, value if there is None or value is None else value.to(there))
     if numbers["tolerance"] is not None:
+        given = opt.tolerance
         opt.allow(*numbers["tolerance"])
+        if given != opt.tolerance:
+            text = (
+                f"the state has tolerance={opt.tolerance!r}, which takes the place of tolerance={given!r}: to go on "
+                f"with another one set opt.tolerance = {given!r} after loading"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
     if copy is not None:
         copy.load(opt, saved.kept, saved.options, saved.buffers)
     law = {name: value for name, value in numbers["law"].items() if name != "rate"}  # stages may have their own

@@ -51,11 +51,22 @@ def settings(given: Mapping[str, Any]) -> Settings:
                 raise ValueError(
                     f'{name}=… has no effect: no closure is called twice (reference="twin", "start", STORM)'
                 )
+    _own_model(given["model"], base)
     if given["correct_noise"] and type(found.estimator) is not Minibatch:
         raise ValueError(
             f"correct_noise=True has no effect with {type(found.estimator).__name__}: it sees no batch alone"
         )
     return found
+
+
+def _own_model(model: Any, base: torch.optim.Optimizer) -> None:
+    """Raise unless `model` is one whose parameters the base trains."""
+    trained = {id(p) for group in base.param_groups for p in group["params"]}
+    if isinstance(model, torch.nn.Module) and not any(id(p) in trained for p in model.parameters()):
+        raise ValueError(
+            f"model={type(model).__name__}(…) has no parameter that `base` trains: give the model that it was made for "
+            "(was the model copied or re-created since?)"
+        )
 
 
 def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
