@@ -314,7 +314,7 @@ def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
         "both averaged over recent steps. The last iterate may differ where the learning rate did not fall." in found[0]
     )
     assert "did not improve" not in " ".join(found)
-    assert found[-1].startswith("That compares the upper loss with its own start.")
+    assert found[-1].startswith("That compares the upper loss with its own start, ")
 
 
 def test_a_log_of_lower_only_training_is_called_so(tmp_path):

@@ -149,10 +149,11 @@ def _verdict(table: Table, made: Table) -> Verdict:
         f"The lower loss ended {last:.2g} tolerances above its reference{within}: both averaged over recent steps. The "
         "last iterate may differ where the learning rate did not fall.",
     )
-    found.append(
-        "That compares the upper loss with its own start. What it is without a tolerance, the reference says: "
-        "`with torch.no_grad(), opt.reference(): …`, with a twin or a frozen copy."
-    )
+    if _there(made, "upper_loss"):
+        found.append(
+            "That compares the upper loss with its own start, not with training on the lower loss alone: with a twin, "
+            "evaluate it there, too, `with torch.no_grad(), opt.reference(): …`."
+        )
     asked = "Does the lower loss stay within its tolerance while the upper loss improves?"
     if len(noise) and abs(last - 1) <= noise[-1]:
         found.insert(1, "That is too near the tolerance to tell: evaluate both losses over all training data.")
