@@ -133,9 +133,7 @@ class Plan:
                 words = "where L_f or L_g is larger than estimated, steps are too long and none of this holds"
                 rows.append(("but", f"{words}: constants.with_margin(2) is safer"))
         if self.edges:
-            rows.append(
-                ("search", f"ended at the edge of what it tries in {', '.join(self.edges)}: better may lie beyond")
-            )
+            rows.append(("search", f"ended at the edge of its box in {', '.join(self.edges)}: better may lie beyond"))
         return rows
 
     def __str__(self) -> str:
@@ -192,10 +190,11 @@ def plan(
     >>> bool(max(spider.bounds.lower_gradient_squared, spider.bounds.direction_squared) < 7e-3)  # proved
     True
     """
-    if not isinstance(constants, Constants):
-        if isinstance(getattr(constants, "constants", None), Constants):
-            raise TypeError(f"constants is a {type(constants).__name__}; it must be Constants: give problem.constants")
-        raise TypeError(f"constants={constants!r} must be Constants, or estimates of them (theory.estimate_constants)")
+    given: Any = constants
+    if isinstance(getattr(given, "constants", None), Constants):
+        raise TypeError(f"constants is a {type(given).__name__}; it must be Constants: give problem.constants")
+    if not isinstance(given, Constants):
+        raise TypeError(f"constants={given!r} must be Constants, or estimates of them (theory.estimate_constants)")
     if (budget is None) == (epsilon is None):
         raise ValueError(f"budget={budget!r}, epsilon={epsilon!r}: give one of them")
     one_of("objective", objective, ("bound", "practice"))
