@@ -167,7 +167,7 @@ def test_a_sum_in_place_of_a_mean_is_refused() -> None:
 
 def test_a_resumed_run_that_can_do_nothing_says_so() -> None:
     first = tiebreak.minimize(NORM, product(), START, steps=5, seed=0)
-    with pytest.warns(Remark, match="no step was made: 5 steps"):
+    with pytest.warns(Remark, match="resumed with steps=3, and 5 are made already"):
         tiebreak.minimize(NORM, product(), resume=first, steps=3)
     with pytest.raises(ValueError, match="lower cannot be evaluated at the start of 'the result', of shape"):
         tiebreak.minimize(NORM, Exact(lambda x: x.reshape(3, 5), lambda x: 0.0), resume=first, steps=9)
