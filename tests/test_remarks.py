@@ -167,7 +167,7 @@ def test_a_sum_in_place_of_a_mean_is_refused() -> None:
 
 def test_a_resumed_run_that_can_do_nothing_says_so() -> None:
     first = tiebreak.minimize(NORM, product(), START, steps=5, seed=0)
-    with pytest.warns(Remark, match="no step was made: 5 steps"):
+    with pytest.warns(Remark, match="resumed with steps=3, and 5 are made already"):
         tiebreak.minimize(NORM, product(), resume=first, steps=3)
     with pytest.raises(ValueError, match="lower cannot be evaluated at the start of 'the result', of shape"):
         tiebreak.minimize(NORM, Exact(lambda x: x.reshape(3, 5), lambda x: 0.0), resume=first, steps=9)
@@ -235,3 +235,25 @@ def test_a_step_size_that_fails_when_judged_falls_back_to_a_smaller_one(tmp_path
     assert found.results["scale"].tolist() == [1.0]
     assert np.isfinite(found.results["residual"]).all()
     assert "failed when it was judged" in " ".join(notes(found))
+
+
+def test_a_plan_for_a_problem_of_ones_own(tmp_path: Any, monkeypatch: Any) -> None:
+    """Its constants, or estimates of them; without either a sentence says so."""
+    pytest.importorskip("typer")
+    from typer.testing import CliRunner
+
+    from tiebreak.cli.app import app
+
+    text = "from tiebreak import problems\nimport dataclasses\nproblem = problems.paper()\n"
+    (tmp_path / "mine.py").write_text(text + "bare = dataclasses.replace(problem, constants=None)\n")
+    monkeypatch.chdir(tmp_path)
+
+    def told(*words: str) -> Any:
+        return CliRunner().invoke(app, ["plan", "--budget", "1e4", "--output", "out", *words])
+
+    assert told("--problem", "mine.py:problem", "--run", "--runs", "2").exit_code == 0
+    lost = told("--problem", "mine.py:bare")
+    assert lost.exit_code == 2
+    assert "say --estimate, or --constants" in lost.output
+    assert told("--estimate").exit_code == 2
+    assert told("--problem", "mine.py:bare", "--estimate").exit_code == 0

@@ -341,7 +341,7 @@ def test_what_is_no_result_gets_a_sentence(tmp_path, places):
     for make, words in (
         (lambda path: None, "no such file or folder"),
         (lambda path: path.mkdir(), "no configuration"),
-        (lambda path: path.write_text("a,b\n1,2\n"), "it lacks step, skipped"),
+        (lambda path: path.write_text("a,b\n1,2\n"), "it has none of them"),
         (lambda path: path.write_text("step,skipped\n"), "no step yet"),
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is no table"),
     ):

@@ -28,12 +28,14 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
         runs = "" if count == 1 else f"{sum(s is Status.NON_FINITE for s in result._statuses)} of {count} runs: "
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         found.append(f"{result.method}: {runs}{lost[0]}{more}")
-    if resumed_at is not None and result.success and result.state.k == resumed_at:
+    if resumed_at is not None:
         limits, spent = result.state.configuration, int(np.max(result.calls))
-        found.append(
-            f"{result.method}: resumed, and no step was made: {resumed_at:,} steps and {spent:,} calls were "
-            f"made before, and the limits are steps={limits.steps}, budget={limits.budget}"
-        )
+        given = {"steps": (limits.steps, resumed_at), "budget": (limits.budget, spent)}
+        for name, (most, made) in given.items():
+            if most is not None and made > most:
+                found.append(
+                    f"{result.method}: resumed with {name}={most}, and {made:,} are made already: nothing was done"
+                )
     rise, slope = result.rise, result.last.lower_gradient_squared
     if rise is not None and slope is not None and (rise > 0).any() and result.start is not None:
         ends, begun = (np.asarray(point.x).reshape(len(rise), -1) for point in (result.last, result.start))

@@ -15,6 +15,7 @@ from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_f
 from tiebreak.experiments import Comparison
 from tiebreak.experiments import compare as run
 from tiebreak.experiments.comparing_report import PROSE, notes, sheets
+from tiebreak.experiments.entrants import rehearse
 from tiebreak.problems import FAMILIES, TESTBED
 from tiebreak.problems.noises import NOISES
 from tiebreak.problems.testbed import describe
@@ -109,6 +110,7 @@ def _compared(
         words |= {name: number(text) for name, text in texts.items() if name not in ("problems", "methods", "budgets")}
         asked = Comparison(as_is=as_is, budgets=[number(part) for part in texts["budgets"].split(",")], **words)
         engine = engine_from(workers, scheduler)
+        rehearse(asked.entrants, asked.contenders, asked.budgets)  # what cannot be run is told before anything is
         counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
         say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")
         with loading("matplotlib"):

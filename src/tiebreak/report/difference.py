@@ -53,7 +53,7 @@ class Difference:
             return "Different: tables have different numbers of rows."
         if np.isinf(self.largest):
             return "Different: in files, columns or cells that hold words, or a number that is not finite."
-        return f"Different: by up to {scientific(self.largest)}, relative."
+        return f"Different, by up to {scientific(self.largest)}, relative."
 
     def sheets(self) -> list[Sheet]:
         """As tables; none where there is nothing to show."""

@@ -144,9 +144,7 @@ class Plan:
             twice = "" if first.period == 1 else ", at twice its calls"
             rows.append(("variance reduction", f"does not pay with this budget: this is {self.plain} itself{twice}"))
         if self.edges:
-            rows.append(
-                ("search", f"ended at the edge of what it tries in {', '.join(self.edges)}: better may lie beyond")
-            )
+            rows.append(("search", f"ended at the edge of its box in {', '.join(self.edges)}: better may lie beyond"))
         return rows
 
     def __str__(self) -> str:
@@ -204,9 +202,9 @@ def plan(
     True
     """
     given: Any = constants
+    if isinstance(getattr(given, "constants", None), Constants):
+        raise TypeError(f"constants is a {type(given).__name__}; it must be Constants: give problem.constants")
     if not isinstance(given, Constants):
-        if isinstance(getattr(given, "constants", None), Constants):
-            raise TypeError(f"constants is a {type(given).__name__}; it must be Constants: give problem.constants")
         raise TypeError(f"constants={given!r} must be Constants, or estimates of them (theory.estimate_constants)")
     if (budget is None) == (epsilon is None):
         raise ValueError(f"budget={budget!r}, epsilon={epsilon!r}: give one of them")
