@@ -343,7 +343,7 @@ def follow(
     return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise, brake * kept)
 
 
-def beyond(memory: Memory) -> Scalar:
+def beyond(memory: Memory, patience: Scalar = PATIENCE, share: Scalar = SHARE) -> Scalar:
     """Whether g was not brought back by many steps on it alone, so that what f has done is taken for beyond repair.
 
     Examples
@@ -351,7 +351,7 @@ def beyond(memory: Memory) -> Scalar:
     >>> beyond(begin()._replace(steps=400.0, vain=50.0)), beyond(begin()._replace(steps=4000.0, vain=50.0))
     (True, False)
     """
-    return (memory.vain >= PATIENCE) & (memory.vain >= SHARE * memory.steps)
+    return (memory.vain >= patience) & (memory.vain >= share * memory.steps)
 
 
 def rejoined(memory: Memory, constants: Constants | None = None) -> Memory:
