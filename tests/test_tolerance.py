@@ -624,3 +624,65 @@ def test_a_model_that_lags_is_not_damaged_again_and_again():
     assert ratio[3000:].max() / ratio[3000:].min() < 20
     assert forgetful[3000:].max() > 1
     assert wild[3000:].max() / wild[3000:].min() > 1000
+
+
+def trapped(way_back, edge=2.0, steps=1200, rate=0.05, noise=0.0, g=1.0, f=1.0, thrown=400):
+    """e = x² up to an edge, beyond which no gradient of g leads back; f = −x throws the model there once.
+
+    Returns the true excess, and the steps at which the rule takes the damage for beyond repair.
+    """
+    generator = np.random.default_rng(0)
+    x, memory, seen, beyond = 0.1, begin(), [], []
+    for t in range(steps):
+        x = edge + 1 if t == thrown and edge < np.inf else x
+        slope, excess = 2 * x * (x < edge), min(x, edge) ** 2
+        loss = 0.3 + 0.01 * (excess + noise * generator.standard_normal())
+        memory, read = follow(memory, g * loss, g * 0.3, g * 0.01, f, g * abs(slope), moving=True)
+        x -= rate * read.length * (-f / read.unit + read.ratio * g * slope) / g / max(1.0, read.ratio)
+        if tolerance.beyond(memory):
+            beyond.append(t)
+            if way_back:
+                x, memory = 0.0, tolerance.rejoined(memory)
+        seen.append(excess)
+    return np.array(seen), beyond
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5, 2.0])
+def test_what_is_beyond_repair_is_set_to_the_twin(noise):
+    """On a plateau of g steps on g alone lead nowhere: the excess stays; set to the twin once, the run ends inside."""
+    excess, beyond = trapped(way_back=False, noise=noise)
+    assert (excess[400:] > 1).all()
+    assert len(beyond) > 600
+    excess, beyond = trapped(way_back=True, noise=noise)
+    assert len(beyond) == 1
+    assert 400 + tolerance.PATIENCE <= beyond[0] + 1 <= 400 + 1.5 * tolerance.PATIENCE
+    assert (excess[beyond[0] + 1 :] <= 1).all()
+    assert noise or excess[-1] > 0.5  # f has its share again
+
+
+magnitudes = st.floats(-6, 6).map(lambda x: 10.0**x)
+
+
+@settings(max_examples=25, deadline=None)
+@given(magnitudes, magnitudes, st.floats(-3, -0.5).map(lambda x: 10.0**x), st.floats(0, 3))
+def test_a_model_that_can_be_repaired_is_never_set_to_its_twin(g, f, rate, noise):
+    assert trapped(True, edge=np.inf, steps=600, rate=rate, noise=noise, g=g, f=f)[1] == []
+
+
+def test_after_the_return_nothing_is_left_but_what_was_learnt():
+    """No excess, w where it begins, the memory of trouble kept; and patience is a share of a long run's steps."""
+    memory = begin()
+    for t in range(300):
+        memory, _ = follow(memory, 0.3 + 0.05 * (t > 100), 0.3, 0.01, 1.0, 1e-3, moving=True)
+    assert tolerance.beyond(memory)
+    after = tolerance.rejoined(memory)
+    assert not tolerance.beyond(after)
+    assert after.known == memory.known > 0
+    assert after.upper == memory.upper
+    _, reading = follow(after, 0.3, 0.3, 0.01, 1.0, 1.0, moving=True)
+    calmest = MOVING.first * MOVING.floor ** (1 / 30) * math.exp(-MOVING.boost * MOVING.dip)  # the first w of any run
+    assert reading.excess == pytest.approx(0)
+    assert reading.ratio == pytest.approx(calmest)
+    long = memory._replace(steps=tolerance.PATIENCE / tolerance.SHARE * 2, vain=tolerance.PATIENCE)
+    assert not tolerance.beyond(long)
+    assert tolerance.beyond(long._replace(vain=2 * tolerance.PATIENCE))
