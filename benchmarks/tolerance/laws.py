@@ -95,7 +95,7 @@ class Return(NamedTuple):
 
     patience: float = tolerance.PATIENCE
     share: float = tolerance.SHARE
-    errors: float = 1.0
+    errors: float = 0.0
 
 
 _WIDTH = len(tolerance.Constants._fields)
@@ -122,7 +122,7 @@ def _ours(moving, relative=False):
             relative=relative,
             constants=constants,
         )
-        # With one error this is what the library has counted.
+        # Without errors this is what the library has counted.
         vain = (reading.excess - back.errors * reading.noise > 1) & (reading.ratio >= tolerance.ALONE)
         now = now._replace(vain=(before.vain + 1) * vain)
         return jnp.stack(now), reading.ratio, reading.unit, reading.length
