@@ -668,3 +668,97 @@ def test_where_g_is_too_steep_for_the_learning_rate_a_base_of_sgd_is_held_and_ad
         lengths.append(float(opt.memory.values["brake"]))
     assert abs(float(x.detach())) < 10
     assert (min(lengths) < 1) == (base is torch.optim.SGD)
+
+
+def returned(opt, model, batch, monkeypatch):
+    """A step after which the model is set to its twin, as if the rule had found it beyond repair."""
+    with monkeypatch.context() as patch:
+        patch.setattr(opt.memory, "beyond", lambda: True)
+        with pytest.warns(RuntimeWarning, match="the model was set to its twin"):
+            steps(model, opt, [batch])
+
+
+def same_state(opt):
+    """What the base keeps for each parameter, and the groups' options, against the twin's."""
+    twin = opt.target.copy
+    for p, value in twin.values.items():
+        mine, its = opt.base.state[p], twin.base.state[value]
+        assert mine.keys() == its.keys()
+        assert all(torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(its[k])) for k in mine)
+        assert not any(mine[k] is its[k] for k in mine if isinstance(mine[k], torch.Tensor))
+    return all(not twin.options(i, group) for i, group in enumerate(opt.base.param_groups))
+
+
+@pytest.mark.parametrize("base", ["momentum", "Adam", "NAdam", "Adadelta"])
+def test_set_to_the_twin_the_model_is_the_twin_and_goes_on_like_it(base, monkeypatch):
+    """Parameters, the buffers of batch normalization and the base's state, bit for bit.
+
+    From there on, without an upper loss, both make the same steps; with one they part.
+    """
+    model, batches = network(), data()
+    opt = DynamicBarrier(BASES[base](model.parameters()), tolerance=0.1, reference="twin", model=model)
+    steps(model, opt, batches[:5])
+    twin = opt.target.copy
+
+    def same():
+        parameters = equal(list(model.parameters()), list(twin.values.values()))
+        return parameters and equal(model.buffers(), twin.buffers.values())
+
+    assert not same()
+    returned(opt, model, batches[5], monkeypatch)
+    assert same()
+    assert same_state(opt)
+    for batch in batches[6:9]:
+        opt.step(lower=lambda b=batch: fit(model, b), upper=lambda: 0 * size(model))
+        assert same()
+        assert same_state(opt)
+        assert float(opt.last.excess) == 0
+    steps(model, opt, batches[9:])
+    assert not same()
+
+
+def test_a_state_saved_after_a_return_resumes_bit_for_bit(monkeypatch):
+    def made(seed):
+        model = network(seed)
+        base = torch.optim.AdamW(model.parameters(), lr=0.01)
+        return model, DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
+
+    batches, (model, opt) = data(), made(0)
+    steps(model, opt, batches[:5])
+    returned(opt, model, batches[5], monkeypatch)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "opt": opt.state_dict(), "rng": torch.get_rng_state()}, file)
+    steps(model, opt, batches[6:])
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    fresh, second = made(9)
+    fresh.load_state_dict(saved["model"])
+    second.load_state_dict(saved["opt"])
+    torch.set_rng_state(saved["rng"])
+    steps(fresh, second, batches[6:])
+    assert equal(everything(fresh), everything(model))
+    assert second.memory.values == opt.memory.values
+
+
+def test_a_network_of_zeros_comes_back_by_its_twin():
+    """g = (ab − 1)²: at a = b = 0 its gradient is 0, so steps on g alone stay there, and one warning tells the way."""
+    ab = torch.nn.Parameter(torch.full((2,), 0.5, dtype=torch.float64))
+    opt = DynamicBarrier(torch.optim.SGD([ab], lr=0.05, momentum=0.5), tolerance=0.05, reference="twin")
+    excess = []
+
+    def train(count):
+        for _ in range(count):
+            opt.step(lower=lambda: (ab.prod() - 1) ** 2, upper=lambda: ab.abs().sum())
+            excess.append(float((ab.detach().prod() - 1) ** 2) / 0.05)
+
+    train(200)
+    with torch.no_grad():
+        ab.zero_()
+        opt.base.state[ab]["momentum_buffer"].zero_()
+    with pytest.warns(
+        RuntimeWarning, match=r"step 2\d\d: .* 19\.9 tolerances above its twin's .* beyond repair"
+    ) as told:
+        train(400)
+    assert len(told) == 1
+    assert max(excess[200:245]) > 19
+    assert max(excess[300:]) < 1

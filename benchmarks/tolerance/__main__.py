@@ -12,7 +12,7 @@ import time
 
 import jax
 
-from benchmarks.tolerance import judge, report, settings, tasks, tune
+from benchmarks.tolerance import judge, report, returning, settings, tasks, tune
 from tiebreak.provenance import stamp
 from tiebreak.tolerance import MOVING, NUMBER
 
@@ -26,24 +26,29 @@ Diverged: not finite, or g above that of the untrained model; excesses of 50 and
 
 There were rounds before; each was judged on data that may be tuned on now, with a twin: 92.5 % of 440 runs
 inside, 4 % lost; 96.2 % and 19 % (another step then); 91.2 % and 3 %; 95.7 % and 11 %; 99.0 % and 10 %; 93.5 % and 7 %
-(worst 169; with a number 92.5 % and 9 %); 96.9 % and 10 % (worst 1.85; with a number 92.8 % and 20 %).
+(worst 169; with a number 92.5 % and 9 %); 96.9 % and 10 % (worst 1.85; with a number 92.8 % and 20 %); 95.4 % and 14 %
+(worst 2.88; with a number 88.1 % and 26 %).
 
-Searched on (seeds {seeds}): {searched}. Every law had {trials} trials for each kind of reference, from the best of the
+All constants are those of the round before, but for ours with a number, which were changed by hand after it. They were
+found so (seeds {seeds}): {searched}. Every law had {trials} trials for each kind of reference, from the best of the
 rounds before: of ours {given} were given, the others had a first weight of 1000 among theirs, the rest are children of
 the best so far. So the others had fewer trials than ours all the same: ours had more in the rounds before, and those
-given were found with about sixty trials on up to eight groups, of which one, clinics, is also among the other data on
-which the choice was made. The cost is the lost share inside, and 5 and the breach
+given were found with about sixty trials on up to eight groups. The cost is the lost share inside, and 5 and the breach
 outside. The best {finalists} by cost, and what was in use before, were then compared on other data and seeds
 ({other_seeds}): {compared}. Chosen by a rule, by all these runs: of those with {twin} of the runs inside with a twin
 and {number} with a number or a share, that of the least lost share in the median; without any, the least cost.
-{found}
-What is used with the start was not searched again. Ours cuts gradients out of proportion, the others do not.
-`within` is the first law of all, as it was. Rounds before were tuned on these, too: {earlier}.
+What is used with the start was not searched again. Ours cuts gradients out of proportion, the others do not. Rounds
+before were tuned on these, too: {earlier}.
 
-Judged (seeds {judge_seeds}) on data, and with schedules and optimizers, that were not tuned on: {judged}. No hand chose
-the tolerances: a group's is the least of 2, 5, 10, 20 and 50 % of its lower-only loss (of 0.1, where that is less) that
-nine of ten pairs of lower-only trainings keep to, which differ in their batches alone. Nobody ran a law on these data
-before, and no hand was between the search and the judging.{missing}
+Before this judging {changes} changes of ours with a number were compared with what is shipped, on twenty groups of the
+rounds before (seeds 400, 401; 410, 411; 420, 421), and about 120 by hand on up to six of them: none is better by the
+rule above. What is shipped had {tuned_number} there, and with a twin {tuned_twin}. Leaving out the
+mechanisms of the rule one by one was planned, and there was no time for it.
+
+Judged (seeds {judge_seeds}; JAX 0.11.2 on a GPU) on data, and with schedules and optimizers, that were not tuned on:
+{judged}. No hand chose the tolerances: a group's is the least of 2, 5, 10, 20 and 50 % of its lower-only loss (of 0.1,
+where that is less) that nine of ten pairs of lower-only trainings keep to, which differ in their batches alone. Nobody
+ran a law on these data before, and no hand was between the choice and the judging.{missing}
 
 "Share": the tolerance is given as a share of the twin's loss, which comes to the same at the end; where it would be
 more than all of that loss the run does not count in this line.
@@ -53,9 +58,7 @@ more than all of that loss the run does not count in this line.
 {sweeps}
 
 {since}"""
-MISSING = """
-One more group was run, {}: it has no result, since the GPU's memory was used up in its part of the
-run, and what a second run of it found was lost before it was read."""
+MISSING = " Without a result: {}."
 SWEEPS = """\
 A yardstick: a sweep finds the weight that is right for the seeds it is made on. Of the weights 3, 10, 32, 178 and 1000
 take that which loses least among those inside on one seed, and use it on another: {one} (inside, worst, lost). Chosen
@@ -63,16 +66,13 @@ on four seeds, so by twenty trainings: {four}. Five weights are a coarse sweep; 
 counted, is the best of seventeen on the judged seed itself, interpolated, and nobody can have that beforehand."""
 #: What was changed after the judging: to be emptied when there is a new one.
 SINCE = """\
-After the judging the constants for a number were changed, and the rule for them (`lift`): the row "ours, number" is of
-those that were judged, and what is shipped now has not been judged. 47 of the 57 runs outside are on houses and on
-sparsity, storms, where a fixed weight of 178 is outside, too, and the multiplier had a bound of 120. About seventy
-variants were compared on up to six groups (houses; lamps; customers; continual, storms; yeast; caravans; four
-settings, two other seeds): as judged 40 of 48 runs are inside, the worst at 4.3, with what is shipped all of the 32
-that were run (the first three of these and caravans), with half of its `lift` 47 of 48. Then one look at six others
-(sparsity, storms; jobs; leaf shapes; crashes; cells; rodents; eight settings): as judged 88 of 96 inside, the worst
-at 5.3, 15 % lost; with what is shipped 88 of 96, 2.6 and 26 %. So it goes less far outside, and loses more; on data
-that it was not
-chosen on no more runs are inside."""
+The rows are of the rule as judged: without the way back to a twin, which was added afterwards, and which acts with a
+twin alone. It was measured on a CPU on these data, with the learning rates, tolerances, f₀ and f* that the judging had
+recorded (`benchmarks.tolerance.returning`). So this is no second judging, although its constants were chosen on the set
+of the round before, by a rule: most runs inside, then the least lost. {found}
+Groups that are not named were not measured, for want of time: those with runs outside came first. Four groups of this
+set were measured before the choice with its constants as they were at first (`errors` 1), and nobody looked. Lost
+shares are counted by the means of f₀ and f* over the seeds of a setting here."""
 GOALS = """\
 The goal with a twin was 97 % inside, a worst excess of 1.25 and 8 % lost: it is {twin}. With the start when fine-tuning
 it was the same: {start}. With a number 95 % and 20 %: {number}."""
@@ -83,6 +83,12 @@ def _figures(records, row, keep=report.everything, own="excess"):
     return f"{100 * inside:.1f} %, {worst:.2f} and {round(100 * lost)} %"
 
 
+def _tried(found):
+    return (
+        f"{100 * found['inside']:.1f} % inside, the worst at {found['worst']:.1f}, and {100 * found['lost']:.0f} % lost"
+    )
+
+
 def _swept(records, many):
     inside, worst, lost = report.swept(records, many)
     return f"{100 * inside:.1f} %, {worst:.0f} and {100 * lost:.0f} %"
@@ -91,12 +97,7 @@ def _swept(records, many):
 def about(records, seeds):
     tuned, judged = judge.tuned(), {record["task"] for record in records}
     missing = [group.task for group in settings.JUDGE if group.task not in judged]
-    found = "; ".join(
-        f"{name} {100 * kind['inside']:.1f} % inside and {100 * kind['lost']:.0f} % lost ({word})"
-        for name, chosen in tuned.get("compared", {}).items()
-        for word, kind in chosen["elsewhere"].items()
-        if word != "cost"
-    )
+    refined = json.loads((judge.RESULTS / "tolerance_refined.json").read_text())["trials"]
     return ABOUT.format(
         seeds=", ".join(map(str, settings.SEARCH_SEEDS)),
         searched="; ".join(group.task for group in settings.SEARCH),
@@ -107,7 +108,6 @@ def about(records, seeds):
         compared="; ".join(group.task for group in settings.COMPARE),
         twin=f"{100 * tune.INSIDE['twin']:.1f} %",
         number=f"{100 * tune.INSIDE['number']:.1f} %",
-        found=f"On these other data what was chosen comes to: {found}.",
         earlier="; ".join(dict.fromkeys(g.task for g in settings.EARLIER if g not in settings.JUDGE)),
         judge_seeds=", ".join(map(str, seeds)),
         judged="; ".join(record["task"] for record in records),
@@ -118,7 +118,10 @@ def about(records, seeds):
         ),
         missing=MISSING.format("; ".join(missing)) if missing else "",
         sweeps=SWEEPS.format(one=_swept(records, 1), four=_swept(records, 4)),
-        since=SINCE,
+        since=SINCE.format(found=returning.told()),
+        changes=len(refined) - 2,
+        tuned_number=_tried(refined["number: in use"]["number"]),
+        tuned_twin=_tried(refined["twin: in use"]["twin"]),
     )
 
 

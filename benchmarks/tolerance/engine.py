@@ -2,7 +2,8 @@
 
 Everything that distinguishes two runs of a task is an array, so that one compiled program serves the tuning of the
 learning rate, lower-only training, the sweep of fixed weights and every law. Batches are drawn per seed and shared by
-all runs of the seed: the loss that lower-only training has on each of them is the twin's reference.
+all runs of the seed: the loss that lower-only training has on each of them is the twin's reference. What is set to its
+twin needs more than that curve: another program carries a twin with every run.
 """
 
 import functools
@@ -51,6 +52,9 @@ class Outcome(NamedTuple):
     curve: np.ndarray  # lower loss on the batch: seed × step
     ratio: np.ndarray  # w: seed × step
     parameters: object  # a function that gives those at the end, per seed
+    twin_lower: np.ndarray | None = None  # of the twin that was carried
+    twin_upper: np.ndarray | None = None
+    returns: np.ndarray | None = None  # how often the run was set to it
 
 
 # adam?, β₁, β₂, decoupled weight decay
@@ -82,11 +86,25 @@ def _norm(tree):
     return jnp.sqrt(_dot(tree, tree))
 
 
-def _train_step(task, state, upper_rows, lower_rows, rate, optimizer, law, constants, reference, tolerance):
-    """One step of one run: measure, decide, move."""
-    p, m, v, average, memory, t = state
+def _moved(optimizer, rate, t, p, m, v, direction):
+    """Parameters and moments after a step of the optimizer."""
+    adam, beta, second, decay = optimizer
+    m = jax.tree.map(lambda m, d: beta * m + (1 - adam * beta) * d, m, direction)
+    v = jax.tree.map(lambda v, d: second * v + (1 - second) * d**2, v, direction)
+    ones, twos = 1 - beta ** (t + 1), 1 - second ** (t + 1)
+    adaptive = jax.tree.map(lambda m, v: (m / ones) / (jnp.sqrt(v / twos) + 1e-8), m, v)
+    p = jax.tree.map(lambda p, m, a: p - rate * (jnp.where(adam > 0, a, m) + decay * p), p, m, adaptive)
+    return p, m, v
+
+
+def _train_step(task, carried, state, upper_rows, lower_rows, rate, optimizer, law, constants, reference, tolerance):
+    """One step of one run: measure, decide, move; with a twin that is `carried`, go back to it where that is due."""
+    p, m, v, average, memory, t, *twin = state
     df = jax.grad(task.upper)(p, upper_rows)
     g, dg = jax.value_and_grad(task.lower)(p, lower_rows)
+    if carried:
+        *twin, returns = twin
+        reference, slope = jax.value_and_grad(task.lower)(twin[0], lower_rows)
     seen = {"loss": g, "reference": reference, "tolerance": tolerance, "rate": rate}
     seen |= {"upper": _norm(df), "lower": _norm(dg), "product": _dot(df, dg)}
     memory, w, unit, length = laws.decide(law, memory, seen, constants)
@@ -94,25 +112,26 @@ def _train_step(task, state, upper_rows, lower_rows, rate, optimizer, law, const
     share = w / longer
     # 1 − share would lose what f has where w is large.
     direction = jax.tree.map(lambda a, b: length * (a * (1 / (unit * longer)) + share * b), df, dg)
-    adam, beta, second, decay = optimizer
-    m = jax.tree.map(lambda m, d: beta * m + (1 - adam * beta) * d, m, direction)
-    v = jax.tree.map(lambda v, d: second * v + (1 - second) * d**2, v, direction)
-    ones, twos = 1 - beta ** (t + 1), 1 - second ** (t + 1)
-    adaptive = jax.tree.map(lambda m, v: (m / ones) / (jnp.sqrt(v / twos) + 1e-8), m, v)
-    p = jax.tree.map(lambda p, m, a: p - rate * (jnp.where(adam > 0, a, m) + decay * p), p, m, adaptive)
+    own = _moved(optimizer, rate, t, p, m, v, direction)
+    if carried:
+        twin = _moved(optimizer, rate, t, *twin, slope)
+        back = laws.beyond(memory, constants)
+        own = jax.tree.map(lambda mine, its: jnp.where(back, its, mine), own, twin)
+        memory = jnp.where(back, laws.rejoined(memory, constants), memory)
+        twin = (*twin, returns + back)
     rest = jnp.maximum(1 - AVERAGE, 1 / (t + 1))
-    average = jax.tree.map(lambda a, p: a + rest * (p - a), average, p)
-    return (p, m, v, average, memory, t + 1), (g, w)
+    average = jax.tree.map(lambda a, p: a + rest * (p - a), average, own[0])
+    return (*own, average, memory, t + 1, *twin), (g, w)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _program(task, rows, start, tables, queue):
-    """Scan over blocks of steps; vmap over seeds and, inside, over the queue."""
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _program(task, carried, rows, start, tables, queue):
+    """Scan over blocks of steps; vmap over seeds and, inside, over the queue. `carried`: every run has a twin."""
     upper_all, lower_all = rows
     upper_index, lower_index = tables  # seeds × steps × batch
     rates, optimizer, law, constants, reference, tolerance = queue
     seeds, steps = upper_index.shape[:2]
-    step = functools.partial(_train_step, task)
+    step = functools.partial(_train_step, task, carried)
     step = jax.vmap(step, (0, None, None, 0, 0, 0, 0, 0, 0))  # the queue
     step = jax.vmap(step, (0, 0, 0, None, None, None, None, 0, 0))  # the seeds
 
@@ -143,6 +162,7 @@ def _program(task, rows, start, tables, queue):
     shape = (seeds, len(law))
     zeros = jax.tree.map(jnp.zeros_like, start)
     state = (start, zeros, zeros, zeros, jnp.broadcast_to(laws.memory(law), (*shape, laws.SIZE)), jnp.zeros(shape))
+    state += (start, zeros, zeros, jnp.zeros(shape)) if carried else ()
     per_step = (upper_index.swapaxes(0, 1), lower_index.swapaxes(0, 1), rates.T, jnp.moveaxis(reference, 2, 0))
     state, ((curve, ratio), (swing, averaged)) = jax.lax.scan(
         block, state, (jnp.arange(steps // EVERY), *map(blocks, per_step))
@@ -154,7 +174,11 @@ def _program(task, rows, start, tables, queue):
         for loss, rows in ((task.lower, lower_all), (task.upper, upper_all))
     ]
     curve, ratio = (jnp.moveaxis(x.reshape(steps, *shape), 0, 2) for x in (curve, ratio))
-    return (*ends, jnp.moveaxis(swing[-last:], 0, 2), jnp.moveaxis(averaged[-last:], 0, 2), curve, ratio), state[0]
+    twin = ()
+    if carried:
+        twin = full(task.lower, lower_all, state[6]), full(task.upper, upper_all, state[6]), state[9]
+    found = (*ends, jnp.moveaxis(swing[-last:], 0, 2), jnp.moveaxis(averaged[-last:], 0, 2), curve, ratio)
+    return found, state[0], twin
 
 
 class Trainer:
@@ -169,17 +193,21 @@ class Trainer:
         self.queues = (many // 4, many)  # few or many, so that two compiled programs serve all
         self.fresh = jax.vmap(task.init)(jnp.stack([jax.random.key(s) for s in seeds]))
 
-    def __call__(self, runs):
-        """The outcomes of `runs`, in their order."""
+    def __call__(self, runs, carried=False):
+        """The outcomes of `runs`, in their order.
+
+        `carried`: each is of ours and has a twin, which is its reference, and which it is set to where that is due.
+        """
         outcomes = []
         while len(outcomes) < len(runs):
             few, many = self.queues
             size = many if len(runs) - len(outcomes) > many // 2 else few
             part = runs[len(outcomes) :][:size]
-            outcomes += self._queue(part + [part[0]] * (size - len(part)))[: len(part)]  # filled up with copies
+            filled = part + [part[0]] * (size - len(part))  # with copies
+            outcomes += self._queue(filled, carried)[: len(part)]
         return outcomes
 
-    def _queue(self, runs):
+    def _queue(self, runs, carried):
         # Few of the starts differ: they are stacked once and picked from.
         unlike = {id(run.start): run.start for run in runs}
         places = np.array([list(unlike).index(id(run.start)) for run in runs])
@@ -193,10 +221,13 @@ class Trainer:
             np.stack([run.reference for run in runs], 1).astype(np.float32),
             np.stack([run.tolerance for run in runs], 1).astype(np.float32),
         )
-        result, end = _program(self.losses, self.rows, start, self.tables, queue)
-        result = [np.asarray(x, np.float64) for x in result]
+        result, end, twin = _program(self.losses, carried, self.rows, start, self.tables, queue)
+        result, twin = ([np.asarray(x, np.float64) for x in found] for found in (result, twin))
 
         def parameters(i):
             return jax.tree.map(lambda x: x[:, i], end)
 
-        return [Outcome(*(x[:, i] for x in result), functools.partial(parameters, i)) for i in range(len(runs))]
+        return [
+            Outcome(*(x[:, i] for x in result), functools.partial(parameters, i), *(x[:, i] for x in twin))
+            for i in range(len(runs))
+        ]

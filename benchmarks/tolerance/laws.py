@@ -5,13 +5,14 @@ max(1, w) like ours. That is more than their authors give them: raw, each needs 
 ascent diverges with SGD.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-from benchmarks.tolerance import candidates
 from tiebreak import rules, tolerance
 
-SIZE = len(tolerance.Memory._fields) + candidates.SIZE  # of a law's memory; the shorter ones are filled up
+SIZE = len(tolerance.Memory._fields)  # of a law's memory; the shorter ones are filled up
 _COMMON = 3  # steps, averaged ‖∇f‖ and ‖∇g‖
 
 
@@ -86,10 +87,45 @@ def switching(own, t, seen, unit, c):
     return smooth[None], jnp.where(smooth > 0, 1e6, c[1])
 
 
+class Return(NamedTuple):
+    """When ours is set to its twin, as the library has it: after so many steps in vain, and this share of all steps.
+
+    In vain is a step on g alone that leaves the excess, less so many standard errors, above 1.
+    """
+
+    patience: float = tolerance.PATIENCE
+    share: float = tolerance.SHARE
+    errors: float = 0.0
+
+
+_WIDTH = len(tolerance.Constants._fields)
+
+
+def _split(constants):
+    """Constants of ours, and what follows them."""
+    return tolerance.Constants(*constants[:_WIDTH]), Return(*constants[_WIDTH:])
+
+
 def _ours(moving, relative=False):
     def full(memory, seen, constants):
-        memory, reading = candidates.follow(memory, seen, constants, moving, relative)
-        return memory, reading.ratio, reading.unit, reading.length
+        constants, back = _split(constants)
+        before = tolerance.Memory(*memory)
+        now, reading = tolerance.follow(
+            before,
+            seen["loss"],
+            seen["reference"],
+            seen["tolerance"],
+            seen["upper"],
+            seen["lower"],
+            seen["rate"],
+            moving=moving,
+            relative=relative,
+            constants=constants,
+        )
+        # Without errors this is what the library has counted.
+        vain = (reading.excess - back.errors * reading.noise > 1) & (reading.ratio >= tolerance.ALONE)
+        now = now._replace(vain=(before.vain + 1) * vain)
+        return jnp.stack(now), reading.ratio, reading.unit, reading.length
 
     return full
 
@@ -106,20 +142,29 @@ LAWS = {
     "ours, share": _ours(True, relative=True),
 }
 NAMES = list(LAWS)
-WIDTH = len(tolerance.Constants._fields) + len(candidates.More._fields)
 
 
 def padded(constants):
-    """As many as all have: ours are followed by those of changes that change nothing."""
-    more = tuple(candidates.More()) if len(constants) == len(tolerance.Constants._fields) else ()
-    constants = tuple(constants) + more
-    return constants + (0.0,) * (WIDTH - len(constants))
+    """As many as all have; ours are followed by when they are set to their twin."""
+    back = tuple(Return()) if len(constants) == _WIDTH else ()
+    constants = tuple(constants) + back
+    return constants + (0.0,) * (_WIDTH + len(Return._fields) - len(constants))
+
+
+def beyond(memory, constants):
+    """Whether ours is to be set to its twin now."""
+    back = _split(constants)[1]
+    return tolerance.beyond(tolerance.Memory(*memory), back.patience, back.share)
+
+
+def rejoined(memory, constants):
+    """The memory of ours then."""
+    return jnp.stack(tolerance.rejoined(tolerance.Memory(*memory), _split(constants)[0]))
 
 
 def memory(law):
     """The memory at the start, a row per run."""
-    ours = list(tolerance.begin()) + [0.0] * (SIZE - len(tolerance.begin()))
-    return jnp.array([ours if "ours" in name else [0.0] * SIZE for name in NAMES])[law]
+    return jnp.array([list(tolerance.begin()) if "ours" in name else [0.0] * SIZE for name in NAMES])[law]
 
 
 def decide(law, memory, seen, constants):

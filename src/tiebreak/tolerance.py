@@ -39,7 +39,7 @@ __all__ = [
 
 _E = 2.718281828459045
 ALONE = 100.0  # from this w on a step counts as one on g alone
-#: So many of these in a row that leave e above 1, less its standard error, are in vain; of all steps, this share.
+#: So many of these in a row that leave e above 1 are in vain; and of all steps this share.
 PATIENCE, SHARE = 50.0, 0.05
 
 
@@ -334,7 +334,7 @@ def follow(
         known=now.known + (_at_most(calm, c.recall) - now.known) * (error > c.trouble),
     )
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * top)
-    now = now._replace(vain=(memory.vain + 1 + 0 * loss) * (excess - noise > 1) * (ratio >= ALONE))
+    now = now._replace(vain=(memory.vain + 1 + 0 * loss) * (excess > 1) * (ratio >= ALONE))
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
@@ -343,7 +343,7 @@ def follow(
     return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise, brake * kept)
 
 
-def beyond(memory: Memory) -> Scalar:
+def beyond(memory: Memory, patience: Scalar = PATIENCE, share: Scalar = SHARE) -> Scalar:
     """Whether g was not brought back by many steps on it alone, so that what f has done is taken for beyond repair.
 
     Examples
@@ -351,7 +351,7 @@ def beyond(memory: Memory) -> Scalar:
     >>> beyond(begin()._replace(steps=400.0, vain=50.0)), beyond(begin()._replace(steps=4000.0, vain=50.0))
     (True, False)
     """
-    return (memory.vain >= PATIENCE) & (memory.vain >= SHARE * memory.steps)
+    return (memory.vain >= patience) & (memory.vain >= share * memory.steps)
 
 
 def rejoined(memory: Memory, constants: Constants | None = None) -> Memory:
