@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tiebreak
 from jax_problem import Halved, evaluate, f, g
 from tiebreak import rules
-from tiebreak.optax import dynamic_barrier, log, measure, sdbgd, with_twin
+from tiebreak.optax import dynamic_barrier, log, measure, sdbgd, twin, with_twin
 from tiebreak.optax.twin import _rescales as rescales
 
 ROWS = np.random.default_rng(0).normal(size=(40, 16, 3))  # mini-batches
@@ -270,10 +270,39 @@ def test_a_model_beyond_repair_is_set_to_its_twin():
             opt.step(upper=lambda: theirs.square().sum(), lower=lambda c=c: c * (theirs.square() - 1).square().sum())
             assert abs(theirs.item() - float(path[k])) < 1e-3
 
-    with pytest.warns(RuntimeWarning, match=f"step {when}: the lower loss stayed about .* set to its twin"):
+    with pytest.warns(RuntimeWarning, match=f"step {when}: the lower loss is about .* set to its twin"):
         train()
     with pytest.raises(TypeError, match=r"a twin needs update\(upper_grads, state, params"):
         optimizer.update(x, state, lower_grads=x, lower_value=1.0, reference_grads=x, reference_value=1.0)
+
+
+def test_a_return_in_half_precision_and_with_any_state(monkeypatch):
+    """The update is wide enough to reach the twin from far away; a leaf that the lower loss does not reach stays.
+
+    A base may keep Python's numbers and keys for random numbers.
+    """
+    monkeypatch.setattr(twin, "beyond", lambda memory: memory.steps == 2)
+
+    def base(key):
+        def update(grads, state, params=None):
+            return jax.tree.map(lambda g: -0.25 * g, grads), (state[0] + 1, state[1])
+
+        return optax.GradientTransformation(lambda params: (0, key), update)
+
+    optimizer = with_twin(base(jax.random.key(0)), tolerance=0.1)
+    params = {"model": jnp.array([0.01, 300.0], jnp.bfloat16), "head": jnp.array([2.0], jnp.bfloat16)}
+    state = optimizer.init(params)
+    params["model"] = jnp.array([100.0, 1.0], jnp.bfloat16)  # far from the twin
+    none = {"model": jnp.zeros(2, jnp.bfloat16), "head": jnp.zeros(1, jnp.bfloat16)}
+    lower = none | {"model": jnp.full(2, 0.01, jnp.bfloat16)}
+    for _ in range(2):
+        told = {"lower_grads": lower, "lower_value": 2.0, "reference_grads": lower, "reference_value": 1.0}
+        updates, state = optimizer.update(none, state, params, **told)
+        params = optax.apply_updates(params, updates)
+    assert int(state.returns) == 1
+    assert params["model"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(params["model"], state.reference_params["model"])
+    assert float(params["head"][0]) == 2.0
 
 
 def test_seeds_run_side_by_side():

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tiebreak.torch import CSVLog, DynamicBarrier
+from tiebreak import Power, Schedule
+from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier
 
 
 def network(seed=0):
@@ -756,9 +757,59 @@ def test_a_network_of_zeros_comes_back_by_its_twin():
         ab.zero_()
         opt.base.state[ab]["momentum_buffer"].zero_()
     with pytest.warns(
-        RuntimeWarning, match=r"step 2\d\d: .* 19\.9 tolerances above its twin's .* beyond repair"
+        RuntimeWarning, match=r"step 2\d\d: .* 19\.9 tolerances above its twin's.* did not bring it back"
     ) as told:
         train(400)
     assert len(told) == 1
     assert max(excess[200:245]) > 19
     assert max(excess[300:]) < 1
+
+
+def test_what_is_not_the_twins_stays_at_a_return(monkeypatch):
+    """A head that only the upper loss reaches, a learning rate that a scheduler fills in place, and shared buffers."""
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm1d(3)
+    again = torch.nn.BatchNorm1d(3)
+    again.running_mean = norm.running_mean  # the same buffer in two places
+    model = torch.nn.ModuleDict(
+        {"norm": norm, "again": again, "out": torch.nn.Linear(3, 1), "head": torch.nn.Linear(3, 1)}
+    )
+    base = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
+    opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
+    falling = torch.optim.lr_scheduler.ExponentialLR(base, 0.5)
+    rows = torch.randn(8, 3)
+
+    def step():
+        opt.step(
+            lower=lambda: model["out"](model["again"](model["norm"](rows))).square().mean(),
+            upper=lambda: model["head"](rows).square().mean(),
+        )
+        falling.step()
+
+    for _ in range(3):
+        step()
+    twin, rate = opt.target.copy, base.param_groups[0]["lr"]
+    monkeypatch.setattr(opt.memory, "beyond", lambda: True)
+    head = [p.detach().clone() for p in model["head"].parameters()]
+    with pytest.warns(RuntimeWarning, match="set to its twin"):
+        step()
+    assert base.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.1 * 0.5**4)
+    assert float(twin.base.param_groups[0]["lr"]) == rate.item()  # it has fallen, too
+    assert torch.equal(model["out"].weight, twin.values[model["out"].weight])
+    assert norm.running_mean.abs().max() > 0
+    for now, before in zip(model["head"].parameters(), head, strict=True):
+        assert 0 < (now - before).abs().max() < 0.02  # a step of its own, with its own moments
+        assert base.state[now]["step"].item() == 4
+
+
+def test_a_step_size_law_is_not_taken_over(monkeypatch):
+    """The twin's group has the rate of its step, the model's the rate that the law multiplies."""
+    x = torch.nn.Parameter(torch.ones(2))
+    opt = SDBGD([x], schedule=Schedule(Power(0.1, -0.5)), tolerance=0.1, reference="twin")
+    rate = opt.param_groups[0]["lr"]
+    monkeypatch.setattr(opt.memory, "beyond", lambda: True)
+    for _ in range(4):
+        with pytest.warns(RuntimeWarning, match="set to its twin"):
+            opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum())
+    assert opt.param_groups[0]["lr"] == rate

@@ -7,7 +7,7 @@ history costs a few array operations.
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -25,7 +25,7 @@ from tiebreak.stationarity import dot, residuals
 
 Columns = dict[str, NDArray[Any]]
 
-__all__ = ["Glance", "Measurer", "Record", "Recorder", "fault", "finite", "means", "wanted"]
+__all__ = ["Glance", "Measurer", "Record", "Recorder", "fault", "finite", "means", "start_values", "wanted"]
 
 _PER_DECADE = 50
 _FEW = 16  # numbers
@@ -240,6 +240,13 @@ class Glance:
             self._found = means(columns)
             self._due = time.monotonic() + _RARELY * (time.monotonic() - began)
         return self._found
+
+
+def start_values(start: Array, levels: Iterable[Level], runs: int) -> dict[str, Array]:
+    """f and g where all runs begin, those of them that are known, as the columns of a record."""
+    with np.errstate(all="ignore"):
+        known = {level.name: level.value(start[None]) for level in levels if level.has_value}
+    return {f"{name}_value": np.repeat(value, runs) for name, value in known.items()}
 
 
 def means(columns: Mapping[str, Any]) -> tuple[float, float, float]:

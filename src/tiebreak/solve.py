@@ -22,7 +22,7 @@ from tiebreak.files import locked
 from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
-from tiebreak.recording import Glance, Measurer, Record, Recorder, fault, finite, wanted
+from tiebreak.recording import Glance, Measurer, Record, Recorder, fault, finite, start_values, wanted
 from tiebreak.remarks import warn
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
@@ -117,9 +117,9 @@ def minimize(
             raise TypeError(f"progress={progress!r} must be True, False or a function")
         every = whole("checkpoint_every", checkpoint_every)
         with progress_line() if progress is True else nullcontext(progress or None) as shown:
-            made = setup.state.k
+            made = None if resume is None else setup.state.k
             result = _Solver(setup, callback, shown, checkpoint, every).run().result()
-    warn(result, resumed_at=made if resume is not None else None)
+    warn(result, resumed_at=made)
     return result
 
 
@@ -162,11 +162,7 @@ class _Solver:
         runs = len(self.configuration.runs)
         self.recorder = Recorder(self.measurer, runs, self.configuration.keep_iterates, state.history)
         if not state.start_measures:  # so that a result can say whether g ended above its start
-            with np.errstate(all="ignore"):
-                known = {
-                    level.name: level.value(state.start[None]) for level in (self.upper, self.lower) if level.has_value
-                }
-            state.start_measures = {f"{name}_value": np.repeat(value, runs) for name, value in known.items()}
+            state.start_measures = start_values(state.start, (self.upper, self.lower), runs)
         self.parameters: Parameters | None = None  # of the step just made; the residuals of the last iterate use them
         self.fitting: Steps | None = None  # those that come next
         self.stopped: Status | None = None

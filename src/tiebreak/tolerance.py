@@ -39,7 +39,7 @@ __all__ = [
 
 _E = 2.718281828459045
 ALONE = 100.0  # from this w on a step counts as one on g alone
-#: So many of these in a row that leave e above 1 are in vain; and of all steps this share.
+#: So many of these in a row that leave e above 1, and not falling, are in vain; and of all steps this share.
 PATIENCE, SHARE = 50.0, 0.05
 
 
@@ -334,7 +334,7 @@ def follow(
         known=now.known + (_at_most(calm, c.recall) - now.known) * (error > c.trouble),
     )
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * top)
-    now = now._replace(vain=(memory.vain + 1 + 0 * loss) * (excess > 1) * (ratio >= ALONE))
+    now = now._replace(vain=(memory.vain + 1 + 0 * loss) * (excess > 1) * (excess > 0.9 * before) * (ratio >= ALONE))
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.

@@ -141,14 +141,20 @@ def with_twin(
         back = beyond(memory) & ~after.skipped
 
         def either(one: Any, other: Any) -> Any:
-            return jax.tree.map(lambda a, b: jnp.where(back, a, b).astype(b.dtype), one, other)
+            def pick(a: Any, b: Any) -> Any:
+                found = jnp.where(back, a, b)
+                return found if found.dtype == getattr(b, "dtype", found.dtype) else found.astype(b.dtype)
 
-        moved = jax.tree.map(
-            lambda t, p, m: jnp.where(back, t - p, m).astype(m.dtype) if trees.differentiable(p) else m,
-            twin_params,
-            params,
-            moved,
-        )
+            return jax.tree.map(pick, one, other)
+
+        def move(t: Any, p: Any, m: Any, *lower: Any) -> Any:
+            if not trees.differentiable(p):
+                return m
+            wide = jnp.promote_types(m.dtype, jnp.float32)  # in 16 bits p + (t − p) need not be near t
+            reached = [jnp.any(g != 0) for g in lower]  # what the lower loss does not reach stays
+            return jnp.where(back & (reached[0] | reached[1]), t.astype(wide) - p.astype(wide), m.astype(wide))
+
+        moved = jax.tree.map(move, twin_params, params, moved, reference_grads, extra["lower_grads"])
         after = after._replace(memory=(either(tuple(rejoined(memory)), values), scales))
         returns = state.returns + back
         return moved, TwinState(after, either(twin_base, base_state), twin_base, twin_params, returns)

@@ -41,9 +41,11 @@ class Buffers:
 
     def take_over(self) -> None:
         """The first set is as the second is now."""
+        done: set[int] = set()  # of a buffer that modules share the first place has the value
         for (module, name), value in zip(self._places, self._values, strict=False):
             buffer = module._buffers.get(name)
-            if value is not None and buffer is not None:
+            if value is not None and buffer is not None and id(buffer) not in done:
+                done.add(id(buffer))
                 buffer.data = value.to(buffer).clone()
 
     @contextmanager

@@ -137,6 +137,8 @@ class Copy:
         self.base: Any = None
         self.buffers = Buffers(model)
         self._left: list[dict[str, Any]] = []  # the base's groups as its last step left them
+        self._trained: set[Tensor] = set()  # parameters that the lower loss has reached
+        self._written: set[str] = set()  # options of groups that the base's own step writes: it may count there
 
     @property
     def begun(self) -> bool:
@@ -179,12 +181,12 @@ class Copy:
             return
         if self.base is None:
             self.base = _like(base, {p: self.values.get(p, p) for p in optimizer.gradients.parameters()})
-            self._left = [_options(group) for group in base.param_groups]
+            self._left = [_noted(group) for group in base.param_groups]
         for i, group in enumerate(base.param_groups):
             mine = [self.values.get(p, p) for p in group["params"]]
             if i == len(self.base.param_groups):
                 self.base.param_groups.append({**group, "params": mine})
-                self._left.append(_options(group))
+                self._left.append(_noted(group))
             else:
                 self.base.param_groups[i]["params"] = mine
 
@@ -214,6 +216,8 @@ class Copy:
                 grad.mul_(inverse_scale.to(grad.device))
             if p in self.values:
                 self.values[p].grad = grad
+            if grad is not None:
+                self._trained.add(p)
         for mine, changed in zip(self.base.param_groups, set_outside, strict=True):
             mine.update(changed)
         # Its hooks, too: they get the optimizer whose step it is.
@@ -222,10 +226,13 @@ class Copy:
         longest = optimizer.max_norm
         if longest is not None:
             clip(optimizer, list(self.values.values()), longest, square, inverse_scale)
+        before = [_options(group) for group in self.base.param_groups]
         self.base.step()
+        for old, group in zip(before, self.base.param_groups, strict=True):
+            self._written |= {k for k, v in _options(group).items() if k not in old or old[k] is not v}
         for value in self.values.values():
             value.grad = None
-        self._left = [_options(group) for group in optimizer.base.param_groups]
+        self._left = [_noted(group) for group in optimizer.base.param_groups]
 
     def rescue(self, optimizer: "DynamicBarrier") -> None:
         """Set the model to its twin where steps on the lower loss alone have not brought it back: nothing else will."""
@@ -236,31 +243,39 @@ class Copy:
         optimizer.memory.rejoin(tolerance.constants)
         above = float(torch.as_tensor(last.excess).max())
         warnings.warn(
-            f"step {optimizer.count}: the lower loss stayed about {above:.1f} tolerances above its twin's although "
-            "steps were on it alone. What the upper loss did seems beyond repair, so the model was set to its twin, "
-            "optimizer state and buffers with it, and goes on from there.",
+            f"step {optimizer.count}: the lower loss is about {above:.1f} tolerances above its twin's, and many steps "
+            "on it alone did not bring it back. So the model was set to its twin, optimizer state and buffers with it, "
+            "and goes on from there.",
             RuntimeWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
 
     @torch.no_grad()
     def take_over(self, optimizer: "DynamicBarrier") -> None:
-        """Set the model to the twin: parameters, buffers, and what the base optimizer keeps."""
+        """Set the model to the twin: parameters, buffers, and what the base optimizer keeps of them.
+
+        Parameters that the lower loss never reached stay: the twin has them as they were at first.
+        """
         let_go(optimizer)
         base = optimizer.base
         for p, value in self.values.items():
+            if p not in self._trained:
+                continue
             local(p).copy_(local(value))
-            for name, kept in self.base.state.get(value, {}).items():
+            kept = self.base.state.get(value, {})
+            for name in [name for name in base.state.get(p, {}) if name not in kept]:
+                del base.state[p][name]
+            for name, number in kept.items():
                 mine = base.state[p].get(name)
-                if isinstance(kept, Tensor) and isinstance(mine, Tensor) and mine.shape == kept.shape:
-                    local(mine).copy_(local(kept))  # in place: a fused or captured step knows the tensor
+                if isinstance(number, Tensor) and isinstance(mine, Tensor) and mine.shape == number.shape:
+                    local(mine).copy_(local(number))  # in place: a fused or captured step knows the tensor
                 else:
-                    base.state[p][name] = copy.deepcopy(kept)
-        for i, group in enumerate(base.param_groups):
-            group.update(self.options(i, group))  # a base may count its steps there
+                    base.state[p][name] = copy.deepcopy(number)
+        for group, other in zip(base.param_groups, self.base.param_groups, strict=True):
+            group.update({name: copy.deepcopy(other[name]) for name in self._written if name in other})
         self.buffers.take_over()
         torch.clear_autocast_cache()
-        self._left = [_options(group) for group in base.param_groups]
+        self._left = [_noted(group) for group in base.param_groups]
 
     def set_outside(self, optimizer: "DynamicBarrier", rates: list[Any] | None) -> list[dict[str, Any]]:
         """What was set in each group since the base's last step, by a scheduler or by hand; or the `rates` in force.
@@ -270,7 +285,10 @@ class Copy:
         if not self.twin:
             return []
         pairs = zip(self._left, optimizer.base.param_groups, strict=False)
-        changed = [{k: v for k, v in _options(now).items() if k not in left or left[k] is not v} for left, now in pairs]
+        changed = [
+            {k: v for k, v in _options(now).items() if k not in left or not _unchanged(left[k], v)}
+            for left, now in pairs
+        ]
         return changed if rates is None else [c | {"lr": rate} for c, rate in zip(changed, rates, strict=True)]
 
     def catch_up(self, optimizer: "DynamicBarrier") -> None:
@@ -278,7 +296,7 @@ class Copy:
         if self.base is not None:
             for mine, changed in zip(self.base.param_groups, self.set_outside(optimizer, None), strict=False):
                 mine.update(changed)
-            self._left = [_options(group) for group in optimizer.base.param_groups[: len(self._left)]]
+            self._left = [_noted(group) for group in optimizer.base.param_groups[: len(self._left)]]
 
     def square(self, optimizer: "DynamicBarrier") -> Tensor | None:
         """‖∇g‖² of the twin, to see that it is finite; None for a frozen copy."""
@@ -332,6 +350,16 @@ class Copy:
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
+
+
+def _noted(group: dict[str, Any]) -> dict[str, Any]:
+    """Options as they are now: torch's schedulers fill a learning rate that is a tensor in place."""
+    return {name: v.clone() if isinstance(v, Tensor) else v for name, v in _options(group).items()}
+
+
+def _unchanged(noted: Any, now: Any) -> bool:
+    both = isinstance(noted, Tensor) and isinstance(now, Tensor)
+    return noted is now or (both and noted.shape == now.shape and bool((noted == now).all()))
 
 
 def _equal(one: Any, other: Any) -> bool:
