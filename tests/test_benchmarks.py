@@ -64,11 +64,13 @@ def test_whatever_writes_results_says_what_made_them(tmp_path, monkeypatch):
     assert {"commit", "date", "tiebreak"} <= set(report.machine())
     monkeypatch.setattr(gorge, "TABLE", tmp_path / "table.md")
     monkeypatch.setattr(gorge, "METHODS", ["a"])
+    monkeypatch.setattr(gorge, "shared", lambda rows: rows)
     row = {"method": "a", "larger": 1.0, "quartiles of the larger": [1.0] * 3, "at the edge of its box": []}
-    for name, date in (("stiff-2", "2026-01-01"), ("stiff-3", "2026-01-02")):
+    names = gorge.PROBLEMS[:2]
+    for name, date in zip(names, ("2026-01-01", "2026-01-02"), strict=True):
         study = {"setting": {}, **provenance.stamp(), "date": date, "rows": [row | {"problem": name}]}
         (tmp_path / name).write_text(json.dumps(study), encoding="utf-8")
-    gorge.join([tmp_path / "stiff-2", tmp_path / "stiff-3"], tmp_path / "both.json")
+    gorge.join([tmp_path / name for name in names], tmp_path / "both.json")
     both = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
     assert provenance.stamp().keys() <= both.keys()
     assert [each["date"] for each in both["studies"]] == ["2026-01-01", "2026-01-02"]

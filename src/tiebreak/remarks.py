@@ -12,6 +12,9 @@ from tiebreak.stationarity import dot
 __all__ = ["Remark", "remarks", "unsaid", "warn"]
 
 
+_MANY = 10.0  # a g with some curvature downwards may rise by a few times that on its way
+
+
 class Remark(RuntimeWarning):
     """A run ended, and not well."""
 
@@ -19,8 +22,9 @@ class Remark(RuntimeWarning):
 def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
     """Sentences for a warning; none where all went well. `resumed_at`: how many steps were made before.
 
-    Where g is convex between start and end, g(end) − g(start) ≤ ‖∇g(end)‖ ‖end − start‖. So a larger rise is not that
-    of a run which is still on its way down: ∇g is small there, and the residuals with it, but it is no minimum of g.
+    Where g is convex between start and end, g(end) − g(start) ≤ ‖∇g(end)‖ ‖end − start‖. So a rise of many times that
+    is not one of a run which is still on its way down: ∇g is small there, and the residuals with it, but it is no
+    minimum of g.
     """
     found = []
     if lost := list(result.faults.values()):
@@ -41,7 +45,7 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
         ends, begun = (np.asarray(point.x).reshape(len(rise), -1) for point in (result.last, result.start))
         way = ends - begun
         with np.errstate(all="ignore"):
-            which = rise > np.sqrt(np.atleast_1d(slope) * dot(way, way))
+            which = rise > _MANY * np.sqrt(np.atleast_1d(slope) * dot(way, way))
         if which.any():
             before, after = (np.mean(np.atleast_1d(p.lower_value)[which]) for p in (result.start, result.last))
             runs = "" if len(rise) == 1 else f" in {which.sum()} of {len(rise)} runs"
