@@ -111,12 +111,16 @@ def explore(record, say):
 
 
 def measure(record, say, back):
-    """Without a return and with one; where no seed of a setting is set back, both are the same."""
+    """Without a return and with one: the same for runs that are not set back."""
     bench = Bench(record, say)
     every = range(len(bench.group.settings))
     found = bench.measured([(i, back) for i in every])
     some = [i for i in every if found[i]["returns"].any()]
     without = dict(zip(some, bench.measured([(i, NEVER) for i in some]), strict=True))
+    # A run that is not set back is the same run; another program's last bits would make it another.
+    for i, one in without.items():
+        for m in one:
+            one[m] = np.where(found[i]["returns"] > 0, one[m], found[i][m])
     lists = {"without": _lists([without.get(i, found[i]) for i in every]), "with": _lists(found)}
     return {"task": record["task"], "lower": _lower(found), "rows": lists}
 
