@@ -90,7 +90,7 @@ def switching(own, t, seen, unit, c):
 class Return(NamedTuple):
     """When ours is set to its twin, as the library has it: after so many steps in vain, and this share of all steps.
 
-    In vain is a step on g alone that leaves the excess, less so many standard errors, above 1.
+    In vain is what the library counts; with errors, a step on g alone that leaves the excess less these above 1.
     """
 
     patience: float = tolerance.PATIENCE
@@ -122,9 +122,8 @@ def _ours(moving, relative=False):
             relative=relative,
             constants=constants,
         )
-        # Without errors this is what the library has counted.
         vain = (reading.excess - back.errors * reading.noise > 1) & (reading.ratio >= tolerance.ALONE)
-        now = now._replace(vain=(before.vain + 1) * vain)
+        now = now._replace(vain=jnp.where(back.errors == 0, now.vain, (before.vain + 1) * vain))
         return jnp.stack(now), reading.ratio, reading.unit, reading.length
 
     return full
