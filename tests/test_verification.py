@@ -232,6 +232,48 @@ def test_deviations_against_a_plain_program(problem):
     assert set(table["verdict"]) == {"PASS"}
 
 
+class Bare:
+    """No more than an oracle must have, and exact gradients."""
+
+    def __init__(self, gradient):
+        self.exact_gradient = gradient
+
+    def sample(self, rng, size):
+        return rng.normal(0, 0.1 / math.sqrt(size), 2)
+
+    def gradient(self, x, token):
+        return self.exact_gradient(x) + token
+
+
+def test_the_lemma_takes_any_oracle():
+    """Functions of one point, of rows, a finite sum and a bare oracle: d − d̂ is that of each point, not of its rows."""
+
+    def lower(x):
+        return (x[0] - x[1]) * np.array([1.0, -1.0])
+
+    def rows(x):
+        return (x[..., 0] - x[..., 1])[..., None] * np.array([1.0, -1.0])
+
+    def upper(x):
+        return x - np.array([3.0, 1.0])
+
+    def found(f, g):
+        problem = replace(PAPER, upper=f, lower=g, x0=np.array([0.0, 0.5]))
+        chosen = case(6, problem=problem)
+        return evidence.deviations(chosen, simulated(chosen, runs=3), seed=0, draws=200)
+
+    one = found(tiebreak.Gaussian(upper, 0.1, shape=(2,)), tiebreak.Gaussian(lower, 0.1, shape=(2,)))
+    options = {"shape": (2,), "vectorized": True}
+    all_rows = found(tiebreak.Gaussian(upper, 0.1, **options), tiebreak.Gaussian(rows, 0.1, **options))
+    np.testing.assert_allclose(one["mean"], all_rows["mean"], rtol=1e-12)
+    bare = found(Bare(upper), Bare(lower))
+    np.testing.assert_allclose(bare["mean"], one["mean"], rtol=0.5)
+    shifts = np.random.default_rng(0).normal(0, 0.1, (40, 2))
+    shifts -= shifts.mean(axis=0)
+    drawn = found(tiebreak.FiniteSum(lambda x, i: upper(x) + shifts[i].mean(axis=0), n=40), Bare(lower))
+    assert (drawn["mean"] > 0).all()
+
+
 def test_a_bound_made_too_small_is_found_out():
     """Constants far below the truth: the bounds fall below what is measured, and the verdict is FAIL, for both."""
     wrong = {"G_f": 1e-6, "sigma_f": 1e-9, "sigma_g": 1e-9, "delta_f": 1e-6, "delta_g": 1e-6}

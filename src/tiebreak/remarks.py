@@ -12,6 +12,7 @@ from tiebreak.stationarity import dot
 __all__ = ["Remark", "remarks", "unsaid", "warn"]
 
 
+_CLEAR = 0.1  # of g itself: a small rise is one of a run that has only begun, say across a ridge
 _MANY = 10.0  # a g with some curvature downwards may rise by a few times that on its way
 
 
@@ -46,12 +47,14 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
         way = ends - begun
         with np.errstate(all="ignore"):
             which = rise > _MANY * np.sqrt(np.atleast_1d(slope) * dot(way, way))
+            which &= rise > _CLEAR * np.abs(np.atleast_1d(result.last.lower_value))
         if which.any():
+            which = rise > 0
             before, after = (np.mean(np.atleast_1d(p.lower_value)[which]) for p in (result.start, result.last))
             runs = "" if len(rise) == 1 else f" in {which.sum()} of {len(rise)} runs"
             found.append(
-                f"{result.method}: g ended at {after:.4g}, above {before:.2g} where it began{runs}, and ∇g is too "
-                "small there for it to fall back: this is no minimum of g, however small the residuals are (the "
+                f"{result.method}: g ended at {after:.4g}, above {before:.2g} where it began{runs}, and hardly any "
+                "slope of g leads back: at best a local minimum of g, however small the residuals are (the "
                 "documentation's page on caveats: where both gradients vanish)"
             )
     return found

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tiebreak import theory
 from tiebreak.experiments.tables import Table, joined
+from tiebreak.levels import Level
 from tiebreak.live import Share
 from tiebreak.methods import Method
 from tiebreak.problems import Problem
@@ -152,21 +153,24 @@ def deviations(case: Case, result: Result, seed: int, draws: int) -> Table:
 
 def _deviation(case: Case, points: Any, parameters: Parameters, seed: int, draws: int) -> Values:
     """‖d − d̂‖² for many mini-batches at each point: (draws, points)."""
-    x, arguments = np.ascontiguousarray(points), case.method.arguments(parameters)
+    shape = np.shape(case.problem.x0)
+    x, arguments = np.ascontiguousarray(points).reshape(len(points), -1), case.method.arguments(parameters)
     rngs = default_rng([seed, parameters.k]).spawn(2 * len(x))
+    levels = [Level(name, getattr(case.problem, name), shape, x.dtype) for name in ("upper", "lower")]
 
-    def estimates(oracle: Any, batch: int, rngs: Any) -> Any:
-        tokens = oracle.sample_block(rngs, [batch] * draws)
-        return oracle.gradient(np.broadcast_to(x, (draws, *x.shape)), tokens)
+    def estimates(level: Level, batch: int, rngs: Any) -> Any:
+        tokens = level.draw(rngs, [batch] * draws)
+        ours = level.vectorized and type(level.oracle).__module__.startswith("tiebreak.")
+        if ours and hasattr(tokens, "ndim"):  # all draws at once, which other oracles need not take
+            return level.oracle.gradient(np.broadcast_to(x, (draws, *x.shape)), tokens)
+        return np.stack([level.gradient(x, token) for token in tokens])
 
     def direction(a: Any, b: Any) -> Any:
         return a + case.method.multiplier(dot(a, b), dot(b, b), arguments)[..., None] * b
 
-    upper, lower = case.problem.upper, case.problem.lower
-    a = estimates(upper, parameters.upper_batch, rngs[: len(x)])
-    b = estimates(lower, parameters.lower_batch, rngs[len(x) :])
-    exact: Any = [getattr(oracle, "exact_gradient")(x) for oracle in (upper, lower)]  # noqa: B009  # known problems do
-    off = direction(a, b) - direction(*exact)
+    batches = parameters.upper_batch, parameters.lower_batch
+    pairs = zip(levels, batches, (rngs[: len(x)], rngs[len(x) :]), strict=True)
+    off = direction(*(estimates(*each) for each in pairs)) - direction(*(level.exact(x) for level in levels))
     return dot(off, off)
 
 
