@@ -39,7 +39,7 @@ __all__ = [
 
 _E = 2.718281828459045
 ALONE = 100.0  # from this w on a step counts as one on g alone
-#: So many of these in a row that leave e above 1, and not falling, are in vain; and of all steps this share.
+#: So many in a row that leave e above 1, and no tenth below its slow average, are in vain; of all steps this share.
 PATIENCE, SHARE = 50.0, 0.05
 
 
