@@ -256,7 +256,7 @@ def test_a_model_beyond_repair_is_set_to_its_twin():
     (x, state), (path, returns, twin) = jax.lax.scan(step, (x, optimizer.init(x)), jnp.asarray(factors))
     when = int(np.argmax(returns))
     assert path[299] < 0.01
-    assert int(state.returns) == 1
+    assert int(state.returns) == 1 == log(state)["returns"]
     assert path[when - 1] < 0.1
     np.testing.assert_allclose(path[when], twin[when], rtol=1e-6)
     assert path[-1] > 0.8

@@ -257,3 +257,11 @@ def test_a_plan_for_a_problem_of_ones_own(tmp_path: Any, monkeypatch: Any) -> No
     assert "say --estimate, or --constants" in lost.output
     assert told("--estimate").exit_code == 2
     assert told("--problem", "mine.py:bare", "--estimate").exit_code == 0
+
+
+@pytest.mark.parametrize("method", ["sdbgd", "penalty", "storm_penalty"])
+def test_a_run_that_has_only_begun_is_not_remarked_on(method):
+    """Across the ridge of a saddle g rises by a hundredth of itself at first, where its slope is small."""
+    problem = tiebreak.problems.named("saddle-2")
+    for budget in (20, 100, 500):
+        tiebreak.minimize(problem.upper, problem.lower, problem.x0, method=method, budget=budget, runs=200, seed=7)

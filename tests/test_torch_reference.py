@@ -813,3 +813,4 @@ def test_a_step_size_law_is_not_taken_over(monkeypatch):
         with pytest.warns(RuntimeWarning, match="set to its twin"):
             opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum())
     assert opt.param_groups[0]["lr"] == rate
+    assert opt.log()["returns"] == 4

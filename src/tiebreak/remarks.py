@@ -9,7 +9,7 @@ import numpy as np
 from tiebreak.result import Result, Status
 from tiebreak.stationarity import dot
 
-__all__ = ["Remark", "remarks", "unsaid", "warn"]
+__all__ = ["Remark", "remarks", "unsaid", "warned"]
 
 
 _CLEAR = 0.1  # of g itself: a small rise is one of a run that has only begun, say across a ridge
@@ -60,10 +60,11 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
     return found
 
 
-def warn(result: Result, resumed_at: int | None = None) -> None:
-    """A warning for each, at whoever called the solver."""
+def warned(result: Result, resumed_at: int | None = None) -> Result:
+    """The result, after a warning for each, at whoever called the solver."""
     for text in remarks(result, resumed_at):
         warnings.warn(text, Remark, stacklevel=3)
+    return result
 
 
 @contextmanager

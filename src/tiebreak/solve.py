@@ -23,7 +23,7 @@ from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
 from tiebreak.recording import Glance, Measurer, Record, Recorder, fault, finite, start_values, wanted
-from tiebreak.remarks import warn
+from tiebreak.remarks import warned
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.selection import replacements
@@ -119,8 +119,7 @@ def minimize(
         with progress_line() if progress is True else nullcontext(progress or None) as shown:
             made = None if resume is None else setup.state.k
             result = _Solver(setup, callback, shown, checkpoint, every).run().result()
-    warn(result, resumed_at=made)
-    return result
+    return warned(result, resumed_at=made)
 
 
 class _Solver:

@@ -39,7 +39,8 @@ __all__ = [
 
 _E = 2.718281828459045
 ALONE = 100.0  # from this w on a step counts as one on g alone
-#: So many in a row that leave e above 1, and no tenth below its slow average, are in vain; of all steps this share.
+FALLING = 0.9  # an e below this share of its slow average is coming back
+#: So many in a row that leave e above 1, and not falling, are in vain; of all steps this share.
 PATIENCE, SHARE = 50.0, 0.05
 
 
@@ -162,6 +163,7 @@ class Memory(NamedTuple):
     known: Scalar  # and what that was when trouble last came: w is to come near it slowly
     trend: Scalar  # the mean of the reference over all steps, later ones weighing more
     vain: Scalar  # how many steps on g alone, up to now, have left e above 1
+    returns: Scalar  # how many times the model was set to its twin
 
 
 class Reading(NamedTuple):
@@ -293,6 +295,7 @@ def follow(
         known=memory.known * (1 - _at_most(c.fade / steps, 1.0)),
         trend=trend,
         vain=memory.vain,
+        returns=memory.returns + 0 * loss,
     )
     high = _over(rate + 0 * loss, now.rate) + (now.rate == 0)  # a warm-up may begin with a rate of 0
     aim = c.aim * (1 - c.early * high)
@@ -334,7 +337,8 @@ def follow(
         known=now.known + (_at_most(calm, c.recall) - now.known) * (error > c.trouble),
     )
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * top)
-    now = now._replace(vain=(memory.vain + 1 + 0 * loss) * (excess > 1) * (excess > 0.9 * before) * (ratio >= ALONE))
+    in_vain = (excess > 1) * (excess > FALLING * before) * (ratio >= ALONE)
+    now = now._replace(vain=(memory.vain + 1 + 0 * loss) * in_vain)
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
@@ -373,4 +377,5 @@ def rejoined(memory: Memory, constants: Constants | None = None) -> Memory:
         swing=nothing,
         brake=nothing + 1,
         vain=nothing,
+        returns=memory.returns + 1,
     )

@@ -21,7 +21,7 @@ from tiebreak.optax.oracles import oracle
 from tiebreak.optax.run import Problem, execute, watched
 from tiebreak.optax.trees import Tree, widen
 from tiebreak.recording import means, wanted
-from tiebreak.remarks import warn
+from tiebreak.remarks import warned
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.setup import prepare
@@ -156,7 +156,7 @@ def solve(
     _fill(state, found, spent, recorded, fitting.ended)
     state.elapsed = time.perf_counter() - began
     result = state.result()
-    warn(result)
+    warned(result)
     return result if array else _structured(result, unravel, runs is None)
 
 

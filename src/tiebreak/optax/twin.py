@@ -26,8 +26,6 @@ class TwinState(NamedTuple):
         The base optimizer's state, for the model and for the twin.
     reference_params : tree
         The twin.
-    returns : array
-        How many times the model was set to its twin, because steps on the lower loss alone did not bring it back.
 
     Examples
     --------
@@ -41,7 +39,11 @@ class TwinState(NamedTuple):
     base: Any
     reference_base: Any
     reference_params: Tree
-    returns: jax.Array
+
+    @property
+    def returns(self) -> jax.Array:
+        """How many times the model was set to its twin, because steps on the lower loss alone did not bring it back."""
+        return Memory(*self.barrier.memory[0]).returns  # type: ignore[no-any-return]  # an array, where steps are
 
 
 def _rescales(base: optax.GradientTransformation) -> bool:
@@ -107,7 +109,7 @@ def with_twin(
 
     def init(params: Tree) -> TwinState:
         begun, copy = barrier.init(params), trees.copied(params)
-        state = TwinState(begun, rest.init(params), trees.copied(rest.init(copy)), copy, jnp.zeros((), jnp.int32))
+        state = TwinState(begun, rest.init(params), trees.copied(rest.init(copy)), copy)
         # A step that is held keeps all of it, counters too: it differs wherever the decision to hold does.
         return vary(state, varying(begun.skipped))  # type: ignore[no-any-return]  # as it came
 
@@ -156,7 +158,6 @@ def with_twin(
 
         moved = jax.tree.map(move, twin_params, params, moved, reference_grads, extra["lower_grads"])
         after = after._replace(memory=(either(tuple(rejoined(memory)), values), scales))
-        returns = state.returns + back
-        return moved, TwinState(after, either(twin_base, base_state), twin_base, twin_params, returns)
+        return moved, TwinState(after, either(twin_base, base_state), twin_base, twin_params)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -83,7 +83,13 @@ class LawMemory:
         """A saved state with what the law did not remember then: means over all steps begin at later ones."""
         if "lower" not in state:
             return state
-        return {"steep": state["lower"], "brake": 1.0, "trend": state["slow_reference"], "vain": 0.0} | state
+        return {
+            "steep": state["lower"],
+            "brake": 1.0,
+            "trend": state["slow_reference"],
+            "vain": 0.0,
+            "returns": 0.0,
+        } | state
 
     def check(self, state: dict[str, Any]) -> None:
         """Raise if this state cannot be taken up."""

@@ -384,11 +384,14 @@ class DynamicBarrier(TwoLevels):
     def log(self) -> dict[str, Any]:
         """The last step as numbers; waits for the device, and raises if the step was not finite, as :meth:`check`.
 
-        With a tolerance `excess` and `noise` come first; `skipped_steps`, how many were not made, where the host knows.
+        With a tolerance `excess` and `noise` come first; `skipped_steps`, how many were not made, where the host knows;
+        with a twin `returns`, how many times the model was set to it.
         """
         self.check()
         if self.last is None:
             return {}
         last = {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
         found = {name: last[name] for name in ("excess", "noise") if name in last} | last
+        if self.target.copy is not None and self.target.copy.twin:
+            found["returns"] = int(self.memory.values["returns"])
         return found if self.guard.skips is None else found | {"skipped_steps": self.guard.skips}

@@ -259,7 +259,7 @@ class Copy:
         let_go(optimizer)
         base = optimizer.base
         for p, value in self.values.items():
-            if p not in self._trained:
+            if p not in self._trained and not self.base.state.get(value):  # the one is not saved, the other is
                 continue
             local(p).copy_(local(value))
             kept = self.base.state.get(value, {})
