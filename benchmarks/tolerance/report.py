@@ -21,9 +21,9 @@ def gather(records, row, measure, keep=lambda record, setting: True):
     return np.array(found, float)
 
 
-def figures(records, row, keep, own="excess"):
+def figures(records, row, keep, own="excess", lost="lost"):
     """The share inside, the worst excess, and the lost share in the median."""
-    excess, lost = gather(records, row, own, keep), gather(records, row, "lost", keep)
+    excess, lost = gather(records, row, own, keep), gather(records, row, lost, keep)
     return np.mean(excess <= 1), np.nanmax(excess), np.nanmedian(lost)
 
 
@@ -35,14 +35,19 @@ def _line(name, records, row, keep, own="excess"):
     excess, lost = gather(records, row, own, keep), gather(records, row, "lost", keep)
     averaged = gather(records, row, "averaged excess", keep)
     swing, calm = (np.nanmean(gather(records, row, name, keep)) for name in ("swing", "averaged swing"))
-    lost = lost[np.isfinite(lost)]
     worst = np.nanmax(excess)
-    low, middle, high = 100 * np.quantile(lost, (0.25, 0.5, 0.75)) if len(lost) else (np.nan,) * 3
+    ended, left = (gather(records, row, f"finished {what}", keep) for what in ("excess", "lost"))
     return (
         f"| {name} | {len(excess)} | {_share(excess <= 1)} | {worst:.2f} | {np.nanquantile(excess, 0.99):.2f} | "
-        f"{middle:.0f} % ({low:.0f}, {high:.0f}) | {int(gather(records, row, 'diverged', keep).sum())} | "
-        f"{swing:.2f} | {_share(averaged <= 1)} | {calm:.2f} |"
+        f"{_quartiles(lost)} | {_share(ended <= 1)} | {np.nanmax(ended):.2f} | {_quartiles(left)} | "
+        f"{int(gather(records, row, 'diverged', keep).sum())} | {swing:.2f} | {_share(averaged <= 1)} | {calm:.2f} |"
     )
+
+
+def _quartiles(lost):
+    lost = lost[np.isfinite(lost)]
+    low, middle, high = 100 * np.quantile(lost, (0.25, 0.5, 0.75)) if len(lost) else (np.nan,) * 3
+    return f"{middle:.0f} % ({low:.0f}, {high:.0f})"
 
 
 def swept(records, many):
@@ -67,8 +72,9 @@ def swept(records, many):
 
 
 HEAD = (
-    "| law, reference | runs | inside | worst excess | 99 % below | lost share: median (quartiles) | diverged | "
-    "swing | averaged weights: inside | their swing |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| law, reference | runs | inside | worst excess | 99 % below | lost share: median (quartiles) | "
+    "finished: inside | worst | lost share | diverged | swing | averaged weights: inside | their swing |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -116,7 +122,7 @@ def table(records, about):
         for place in (1, 2, 0):
             for kind in sorted({s[place] for record in records for s in record["settings"]}):
                 parts.append(_line(f"{row}: {kind}", records, row, lambda _, s, p=place, k=kind: s[p] == k))
-    parts += ["", "By group: inside, worst excess, lost share in the median.", ""]
+    parts += ["", "By group: inside, worst excess, lost share in the median; and the last two when finished.", ""]
     shown = [row for row in ("ours, twin", "ours, number", "PID, twin", "νPI, twin") if row in records[0]["rows"]]
     parts += [f"| task | batch | steps | tolerance | {' | '.join(shown)} |", "|---|---|---|---|" + "---|" * len(shown)]
     for record in records:
@@ -138,9 +144,13 @@ def table(records, about):
 
 
 def _cell(record, row):
-    excess, lost = gather([record], row, "excess"), gather([record], row, "lost")
-    lost = f"{100 * np.nanmedian(lost):.0f} %" if np.isfinite(lost).any() else "–"
-    return f"{int((excess <= 1).sum())}/{len(excess)}, {np.nanmax(excess):.2f}, {lost}"
+    def pair(before):
+        excess, lost = (gather([record], row, f"{before}{what}") for what in ("excess", "lost"))
+        lost = f"{100 * np.nanmedian(lost):.0f} %" if np.isfinite(lost).any() else "–"
+        return excess, f"{np.nanmax(excess):.2f}, {lost}"
+
+    excess, now = pair("")
+    return f"{int((excess <= 1).sum())}/{len(excess)}, {now}; {pair('finished ')[1]}"
 
 
 def figure(records, path):

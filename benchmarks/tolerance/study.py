@@ -1,5 +1,6 @@
 """One group of settings from the learning rate to the measures."""
 
+import functools
 import time
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from benchmarks.tolerance import settings as chosen
 from benchmarks.tolerance.engine import OPTIMIZERS, Run, Trainer
 from benchmarks.tolerance.tasks import named
+from tiebreak.finishing import search
 from tiebreak.tolerance import Constants, adaptive
 
 RATES = {
@@ -106,9 +108,9 @@ class Bench:
         # At a rate of 0 the start stays as it is, and its loss on every batch is recorded.
         both = self.train(both + [run._replace(rates=0 * run.rates) for run in both])
         self.twins, self.still = twins, _ = both[:count], both[count:]
+        self.others = self._again(trainer(group, [seed + 5000 for seed in seeds]))
         if group.tolerance == "repeatable":
-            again = self._again(trainer(group, [seed + 5000 for seed in seeds]))
-            amount = repeatable([t.lower for t in twins], again)
+            amount = repeatable([t.lower for t in twins], np.array([other.lower for other in self.others]))
             self.group = group = group._replace(tolerance=float(f"{amount:.3g}"))
         self.tolerances = tolerances(group, twins)
         runs = [self.run(i, "fixed", (w,), "number") for i in range(len(twins)) for w in weights]
@@ -118,9 +120,8 @@ class Bench:
         say(f"{group.task}, {group.batch}: {time.perf_counter() - began:.0f} s")
 
     def _again(self, other):
-        """The losses of lower-only training from the same starts with the batches of other seeds."""
-        runs = [self._lower_only(*s[:2], self._start(s), s.start) for s in self.group.settings]
-        return np.array([outcome.lower for outcome in other(runs)])
+        """Lower-only training from the same starts with the batches of other seeds."""
+        return other([self._lower_only(*s[:2], self._start(s), s.start) for s in self.group.settings])
 
     def _tune(self):
         """The learning rate with the least final lower loss of lower-only training, mean over seeds.
@@ -157,8 +158,8 @@ class Bench:
 
     def reference(self, i, kind):
         """Per seed and step: a number, the twin, the frozen start, or the curve of another seed's lower-only run."""
-        if kind == "number":
-            return np.repeat(self.twins[i].lower[:, None], self.group.steps, 1)
+        if kind in ("number", "other"):  # of one that was trained with other batches
+            return np.repeat(self._anchor(i, kind).lower[:, None], self.group.steps, 1)
         if kind == "curve":
             return np.roll(self.twins[i].curve, 1, 0)
         return (self.still if kind == "start" else self.twins)[i].curve
@@ -178,8 +179,28 @@ class Bench:
             tolerance,
         )
 
-    def excess(self, i, outcome):
-        return (outcome.lower - self.twins[i].lower) / self.tolerances[i]
+    def _anchor(self, i, kind):
+        """The model that a run is finished from, and whose loss its reference is: the twin's but for two kinds."""
+        return {"other": self.others, "start": self.still}.get(kind, self.twins)[i]
+
+    def excess(self, i, outcome, kind="twin"):
+        """Over lower-only training, also where the reference is the start."""
+        return (outcome.lower - self._anchor(i, "other" if kind == "other" else "twin").lower) / self.tolerances[i]
+
+    def finished(self, runs):
+        """Finish each of `runs`, (setting, outcome, kind of reference): a list of ``Finish`` per run, one per seed."""
+        losses = self.train.along(
+            [self._anchor(i, kind).parameters() for i, _, kind in runs], [out.parameters() for _, out, _ in runs]
+        )
+        reference = np.concatenate([self._anchor(i, kind).lower for i, _, kind in runs])
+        tolerance = np.concatenate([self.tolerances[i] + 0 * self.twins[i].lower for i, _, _ in runs])
+
+        def measure(places):
+            lower, upper = losses(places)
+            return (lower - reference) / tolerance, upper
+
+        found = together(len(reference), measure)
+        return [found[k : k + len(self.seeds)] for k in range(0, len(found), len(self.seeds))]
 
     def _best(self, i):
         """f of the best fixed weight: the least f inside, or at the limit between a weight inside and one outside."""
@@ -196,18 +217,55 @@ class Bench:
                     best[s] = min(best[s], f[k + 1] + part * (f[k] - f[k + 1]))
         return best
 
-    def measures(self, i, outcome):
+    def measures(self, i, outcome, kind="twin", finished=None):
         """Per seed; the lost share is NaN where nothing can be gained."""
         twin, tol = self.twins[i], self.tolerances[i]
         gain = twin.upper - self.best[i]
         gain = np.where(gain > NEGLIGIBLE * np.abs(twin.upper), gain, np.nan)
         wild = ~np.isfinite(outcome.lower) | ~np.isfinite(outcome.upper) | (outcome.lower > self.untrained)
-        return {
-            "excess": self.excess(i, outcome),
+        measured = {
+            "excess": self.excess(i, outcome, kind),
             "lost": (outcome.upper - self.best[i]) / gain,
             "over the start": (outcome.lower - self.still[i].lower) / tol,
             "averaged excess": (outcome.averaged_lower - twin.averaged_lower) / tol,
             "swing": outcome.swing.std(1) / tol,
             "averaged swing": outcome.averaged_swing.std(1) / tol,
             "diverged": wild.astype(float),
+            "returns": np.zeros(len(wild)) if outcome.returns is None else outcome.returns,
         }
+        if finished is not None:
+            place, excess, upper, *_, evaluations = np.array(finished).T
+            measured |= {"finished excess": excess, "finished lost": (upper - self.best[i]) / gain}
+            measured |= {"place": place, "evaluations": evaluations}
+        return measured
+
+
+class _Wanted(Exception):
+    """A place that has not been measured yet."""
+
+
+def together(count, measure):
+    """So many searches at once; `measure` gives excesses and upper losses at a place for each of them.
+
+    A search is made anew from what is known as often as it asks for one place more: that costs next to nothing.
+    """
+    known, found = [{} for _ in range(count)], [None] * count
+
+    def look(mine, place):
+        if place not in mine:
+            raise _Wanted(place)
+        return mine[place]
+
+    while None in found:
+        places = np.ones(count)
+        for k in range(count):
+            if found[k] is None:
+                try:
+                    found[k] = search(functools.partial(look, known[k]))
+                except _Wanted as wanted:
+                    places[k] = wanted.args[0]
+        both = measure(places)
+        for k in range(count):
+            if found[k] is None:
+                known[k][float(places[k])] = tuple(float(values[k]) for values in both)
+    return found

@@ -258,9 +258,7 @@ class Copy:
         """
         let_go(optimizer)
         base = optimizer.base
-        for p, value in self.values.items():
-            if p not in self._trained and not self.base.state.get(value):  # the one is not saved, the other is
-                continue
+        for p, value in self.reached().items():
             local(p).copy_(local(value))
             kept = self.base.state.get(value, {})
             for name in [name for name in base.state.get(p, {}) if name not in kept]:
@@ -276,6 +274,14 @@ class Copy:
         self.buffers.take_over()
         torch.clear_autocast_cache()
         self._left = [_noted(group) for group in base.param_groups]
+
+    def reached(self) -> dict[Tensor, Tensor]:
+        """The copy's values of parameters that the lower loss has reached; a frozen copy has all of them."""
+        if not self.twin:
+            return self.values
+        # Who was trained is not saved, and what the optimizer keeps of it is.
+        known = ((p, value) for p, value in self.values.items() if p in self._trained or self.base.state.get(value))
+        return dict(known)
 
     def set_outside(self, optimizer: "DynamicBarrier", rates: list[Any] | None) -> list[dict[str, Any]]:
         """What was set in each group since the base's last step, by a scheduler or by hand; or the `rates` in force.
