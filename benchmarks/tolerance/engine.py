@@ -68,6 +68,8 @@ OPTIMIZERS = {
     "RMSprop": (1.0, 0.0, 0.99, 0.0),
     "Adam, 0.5": (1.0, 0.5, 0.9, 0.0),
     "SGD with momentum, 0.95": (0.0, 0.95, 0.0, 0.0),
+    "Adam, 0.95": (1.0, 0.95, 0.999, 0.0),
+    "SGD with decay": (0.0, 0.9, 0.0, 1e-3),  # with momentum, and the decay beside it
 }
 
 

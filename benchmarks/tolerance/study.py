@@ -20,6 +20,8 @@ RATES = {
     "RMSprop": 10.0 ** np.arange(-4, -0.9, 0.5),
     "Adam, 0.5": 10.0 ** np.arange(-4, -0.9, 0.5),
     "SGD with momentum, 0.95": 10.0 ** np.arange(-3.5, -0.4, 0.5),
+    "Adam, 0.95": 10.0 ** np.arange(-4, -0.9, 0.5),
+    "SGD with decay": 10.0 ** np.arange(-3, 0.1, 0.5),
 }
 WEIGHTS = np.array([*10.0 ** np.arange(-1.5, 2.3, 0.25), 1e3])  # the sweep: sixteen from 0.03 to 178, and 1000
 LADDER = (0.02, 0.05, 0.1, 0.2, 0.5)  # tolerances to choose from before any law is run
@@ -54,6 +56,9 @@ def schedule(name, steps):
         "triangle": np.minimum(t + 1 / steps, 1 - t) * 2,
         "inverse": 1 / (1 + 9 * t),
         "late drop": np.where(t < 0.9, 1, 0.1),
+        "cosine to 3 %": 0.515 + 0.485 * np.cos(np.pi * t),
+        "constant, then exponential": np.where(t < 0.5, 1, 0.01 ** (2 * t - 1)),
+        "sawtooth": 1 - 0.9 * (4 * t % 1),  # four times from 1 to a tenth
         "one-cycle": np.where(
             t < 0.3, 0.52 - 0.48 * np.cos(np.pi * t / 0.3), (1 + np.cos(np.pi * (t - 0.3) / 0.7)) / 2
         ),
