@@ -30,9 +30,9 @@ def finish(
     """After the last step: parameters where the tolerance is kept, and used, on the line from the anchor.
 
     A model that is outside its tolerance goes back towards the anchor until it is inside. One that is inside goes on,
-    away from it, as long as the upper loss falls. It takes some eight evaluations of both losses, seventeen at most. Call
-    it outside of ``jit``; the losses may be compiled. All leaves of floats move, such that the lower loss does not
-    reach, too; others stay.
+    away from it, as long as the upper loss falls. It takes some eight evaluations of both losses, seventeen at most.
+    Call it outside of ``jit``; the losses may be compiled. All leaves of floats move, those that the lower loss does
+    not reach, too; other leaves stay.
 
     Parameters
     ----------

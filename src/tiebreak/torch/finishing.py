@@ -35,16 +35,21 @@ class _Line:
     def __init__(self, optimizer: "DynamicBarrier", pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         self._optimizer = optimizer
         let_go(optimizer)
-        # Counters of batches and the like have no place between two values: they stay the model's.
-        moving = [(local(here.detach()), local(there.detach())) for here, there in pairs if here.is_floating_point()]
-        self._ends = [(here, here.clone(), there) for here, there in moving]
+        both = [(local(here.detach()), local(there.detach())) for here, there in pairs]
+        # Counters of batches and the like have no place between two values: they stay the model's, whatever a pass
+        # makes of them.
+        self._ends = [
+            (here, kept, there if here.is_floating_point() else kept)
+            for here, there in both
+            for kept in (here.clone(),)
+        ]
 
     @torch.no_grad()
     def go(self, place: float) -> None:
         """Set the model to a place; at 0 and 1 to the ends themselves, bit for bit."""
         let_go(self._optimizer)
         for here, end, anchor in self._ends:
-            if place in (0.0, 1.0):
+            if place in (0.0, 1.0) or anchor is end:
                 here.copy_(end if place else anchor)
             else:
                 wide = torch.promote_types(here.dtype, torch.float32)
@@ -132,4 +137,5 @@ def _given(optimizer: "DynamicBarrier", anchor: Any, model: Any) -> list[tuple[T
         if there is not None and local(there).shape != local(tensor).shape:
             shapes = tuple(local(there).shape), tuple(local(tensor).shape)
             raise ValueError(f"anchor[{name!r}] has shape {shapes[0]} here; the model's has {shapes[1]}")
-    return [(tensor, values[name]) for name, tensor in mine.items() if values.get(name) is not None]
+    # A buffer that the anchor does not have stays as it is.
+    return [(tensor, tensor.clone() if values.get(name) is None else values[name]) for name, tensor in mine.items()]

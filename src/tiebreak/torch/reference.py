@@ -279,9 +279,9 @@ class Copy:
         """The copy's values of parameters that the lower loss has reached; a frozen copy has all of them."""
         if not self.twin:
             return self.values
-        # Who was trained is not saved, and what the optimizer keeps of it is.
-        known = ((p, value) for p, value in self.values.items() if p in self._trained or self.base.state.get(value))
-        return dict(known)
+        # Who was trained is not saved, and what the optimizer keeps of it is; SGD keeps nothing.
+        found = {p: value for p, value in self.values.items() if p in self._trained or self.base.state.get(value)}
+        return found or self.values
 
     def set_outside(self, optimizer: "DynamicBarrier", rates: list[Any] | None) -> list[dict[str, Any]]:
         """What was set in each group since the base's last step, by a scheduler or by hand; or the `rates` in force.
