@@ -154,7 +154,7 @@ def _cell(record, row):
 
 
 def figure(records, path):
-    """Excess against lost share, a point per run: ours beside the others, with the same reference."""
+    """Excess against lost share, a point per run: ours beside the others, with the same reference, before and after."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -167,11 +167,12 @@ def figure(records, path):
         "dual ascent": "dual ascent",
         "switching": "switching",
     }
-    rows = [[(f"{law}, {kind}", title) for law, title in laws.items()] for kind in ("twin", "number")]
-    pictures, axes = plt.subplots(2, 5, figsize=(13, 5.6), sharex=True, sharey=True, constrained_layout=True)
-    for line, line_axes in zip(rows, axes, strict=True):
-        for (row, title), axis in zip(line, line_axes, strict=True):
-            excess, lost = gather(records, row, "excess"), gather(records, row, "lost")
+    lines = {"a twin": ("twin", ""), "a twin, finished": ("twin", "finished ")}
+    lines |= {"a number": ("number", ""), "a number, finished": ("number", "finished ")}
+    pictures, axes = plt.subplots(4, 5, figsize=(13, 10.6), sharex=True, sharey=True, constrained_layout=True)
+    for (kind, before), line_axes in zip(lines.values(), axes, strict=True):
+        for (law, title), axis in zip(laws.items(), line_axes, strict=True):
+            excess, lost = (gather(records, f"{law}, {kind}", f"{before}{what}") for what in ("excess", "lost"))
             some = np.isfinite(excess) & np.isfinite(lost)
             x, y = np.clip(excess[some], -0.5, 3), np.clip(lost[some], -0.5, 1.2)
             inside = x <= 1
@@ -181,9 +182,9 @@ def figure(records, path):
             axis.scatter(x[~inside], y[~inside], s=10, color="tab:red", alpha=0.7, lw=0)
             share, middle = 100 * np.mean(excess <= 1), 100 * np.nanmedian(lost)
             axis.set_title(f"{title}: {share:.0f} % inside, {middle:.0f} % lost", fontsize=9)
-    for axis, kind in zip(axes[:, 0], ("a twin", "a number"), strict=True):
-        axis.set_ylabel(f"lost share of f's gain\n(reference: {kind})")
-    for axis in axes[1]:
+    for axis, line in zip(axes[:, 0], lines, strict=True):
+        axis.set_ylabel(f"lost share of f's gain\n(reference: {line})")
+    for axis in axes[-1]:
         axis.set_xlabel("excess of g, in tolerances")
     axes[0, 0].set_xlim(-0.55, 3.1)
     pictures.savefig(path, dpi=110)
