@@ -37,7 +37,7 @@ def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
         )
     if study["methods"] and not any(text.startswith("Left out:") for text in summary["notes"]):
         raise SystemExit(f"{folder} holds {', '.join(study['methods'])} alone, and does not say what was left out")
-    later = study["budgets"] == ["seconds"] and study.get("knobs") is not None
+    later = study.get("knobs") is not None and study["budgets"] == ["seconds"]
     name += "-time" * later
     shutil.copyfile(folder / "summary.md", docs / "_tables" / f"gallery-{name}.md")
     if not later:
