@@ -419,6 +419,14 @@ def test_the_command_runs_a_file_of_ones_own(tmp_path):
     assert "After equal gradient evaluations" in told
     assert (tmp_path / "out" / "plane.png").stat().st_size > 0
     assert not (tmp_path / "out" / ".blocks").exists()
+    again = ("--quick", "--method", "weighted-sum", "--budget", "seconds", "--workers", 1, "--output", tmp_path / "on")
+    told = call(path, *again, "--knobs", tmp_path / "out" / "config.json")
+    assert "After equal time" in told
+    assert "earlier" in told
+    for text in ("{}", "nothing", '{"chosen": [1]}', '{"chosen": {"weighted-sum": {"weight": "much"}}}'):
+        (tmp_path / "chosen.json").write_text(text)
+        told = " ".join(call(path, *again, "--knobs", tmp_path / "chosen.json", code=2).split())
+        assert "must be config.json or summary.json of an earlier run" in told
 
 
 def test_the_command_lists_and_complains_kindly(tmp_path):
