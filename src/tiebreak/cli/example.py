@@ -1,5 +1,6 @@
 """``tiebreak example``."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -43,6 +44,10 @@ def example(
         list[str] | None,
         typer.Option(metavar="NAME", help="What is equal for all: evaluations, seconds; both, or the first if quick."),
     ] = None,
+    knobs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="config.json of an earlier run: take what it chose, and tune nothing."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the files go; results/NAME if not said.")
     ] = None,
@@ -77,6 +82,7 @@ def example(
             tuning_seeds=number(tuning_seeds) if tuning_seeds is not None else 1 if quick else 2,
             budgets=tuple(budget) if budget else BUDGETS[:1] if quick else BUDGETS,
             device=device,
+            knobs=None if knobs is None else _chosen(knobs),
         )
         check_folder(folder)
         say(f"{study.example.title}. {study.example.question}")
@@ -99,6 +105,15 @@ def example(
     if findings.interrupted:
         say(kept(folder))
         raise typer.Exit(INTERRUPTED)
+
+
+def _chosen(file: Path) -> dict[str, dict[str, float]]:
+    """What an earlier run chose."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))["chosen"]
+        return {str(name): {str(key): float(value) for key, value in knobs.items()} for name, knobs in found.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"--knobs {file}: must be config.json or summary.json of an earlier run; {error}") from None
 
 
 def _torch() -> None:
