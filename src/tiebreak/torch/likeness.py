@@ -5,15 +5,15 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 __all__ = ["carry", "like", "rewritten"]
 
 # What every optimizer has from torch, and what schedulers and scalers hang on it.
-_TORCHS = {*vars(Optimizer([torch.zeros(1)], {})), "step", "grad_scale", "found_inf", "_opt_called"}
+_TORCHS = {"state", "param_groups", "defaults", "step", "grad_scale", "found_inf", "_opt_called"}
 _TORCHS |= {"_step_supports_amp_scaling", "_need_device_dtype_check_for_fused"}
+_TORCHS |= {"_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured"}
 _GROWING = (Tensor, dict, list, set, deque)  # what may change without being another object
 
 
