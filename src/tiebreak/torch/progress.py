@@ -67,7 +67,7 @@ class Progress(StepLog):
             words = [f"step {k + 1:,}" + (f" of {total:,}" if total else "") + " that were announced" * over]
             words += [f"excess {excess:.2f} ± {noise:.2f} tolerances" + " (outside)" * (excess > 1)] if known else []
             back = found["returns"]  # NaN without a twin
-            words += [f"set to its twin {back:,.0f} time{'s' * (back != 1)}"] if back > 0 else []
+            words += ["set to its twin " + ("once" if back == 1 else f"{back:,.0f} times")] if back > 0 else []
             words += [f"{skipped:,} skipped"] * bool(skipped)
             line.tell(
                 (k + 1) / total if total and not over else math.nan,

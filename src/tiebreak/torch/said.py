@@ -7,11 +7,10 @@ import warnings
 
 import torch
 
-import tiebreak
-
 __all__ = ["warn"]
 
-_INSIDE = tuple(os.path.dirname(module.__file__ or "") + os.sep for module in (tiebreak, torch))
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_INSIDE = tuple(folder + os.sep for folder in (_OURS, os.path.dirname(torch.__file__)))
 
 
 def warn(text: str) -> None:
