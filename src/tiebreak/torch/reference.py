@@ -246,7 +246,7 @@ class Copy:
         if back:
             self.take_over(optimizer)
             memory.rejoin(tolerance.constants)
-        optimizer.last = last._replace(returns=torch.as_tensor(memory.values["returns"]).to(last.multiplier, copy=True))
+        optimizer.last = last._replace(returns=memory.beside(last.multiplier, "returns"))
         if not back:
             return
         above = float(torch.as_tensor(last.excess).max())
