@@ -427,7 +427,7 @@ def test_the_command_complains_kindly_and_lists_the_problems(tmp_path: Path) -> 
     runner = CliRunner()
     for options, words in (
         (["--methods", f"{OWN}:broken"], "cannot be run"),
-        (["--budgets", "many"], "budgets='many' must be a whole number"),
+        (["--budgets", "many"], "--budgets many must be a whole number"),
         (["--workers", "2", "--scheduler", "local:2"], "give one of them"),
     ):
         short = ["--problems", "paper", "--quick", "--output", str(tmp_path)]

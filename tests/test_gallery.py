@@ -435,9 +435,9 @@ def test_the_command_lists_and_complains_kindly(tmp_path):
     assert "must be one of" in call("nothing", code=2)
     assert "say which example" in call(code=2)
     path = own(tmp_path)[0]
-    assert "method='nothing' must be one of" in call(path, "--method", "nothing", code=2)
+    assert "--method nothing must be one of" in call(path, "--method", "nothing", code=2)
     assert "whose reference is 'start'" in call(path, "--method", "pdu", code=2)
-    assert "seeds=0 must be a whole number" in call(path, "--seeds", 0, code=2)
+    assert "--seeds 0 must be a whole number" in call(path, "--seeds", 0, code=2)
     assert "no GPU here" in call(path, "--device", "cuda", code=2) if not torch.cuda.is_available() else True
     path.write_text("EXAMPLE = 3")
     assert "must have an Example" in call(path, code=2)

@@ -246,7 +246,7 @@ def test_quiet_commands_show_tables_and_nothing_else(tmp_path):
     done = call(*words, "--quiet")
     assert done.stderr == ""
     assert "Residuals, mean" in done.stdout
-    assert "runs=0" in call(*words, "--runs", "0", "--quiet", code=2).stderr  # an error is no remark
+    assert "--runs 0" in call(*words, "--runs", "0", "--quiet", code=2).stderr  # an error is no remark
 
 
 # --- a training run -------------------------------------------------------------------------------------------------

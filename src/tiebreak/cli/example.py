@@ -14,7 +14,7 @@ from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
 from tiebreak.experiments.workers import cores
-from tiebreak.gallery import EXAMPLES
+from tiebreak.gallery import EXAMPLES, place
 
 __all__ = ["example"]
 
@@ -64,7 +64,8 @@ def example(
             _list()
             return
         if name is None:
-            raise ValueError("name=None: say which example; --list shows them")
+            raise ValueError("say which example; --list shows them")
+        place(name)  # before what takes long: is there such a one?
         _torch()
         from tiebreak.experiments.folder import check_folder
         from tiebreak.gallery.needs import Missing
@@ -137,7 +138,8 @@ def _list() -> None:
         try:
             found = get(name)
         except ValueError as error:
-            console.print(f"[bold]{name}[/]\n  [red]{escape(str(error))}[/]")
+            lacking = str(error).removeprefix(f"name={place(name)!r} ")
+            console.print(f"[bold]{name}[/]  [red]{escape(lacking)}[/]")
             continue
         console.print(f"[bold]{name}[/]  {escape(found.title)}")
         console.print(f"  {escape(found.question)}")

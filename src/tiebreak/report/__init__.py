@@ -36,7 +36,7 @@ def kind_of(place: str | os.PathLike[str]) -> str:
     if path.is_file():
         return "log"
     if not path.is_dir():
-        raise ValueError(f"no such file or folder: {path} (place must be {_LEGAL})")
+        raise ValueError(f"no such file or folder: {path}; it must be {_LEGAL}")
     if (path / "plan.json").exists():
         return "plan"
     if (path / "config.json").exists() and (path / "summary.json").exists():
