@@ -153,13 +153,20 @@ def _contender(given: Any) -> Contender:
     return Contender(_label(text.rpartition(":")[2], changes), there, changes)
 
 
-def rehearse(problems: Sequence[Entrant], methods: Sequence[Contender], budgets: Sequence[int]) -> None:
+def rehearse(
+    problems: Sequence[Entrant],
+    methods: Sequence[Contender],
+    budgets: Sequence[int],
+    hear: Callable[[str], Any] = lambda what: None,
+) -> None:
     """See that every method can begin on every problem, and make two steps of all that is one's own.
 
-    What is wrong in a file mostly shows in the first steps, and is told with its place before the work begins.
+    What is wrong in a file mostly shows in the first steps, and is told with its place before the work begins. Plans
+    are made here, which takes a while where there are many problems: `hear` is told what is tried.
     """
-    for entrant, contender in product(problems, methods):
+    for i, (entrant, contender) in enumerate(product(problems, methods), 1):
         text, files = f"{contender.label} on {entrant.label}", [*_files(entrant.where), *_files(contender.method)]
+        hear(f"Preparing {i} of {len(problems) * len(methods)}: {text}")
         for budget in budgets:
             method: Method = _kindly(text, files, partial(contender.fitted, entrant.problem, budget))
             least = first_cost(method)
