@@ -13,6 +13,7 @@ from matplotlib import mathtext, style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
+import tiebreak
 from command import call
 from tiebreak.cli.app import app
 from tiebreak.experiments import Comparison, Experiment, compare, run, save, save_comparison
@@ -99,6 +100,17 @@ def parses(text):
     for piece in pieces[1::2]:
         reader.parse(f"${piece}$")
     assert "".join(pieces).isascii(), text
+
+
+def test_a_number_below_zero_has_a_minus():
+    """A hyphen is too short for one; in names it stays a hyphen."""
+    assert in_latex("-0.006 / 0.34, valley-2, 3-4") == "$-0.006$ / 0.34, valley-2, 3-4"
+
+
+def test_bibtex_knows_every_entry_and_prints_the_version(written):
+    said = next(path for path in written if path.name == "references.bib").read_text(encoding="utf-8")
+    assert set(re.findall(r"@(\w+)\{", said)) <= {"misc", "article", "manual"}
+    assert f"{{Version {tiebreak.__version__}}}" in said
 
 
 def test_every_table_of_a_result_is_a_table_of_latex(written):
@@ -341,6 +353,7 @@ def test_a_result_is_repeated_by_its_own_record(tmp_path):
     assert "The same, bit for bit." in said
     assert (tmp_path / "a" / "measured.csv").read_bytes() == (tmp_path / "b" / "measured.csv").read_bytes()
     assert "must not exist yet" in call("repeat", tmp_path / "a", "--output", tmp_path / "b", code=2).stderr
+    assert call("repeat", tmp_path / "a", "--output", tmp_path / "c", "--quiet").stderr == "The same, bit for bit.\n"
 
 
 OWN = """

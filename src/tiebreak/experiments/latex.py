@@ -28,9 +28,10 @@ _PLAIN = {
 }  # fmt: skip
 
 _NUMBER = r"[-−]?\d[\d.]*e[-+]?\d+"
-#: What is mathematics: a norm, an index of x, a number with an exponent, a power, a symbol.
+_NEGATIVE = r"(?<![\w.])[-−]\d[\d.]*"  # a hyphen would be too short for a minus
+#: What is mathematics: a norm, an index of x, a number with an exponent or below 0, a power, a symbol.
 _SINGLE = "".join(key for key in _SYMBOLS if len(key) == 1)
-_MATH = re.compile(rf"‖[^‖]+‖²?|x_\{{?\w+(?:_\w+)?\}}?|{_NUMBER}|\d*[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+|d̂|[{_SINGLE}]+")
+_MATH = re.compile(rf"‖[^‖]+‖²?|x_\{{?\w+(?:_\w+)?\}}?|{_NUMBER}|{_NEGATIVE}|\d*[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+|d̂|[{_SINGLE}]+")
 
 
 def in_latex(text: str, escape: bool = True) -> str:
