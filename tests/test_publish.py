@@ -81,6 +81,8 @@ def test_what_was_written_is_counted(tmp_path):
         ("E‖d‖² ≤", r"E$\|d\|^{2}$ $\leq$"),
         ("at x_N, x_{N_K}", r"at $x_{N}$, $x_{N_{K}}$"),
         ("10⁴ calls", "$10^{4}$ calls"),
+        ("ε⁻²·⁵", r"$\varepsilon^{-2.5}$"),
+        ("calls ε^−3/ς", r"calls $\varepsilon^{-3/\varsigma}$"),
         ("PR-SDBPG†", r"PR-SDBPG$^{\dagger}$"),
         ("lower_batch & 5 %", r"lower\_batch \& 5 \%"),
         ("a–b “c”", "a--b ``c''"),
