@@ -221,6 +221,16 @@ def test_a_figure_shows_what_the_chart_has():
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+def test_of_runs_that_all_failed_there_is_an_empty_figure(value, tmp_path):
+    """A logarithm has no scale where nothing is positive; what else the paper holds is not lost for it."""
+    axes = [Axis("x", "calls", "log")], [Axis("y", "‖∇g‖²", "log")]
+    made = figure(Chart("T", "", *axes, [Series("a", {"x": [10.0], "y": [value]}, 0, "lines+markers")]),
+                  axes[0][0], axes[1][0], "column")  # fmt: skip
+    made.savefig(tmp_path / "made.pdf")
+    assert made.axes[0].get_xscale() == "log"
+
+
 def test_every_problem_of_a_comparison_has_its_figure(compared, many, tmp_path):
     """Of the first residual; of all residuals, if one problem is named."""
     names = {path.name for path in many if path.name.startswith("figure-2-")}

@@ -195,6 +195,15 @@ def test_curves_that_are_damaged_get_a_sentence(swept, tmp_path):
         page_of(tmp_path / "copy")
 
 
+def test_a_problem_may_be_called_a_number(swept, tmp_path):
+    copytree(swept, tmp_path / "copy")
+    for path in (tmp_path / "copy").glob("*.csv"):
+        path.write_text(re.sub("^paper,", "nan,", path.read_text(), flags=re.MULTILINE))
+    (tmp_path / "copy" / "curves.parquet").unlink()
+    drawn = parts(page_of(tmp_path / "copy"), Chart)
+    assert {axis.problem for chart in drawn for axis in chart.y if axis.problem} == {"nan", "valley-4"}
+
+
 def test_many_recorded_curves_stay_within_a_page(tmp_path):
     """Twenty problems and twenty methods, 300 records of ten runs each: fewer points, and no page that is too large."""
     rng, n = np.random.default_rng(0), 300 * 10

@@ -118,12 +118,12 @@ def _compared(
         engine = engine_from(workers, scheduler)
         counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
         say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")
-        with loading("matplotlib"):
-            from tiebreak.experiments import save_comparison  # and matplotlib with it
-
         claim(output, asked.command, overwrite)
         with waiting("Preparing") as line:  # what cannot be run is told before anything is
             rehearse(asked.entrants, asked.contenders, asked.budgets, line.rename)
+        with loading("matplotlib"):
+            from tiebreak.experiments import save_comparison  # and matplotlib with it
+
         found = written(output, partial(run, asked, engine=engine), save_comparison)
     show_sheets(sheets(found), notes(found), PROSE)
     say(f"Written to {output}. {found.seconds:.0f} s.")
