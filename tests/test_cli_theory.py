@@ -49,6 +49,15 @@ def test_table_has_the_orders_and_the_numbers_of_the_theory(epsilon: str, consta
         assert counts[4] == ("enough" if exact else "order only, constants unknown")
 
 
+def test_table_for_latex_has_the_rows_and_is_ascii() -> None:
+    shown = call("table", "--epsilon", "0.1", "--latex").stdout
+    assert shown.count("\\toprule") == shown.count("\\end{table*}") == 2
+    assert all(row.name in shown for row in (*TABLE, *LOWER_BOUNDS))
+    assert r"$\varepsilon^{-2.5}$" in shown
+    assert shown.partition("\n% ")[0].replace("–", "").isascii()
+    assert "give one of them" in call("table", "--latex", "--markdown", code=2).stderr
+
+
 def test_table_on_the_screen_says_the_same_and_says_it_plainly() -> None:
     shown, markdown = call("table").stdout, call("table", "--markdown").stdout
     for row in cells(markdown):

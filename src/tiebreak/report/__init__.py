@@ -46,7 +46,10 @@ def kind_of(place: str | os.PathLike[str]) -> str:
         for key, kind in (("experiment", "reproduce"), ("verification", "verify"), ("budgets", "compare")):
             if key in saved:
                 return kind
-    raise ValueError(f"place={str(place)!r} must be {_LEGAL}; it has no configuration of either")
+    raise ValueError(
+        f"place={str(place)!r} must be {_LEGAL}; it has no configuration.json, config.json or plan.json that one of "
+        "them wrote"
+    )
 
 
 def page_of(place: str | os.PathLike[str]) -> Page:
