@@ -71,6 +71,30 @@ def test_storm_is_its_recursion_at_both_levels(law, level):
     assert Storm().evaluations == 2
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_storm_takes_a_short_way_from_the_second_step_on_and_every_bit_is_the_same(dtype):
+    rng, storm = np.random.default_rng(0), Storm(0.3)
+    memory = storm.begin("lower", np.zeros((3, 4), dtype), np.zeros((3, 1), dtype))
+    for k in range(50):
+        fresh, before = (10.0 ** rng.integers(-30, 30) * rng.normal(size=(2, 3, 4))).astype(dtype)
+        found, after = storm.update("lower", fresh, before, memory, at(k))
+        if k:
+            again, kept = storm.later("lower", fresh, before, memory, at(k))
+            np.testing.assert_array_equal(again, found, strict=True)
+            np.testing.assert_array_equal(kept[1], after[1], strict=True)
+        memory = after
+
+
+def test_an_update_of_ones_own_is_taken_at_every_step():
+    class Halved(Storm):
+        def update(self, level, fresh, before, memory, parameters):
+            return fresh / 2, memory
+
+    gradients, points = batches(4)
+    for found, gradient, x in zip(play(Halved(0.5), gradients, points)[0], gradients, points, strict=True):
+        np.testing.assert_array_equal(found, gradient(x) / 2)
+
+
 def test_storm_evaluates_each_batch_at_both_points_and_the_first_at_one():
     asked = []
     gradients = [lambda x, k=k: asked.append((k, x[0, 0])) or x for k in range(3)]
