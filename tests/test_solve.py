@@ -70,7 +70,8 @@ def test_a_rule_gets_parameters_alone():
 
     for others in ({}, {"weight": 6.0}):
         solve(method=methods.Method("own", rule, QUICK.replace(others=others)), steps=2)
-        assert all(count == 3 and index == 4 and np.all(weight == others.get("weight", 5)) for count, index, weight in seen)
+        weight = others.get("weight", 5)
+        assert all(count == 3 and index == 4 and np.all(own == weight) for count, index, own in seen)
         seen.clear()
 
 
