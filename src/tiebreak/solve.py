@@ -16,6 +16,7 @@ from tiebreak.budget import Charged, Steps
 from tiebreak.callbacks import answered, recorded
 from tiebreak.checks import whole
 from tiebreak.console import interrupts
+from tiebreak.coupling import kept_apart
 from tiebreak.decision import Decision, Seen
 from tiebreak.estimators import Minibatch, enters_direction, estimate
 from tiebreak.files import locked
@@ -111,6 +112,8 @@ def minimize(
     """
     with locked(checkpoint):  # before it is read: another process may be writing it
         setup = prepare(upper, lower, x0, method, budget, steps, runs, seed, record, keep_iterates, resume)
+        if len(setup.configuration.runs) > 1:
+            kept_apart(setup.method, setup.lower.dimension, setup.lower.dtype)
         if not (callback is None or callable(callback)):
             raise TypeError(f"callback={callback!r} must be a function of a record, or None")
         if not (isinstance(progress, bool) or callable(progress)):
