@@ -329,8 +329,9 @@ def test_the_page_shows_the_committed_results():
     rows = json.loads((auto.HERE / "results" / "auto.json").read_text(encoding="utf-8"))
     shown = (auto.HERE.parent / "docs" / "_tables" / "auto.md").read_text(encoding="utf-8")
     assert auto.table(rows) == shown
-    missed = [(row["problem"], row["budget"]) for row in rows if row["ratio"] is not None and row["ratio"] > 3]
-    assert missed == [("own-squares", 10**6)]  # the page says so
+    ratios = {(row["problem"], row["budget"]): row["ratio"] for row in rows}
+    assert max(ratios.values()) <= 3
+    assert ratios.keys() >= {(name, budget) for name in problems.TESTBED for budget in (10**6, 10**8)}
     assert all(row["auto"]["success"] for row in rows)
 
 

@@ -353,6 +353,13 @@ def test_auto_is_swept_as_it_is_and_its_trials_scale_its_steps() -> None:
             "methods: 'sdbg' is not a method; they must be among auto, sdbgd, .*, or be 'file.py:name'",
         ),
         ({"methods": f"{OWN}:number"}, r"must be a tiebreak.Method, or a function \(constants, budget\)"),
+        (
+            {"methods": f"{OWN}:by_norm"},
+            r"a function \(constants, budget\) that gives one; it is a rule. "
+            r"Write mine = tiebreak.Method\('mine', by_norm, tiebreak.methods.sdbgd.schedule\)",
+        ),
+        ({"methods": [lambda fg, gg: gg]}, "must be a Method, .*; it is a rule"),
+        ({"methods": f"{OWN}:needs_an_argument"}, r"it is a function \(shift\)"),
         ({"budgets": []}, "budgets='' must be whole numbers"),
         ({"budgets": [100, 10]}, "budgets='100,10' must be whole numbers ≥ 1 that grow"),
         ({"budgets": ["x"]}, "budgets='x' must be a whole number"),

@@ -71,6 +71,30 @@ def test_storm_is_its_recursion_at_both_levels(law, level):
     assert Storm().evaluations == 2
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_storm_takes_a_short_way_from_the_second_step_on_and_every_bit_is_the_same(dtype):
+    rng, storm = np.random.default_rng(0), Storm(0.3)
+    memory = storm.begin("lower", np.zeros((3, 4), dtype), np.zeros((3, 1), dtype))
+    for k in range(50):
+        fresh, before = (10.0 ** rng.integers(-30, 30) * rng.normal(size=(2, 3, 4))).astype(dtype)
+        found, after = storm.update("lower", fresh, before, memory, at(k))
+        if k:
+            again, kept = storm.later("lower", fresh, before, memory, at(k))
+            np.testing.assert_array_equal(again, found, strict=True)
+            np.testing.assert_array_equal(kept[1], after[1], strict=True)
+        memory = after
+
+
+def test_an_update_of_ones_own_is_taken_at_every_step():
+    class Halved(Storm):
+        def update(self, level, fresh, before, memory, parameters):
+            return fresh / 2, memory
+
+    gradients, points = batches(4)
+    for found, gradient, x in zip(play(Halved(0.5), gradients, points)[0], gradients, points, strict=True):
+        np.testing.assert_array_equal(found, gradient(x) / 2)
+
+
 def test_storm_evaluates_each_batch_at_both_points_and_the_first_at_one():
     asked = []
     gradients = [lambda x, k=k: asked.append((k, x[0, 0])) or x for k in range(3)]
@@ -376,3 +400,46 @@ def test_an_update_that_returns_something_else_is_told_what_to_return(returned, 
     method = tiebreak.methods.penalty.replace(estimator=Wrong(0.5))
     with pytest.raises(TypeError, match=rf"Wrong: update must return \(estimate, memory\), not {said}"):
         tiebreak.minimize(problem.upper, problem.lower, problem.x0, method=method, budget=1000, seed=0)
+
+
+# ------------------------------------------------------------------------------------------------------ runs kept apart
+
+
+class Normed:
+    """An average of the gradients with the length of the fresh one; `axis=None` takes both lengths of all runs."""
+
+    evaluations = 1
+
+    def __init__(self, axis):
+        self.axis = axis
+
+    def begin(self, level, zeros, zero):
+        return (zeros,)
+
+    def update(self, level, fresh, before, memory, parameters):
+        mean = 0.9 * memory[0] + 0.1 * fresh
+        lengths = (np.linalg.norm(v, axis=self.axis, keepdims=True) for v in (fresh, mean))
+        return mean * next(lengths) / next(lengths), (mean,)
+
+
+@pytest.mark.parametrize("wrap", [lambda e: e, lambda e: tiebreak.estimators.PerLevel(upper=Minibatch(), lower=e)])
+def test_an_estimator_that_couples_runs_is_refused_before_they_begin(wrap):
+    def solved(axis, **options):
+        method = methods.sdbgd.replace(estimator=wrap(Normed(axis)))
+        return minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=5, seed=0, **options)
+
+    with pytest.raises(ValueError, match=r"the estimate of a run depends on the runs beside it.* axis=-1"):
+        solved(None, runs=3)
+    assert np.array_equal(solved(-1, runs=3).x[1], solved(-1, runs=[1]).x[0])
+    assert np.array_equal(solved(None).x, solved(-1).x)  # of a single run it is the same
+
+
+def test_a_rule_that_couples_runs_is_refused_and_one_that_is_random_is_not():
+    def solved(rule):
+        return minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=methods.sdbgd.replace(rule=rule), steps=5, runs=2)
+
+    with pytest.raises(ValueError, match="λ of a run depends on the runs beside it"):
+        solved(lambda fg, gg: gg / gg.max())
+    rng = np.random.default_rng(0)
+    assert solved(lambda fg, gg: rng.random(gg.shape)).steps.tolist() == [5, 5]
+    assert solved(lambda fg, gg, ff, k: np.sqrt(ff) / (1 + k)).steps.tolist() == [5, 5]

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks import gorge
+from benchmarks import gorge, gorge_exact
 from benchmarks.deflated import deflated
 
 import tiebreak
@@ -85,3 +85,14 @@ def test_descent_in_stretched_coordinates_is_descent_with_longer_steps():
     z, token = np.array([0.3, 2.0]), problem.lower.sample(np.random.default_rng(0), 5)
     expected = scales**2 * problem.lower.gradient(scales * z, token)
     np.testing.assert_allclose(scales * oracle.gradient(z, token), expected)
+
+
+def test_without_noise_the_barrier_is_far_ahead_with_one_wall_and_not_with_two():
+    """The page's table, by the same grids: exact gradients, so the numbers are what they are."""
+    page = (gorge_exact.DOCS / "_tables" / "gorge_exact.md").read_text(encoding="utf-8")
+    found = {(walls, kind): gorge_exact.least(walls, kind, (100, 300)) for walls in "23" for kind in gorge_exact.GRIDS}
+    assert found["2", "penalty"][300] > 200 * found["2", "barrier"][300]
+    assert 0.5 < found["3", "penalty"][300] / found["3", "barrier"][300] < 2
+    for (walls, kind), curve in found.items():
+        cells = " | ".join(f"{value:.1e}" for value in curve.values())
+        assert f"| {gorge_exact.WALLS[walls]} | {kind} | {cells} |" in page

@@ -272,3 +272,12 @@ def test_auto_is_refused_with_a_reason():
         tiebreak.optax.solve(lambda x: x @ x, lambda x: x @ x, jnp.ones(2), method="sdbgd", steps=9, record=[3, 5])
     with pytest.raises(ValueError, match="the rule of 'auto' has a memory"):
         tiebreak.optax.dynamic_barrier(method="auto")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(jax.grad(jnp.sum), r"Output had shape: \(2,\)"), (jax.value_and_grad(jnp.sum), "Output was")],
+)
+def test_gradients_in_place_of_losses_get_a_sentence(given, said):
+    with pytest.raises(TypeError, match=rf"no single number .*{said}.* must be a loss.* tiebreak\.minimize takes grad"):
+        solve(given, jnp.sum, jnp.zeros(2), steps=3)

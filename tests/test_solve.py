@@ -11,6 +11,7 @@ import pytest
 import tiebreak
 from tiebreak import Exact, Gaussian, Schedule, Status, methods, minimize
 from tiebreak.budget import calls
+from tiebreak.working import descended
 
 PAPER = tiebreak.problems.paper()
 QUICK = Schedule(step_size=0.05, barrier=0.5, regularizer=0.1, upper_batch=2, lower_batch=3)
@@ -40,6 +41,38 @@ def test_vectorised_runs_are_single_runs_bit_for_bit(name):
         assert together.selected.step[run] == alone.selected.step[0]
         same_history(together.history, alone.history, [run], [0])
     assert np.array_equal(together.x[0], solve(method=name, steps=600).x)  # no runs asked for: run 0, without the axis
+
+
+def test_a_step_of_a_few_numbers_is_made_by_python_as_numpy_makes_it():
+    """Two rows take NumPy's way; one row of up to four numbers takes Python's: every bit is the same."""
+    rng = np.random.default_rng(0)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, 1e308, -1e308])
+    with np.errstate(all="ignore"):
+        for _ in range(300):
+            x, a, b = rng.normal(size=(3, 1, 3)) * 10.0 ** rng.integers(-300, 300, size=(3, 1, 3))
+            for array in (x, a, b):
+                array[rng.random(array.shape) < 0.1] = rng.choice(special)
+            multiplier, pace = float(abs(rng.normal()) * 10.0 ** rng.integers(-9, 9)), float(-rng.random())
+            one, finite = descended(x, a, b, multiplier, pace)
+            two, both = descended(*(np.repeat(array, 2, axis=0) for array in (x, a, b)), np.full(2, multiplier), pace)
+            np.testing.assert_array_equal(one, two[:1], strict=True)
+            np.testing.assert_array_equal(np.signbit(one[~np.isnan(one)]), np.signbit(two[:1][~np.isnan(one)]))
+            assert finite is both is bool(np.isfinite(one).all())
+
+
+def test_a_rule_gets_parameters_alone():
+    """A step's parameters are a tuple: its `count` is none of them, nor is what it derives from them."""
+    seen = []
+
+    def rule(fg, gg, barrier, count=3, index=4, weight=5):
+        seen.append((count, index, weight))
+        return barrier + 0 * fg
+
+    for others in ({}, {"weight": 6.0}):
+        solve(method=methods.Method("own", rule, QUICK.replace(others=others)), steps=2)
+        weight = others.get("weight", 5)
+        assert all(count == 3 and index == 4 and np.all(own == weight) for count, index, own in seen)
+        seen.clear()
 
 
 def test_runs_are_distinct_and_seeds_matter():

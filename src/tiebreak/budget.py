@@ -122,23 +122,24 @@ class Steps(Iterator[Parameters]):
             return []
         found: list[Charged] = []
         most, few = _LARGEST if self._budget is None else self._budget, min(upper, lower) < math.inf
+        spent, append = self.spent, found.append
         for step in islice(self._coming, count):
             parameters, (for_upper, for_lower) = step
-            spent = self.spent + for_upper + for_lower
-            if spent > most:
+            after = spent + for_upper + for_lower
+            if after > most:
                 if self._budget is None:
                     raise OverflowError(
-                        f"step {parameters.k} would bring the calls to {spent:.2e}, more than can be counted (2^63 − 1)"
+                        f"step {parameters.k} would bring the calls to {after:.2e}, more than can be counted (2^63 − 1)"
                     )
                 self.ended = Status.BUDGET
                 break
-            self.spent = spent
-            found.append(step)
+            spent = after
+            append(step)
             if few:
                 upper, lower = upper - parameters.upper_batch, lower - parameters.lower_batch
                 if upper <= 0 or lower <= 0:
                     break
-        self.k += len(found)
+        self.k, self.spent = self.k + len(found), spent
         return found
 
     def _from(self, k: int) -> Iterator[Charged]:

@@ -128,13 +128,12 @@ class Decision:
 
         What was `seen` is a :class:`Seen`; or (fg, gg), which takes less time, for a rule that asks for nothing else.
         """
-        method, (fg, gg) = self.method, seen[:2]
-        given = arguments(method, parameters, seen) if isinstance(seen, Seen) else method.arguments(parameters)
-        apply = self.apply or self._apply
+        method, apply = self.method, self.apply or self._apply
+        given = method.arguments(parameters) if len(seen) == 2 else arguments(method, parameters, seen)
         if method.remembers:
-            found: tuple[Scalar, Any] = apply(fg, gg, given, memory)
+            found: tuple[Scalar, Any] = apply(seen[0], seen[1], given, memory)
             return found
-        return apply(fg, gg, given), memory
+        return apply(seen[0], seen[1], given), memory
 
     def _apply(self, fg: Scalar, gg: Scalar, named: dict[str, Any], *memory: Any) -> Any:
         return self.method.rule(fg, gg, *memory, **named)

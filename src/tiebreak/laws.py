@@ -66,7 +66,10 @@ class Power:
             return [float(constant)] * count
         if self.start != 1 or self.stop is not None:
             return [self(k) for k in range(start, start + count)]
-        values = [float(constant * t**exponent) for t in range(start + 1, start + count + 1)]
+        if type(constant) is type(exponent) is float:  # then every product is one already
+            values = [constant * t**exponent for t in range(start + 1, start + count + 1)]
+        else:
+            values = [float(constant * t**exponent) for t in range(start + 1, start + count + 1)]
         if constant != 1 or exponent <= 0:
             return values
         # Next to a whole number it may be a whole power, and has to be looked at; so far from one it is none.

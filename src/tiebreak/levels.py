@@ -99,33 +99,33 @@ class Level:
             return self._check("gradient", self._at(x, tokens), x.shape).astype(self.dtype, copy=False)
         # STORM comes back to the point before, with another token. A point that nobody can write to is known again.
         point, exact, before, earlier = self._seen
+        shape, dtype = x.shape, self.dtype
         if x is before:
             exact = earlier
         elif x is not point:
-            before, earlier, exact = point, exact, self._at(x)
-            if not (type(exact) is np.ndarray and exact.dtype is self.dtype and exact.shape == x.shape):
-                exact = self._check("gradient", exact, x.shape)
+            before, earlier, oracle = point, exact, self.oracle
+            # Looked up at every step: a callback may give an oracle another one.
+            exact = oracle.exact(x) if self._bare and "gradient" not in oracle.__dict__ else self._at(x)
+            if not (type(exact) is np.ndarray and exact.dtype is dtype and exact.shape == shape):
+                exact = self._check("gradient", exact, shape)
             if not x.flags.writeable:
                 self._seen = (x, exact, before, earlier)
         if tokens is None:
             found: Array = exact
-        elif type(tokens) is np.ndarray and tokens.shape == x.shape:
+        elif type(tokens) is np.ndarray and tokens.shape == shape:
             found = exact + tokens
         else:
-            found = exact + np.reshape(tokens, x.shape)
-        return found if found.dtype is self.dtype else found.astype(self.dtype)
+            found = exact + np.reshape(tokens, shape)
+        return found if found.dtype is dtype else found.astype(dtype)
 
     def exact(self, x: Array) -> Array:
         """Exact gradients at the rows of x, (…, dimension)."""
         return self._evaluate("exact_gradient", x, self.shape).reshape(x.shape).astype(self.dtype, copy=False)
 
     def _at(self, x: Array, *tokens: Any) -> Any:
-        """Gradients at the rows of x. They are looked up at every step: a callback may give an oracle another one."""
-        oracle = self.oracle
-        if self._bare and "gradient" not in oracle.__dict__:
-            return oracle.exact(x)
+        """Gradients at the rows of x."""
         if self._plain:
-            return oracle.gradient(x, *tokens)
+            return self.oracle.gradient(x, *tokens)
         return self._evaluate("gradient", x, self.shape, *tokens).reshape(x.shape)
 
     def value(self, x: Array, *tokens: Any) -> Array:

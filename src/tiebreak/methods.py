@@ -188,12 +188,18 @@ class Method:
 
     def arguments(self, parameters: Parameters) -> dict[str, float]:
         """What the rule gets at a step, but for ``ff`` and ``lower_value``, which only the step knows."""
-        named, others = {}, parameters.others
-        for name in self._arguments:
-            value = getattr(parameters, name, None) if name not in others else others[name]
+        others, known = parameters.others, self._known
+        named = {}
+        for name in self._arguments if others else known:
+            value = others[name] if name in others else getattr(parameters, name) if name in known else None
             if value is not None:
                 named[name] = value
         return named
+
+    @cached_property
+    def _known(self) -> tuple[str, ...]:
+        """What the rule asks for that a step's parameters have; they have other attributes besides."""
+        return tuple(name for name in self._arguments if name in Parameters._fields)
 
     def at(self, k: int) -> Parameters:
         """The parameters of step k as it is made: with the batches that the estimator asks for, and at how many points.

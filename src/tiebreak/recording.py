@@ -25,10 +25,9 @@ from tiebreak.stationarity import dot, residuals
 
 Columns = dict[str, NDArray[Any]]
 
-__all__ = ["Glance", "Measurer", "Record", "Recorder", "fault", "finite", "means", "start_values", "wanted"]
+__all__ = ["Glance", "Measurer", "Record", "Recorder", "fault", "means", "start_values", "wanted"]
 
 _PER_DECADE = 50
-_FEW = 16  # numbers
 _TOGETHER = 64  # iterates that are measured at once
 _MANY = 2**16  # numbers that may wait for that
 _RARELY = 19  # times as long as a look took, until the next one
@@ -255,13 +254,6 @@ def means(columns: Mapping[str, Any]) -> tuple[float, float, float]:
     rows = [np.asarray(columns.get(name, np.nan)) for name in names]
     first, second, third = (float(row[f].mean()) if (f := np.isfinite(row)).any() else math.nan for row in rows)
     return first, second, third
-
-
-def finite(x: Array) -> bool:
-    """Whether all of it is; of a few numbers Python can tell in less time than NumPy needs to begin."""
-    if x.size <= _FEW:
-        return all(map(math.isfinite, x.ravel().tolist()))
-    return bool(np.isfinite(x).all())
 
 
 def fault(a: Array, b: Array, multiplier: np.float64) -> str:

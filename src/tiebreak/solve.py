@@ -16,13 +16,14 @@ from tiebreak.budget import Charged, Steps
 from tiebreak.callbacks import answered, recorded
 from tiebreak.checks import whole
 from tiebreak.console import interrupts
+from tiebreak.coupling import kept_apart
 from tiebreak.decision import Decision, Seen
 from tiebreak.estimators import Minibatch, enters_direction, estimate
 from tiebreak.files import locked
 from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
-from tiebreak.recording import Glance, Measurer, Record, Recorder, fault, finite, start_values, wanted
+from tiebreak.recording import Glance, Measurer, Record, Recorder, fault, start_values, wanted
 from tiebreak.remarks import warned
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
@@ -31,7 +32,7 @@ from tiebreak.setup import Setup, prepare
 from tiebreak.state import State
 from tiebreak.stationarity import dot, products
 from tiebreak.watching import Watching
-from tiebreak.working import Kept, Now, alike, frozen
+from tiebreak.working import Kept, Now, alike, descended, frozen
 
 __all__ = ["minimize"]
 
@@ -111,6 +112,8 @@ def minimize(
     """
     with locked(checkpoint):  # before it is read: another process may be writing it
         setup = prepare(upper, lower, x0, method, budget, steps, runs, seed, record, keep_iterates, resume)
+        if len(setup.configuration.runs) > 1:
+            kept_apart(setup.method, setup.lower.dimension, setup.lower.dtype)
         if not (callback is None or callable(callback)):
             raise TypeError(f"callback={callback!r} must be a function of a record, or None")
         if not (isinstance(progress, bool) or callable(progress)):
@@ -268,22 +271,15 @@ class _Solver:
         # decide
         multiplier, rule = self.decide.multiplier(parameters, seen, memory)
         # move
-        # A float takes the type of b, as the array is made to.
-        moved = b * (multiplier if type(multiplier) is float else multiplier.astype(x.dtype, copy=False)[:, None])
-        moved += a
-        if self.scale is None:
-            moved *= -parameters.step_size
-        else:
-            moved *= -(parameters.step_size * self.scale(rule))[:, None]
-        moved += x
-        moved.setflags(write=False)  # an oracle that works in place must fail loudly, not corrupt the run
+        pace = -parameters.step_size if self.scale is None else -(parameters.step_size * self.scale(rule))[:, None]
+        moved, all_finite = descended(x, a, b, multiplier, pace)
         if noted:
             # At a given call count the run might as well have ended: then it is measured as a last iterate is.
             in_force = method.at(max(0, k - 1)) if isinstance(self.configuration.record, tuple) else None
             self.recorder.add(parameters, upper_calls, lower_calls, x, np.atleast_1d(multiplier), memory, in_force)
         failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
-        if not finite(moved):
+        if not all_finite:
             fine = np.asarray(np.isfinite(moved).all(axis=1))
             each = np.atleast_1d(multiplier)
             failures = {int(row): fault(a[row], b[row], each[row]) for row in np.flatnonzero(~fine)}
@@ -298,7 +294,8 @@ class _Solver:
             )
         self.parameters = parameters
         upper_calls, lower_calls = upper_calls + cost[0], lower_calls + cost[1]
-        self.now = Now(k + 1, moved, upper_memory, lower_memory, rule, selected, upper_calls, lower_calls, multiplier)
+        now = k + 1, moved, upper_memory, lower_memory, rule, selected, upper_calls, lower_calls, multiplier
+        self.now = tuple.__new__(Now, now)  # what its name does, in half the time
         return failures
 
     def measured(self, upper: Array, parameters: Parameters) -> dict[str, Any]:

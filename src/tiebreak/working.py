@@ -4,6 +4,7 @@ Without noise all runs are the same run, but for the iterate that each selects. 
 else, and it is written to every run when the state is.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,10 @@ from tiebreak.oracles import Array
 from tiebreak.result import Status
 from tiebreak.state import State
 
-__all__ = ["Kept", "Now", "alike", "for_all", "frozen"]
+__all__ = ["Kept", "Now", "alike", "descended", "for_all", "frozen"]
+
+_WIDE = np.dtype(np.float64)
+_FEW, _SMALL = 4, 16  # numbers that Python moves, and that it looks at, in less time than NumPy
 
 
 class Kept(NamedTuple):
@@ -113,6 +117,33 @@ def alike(state: State, upper: Level, lower: Level) -> bool:
 def for_all(array: Any, runs: int) -> Any:
     """A row for each run, of an array that may have one for all of them."""
     return array if len(array) == runs else np.repeat(array, runs, axis=0)
+
+
+def descended(x: Array, a: Array, b: Array, multiplier: Any, pace: Any) -> tuple[Array, bool]:
+    """x + p(a + λb), read-only, with λ and p for each row or floats for a single one; and whether all of it is finite.
+
+    Of a few numbers Python makes it, bit for bit the same, in less time than NumPy needs to begin.
+
+    Examples
+    --------
+    >>> descended(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), np.array([[5.0, 6.0]]), 2.0, -0.5)
+    (array([[-5.5, -6. ]]), True)
+    """
+    if type(multiplier) is type(pace) is float and x.size <= _FEW and x.dtype is _WIDE:
+        rows = zip(x.tolist()[0], a.tolist()[0], b.tolist()[0], strict=True)
+        row = [(q * multiplier + p) * pace + z for z, p, q in rows]
+        moved = np.array([row])
+        moved.setflags(write=False)
+        return moved, all(map(math.isfinite, row))
+    # A float takes the type of b, as the array is made to.
+    moved = b * (multiplier if type(multiplier) is float else multiplier.astype(x.dtype, copy=False)[:, None])
+    moved += a
+    moved *= pace
+    moved += x
+    moved.setflags(write=False)  # an oracle that works in place must fail loudly, not corrupt the run
+    if x.size <= _SMALL:
+        return moved, all(map(math.isfinite, moved.ravel().tolist()))
+    return moved, bool(np.isfinite(moved).all())
 
 
 def frozen(x: Array) -> Array:

@@ -71,6 +71,9 @@ def plan(
     """Choose all constants of a schedule, for a budget or for an accuracy."""
     with reported(report, output), kindly():
         asked = Experiment(runs=number(runs), seed=number(seed))
+        if (budget is None) == (epsilon is None):  # before anything that takes long
+            here = "neither is there" if budget is None else f"--budget {budget} and --epsilon {epsilon} are both there"
+            raise ValueError(f"a plan is for --budget CALLS or for --epsilon E: give one of them; {here}")
         place, known = _problem(problem, estimate, constants, asked.seed)
         calls, accuracy = (None if text is None else number(text) for text in (budget, epsilon))
         if compare_ and (calls is None or place is not None or known != constants_from("paper")):

@@ -104,7 +104,8 @@ def numbers_at(epsilon: float, constants: str, noise_smoothness: float | tuple[f
         smooth = noise_smoothness if exact and reduced else None
         found = oracle_complexity(epsilon, row.key, known if exact else None, smooth)
         counts = [scientific(value, 2) for value in (found.iterations, found.upper_calls, found.lower_calls)]
-        rows.append([row.name, *counts, "enough" if found.exact else "order only, constants unknown"])
+        unknown = "known with --noise-smoothness" if row.key in COMPUTED else "unknown"
+        rows.append([row.name, *counts, "enough" if found.exact else f"order only, constants {unknown}"])
     for row, smooth in zip(LOWER_BOUNDS, (None, noise_smoothness), strict=True):
         if row is not LOWER_BOUNDS[1] or smooth is not None:
             rows.append(_least(row.name, epsilon, known, smooth))

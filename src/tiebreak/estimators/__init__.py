@@ -19,6 +19,8 @@ the gradient and of a scalar zero. What else is used, where it is there:
     after how many steps its costs repeat if the laws are constant, so that any number of steps is counted at once;
 ``needs``
     the names of the parameters that the schedule has to set;
+``later(level, fresh, before, memory, parameters)``
+    the same as `update` from the second step on, where less is to be done then; :func:`tiebreak.minimize` alone asks;
 ``direction``
     false to keep the estimate out of the direction: then it enters the multiplier alone;
 ``watches``

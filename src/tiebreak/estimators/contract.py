@@ -109,7 +109,7 @@ def estimate(
     pick : callable
         (condition, one, other) ↦ one of them, where a condition may be traced.
     """
-    twice = estimator.evaluations == 2
+    twice, update = estimator.evaluations == 2, estimator.update
     if memory is None:  # the first step: there is a batch, and no previous point
         fresh = before = gradient(x)
         inner, last = estimator.begin(level, 0 * fresh, zero(fresh)), x
@@ -122,21 +122,22 @@ def estimate(
         fresh = gradient(x)
         inner, last = (memory[1:] if twice else memory), x
         before = gradient(memory[0]) if twice else fresh
-    made: Any = estimator.update(level, fresh, before, inner, parameters)  # whatever an estimator of one's own returns
+        if pick is _pick:  # nothing is traced, so this is not the first step
+            update = getattr(estimator, "later", update)
+    made: Any = update(level, fresh, before, inner, parameters)  # whatever an estimator of one's own returns
     if not (isinstance(made, tuple) and len(made) == 2):
         given = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
         raise TypeError(f"estimator={type(estimator).__name__}: update must return (estimate, memory), not {given}")
     found, kept = made
-    shapes = [getattr(array, "shape", ()) for array in (found, fresh)]
-    if shapes[0] != shapes[1]:
+    shape, right = getattr(found, "shape", ()), getattr(fresh, "shape", ())
+    if shape != right:
         raise ValueError(
-            f"estimator={type(estimator).__name__}: update returned an estimate of shape {shapes[0]}; it must have the "
-            f"gradient's, {shapes[1]}"
+            f"estimator={type(estimator).__name__}: update returned an estimate of shape {shape}; it must have the "
+            f"gradient's, {right}"
         )
     if len(kept) != len(inner):
         raise ValueError(
             f"estimator={type(estimator).__name__}: update returned a memory of {len(kept)}; begin made one of "
             f"{len(inner)}, and it must stay so long"
         )
-    inner = kept
-    return found, fresh, (last, *inner) if twice else inner
+    return found, fresh, (last, *kept) if twice else kept

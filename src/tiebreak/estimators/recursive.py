@@ -48,6 +48,19 @@ class Storm(WithMomentum):
         estimate = fresh + (1 - self.rate(level, parameters)) * begun * (previous - before)
         return estimate, (estimate, begun**0.0)  # from now on it counts
 
+    def later(
+        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
+    ) -> tuple[Value, tuple[Any, ...]]:
+        """The same where it is known to count: every bit of it, in half the time."""
+        estimate = memory[0] - before
+        estimate *= 1 - self.rate(level, parameters)
+        estimate += fresh
+        return estimate, (estimate, memory[1])
+
+    def __init_subclass__(cls) -> None:
+        if "update" in vars(cls) and "later" not in vars(cls):  # one that has an update of its own has it at every step
+            cls.later = cls.update  # type: ignore[method-assign]  # of the same signature
+
 
 @dataclass(frozen=True)
 class Watched(Storm):

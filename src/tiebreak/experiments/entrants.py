@@ -1,5 +1,6 @@
 """Which problems and methods a comparison has: names of the library, or files of one's own, tried before the work."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -134,9 +135,11 @@ def _label(name: str, changes: Changes) -> str:
 def _contender(given: Any) -> Contender:
     if not isinstance(given, str):
         made = getattr(given, "method", given)  # a plan's
-        if not isinstance(made, Method) and not callable(made):
-            raise ValueError(f"methods={given!r} must be a Method, a function (constants, budget), a name or a place")
         name = made.name if isinstance(made, Method) else getattr(made, "__name__", type(made).__name__)
+        wrong = None if isinstance(made, Method) else _no_maker(made, name)
+        if wrong is not None:
+            legal = "must be a Method, a function (constants, budget), a name or a place"
+            raise ValueError(f"methods={given!r} {legal}; {wrong}")
         return Contender(name, held(made, name))
     text, changes = split_changes("methods", given)
     if ":" not in text:
@@ -156,12 +159,31 @@ def _contender(given: Any) -> Contender:
     made = getattr(made, "method", made)
     if isinstance(made, Method):
         return Contender(_label(made.name, changes), there, changes)
-    if not callable(made):
+    wrong = _no_maker(made, text.rpartition(":")[2])
+    if wrong is not None:
         raise ValueError(
-            f"methods={text!r} must be a tiebreak.Method, or a function (constants, budget) that gives one; "
-            f"it is {type(made).__name__}"
+            f"methods={text!r} must be a tiebreak.Method, or a function (constants, budget) that gives one; {wrong}"
         )
     return Contender(_label(text.rpartition(":")[2], changes), there, changes)
+
+
+def _no_maker(made: Any, name: str) -> str | None:
+    """Why this cannot make a method of constants and a budget; None if it can."""
+    if not callable(made):
+        return f"it is {type(made).__name__}"
+    try:
+        signature = inspect.signature(made)
+    except (TypeError, ValueError):  # nobody knows
+        return None
+    names = list(signature.parameters)
+    if names[:2] == ["fg", "gg"]:
+        return f"it is a rule. Write mine = tiebreak.Method('mine', {name}, tiebreak.methods.sdbgd.schedule) beside it"
+    try:
+        signature.bind(None, 1)
+    except TypeError:
+        kind = "class" if isinstance(made, type) else "function"
+        return f"it is a {kind} ({', '.join(names)})"
+    return None
 
 
 def rehearse(

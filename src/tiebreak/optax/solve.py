@@ -169,6 +169,13 @@ def _kindly(program: Callable[..., Any], method: Method, **given: Any) -> Any:
             f"the rule or the estimator of {method.name!r}, or an objective, calls NumPy on numbers of a compiled "
             "program: write it with jax.numpy (jnp.where, jnp.maximum), or take tiebreak.minimize"
         ) from error
+    except TypeError as error:
+        if not str(error).startswith("Gradient only defined for scalar-output"):
+            raise
+        raise TypeError(
+            f"an objective gives no single number ({error}); it must be a loss, x ↦ one number, of which JAX takes the "
+            "gradient. tiebreak.minimize takes gradients; here an oracle with gradient(x, key, size) does"
+        ) from error
 
 
 def _table(parameters: list[Parameters]) -> dict[str, list[float]]:

@@ -1,0 +1,91 @@
+"""Whether a rule or an estimator of one's own keeps runs apart.
+
+Runs are rows of one array, and run 3 is to be the same run whatever runs beside it. A norm or a mean that is taken of
+all rows breaks that without a word. So before several runs begin, what is not the library's own is tried on made-up
+numbers: two rows together, and the first of them alone.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tiebreak.estimators import LEVELS
+from tiebreak.methods import Method
+
+__all__ = ["kept_apart"]
+
+_CLOSE = 1e-3  # a row that depends on another is off by more; one that is summed in another order by far less
+
+
+def kept_apart(method: Method, dimension: int, dtype: Any) -> None:
+    """Raise ValueError if what is made of one run depends on the run beside it.
+
+    Examples
+    --------
+    >>> from tiebreak.methods import sdbgd
+    >>> kept_apart(sdbgd.replace(rule=lambda fg, gg: gg.mean()), 2, np.float64)
+    Traceback (most recent call last):
+    ...
+    ValueError: the rule of 'SDBGD': λ of a run depends on the runs beside it. It sees arrays with a value for each \
+run; sums, means and largest values of them must not be taken
+    """
+    if _own(method.estimator) and _mixes(lambda rows: _estimates(method, rows, dimension, dtype)):
+        raise ValueError(
+            f"estimator={type(method.estimator).__name__}: the estimate of a run depends on the runs beside it. It "
+            "sees arrays with a row for each run; sums, means and norms go along the last axis, with axis=-1, "
+            "keepdims=True"
+        )
+    if _own(method.rule) and _mixes(lambda rows: _multipliers(method, rows)):
+        raise ValueError(
+            f"the rule of {method.name!r}: λ of a run depends on the runs beside it. It sees arrays with a value for "
+            "each run; sums, means and largest values of them must not be taken"
+        )
+
+
+def _own(part: Any) -> bool:
+    """Whether it is not the library's, or is made of what is not."""
+    module = str(getattr(part, "__module__", ""))
+    inner = vars(part).values() if hasattr(part, "__dict__") and not isinstance(part, type) else ()
+    return not module.startswith("tiebreak.") or any(_own(one) for one in inner if hasattr(one, "update"))
+
+
+def _mixes(made: Callable[[int], list[Any]]) -> bool:
+    """Whether the first row of two is another than it is alone; not where even that changes from time to time."""
+    try:
+        with np.errstate(all="ignore"):
+            alone, again, together = ([np.asarray(found)[0] for found in made(rows)] for rows in (1, 1, 2))
+    except Exception:  # what it cannot stand is told where it is run
+        return False
+    same = [np.allclose(one, other, rtol=_CLOSE, equal_nan=True) for one, other in zip(alone, again, strict=True)]
+    apart = [np.allclose(one, other, rtol=_CLOSE, equal_nan=True) for one, other in zip(alone, together, strict=True)]
+    return all(same) and not all(apart)
+
+
+def _estimates(method: Method, rows: int, dimension: int, dtype: Any) -> list[Any]:
+    """Two estimates of each level, of so many rows."""
+    rng, found = np.random.default_rng(0), []
+    for level in LEVELS:
+        memory = method.estimator.begin(level, np.zeros((rows, dimension), dtype), np.zeros((rows, 1), dtype))
+        for k in (0, 1):
+            fresh, before = rng.normal(size=(2, 2, dimension)).astype(dtype)[:, :rows]
+            once = k == 0 or method.estimator.evaluations == 1
+            given = level, fresh, fresh if once else before, memory, method.at(k)
+            estimate, memory = method.estimator.update(*given)
+            found.append(estimate)
+    return found
+
+
+def _multipliers(method: Method, rows: int) -> list[Any]:
+    """λ of two steps, of so many rows."""
+    rng, found, memory = np.random.default_rng(0), [], method.begin(np.zeros(rows))
+    for k in (0, 1):
+        fg, gg = rng.normal(size=2)[:rows], rng.uniform(1, 2, size=2)[:rows]
+        measured = {name: rng.uniform(1, 2, size=2)[:rows] for name in method.measured}
+        given = method.arguments(method.at(k)) | measured
+        if method.remembers:
+            multiplier, memory = method.applied(fg, gg, given, memory)
+        else:
+            multiplier = method.multiplier(fg, gg, given)
+        found.append(multiplier)
+    return found
