@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tiebreak
-from command import call
+from command import ENVIRONMENT, call
 from tiebreak import live
 from tiebreak.experiments import Comparison, Task, compare, reference, solving, sweep
 from tiebreak.live import Line, Progress, Share, sparkline
@@ -268,6 +268,13 @@ def test_a_taken_folder_is_said_before_plans_are_made(tmp_path):
 def test_help_says_what_is_taken_if_nothing_is_said(command, usual):
     shown = call(command, "--help").stdout
     assert all(f"[default: {value}]" in shown for value in usual)
+
+
+def test_help_names_every_constant_on_a_narrow_screen(monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "COLUMNS", "80")
+    for command in ("plan", "verify", "table"):
+        shown = call(command, "--help").stdout
+        assert all(re.search(rf"\b{name}\b", shown) for name in ("L_f", "G_f", "sigma_g", "delta_f", "delta_g"))
 
 
 def test_quiet_commands_show_tables_and_nothing_else(tmp_path):

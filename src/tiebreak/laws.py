@@ -70,7 +70,7 @@ class Power:
             values = [constant * t**exponent for t in range(start + 1, start + count + 1)]
         else:
             values = [float(constant * t**exponent) for t in range(start + 1, start + count + 1)]
-        if constant != 1 or exponent <= 0:
+        if constant != 1 or exponent <= 0 or exponent == 1:
             return values
         # Next to a whole number it may be a whole power, and has to be looked at; so far from one it is none.
         for i, value in enumerate(values):

@@ -8,14 +8,16 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.markup import escape
 
-from tiebreak.cli.console import Console, counted, kindly, number, say, show_sheets
+from tiebreak.cli.console import Console, completing, counted, kindly, number, say, show_sheets
 from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
 from tiebreak.experiments import Comparison
 from tiebreak.experiments import compare as run
 from tiebreak.experiments.comparing_report import PROSE, notes, sheets
+from tiebreak.experiments.contenders import PLANNED
 from tiebreak.experiments.entrants import rehearse
+from tiebreak.methods import NAMED
 from tiebreak.problems import FAMILIES, TESTBED
 from tiebreak.problems.noises import NOISES
 from tiebreak.problems.testbed import describe
@@ -35,12 +37,18 @@ def _usually(text: str, name: str) -> str:
 Problems: TypeAlias = Annotated[
     list[str],
     typer.Option(
-        metavar="NAMES", help="all, names (`tiebreak problems` lists them) or FILE.py:NAME; paper+sigma_g=0.1."
+        metavar="NAMES",
+        help="all, names (`tiebreak problems` lists them) or FILE.py:NAME; paper+sigma_g=0.1.",
+        autocompletion=completing("all", *FAMILIES, *TESTBED),
     ),
 ]
 Methods: TypeAlias = Annotated[
     list[str],
-    typer.Option(metavar="NAMES", help="all, names (`tiebreak methods`) or FILE.py:NAME; sdbgd+a=0.3+step_size=0.02."),
+    typer.Option(
+        metavar="NAMES",
+        help="all, names (`tiebreak methods`) or FILE.py:NAME; sdbgd+a=0.3+step_size=0.02.",
+        autocompletion=completing("all", *NAMED, *PLANNED),
+    ),
 ]
 Budgets: TypeAlias = Annotated[
     str | None, typer.Option(metavar="CALLS,…", help=_usually("A profile for each.", "budgets"))

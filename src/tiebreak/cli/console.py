@@ -21,6 +21,7 @@ from tiebreak.experiments.tasks import SweepError
 __all__ = [
     "INTERRUPTED",
     "Console",
+    "completing",
     "counted",
     "hush",
     "hushed",
@@ -167,6 +168,20 @@ def numbers(text: str) -> Any:
     """The numbers that a text spells between commas; else the text."""
     found = [number(part) for part in text.split(",")]
     return text if any(isinstance(part, str) for part in found) else found
+
+
+def completing(*names: str) -> Callable[[str], list[str]]:
+    """What the Tab key offers of an option that takes these names, also the last of several between commas.
+
+    >>> completing("sdbgd", "sdbpg", "penalty")("auto,sd")
+    ['auto,sdbgd', 'auto,sdbpg']
+    """
+
+    def offered(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return offered
 
 
 def counted(count: int, noun: str) -> str:

@@ -22,7 +22,9 @@ from tiebreak.theory.reduction import noise_smoothness_of
 
 __all__ = ["CONSTANTS_HELP", "orders", "smoothness", "table"]
 
-CONSTANTS_HELP = "paper, or L_f=…,L_g=…,G_f=…,sigma_f=…,sigma_g=…,delta_f=…,delta_g=…; paper,L_f=2 changes one."
+CONSTANTS_HELP = (  # with spaces, or a narrow terminal cuts it off
+    "paper, or all of L_f, L_g, G_f, sigma_f, sigma_g, delta_f and delta_g, as L_f=1,L_g=2,…; paper,L_f=2 changes one."
+)
 _SUPERSCRIPTS = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
 _PROSE = ("setting", "extra assumption", "source", "what this is")
 _NOTES = (

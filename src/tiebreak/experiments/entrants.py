@@ -138,8 +138,8 @@ def _contender(given: Any) -> Contender:
         name = made.name if isinstance(made, Method) else getattr(made, "__name__", type(made).__name__)
         wrong = None if isinstance(made, Method) else _no_maker(made, name)
         if wrong is not None:
-            legal = "must be a Method, a function (constants, budget), a name or a place"
-            raise ValueError(f"methods={given!r} {legal}; {wrong}")
+            kinds = "must be a Method, a function (constants, budget), a name or a place"
+            raise ValueError(f"methods={given!r} {kinds}; {wrong}")
         return Contender(name, held(made, name))
     text, changes = split_changes("methods", given)
     if ":" not in text:

@@ -17,6 +17,7 @@ __all__ = ["paper"]
 
 CENTER = (7.1, 1.0)
 _DOUBLE = np.dtype(np.float64)
+_ALONE = (1, 2)  # the shape of a single point
 _CENTERS: dict[Any, Array] = {np.dtype(kind): np.array(CENTER, dtype=kind) for kind in (np.float32, np.float64)}
 
 
@@ -25,7 +26,7 @@ def upper_value(x: Array) -> Any:
 
 
 def upper_gradient(x: Array) -> Array:
-    if _alone(x):
+    if x.shape == _ALONE and x.dtype is _DOUBLE:  # floats are quicker, and sums, products, roots are those of arrays
         u, v = x.tolist()[0]
         u, v = u - CENTER[0], v - CENTER[1]
         norm = math.sqrt(1 + (u * u + v * v))
@@ -42,7 +43,7 @@ def lower_value(x: Array) -> Any:
 
 
 def lower_gradient(x: Array) -> Array:
-    if _alone(x):  # sines and exponentials of arrays all the same: NumPy may have others for a number
+    if x.shape == _ALONE and x.dtype is _DOUBLE:  # sines and exponentials of arrays all the same: NumPy may have others for a number
         y, gradient = x.item(1), np.sin(x)
         gradient[0, 1] = y * np.exp(np.array([-0.5 * (y * y)])).item()
         return gradient
@@ -51,13 +52,6 @@ def lower_gradient(x: Array) -> Array:
     gradient[..., 0] = np.sin(first)
     gradient[..., 1] = second * np.exp(-0.5 * (second * second))
     return gradient
-
-
-def _alone(x: Array) -> bool:
-    """Whether it is one point: its coordinates may be floats then, which is quicker. A sum, a product or a root of
-    floats is that of arrays, to the last bit.
-    """
-    return x.shape == (1, 2) and x.dtype is _DOUBLE
 
 
 def _coordinates(x: Array) -> tuple[Array, Array]:
