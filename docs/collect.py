@@ -3,8 +3,9 @@
 ``tiebreak example NAME --output FOLDER``, then ``python docs/collect.py FOLDER …``: the table goes to
 ``docs/_tables/gallery-NAME.md``, the picture to ``docs/_static/gallery-NAME.png``, the numbers to
 ``benchmarks/results/gallery-NAME.json``; and a page of ``docs/gallery`` that has the line ``<!-- gallery-NAME -->``
-gets the picture and the table there, in the place of a paragraph that begins with "**Not measured yet.**". Quick or
-interrupted runs are refused.
+gets the picture and the table there, in the place of a paragraph that begins with "**Not measured yet.**". What was
+run at equal time alone, with the knobs of an earlier run (``--budget seconds --knobs FILE``), goes beside that run's
+table as ``gallery-NAME-time``, without a picture. Quick or interrupted runs are refused.
 """
 
 import json
@@ -17,13 +18,13 @@ DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
 
 
-def shown(name: str, title: str) -> str:
+def shown(name: str, title: str, picture: bool = True) -> str:
     """The lines that show an example's results on a page of docs/gallery."""
-    return (
-        f"<!-- gallery-{name} -->\n\n```{{image}} ../_static/gallery-{name}.png\n"
+    drawn = (
+        f"```{{image}} ../_static/gallery-{name}.png\n"
         f":alt: {title}: every method in the plane of lower loss and metric\n```\n\n"
-        f"```{{include}} ../_tables/gallery-{name}.md\n```\n"
     )
+    return f"<!-- gallery-{name} -->\n\n{drawn * picture}```{{include}} ../_tables/gallery-{name}.md\n```\n"
 
 
 def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
@@ -36,15 +37,18 @@ def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
         )
     if study["methods"] and not any(text.startswith("Left out:") for text in summary["notes"]):
         raise SystemExit(f"{folder} holds {', '.join(study['methods'])} alone, and does not say what was left out")
+    later = study.get("knobs") is not None and study["budgets"] == ["seconds"]
+    name += "-time" * later
     shutil.copyfile(folder / "summary.md", docs / "_tables" / f"gallery-{name}.md")
-    shutil.copyfile(folder / "plane.png", docs / "_static" / f"gallery-{name}.png")
+    if not later:
+        shutil.copyfile(folder / "plane.png", docs / "_static" / f"gallery-{name}.png")
     shutil.copyfile(folder / "summary.json", results / f"gallery-{name}.json")
     marker = f"<!-- gallery-{name} -->"
     for page in sorted((docs / "gallery").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         if marker in text and f"../_tables/gallery-{name}.md" not in text:
             place = re.compile(rf"{re.escape(marker)}\n(\n\*\*Not measured yet\.\*\*[^\n]*\n)?")
-            page.write_text(place.sub(lambda _: shown(name, summary["title"]), text), encoding="utf-8")
+            page.write_text(place.sub(lambda _: shown(name, summary["title"], not later), text), encoding="utf-8")
     return str(name)
 
 

@@ -487,6 +487,28 @@ def a_model_beyond_repair(rank, world):
 
 
 @case
+def finished(rank, world):
+    """Every rank evaluates its part of the data, and all are moved to the place that one process finds."""
+
+    def finish(model, opt, data):
+        for x, y in data:
+            opt.step(lower=lambda x=x, y=y: lower(model, x, y), upper=lambda x=x: upper(model, x))
+        found = opt.finish(
+            lower=lambda: (lower(model, x, y) for x, y in data), upper=lambda: (upper(model, x) for x, _ in data)
+        )
+        return [[torch.tensor(found[:5], dtype=torch.float64)]]
+
+    data = [[part(t, rank, world) for t in batch] for batch in batches()]
+    for options in ({"tolerance": 1e-4, "reference": "twin"}, {"tolerance": 0.1, "reference": "start"}):
+        model = network()
+        expected = finish(model, make(model.parameters(), **options, process_group=False), batches())
+        assert expected[0][0][0] != 1
+        expected = expected, [p.detach() for p in model.parameters()]
+        for model in (DistributedDataParallel(network()), flat(), sharded()):
+            same(model, finish(model, make(model.parameters(), **options), data), expected, rtol=1e-6)
+
+
+@case
 def replicas(rank, world):
     for options in ({"find_unused_parameters": True}, {"static_graph": True}, {"bucket_cap_mb": 1e-4}):
         check(DistributedDataParallel(network(), **options), rank, world)

@@ -1,10 +1,13 @@
 """Bad input: the message names the argument, the value and what is legal, before anything is changed."""
 
+import re
+
 import numpy as np
 import pytest
 
 import tiebreak
 from tiebreak import Exact, FiniteSum, Gaussian, Method, Schedule, Storm, methods, minimize, rules
+from tiebreak.experiments import Comparison, Experiment
 
 PAPER = tiebreak.problems.paper()
 SCHEDULE = Schedule(step_size=0.1, barrier=0.5)
@@ -187,3 +190,33 @@ def test_constructions(row):
 def test_whole_numbers_may_be_floats_and_starts_may_be_lists():
     assert call(steps=None, budget=1e4).calls <= 1e4
     assert call(x0=[1, 2]).x.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: tiebreak.methods.get("sdgbd"), "did you mean 'sdbgd'?"),
+        (lambda: tiebreak.methods.get("VR-PR-SDPBG"), "did you mean 'vr_pr_sdbpg'?"),
+        (lambda: tiebreak.problems.named("valey-100"), "did you mean 'valley'?"),
+        (
+            lambda: Comparison("paper+sgima=1", "sdbgd"),
+            "sgima must be one of sigma, sigma_f, sigma_g, dimension, noise",
+        ),
+        (lambda: Comparison("paper", "penalty_practise"), "did you mean 'penalty_practice'?"),
+        (lambda: Experiment(methods="sdbgd,pealty"), "did you mean 'penalty'?"),
+        (lambda: Experiment(methods="auto"), "`auto` go to `tiebreak sweep`"),
+    ],
+)
+def test_a_name_that_is_spelt_alike_is_asked_for(call, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        call()
+
+
+def test_a_name_that_is_nothing_like_it_is_not():
+    with pytest.raises(ValueError, match="must be a Method") as told:
+        tiebreak.methods.get("newton")
+    assert "did you mean" not in str(told.value)
+
+
+def test_steps_are_counted_of_a_name_as_of_a_method():
+    assert tiebreak.theory.steps_within("sdbgd", 10**6) == tiebreak.theory.steps_within(tiebreak.methods.sdbgd, 10**6)

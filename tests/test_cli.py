@@ -167,17 +167,17 @@ def test_the_saved_command_gives_the_same_bytes(results: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--budget", "much"), ("budget='much'", "whole number ≥ 1")),
-        (("--budget", "-1e8"), ("budget=-100000000.0", "≥ 1")),
-        (("--budget", "1e30"), ("budget=1e+30", "from 1 to 2^63 − 1")),
-        (("--budget", "1"), ("budget=1", "at least 2", "vr_pr_sdbpg")),
-        (("--runs", "2.5"), ("runs=2.5", "whole number ≥ 1")),
-        (("--seed", "-1"), ("seed=-1", "≥ 0")),
+        (("--budget", "much"), ("--budget much", "whole number ≥ 1")),
+        (("--budget", "-1e8"), ("--budget -100000000.0", "≥ 1")),
+        (("--budget", "1e30"), ("--budget 1e+30", "from 1 to 2^63 − 1")),
+        (("--budget", "1"), ("--budget 1", "at least 2", "vr_pr_sdbpg")),
+        (("--runs", "2.5"), ("--runs 2.5", "whole number ≥ 1")),
+        (("--seed", "-1"), ("--seed -1", "≥ 0")),
         (("--methods", "sdbgd,nope"), ("methods", "'nope'", "penalty")),
-        (("--start", "1;2"), ("start='1;2'", "two numbers")),
-        (("--start", "1,2,3"), ("start=[1, 2, 3]", "two numbers")),
-        (("--noise", "-0.5"), ("noise=-0.5", "from 0 to")),
-        (("--record", "sometimes"), ("record='sometimes'", "'log', 'all'")),
+        (("--start", "1;2"), ("--start 1;2", "two numbers")),
+        (("--start", "1,2,3"), ("--start [1, 2, 3]", "two numbers")),
+        (("--noise", "-0.5"), ("--noise -0.5", "from 0 to")),
+        (("--record", "sometimes"), ("--record sometimes", "'log', 'all'")),
     ],
 )
 def test_bad_values_get_one_kind_line(options: tuple[str, ...], words: tuple[str, ...], tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_every_option_reaches_the_experiment(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     done = call("reproduce", *SMALL, "--output", tmp_path / "file" / "results", code=2)
-    assert "output=" in done.stderr
+    assert "--output " in done.stderr
     assert "'file' is a file" in done.stderr
     lines = [line for line in done.stderr.strip().splitlines() if "Loading" not in line]  # on a slow machine
     assert len(lines) == 2  # what it would do, and why it cannot

@@ -333,7 +333,8 @@ def test_auto_is_swept_as_it_is_and_its_trials_scale_its_steps() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"problems": "valey"}, "problems: name='valey' must begin with one of paper, .*, or be 'file.py:name'"),
+        ({"problems": "mine"}, "problems: name='mine' must begin with one of paper, .*, or be 'file.py:name'"),
+        ({"problems": "valey"}, "problems: name='valey' must begin with one of paper, .*; did you mean 'valley'"),
         ({"problems": "valley-pink"}, "problems: name='valley-pink' must be a family, a dimension and a noise"),
         ({"problems": ""}, "problems='' must be 'all', or names or places"),
         ({"problems": "paper,paper"}, "problems: 'paper' is there more than once"),
@@ -434,7 +435,7 @@ def test_the_command_complains_kindly_and_lists_the_problems(tmp_path: Path) -> 
     runner = CliRunner()
     for options, words in (
         (["--methods", f"{OWN}:broken"], "cannot be run"),
-        (["--budgets", "many"], "budgets='many' must be a whole number"),
+        (["--budgets", "many"], "--budgets many must be a whole number"),
         (["--workers", "2", "--scheduler", "local:2"], "give one of them"),
     ):
         short = ["--problems", "paper", "--quick", "--output", str(tmp_path)]

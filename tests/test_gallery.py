@@ -312,10 +312,15 @@ def test_the_record_repeats_and_tells_everything(findings, tmp_path):
     assert re.search(r"wins by size|no method ended inside", text)
 
 
-def test_the_summary_of_a_whole_run_goes_into_the_documentation(findings, tmp_path):
+def collecting():
     spec = importlib.util.spec_from_file_location("collect", Path(__file__).parent.parent / "docs" / "collect.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_summary_of_a_whole_run_goes_into_the_documentation(findings, tmp_path):
+    module = collecting()
     for folder in ("gallery", "_tables", "_static", "results", "run"):
         (tmp_path / folder).mkdir()
     page = tmp_path / "gallery" / "own.md"
@@ -336,6 +341,32 @@ def test_the_summary_of_a_whole_run_goes_into_the_documentation(findings, tmp_pa
     assert page.read_text().endswith("Limits.\n")
     assert (tmp_path / "_tables" / "gallery-own.md").read_text() == (tmp_path / "run" / "summary.md").read_text()
     assert (tmp_path / "_static" / "gallery-own.png").exists()
+
+
+def test_the_knobs_of_an_earlier_study_are_taken_and_nothing_is_tuned(findings, tmp_path):
+    options = {"methods": findings.study.methods, "budgets": ("seconds",)}
+    with pytest.raises(ValueError, match=r"knobs must have those of slowly; else leave"):
+        small(findings.study.name, **options, knobs={name: {} for name in ("weighted-sum", "fixed-penalty")})
+    later = run(small(findings.study.name, **options, knobs=findings.knobs))
+    assert {run.budget for run in later.runs} == set(later.goals) == {"seconds"}
+    assert later.knobs == findings.knobs
+    assert all(run.knobs == findings.knobs.get(run.method, {}) for run in later.runs)
+    assert any("nothing was tuned here" in text for text in notes(later))
+    save(later, tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["command"].endswith("--knobs config.json")
+    assert config["chosen"] == {name: dict(knobs) for name, knobs in findings.knobs.items()}
+    # Its table goes beside the earlier one's.
+    for folder in ("gallery", "_tables", "_static", "results"):
+        (tmp_path / folder).mkdir()
+    page = tmp_path / "gallery" / "own.md"
+    page.write_text("# Own\n\n<!-- gallery-own -->\n\n<!-- gallery-own-time -->\n\nLimits.\n")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary["study"] |= {"quick": False}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    assert collecting().collect(tmp_path / "run", tmp_path, tmp_path / "results") == "own-time"
+    assert "-->\n\n```{include} ../_tables/gallery-own-time.md" in page.read_text()
+    assert "image" not in page.read_text()
 
 
 def made(findings, sizes, insides):
@@ -388,6 +419,14 @@ def test_the_command_runs_a_file_of_ones_own(tmp_path):
     assert "After equal gradient evaluations" in told
     assert (tmp_path / "out" / "plane.png").stat().st_size > 0
     assert not (tmp_path / "out" / ".blocks").exists()
+    again = ("--quick", "--method", "weighted-sum", "--budget", "seconds", "--workers", 1, "--output", tmp_path / "on")
+    told = call(path, *again, "--knobs", tmp_path / "out" / "config.json")
+    assert "After equal time" in told
+    assert "earlier" in told
+    for text in ("{}", "nothing", '{"chosen": [1]}', '{"chosen": {"weighted-sum": {"weight": "much"}}}'):
+        (tmp_path / "chosen.json").write_text(text)
+        told = " ".join(call(path, *again, "--knobs", tmp_path / "chosen.json", code=2).split())
+        assert "must be config.json or summary.json of an earlier run" in told
 
 
 def test_the_command_lists_and_complains_kindly(tmp_path):
@@ -396,9 +435,9 @@ def test_the_command_lists_and_complains_kindly(tmp_path):
     assert "must be one of" in call("nothing", code=2)
     assert "say which example" in call(code=2)
     path = own(tmp_path)[0]
-    assert "method='nothing' must be one of" in call(path, "--method", "nothing", code=2)
+    assert "--method nothing must be one of" in call(path, "--method", "nothing", code=2)
     assert "whose reference is 'start'" in call(path, "--method", "pdu", code=2)
-    assert "seeds=0 must be a whole number" in call(path, "--seeds", 0, code=2)
+    assert "--seeds 0 must be a whole number" in call(path, "--seeds", 0, code=2)
     assert "no GPU here" in call(path, "--device", "cuda", code=2) if not torch.cuda.is_available() else True
     path.write_text("EXAMPLE = 3")
     assert "must have an Example" in call(path, code=2)

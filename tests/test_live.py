@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tiebreak
-from command import call
+from command import ENVIRONMENT, call
 from tiebreak import live
 from tiebreak.experiments import Comparison, Task, compare, reference, solving, sweep
 from tiebreak.live import Line, Progress, Share, sparkline
@@ -241,12 +241,48 @@ Console.print = spied
     assert lines[1] == "[]"
 
 
+def test_plans_of_a_comparison_are_announced_while_they_are_made(tmp_path):
+    """Twenty problems' plans take half a minute: before they are made the count is said, and each while it is."""
+    slow = """
+import time
+import tiebreak.experiments.entrants as there
+from tiebreak.budget import first_cost
+there.first_cost = lambda method: time.sleep(2.5) or first_cost(method)
+"""
+    words = ("compare", "--problems", "paper", "--methods", "penalty_bound", "--budgets", "1e3", "--trials", "1")
+    said = call(*words, "--output", tmp_path, before=slow).stderr.splitlines()
+    assert said[0].startswith("1 method on 1 problem")
+    assert any("Preparing 1 of 1: Penalty bound on paper" in line for line in said)
+
+
+def test_a_taken_folder_is_said_before_plans_are_made(tmp_path):
+    words = ("compare", "--problems", "paper", "--methods", "sdbgd", "--trials", "1", "--output", tmp_path)
+    call(*words, "--budgets", "1e3")
+    fails = "import tiebreak.experiments.entrants as there\nthere.first_cost = lambda method: 1 / 0"
+    assert "holds the results of another command" in call(*words, "--budgets", "1e4", before=fails, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "usual"), [("compare", ("1e4,1e5,1e6", "10", "7", "all")), ("sweep", ("1e4,1e5,1e6", "10", "paper"))]
+)
+def test_help_says_what_is_taken_if_nothing_is_said(command, usual):
+    shown = call(command, "--help").stdout
+    assert all(f"[default: {value}]" in shown for value in usual)
+
+
+def test_help_names_every_constant_on_a_narrow_screen(monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "COLUMNS", "80")
+    for command in ("plan", "verify", "table"):
+        shown = call(command, "--help").stdout
+        assert all(re.search(rf"\b{name}\b", shown) for name in ("L_f", "G_f", "sigma_g", "delta_f", "delta_g"))
+
+
 def test_quiet_commands_show_tables_and_nothing_else(tmp_path):
     words = ("reproduce", "--budget", "2e4", "--runs", "2", "--methods", "sdbgd", "--output", tmp_path)
     done = call(*words, "--quiet")
     assert done.stderr == ""
     assert "Residuals, mean" in done.stdout
-    assert "runs=0" in call(*words, "--runs", "0", "--quiet", code=2).stderr  # an error is no remark
+    assert "--runs 0" in call(*words, "--runs", "0", "--quiet", code=2).stderr  # an error is no remark
 
 
 # --- a training run -------------------------------------------------------------------------------------------------

@@ -305,6 +305,31 @@ def test_a_return_in_half_precision_and_with_any_state(monkeypatch):
     assert float(params["head"][0]) == 2.0
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["whole", "in a chain"])
+def test_a_rate_that_is_set_reaches_the_twin_and_stays_at_a_return(inside, monkeypatch):
+    """g = x²: the twin's x is 1 − 2η of what it was, with the η that was set in the model's state alone."""
+    monkeypatch.setattr(twin, "beyond", lambda memory: memory.steps == 3)
+    base = optax.inject_hyperparams(optax.sgd)(learning_rate=0.25)
+    optimizer = with_twin(optax.chain(optax.identity(), base) if inside else base, tolerance=0.1)
+    losses, x = measure(lambda x: jnp.sum((x - 1) ** 2), lambda x: jnp.sum(x**2)), jnp.ones(1)
+    state = optimizer.init(x)
+
+    def step(x, state):
+        grads, measured = losses(x, state)
+        updates, state = optimizer.update(grads, state, x, **measured)
+        return optax.apply_updates(x, updates), state
+
+    x, state = step(x, state)
+    np.testing.assert_allclose(state.reference_params, 0.5)
+    (state.base[1] if inside else state.base).hyperparams["learning_rate"] = jnp.asarray(0.1)
+    for expected in (0.4, 0.32):
+        x, state = jax.jit(step)(x, state)
+        np.testing.assert_allclose(state.reference_params, expected, rtol=1e-6)
+    assert int(state.returns) == 1
+    for kept in (state.base, state.reference_base):
+        assert float((kept[1] if inside else kept).hyperparams["learning_rate"]) == pytest.approx(0.1)
+
+
 def test_seeds_run_side_by_side():
     """A vmap over batches gives what single runs give: the tolerance, and a twin for each."""
     optimizer, losses = with_twin(optax.sgd(0.05), tolerance=0.1), measure(size, fit)

@@ -13,6 +13,7 @@ from matplotlib import mathtext, style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
+import tiebreak
 from command import call
 from tiebreak.cli.app import app
 from tiebreak.experiments import Comparison, Experiment, compare, run, save, save_comparison
@@ -80,6 +81,8 @@ def test_what_was_written_is_counted(tmp_path):
         ("E‖d‖² ≤", r"E$\|d\|^{2}$ $\leq$"),
         ("at x_N, x_{N_K}", r"at $x_{N}$, $x_{N_{K}}$"),
         ("10⁴ calls", "$10^{4}$ calls"),
+        ("ε⁻²·⁵", r"$\varepsilon^{-2.5}$"),
+        ("calls ε^−3/ς", r"calls $\varepsilon^{-3/\varsigma}$"),
         ("PR-SDBPG†", r"PR-SDBPG$^{\dagger}$"),
         ("lower_batch & 5 %", r"lower\_batch \& 5 \%"),
         ("a–b “c”", "a--b ``c''"),
@@ -99,6 +102,17 @@ def parses(text):
     for piece in pieces[1::2]:
         reader.parse(f"${piece}$")
     assert "".join(pieces).isascii(), text
+
+
+def test_a_number_below_zero_has_a_minus():
+    """A hyphen is too short for one; in names it stays a hyphen."""
+    assert in_latex("-0.006 / 0.34, valley-2, 3-4") == "$-0.006$ / 0.34, valley-2, 3-4"
+
+
+def test_bibtex_knows_every_entry_and_prints_the_version(written):
+    said = next(path for path in written if path.name == "references.bib").read_text(encoding="utf-8")
+    assert set(re.findall(r"@(\w+)\{", said)) <= {"misc", "article", "manual"}
+    assert f"{{Version {tiebreak.__version__}}}" in said
 
 
 def test_every_table_of_a_result_is_a_table_of_latex(written):
@@ -205,6 +219,16 @@ def test_a_figure_shows_what_the_chart_has():
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["a", "b"]
     assert axes.get_ylabel() == r"$\|\nabla g\|^{2}$"
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+def test_of_runs_that_all_failed_there_is_an_empty_figure(value, tmp_path):
+    """A logarithm has no scale where nothing is positive; what else the paper holds is not lost for it."""
+    axes = [Axis("x", "calls", "log")], [Axis("y", "‖∇g‖²", "log")]
+    made = figure(Chart("T", "", *axes, [Series("a", {"x": [10.0], "y": [value]}, 0, "lines+markers")]),
+                  axes[0][0], axes[1][0], "column")  # fmt: skip
+    made.savefig(tmp_path / "made.pdf")
+    assert made.axes[0].get_xscale() == "log"
 
 
 def test_every_problem_of_a_comparison_has_its_figure(compared, many, tmp_path):
@@ -341,6 +365,7 @@ def test_a_result_is_repeated_by_its_own_record(tmp_path):
     assert "The same, bit for bit." in said
     assert (tmp_path / "a" / "measured.csv").read_bytes() == (tmp_path / "b" / "measured.csv").read_bytes()
     assert "must not exist yet" in call("repeat", tmp_path / "a", "--output", tmp_path / "b", code=2).stderr
+    assert call("repeat", tmp_path / "a", "--output", tmp_path / "c", "--quiet").stderr == "The same, bit for bit.\n"
 
 
 OWN = """

@@ -171,9 +171,12 @@ def test_the_smoke_test_passes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("reprod", {"reproduce"}),
         ("example fairness-c", {"fairness-compas-parity", "fairness-compas-odds"}),
         ("plan --bud", {"--budget"}),
+        ("plan --objective pr", {"practice"}),
+        ("compare --methods sdbgd,penal", {"sdbgd,penalty", "sdbgd,penalty_bound", "sdbgd,penalty_practice"}),
+        ("sweep --problems plat", {"plateau", "plateau-10", "plateau-100-heavy"}),
     ],
 )
-def test_a_shell_completes_commands_options_and_examples(words: str, completed: set[str]) -> None:
+def test_a_shell_completes_commands_options_and_names(words: str, completed: set[str]) -> None:
     asked = {
         "_TIEBREAK_COMPLETE": "complete_bash",
         "COMP_WORDS": f"tiebreak {words}",

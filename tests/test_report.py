@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from command import call
 from tiebreak import experiments
 from tiebreak.cli.app import app
 from tiebreak.experiments import sweeps, verification
+from tiebreak.experiments.folder import write
 from tiebreak.experiments.tables import Sheet, document
 from tiebreak.report import kind_of, page_of, write_report
 from tiebreak.report.data import chart, embedded, thinned
@@ -25,6 +28,7 @@ from tiebreak.report.page import LARGEST, render
 from tiebreak.report.paper import front
 from tiebreak.report.publish import publish
 from tiebreak.report.reading import columns, summary
+from tiebreak.report.recorded import recorded
 from tiebreak.report.section import Axis, Chart, Code, Facts, Landscape, Notes, Page, Section, Series, Verdict
 
 torch = pytest.importorskip("torch")
@@ -151,6 +155,76 @@ def test_the_saved_command_of_a_plan_makes_the_same_plan(places, tmp_path):
 def test_a_comparison_names_its_methods(places):
     saved = json.loads((places["compare"] / "configuration.json").read_text(encoding="utf-8"))
     assert saved["methods"] == ["SDBGD", "Penalty"]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A sweep whose curves were recorded: a method that depends on the budget has some for each."""
+    folder = tmp_path_factory.mktemp("swept") / "sweep"
+    words = "sweep --problems paper,valley-4 --methods sdbgd,penalty_bound --budgets 1e3,1e4 --runs 3 --record log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda *words, **options: None)
+        done = CliRunner().invoke(app, [*words.split(), "--quiet", "--output", str(folder)])
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.mark.parametrize("kept", ["curves.parquet", "curves.csv"])
+def test_a_comparison_shows_the_curves_that_it_recorded(kept, swept, tmp_path):
+    """Means over the runs, step by step, of the largest budget; from either file."""
+    copytree(swept, tmp_path / "copy")
+    (tmp_path / "copy" / {"curves.csv": "curves.parquet", "curves.parquet": "curves.csv"}[kept]).unlink()
+    along, _ = parts(page_of(tmp_path / "copy"), Chart)[1:]
+    assert along.title == "Residuals along the run"
+    rows = columns(swept / "curves.csv")
+    for problem, method in product(("paper", "valley-4"), ("SDBGD", "Penalty bound")):
+        one = next(s for s in along.series if s.name == method and f"{problem} direction_squared" in s.columns)
+        mine = (rows["problem"] == problem) & (rows["method"] == method) & (rows["budget"] == 1e4)
+        steps = np.unique(rows["step"][mine])
+        np.testing.assert_array_equal(one.columns["step"], steps)
+        for name in ("direction_squared", "stationarity_squared", "lower_gradient_squared", "upper_value"):
+            expected = [rows[name][mine & (rows["step"] == step)].mean() for step in steps]
+            np.testing.assert_allclose(one.columns[f"{problem} {name}"], expected, rtol=1e-12)
+    assert all(any(axis.key in one.columns for one in along.series) for axis in along.y)
+
+
+def test_curves_that_are_damaged_get_a_sentence(swept, tmp_path):
+    copytree(swept, tmp_path / "copy")
+    (tmp_path / "copy" / "curves.parquet").write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(ValueError, match=r"curves.parquet' is no table"):
+        page_of(tmp_path / "copy")
+
+
+def test_a_problem_may_be_called_a_number(swept, tmp_path):
+    copytree(swept, tmp_path / "copy")
+    for path in (tmp_path / "copy").glob("*.csv"):
+        path.write_text(re.sub("^paper,", "nan,", path.read_text(), flags=re.MULTILINE))
+    (tmp_path / "copy" / "curves.parquet").unlink()
+    drawn = parts(page_of(tmp_path / "copy"), Chart)
+    assert {axis.problem for chart in drawn for axis in chart.y if axis.problem} == {"nan", "valley-4"}
+
+
+def test_many_recorded_curves_stay_within_a_page(tmp_path):
+    """Twenty problems and twenty methods, 300 records of ten runs each: fewer points, and no page that is too large."""
+    rng, n = np.random.default_rng(0), 300 * 10
+    one = {"run": np.repeat(np.arange(10), 300), "step": np.tile(np.arange(300), 10)}
+    one |= {"calls": 7 * one["step"], "budget": np.full(n, 10**6)}
+    table = {name: np.tile(column, 400) for name, column in one.items()}
+    names = [(f"problem {i}", f"method {j}") for i, j in product(range(20), range(20))]
+    table["problem"], table["method"] = (np.repeat([name[i] for name in names], n) for i in (0, 1))
+    for name in ("direction_squared", "stationarity_squared", "lower_gradient_squared", "upper_value", "lower_value"):
+        table[name] = rng.random(400 * n)
+    write(tmp_path, {"curves.parquet": table})
+    assert len(render(page_with(Section("Curves", recorded(tmp_path))))) < LARGEST
+
+
+def test_a_winner_that_left_g_behind_is_said_in_the_verdict(places, tmp_path):
+    copytree(places["compare"], tmp_path / "copy")
+    note = "g ended above where it began on paper, from 1: SDBGD (2). Look at g before the ratios."
+    with (tmp_path / "copy" / "summary.md").open("a", encoding="utf-8") as file:
+        file.write(f"- {note}\n")
+    assert note in page_of(tmp_path / "copy").verdict.found
+    assert not [text for text in page_of(places["compare"]).verdict.found if text.startswith("g ended above")]
 
 
 def test_curves_are_the_means_of_what_was_recorded(places):

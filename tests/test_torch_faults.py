@@ -470,7 +470,7 @@ def test_a_reference_on_the_same_batch_is_not_advised_to_who_has_one(reference):
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.001, reference=reference)
     opt.count = 1000
     with pytest.warns(RuntimeWarning, match="larger batches or a larger tolerance") as caught:
-        opt._warn_of(Reading(1.0, 1.0, 4.0, 4.0, 0.0, noise=2.0))
+        opt.concerns.heard(opt, Reading(1.0, 1.0, 4.0, 4.0, 0.0, noise=2.0))
     assert "same batch" not in str(caught[0].message)
 
 

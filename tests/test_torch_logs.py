@@ -18,7 +18,7 @@ import torch
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Step, TensorBoardLog
 
 COLUMNS = ["step", *Step._fields, "seconds"]
-TOLERANCE = ("average_loss", "reference", "excess", "noise", "ratio")
+TOLERANCE = ("average_loss", "reference", "excess", "noise", "ratio", "returns")
 REGIONS = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 
 

@@ -55,6 +55,7 @@ class Outcome(NamedTuple):
     twin_lower: np.ndarray | None = None  # of the twin that was carried
     twin_upper: np.ndarray | None = None
     returns: np.ndarray | None = None  # how often the run was set to it
+    twin_parameters: object = None  # a function that gives those of the twin at the end, per seed
 
 
 # adam?, β₁, β₂, decoupled weight decay
@@ -67,6 +68,8 @@ OPTIMIZERS = {
     "RMSprop": (1.0, 0.0, 0.99, 0.0),
     "Adam, 0.5": (1.0, 0.5, 0.9, 0.0),
     "SGD with momentum, 0.95": (0.0, 0.95, 0.0, 0.0),
+    "Adam, 0.95": (1.0, 0.95, 0.999, 0.0),
+    "SGD with decay": (0.0, 0.9, 0.0, 1e-3),  # with momentum, and the decay beside it
 }
 
 
@@ -178,7 +181,20 @@ def _program(task, carried, rows, start, tables, queue):
     if carried:
         twin = full(task.lower, lower_all, state[6]), full(task.upper, upper_all, state[6]), state[9]
     found = (*ends, jnp.moveaxis(swing[-last:], 0, 2), jnp.moveaxis(averaged[-last:], 0, 2), curve, ratio)
-    return found, state[0], twin
+    return found, state[0], twin, state[6] if carried else None
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _along(task, rows, anchor, end, places):
+    """Both losses on the full data at ``anchor + place · (end − anchor)``, run by run."""
+    upper_rows, lower_rows = rows
+
+    def at(one):
+        anchor, end, place = one
+        p = jax.tree.map(lambda a, b: jnp.where(place == 1, b, a + place * (b - a)), anchor, end)
+        return task.lower(p, lower_rows), task.upper(p, upper_rows)
+
+    return jax.lax.map(at, (anchor, end, places), batch_size=16)
 
 
 class Trainer:
@@ -207,6 +223,19 @@ class Trainer:
             outcomes += self._queue(filled, carried)[: len(part)]
         return outcomes
 
+    def along(self, anchors, ends):
+        """A function that gives the lower and the upper loss on the full data at a place of each line.
+
+        `anchors` and `ends` are lists of parameters per seed; lines and places are in their order, seed by seed.
+        """
+        joined = [jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees) for trees in (anchors, ends)]
+
+        def losses(places):
+            found = _along(self.losses, self.rows, *joined, jnp.asarray(places, jnp.float32))
+            return [np.asarray(x, np.float64) for x in found]
+
+        return losses
+
     def _queue(self, runs, carried):
         # Few of the starts differ: they are stacked once and picked from.
         unlike = {id(run.start): run.start for run in runs}
@@ -221,13 +250,18 @@ class Trainer:
             np.stack([run.reference for run in runs], 1).astype(np.float32),
             np.stack([run.tolerance for run in runs], 1).astype(np.float32),
         )
-        result, end, twin = _program(self.losses, carried, self.rows, start, self.tables, queue)
+        result, end, twin, twin_end = _program(self.losses, carried, self.rows, start, self.tables, queue)
         result, twin = ([np.asarray(x, np.float64) for x in found] for found in (result, twin))
 
-        def parameters(i):
-            return jax.tree.map(lambda x: x[:, i], end)
+        def parameters(tree, i):
+            return jax.tree.map(lambda x: x[:, i], tree)
 
-        return [
-            Outcome(*(x[:, i] for x in result), functools.partial(parameters, i), *(x[:, i] for x in twin))
-            for i in range(len(runs))
-        ]
+        def outcome(i):
+            found = Outcome(*(x[:, i] for x in result), functools.partial(parameters, end, i))
+            if not carried:
+                return found
+            lower, upper, returns = (x[:, i] for x in twin)
+            its = functools.partial(parameters, twin_end, i)
+            return found._replace(twin_lower=lower, twin_upper=upper, returns=returns, twin_parameters=its)
+
+        return [outcome(i) for i in range(len(runs))]

@@ -88,14 +88,10 @@ def switching(own, t, seen, unit, c):
 
 
 class Return(NamedTuple):
-    """When ours is set to its twin, as the library has it: after so many steps in vain, and this share of all steps.
-
-    In vain is what the library counts; with errors, a step on g alone that leaves the excess less these above 1.
-    """
+    """When ours is set to its twin, as the library has it: after so many steps in vain, and this share of all steps."""
 
     patience: float = tolerance.PATIENCE
     share: float = tolerance.SHARE
-    errors: float = 0.0
 
 
 _WIDTH = len(tolerance.Constants._fields)
@@ -108,10 +104,8 @@ def _split(constants):
 
 def _ours(moving, relative=False):
     def full(memory, seen, constants):
-        constants, back = _split(constants)
-        before = tolerance.Memory(*memory)
         now, reading = tolerance.follow(
-            before,
+            tolerance.Memory(*memory),
             seen["loss"],
             seen["reference"],
             seen["tolerance"],
@@ -120,10 +114,8 @@ def _ours(moving, relative=False):
             seen["rate"],
             moving=moving,
             relative=relative,
-            constants=constants,
+            constants=_split(constants)[0],
         )
-        vain = (reading.excess - back.errors * reading.noise > 1) & (reading.ratio >= tolerance.ALONE)
-        now = now._replace(vain=jnp.where(back.errors == 0, now.vain, (before.vain + 1) * vain))
         return jnp.stack(now), reading.ratio, reading.unit, reading.length
 
     return full

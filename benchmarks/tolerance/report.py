@@ -21,9 +21,9 @@ def gather(records, row, measure, keep=lambda record, setting: True):
     return np.array(found, float)
 
 
-def figures(records, row, keep, own="excess"):
+def figures(records, row, keep, own="excess", lost="lost"):
     """The share inside, the worst excess, and the lost share in the median."""
-    excess, lost = gather(records, row, own, keep), gather(records, row, "lost", keep)
+    excess, lost = gather(records, row, own, keep), gather(records, row, lost, keep)
     return np.mean(excess <= 1), np.nanmax(excess), np.nanmedian(lost)
 
 
@@ -35,14 +35,19 @@ def _line(name, records, row, keep, own="excess"):
     excess, lost = gather(records, row, own, keep), gather(records, row, "lost", keep)
     averaged = gather(records, row, "averaged excess", keep)
     swing, calm = (np.nanmean(gather(records, row, name, keep)) for name in ("swing", "averaged swing"))
-    lost = lost[np.isfinite(lost)]
     worst = np.nanmax(excess)
-    low, middle, high = 100 * np.quantile(lost, (0.25, 0.5, 0.75)) if len(lost) else (np.nan,) * 3
+    ended, left = (gather(records, row, f"finished {what}", keep) for what in ("excess", "lost"))
     return (
         f"| {name} | {len(excess)} | {_share(excess <= 1)} | {worst:.2f} | {np.nanquantile(excess, 0.99):.2f} | "
-        f"{middle:.0f} % ({low:.0f}, {high:.0f}) | {int(gather(records, row, 'diverged', keep).sum())} | "
-        f"{swing:.2f} | {_share(averaged <= 1)} | {calm:.2f} |"
+        f"{_quartiles(lost)} | {_share(ended <= 1)} | {np.nanmax(ended):.2f} | {_quartiles(left)} | "
+        f"{int(gather(records, row, 'diverged', keep).sum())} | {swing:.2f} | {_share(averaged <= 1)} | {calm:.2f} |"
     )
+
+
+def _quartiles(lost):
+    lost = lost[np.isfinite(lost)]
+    low, middle, high = 100 * np.quantile(lost, (0.25, 0.5, 0.75)) if len(lost) else (np.nan,) * 3
+    return f"{middle:.0f} % ({low:.0f}, {high:.0f})"
 
 
 def swept(records, many):
@@ -67,8 +72,9 @@ def swept(records, many):
 
 
 HEAD = (
-    "| law, reference | runs | inside | worst excess | 99 % below | lost share: median (quartiles) | diverged | "
-    "swing | averaged weights: inside | their swing |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| law, reference | runs | inside | worst excess | 99 % below | lost share: median (quartiles) | "
+    "finished: inside | worst | lost share | diverged | swing | averaged weights: inside | their swing |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -116,7 +122,7 @@ def table(records, about):
         for place in (1, 2, 0):
             for kind in sorted({s[place] for record in records for s in record["settings"]}):
                 parts.append(_line(f"{row}: {kind}", records, row, lambda _, s, p=place, k=kind: s[p] == k))
-    parts += ["", "By group: inside, worst excess, lost share in the median.", ""]
+    parts += ["", "By group: inside, worst excess, lost share in the median; and the last two when finished.", ""]
     shown = [row for row in ("ours, twin", "ours, number", "PID, twin", "νPI, twin") if row in records[0]["rows"]]
     parts += [f"| task | batch | steps | tolerance | {' | '.join(shown)} |", "|---|---|---|---|" + "---|" * len(shown)]
     for record in records:
@@ -138,13 +144,17 @@ def table(records, about):
 
 
 def _cell(record, row):
-    excess, lost = gather([record], row, "excess"), gather([record], row, "lost")
-    lost = f"{100 * np.nanmedian(lost):.0f} %" if np.isfinite(lost).any() else "–"
-    return f"{int((excess <= 1).sum())}/{len(excess)}, {np.nanmax(excess):.2f}, {lost}"
+    def pair(before):
+        excess, lost = (gather([record], row, f"{before}{what}") for what in ("excess", "lost"))
+        lost = f"{100 * np.nanmedian(lost):.0f} %" if np.isfinite(lost).any() else "–"
+        return excess, f"{np.nanmax(excess):.2f}, {lost}"
+
+    excess, now = pair("")
+    return f"{int((excess <= 1).sum())}/{len(excess)}, {now}; {pair('finished ')[1]}"
 
 
 def figure(records, path):
-    """Excess against lost share, a point per run: ours beside the others, with the same reference."""
+    """Excess against lost share, a point per run: ours beside the others, with the same reference, before and after."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -157,11 +167,12 @@ def figure(records, path):
         "dual ascent": "dual ascent",
         "switching": "switching",
     }
-    rows = [[(f"{law}, {kind}", title) for law, title in laws.items()] for kind in ("twin", "number")]
-    pictures, axes = plt.subplots(2, 5, figsize=(13, 5.6), sharex=True, sharey=True, constrained_layout=True)
-    for line, line_axes in zip(rows, axes, strict=True):
-        for (row, title), axis in zip(line, line_axes, strict=True):
-            excess, lost = gather(records, row, "excess"), gather(records, row, "lost")
+    lines = {"a twin": ("twin", ""), "a twin, finished": ("twin", "finished ")}
+    lines |= {"a number": ("number", ""), "a number, finished": ("number", "finished ")}
+    pictures, axes = plt.subplots(4, 5, figsize=(13, 10.6), sharex=True, sharey=True, constrained_layout=True)
+    for (kind, before), line_axes in zip(lines.values(), axes, strict=True):
+        for (law, title), axis in zip(laws.items(), line_axes, strict=True):
+            excess, lost = (gather(records, f"{law}, {kind}", f"{before}{what}") for what in ("excess", "lost"))
             some = np.isfinite(excess) & np.isfinite(lost)
             x, y = np.clip(excess[some], -0.5, 3), np.clip(lost[some], -0.5, 1.2)
             inside = x <= 1
@@ -171,9 +182,9 @@ def figure(records, path):
             axis.scatter(x[~inside], y[~inside], s=10, color="tab:red", alpha=0.7, lw=0)
             share, middle = 100 * np.mean(excess <= 1), 100 * np.nanmedian(lost)
             axis.set_title(f"{title}: {share:.0f} % inside, {middle:.0f} % lost", fontsize=9)
-    for axis, kind in zip(axes[:, 0], ("a twin", "a number"), strict=True):
-        axis.set_ylabel(f"lost share of f's gain\n(reference: {kind})")
-    for axis in axes[1]:
+    for axis, line in zip(axes[:, 0], lines, strict=True):
+        axis.set_ylabel(f"lost share of f's gain\n(reference: {line})")
+    for axis in axes[-1]:
         axis.set_xlabel("excess of g, in tolerances")
     axes[0, 0].set_xlim(-0.55, 3.1)
     pictures.savefig(path, dpi=110)

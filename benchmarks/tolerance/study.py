@@ -1,5 +1,6 @@
 """One group of settings from the learning rate to the measures."""
 
+import functools
 import time
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from benchmarks.tolerance import settings as chosen
 from benchmarks.tolerance.engine import OPTIMIZERS, Run, Trainer
 from benchmarks.tolerance.tasks import named
+from tiebreak.finishing import search
 from tiebreak.tolerance import Constants, adaptive
 
 RATES = {
@@ -18,6 +20,8 @@ RATES = {
     "RMSprop": 10.0 ** np.arange(-4, -0.9, 0.5),
     "Adam, 0.5": 10.0 ** np.arange(-4, -0.9, 0.5),
     "SGD with momentum, 0.95": 10.0 ** np.arange(-3.5, -0.4, 0.5),
+    "Adam, 0.95": 10.0 ** np.arange(-4, -0.9, 0.5),
+    "SGD with decay": 10.0 ** np.arange(-3, 0.1, 0.5),
 }
 WEIGHTS = np.array([*10.0 ** np.arange(-1.5, 2.3, 0.25), 1e3])  # the sweep: sixteen from 0.03 to 178, and 1000
 LADDER = (0.02, 0.05, 0.1, 0.2, 0.5)  # tolerances to choose from before any law is run
@@ -52,6 +56,9 @@ def schedule(name, steps):
         "triangle": np.minimum(t + 1 / steps, 1 - t) * 2,
         "inverse": 1 / (1 + 9 * t),
         "late drop": np.where(t < 0.9, 1, 0.1),
+        "cosine to 3 %": 0.515 + 0.485 * np.cos(np.pi * t),
+        "constant, then exponential": np.where(t < 0.5, 1, 0.01 ** (2 * t - 1)),
+        "sawtooth": 1 - 0.9 * (4 * t % 1),  # four times from 1 to a tenth
         "one-cycle": np.where(
             t < 0.3, 0.52 - 0.48 * np.cos(np.pi * t / 0.3), (1 + np.cos(np.pi * (t - 0.3) / 0.7)) / 2
         ),
@@ -106,9 +113,9 @@ class Bench:
         # At a rate of 0 the start stays as it is, and its loss on every batch is recorded.
         both = self.train(both + [run._replace(rates=0 * run.rates) for run in both])
         self.twins, self.still = twins, _ = both[:count], both[count:]
+        self.others = self._again(trainer(group, [seed + 5000 for seed in seeds]))
         if group.tolerance == "repeatable":
-            again = self._again(trainer(group, [seed + 5000 for seed in seeds]))
-            amount = repeatable([t.lower for t in twins], again)
+            amount = repeatable([t.lower for t in twins], np.array([other.lower for other in self.others]))
             self.group = group = group._replace(tolerance=float(f"{amount:.3g}"))
         self.tolerances = tolerances(group, twins)
         runs = [self.run(i, "fixed", (w,), "number") for i in range(len(twins)) for w in weights]
@@ -118,9 +125,8 @@ class Bench:
         say(f"{group.task}, {group.batch}: {time.perf_counter() - began:.0f} s")
 
     def _again(self, other):
-        """The losses of lower-only training from the same starts with the batches of other seeds."""
-        runs = [self._lower_only(*s[:2], self._start(s), s.start) for s in self.group.settings]
-        return np.array([outcome.lower for outcome in other(runs)])
+        """Lower-only training from the same starts with the batches of other seeds."""
+        return other([self._lower_only(*s[:2], self._start(s), s.start) for s in self.group.settings])
 
     def _tune(self):
         """The learning rate with the least final lower loss of lower-only training, mean over seeds.
@@ -157,8 +163,8 @@ class Bench:
 
     def reference(self, i, kind):
         """Per seed and step: a number, the twin, the frozen start, or the curve of another seed's lower-only run."""
-        if kind == "number":
-            return np.repeat(self.twins[i].lower[:, None], self.group.steps, 1)
+        if kind in ("number", "other"):  # of one that was trained with other batches
+            return np.repeat(self._anchor(i, kind).lower[:, None], self.group.steps, 1)
         if kind == "curve":
             return np.roll(self.twins[i].curve, 1, 0)
         return (self.still if kind == "start" else self.twins)[i].curve
@@ -178,8 +184,28 @@ class Bench:
             tolerance,
         )
 
-    def excess(self, i, outcome):
-        return (outcome.lower - self.twins[i].lower) / self.tolerances[i]
+    def _anchor(self, i, kind):
+        """The model that a run is finished from, and whose loss its reference is: the twin's but for two kinds."""
+        return {"other": self.others, "start": self.still}.get(kind, self.twins)[i]
+
+    def excess(self, i, outcome, kind="twin"):
+        """Over lower-only training, also where the reference is the start."""
+        return (outcome.lower - self._anchor(i, "other" if kind == "other" else "twin").lower) / self.tolerances[i]
+
+    def finished(self, runs):
+        """Finish each of `runs`, (setting, outcome, kind of reference): a list of ``Finish`` per run, one per seed."""
+        losses = self.train.along(
+            [self._anchor(i, kind).parameters() for i, _, kind in runs], [out.parameters() for _, out, _ in runs]
+        )
+        reference = np.concatenate([self._anchor(i, kind).lower for i, _, kind in runs])
+        tolerance = np.concatenate([self.tolerances[i] + 0 * self.twins[i].lower for i, _, _ in runs])
+
+        def measure(places):
+            lower, upper = losses(places)
+            return (lower - reference) / tolerance, upper
+
+        found = together(len(reference), measure)
+        return [found[k : k + len(self.seeds)] for k in range(0, len(found), len(self.seeds))]
 
     def _best(self, i):
         """f of the best fixed weight: the least f inside, or at the limit between a weight inside and one outside."""
@@ -196,18 +222,55 @@ class Bench:
                     best[s] = min(best[s], f[k + 1] + part * (f[k] - f[k + 1]))
         return best
 
-    def measures(self, i, outcome):
+    def measures(self, i, outcome, kind="twin", finished=None):
         """Per seed; the lost share is NaN where nothing can be gained."""
         twin, tol = self.twins[i], self.tolerances[i]
         gain = twin.upper - self.best[i]
         gain = np.where(gain > NEGLIGIBLE * np.abs(twin.upper), gain, np.nan)
         wild = ~np.isfinite(outcome.lower) | ~np.isfinite(outcome.upper) | (outcome.lower > self.untrained)
-        return {
-            "excess": self.excess(i, outcome),
+        measured = {
+            "excess": self.excess(i, outcome, kind),
             "lost": (outcome.upper - self.best[i]) / gain,
             "over the start": (outcome.lower - self.still[i].lower) / tol,
             "averaged excess": (outcome.averaged_lower - twin.averaged_lower) / tol,
             "swing": outcome.swing.std(1) / tol,
             "averaged swing": outcome.averaged_swing.std(1) / tol,
             "diverged": wild.astype(float),
+            "returns": np.zeros(len(wild)) if outcome.returns is None else outcome.returns,
         }
+        if finished is not None:
+            place, excess, upper, *_, evaluations = np.array(finished).T
+            measured |= {"finished excess": excess, "finished lost": (upper - self.best[i]) / gain}
+            measured |= {"place": place, "evaluations": evaluations}
+        return measured
+
+
+class _Wanted(Exception):
+    """A place that has not been measured yet."""
+
+
+def together(count, measure):
+    """So many searches at once; `measure` gives excesses and upper losses at a place for each of them.
+
+    A search is made anew from what is known as often as it asks for one place more: that costs next to nothing.
+    """
+    known, found = [{} for _ in range(count)], [None] * count
+
+    def look(mine, place):
+        if place not in mine:
+            raise _Wanted(place)
+        return mine[place]
+
+    while None in found:
+        places = np.ones(count)
+        for k in range(count):
+            if found[k] is None:
+                try:
+                    found[k] = search(functools.partial(look, known[k]))
+                except _Wanted as wanted:
+                    places[k] = wanted.args[0]
+        both = measure(places)
+        for k in range(count):
+            if found[k] is None:
+                known[k][float(places[k])] = tuple(float(values[k]) for values in both)
+    return found

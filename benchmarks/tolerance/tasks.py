@@ -317,6 +317,19 @@ TASKS = {
     "confidence, lectures": lambda: confidence("lectures", 32),
     "smallest, hotels": lambda: smallest("hotels"),
     "romances after tragedies, letters": lambda: language("romances"),
+    "fairness, patients": lambda: fairness("patients", (32,)),
+    "fairness, arrests": lambda: fairness("arrests", (16,)),
+    "fairness, heart attacks": lambda: fairness("infarcts", (16, 16)),
+    "fairness, young women": lambda: fairness("young_women", (32,)),
+    "forget a class, pitches": lambda: forgetting("pitches", 3),
+    "forget 200 rows, plebiscite": lambda: forgetting("plebiscite", "200 rows"),
+    "sparsity, developers": lambda: sparsity("developers", hidden=16),
+    "sparsity, loans": lambda: sparsity("loans"),
+    "continual, regions": lambda: continual("regions"),
+    "confidence, packages": lambda: confidence("packages", 32),
+    "robustness, cities": lambda: robustness("cities"),
+    "smallest, trains": lambda: smallest("trains"),
+    "spam after mail, letters": lambda: language("mail"),
 }
 
 

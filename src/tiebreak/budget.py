@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tiebreak.checks import whole
 from tiebreak.estimators import LEVELS, asked
-from tiebreak.methods import Method
+from tiebreak.methods import Method, get
 from tiebreak.result import Status
 from tiebreak.schedules import LEGAL, WHOLE, Capped, Law, Parameters, Power, Schedule
 
@@ -195,7 +195,7 @@ class Batches(NamedTuple):
     lower_batch: Values
 
 
-def steps_within(method: Method, budget: int, horizon: int | None = None) -> tuple[int, int, int]:
+def steps_within(method: Method | str, budget: int, horizon: int | None = None) -> tuple[int, int, int]:
     """How many steps fit in the budget (at most `horizon`), and what they are charged at each level.
 
     As many as :class:`Steps` gives, without a Python loop; and numbers may be larger than any run could be charged.
@@ -206,6 +206,7 @@ def steps_within(method: Method, budget: int, horizon: int | None = None) -> tup
     >>> steps_within(tiebreak.methods.sdbgd, 10**8)
     (275, 37950, 99164195)
     """
+    method = get(method)  # by its name, as everywhere
     schedule = method.schedule
     cycle = _cycle(method)
     if cycle is not None:

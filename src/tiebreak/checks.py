@@ -1,9 +1,10 @@
 """Checks that several modules make of their arguments."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["floating", "install", "one_of", "whole"]
+__all__ = ["floating", "install", "nearest", "one_of", "whole"]
 
 
 def floating(value: Any) -> float:
@@ -40,7 +41,21 @@ def whole(name: str, value: Any) -> int:
 def one_of(name: str, value: Any, legal: tuple[str, ...]) -> None:
     """Raise unless `value` is one of the words that are legal."""
     if not isinstance(value, str) or value not in legal:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, legal))}")
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, legal))}{nearest(value, legal)}")
+
+
+def nearest(word: Any, legal: Iterable[str]) -> str:
+    """A question to add to an error, where a legal word is spelt much like this one.
+
+    Examples
+    --------
+    >>> nearest("sdgbd", ("sdbgd", "penalty")), nearest("adam", ("sdbgd", "penalty"))
+    ("; did you mean 'sdbgd'?", '')
+    """
+    from difflib import get_close_matches  # needed in errors alone
+
+    found = get_close_matches(word.lower(), legal, n=1, cutoff=0.75) if isinstance(word, str) else []
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def install(extra: str) -> str:

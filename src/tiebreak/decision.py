@@ -123,7 +123,7 @@ class Decision:
             scale = scale * self.method.rule.scale(memory)
         return Choice(multiplier, scale, scale * multiplier, memory, None)
 
-    def multiplier(self, parameters: Any, seen: tuple[Any, ...], memory: Any) -> tuple[Scalar, Any]:
+    def multiplier(self, parameters: Any, seen: Any, memory: Any) -> tuple[Scalar, Any]:
         """λ of the rule, and what it remembers: all that a front end needs which moves along ∇f + λ∇g itself.
 
         What was `seen` is a :class:`Seen`; or (fg, gg), which takes less time, for a rule that asks for nothing else.

@@ -275,9 +275,14 @@ def _many(count: int) -> str:
 
 
 def _short(value: float) -> str:
+    """A number in few letters.
+
+    >>> [_short(value) for value in (0.25, 8607.2, 9999.9, 113000.0, 7.8e10, 0.0001)]
+    ['0.25', '8607', '10000', '1.1e5', '7.8e10', '1.0e-4']
+    """
     if value == 0 or 0.01 <= abs(value) < 1e4:
-        return f"{value:.3g}"
-    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+        return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
+    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tiebreak import analogues, penalties, rules
 from tiebreak.balance import Balance
+from tiebreak.checks import nearest
 from tiebreak.estimators import (
     LEVELS,
     WATCHED,
@@ -359,5 +360,6 @@ def get(method: Any) -> Method:
         wanted = method.lower().replace("-", "_")
         if wanted in NAMED:
             return NAMED[wanted]
-        raise ValueError(f"method={method!r} must be a Method or one of {', '.join(map(repr, NAMED))}")
+        legal = ", ".join(map(repr, NAMED))
+        raise ValueError(f"method={method!r} must be a Method or one of {legal}{nearest(wanted, NAMED)}")
     raise TypeError(f"method={method!r} must be a Method or one of {', '.join(map(repr, NAMED))}")

@@ -179,6 +179,7 @@ class Reading(NamedTuple):
     excess: Scalar
     noise: Scalar
     length: Scalar = 1.0
+    swing: Scalar = 0.0  # standard deviation of the model's own swing, in tolerances
 
 
 def begin() -> Memory:
@@ -344,7 +345,7 @@ def follow(
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
     lower = _at_least(_at_least(now.lower, c.steep * now.steep), 1e-300 * upper)  # so that float64 holds the quotient
     unit = _over(upper, lower) * (now.lower != 0) + upper * (now.lower == 0)
-    return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise, brake * kept)
+    return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise, brake * kept, root)
 
 
 def beyond(memory: Memory, patience: Scalar = PATIENCE, share: Scalar = SHARE) -> Scalar:

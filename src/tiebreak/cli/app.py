@@ -6,6 +6,7 @@ import typer
 
 import tiebreak
 from tiebreak.cli.compare import compare, problems, sweep
+from tiebreak.cli.console import spoken
 from tiebreak.cli.example import example
 from tiebreak.cli.methods import methods
 from tiebreak.cli.plan import plan
@@ -53,4 +54,4 @@ for command in (
     diff,
     repeat,
 ):
-    app.command()(command)
+    app.command()(spoken(command))

@@ -8,14 +8,16 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.markup import escape
 
-from tiebreak.cli.console import Console, counted, kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, loading
+from tiebreak.cli.console import Console, completing, counted, kindly, number, say, show_sheets
+from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
 from tiebreak.experiments import Comparison
 from tiebreak.experiments import compare as run
 from tiebreak.experiments.comparing_report import PROSE, notes, sheets
+from tiebreak.experiments.contenders import PLANNED
 from tiebreak.experiments.entrants import rehearse
+from tiebreak.methods import NAMED
 from tiebreak.problems import FAMILIES, TESTBED
 from tiebreak.problems.noises import NOISES
 from tiebreak.problems.testbed import describe
@@ -26,21 +28,33 @@ __all__ = ["compare", "problems", "sweep"]
 _QUICK = {"budgets": "1e3,1e4,1e5", "runs": "3", "trials": "1"}
 _USUAL = {"budgets": "1e4,1e5,1e6", "runs": "10", "trials": "7"}
 
+
+def _usually(text: str, name: str) -> str:
+    """Help with what is taken if nothing is said; brackets are escaped, or rich would take them for markup."""
+    return rf"{text} \[default: {_USUAL[name]}]"
+
+
 Problems: TypeAlias = Annotated[
     list[str],
     typer.Option(
-        metavar="NAMES", help="all, names (`tiebreak problems` lists them) or FILE.py:NAME; paper+sigma_g=0.1."
+        metavar="NAMES",
+        help="all, names (`tiebreak problems` lists them) or FILE.py:NAME; paper+sigma_g=0.1.",
+        autocompletion=completing("all", *FAMILIES, *TESTBED),
     ),
 ]
 Methods: TypeAlias = Annotated[
     list[str],
-    typer.Option(metavar="NAMES", help="all, names (`tiebreak methods`) or FILE.py:NAME; sdbgd+a=0.3+step_size=0.02."),
+    typer.Option(
+        metavar="NAMES",
+        help="all, names (`tiebreak methods`) or FILE.py:NAME; sdbgd+a=0.3+step_size=0.02.",
+        autocompletion=completing("all", *NAMED, *PLANNED),
+    ),
 ]
 Budgets: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="CALLS,…", help=f"A profile for each. [default: {_USUAL['budgets']}]")
+    str | None, typer.Option(metavar="CALLS,…", help=_usually("A profile for each.", "budgets"))
 ]
 Runs: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="N", help=f"Independent runs of everything. [default: {_USUAL['runs']}]")
+    str | None, typer.Option(metavar="N", help=_usually("Independent runs of everything.", "runs"))
 ]
 Steps: TypeAlias = Annotated[str | None, typer.Option(metavar="N", help="End a run after so many steps at the latest.")]
 Kept: TypeAlias = Annotated[
@@ -56,7 +70,7 @@ def compare(
     budgets: Budgets = None,
     runs: Runs = None,
     trials: Annotated[
-        str | None, typer.Option(metavar="N", help=f"Step sizes tried for each. [default: {_USUAL['trials']}]")
+        str | None, typer.Option(metavar="N", help=_usually("Step sizes tried for each.", "trials"))
     ] = None,
     steps: Steps = None,
     record: Kept = None,
@@ -110,13 +124,14 @@ def _compared(
         words |= {name: number(text) for name, text in texts.items() if name not in ("problems", "methods", "budgets")}
         asked = Comparison(as_is=as_is, budgets=[number(part) for part in texts["budgets"].split(",")], **words)
         engine = engine_from(workers, scheduler)
-        rehearse(asked.entrants, asked.contenders, asked.budgets)  # what cannot be run is told before anything is
         counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
         say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")
+        claim(output, asked.command, overwrite)
+        with waiting("Preparing") as line:  # what cannot be run is told before anything is
+            rehearse(asked.entrants, asked.contenders, asked.budgets, line.rename)
         with loading("matplotlib"):
             from tiebreak.experiments import save_comparison  # and matplotlib with it
 
-        claim(output, asked.command, overwrite)
         found = written(output, partial(run, asked, engine=engine), save_comparison)
     show_sheets(sheets(found), notes(found), PROSE)
     say(f"Written to {output}. {found.seconds:.0f} s.")

@@ -1,20 +1,37 @@
 """What commands say and understand: results on standard output, everything else on standard error."""
 
+import functools
 import os
+import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from contextvars import ContextVar
+from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import rich.console
 import typer
 from rich.markup import escape
 from rich.table import Table
+from typer.models import ArgumentInfo, OptionInfo
 
 from tiebreak.experiments.tables import Sheet, fitted
 from tiebreak.experiments.tasks import SweepError
 
-__all__ = ["INTERRUPTED", "Console", "counted", "hush", "hushed", "kindly", "number", "numbers", "say", "show_sheets"]
+__all__ = [
+    "INTERRUPTED",
+    "Console",
+    "completing",
+    "counted",
+    "hush",
+    "hushed",
+    "kindly",
+    "number",
+    "numbers",
+    "say",
+    "show_sheets",
+    "spoken",
+]
 
 #: What shells expect of a program that Ctrl-C ended.
 INTERRUPTED = 130
@@ -22,6 +39,9 @@ _TERMINATED, _NO_READER = 143, 141  # likewise, by SIGTERM and by SIGPIPE
 
 
 _state = {"hushed": False}
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_PLACES = {"place": "", "name": ""}  # what has no option, whatever the command calls it
+_words: ContextVar[dict[str, str]] = ContextVar("_words")  # of the command that runs, by Python's names
 
 
 def hush(wanted: bool) -> bool:
@@ -62,13 +82,62 @@ def _fail(text: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+def spoken(command: _Command) -> _Command:
+    """A command whose errors name its options as they are typed: ``--budget 0``, not ``budget=0``."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = _words.set(_typed(command))
+        try:
+            return command(*args, **kwargs)
+        finally:
+            _words.reset(before)
+
+    return run  # type: ignore[return-value]  # with the command's own signature
+
+
+def _typed(command: Callable[..., Any]) -> dict[str, str]:
+    """How each argument of a command is typed: an option's name, or nothing for one that has its place."""
+    found = {}
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        for info in getattr(hint, "__metadata__", ()):
+            if isinstance(info, OptionInfo):
+                long = [word for word in info.param_decls or () if word.startswith("--")]
+                found[name] = long[0] if long else f"--{name.strip('_').replace('_', '-')}"
+            elif isinstance(info, ArgumentInfo):
+                found[name] = ""
+    return found
+
+
+def _as_typed(text: str, words: dict[str, str]) -> str:
+    """A sentence about Python's arguments as one about what was typed.
+
+    >>> _as_typed("runs=0 must be a whole number ≥ 1", {"runs": "--runs"})
+    '--runs 0 must be a whole number ≥ 1'
+    >>> _as_typed("budget=None, epsilon=None: give one of them", {"budget": "--budget", "epsilon": "--epsilon"})
+    'no --budget, no --epsilon: give one of them'
+    >>> _as_typed("place='x' must be a folder, not 'y'", {"place": ""})
+    "'x' must be a folder, not 'y'"
+    """
+
+    def said(match: re.Match[str]) -> str:
+        word, value = words[match["name"]], match["value"]
+        if not word:
+            return value
+        return f"no {word}" if value == "None" else f"{word} {value.strip(chr(39) + chr(34)) or value}"
+
+    names = "|".join(map(re.escape, words)) or "(?!)"
+    values = r"""'[^']*'|"[^"]*"|[^\s,:;'"]+"""
+    return re.sub(rf"(?<![\w.'\"-])(?P<name>{names})=(?P<value>{values})", said, text)
+
+
 @contextmanager
 def kindly() -> Iterator[None]:
     """Bad values, and files that cannot be read or written, end the command with a line instead of a traceback."""
     try:
         yield
     except ValueError as error:
-        _fail(str(error))
+        _fail(_as_typed(str(error), _PLACES | _words.get({})))
     except OSError as error:
         place = "a file" if error.filename is None else repr(str(error.filename))
         _fail(f"{place} cannot be read or written: {error.strerror or error}")
@@ -99,6 +168,20 @@ def numbers(text: str) -> Any:
     """The numbers that a text spells between commas; else the text."""
     found = [number(part) for part in text.split(",")]
     return text if any(isinstance(part, str) for part in found) else found
+
+
+def completing(*names: str) -> Callable[[str], list[str]]:
+    """What the Tab key offers of an option that takes these names, also the last of several between commas.
+
+    >>> completing("sdbgd", "sdbpg", "penalty")("auto,sd")
+    ['auto,sdbgd', 'auto,sdbpg']
+    """
+
+    def offered(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return offered
 
 
 def counted(count: int, noun: str) -> str:

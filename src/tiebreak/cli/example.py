@@ -1,5 +1,6 @@
 """``tiebreak example``."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
 from tiebreak.experiments.workers import cores
-from tiebreak.gallery import EXAMPLES
+from tiebreak.gallery import EXAMPLES, place
 
 __all__ = ["example"]
 
@@ -43,6 +44,10 @@ def example(
         list[str] | None,
         typer.Option(metavar="NAME", help="What is equal for all: evaluations, seconds; both, or the first if quick."),
     ] = None,
+    knobs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="config.json of an earlier run: take what it chose, and tune nothing."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the files go; results/NAME if not said.")
     ] = None,
@@ -59,7 +64,8 @@ def example(
             _list()
             return
         if name is None:
-            raise ValueError("name=None: say which example; --list shows them")
+            raise ValueError("say which example; --list shows them")
+        place(name)  # before what takes long: is there such a one?
         _torch()
         from tiebreak.experiments.folder import check_folder
         from tiebreak.gallery.needs import Missing
@@ -77,6 +83,7 @@ def example(
             tuning_seeds=number(tuning_seeds) if tuning_seeds is not None else 1 if quick else 2,
             budgets=tuple(budget) if budget else BUDGETS[:1] if quick else BUDGETS,
             device=device,
+            knobs=None if knobs is None else _chosen(knobs),
         )
         check_folder(folder)
         say(f"{study.example.title}. {study.example.question}")
@@ -101,6 +108,15 @@ def example(
         raise typer.Exit(INTERRUPTED)
 
 
+def _chosen(file: Path) -> dict[str, dict[str, float]]:
+    """What an earlier run chose."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))["chosen"]
+        return {str(name): {str(key): float(value) for key, value in knobs.items()} for name, knobs in found.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"--knobs {file}: must be config.json or summary.json of an earlier run; {error}") from None
+
+
 def _torch() -> None:
     try:
         if "torch" not in sys.modules:
@@ -122,7 +138,8 @@ def _list() -> None:
         try:
             found = get(name)
         except ValueError as error:
-            console.print(f"[bold]{name}[/]\n  [red]{escape(str(error))}[/]")
+            lacking = str(error).removeprefix(f"name={place(name)!r} ")
+            console.print(f"[bold]{name}[/]  [red]{escape(lacking)}[/]")
             continue
         console.print(f"[bold]{name}[/]  {escape(found.title)}")
         console.print(f"  {escape(found.question)}")

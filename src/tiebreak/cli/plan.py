@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tiebreak import theory
-from tiebreak.cli.console import INTERRUPTED, kindly, number, say, show_sheets
+from tiebreak.cli.console import INTERRUPTED, completing, kindly, number, say, show_sheets
 from tiebreak.cli.live import Quiet, bar, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.table import CONSTANTS_HELP, smoothness
@@ -26,6 +26,7 @@ from tiebreak.experiments.planning import (
 )
 from tiebreak.experiments.tables import SYMBOLS, Sheet, document, scientific
 from tiebreak.problems import Problem
+from tiebreak.theory.plans import CHOICES
 
 __all__ = ["plan"]
 
@@ -42,10 +43,30 @@ def plan(
     budget: Annotated[str | None, typer.Option(metavar="CALLS", help="Oracle calls that may be spent.")] = None,
     epsilon: Annotated[str | None, typer.Option(metavar="E", help="Or the accuracy wanted of both residuals.")] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="sdbgd, penalty, either with storm_ or spider_, or lazy_penalty.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="sdbgd, penalty, either with storm_ or spider_, or lazy_penalty. "
+            r"\[default: sdbgd; penalty for practice]",
+            autocompletion=completing(*dict.fromkeys(name for name, _, _ in CHOICES)),
+        ),
     ] = None,
-    objective: Annotated[str, typer.Option(metavar="bound|practice", help="What is proved, or expected.")] = "bound",
-    kind: Annotated[str | None, typer.Option(metavar="horizon|anytime", help="Constant parameters, or laws.")] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="bound|practice",
+            help="What is proved, or expected.",
+            autocompletion=completing("bound", "practice"),
+        ),
+    ] = "bound",
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="horizon|anytime",
+            help="Constant parameters, or laws.",
+            autocompletion=completing("horizon", "anytime"),
+        ),
+    ] = None,
     constants: Annotated[str | None, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = None,
     noise_smoothness: Annotated[
         str | None, typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive.")

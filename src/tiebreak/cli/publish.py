@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli.console import counted, kindly, say, show_sheets
-from tiebreak.cli.live import waiting
+from tiebreak.cli.live import Quiet, waiting
 
 __all__ = ["diff", "publish", "repeat"]
 
@@ -57,6 +57,7 @@ def repeat(
     own: Annotated[
         bool, typer.Option("--own", help="Run the copies that the result keeps of own files (FOLDER/own). Look first.")
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run the command that a result was made by once more, here, and compare. Ends with 1 where they differ."""
     with kindly(), tempfile.TemporaryDirectory() as place:
@@ -68,7 +69,7 @@ def repeat(
         copied = _copied(folder, words, Path(place)) if own else _as_they_were(folder)
         say(shlex.join(words))
         done = subprocess.run(
-            [sys.executable, "-m", *words, "--output", str(output.absolute())],
+            [sys.executable, "-m", *words, "--output", str(output.absolute()), *["--quiet"] * quiet],
             stdout=subprocess.DEVNULL,
             cwd=place if copied else None,
         )

@@ -78,7 +78,8 @@ def _write(outcome: Outcome, output: Path, store: Store) -> None:
     began = time.perf_counter()
     saved = False
     try:
-        save(outcome, output)
+        with waiting("Writing the files"):
+            save(outcome, output)
         saved = True
         if not outcome.interrupted:
             store.clear()

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from tiebreak.cli.console import kindly, number, show_sheets
+from tiebreak.cli.live import waiting
+from tiebreak.experiments.latex import as_latex
 from tiebreak.experiments.planning import constants_from
 from tiebreak.experiments.tables import Sheet, as_markdown, scientific
 from tiebreak.theory import (
@@ -20,7 +22,9 @@ from tiebreak.theory.reduction import noise_smoothness_of
 
 __all__ = ["CONSTANTS_HELP", "orders", "smoothness", "table"]
 
-CONSTANTS_HELP = "paper, or L_f=…,L_g=…,G_f=…,sigma_f=…,sigma_g=…,delta_f=…,delta_g=…; paper,L_f=2 changes one."
+CONSTANTS_HELP = (  # with spaces, or a narrow terminal cuts it off
+    "paper, or all of L_f, L_g, G_f, sigma_f, sigma_g, delta_f and delta_g, as L_f=1,L_g=2,…; paper,L_f=2 changes one."
+)
 _SUPERSCRIPTS = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
 _PROSE = ("setting", "extra assumption", "source", "what this is")
 _NOTES = (
@@ -41,12 +45,19 @@ def table(
         str | None, typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; orders without it.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX, with booktabs.")] = False,
 ) -> None:
     """The paper's Table 1, rows of ours and what no method beats: orders, and numbers for an accuracy."""
-    with kindly():
+    with kindly(), waiting("Looking for the cheapest schedules"):
+        if markdown and latex:
+            raise ValueError("--markdown and --latex: give one of them")
         smooth = smoothness(noise_smoothness)
         sheets = orders(), numbers_at(number(epsilon), constants, smooth)
-    if markdown:
+    if latex:
+        labels = ("tab:orders", "tab:numbers")
+        typer.echo("\n".join(as_latex(sheet, _PROSE, label) for sheet, label in zip(sheets, labels, strict=True)))
+        typer.echo("\n".join(f"% {note}" for note in _NOTES))
+    elif markdown:
         for sheet in sheets:
             typer.echo("\n".join([f"**{sheet.title}**", "", *as_markdown(sheet, _PROSE), ""]))
         typer.echo("\n".join(f"- {note}" for note in _NOTES))

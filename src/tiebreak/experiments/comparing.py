@@ -164,7 +164,7 @@ def _cases(entrant: Entrant, contender: Contender, scale: float, budgets: Sequen
 def _tasks(case: _Case, c: Comparison, runs: int, kind: str) -> list[Task]:
     entrant, contender = case.entrant, case.contender
     there = {"problem": entrant.where, "problem_arguments": dict(entrant.arguments)}
-    calls = ", ".join(f"{budget:,}" for budget in case.budgets)
+    calls = " and ".join(f"{budget:,}" for budget in case.budgets)
     return solving(
         f"{kind and f'{kind}: '}{entrant.label}, {contender.label}, {calls} calls, step × {case.scale:g}",
         entrant.where,

@@ -8,7 +8,7 @@ from typing import Any
 
 from tiebreak import rules
 from tiebreak.budget import first_cost, limit
-from tiebreak.checks import whole
+from tiebreak.checks import nearest, whole
 from tiebreak.methods import METHODS, NAMED
 
 __all__ = ["Experiment", "describe", "label", "reconstructed"]
@@ -134,8 +134,9 @@ def _methods(given: Any) -> tuple[str, ...]:
     found = [str(name).strip().lower().replace("-", "_") for name in names]
     for name, wanted in zip(names, found, strict=True):
         if wanted not in METHODS:
-            own = ". Constants of your own, plans and files go to `tiebreak sweep`" if {*"+:"} & {*wanted} else ""
-            raise ValueError(f"methods: {name!r} is not a method; they {legal}{own}")
+            elsewhere = wanted in NAMED or {*"+:"} & {*wanted}
+            own = ". Constants of your own, plans, files and `auto` go to `tiebreak sweep`" if elsewhere else ""
+            raise ValueError(f"methods: {name!r} is not a method; they {legal}{own or nearest(wanted, METHODS)}")
     if not found or len(set(found)) < len(found):
         raise ValueError(f"methods={','.join(found)!r} {legal}, at least one")
     return tuple(found)

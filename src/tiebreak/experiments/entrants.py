@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from tiebreak.budget import first_cost
+from tiebreak.checks import nearest
 from tiebreak.experiments.configuration import label
 from tiebreak.experiments.contenders import ALL, OF_CONSTANTS, PLANNED, fit
 from tiebreak.experiments.own import path_of
@@ -20,6 +21,9 @@ from tiebreak.remarks import unsaid
 from tiebreak.solve import minimize
 
 __all__ = ["Contender", "Entrant", "contenders", "entrants", "left_out", "rehearse"]
+
+#: What "name+constant=value" may set of a problem of the test bed.
+_CHANGEABLE = ("sigma", "sigma_f", "sigma_g", "dimension", "noise")
 
 
 @dataclass(frozen=True)
@@ -101,12 +105,16 @@ def _entrant(given: Any) -> Entrant:
         raise ValueError(f"problems={given!r} must be a Problem, a name or a place 'file.py:name'")
     text, changes = split_changes("problems", given)
     if ":" not in text:
+        strange = [name for name in changes if name not in _CHANGEABLE]
+        if strange:
+            raise ValueError(
+                f"problems={given!r}: {strange[0]} must be one of {', '.join(_CHANGEABLE)}"
+                f"{nearest(strange[0], _CHANGEABLE)}"
+            )
         try:
             made = named(text, **changes)
-        except TypeError as error:
-            raise ValueError(f"problems={given!r}: {error}") from None
         except ValueError as error:
-            places = "" if text.split("-")[0] in FAMILIES else ", or be 'file.py:name'"
+            places = "" if text.split("-")[0] in FAMILIES or "did you" in str(error) else ", or be 'file.py:name'"
             raise ValueError(f"problems: {error}{places}") from None
         return Entrant(_label(made.name, changes), reference("tiebreak.problems:named"), {"name": text} | changes, made)
     there = reference(text, "problems")
@@ -130,15 +138,18 @@ def _contender(given: Any) -> Contender:
         name = made.name if isinstance(made, Method) else getattr(made, "__name__", type(made).__name__)
         wrong = None if isinstance(made, Method) else _no_maker(made, name)
         if wrong is not None:
-            legal = "must be a Method, a function (constants, budget), a name or a place"
-            raise ValueError(f"methods={given!r} {legal}; {wrong}")
+            kinds = "must be a Method, a function (constants, budget), a name or a place"
+            raise ValueError(f"methods={given!r} {kinds}; {wrong}")
         return Contender(name, held(made, name))
     text, changes = split_changes("methods", given)
     if ":" not in text:
         name = text.lower().replace("-", "_")
         if name not in (*NAMED, *PLANNED):
-            legal = ", ".join((*NAMED, *PLANNED))
-            raise ValueError(f"methods: {text!r} is not a method; they must be among {legal}, or be 'file.py:name'")
+            legal = (*NAMED, *PLANNED)
+            raise ValueError(
+                f"methods: {text!r} is not a method; they must be among {', '.join(legal)}, or be 'file.py:name'"
+                f"{nearest(name, legal)}"
+            )
         if name in NAMED:
             varied(NAMED[name], changes)  # complains, if it has to
             return Contender(_label(label(name), changes), name, changes)
@@ -175,13 +186,20 @@ def _no_maker(made: Any, name: str) -> str | None:
     return None
 
 
-def rehearse(problems: Sequence[Entrant], methods: Sequence[Contender], budgets: Sequence[int]) -> None:
+def rehearse(
+    problems: Sequence[Entrant],
+    methods: Sequence[Contender],
+    budgets: Sequence[int],
+    hear: Callable[[str], Any] = lambda what: None,
+) -> None:
     """See that every method can begin on every problem, and make two steps of all that is one's own.
 
-    What is wrong in a file mostly shows in the first steps, and is told with its place before the work begins.
+    What is wrong in a file mostly shows in the first steps, and is told with its place before the work begins. Plans
+    are made here, which takes a while where there are many problems: `hear` is told what is tried.
     """
-    for entrant, contender in product(problems, methods):
+    for i, (entrant, contender) in enumerate(product(problems, methods), 1):
         text, files = f"{contender.label} on {entrant.label}", [*_files(entrant.where), *_files(contender.method)]
+        hear(f"Preparing {i} of {len(problems) * len(methods)}: {text}")
         for budget in budgets:
             method: Method = _kindly(text, files, partial(contender.fitted, entrant.problem, budget))
             least = first_cost(method)

@@ -16,11 +16,11 @@ _SYMBOLS = {
     "σ": r"\sigma", "γ": r"\gamma", "α": r"\alpha", "ε": r"\varepsilon", "Δ": r"\Delta", "Σ": r"\Sigma", "±": r"\pm",
     "δ": r"\delta", "ζ": r"\zeta", "θ": r"\theta", "κ": r"\kappa", "ν": r"\nu", "ξ": r"\xi", "π": r"\pi",
     "φ": r"\varphi", "χ": r"\chi", "ψ": r"\psi", "ω": r"\omega", "Φ": r"\Phi", "Ω": r"\Omega", "ℓ": r"\ell",
-    "½": r"\tfrac{1}{2}",
+    "½": r"\tfrac{1}{2}", "ς": r"\varsigma",
     "≤": r"\leq", "≥": r"\geq", "×": r"\times", "−": "-", "∝": r"\propto", "∞": r"\infty", "∈": r"\in", "→": r"\to",
     "·": r"\cdot", "√": r"\sqrt{}", "†": r"^{\dagger}", "∼": r"\sim", "₊": "_{+}", "d̂": r"\hat{d}",
 }  # fmt: skip
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻·", "0123456789-.")
 _PLAIN = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "—": "---", "…": r"\ldots{}", "“": "``",
@@ -28,9 +28,11 @@ _PLAIN = {
 }  # fmt: skip
 
 _NUMBER = r"[-−]?\d[\d.]*e[-+]?\d+"
-#: What is mathematics: a norm, an index of x, a number with an exponent, a power, a symbol.
+_NEGATIVE = r"(?<![\w.])[-−]\d[\d.]*"  # a hyphen would be too short for a minus
+#: What is mathematics: a norm, a symbol to a power, an index of x, a number with an exponent or below 0, a symbol.
 _SINGLE = "".join(key for key in _SYMBOLS if len(key) == 1)
-_MATH = re.compile(rf"‖[^‖]+‖²?|x_\{{?\w+(?:_\w+)?\}}?|{_NUMBER}|\d*[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+|d̂|[{_SINGLE}]+")
+_POWER = rf"[{_SINGLE}](?:\^[−\d/{_SINGLE}]+|[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+(?:·[⁰¹²³⁴⁵⁶⁷⁸⁹]+)?)"
+_MATH = re.compile(rf"‖[^‖]+‖²?|{_POWER}|x_\{{?\w+(?:_\w+)?\}}?|{_NUMBER}|{_NEGATIVE}|\d*[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+|d̂|[{_SINGLE}]+")
 
 
 def in_latex(text: str, escape: bool = True) -> str:
@@ -51,6 +53,9 @@ def _math(text: str) -> str:
     if re.fullmatch(_NUMBER, text):
         digits, power = text.replace("−", "-").split("e")
         return rf"{digits} \times 10^{{{int(power)}}}"
+    if re.fullmatch(_POWER, text):
+        power = text[1:].removeprefix("^").translate(_SUPERSCRIPTS)
+        return f"{_SYMBOLS[text[0]]}^{{{_math(power)}}}"
     if index := re.fullmatch(r"x_\{?(\w+?)(?:_(\w+))?\}?", text):
         return f"x_{{{index[1]}}}" if index[2] is None else f"x_{{{index[1]}_{{{index[2]}}}}}"
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", lambda power: f"^{{{power[0].translate(_SUPERSCRIPTS)}}}", text)

@@ -212,7 +212,10 @@ def _chosen(spec: Mapping[str, Any]) -> Case:
     if spec["constants"] is not None:
         problem = replace(problem, constants=constants_from(spec["constants"]))
     if problem.constants is None:
-        raise ValueError(f"problem={spec['problem']!r} has no constants, and a bound needs them: give constants=…")
+        raise ValueError(
+            f"problem={spec['problem']!r} has no constants, and a bound needs them: give `constants`, on the command "
+            "line --constants; `tiebreak plan --problem … --estimate` estimates them"
+        )
     if name in files:
         given = found(files[name])
         method = methods.get(given(problem.constants, _BUDGET) if callable(given) else given)

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from tiebreak.experiments.style import COLOURS, footnote, legend, style
 from tiebreak.gallery.methods import METHODS
-from tiebreak.gallery.report import Row, Spread, rows
+from tiebreak.gallery.report import TITLES, Row, Spread, rows
 from tiebreak.gallery.study import Findings
 
 __all__ = ["plane"]
@@ -22,8 +22,9 @@ _LINEAR = 3.0  # tolerances, beyond which the axis is logarithmic
 
 
 def plane(findings: Findings) -> Figure:
-    """Excess of the lower loss against the first metric and against the upper loss, at equal gradient evaluations."""
-    metric, found = findings.study.example.metrics[0], rows(findings, "evaluations")
+    """Excess of the lower loss against the first metric and against the upper loss, at the first of the budgets."""
+    budget = findings.study.budgets[0]
+    metric, found = findings.study.example.metrics[0], rows(findings, budget)
     own = [method.name for method in findings.study.example.methods]
     looks = {row.method: _look(row.method, own) for row in found}
     with style():
@@ -41,7 +42,7 @@ def plane(findings: Findings) -> Figure:
         legend(figure, [swept, *lines], 4, length=1.2)
         seeds = findings.study.seeds
         spread = f"Means over {seeds} seeds with standard deviations" if seeds > 1 else "One seed"
-        footnote(figure, f"{spread}, at equal gradient evaluations. Shaded: inside the tolerance.")
+        footnote(figure, f"{spread}, {TITLES[budget].lower()}. Shaded: inside the tolerance.")
     return figure
 
 

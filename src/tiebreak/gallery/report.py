@@ -10,9 +10,10 @@ from tiebreak.gallery.example import Metric, OwnMethod
 from tiebreak.gallery.methods import METHODS, AnyMethod, chosen
 from tiebreak.gallery.study import Findings, Run
 
-__all__ = ["PROSE", "Row", "Spread", "Winner", "markdown", "notes", "rows", "sheets", "title", "winner"]
+__all__ = ["PROSE", "TITLES", "Row", "Spread", "Winner", "markdown", "notes", "rows", "sheets", "title", "winner"]
 
-_TITLES = {"evaluations": "After equal gradient evaluations", "seconds": "After equal time"}
+#: What tables of a budget are called.
+TITLES = {"evaluations": "After equal gradient evaluations", "seconds": "After equal time"}
 #: Columns that hold words.
 PROSE = ("chosen",)
 _CLOCKED = "those of a training alone on the machine, by the timing of its steps"
@@ -161,9 +162,9 @@ def winner(found: Sequence[Row], metric: Metric) -> Winner | None:
 
 def sheets(findings: Findings) -> list[Sheet]:
     """For each budget who is where; then all other metrics, and what it cost."""
-    example, made = findings.study.example, []
+    study, example, made = findings.study, findings.study.example, []
     names = [metric.name for metric in example.metrics]
-    for budget in findings.study.budgets:
+    for budget in study.budgets:
         found = rows(findings, budget)
         if not found:
             continue
@@ -175,13 +176,14 @@ def sheets(findings: Findings) -> list[Sheet]:
         ]  # fmt: skip
         lacking = [[title(name), f"needs {', '.join(which)}"] + [""] * (len(head) - 2)
                    for name, which in findings.missing.items()]  # fmt: skip
-        made.append(Sheet(_TITLES[budget], head, body + lacking))
+        made.append(Sheet(TITLES[budget], head, body + lacking))
         if names[_FIRST:]:
             more = [[_marked(row), *(str(row.metrics[name]) for name in names[_FIRST:])] for row in found]
-            made.append(Sheet(f"{_TITLES[budget]}: further metrics", ("method", *names[_FIRST:]), more))
+            made.append(Sheet(f"{TITLES[budget]}: further metrics", ("method", *names[_FIRST:]), more))
         cost = [
             [_marked(row), f"{row.steps:,}", f"{row.evaluations:,.0f}", f"{row.seconds:.3g}",
-             str(row.trials or "none"), f"{row.tuning[0]} ({scientific(row.tuning[1])})" if row.trials else "",
+             str(row.trials or ("earlier" if study.knobs and row.knobs else "none")),
+             f"{row.tuning[0]} ({scientific(row.tuning[1])})" if row.trials else "",
              "yes" if row.needs_reference else "", row.knobs]
             for row in found
         ]  # fmt: skip
@@ -195,7 +197,7 @@ def sheets(findings: Findings) -> list[Sheet]:
             "needs the reference",
             "chosen",
         )
-        made.append(Sheet(f"{_TITLES[budget]}: what it cost", header, cost))
+        made.append(Sheet(f"{TITLES[budget]}: what it cost", header, cost))
     return made
 
 
@@ -210,10 +212,9 @@ def notes(findings: Findings) -> list[str]:
     for budget in study.budgets:
         found = rows(findings, budget)
         if found:
-            texts.append(f"{_TITLES[budget]}: {_verdict(found, metric)}")
+            texts.append(f"{TITLES[budget]}: {_verdict(found, metric)}")
     texts += _sweep_cost(findings)
-    goal = findings.goals.get("evaluations")
-    if goal is not None:
+    if any(budget in findings.goals for budget in study.budgets):
         what = "what lower-only training reaches at the same budget, over the seeds"
         if example.reference == "start":
             what = "the starting model's, seed by seed"
@@ -229,16 +230,18 @@ def notes(findings: Findings) -> list[str]:
         f"needs the reference was given, as a number, {number}."
     )
     texts.append(
-        f"Every method with knobs had the same number of trials, each on {study.tuning_seeds} "
+        "Knobs are those that an earlier study chose for each method: nothing was tuned here."
+        if study.knobs is not None
+        else f"Every method with knobs had the same number of trials, each on {study.tuning_seeds} "
         f"seed{'s' * (study.tuning_seeds > 1)} that it is not judged on: the least upper loss among those inside was "
         "chosen, else the nearest. Ours with a tolerance has nothing to tune, and had none."
     )
     for budget in study.budgets:
         for row in rows(findings, budget):
-            texts += [f"{row.title}, {text} ({_TITLES[budget].lower()})." for text in row.failed]
+            texts += [f"{row.title}, {text} ({TITLES[budget].lower()})." for text in row.failed]
         texts += [
             f"{row.title} measures its excess itself, against its own reference on batches: {row.promise} "
-            f"({_TITLES[budget].lower()})."
+            f"({TITLES[budget].lower()})."
             for row in rows(findings, budget)
             if math.isfinite(row.promise.mean)
         ]

@@ -45,6 +45,8 @@ class Study:
         Which; all that fit, if empty.
     seeds : int
         Those that methods are judged on.
+    knobs : mapping, optional
+        What an earlier study chose, by method: nothing is tuned then.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Study:
     trials: int = 6
     tuning_seeds: int = 2
     budgets: tuple[str, ...] = BUDGETS
+    knobs: Mapping[str, Knobs] | None = None
 
     def __post_init__(self) -> None:
         for name in ("seeds", "trials", "tuning_seeds"):
@@ -67,7 +70,10 @@ class Study:
             raise ValueError(f"device={self.device!r} must be a device of torch's, such as 'cpu' or 'cuda'") from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device={self.device!r}: torch finds no GPU here")
-        self.methods_of(self.example)
+        lacking = [name for name, method in self.methods_of(self.example).items() if trials(method, 2)]
+        lacking = [name for name in lacking if self.knobs is not None and name not in self.knobs]
+        if lacking:
+            raise ValueError(f"knobs must have those of {', '.join(lacking)}; else leave these methods out")
 
     @property
     def where(self) -> Reference:
@@ -181,14 +187,17 @@ class _Working:
         self.findings.missing = lacking
         self.methods = {name: method for name, method in wanted.items() if name not in lacking}
         self.tried = {name: trials(method, study.trials) for name, method in self.methods.items()}
+        self.tuning = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + study.tuning_seeds)
+        if study.knobs is not None:
+            self.findings.knobs = {name: study.knobs[name] for name, tried in self.tried.items() if tried}
+            self.tried, self.tuning = {}, range(0)
         tuned = sum(map(len, self.tried.values()))
         judged = len(self.methods) * study.seeds * len(study.budgets)
         # The tasks of a whole study, for the bar; and how many of them are behind.
-        self.total, self.done = 1 + study.tuning_seeds * (1 + tuned) + judged, 0
+        self.total, self.done = 1 + len(self.tuning) * (1 + tuned) + judged, 0
 
     def all(self) -> None:
-        study, findings = self.study, self.findings
-        tuning = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + study.tuning_seeds)
+        study, findings, tuning = self.study, self.findings, self.tuning
         judging = range(study.seeds)
         try:
             budgets = {budget: dict[str, float | None]() for budget in study.budgets}
@@ -203,14 +212,15 @@ class _Working:
                 evaluations = budgets[budget]["lower-only"]
                 alone |= {(budget, seed): self.task("lower-only", seed, {}, evaluations) for seed in judging}
             done = self.sweep(alone.values())
-            for budget in ("tuning", *study.budgets):
+            for budget in dict.fromkeys(of for of, _ in alone):
                 blocks = {seed: done[task.name] for (of, seed), task in alone.items() if of == budget}
                 of_start = self.example.reference == "start"
                 lower = fmean(block.facts["reference" if of_start else "lower"] for block in blocks.values())
                 findings.goals[budget] = Goal.of(lower, self.example.tolerance)
                 for seed, block in blocks.items():
                     self.keep(budget, "lower-only", seed, {}, block)
-            self.tune(tuning)
+            if self.tried:
+                self.tune(tuning)
             for budget in study.budgets:
                 self.judge(budget, judging, budgets[budget])
         except _Stopped:
@@ -276,6 +286,7 @@ class _Working:
         names = [*dict.fromkeys([*self.methods, _CLOCK])] if "seconds" in self.study.budgets else []
         arguments: dict[str, Any] = {"example": self.study.where, "size": self.size, "device": self.study.device}
         knobs = {name: dict(self.tried[name][0]) if self.tried.get(name) else {"weight": 1.0} for name in names}
+        knobs |= {name: dict(self.knobs(name)) for name in names if self.knobs(name)}  # given
         return Task("timing", reference(f"{work.__name__}:timed"), arguments | {"knobs": knobs})
 
     def sweep(self, tasks: Iterable[Task], stop: bool = True) -> Mapping[str, Block]:

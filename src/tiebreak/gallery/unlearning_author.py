@@ -63,7 +63,7 @@ class Setup(NamedTuple):
 
 SETUPS: dict[Size, Setup] = {
     "quick": Setup(1, 16, 16, 24, 32, 8, 32, 240, 24, 4, 4, 4, 160, 5e-4, 60, 400, 5e-4, 1024),
-    "full": Setup(30, 128, 128, 128, 64, 16, 128, 2880, 96, 12, 12, 12, 240, 1e-4, 320, 800, 2e-4, 8192),
+    "full": Setup(6, 128, 128, 128, 64, 16, 64, 2880, 192, 12, 12, 12, 160, 3e-4, 200, 800, 4e-4, 8192),
 }
 
 
@@ -103,7 +103,7 @@ def learn(
     lines = learning.text(tokenizer, texts, setup.length, (setup.text, setup.held_out, setup.held_out))
     lines |= {name: (some, counted.expand(len(some), -1)) for name, some in rows.items()}
     made, found = learning.cut(model, setup.layers, lines, torch.empty(0, dtype=torch.long), device)
-    found |= {f"{name}.rows": some for name, some in rows.items()}
+    found |= {f"{name}.rows": some.clone() for name, some in rows.items()}  # of all layers they are the inputs, too
 
     author, unseen, stays, text = (
         learning.lines(found, name, device) for name in ("author", "unseen", "stays", "seen")

@@ -2,6 +2,7 @@
 
 from tiebreak.optax.aliases import dbgd, from_method, penalty, pr_sdbpg, sdbgd, sdbpg, vr_pr_sdbpg
 from tiebreak.optax.barrier import BarrierState, Reading
+from tiebreak.optax.finishing import finish
 from tiebreak.optax.losses import log, measure, value_and_grads
 from tiebreak.optax.oracles import Exact, FiniteSum, Gaussian
 from tiebreak.optax.solve import solve
@@ -18,6 +19,7 @@ __all__ = [
     "TwinState",
     "dbgd",
     "dynamic_barrier",
+    "finish",
     "from_method",
     "log",
     "measure",

@@ -186,7 +186,8 @@ def log(state: Any) -> dict[str, Any]:
     last: dict[str, Any] = {name: getattr(found[0], name) for name in ("multiplier", "fg", "gg", "ff", "skipped")}
     if not isinstance(found[0].reading, optax.EmptyState):
         last |= found[0].reading._asdict()
-    last |= {"returns": twin.returns for twin in _parts(state, TwinState)}
+    for twin in _parts(state, TwinState):
+        last["returns"] = twin.returns
     if any(isinstance(value, jax.core.Tracer) for value in last.values()):
         raise TypeError(
             'log(state) is for numbers, outside of jit, scan and vmap; there, optax.tree.get(state, "multiplier") '

@@ -63,6 +63,24 @@ def _rescales(base: optax.GradientTransformation) -> bool:
         return True
 
 
+def _told(base: Any, twin: Any) -> Any:
+    """The twin's state with the hyperparameters that stand in the model's, where they were set between two steps.
+
+    ``optax.inject_hyperparams`` keeps them in the state, to be set there; those that follow a schedule it makes anew.
+    """
+
+    def injected(state: Any) -> bool:
+        return "hyperparams" in getattr(state, "_fields", ())
+
+    def one(mine: Any, its: Any) -> Any:
+        if not injected(mine):
+            return its
+        inner = {"inner_state": _told(mine.inner_state, its.inner_state)} if hasattr(mine, "inner_state") else {}
+        return its._replace(hyperparams=mine.hyperparams, **inner)
+
+    return jax.tree.map(one, base, twin, is_leaf=injected)
+
+
 def with_twin(
     base: optax.GradientTransformation, *, tolerance: Any, **options: Any
 ) -> optax.GradientTransformationExtraArgs:
@@ -76,7 +94,8 @@ def with_twin(
     Parameters
     ----------
     base : optax.GradientTransformation
-        The whole optimizer, such as ``optax.adamw(1e-3)``; learning rate and schedules are the twin's, too.
+        The whole optimizer, such as ``optax.adamw(1e-3)``; learning rate and schedules are the twin's, too, and so is
+        what is set between two steps in a state of ``optax.inject_hyperparams``, ``state.base.hyperparams[…] = …``.
     tolerance : float or str
         As of :func:`dynamic_barrier`.
     **options
@@ -133,9 +152,10 @@ def with_twin(
         told = {"reference_grads": reference_grads, "reference_value": reference_value}
         direction, after = barrier.update(updates, state.barrier, params, **told, **extra)
         moved, base_state = rest.update(direction, state.base, params, **extra)
-        changes, twin_base = rest.update(reference_grads, state.reference_base, state.reference_params, **extra)
+        its_base = _told(state.base, state.reference_base)
+        changes, twin_base = rest.update(reference_grads, its_base, state.reference_params, **extra)
         twin = (twin_base, optax.apply_updates(state.reference_params, changes))
-        before = (state.reference_base, state.reference_params)
+        before = (its_base, state.reference_params)
         twin_base, twin_params = jax.tree.map(lambda new, old: jnp.where(after.skipped, old, new), twin, before)
         # Where steps on the lower loss alone do not repair what the upper one did, the model is set to its twin.
         values, scales = after.memory

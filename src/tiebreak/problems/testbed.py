@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak.checks import whole
+from tiebreak.checks import nearest, whole
 from tiebreak.problems import landscapes
 from tiebreak.problems.landscapes import Landscape
 from tiebreak.problems.noises import NOISES, noisy
@@ -251,7 +251,7 @@ def _parsed(name: str) -> tuple[str, int | None, str | None]:
     """Family, dimension and noise of a name; the last two only if they are there."""
     family, *rest = str(name).strip().lower().split("-")
     if family not in FAMILIES:
-        raise ValueError(f"name={name!r} must begin with one of {', '.join(FAMILIES)}")
+        raise ValueError(f"name={name!r} must begin with one of {', '.join(FAMILIES)}{nearest(family, FAMILIES)}")
     size = int(rest.pop(0)) if rest and rest[0].isdecimal() and len(rest[0]) < 9 else None
     kind = rest.pop(0) if rest else None
     if rest or (kind is not None and kind not in NOISES):

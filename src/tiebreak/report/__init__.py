@@ -36,7 +36,7 @@ def kind_of(place: str | os.PathLike[str]) -> str:
     if path.is_file():
         return "log"
     if not path.is_dir():
-        raise ValueError(f"no such file or folder: {path} (place must be {_LEGAL})")
+        raise ValueError(f"no such file or folder: {path}; it must be {_LEGAL}")
     if (path / "plan.json").exists():
         return "plan"
     if (path / "config.json").exists() and (path / "summary.json").exists():
@@ -46,7 +46,10 @@ def kind_of(place: str | os.PathLike[str]) -> str:
         for key, kind in (("experiment", "reproduce"), ("verification", "verify"), ("budgets", "compare")):
             if key in saved:
                 return kind
-    raise ValueError(f"place={str(place)!r} must be {_LEGAL}; it has no configuration of either")
+    raise ValueError(
+        f"place={str(place)!r} must be {_LEGAL}; it has no configuration.json, config.json or plan.json that one of "
+        "them wrote"
+    )
 
 
 def page_of(place: str | os.PathLike[str]) -> Page:

@@ -1,5 +1,6 @@
 """A folder of ``tiebreak compare`` as a page."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from tiebreak.experiments.comparing_report import calls
 from tiebreak.experiments.tables import Table, chosen
 from tiebreak.report.origin import origin
 from tiebreak.report.reading import columns, record, summary
+from tiebreak.report.recorded import recorded
 from tiebreak.report.section import Axis, Chart, Notes, Page, Section, Series, Verdict
 
 __all__ = ["page"]
@@ -28,12 +30,14 @@ def page(folder: Path) -> Page:
     results = columns(folder / "results.csv", "problem", "method", "budget", "residual", "ratio", "failed")
     profiles = columns(folder / "profiles.csv", "method", "budget", "tau", "share")
     tables, notes = summary(folder / "summary.md")
+    along = recorded(folder)
+    ends = [] if along and len(_names(results, "budget")) == 1 else [_curves(results, saved)]  # a budget is no curve
     return Page(
         "Methods compared",
-        _verdict(saved, results),
+        _verdict(saved, results, notes),
         [
             Section("Profiles", [_profiles(profiles)]),
-            Section("Curves", [_curves(results, saved)]),
+            Section("Curves", [*along, *ends]),
             Section("Tables", [*tables, Notes(notes)]),
             origin(saved, ("faults", "problems")),
         ],
@@ -44,24 +48,32 @@ def _names(table: Table, column: str) -> list[Any]:
     return list(dict.fromkeys(table[column].tolist()))
 
 
-def _verdict(saved: dict[str, Any], results: Table) -> Verdict:
+def _verdict(saved: dict[str, Any], results: Table, notes: Sequence[str]) -> Verdict:
     problems, methods, budgets = (_names(results, name) for name in ("problem", "method", "budget"))
     found = []
     for budget in budgets:
         here = chosen(results, budget=budget)
         counts = {m: int(np.sum((here["method"] == m) & (here["ratio"] == 1))) for m in methods}
         best = max(counts, key=lambda name: counts[name])
-        found.append(f"{calls(int(budget))}: {best} is best on {counts[best]} of {len(problems)} problems, and within "
-                     f"a factor of 2 of the best on {_near(here, best)}.")  # fmt: skip
+        found.append(
+            f"{calls(int(budget))}: {best} is best on {counts[best]} of {_counted(problems, 'problem')}, and within a "
+            f"factor of 2 of the best on {_near(here, best)}."
+        )
     failed = int(results["failed"].sum())
     found.append("Every run went as far as its budget." if not failed else f"{failed} runs could not go on.")
+    # A small residual at a saddle of g wins a comparison, and is worth nothing: said where the winner is.
+    found += [note for note in notes if note.startswith("g ended above where it began")]
     asked = (
-        f"Which of {len(methods)} methods has the smallest residual on {len(problems)} problems at "
-        f"{len(budgets)} budget{'s' * (len(budgets) > 1)}, {saved.get('runs', '?')} runs each?"
+        f"Which of {_counted(methods, 'method')} has the smallest residual on {_counted(problems, 'problem')} at "
+        f"{_counted(budgets, 'budget')}, {saved.get('runs', '?')} runs each?"
     )
     return Verdict(
         "Complete" if not failed else "Complete, with runs that failed", None if failed else True, asked, found
     )
+
+
+def _counted(things: Sequence[Any], noun: str) -> str:
+    return f"{len(things)} {noun}{'s' * (len(things) != 1)}"
 
 
 def _near(here: Table, method: str) -> int:

@@ -38,12 +38,12 @@ def figure(chart: Chart, x: Axis, y: Axis, width: Width) -> Figure:
             line = _draw(axes, series, x.key, y.key)
             names.setdefault(series.name, line)
         for axis, letter in ((x, "x"), (y, "y")):
-            _scale(axes, axis, letter)
+            _scale(axes, axis, letter, [np.asarray(series.columns[axis.key], dtype=float) for series in shown])
         for mark in chart.marks:
             if mark.key in (x.key, y.key):
                 draw = axes.axvline if mark.key == x.key else axes.axhline
                 draw(mark.at, color="0.4", linewidth=0.8, linestyle="--")
-        if x.scale == y.scale == "log":
+        if axes.get_xscale() == axes.get_yscale() == "log":
             log_grid(axes)
         labels = [in_latex(name, escape=False) for name in names]
         most = _LETTERS[width] // (max(map(len, names), default=1) + 6)  # side by side, with their lines
@@ -77,9 +77,11 @@ def _draw(axes: Axes, series: Series, x: str, y: str) -> Line2D:
     return line
 
 
-def _scale(axes: Axes, axis: Axis, letter: str) -> None:
+def _scale(axes: Axes, axis: Axis, letter: str, columns: list[Any]) -> None:
     lines = wrap(axis.label, _LABEL[letter]) if len(axis.label) > _LABEL[letter] else [axis.label]
     getattr(axes, f"set_{letter}label")("\n".join(in_latex(line, escape=False) for line in lines))
+    if axis.scale == "log" and not any((np.isfinite(column) & (column > 0)).any() for column in columns):
+        return  # of runs that all failed nothing can be drawn, and a logarithm has no scale then
     if axis.scale == "log":
         getattr(axes, f"set_{letter}scale")("log", nonpositive="mask")
     elif axis.scale == "symlog":

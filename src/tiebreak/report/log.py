@@ -149,6 +149,14 @@ def _verdict(table: Table, made: Table) -> Verdict:
         f"The lower loss ended {last:.2g} tolerances above its reference{within}: both averaged over recent steps. The "
         "last iterate may differ where the learning rate did not fall.",
     )
+    if _there(made, "returns") and (back := made["returns"][np.isfinite(made["returns"])])[-1] > 0:
+        step = int(made["step"][np.isfinite(made["returns"])][np.argmax(back == back[-1])])
+        often = "once, at" if back[-1] == 1 else f"{back[-1]:,.0f} times, the last time at"
+        found.insert(
+            1,
+            f"The model was set to its twin {often} step {step:,}: many steps on the lower loss alone had not brought "
+            "it back. What the upper loss had gained until then was given up.",
+        )
     if _there(made, "upper_loss"):
         found.append(
             "That compares the upper loss with its own start, not with training on the lower loss alone: with a twin, "

@@ -265,9 +265,9 @@
     const body = table.tBodies[0], heads = [...table.querySelectorAll("th")];
     [...(body.rows[0]?.cells || [])].forEach((_, i) => {
       const cells = [...body.rows].map((row) => row.cells[i]).filter(Boolean);
-      if (i > 0 && cells.some((cell) => cell.textContent.length > 24)) {
-        cells.forEach((cell) => cell.classList.add("words"));
-        heads[i]?.classList.add("words");
+      const long = cells.some((cell) => cell.textContent.length > 24);
+      if (i > 0 && (long || cells.every((cell) => typeof value(cell) === "string"))) {
+        [...cells, heads[i]].forEach((cell) => cell?.classList.add(long ? "words" : "names"));
       }
     });
     heads.forEach((head, i) => head.querySelector("button").addEventListener("click", () => {

@@ -53,7 +53,7 @@ def publish(
     path, page = Path(place), page_of(place)
     target = Path(output) if output is not None else (path.parent if path.is_file() else path) / "paper"
     texts = {f"{name}.tex": as_latex(sheet, _words(sheet), f"tab:{name}") for name, sheet in _tables(page).items()}
-    texts["references.bib"] = f"{CITATION}\n"
+    texts["references.bib"] = f"{_for_bibtex(CITATION)}\n"
     figures = _figures(page, problem)
     texts["main.tex"] = _main(page, kind_of(place), list(texts), figures)
     written = []
@@ -66,6 +66,15 @@ def publish(
             figure(chart, x, y, width).savefig(file, format="pdf", metadata={"CreationDate": None})
         written.append(target / name)
     return written
+
+
+def _for_bibtex(entries: str) -> str:
+    """The entries for BibTeX's own styles, which know neither software nor versions; biblatex reads them as well.
+
+    >>> _for_bibtex("@software{key,\\n  version = {1.2},")
+    '@misc{key,\\n  note = {Version 1.2},'
+    """
+    return re.sub(r"version( *)= \{(.*)\}", r"note\1= {Version \2}", entries.replace("@software{", "@misc{"))
 
 
 _POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")

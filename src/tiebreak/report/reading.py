@@ -13,6 +13,8 @@ from tiebreak.files import regular
 
 __all__ = ["columns", "record", "summary"]
 
+_WORDS = ("problem", "method")  # whoever names one "1" or "nan" means a name
+
 
 def record(path: Path) -> dict[str, Any]:
     """A JSON object.
@@ -56,11 +58,13 @@ def columns(path: Path, *needed: str) -> Table:
     for number, row in enumerate(body, 2):
         if len(row) != len(header):
             raise ValueError(f"{str(path)!r}, line {number}, must have {len(header)} cells; it has {len(row)}")
-    return {name: _column([row[i] for row in body]) for i, name in enumerate(header)}
+    return {name: _column([row[i] for row in body], name) for i, name in enumerate(header)}
 
 
-def _column(cells: list[str]) -> Any:
+def _column(cells: list[str], name: str) -> Any:
     try:
+        if name in _WORDS:
+            raise ValueError
         return np.array([float(cell) if cell else np.nan for cell in cells])
     except ValueError:
         return np.array(cells, dtype=np.str_)

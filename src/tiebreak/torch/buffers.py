@@ -41,12 +41,17 @@ class Buffers:
 
     def take_over(self) -> None:
         """The first set is as the second is now."""
-        done: set[int] = set()  # of a buffer that modules share the first place has the value
+        for buffer, value in self.pairs():
+            buffer.data = value.to(buffer).clone()
+
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """The model's buffers, each with its value in the second set, where there is one."""
+        found: dict[int, tuple[Tensor, Tensor]] = {}  # of a buffer that modules share the first place has the value
         for (module, name), value in zip(self._places, self._values, strict=False):
             buffer = module._buffers.get(name)
-            if value is not None and buffer is not None and id(buffer) not in done:
-                done.add(id(buffer))
-                buffer.data = value.to(buffer).clone()
+            if value is not None and buffer is not None:
+                found.setdefault(id(buffer), (buffer, value))
+        return list(found.values())
 
     @contextmanager
     def exchanged(self, keep: bool) -> Iterator[None]:

@@ -61,12 +61,15 @@ def release(opt: "DynamicBarrier") -> "Step":
     if held.made and not skipped:
         if scale is not None:  # nobody has unscaled the direction
             torch._foreach_mul_([p.grad for p in opt.gradients.parameters() if p.grad is not None], 1 / scale)
+        twin = held.twin
+        if twin is not None and opt.target.copy is not None:  # what was set since reaches the twin, too
+            twin = (*twin[:2], opt.target.copy.set_outside(opt, opt._own_rates()), twin[3])
         opt._move(held.skip)
-        opt._end(held.twin)
-        return last
+        opt._end(twin)
+        return opt.last
     if held.made:  # a step that was tried; one that was not is counted
         opt.last = last = last._replace(skipped=torch.ones_like(last.skipped))
         opt.count += 1
-        opt.guard.skip(stacklevel=6)
+        opt.guard.skip()
     opt.forget()
     return last

@@ -16,6 +16,7 @@ from tiebreak.checks import one_of
 from tiebreak.torch.context import cannot_repeat, capturing
 from tiebreak.torch.later import Later
 from tiebreak.torch.layout import local
+from tiebreak.torch.said import warn
 
 __all__ = ["Guard"]
 
@@ -149,7 +150,7 @@ class Guard:
         self.bad = bad if self.bad is None else self.bad | bad.to(self.bad.device)
         return False
 
-    def skip(self, stacklevel: int = 7) -> None:
+    def skip(self) -> None:
         """A step is not made, as the host knows: count it, and say so where it is one of many in a row."""
         self.skips = None if self.skips is None else self.skips + 1
         self._in_a_row += 1
@@ -158,7 +159,7 @@ class Guard:
                 f"{_MANY} steps in a row were skipped: a gradient, a loss or the multiplier was not finite in each. "
                 "Nothing is trained that way. Look at the losses; nonfinite='raise' stops at the first such step"
             )
-            warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
+            warn(text)
 
     def note(self, names: Sequence[str], numbers: Tensor) -> None:
         """What the device knows of the step that is being made; "skipped" is among the names."""

@@ -1,13 +1,14 @@
 """An optimizer around another one, with a place for the gradients and losses of each level."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from tiebreak.torch import packing, saving
+from tiebreak.finishing import Finish
+from tiebreak.torch import finishing, packing, saving
 from tiebreak.torch.combining import Held
 from tiebreak.torch.gradients import LEVELS, Gradients, usable
 from tiebreak.torch.guard import Guard
@@ -174,6 +175,47 @@ class TwoLevels(Optimizer):
             )
         self.guard.unscale(self, scaler)
         self.gradients.mark()
+
+    @on_itself
+    def finish(
+        self, *, lower: Callable[[], Any], upper: Callable[[], Any] | None = None, anchor: Any = None, model: Any = None
+    ) -> Finish:
+        """After the last step: move the model to where the tolerance is kept, and used, on the line from its reference.
+
+        A model that is outside its tolerance goes back towards the reference until it is inside. One that is inside
+        goes on, away from it, as long as the upper loss falls. It takes some eight evaluations of both losses,
+        seventeen at most, and one of the reference's lower loss: no gradients, and one more copy of the parameters
+        meanwhile.
+
+        Parameters
+        ----------
+        lower, upper : callable
+            Each returns its loss over as much data as the promise is made for: one number, or the losses of batches
+            (a list, or a generator: ``lambda: (fit(model, batch) for batch in loader)``), of which the mean is taken.
+            Without `upper` a model that is inside stays where it is. The model's mode (``train()``, ``eval()``) is
+            yours, and the one in which the reference was measured; random numbers are the same at every place.
+        anchor, model : optional
+            For a reference that has no copy of its own, a number say: a model that is inside, such as the one that
+            reached the number (a module, or its ``state_dict()``), and the model that was trained.
+
+        Returns
+        -------
+        Finish
+            Where on the line, both losses there, and before. ``print`` tells it in a sentence.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from tiebreak.torch import DynamicBarrier
+        >>> x = torch.nn.Parameter(torch.tensor([3.0, 1.0]))
+        >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="twin")
+        >>> g, f = (lambda: (x[0] - x[1]).square()), (lambda: x.square().sum())
+        >>> for _ in range(100):
+        ...     _ = opt.step(lower=g, upper=f)
+        >>> opt.finish(lower=g, upper=f).excess <= 1
+        True
+        """
+        return finishing.finish(self, lower, upper, anchor, model)  # type: ignore[arg-type]  # likewise
 
     @on_itself
     def forget(self) -> None:

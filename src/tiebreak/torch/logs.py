@@ -48,11 +48,13 @@ class _Late:
         """Write those that are there, or wait for all."""
         while self._steps and (all_of_them or len(self._steps) > _MOST or self._steps[0][3].there):
             k, number, names, later = self._steps.pop(0)
-            numbers, found = iter(later.read()), {}
+            numbers, found = iter(later.read()), dict[str, Any]()
             for name in names:
                 several = number is not None and name in _PER_AREA
                 found[name] = [next(numbers) for _ in range(number or 0)] if several else next(numbers)
             found["skipped"] = bool(found["skipped"])
+            if "returns" in found:
+                found["returns"] = int(found["returns"])
             if found["skipped"] or len(found) > 1:
                 self._write(k, _row({"skipped": True} if found["skipped"] else found, number))
         if all_of_them and self.newest is not None:
@@ -146,7 +148,7 @@ class CSVLog(StepLog):
     ----------
     path : str or path
         A file that exists is continued: the header is not repeated, half a line at its end is cut off, seconds go on
-        from the last line's (a log of an older version, without seconds, stays so). Steps that are
+        from the last line's (a log of an older version, without seconds or returns, stays so). Steps that are
         made again after a resume are written again; where the numbers go back, in a new run too, what stood from there
         on does not count for reports and references.
     every : int
@@ -165,7 +167,7 @@ class CSVLog(StepLog):
     >>> print(header[:97])
     step,multiplier,fg,gg,ff,direction_squared,stationarity_squared,upper_loss,lower_loss,skipped,ave
     >>> print(row.rpartition(",")[0])
-    0,0.75,4.0,16.0,1.0,16.0,1.0,2.0,4.0,0,,,,,
+    0,0.75,4.0,16.0,1.0,16.0,1.0,2.0,4.0,0,,,,,,
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1) -> None:
@@ -228,6 +230,8 @@ class _Sheet:
 
     def write(self, k: int, row: Row) -> None:
         """A line."""
+        if self._columns is not None and "returns" not in self._columns:  # a log of an older version stays so
+            row = {key: value for key, value in row.items() if key[0] != "returns"}
         columns = ["step", *(name if i is None else f"{name}[{i}]" for name, i in row)]
         seconds = self._stamps.get(k, time.monotonic()) - self._began
         self._stamps = {step: at for step, at in self._stamps.items() if step > k}  # those between are not written

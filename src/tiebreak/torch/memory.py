@@ -66,6 +66,13 @@ class LawMemory:
             store(self.values, name, torch.where(fine, value, old))
         return False
 
+    def beside(self, like: Tensor, name: str) -> Tensor:
+        """A copy of one of them where `like` is, as one number of its kind; nothing waits."""
+        value = self.values[name]
+        if isinstance(value, Tensor):
+            return value.to(like.device, like.dtype, copy=True)
+        return torch.full((), value, dtype=like.dtype, device=like.device)  # sending it from here would wait
+
     def beyond(self) -> bool:
         """Whether steps on the lower loss alone do not repair what the upper one did; waits for a device."""
         return bool(torch.as_tensor(beyond(Memory(**self.values))).all())

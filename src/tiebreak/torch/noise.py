@@ -5,13 +5,13 @@ of the growing sum, one after each micro-batch, tell signal from noise without a
 line in W, its slope the signal.
 """
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tiebreak.torch.context import capturing, store
+from tiebreak.torch.said import warn
 
 __all__ = ["Noise"]
 
@@ -103,9 +103,7 @@ class Noise:
         value = float(share)
         if value > _HIGH:
             self.warned = True
-            warnings.warn(
+            warn(
                 f"noise makes up {value:.0%} of the lower gradient's squared norm: the multiplier falls towards the "
-                "fixed weight `barrier`. Use estimator='average', correct_noise=True, tolerance=…, or larger batches.",
-                RuntimeWarning,
-                stacklevel=8,
+                "fixed weight `barrier`. Use estimator='average', correct_noise=True, tolerance=…, or larger batches."
             )

@@ -1,7 +1,6 @@
 """Any torch optimizer with two losses: d = a ∇f + b ∇g goes into ``.grad``, and the base optimizer steps."""
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from tiebreak.options import allowed
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Reading
 from tiebreak.torch import bases, closures, combining, saving
+from tiebreak.torch.concerns import Concerns
 from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.exchange import same_weight
 from tiebreak.torch.guard import Guard
@@ -26,15 +26,13 @@ from tiebreak.torch.noise import Noise
 from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
-from tiebreak.torch.record import RESIDUES, Stall, Step, oversized, record, worry
+from tiebreak.torch.record import READINGS, RESIDUES, Step, record
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
 from tiebreak.torch.wrapped import on_itself
 
 __all__ = ["DynamicBarrier", "Step"]
-
-_LOOK = 200  # steps before noise and reference are judged
 
 
 class DynamicBarrier(TwoLevels):
@@ -142,7 +140,7 @@ class DynamicBarrier(TwoLevels):
         self.estimates, self.engines = Estimates(kind, model), Engines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
-        self._warned, self._sized, self._stall = False, False, Stall()
+        self.concerns = Concerns()
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load(p.device)
@@ -199,7 +197,7 @@ class DynamicBarrier(TwoLevels):
 
     @torch.no_grad()
     def _apply(self, hold: bool = False) -> Step:
-        self._settle(stacklevel=7)
+        self._settle()
         # measure
         copy = self.target.copy
         inverse_scale, inverse_of_losses = self.guard.begin(self)
@@ -275,10 +273,10 @@ class DynamicBarrier(TwoLevels):
         self.estimates.accept()
         self.estimates.leave(self.gradients)
         if made.memory is not None and self.memory.keep(made.memory, self.guard.bad) and made.reading is not None:
-            self._warn_of(made.reading)
+            self.concerns.heard(self, made.reading)
         self.guard.note(*(made.report or (("skipped",), made.step.skipped)))
 
-    def _settle(self, stacklevel: int) -> None:
+    def _settle(self) -> None:
         """Hear what the device has to say of the last step."""
         self.ranks.settle(self)
         try:
@@ -288,22 +286,7 @@ class DynamicBarrier(TwoLevels):
             raise
         if said is not None and "excess" in said:
             names = ("ratio", "ratio", "average_loss", "reference", "excess", "noise")  # the unit s is not looked at
-            self._warn_of(Reading(*(said[name] for name in names)), stacklevel)
-
-    def _warn_of(self, reading: Reading, stacklevel: int = 7) -> None:
-        """Say once what a user must know."""
-        if self.count < 2 and not self._sized:
-            self._sized = True
-            if text := oversized(reading, self.tolerance):
-                warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
-        if self._warned or self.count < _LOOK:
-            return
-        number = self.decision.tolerance is not None and not self.decision.tolerance.moving
-        same_batch = self.target.at is None  # a copy, or given by the user with each loss
-        stalled = self._stall.seen(self.count, reading) if number else ""
-        if text := worry(reading, self.tolerance, same_batch) or stalled:
-            self._warned = True
-            warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
+            self.concerns.heard(self, Reading(*(said[name] for name in names)))
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
         """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""
@@ -355,7 +338,9 @@ class DynamicBarrier(TwoLevels):
         """A step that is not made, as the host knows; nothing was changed yet."""
         unknown = self.scope.per_area(products[:, 0]) * math.nan
         both = [loss.value() if isinstance(loss, Term) else loss for loss in (losses["upper"], losses["lower"])]
-        self.last = record([unknown] * len(RESIDUES), both, torch.ones_like(products[0, 0]).bool())
+        # The averages are what they were: a step that is not made leaves no trace in them.
+        kept = {} if self.last is None else {name: getattr(self.last, name) for name in (*READINGS, "returns")}
+        self.last = record([unknown] * len(RESIDUES), both, torch.ones_like(products[0, 0]).bool())._replace(**kept)
         raises = self.guard.must_raise
         self.forget()
         if raises:
@@ -379,7 +364,7 @@ class DynamicBarrier(TwoLevels):
         Every step does so for the one before it, and so do :meth:`log` and :meth:`state_dict`. Call it after the last
         step of a run, or right after a step to know at once.
         """
-        self._settle(stacklevel=5)
+        self._settle()
 
     def log(self) -> dict[str, Any]:
         """The last step as numbers; waits for the device, and raises if the step was not finite, as :meth:`check`.

@@ -6,7 +6,6 @@ Three engines of one shape: bound to rows they make ``products``, ``combine`` an
 """
 
 import importlib.util
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from tiebreak.torch.context import capturing
 from tiebreak.torch.foreach import Foreach
 from tiebreak.torch.pieces import Pieces
 from tiebreak.torch.rows import Row, alike, ordinary, wide
+from tiebreak.torch.said import warn
 
 __all__ = ["Engines", "Passes"]
 
@@ -101,7 +101,7 @@ class Engines:
             if self.fused:
                 raise RuntimeError(f"fused=True, and the Triton kernels do not run on {device}: {error}") from error
             text = f"the Triton kernels do not run on {device} ({error}): the step is slower; fused=False says nothing"
-            warnings.warn(text, RuntimeWarning, stacklevel=9)
+            warn(text)
             return None
 
     def _missing(self, device: torch.device) -> str | None:

@@ -66,6 +66,8 @@ class Progress(StepLog):
             over = total is not None and k + 1 > total
             words = [f"step {k + 1:,}" + (f" of {total:,}" if total else "") + " that were announced" * over]
             words += [f"excess {excess:.2f} ± {noise:.2f} tolerances" + " (outside)" * (excess > 1)] if known else []
+            back = found["returns"]  # NaN without a twin
+            words += ["set to its twin " + ("once" if back == 1 else f"{back:,.0f} times")] if back > 0 else []
             words += [f"{skipped:,} skipped"] * bool(skipped)
             line.tell(
                 (k + 1) / total if total and not over else math.nan,
@@ -80,7 +82,7 @@ class Progress(StepLog):
         super().__init__(every, write, line.close, total, newest=True)
 
 
-_SHOWN = ("multiplier", "direction_squared", "gg", "upper_loss", "lower_loss", "excess", "noise")
+_SHOWN = ("multiplier", "direction_squared", "gg", "upper_loss", "lower_loss", "excess", "noise", "returns")
 
 
 def _mean(row: Row, name: str) -> float:

@@ -205,6 +205,16 @@ class Ranks:
             changing.append(rate)
         return folded([self.loaded, *changing])
 
+    def mean(self, numbers: Sequence[float], home: torch.device) -> list[float]:
+        """The means over the ranks, the same on all of them."""
+        if self.alone:
+            return list(numbers)
+        group = self.layout.group
+        there = torch.tensor(numbers, dtype=torch.float32 if home.type == "mps" else torch.float64)
+        there = there.to(_reachable(group, home))
+        dist.all_reduce(there, group=group)
+        return [number / dist.get_world_size(group) for number in there.tolist()]
+
     def settle(self, opt: Any) -> None:
         """What the device said of the last step: all ranks hear it at the same step, and none waits for long."""
         later, self._later = self._later, None

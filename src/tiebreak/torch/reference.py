@@ -7,7 +7,6 @@ learning rates and batches. Its values take the place of the model's around a pa
 import bisect
 import copy
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +21,10 @@ from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
 from tiebreak.torch.exchange import clip, let_go, swap
 from tiebreak.torch.layout import local
+from tiebreak.torch.likeness import carry, like, rewritten
 from tiebreak.torch.losses import propagate, returned, single
 from tiebreak.torch.packing import KEY, Kept, as_numbers
+from tiebreak.torch.said import warn
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
@@ -98,7 +99,7 @@ class _Curve:
     def __call__(self, step: int) -> float:
         if step == self.steps[-1] + 1:
             text = f"the recorded reference ends at step {step - 1}: from here on its last loss stands for all"
-            warnings.warn(text, RuntimeWarning, stacklevel=9)
+            warn(text)
         return self.losses[max(0, bisect.bisect_right(self.steps, step) - 1)]
 
     def __str__(self) -> str:
@@ -139,6 +140,7 @@ class Copy:
         self._left: list[dict[str, Any]] = []  # the base's groups as its last step left them
         self._trained: set[Tensor] = set()  # parameters that the lower loss has reached
         self._written: set[str] = set()  # options of groups that the base's own step writes: it may count there
+        self._rewritten: set[str] = set()  # and attributes of the base
 
     @property
     def begun(self) -> bool:
@@ -180,7 +182,7 @@ class Copy:
         if not self.twin:
             return
         if self.base is None:
-            self.base = _like(base, {p: self.values.get(p, p) for p in optimizer.gradients.parameters()})
+            self.base = like(base, {p: self.values.get(p, p) for p in optimizer.gradients.parameters()})
             self._left = [_noted(group) for group in base.param_groups]
         for i, group in enumerate(base.param_groups):
             mine = [self.values.get(p, p) for p in group["params"]]
@@ -226,8 +228,9 @@ class Copy:
         longest = optimizer.max_norm
         if longest is not None:
             clip(optimizer, list(self.values.values()), longest, square, inverse_scale)
-        before = [_options(group) for group in self.base.param_groups]
+        before, attributes = [_options(group) for group in self.base.param_groups], dict(vars(self.base))
         self.base.step()
+        self._rewritten |= rewritten(attributes, self.base)
         for old, group in zip(before, self.base.param_groups, strict=True):
             self._written |= {k for k, v in _options(group).items() if k not in old or old[k] is not v}
         for value in self.values.values():
@@ -236,18 +239,21 @@ class Copy:
 
     def rescue(self, optimizer: "DynamicBarrier") -> None:
         """Set the model to its twin where steps on the lower loss alone have not brought it back: nothing else will."""
-        tolerance, last = optimizer.decision.tolerance, optimizer.last
-        if not optimizer.memory.beyond() or tolerance is None or last is None:
+        tolerance, last, memory = optimizer.decision.tolerance, optimizer.last, optimizer.memory
+        if tolerance is None or last is None:
             return
-        self.take_over(optimizer)
-        optimizer.memory.rejoin(tolerance.constants)
+        back = memory.beyond()
+        if back:
+            self.take_over(optimizer)
+            memory.rejoin(tolerance.constants)
+        optimizer.last = last._replace(returns=memory.beside(last.multiplier, "returns"))
+        if not back:
+            return
         above = float(torch.as_tensor(last.excess).max())
-        warnings.warn(
+        warn(
             f"step {optimizer.count}: the lower loss is about {above:.1f} tolerances above its twin's, and many steps "
             "on it alone did not bring it back. So the model was set to its twin, optimizer state and buffers with it, "
-            "and goes on from there.",
-            RuntimeWarning,
-            stacklevel=7,
+            "and goes on from there."
         )
 
     @torch.no_grad()
@@ -258,9 +264,7 @@ class Copy:
         """
         let_go(optimizer)
         base = optimizer.base
-        for p, value in self.values.items():
-            if p not in self._trained and not self.base.state.get(value):  # the one is not saved, the other is
-                continue
+        for p, value in self.reached().items():
             local(p).copy_(local(value))
             kept = self.base.state.get(value, {})
             for name in [name for name in base.state.get(p, {}) if name not in kept]:
@@ -273,9 +277,18 @@ class Copy:
                     base.state[p][name] = copy.deepcopy(number)
         for group, other in zip(base.param_groups, self.base.param_groups, strict=True):
             group.update({name: copy.deepcopy(other[name]) for name in self._written if name in other})
+        carry(base, self.base, self.values, self._rewritten)
         self.buffers.take_over()
         torch.clear_autocast_cache()
         self._left = [_noted(group) for group in base.param_groups]
+
+    def reached(self) -> dict[Tensor, Tensor]:
+        """The copy's values of parameters that the lower loss has reached; a frozen copy has all of them."""
+        if not self.twin:
+            return self.values
+        # Who was trained is not saved, and what the optimizer keeps of it is; SGD keeps nothing.
+        found = {p: value for p, value in self.values.items() if p in self._trained or self.base.state.get(value)}
+        return found or self.values
 
     def set_outside(self, optimizer: "DynamicBarrier", rates: list[Any] | None) -> list[dict[str, Any]]:
         """What was set in each group since the base's last step, by a scheduler or by hand; or the `rates` in force.
@@ -376,19 +389,3 @@ def _typed(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
             value = torch.full_like(now[name], value)
         found[name] = tuple(value) if isinstance(value, list) and isinstance(now.get(name), tuple) else value
     return found
-
-
-def _like(base: torch.optim.Optimizer, values: dict[Tensor, Tensor]) -> torch.optim.Optimizer:
-    """The same optimizer in the same state for other tensors: no hooks, and no scheduler's wrapper around its step."""
-    memo: dict[int, Any] = {id(p): value for p, value in values.items()}
-    kept = {k: v for k, v in vars(base).items() if k != "step" and not k.startswith("_optimizer_")}
-    twin: Any = object.__new__(type(base))
-    try:
-        vars(twin).update(copy.deepcopy(kept, memo))
-    except Exception as error:
-        raise TypeError(
-            f"{type(base).__name__} cannot be copied ({error}), so it can train no twin: give the reference yourself, "
-            'reference="given"'
-        ) from error
-    torch.optim.Optimizer.__setstate__(twin, {"state": twin.state, "param_groups": twin.param_groups})
-    return twin  # type: ignore[no-any-return]  # what was copied is an optimizer

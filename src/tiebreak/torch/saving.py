@@ -1,6 +1,5 @@
 """The state of an optimizer: saved whole, and checked before anything is replaced by it."""
 
-import warnings
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from tiebreak.torch.context import store
 from tiebreak.torch.packing import KEY
 from tiebreak.torch.record import RESIDUES, Step, record
 from tiebreak.torch.rows import wide
+from tiebreak.torch.said import warn
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
@@ -148,7 +148,7 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
                 f"the state has tolerance={opt.tolerance!r}, which takes the place of tolerance={given!r}: to go on "
                 f"with another one set opt.tolerance = {given!r} after loading"
             )
-            warnings.warn(text, RuntimeWarning, stacklevel=4)
+            warn(text)
     if copy is not None:
         copy.load(opt, saved.kept, saved.options, saved.buffers)
     law = {name: value for name, value in numbers["law"].items() if name != "rate"}  # stages may have their own

@@ -1,0 +1,101 @@
+"""The end of a training in JAX: parameters on the line from an anchor, where the tolerance is kept and used."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiebreak import finishing
+from tiebreak.finishing import Finish, total
+from tiebreak.optax import trees
+from tiebreak.optax.trees import Tree
+from tiebreak.optax.twin import TwinState
+from tiebreak.options import allowed
+
+__all__ = ["finish"]
+
+
+def finish(
+    params: Tree,
+    anchor: Tree,
+    *,
+    lower: Callable[[Tree], Any],
+    upper: Callable[[Tree], Any] | None = None,
+    tolerance: float | str,
+    reference: float | None = None,
+) -> tuple[Tree, Finish]:
+    """After the last step: parameters where the tolerance is kept, and used, on the line from the anchor.
+
+    A model that is outside its tolerance goes back towards the anchor until it is inside. One that is inside goes on,
+    away from it, as long as the upper loss falls. It takes some eight evaluations of both losses, seventeen at most.
+    Call it outside of ``jit``; the losses may be compiled. All leaves of floats move, those that the lower loss does
+    not reach, too; other leaves stay.
+
+    Parameters
+    ----------
+    params : tree
+        The trained parameters.
+    anchor : tree
+        Parameters that are inside: the twin's, ``state.reference_params`` (or the :class:`TwinState` itself), those
+        that training began with, or those that reached a number.
+    lower, upper : callable
+        Of the parameters; each returns its loss over as much data as the promise is made for: one number, or the losses
+        of batches, of which the mean is taken. Without `upper` a model that is inside stays where it is.
+    tolerance : float or str
+        How far the lower loss may lie above its reference; ``"2%"`` is a share of that.
+    reference : float, optional
+        The anchor's lower loss on the same data, unless given.
+
+    Returns
+    -------
+    params : tree
+    found : Finish
+        Where on the line, both losses there, and before. ``print`` tells it in a sentence.
+
+    Examples
+    --------
+    >>> x, found = finish(
+    ...     jnp.array([1.0, 2.0]),
+    ...     jnp.array([1.0, 1.0]),
+    ...     lower=lambda x: (x[0] - x[1]) ** 2,
+    ...     upper=lambda x: -x[1],
+    ...     tolerance=2.0,
+    ... )
+    >>> [round(float(value), 2) for value in x], found.place, round(found.excess, 2)
+    ([1.0, 2.38], 1.375, 0.95)
+    """
+    anchor = anchor.reference_params if isinstance(anchor, TwinState) else anchor
+    for name, loss in (("lower", lower), ("upper", upper)):
+        if not callable(loss) and not (loss is None and name == "upper"):
+            raise TypeError(f"{name}={loss!r} must be a function of the parameters that returns its loss over all data")
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, anchor))):
+        raise TypeError("finish(params, …) is for numbers, outside of jit, scan and vmap")
+    leaves, structure = jax.tree.flatten(params)
+    begins = trees.match(params, anchor, ("params", "anchor"))
+
+    def at(place: float) -> Tree:
+        def between(end: Any, begin: Any) -> Any:
+            if place in (0, 1) or not trees.differentiable(end):
+                return begin if place == 0 and trees.differentiable(end) else end
+            wide = trees.widen(begin)
+            return (wide + place * (trees.widen(end) - wide)).astype(jnp.result_type(end))
+
+        return jax.tree.unflatten(structure, [between(*pair) for pair in zip(leaves, begins, strict=True)])
+
+    def measure(place: float, both: bool) -> tuple[float, float]:
+        here = at(place)
+        above = math.nan if upper is None or not both else total("upper", upper(here), _number)
+        return total("lower", lower(here), _number), above
+
+    found = finishing.finish(measure, allowed(tolerance), reference, stacklevel=2)
+    return at(found.place), found
+
+
+def _number(name: str, value: Any) -> float:
+    value = np.asarray(value)
+    if value.ndim or value.dtype.kind not in "fiu":
+        raise ValueError(f"{name} has shape {value.shape} and dtype {value.dtype}; it must be one real number")
+    return float(value)

@@ -1,0 +1,128 @@
+"""What a user must be told while a training with a tolerance goes on: each thing once."""
+
+from typing import TYPE_CHECKING, Any
+
+from tiebreak.tolerance import MOVING, Reading
+from tiebreak.torch.said import warn
+
+if TYPE_CHECKING:
+    from tiebreak.torch.optimizer import DynamicBarrier
+
+__all__ = ["Concerns"]
+
+_LOOK = 200  # steps before noise, reference and swing are judged
+_FAR, _FALL = 3.0, 0.1  # at rest: so many tolerances above, without falling by that share of itself
+_PATIENCE, _PART = 500, 0.25  # in so many steps, and in that part of all steps so far: long trainings fall slowly
+_SOONER, _HALF = 200, 0.5  # the same where it is as far above as nobody means it: short trainings end before
+_ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
+_OFTEN, _RECENT = 0.7, 0.02  # the share of recent steps that may end outside; the weight of the newest
+
+
+class Concerns:
+    """Looks at what each step reads, and warns."""
+
+    def __init__(self) -> None:
+        self._sized = self._warned = False
+        self._stall, self._sway = _Stall(), _Sway()
+
+    def heard(self, optimizer: "DynamicBarrier", reading: Reading) -> None:
+        """What the rule read in a step that the host knows of."""
+        count, tolerance = optimizer.count, optimizer.decision.tolerance
+        if count < 2 and not self._sized:
+            self._sized = True
+            if text := _oversized(reading, optimizer.tolerance):
+                warn(text)
+        if tolerance is None:
+            return
+        swings = tolerance.moving and (tolerance.constants or MOVING).sway > 0  # a fall below the start is no swing
+        if text := self._sway.seen(optimizer, reading) if swings else "":
+            warn(text)
+        if self._warned or count < _LOOK:
+            return
+        same_batch = optimizer.target.at is None  # a copy, or given by the user with each loss
+        stalled = "" if tolerance.moving else self._stall.seen(count, reading)
+        if text := _worry(reading, optimizer.tolerance, same_batch) or stalled:
+            self._warned = True
+            warn(text)
+
+
+class _Sway:
+    """Whether the model swings so far, at a learning rate that does not fall, that its last iterate may be outside."""
+
+    def __init__(self) -> None:
+        self._rate: Any = None
+        self._share, self._said = 0.0, False  # of recent steps after which that was so
+
+    def seen(self, optimizer: "DynamicBarrier", reading: Reading) -> str:
+        """What a user must be told after this step, or nothing."""
+        group = optimizer.param_groups[0]
+        rate, swing = group.get("lr"), float(reading.swing)
+        if self._said or "initial_lr" in group or not isinstance(rate, float):  # a scheduler lets it fall, later on
+            return ""
+        if rate != self._rate:
+            self._rate, self._share = rate, 0.0
+        excess = float(reading.excess)
+        self._share += _RECENT * ((swing > 0 and excess + 2 * swing > 1) - self._share)
+        if optimizer.count < _LOOK or self._share < _OFTEN:
+            return ""
+        self._said = True
+        return (
+            f"the learning rate does not fall, and the model swings by about {swing:.1g} tolerances around an averaged "
+            f"excess of {excess:.2g}: its last iterate may end outside the tolerance. Let the rate fall, or average "
+            "the weights; if you do, nothing is wrong."
+        )
+
+
+class _Stall:
+    """Whether a lower loss has come to rest far above a reference that is one number."""
+
+    def __init__(self) -> None:
+        self._mark: tuple[int, float] | None = None  # since when it is far above, and how far it was then
+
+    def seen(self, count: int, reading: Reading) -> str:
+        """What a user must be told after this step, or nothing."""
+        excess = float(reading.excess)
+        if not excess > _FAR:
+            self._mark = None
+        elif self._mark is None or excess < (1 - _FALL) * self._mark[1]:
+            self._mark = (count, excess)
+            return ""
+        rested = 0 if self._mark is None else count - self._mark[0]
+        sooner = excess > _ODD and rested >= max(_SOONER, _HALF * count)
+        if sooner or rested >= max(_PATIENCE, _PART * count):
+            return (
+                f"the lower loss has been at rest {excess:.0f} tolerances above its reference for "
+                f"{rested} steps, "
+                "although nearly all of each step is on it: is the number out of reach (another loss, data or mode)? "
+                'Train on the lower loss alone to find it, or take reference="twin".'
+            )
+        return ""
+
+
+def _oversized(reading: Reading, tolerance: Any) -> str:
+    """What a user must be told at the first step, where the tolerance is more than all there is; or nothing."""
+    size = max(abs(float(reading.loss)), abs(float(reading.reference)))
+    if not isinstance(tolerance, str) and tolerance >= 1 and tolerance > size > 0:  # 0.01 of a loss near 0 is sound
+        return (
+            f"tolerance={tolerance!r} is a number in the unit of the lower loss, and more than all of that loss, "
+            f'{size:.3g} at the first step: everything may be given up for the upper loss. A share is written "2%".'
+        )
+    return ""
+
+
+def _worry(reading: Reading, tolerance: Any, same_batch: bool) -> str:
+    """What a user of this tolerance must be told, or nothing; whether the reference is on the same batch already."""
+    if reading.noise > 1.0:
+        use = "larger batches or a larger tolerance"
+        if not same_batch:
+            use = 'larger batches, a larger tolerance, or a reference on the same batch: reference="twin" or "start"'
+        return (
+            f"the averaged excess is known to {reading.noise:.1f} tolerances only: tolerance={tolerance!r} is below "
+            f"what these batches can measure. Use {use}."
+        )
+    if reading.excess < -_ODD:
+        return (
+            f"the lower loss lies {-reading.excess:.0f} tolerances below its reference: is that what training on it "
+            "alone reaches? Everything down to there may be given up for the upper loss."
+        )
+    return ""

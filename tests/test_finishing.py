@@ -1,0 +1,322 @@
+"""The end of a training: whatever the losses look like, the model ends inside if its anchor is, and f is no worse."""
+
+import copy
+import math
+
+import jax.numpy as jnp
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from tiebreak import finishing
+from tiebreak.finishing import FARTHEST, INSIDE, LIMIT, Finish, search
+from tiebreak.optax import finish
+from tiebreak.torch import DynamicBarrier
+
+numbers = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
+
+
+@given(st.dictionaries(st.integers(0, 8000), st.tuples(numbers, numbers)), st.tuples(numbers, numbers))
+def test_any_losses(known, elsewhere):
+    """Inside where the anchor is; never worse in f where training ended inside; no more than seventeen evaluations."""
+    known = known | {0: (0.0, 1.0)}
+    asked = []
+
+    def measure(place):
+        asked.append(place)
+        return known.get(round(1000 * place), elsewhere)
+
+    found = search(measure)
+    assert len(asked) == len(set(asked)) == found.evaluations <= 17
+    assert 0 <= found.place <= FARTHEST
+    assert found.excess <= INSIDE
+    assert (found.excess_before, found.upper_loss_before) == pytest.approx(measure(1.0), nan_ok=True)
+    if found.excess_before <= INSIDE:
+        assert found.place >= 1
+        assert found.place == 1 or (found.upper_loss < found.upper_loss_before and found.excess <= LIMIT)
+    else:
+        assert found.place < 1
+
+
+@given(st.floats(0.05, 5), st.floats(1, 3))
+def test_the_tolerance_is_used(cost, power):
+    """Where e = cost · place^power and f falls along the line, the excess ends near its limit, from either side."""
+    found = search(lambda place: (cost * place**power, -place))
+    assert 0.7 < found.excess <= INSIDE or found.place > FARTHEST - 1
+    assert found.place != 1 or cost > 0.9
+
+
+def test_an_upper_loss_that_rises_keeps_the_model():
+    assert search(lambda place: (0.1 * place, place)).place == 1
+    assert search(lambda place: (0.1 * place, math.nan)).place == 1
+
+
+def test_no_place_inside_is_told():
+    with pytest.warns(RuntimeWarning, match=r"is 3.00 tolerances above its reference"):
+        found = finishing.finish(lambda place, both: (1.3, -place), (0.1, False), reference=1.0)
+    assert found.place == 1
+
+
+@pytest.mark.parametrize(("reference", "tolerance", "match"), [
+    (math.nan, (0.1, False), "must be finite"),
+    (0.0, (0.1, True), "of a reference of 0"),
+])  # fmt: skip
+def test_references_that_say_nothing(reference, tolerance, match):
+    with pytest.raises(ValueError, match=match):
+        finishing.finish(lambda place, both: (reference, 0.0), tolerance)
+
+
+@given(st.floats(1e-12, 1e12), st.floats(1e-12, 1e12))
+def test_units(lower, upper):
+    """Either loss times a constant, the tolerance with it: the same place."""
+
+    def at(g, f):
+        return finishing.finish(lambda place, both: (g * (1 + 0.3 * place**2), f * -place), (0.4 * g, False)).place
+
+    assert at(lower, upper) == at(1.0, 1.0)
+
+
+# --- torch -----------------------------------------------------------------------------------------------------------
+
+
+def network():
+    torch.manual_seed(0)
+    layers = (
+        torch.nn.Linear(3, 8),
+        torch.nn.BatchNorm1d(8),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(0.3),
+        torch.nn.Linear(8, 2),
+    )
+    return torch.nn.Sequential(*layers).double()
+
+
+def data(count=8):
+    generator = torch.Generator().manual_seed(7)
+    return [
+        (torch.randn(16, 3, generator=generator).double(), torch.randint(0, 2, (16,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def fit(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def size(model):
+    return sum(p.square().sum() for p in model.parameters())
+
+
+def trained(reference="twin", tolerance=0.05, steps=40, **options):
+    model, batches = network(), data()
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1), tolerance=tolerance, reference=reference, **options
+    )
+    for k in range(steps):
+        opt.step(lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda: size(model))
+    return model, opt, batches
+
+
+def everything(model):
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize(("reference", "tolerance"), [("twin", 0.05), ("start", 0.05), ("twin", "3%"), ("twin", 1e-6)])
+def test_what_is_measured_is_what_is_left(reference, tolerance, mode):
+    """The model is at the place that was found: parameters and buffers between the ends, and the losses as told."""
+    model, opt, batches = trained(reference, tolerance)
+    getattr(model, mode)()
+    before = everything(model)
+    with torch.no_grad(), opt.reference():
+        there = everything(model)
+    torch.manual_seed(3)
+    found = opt.finish(lower=lambda: (fit(model, b) for b in batches), upper=lambda: size(model))
+    assert isinstance(found, Finish)
+    assert found.excess <= INSIDE
+    for name, value in everything(model).items():
+        if value.is_floating_point():
+            expected = there[name] + found.place * (before[name] - there[name])
+            torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
+    after = everything(model)
+    with torch.no_grad():
+        upper = size(model)
+        torch.manual_seed(3)
+        lower = sum(fit(model, b) for b in batches) / 8
+        with opt.reference():
+            torch.manual_seed(3)
+            its = sum(fit(model, b) for b in batches) / 8
+    assert found.upper_loss == pytest.approx(float(upper))
+    allowed = 0.03 * float(its) if tolerance == "3%" else tolerance
+    assert found.excess == pytest.approx(float((lower - its) / allowed), abs=1e-6)
+    assert after.keys() == before.keys()
+
+
+def test_a_model_that_stays_is_not_touched():
+    """Without an upper loss there is no way on, and all bits stay, random numbers too."""
+    model, opt, batches = trained(tolerance=0.7)
+    before, random = everything(model), torch.get_rng_state()
+    found = opt.finish(lower=lambda: [fit(model, b) for b in batches])
+    assert (found.place, found.evaluations) == (1.0, 1)
+    assert math.isnan(found.upper_loss)
+    assert same(everything(model), before)
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+@pytest.mark.parametrize("when", [1, 2, 5])
+def test_a_loss_that_raises_leaves_the_model_as_it_was(when):
+    model, opt, batches = trained()
+    before, calls = everything(model), []
+
+    def lower():
+        calls.append(1)
+        if len(calls) == when:
+            raise KeyboardInterrupt
+        return fit(model, batches[0])
+
+    with pytest.raises(KeyboardInterrupt):
+        opt.finish(lower=lower, upper=lambda: size(model))
+    assert same(everything(model), before)
+    model.train()
+    opt.step(lower=lambda: fit(model, batches[0]), upper=lambda: size(model))  # and training goes on
+
+
+def test_a_number_needs_the_model_that_reached_it():
+    model, opt, batches = trained(reference=0.3, tolerance=0.1)
+    losses = {"lower": lambda: (fit(model, b) for b in batches), "upper": lambda: size(model)}
+    with pytest.raises(TypeError, match=r"reference=0.3 has no copy of the model.*anchor="):
+        opt.finish(**losses)
+    fitted = network()
+    base = torch.optim.Adam(fitted.parameters(), lr=0.05)
+    for k in range(300):
+        base.zero_grad()
+        fit(fitted, batches[k % 8]).backward()
+        base.step()
+    model.eval()
+    fitted.eval()
+    with torch.no_grad():
+        reached = float(sum(fit(fitted, b) for b in batches) / 8)
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.02, reference=reached)
+    found = opt.finish(**losses, anchor=fitted, model=model)
+    assert found.excess_before > 1 >= found.excess
+    assert found.place < 1
+    wrong = everything(fitted)
+    wrong["0.weight"] = wrong["0.weight"][:2]
+    for anchor, match in (({}, "no value for '0.weight'"), (wrong, r"'0.weight'\] has shape \(2, 3\)"), (3, "a int")):
+        with pytest.raises((TypeError, ValueError), match=match):
+            opt.finish(**losses, anchor=anchor, model=model)
+    with pytest.raises(ValueError, match="not all parameters"):
+        opt.finish(**losses, anchor=fitted, model=fitted)
+    with pytest.raises(ValueError, match="have no effect with reference='twin'"):
+        trained(steps=1)[1].finish(**losses, anchor=fitted, model=model)
+
+
+def test_what_the_lower_loss_does_not_reach_stays():
+    """A head of the upper loss's own is trained by it alone, and the twin has it as it was at first."""
+    x, head = (torch.nn.Parameter(torch.tensor([3.0, 1.0]).double()) for _ in range(2))
+    opt = DynamicBarrier(torch.optim.SGD([x, head], lr=0.05), tolerance=0.1, reference="twin")
+
+    def lower():
+        return (x[0] - x[1]).square()
+
+    def upper():
+        return x.square().sum() + (head - 1).square().sum()
+
+    for _ in range(100):
+        opt.step(lower=lower, upper=upper)
+    kept = head.detach().clone()
+    found = opt.finish(lower=lower, upper=upper)
+    assert found.place > 1
+    assert torch.equal(head, kept)
+
+
+def test_after_a_checkpoint_the_same(tmp_path):
+    """The twin is in the state: a run that was saved and loaded finishes at the same place."""
+    model, opt, batches = trained()
+    torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, tmp_path / "run.pt")
+    saved = torch.load(tmp_path / "run.pt")
+    again = network()
+    other = DynamicBarrier(torch.optim.SGD(again.parameters(), lr=0.1), tolerance=0.05, reference="twin", model=again)
+    with pytest.raises(RuntimeError, match="no step was made yet"):
+        other.finish(lower=lambda: 1.0)
+    again.load_state_dict(saved["model"])
+    other.load_state_dict(saved["opt"])
+    for net in (model, again):
+        net.eval()
+    one = opt.finish(lower=lambda: [fit(model, b) for b in batches], upper=lambda: size(model))
+    two = other.finish(lower=lambda: [fit(again, b) for b in batches], upper=lambda: size(again))
+    assert one == two
+    assert same(everything(model), everything(again))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_half_precision(dtype):
+    """Places are worked out in float32, and what stays keeps its bits."""
+    x = torch.nn.Parameter(torch.tensor([3.0, 1.0], dtype=dtype))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), tolerance=0.5, reference="start")
+    losses = {"lower": lambda: (x[0] - x[1]).float().square(), "upper": lambda: x.float().square().sum()}
+    for _ in range(20):
+        opt.step(**losses)
+    found = opt.finish(**losses)
+    assert found.excess <= INSIDE
+    assert x.dtype == dtype
+
+
+def test_wrong_uses():
+    model, opt, batches = trained(steps=2)
+    batch = batches[0]
+    with pytest.raises(TypeError, match=r"finish\(lower=Tensor\): give a function"):
+        opt.finish(lower=fit(model, batch))
+    with pytest.raises(ValueError, match="returned no loss"):
+        opt.finish(lower=list)
+    with pytest.raises(TypeError, match="the lower loss is a NoneType"):
+        opt.finish(lower=lambda: None)
+    with pytest.raises(ValueError, match=r"the lower loss of a batch has shape \(2,\)"):
+        opt.finish(lower=lambda: [torch.ones(2)])
+    with opt.lower():
+        fit(model, batch).backward()
+    with pytest.raises(RuntimeError, match="not within one"):
+        opt.finish(lower=lambda: fit(model, batch))
+    rule = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), barrier=1.0)
+    with pytest.raises(RuntimeError, match="with tolerance="):
+        rule.finish(lower=lambda: 1.0)
+
+
+# --- JAX -------------------------------------------------------------------------------------------------------------
+
+
+def test_jax_and_torch_find_the_same():
+    x = torch.nn.Parameter(torch.tensor([3.0, 1.0]).double())
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="start")
+    opt.step(lower=lambda: (x[0] - x[1]).square(), upper=lambda: x.square().sum())
+    end = copy.deepcopy(x).detach()
+    torch_found = opt.finish(lower=lambda: (x[0] - x[1]).square(), upper=lambda: x.square().sum())
+    params, found = finish(
+        {"x": jnp.asarray(end.numpy()), "count": jnp.array(3)},
+        {"x": jnp.array([3.0, 1.0]), "count": jnp.array(0)},
+        lower=lambda p: (p["x"][0] - p["x"][1]) ** 2,
+        upper=lambda p: jnp.sum(p["x"] ** 2),
+        tolerance=0.1,
+    )
+    assert found.place == torch_found.place
+    assert found.excess == pytest.approx(torch_found.excess, abs=1e-4)
+    assert params["x"].tolist() == pytest.approx(x.tolist(), rel=1e-5)
+    assert int(params["count"]) == 3
+
+
+def test_jax_wrong_uses():
+    x = jnp.ones(2)
+    with pytest.raises(ValueError, match=r"anchor.* has shape \(3,\)"):
+        finish(x, jnp.ones(3), lower=lambda x: x[0], tolerance=0.1)
+    with pytest.raises(ValueError, match="one real number"):
+        finish(x, x, lower=lambda x: [x], tolerance=0.1)
+    with pytest.raises(TypeError, match="lower=3 must be a function"):
+        finish(x, x, lower=3, tolerance=0.1)
+    with pytest.raises(ValueError, match="tolerance=0 must be"):
+        finish(x, x, lower=lambda x: x[0], tolerance=0)

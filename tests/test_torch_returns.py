@@ -1,0 +1,229 @@
+"""What a user hears and finds when the model was set to its twin, and where a last iterate is uncertain."""
+
+import csv
+import io
+import warnings
+
+import pytest
+import torch
+
+from tiebreak.tolerance import Reading
+from tiebreak.torch import CSVLog, DynamicBarrier, Progress
+
+
+def parameter(*values):
+    return torch.nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+def made(x, base=None, **options):
+    base = torch.optim.SGD([x], lr=0.1, momentum=0.9) if base is None else base
+    return DynamicBarrier(base, **{"tolerance": 0.1, "reference": "twin"} | options)
+
+
+def step(opt, x, lower=1.0):
+    return opt.step(lower=lambda: lower * x.square().sum(), upper=lambda: (x - 1).square().sum())
+
+
+def brought_back(opt, x, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(opt.memory, "beyond", lambda: True)
+        with pytest.warns(RuntimeWarning, match="the model was set to its twin") as told:
+            step(opt, x)
+    return told
+
+
+def test_a_warning_points_to_the_line_that_called_the_step(monkeypatch):
+    """A scheduler wraps the step in a function of torch's: that is not where a user would look."""
+    x = parameter(1.0, 2.0)
+    opt = made(x)
+    assert [told.filename for told in brought_back(opt, x, monkeypatch)] == [__file__]
+    rate = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
+    step(opt, x)
+    rate.step()
+    assert [told.filename for told in brought_back(opt, x, monkeypatch)] == [__file__]
+    number = made(x, tolerance=2.0, reference=0.0)
+    with torch.no_grad():
+        x.fill_(0.1)
+    with pytest.warns(RuntimeWarning, match="more than all of that loss") as told:
+        step(number, x)
+    assert told[0].filename == __file__
+
+
+def test_returns_are_in_the_log_the_file_and_the_line(monkeypatch, tmp_path):
+    x, stream, path = parameter(1.0, 2.0), io.StringIO(), tmp_path / "run.csv"
+    opt = made(x)
+    shown, log = Progress(steps=4, every=1, stream=stream), CSVLog(path)
+    opt.register_step_post_hook(shown)
+    opt.register_step_post_hook(log)
+    step(opt, x)
+    brought_back(opt, x, monkeypatch)
+    brought_back(opt, x, monkeypatch)
+    info = step(opt, x)
+    log.close()
+    shown.close()
+    with path.open(newline="") as file:
+        assert [row["returns"] for row in csv.DictReader(file)] == ["0", "1", "2", "2"]
+    assert opt.log()["returns"] == info.returns.item() == 2
+    assert "set to its twin 2 times" in stream.getvalue()
+    assert "returns" not in made(x, reference="start").log()
+
+
+def test_a_log_without_returns_is_continued_as_it_is(tmp_path):
+    x, path = parameter(1.0), tmp_path / "run.csv"
+    with CSVLog(path) as log:
+        log.add(0, lower_loss=1.0)
+    header, row = path.read_text().split()
+    names, cells = header.split(","), row.split(",")
+    place = names.index("returns")
+    path.write_text("\n".join(",".join(part[:place] + part[place + 1 :]) for part in (names, cells)) + "\n")
+    with CSVLog(path) as log:
+        opt = made(x)
+        opt.register_step_post_hook(log)
+        step(opt, x)
+    lines = path.read_text().splitlines()
+    assert len(lines) == 3
+    assert len({line.count(",") for line in lines}) == 1
+
+
+def test_the_page_tells_of_returns(tmp_path):
+    from tiebreak.report.log import page
+
+    path = tmp_path / "run.csv"
+    for returns, words in (
+        ([0, 0, 0], None),
+        ([0, 1, 1], "once, at step 1:"),
+        ([0, 1, 3], "3 times, the last time at"),
+    ):
+        path.unlink(missing_ok=True)
+        with CSVLog(path) as log:
+            for k, count in enumerate(returns):
+                log.add(k, multiplier=1.0, excess=0.5, noise=0.1, returns=count)
+        said = [text for text in page(path).verdict.found if "set to its twin" in text]
+        assert [words in text for text in said] == [True] * (words is not None)
+
+
+def test_a_rate_set_between_combining_and_stepping_reaches_the_twin():
+    """x moves along d with the new rate, and the twin along ∇g with the same."""
+    x = parameter(1.0, 2.0)
+    opt = made(x, torch.optim.SGD([x], lr=0.1))
+    with opt.reference():
+        loss = x.square().sum()
+        loss.backward()
+    for level, other in (("lower", x.square().sum()), ("upper", (x - 1).square().sum())):
+        with getattr(opt, level)(other, **({"reference": loss} if level == "lower" else {})):
+            other.backward()
+    opt.combine()
+    opt.param_groups[0]["lr"] = 0.25
+    opt.step()
+    torch.testing.assert_close(opt.target.copy.values[x], torch.tensor([0.5, 1.0], dtype=torch.float64))
+
+
+class Counting(torch.optim.Optimizer):
+    """Keeps its memory everywhere but where torch's optimizers keep it."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        self.steps, self.lengths, self.factor, self.friend = 0, [], 1.0, object()
+        self.state["all"] = {"sum": torch.zeros((), dtype=torch.float64)}
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.lengths.append(p.grad.norm().item())
+                self.state["all"]["sum"] += p.grad.sum()
+                p.sub_(self.factor * group["lr"] * p.grad)
+
+
+class Slow(torch.optim.Optimizer):
+    """Another optimizer's step, with an optimizer inside."""
+
+    def __init__(self, inner):
+        super().__init__([p for group in inner.param_groups for p in group["params"]], {"lr": 0.1})
+        self.inner = inner
+
+    def step(self):
+        self.inner.step()
+
+
+def test_what_an_optimizer_of_ones_own_keeps_elsewhere_goes_back_with_the_model(monkeypatch):
+    x = parameter(1.0, 2.0)
+    base = Counting([x], 0.1)
+    friend = base.friend
+    opt = made(x, base)
+    for _ in range(3):
+        step(opt, x)
+    base.factor = 0.5  # set by hand: it stays
+    base.steps += 10
+    twin = opt.target.copy.base
+    assert base.lengths != twin.lengths
+    brought_back(opt, x, monkeypatch)
+    assert (base.steps, base.factor, base.friend) == (4, 0.5, friend)
+    assert base.lengths == twin.lengths
+    assert base.lengths is not twin.lengths
+    assert torch.equal(base.state["all"]["sum"], twin.state["all"]["sum"])
+    assert torch.equal(x, opt.target.copy.values[x])
+
+
+def test_an_optimizer_inside_an_optimizer_goes_back_with_the_model(monkeypatch):
+    x = parameter(1.0, 2.0)
+    inner = torch.optim.SGD([x], lr=0.1, momentum=0.9)
+    opt = made(x, Slow(inner))
+    for _ in range(3):
+        step(opt, x)
+    brought_back(opt, x, monkeypatch)
+    twin = opt.target.copy
+    assert torch.equal(inner.state[x]["momentum_buffer"], twin.base.inner.state[twin.values[x]]["momentum_buffer"])
+    assert list(inner.state) == [x]
+
+
+def test_a_step_that_is_skipped_leaves_the_averages():
+    x = parameter(1.0, 2.0)
+    opt = made(x, nonfinite="skip")
+    for _ in range(3):
+        step(opt, x)
+    before = opt.log()
+    step(opt, x, lower=float("nan"))
+    after = opt.log()
+    assert after["skipped"]
+    assert {name: after[name] for name in ("excess", "noise", "average_loss")} == {
+        name: before[name] for name in ("excess", "noise", "average_loss")
+    }
+
+
+def heard(opt, swing, excess=0.5, steps=400):
+    """What a run hears in which every step reads the same."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for opt.count in range(steps):
+            opt.concerns.heard(opt, Reading(1.0, 1.0, 1.0, 1.0, excess, 0.1, swing=swing))
+    return [str(one.message) for one in told]
+
+
+def test_a_swing_at_a_rate_that_does_not_fall_is_told_once():
+    """The averaged excess and twice its swing are above 1, so that the last iterate may be: for a while, not once."""
+    (text,) = heard(made(parameter(1.0)), 0.3)
+    assert "swings by about 0.3 tolerances around an averaged excess of 0.5" in text
+    assert not heard(made(parameter(1.0)), 0.3, steps=150)
+    assert not heard(made(parameter(1.0)), 0.2)
+    assert not heard(made(parameter(1.0)), 0.0, excess=1.1)  # outside, as the log says, but no swing
+
+
+@pytest.mark.parametrize("reference", ["start", 0.0])
+def test_no_swing_is_told_where_it_is_another_thing(reference):
+    """Of a number noise is told, and a fall below the start is none."""
+    assert not heard(made(parameter(1.0), reference=reference), 0.6)
+
+
+def test_no_swing_is_told_where_the_rate_falls():
+    x = parameter(1.0)
+    opt = made(x)
+    torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
+    assert not heard(opt, 0.6)
+    by_hand = made(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for by_hand.count in range(500):
+            by_hand.param_groups[0]["lr"] *= 0.99
+            by_hand.concerns.heard(by_hand, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 0.1, swing=0.6))
