@@ -24,7 +24,9 @@ def kept_apart(method: Method, dimension: int, dtype: Any) -> None:
     Examples
     --------
     >>> from tiebreak.methods import sdbgd
-    >>> kept_apart(sdbgd.replace(rule=lambda fg, gg: gg.mean()), 2, np.float64)
+    >>> def rule(fg, gg): return gg.mean()
+    >>> rule.__module__ = "mine"  # what is the library's is not tried
+    >>> kept_apart(sdbgd.replace(rule=rule), 2, np.float64)
     Traceback (most recent call last):
     ...
     ValueError: the rule of 'SDBGD': λ of a run depends on the runs beside it. It sees arrays with a value for each \

@@ -129,7 +129,7 @@ class Decision:
         What was `seen` is a :class:`Seen`; or (fg, gg), which takes less time, for a rule that asks for nothing else.
         """
         method, apply = self.method, self.apply or self._apply
-        given = method.arguments(parameters) if len(seen) == 2 else arguments(method, parameters, seen)
+        given = arguments(method, parameters, seen) if isinstance(seen, Seen) else method.arguments(parameters)
         if method.remembers:
             found: tuple[Scalar, Any] = apply(seen[0], seen[1], given, memory)
             return found

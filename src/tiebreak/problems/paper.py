@@ -43,9 +43,8 @@ def lower_value(x: Array) -> Any:
 
 
 def lower_gradient(x: Array) -> Array:
-    if (
-        x.shape == _ALONE and x.dtype is _DOUBLE
-    ):  # sines and exponentials of arrays all the same: NumPy may have others for a number
+    if x.shape == _ALONE and x.dtype is _DOUBLE:
+        # Sines and exponentials of arrays all the same: NumPy may have others for a number.
         y, gradient = x.item(1), np.sin(x)
         gradient[0, 1] = y * np.exp(np.array([-0.5 * (y * y)])).item()
         return gradient
