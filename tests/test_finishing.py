@@ -336,7 +336,10 @@ def test_places_of_buffers():
 
 
 class Own(torch.nn.Module):
-    """Puts new buffers in the place of the old ones, and one where there was none."""
+    """Puts new buffers in the place of others or of none, makes one longer, and has a hash that changes."""
+
+    def __hash__(self):
+        return hash(int(self.count)) if "count" in getattr(self, "_buffers", ()) else 0
 
     def __init__(self):
         super().__init__()
@@ -344,9 +347,11 @@ class Own(torch.nn.Module):
         self.register_buffer("mean", torch.zeros(3).double())
         self.register_buffer("count", torch.tensor(0))
         self.register_buffer("cache", None)
+        self.register_buffer("queue", torch.zeros(1))
 
     def forward(self, x):
         if self.training:
+            self.queue.data = torch.cat([self.queue[-3:], torch.ones(1)])
             self.mean, self.count = 0.9 * self.mean + 0.1 * x.mean(0).detach(), self.count + 1
             self.cache = self.mean
         return self.inside(x - self.mean)
@@ -367,7 +372,8 @@ def test_nothing_of_a_pass_stays(reference):
 
     for k in range(20):
         opt.step(lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda b=batches[k % 8]: upper(b))
-    model.cache, before, outside = None, everything(model), everything(head)
+    model.cache, model.queue = None, torch.zeros(1)
+    before, outside = everything(model), everything(head)
     found = opt.finish(
         lower=lambda: [fit(model, b) for b in batches],
         upper=lambda: [upper(b) for b in batches],
@@ -376,6 +382,7 @@ def test_nothing_of_a_pass_stays(reference):
     assert found.place > 1
     assert same(everything(head), outside)
     assert model.cache is None
+    assert model.queue.tolist() == [0]
     assert model.count == before["count"]
     if reference == "number":
         assert torch.equal(model.mean, found.place * before["mean"])  # which was 0

@@ -42,31 +42,31 @@ class Line:
             for pairs, buffer in ((parameters, False), (buffers, True))
             for tensor, there in pairs
         ]
-        # By module and name, of those that were called: the buffer that was there before, and its numbers.
-        self._first: dict[tuple[nn.Module, str], tuple[Tensor | None, Tensor | None]] = {}
-        self._modes: dict[str, dict[nn.Module, bool]] = {}  # by loss
-        self._now: dict[nn.Module, bool] = {}
+        # Modules that were called, by their id: some have a hash that changes. Of their buffers: what was there before,
+        # and its numbers; and by loss their modes.
+        self._first: dict[tuple[int, str], tuple[nn.Module, Tensor | None, Tensor | None]] = {}
+        self._modes: dict[str, dict[int, tuple[nn.Module, bool]]] = {}
+        self._now: dict[int, tuple[nn.Module, bool]] = {}
 
     @torch.no_grad()
     def go(self, place: float) -> None:
         """Set the model to a place; at 0 and 1 to the ends themselves, bit for bit."""
         let_go(self._optimizer)
-        for (module, name), (buffer, value) in self._first.items():
+        for (_, name), (module, buffer, value) in self._first.items():
             module._buffers[name] = buffer  # a module may have put a new one there
             if buffer is not None and value is not None:
-                local(buffer).copy_(value)
+                _set(buffer, value)
         for tensor, end, anchor, is_buffer in self._ends:
-            here = local(tensor.detach())
             if place in (0.0, 1.0):
-                here.copy_(end if place else anchor)
+                _set(tensor, end if place else anchor)
             else:
-                here.copy_(_between(anchor.to(end.device), end, place, is_buffer))
+                _set(tensor, _between(anchor.to(end.device), end, place, is_buffer))
         torch.clear_autocast_cache()
 
     def begin(self, loss: str) -> None:
         """An evaluation begins: every module that this loss has called is in the mode in which it was at first."""
         self._now = self._modes.setdefault(loss, {})
-        for module, mode in self._now.items():
+        for module, mode in self._now.values():
             module.training = mode
 
     @contextmanager
@@ -76,14 +76,14 @@ class Line:
 
         def note(module: nn.Module, inputs: Any) -> None:
             # Compiled code was called through a module that is noted; the hook is every thread's, the pass is ours.
-            if torch.compiler.is_compiling() or threading.get_ident() != here or module in self._now:
+            if torch.compiler.is_compiling() or threading.get_ident() != here or id(module) in self._now:
                 return
             for part in module.modules():
-                self._now.setdefault(part, part.training)
+                self._now.setdefault(id(part), (part, part.training))
                 for name, buffer in part._buffers.items():
-                    if (part, name) not in self._first:
+                    if (id(part), name) not in self._first:
                         kept = None if buffer is None else local(buffer.detach()).clone()
-                        self._first[part, name] = buffer, kept
+                        self._first[id(part), name] = part, buffer, kept
 
         handle = register_module_forward_pre_hook(note)  # one: compiled code is made anew for every other one
         try:
@@ -93,6 +93,14 @@ class Line:
                 yield
         finally:
             handle.remove()
+
+
+def _set(tensor: Tensor, value: Tensor) -> None:
+    here = local(tensor.detach())
+    if here.shape == value.shape:
+        here.copy_(value)
+    else:  # a queue, say, that a pass makes longer
+        tensor.data = value.to(here).clone()
 
 
 def _between(begin: Tensor, end: Tensor, place: float, buffer: bool) -> Tensor:
@@ -108,8 +116,8 @@ def _between(begin: Tensor, end: Tensor, place: float, buffer: bool) -> Tensor:
     >>> _between(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 2.0]), 1.5, buffer=True).tolist()
     [0.5, 2.5]
     """
-    if not (end.is_floating_point() or end.is_complex()):
-        return end  # counters, truths
+    if begin.shape != end.shape or not (end.is_floating_point() or end.is_complex()):
+        return end  # queues, counters, truths
     wide = torch.promote_types(end.dtype, torch.float32)
     begin, end = begin.to(wide), end.to(wide)
     there = begin + place * (end - begin)
