@@ -3,7 +3,9 @@
 import copy
 import math
 
+import jax
 import jax.numpy as jnp
+import optax
 import pytest
 import torch
 from hypothesis import given
@@ -12,8 +14,8 @@ from torch.nn import functional as F
 
 from tiebreak import finishing
 from tiebreak.finishing import FARTHEST, INSIDE, LIMIT, Finish, search
-from tiebreak.optax import finish
-from tiebreak.torch import DynamicBarrier
+from tiebreak.optax import finish, with_twin
+from tiebreak.torch import DynamicBarrier, line
 
 numbers = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
 
@@ -143,6 +145,9 @@ def test_what_is_measured_is_what_is_left(reference, tolerance, mode):
     for name, value in everything(model).items():
         if value.is_floating_point():
             expected = there[name] + found.place * (before[name] - there[name])
+            if name.endswith("running_var") and found.place > 1:  # which stays positive
+                shrunk = before[name] * (before[name] / there[name]) ** (found.place - 1)
+                expected = torch.where(before[name] < there[name], shrunk, expected)
             torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
     after = everything(model)
     with torch.no_grad():
@@ -288,6 +293,201 @@ def test_wrong_uses():
         rule.finish(lower=lambda: 1.0)
 
 
+# --- torch: what a pass leaves behind, and what has no place between two values ------------------------------------
+
+
+def told(net, opt, batches, **more):
+    return opt.finish(lower=lambda: [fit(net, b) for b in batches], upper=lambda: size(net), **more)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_batch_norm_beyond_the_end(mode):
+    """A scale before batch norm is free, so f takes it far beyond: the running variance must not become negative."""
+    torch.manual_seed(0)
+    model, batches = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2)), data()
+    model.double()
+    for _ in range(20):
+        model(batches[0][0])
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.02), tolerance=0.1, reference="start", model=model)
+    for k in range(30):
+        opt.step(lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda: model[0].weight.square().sum())
+    getattr(model, mode)()
+    found = opt.finish(lower=lambda: [fit(model, b) for b in batches], upper=lambda: model[0].weight.square().sum())
+    assert found.place > 1
+    assert model[1].running_var.min() > 0
+    model.eval()
+    with torch.no_grad():
+        mine = float(sum(fit(model, b) for b in batches) / 8)
+        with opt.reference():
+            its = float(sum(fit(model, b) for b in batches) / 8)
+    assert mine <= its + 0.1 if mode == "eval" else math.isfinite(mine)
+
+
+def test_places_of_buffers():
+    """Between: masks and counters are the model's, variances positive, directions as long as they were."""
+    one, two = torch.tensor([0.6, -0.8]), torch.tensor([1.0, 0.0])
+    assert line._between(one, two, 7.0, buffer=True).norm().item() == pytest.approx(1)
+    mask = torch.tensor([1.0, 0.0, 1.0])
+    assert torch.equal(line._between(torch.ones(3), mask, 2.0, buffer=True), mask)
+    assert torch.equal(line._between(torch.tensor(3), torch.tensor(8), 0.5, buffer=True), torch.tensor(8))
+    variance = line._between(torch.tensor([4.0, 0.0, 4.0]), torch.tensor([1.0, 2.0, 0.0]), 3.0, buffer=True)
+    assert torch.equal(variance, torch.tensor([1 / 16, 6.0, 0.0]))
+    assert line._between(torch.empty(0), torch.empty(0), 3.0, buffer=True).numel() == 0
+
+
+class Own(torch.nn.Module):
+    """Puts new buffers in the place of others or of none, makes one longer, and has a hash that changes."""
+
+    def __hash__(self):
+        return hash(int(self.count)) if "count" in getattr(self, "_buffers", ()) else 0
+
+    def __init__(self):
+        super().__init__()
+        self.inside = torch.nn.Linear(3, 2).double()
+        self.register_buffer("mean", torch.zeros(3).double())
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("cache", None)
+        self.register_buffer("queue", torch.zeros(1))
+
+    def forward(self, x):
+        if self.training:
+            self.queue.data = torch.cat([self.queue[-3:], torch.ones(1)])
+            self.mean, self.count = 0.9 * self.mean + 0.1 * x.mean(0).detach(), self.count + 1
+            self.cache = self.mean
+        return self.inside(x - self.mean)
+
+
+@pytest.mark.parametrize("reference", ["twin", "number"])
+def test_nothing_of_a_pass_stays(reference):
+    """Buffers that a module replaces, and those of a head that the upper loss alone calls."""
+    torch.manual_seed(0)
+    model, head, batches = Own(), torch.nn.BatchNorm1d(2).double(), data()
+    start = copy.deepcopy(model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.3, reference=0.7 if reference == "number" else "twin"
+    )
+
+    def upper(batch):
+        return (head(model(batch[0])) - 1).square().mean() + size(model)
+
+    for k in range(20):
+        opt.step(lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda b=batches[k % 8]: upper(b))
+    model.cache, model.queue = None, torch.zeros(1)
+    before, outside = everything(model), everything(head)
+    found = opt.finish(
+        lower=lambda: [fit(model, b) for b in batches],
+        upper=lambda: [upper(b) for b in batches],
+        **({"anchor": start, "model": model} if reference == "number" else {}),
+    )
+    assert found.place > 1
+    assert same(everything(head), outside)
+    assert model.cache is None
+    assert model.queue.tolist() == [0]
+    assert model.count == before["count"]
+    if reference == "number":
+        assert torch.equal(model.mean, found.place * before["mean"])  # which was 0
+
+
+def test_buffers_after_a_checkpoint_without_their_model():
+    """Whose they are is known after a pass alone: it is made, and leaves nothing, in the twin neither."""
+    model, opt, batches = trained()
+    again = network()
+    other = DynamicBarrier(torch.optim.SGD(again.parameters(), lr=0.1), tolerance=0.05, reference="twin")
+    again.load_state_dict(model.state_dict())
+    other.load_state_dict(copy.deepcopy(opt.state_dict()))
+    kept = [value.clone() for value in opt.target.copy.buffers.values()]
+    random = torch.get_rng_state()
+    one = told(model, opt, batches)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert one == told(again, other, batches)
+    assert same(everything(model), everything(again))
+    assert torch.equal(torch.get_rng_state(), random)
+    for optimizer in (opt, other):
+        for value, before in zip(optimizer.target.copy.buffers.values(), kept, strict=True):
+            assert torch.equal(value, before)
+
+
+def test_one_mode_at_all_places():
+    """An upper loss that evaluates, and leaves the mode so, does not make the lower loss another function."""
+    model, opt, batches = trained()
+    seen = []
+
+    def lower():
+        seen.append(model.training)
+        return [fit(model, b) for b in batches]
+
+    def upper():
+        model.eval()
+        return size(model)
+
+    opt.finish(lower=lower, upper=upper)
+    assert len(seen) > 2
+    assert all(seen)
+
+
+def test_complex_parameters_move():
+    w = torch.nn.Parameter(torch.tensor([3 + 1j, 1 - 1j]))
+    opt = DynamicBarrier(torch.optim.SGD([w], lr=0.05), tolerance=0.5, reference="start")
+    losses = {"lower": lambda: (w[0] - w[1]).abs().square(), "upper": lambda: w.abs().square().sum()}
+    for _ in range(5):
+        opt.step(**losses)
+    before = w.detach().clone()
+    found = opt.finish(**losses)
+    assert found.place > 1
+    assert found.excess_before < -1
+    start = torch.tensor([3 + 1j, 1 - 1j])
+    torch.testing.assert_close(w.detach(), start + found.place * (before - start))
+
+
+def test_anchors():
+    """Frozen by now, wrapped, or no copy at all."""
+    model, batches = network(), data()
+    model.eval()
+    fitted = copy.deepcopy(model)
+    base = torch.optim.Adam(fitted.parameters(), lr=0.05)
+    for k in range(100):
+        base.zero_grad()
+        fit(fitted, batches[k % 8]).backward()
+        base.step()
+    with torch.no_grad():
+        reached = float(sum(fit(fitted, b) for b in batches) / 8)
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.02, reference=reached)
+    own = model.state_dict()
+    with pytest.raises(ValueError, match=r"anchor\['0.weight'\] is the model's own.*deepcopy"):
+        told(model, opt, batches, anchor=own, model=model)
+    model[0].requires_grad_(False)
+    before = everything(model)
+    compiled = torch.compile(model, backend="eager")
+    found = told(model, opt, batches, anchor=fitted, model=compiled)
+    assert found.excess <= 1 < found.excess_before
+    model.load_state_dict(before)
+    parallel = {f"module.{name}": value for name, value in fitted.state_dict().items()}
+    assert told(model, opt, batches, anchor=parallel, model=model) == found
+
+
+def test_losses_of_all_kinds():
+    model, opt, batches = trained()
+    model.eval()
+    before, expected = everything(model), None
+    for kind in (float, torch.Tensor.numpy, lambda loss: loss.reshape(1), lambda loss: [loss.item()]):
+        model.load_state_dict(before)
+        found = opt.finish(lower=lambda kind=kind: kind(fit(model, batches[0])), upper=lambda: size(model))
+        assert expected in (None, found)
+        expected = found
+
+
+def test_losses_that_change():
+    model, opt, batches = trained(steps=3)
+    before, once = everything(model), iter(batches)
+    with pytest.raises(ValueError, match="returned 8 losses at first, and none now"):
+        opt.finish(lower=lambda: (fit(model, b) for b in once), upper=lambda: size(model))
+    inputs = batches[0][0].requires_grad_()
+    with pytest.raises(RuntimeError, match="require grad") as error:
+        opt.finish(lower=lambda: torch.autograd.grad(model(inputs).sum(), inputs)[0].square().sum())
+    assert "torch.enable_grad()" in error.value.__notes__[0]
+    assert same(everything(model), before)
+
+
 # --- JAX -------------------------------------------------------------------------------------------------------------
 
 
@@ -320,3 +520,33 @@ def test_jax_wrong_uses():
         finish(x, x, lower=3, tolerance=0.1)
     with pytest.raises(ValueError, match="tolerance=0 must be"):
         finish(x, x, lower=lambda x: x[0], tolerance=0)
+
+
+def test_jax_leaves_of_all_kinds():
+    """Complex ones move; the others stay, but at the anchor are its own; a loss may have half precision."""
+    params = {"x": jnp.array([2.9, 2.8]), "c": jnp.array(1 + 1j), "i": jnp.array(3), "none": None, "f": 2.0}
+    anchor = {"x": jnp.array([3.0, 3.0]), "c": jnp.array(2 + 2j), "i": jnp.array(1), "none": None, "f": 1.0}
+
+    def lower(p):
+        return ((p["x"][0] - p["x"][1]) ** 2).astype(jnp.bfloat16)
+
+    there, found = finish(params, anchor, lower=lower, upper=lambda p: jnp.sum(p["x"] ** 2), tolerance=0.1)
+    assert found.place > 1
+    assert complex(there["c"]) == pytest.approx(2 + 2j - found.place * (1 + 1j))
+    assert (int(there["i"]), there["none"], float(there["f"])) == (3, None, pytest.approx(1 + found.place))
+    half = {name: leaf.astype(jnp.bfloat16) if name == "x" else leaf for name, leaf in params.items()}
+    there, found = finish(half, anchor, lower=lambda p: 0.0 if int(p["i"]) == 1 else 1.0, tolerance=1e-6)
+    assert found.place == 0
+    assert there["x"].dtype == jnp.bfloat16
+    assert int(there["i"]) == 1
+    with pytest.raises(TypeError, match=r"params\['act'\] is a .*; leaves must be arrays"):
+        finish(params | {"act": jax.nn.relu}, anchor | {"act": jax.nn.relu}, lower=lower, tolerance=0.1)
+
+
+def test_jax_a_twin_wherever_it_is():
+    x = jnp.array([2.9, 2.8])
+    state = optax.MultiSteps(with_twin(optax.sgd(0.1), tolerance=0.1), 2).init(jnp.array([3.0, 3.0]))
+    _, found = finish(x, state, lower=lambda x: (x[0] - x[1]) ** 2, upper=lambda x: jnp.sum(x**2), tolerance=0.1)
+    assert found.place > 1
+    with pytest.raises(ValueError, match="has 2 twins"):
+        finish(x, (state, state), lower=lambda x: x[0], tolerance=0.1)

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["Finish", "finish", "search", "total"]
+__all__ = ["Finish", "Totals", "finish", "search"]
 
 INSIDE = 1.0  # an excess up to this stays where it is
 LIMIT = 0.95  # and a point that is moved to has one up to this
@@ -86,7 +86,7 @@ def finish(
     amount, share = tolerance
     allowed = amount * (abs(reference) if share else 1.0)
     if not math.isfinite(reference):
-        raise ValueError(f"the reference's lower loss is {reference:.6g}: it must be finite, to finish at a distance")
+        raise ValueError(f"the reference's lower loss is {reference:.6g}: it must be finite, to be compared with")
     if allowed == 0:
         raise ValueError(f"a tolerance of {100 * amount:g}% of a reference of 0 is 0: give it as a number > 0")
 
@@ -106,20 +106,43 @@ def finish(
     return found
 
 
-def total(name: str, value: Any, number: Callable[[str, Any], float]) -> float:
-    """A loss over all data: one number, or the mean of those of batches. `number` makes and checks a single one.
+class Totals:
+    """Losses over all data, each one number or the mean of those of batches, as many at every place.
+
+    Parameters
+    ----------
+    number : callable
+        Makes and checks a single one, of what to call it and of its value.
 
     Examples
     --------
-    >>> total("lower", (x for x in (1.0, 2.0)), lambda name, x: float(x))
+    >>> total = Totals(lambda name, x: float(x))
+    >>> total("lower", (x for x in (1.0, 2.0)))
     1.5
+    >>> total("lower", [1.0])
+    Traceback (most recent call last):
+        ...
+    ValueError: lower=… returned 2 losses at first, and 1 now: it must evaluate the same data whenever it is called
     """
-    if getattr(value, "ndim", 0) == 0 and (hasattr(value, "ndim") or not isinstance(value, Iterable)):
-        return number(f"the {name} loss", value)
-    many = [number(f"the {name} loss of a batch", loss) for loss in value]
-    if not many:
-        raise ValueError(f"{name}=… returned no loss: is its generator or loader empty?")
-    return math.fsum(many) / len(many) if all(map(math.isfinite, many)) else math.nan
+
+    def __init__(self, number: Callable[[str, Any], float]) -> None:
+        self._number = number
+        self._counts: dict[str, int] = {}
+
+    def __call__(self, name: str, value: Any) -> float:
+        """The loss; NaN where that of a batch is not finite."""
+        if getattr(value, "ndim", 0) == 0 and (hasattr(value, "ndim") or not isinstance(value, Iterable)):
+            return self._number(f"the {name} loss", value)
+        many = [self._number(f"the {name} loss of a batch", loss) for loss in value]
+        if not many and name not in self._counts:
+            raise ValueError(f"{name}=… returned no loss: is its generator or loader empty?")
+        first = self._counts.setdefault(name, len(many))
+        if len(many) != first:
+            raise ValueError(
+                f"{name}=… returned {first} losses at first, and {len(many) or 'none'} now: it must evaluate the same "
+                "data whenever it is called"
+            )
+        return math.fsum(many) / len(many) if all(map(math.isfinite, many)) else math.nan
 
 
 def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
@@ -153,7 +176,7 @@ def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
         assert beyond is not None
         middle = (best + beyond) / 2
         # On the way out the upper loss has to fall; on the way back whatever is farther out is better.
-        fits = at(middle)[0] <= LIMIT and (excess > INSIDE or at(middle)[1] < at(best)[1])
+        fits = at(middle)[0] <= LIMIT and (not excess <= INSIDE or at(middle)[1] < at(best)[1])
         best, beyond = (middle, beyond) if fits else (best, middle)
     return Finish(best, *at(best), excess, upper, len(known))
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiebreak import finishing
-from tiebreak.finishing import Finish, total
+from tiebreak.finishing import Finish, Totals
 from tiebreak.optax import trees
+from tiebreak.optax.losses import parts
 from tiebreak.optax.trees import Tree
 from tiebreak.optax.twin import TwinState
 from tiebreak.options import allowed
@@ -32,15 +33,15 @@ def finish(
     A model that is outside its tolerance goes back towards the anchor until it is inside. One that is inside goes on,
     away from it, as long as the upper loss falls. It takes some eight evaluations of both losses, seventeen at most.
     Call it outside of ``jit``; the losses may be compiled. All leaves of floats move, those that the lower loss does
-    not reach, too; other leaves stay.
+    not reach, too; whole numbers and truths stay (at the anchor itself they are its own).
 
     Parameters
     ----------
     params : tree
         The trained parameters.
     anchor : tree
-        Parameters that are inside: the twin's, ``state.reference_params`` (or the :class:`TwinState` itself), those
-        that training began with, or those that reached a number.
+        Parameters that are inside: the twin's, ``state.reference_params`` (or the state that has the
+        :class:`TwinState`), those that training began with, or those that reached a number.
     lower, upper : callable
         Of the parameters; each returns its loss over as much data as the promise is made for: one number, or the losses
         of batches, of which the mean is taken. Without `upper` a model that is inside stays where it is.
@@ -67,19 +68,30 @@ def finish(
     >>> [round(float(value), 2) for value in x], found.place, round(found.excess, 2)
     ([1.0, 2.38], 1.375, 0.95)
     """
-    anchor = anchor.reference_params if isinstance(anchor, TwinState) else anchor
+    twins = parts(anchor, TwinState)
+    if len(twins) > 1:
+        raise ValueError(f"anchor= has {len(twins)} twins: give the reference_params of one")
+    anchor = twins[0].reference_params if twins else anchor
     for name, loss in (("lower", lower), ("upper", upper)):
         if not callable(loss) and not (loss is None and name == "upper"):
             raise TypeError(f"{name}={loss!r} must be a function of the parameters that returns its loss over all data")
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, anchor))):
         raise TypeError("finish(params, …) is for numbers, outside of jit, scan and vmap")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
+            raise TypeError(
+                f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__}; leaves must be arrays or numbers: "
+                "with Equinox take equinox.partition(model, equinox.is_array)[0], and combine in the losses"
+            )
     leaves, structure = jax.tree.flatten(params)
     begins = trees.match(params, anchor, ("params", "anchor"))
+    begins = [_beside(*pair) for pair in zip(begins, leaves, strict=True)]
+    total = Totals(_number)
 
     def at(place: float) -> Tree:
         def between(end: Any, begin: Any) -> Any:
             if place in (0, 1) or not trees.differentiable(end):
-                return begin if place == 0 and trees.differentiable(end) else end
+                return begin if place == 0 else end
             wide = trees.widen(begin)
             return (wide + place * (trees.widen(end) - wide)).astype(jnp.result_type(end))
 
@@ -87,15 +99,23 @@ def finish(
 
     def measure(place: float, both: bool) -> tuple[float, float]:
         here = at(place)
-        above = math.nan if upper is None or not both else total("upper", upper(here), _number)
-        return total("lower", lower(here), _number), above
+        above = math.nan if upper is None or not both else total("upper", upper(here))
+        return total("lower", lower(here)), above
 
+    reference = None if reference is None else _number("reference=", reference)
     found = finishing.finish(measure, allowed(tolerance), reference, stacklevel=2)
     return at(found.place), found
 
 
+def _beside(begin: Any, end: Any) -> Any:
+    """The anchor's leaf in the precision of the trained one, and on its devices."""
+    if trees.differentiable(end) and jnp.result_type(begin) != jnp.result_type(end):
+        begin = jnp.asarray(begin).astype(jnp.result_type(end))
+    return jax.device_put(begin, end.sharding) if isinstance(end, jax.Array) else begin
+
+
 def _number(name: str, value: Any) -> float:
     value = np.asarray(value)
-    if value.ndim or value.dtype.kind not in "fiu":
+    if value.ndim or not (jnp.issubdtype(value.dtype, jnp.floating) or value.dtype.kind in "iu"):
         raise ValueError(f"{name} has shape {value.shape} and dtype {value.dtype}; it must be one real number")
     return float(value)

@@ -12,7 +12,7 @@ from tiebreak.optax.collectives import size, varying, words
 from tiebreak.optax.trees import Tree
 from tiebreak.optax.twin import TwinState
 
-__all__ = ["log", "measure", "value_and_grads"]
+__all__ = ["log", "measure", "parts", "value_and_grads"]
 
 
 def value_and_grads(
@@ -124,7 +124,7 @@ def measure(
         losses["upper_value"], aux["upper"] = split(found)
         found, given["lower_grads"] = lower(params, *args, **kwargs)
         losses["lower_value"], aux["lower"] = split(found)
-        for twin in _parts(state, TwinState):
+        for twin in parts(state, TwinState):
             found, given["reference_grads"] = lower(twin.reference_params, *args, **kwargs)
             losses["reference_value"] = split(found)[0]
         for barrier in barriers:
@@ -142,13 +142,13 @@ def measure(
 
 def _barriers(state: Any) -> list[BarrierState]:
     """The barriers of an optimizer's state, if they can be measured for."""
-    found = _parts(state, BarrierState)
+    found = parts(state, BarrierState)
     if not found:
         raise TypeError(
             f"measure needs the optimizer's state, evaluate(params, state, *args); got a {type(state).__name__} "
             "without a barrier in it"
         )
-    if any(_parts(part.inner_opt_state, BarrierState) for part in _parts(state, optax.MultiStepsState)):
+    if any(parts(part.inner_opt_state, BarrierState) for part in parts(state, optax.MultiStepsState)):
         raise ValueError(
             "optax.MultiSteps around a barrier averages the upper gradients alone, and pairs them with the lower "
             "gradient of the last micro-batch: average both, then update once; or put it behind the barrier, "
@@ -180,13 +180,13 @@ def log(state: Any) -> dict[str, Any]:
     >>> log(state)
     {'multiplier': 0.0, 'fg': 2.0, 'gg': 2.0, 'ff': 2.0, 'skipped': False}
     """
-    found = _parts(state, BarrierState)
+    found = parts(state, BarrierState)
     if len(found) != 1:
         raise ValueError(f"the state has {len(found)} barriers; log(state) is for one")
     last: dict[str, Any] = {name: getattr(found[0], name) for name in ("multiplier", "fg", "gg", "ff", "skipped")}
     if not isinstance(found[0].reading, optax.EmptyState):
         last |= found[0].reading._asdict()
-    for twin in _parts(state, TwinState):
+    for twin in parts(state, TwinState):
         last["returns"] = twin.returns
     if any(isinstance(value, jax.core.Tracer) for value in last.values()):
         raise TypeError(
@@ -197,7 +197,7 @@ def log(state: Any) -> dict[str, Any]:
     return {name: value.tolist() for name, value in zip(last, values, strict=True)}
 
 
-def _parts(state: Any, kind: type) -> list[Any]:
+def parts(state: Any, kind: type) -> list[Any]:
     """The states of this kind, wherever in a chain they are."""
 
     def wanted(node: Any) -> bool:

@@ -3,8 +3,8 @@
 import copy
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -52,6 +52,14 @@ class Buffers:
             if value is not None and buffer is not None:
                 found.setdefault(id(buffer), (buffer, value))
         return list(found.values())
+
+    def find(self, exchanged: Callable[[], AbstractContextManager[None]], look: Callable[[], Any]) -> None:
+        """See what modules the values belong to that were loaded, where that is not known yet; all values stay."""
+        if len(self._places) < len(self._values):
+            kept = list(self._values)
+            with exchanged():
+                look()
+            self._values[: len(kept)] = kept
 
     @contextmanager
     def exchanged(self, keep: bool) -> Iterator[None]:

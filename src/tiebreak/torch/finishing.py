@@ -1,61 +1,26 @@
 """The end of a training: the model moved along the line from its reference to where the tolerance is kept and used.
 
-:mod:`tiebreak.finishing` searches; here are the line, through parameters and buffers, and the measuring on it.
+:mod:`tiebreak.finishing` searches; here are the ends of the line, and the measuring on it.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from tiebreak.finishing import Finish, total
+from tiebreak.finishing import Finish, Totals
 from tiebreak.finishing import finish as search_line
 from tiebreak.torch.context import RandomState
-from tiebreak.torch.exchange import let_go
-from tiebreak.torch.layout import local
+from tiebreak.torch.layout import local, whole
+from tiebreak.torch.line import Line
 from tiebreak.torch.losses import single
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
 __all__ = ["finish"]
-
-
-class _Line:
-    """The line from an anchor to the model as it is now.
-
-    Parameters
-    ----------
-    pairs : iterable of pairs of tensors
-        A parameter or buffer of the model, and the anchor's value of it.
-    """
-
-    def __init__(self, optimizer: "DynamicBarrier", pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-        self._optimizer = optimizer
-        let_go(optimizer)
-        both = [(local(here.detach()), local(there.detach())) for here, there in pairs]
-        # Counters of batches and the like have no place between two values: they stay the model's, whatever a pass
-        # makes of them.
-        self._ends = [
-            (here, kept, there if here.is_floating_point() else kept)
-            for here, there in both
-            for kept in (here.clone(),)
-        ]
-
-    @torch.no_grad()
-    def go(self, place: float) -> None:
-        """Set the model to a place; at 0 and 1 to the ends themselves, bit for bit."""
-        let_go(self._optimizer)
-        for here, end, anchor in self._ends:
-            if place in (0.0, 1.0) or anchor is end:
-                here.copy_(end if place else anchor)
-            else:
-                wide = torch.promote_types(here.dtype, torch.float32)
-                begin = anchor.to(here.device, wide)
-                here.copy_(begin + place * (end.to(wide) - begin))
-        torch.clear_autocast_cache()
 
 
 def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, model: Any) -> Finish:
@@ -76,24 +41,35 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
     home = next(iter(optimizer.gradients.parameters())).device
     optimizer.ranks.look(list(optimizer.gradients.parameters()))
     random = RandomState(optimizer.generators)
-    line = _Line(optimizer, _pairs(optimizer, anchor, model))
+    totals = Totals(_number)
+    line = Line(optimizer, *_pairs(optimizer, lambda: totals("lower", lower()), anchor, model))
+
+    def evaluate(name: str, loss: Any) -> float:
+        random.restore()
+        line.begin(name)
+        return totals(name, loss())
 
     def measure(place: float, both: bool) -> tuple[float, float]:
         line.go(place)
-        found = []
-        for name, loss in (("lower", lower), ("upper", upper if both else None)):
-            random.restore()
-            with torch.no_grad():
-                found.append(math.nan if loss is None else total(name, loss(), _number))
-        below, above = optimizer.ranks.mean(found, home)
+        below = evaluate("lower", lower)
+        above = evaluate("upper", upper) if both and upper is not None else math.nan
+        below, above = optimizer.ranks.mean([below, above], home)
         return below, above
 
     # A reference that moves is known where its model is: at the anchor, on these data.
     at, ended = optimizer.target.at, 1.0
     reference = None if tolerance.moving or at is None else float(at(optimizer.count))
     try:
-        found = search_line(measure, (tolerance.amount, tolerance.relative), reference, stacklevel=5)
-        ended = found.place
+        with torch.no_grad(), line.watched():
+            found = search_line(measure, (tolerance.amount, tolerance.relative), reference, stacklevel=5)
+            ended = found.place
+    except RuntimeError as error:
+        if "require grad" in str(error):
+            error.add_note(
+                "opt.finish() evaluates the losses under torch.no_grad(): in one that takes gradients itself say `with "
+                "torch.enable_grad():`"
+            )
+        raise
     finally:
         line.go(ended)
         random.restore()
@@ -101,11 +77,17 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
 
 
 def _number(name: str, loss: Any) -> float:
-    return float(single(name, loss))
+    if not isinstance(loss, Tensor) and getattr(loss, "ndim", None) == 0 and hasattr(loss, "item"):
+        loss = loss.item()  # of NumPy
+    loss = single(name, loss)
+    return float(whole(loss.detach())) if isinstance(loss, Tensor) else float(loss)
 
 
-def _pairs(optimizer: "DynamicBarrier", anchor: Any, model: Any) -> list[tuple[Tensor, Tensor]]:
-    """Parameters and buffers of the model, each with its value in the anchor."""
+_Pairs = list[tuple[Tensor, Tensor]]
+
+
+def _pairs(optimizer: "DynamicBarrier", look: Any, anchor: Any, model: Any) -> tuple[_Pairs, _Pairs]:
+    """Parameters and buffers of the model, each with its value in the anchor; `look` calls the modules, if need be."""
     copy = optimizer.target.copy
     if copy is None:
         return _given(optimizer, anchor, model)
@@ -113,10 +95,12 @@ def _pairs(optimizer: "DynamicBarrier", anchor: Any, model: Any) -> list[tuple[T
         raise ValueError(f"anchor= and model= have no effect with reference={optimizer.target}: that is the anchor")
     if not copy.begun:
         raise RuntimeError("opt.finish() comes after the last step: no step was made yet")
-    return [*copy.reached().items(), *copy.buffers.pairs()]
+    with torch.no_grad():
+        copy.buffers.find(lambda: copy.exchanged(optimizer), look)
+    return list(copy.reached().items()), copy.buffers.pairs()
 
 
-def _given(optimizer: "DynamicBarrier", anchor: Any, model: Any) -> list[tuple[Tensor, Tensor]]:
+def _given(optimizer: "DynamicBarrier", anchor: Any, model: Any) -> tuple[_Pairs, _Pairs]:
     if anchor is None or not isinstance(model, nn.Module):
         raise TypeError(
             f"reference={optimizer.target} has no copy of the model to begin the line at: opt.finish(…, anchor=a model "
@@ -125,17 +109,29 @@ def _given(optimizer: "DynamicBarrier", anchor: Any, model: Any) -> list[tuple[T
     values = anchor.state_dict() if isinstance(anchor, nn.Module) else anchor
     if not isinstance(values, Mapping):
         raise TypeError(f"anchor is a {type(anchor).__name__}; it must be a module or its state_dict()")
-    trained = {id(p) for p in optimizer.gradients.parameters() if p.requires_grad}
-    mine: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if id(p) in trained}
-    if len(mine) < len(trained):
+    values = {_bare(name): value for name, value in values.items() if isinstance(value, Tensor)}
+    ours = {id(p) for p in optimizer.gradients.parameters()}  # those that are frozen by now, too
+    mine = {_bare(name): p for name, p in model.named_parameters() if id(p) in ours}
+    if len(mine) < len(ours):
         raise ValueError("model has not all parameters that this optimizer trains: give the model that it was made for")
-    mine |= dict(model.named_buffers())
-    for name, tensor in mine.items():
-        there = values.get(name)
-        if isinstance(tensor, nn.Parameter) and there is None:
+    for name, p in mine.items():
+        if name not in values:
             raise ValueError(f"anchor has no value for {name!r}: its names must be those of model.state_dict()")
-        if there is not None and local(there).shape != local(tensor).shape:
-            shapes = tuple(local(there).shape), tuple(local(tensor).shape)
-            raise ValueError(f"anchor[{name!r}] has shape {shapes[0]} here; the model's has {shapes[1]}")
+        if p.numel() and local(values[name]).data_ptr() == local(p).data_ptr():
+            raise ValueError(
+                f"anchor[{name!r}] is the model's own: state_dict() makes no copy, so keep copy.deepcopy(model) or "
+                "copy.deepcopy(model.state_dict()) of the model that reached the reference"
+            )
     # A buffer that the anchor does not have stays as it is.
-    return [(tensor, tensor.clone() if values.get(name) is None else values[name]) for name, tensor in mine.items()]
+    buffers = {_bare(name): buffer for name, buffer in model.named_buffers()}
+    buffers = {name: buffer for name, buffer in buffers.items() if name in values}
+    for name, tensor in (mine | buffers).items():
+        shapes = tuple(local(values[name]).shape), tuple(local(tensor).shape)
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"anchor[{name!r}] has shape {shapes[0]} here; the model's has {shapes[1]}")
+    return [(p, values[name]) for name, p in mine.items()], [(b, values[name]) for name, b in buffers.items()]
+
+
+def _bare(name: str) -> str:
+    """The name without what DistributedDataParallel and torch.compile put before it."""
+    return name.removeprefix("module.").replace("_orig_mod.", "")
