@@ -148,8 +148,9 @@ class Totals:
 def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
     """The place with the smallest upper loss that a few evaluations find inside the tolerance.
 
-    A model that is inside is moved on, away from the anchor, as long as the upper loss falls. One that is outside is
-    moved back until it is inside; if no place is, it stays where it was.
+    A model that is inside is moved on, away from the anchor, as long as the upper loss falls; towards it, if the upper
+    loss falls there instead. One that is outside is moved back until it is inside; if no place is, it stays where it
+    was.
 
     Parameters
     ----------
@@ -171,28 +172,32 @@ def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
         return known[place]
 
     excess, upper = at(1.0)
-    best, beyond = _ahead(at) if excess <= INSIDE else _back(at)
+    best, beyond = _down(at, 1) if excess <= INSIDE else _back(at)
+    if excess <= INSIDE and best == 1:  # the upper loss may have risen in training, and be smaller at the anchor
+        other = _down(at, -1)
+        best, beyond = other if other[0] < 1 else (best, beyond)
     for _ in range(HALVINGS if beyond is not None else 0):
         assert beyond is not None
         middle = (best + beyond) / 2
-        # On the way out the upper loss has to fall; on the way back whatever is farther out is better.
+        # Inside, the upper loss has to fall; on the way back whatever is farther out is better.
         fits = at(middle)[0] <= LIMIT and (not excess <= INSIDE or at(middle)[1] < at(best)[1])
         best, beyond = (middle, beyond) if fits else (best, middle)
     return Finish(best, *at(best), excess, upper, len(known))
 
 
-def _ahead(at: Callable[[float], tuple[float, float]]) -> tuple[float, float | None]:
-    """The farthest place that longer and longer strides reach, and the one that was too far, if there is any."""
+def _down(at: Callable[[float], tuple[float, float]], sign: int) -> tuple[float, float | None]:
+    """The farthest place that longer and longer strides reach as f falls, and the one that was too far, if any."""
     best, stride = 1.0, STRIDE
     if math.isnan(at(best)[1]):
         return best, None
-    while best + stride <= FARTHEST:
-        place = best + stride
+    while True:
+        place = min(max(best + sign * stride, 0.0), FARTHEST)
+        if place == best:
+            return best, None
         excess, upper = at(place)
         if not (excess <= LIMIT and upper < at(best)[1]):
             return best, place
         best, stride = place, 2 * stride
-    return best, None
 
 
 def _back(at: Callable[[float], tuple[float, float]]) -> tuple[float, float | None]:

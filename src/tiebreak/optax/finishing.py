@@ -31,8 +31,8 @@ def finish(
     """After the last step: parameters where the tolerance is kept, and used, on the line from the anchor.
 
     A model that is outside its tolerance goes back towards the anchor until it is inside. One that is inside goes on,
-    away from it, as long as the upper loss falls. It takes some eight evaluations of both losses, seventeen at most.
-    Call it outside of ``jit``; the losses may be compiled. All leaves of floats move, those that the lower loss does
+    away from it, as long as the upper loss falls, or back, if it falls there instead. It takes some eight evaluations
+    of both losses, seventeen at most. Call it outside of ``jit``; the losses may be compiled. All leaves of floats move, those that the lower loss does
     not reach, too; whole numbers and truths stay (at the anchor itself they are its own).
 
     Parameters

@@ -183,9 +183,9 @@ class TwoLevels(Optimizer):
         """After the last step: move the model to where the tolerance is kept, and used, on the line from its reference.
 
         A model that is outside its tolerance goes back towards the reference until it is inside. One that is inside
-        goes on, away from it, as long as the upper loss falls. It takes some eight evaluations of both losses,
-        seventeen at most, and one of the reference's lower loss: no gradients, and one more copy of the parameters
-        meanwhile.
+        goes on, away from it, as long as the upper loss falls, or back, if it falls there instead. It takes some eight
+        evaluations of both losses, seventeen at most, and one of the reference's lower loss: no gradients, and one more
+        copy of the parameters meanwhile.
 
         Parameters
         ----------
