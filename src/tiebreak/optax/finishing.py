@@ -32,8 +32,9 @@ def finish(
 
     A model that is outside its tolerance goes back towards the anchor until it is inside. One that is inside goes on,
     away from it, as long as the upper loss falls, or back, if it falls there instead. It takes some eight evaluations
-    of both losses, seventeen at most. Call it outside of ``jit``; the losses may be compiled. All leaves of floats move, those that the lower loss does
-    not reach, too; whole numbers and truths stay (at the anchor itself they are its own).
+    of both losses, seventeen at most. Call it outside of ``jit``; the losses may be compiled. All leaves of floats
+    move, those that the lower loss does not reach, too; whole numbers and truths stay (at the anchor itself they are
+    its own).
 
     Parameters
     ----------
