@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
+from test_torch_reference import data, fit, network, size
 from tiebreak import finishing
 from tiebreak.finishing import FARTHEST, INSIDE, LIMIT, Finish, search
 from tiebreak.optax import finish, with_twin
@@ -85,36 +85,8 @@ def test_units(lower, upper):
 # --- torch -----------------------------------------------------------------------------------------------------------
 
 
-def network():
-    torch.manual_seed(0)
-    layers = (
-        torch.nn.Linear(3, 8),
-        torch.nn.BatchNorm1d(8),
-        torch.nn.ReLU(),
-        torch.nn.Dropout(0.3),
-        torch.nn.Linear(8, 2),
-    )
-    return torch.nn.Sequential(*layers).double()
-
-
-def data(count=8):
-    generator = torch.Generator().manual_seed(7)
-    return [
-        (torch.randn(16, 3, generator=generator).double(), torch.randint(0, 2, (16,), generator=generator))
-        for _ in range(count)
-    ]
-
-
-def fit(model, batch):
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
-def size(model):
-    return sum(p.square().sum() for p in model.parameters())
-
-
 def trained(reference="twin", tolerance=0.05, steps=40, **options):
-    model, batches = network(), data()
+    model, batches = network(), data(8)
     opt = DynamicBarrier(
         torch.optim.SGD(model.parameters(), lr=0.1), tolerance=tolerance, reference=reference, **options
     )
@@ -443,7 +415,7 @@ def test_complex_parameters_move():
 
 def test_anchors():
     """Frozen by now, wrapped, or no copy at all."""
-    model, batches = network(), data()
+    model, batches = network(), data(8)
     model.eval()
     fitted = copy.deepcopy(model)
     base = torch.optim.Adam(fitted.parameters(), lr=0.05)
