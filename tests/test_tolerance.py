@@ -238,7 +238,7 @@ def test_the_law_step_by_step():
             z = min(max(z, math.log(c.least)), math.log(top))
             w = min(math.exp(z + c.boost * min(max(bound - aim, -c.dip), 3)), c.burst * top)
             unit = max(mean["f"], upper / c.clip) / max(mean["b"], c.steep * mean["B"])
-            expected = (w, unit, mean["g"], mean["r"], e, error_of_mean, brake * counted / lower)
+            expected = (w, unit, mean["g"], mean["r"], e, error_of_mean, brake * counted / lower, swung)
             np.testing.assert_allclose([float(x) for x in reading], expected, rtol=1e-9, atol=1e-12)
         assert 0 < cuts < 8  # of eight long gradients those that came with trouble
 

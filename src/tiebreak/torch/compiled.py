@@ -1,7 +1,6 @@
 """The numbers of a step by one kernel: what the decision needs is on the device, and what it makes stays there."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -123,7 +122,9 @@ def _kernel(opt: "DynamicBarrier", looks: bool, numbers: list[str], laws: list[s
         if decision.tolerance is not None:
             mine = replace(decision, tolerance=replace(decision.tolerance, amount=there["tolerance"]))  # type: ignore[arg-type]  # traced
             memory = Memory(*(writer.read(f"memory + {i}") for i in range(len(Memory._fields))))
-        parameters = SimpleNamespace(**{name: there[name] for name in laws}, others={})
+        known = {name: there[name] for name in laws if name in Parameters._fields}
+        others = {name: there[name] for name in laws if name not in known}
+        parameters = Parameters(**{"k": None} | known, others=others)
         choice, both = outcome(mine, parameters, own, own, used, memory, there.get("longest"))
         weights = (choice.upper_weight, choice.lower_weight)
         fine = finite([*own, *used.values(), *weights]) if looks else writer.true()
