@@ -28,19 +28,22 @@ class Finish(NamedTuple):
     Attributes
     ----------
     place : float
-        On the line from the anchor, 0, to the model as training left it, 1; beyond 1 the model was moved on.
+        On the line from the reference (the anchor), 0, to the model as training left it, 1; beyond 1 it was moved on.
     excess, upper_loss : float
         How far the lower loss lies above its reference, in tolerances (at most 1 is inside), and the upper loss; that
         is NaN where none was given.
     excess_before, upper_loss_before : float
         The same where training left the model.
+    upper_loss_reference : float
+        The upper loss of the reference's model: what the others are to be compared with.
     evaluations : int
         How often the losses were evaluated.
 
     Examples
     --------
-    >>> print(Finish(1.3, 0.95, 2.0, 0.6, 2.5, 6))
-    inside: excess 0.95 (training left it at 0.60), upper loss 2 (2.5), at place 1.3 of the line from the anchor
+    >>> print(Finish(1.3, 0.95, 2.0, 0.6, 2.5, 4.0, 6))
+    inside: excess 0.95 (training left it at 0.60), upper loss 2 (training left it at 2.5; the reference has 4), at \
+place 1.3 of the line from the reference, 0, to where training ended, 1
     """
 
     place: float
@@ -48,62 +51,92 @@ class Finish(NamedTuple):
     upper_loss: float
     excess_before: float
     upper_loss_before: float
+    upper_loss_reference: float
     evaluations: int
 
     def __str__(self) -> str:
         upper = (
-            "" if math.isnan(self.upper_loss) else f"upper loss {self.upper_loss:.4g} ({self.upper_loss_before:.4g}), "
+            f"upper loss {self.upper_loss:.4g} (training left it at {self.upper_loss_before:.4g}; the reference has "
+            f"{self.upper_loss_reference:.4g}), "
         )
         return (
             f"{'inside' if self.excess <= INSIDE else 'outside'}: excess {self.excess:.2f} (training left it at "
-            f"{self.excess_before:.2f}), {upper}at place {self.place:.3g} of the line from the anchor"
+            f"{self.excess_before:.2f}), {'' if math.isnan(self.upper_loss) else upper}at place {self.place:.3g} of "
+            "the line from the reference, 0, to where training ended, 1"
         )
 
 
 def finish(
-    measure: Callable[[float, bool], tuple[float, float]],
+    measure: Callable[[float], tuple[float, float]],
     tolerance: tuple[float, bool],
     reference: float | None = None,
+    wanted: bool = True,
     stacklevel: int = 2,
 ) -> Finish:
-    """Search with losses: `measure` gives the lower and the upper loss at a place, the second only where it is asked.
+    """Search with losses: `measure` gives the lower and the upper loss at a place.
 
     Parameters
     ----------
     measure : callable
-        Of the place and of whether the upper loss is wanted.
+        Of the place.
     tolerance : pair
         A number, and whether it is a share of the reference.
     reference : float, optional
         The anchor's lower loss where it is not given.
+    wanted : bool
+        Whether there is an upper loss; NaN stands for it where there is none.
 
     Examples
     --------
-    >>> finish(lambda place, both: (1 + 0.2 * place**2, -place), (0.1, False)).place  # a lower loss of 1.095
+    >>> finish(lambda place: (1 + 0.2 * place**2, -place), (0.1, False)).place  # a lower loss of 1.095
     0.6875
     """
-    reference = measure(0.0, False)[0] if reference is None else reference
+    begin = measure(0.0)
+    reference = begin[0] if reference is None else reference
     amount, share = tolerance
     allowed = amount * (abs(reference) if share else 1.0)
     if not math.isfinite(reference):
         raise ValueError(f"the reference's lower loss is {reference:.6g}: it must be finite, to be compared with")
     if allowed == 0:
         raise ValueError(f"a tolerance of {100 * amount:g}% of a reference of 0 is 0: give it as a number > 0")
+    end = measure(1.0)
+    if wanted and not math.isfinite(end[1]):
+        raise ValueError(
+            f"the upper loss is {end[1]:.6g} where training left the model: it must be finite (does every batch have "
+            "rows that it is made of?)"
+        )
 
     def excess(place: float) -> tuple[float, float]:
-        lower, upper = measure(place, True)
+        lower, upper = begin if place == 0 else end if place == 1 else measure(place)
         return (lower - reference) / allowed, upper
 
     found = search(excess)
+    for text in _remarks(found, begin, end):
+        warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
+    return found
+
+
+def _remarks(found: Finish, begin: tuple[float, float], end: tuple[float, float]) -> list[str]:
+    """What must not be left unsaid."""
+    said = []
     if not found.excess <= INSIDE:
-        warnings.warn(
+        said.append(
             f"the lower loss is {found.excess:.2f} tolerances above its reference, and above 1 everywhere on the line "
             "to the anchor: the model stays as it was. Is the anchor the model that reached the reference, are these "
-            "the same data, and is it the same mode (training or evaluation)?",
-            RuntimeWarning,
-            stacklevel=stacklevel + 1,
+            "the same data, and is it the same mode (training or evaluation)?"
         )
-    return found
+    for name, one, other in zip(("lower", "upper"), begin, end, strict=True):
+        if one == other != 0:
+            said.append(
+                f"the {name} loss is the same number for the reference and for the model, {one:.6g}: does its function "
+                "evaluate the model that is moved, and not a copy or an average of it?"
+            )
+    if found.place == 0 and begin[1] < end[1]:
+        said.append(
+            "the upper loss is smallest at the reference, and so the model is the reference now: training has not "
+            "lowered it within the tolerance. Were lower and upper swapped here, or before?"
+        )
+    return said
 
 
 class Totals:
@@ -148,9 +181,9 @@ class Totals:
 def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
     """The place with the smallest upper loss that a few evaluations find inside the tolerance.
 
-    A model that is inside is moved on, away from the anchor, as long as the upper loss falls; towards it, if the upper
-    loss falls there instead. One that is outside is moved back until it is inside; if no place is, it stays where it
-    was.
+    A model that is outside is moved back until it is inside; if no place is, it stays where it was. From there, or from
+    where training left it, it is moved away from the anchor as long as the upper loss falls, else towards it. The
+    anchor itself is looked at in any case.
 
     Parameters
     ----------
@@ -163,6 +196,8 @@ def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
     1.375
     >>> search(lambda place: (2 * place**2, -place)).place  # and here at 0.689
     0.6875
+    >>> search(lambda place: (2 * place**2, place)).place  # where the anchor is better in both
+    0.0
     """
     known: dict[float, tuple[float, float]] = {}
 
@@ -171,40 +206,39 @@ def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
             known[place] = measure(place)
         return known[place]
 
+    def better(place: float, than: float) -> bool:
+        return at(place)[0] <= LIMIT and at(place)[1] < at(than)[1]
+
     excess, upper = at(1.0)
-    best, beyond = _down(at, 1) if excess <= INSIDE else _back(at)
-    if excess <= INSIDE and best == 1:  # the upper loss may have risen in training, and be smaller at the anchor
-        other = _down(at, -1)
-        best, beyond = other if other[0] < 1 else (best, beyond)
-    for _ in range(HALVINGS if beyond is not None else 0):
-        assert beyond is not None
-        middle = (best + beyond) / 2
-        # Inside, the upper loss has to fall; on the way back whatever is farther out is better.
-        fits = at(middle)[0] <= LIMIT and (not excess <= INSIDE or at(middle)[1] < at(best)[1])
-        best, beyond = (middle, beyond) if fits else (best, middle)
-    return Finish(best, *at(best), excess, upper, len(known))
+    best = 1.0 if excess <= INSIDE else _inside(at)
+    if at(best)[0] <= INSIDE and not math.isnan(at(best)[1]):
+        ways = (1, -1) if best == 1 else (-1,)  # what lies farther out than the limit was looked at
+        best = next((place for place in (_down(better, best, way) for way in ways) if place != best), best)
+    if better(0.0, best):
+        best = 0.0
+    return Finish(best, *at(best), excess, upper, at(0.0)[1], len(known))
 
 
-def _down(at: Callable[[float], tuple[float, float]], sign: int) -> tuple[float, float | None]:
-    """The farthest place that longer and longer strides reach as f falls, and the one that was too far, if any."""
-    best, stride = 1.0, STRIDE
-    if math.isnan(at(best)[1]):
-        return best, None
-    while True:
-        place = min(max(best + sign * stride, 0.0), FARTHEST)
-        if place == best:
-            return best, None
-        excess, upper = at(place)
-        if not (excess <= LIMIT and upper < at(best)[1]):
-            return best, place
+def _down(better: Callable[[float, float], bool], start: float, way: int) -> float:
+    """The place that longer and longer strides reach as f falls, and then halves of the last one."""
+    best, stride = start, STRIDE
+    while (place := min(max(best + way * stride, 0.0), FARTHEST)) != best and better(place, best):
         best, stride = place, 2 * stride
+    return best if place == best else _halved(best, place, better)
 
 
-def _back(at: Callable[[float], tuple[float, float]]) -> tuple[float, float | None]:
-    """The first place on the way back that is inside, and the one before it; the model's own where none is."""
+def _inside(at: Callable[[float], tuple[float, float]]) -> float:
+    """The first place on the way back that is inside, as far out as halving finds; the model's own where none is."""
     before = 1.0
     for place in BACK:
         if at(place)[0] <= LIMIT:
-            return place, before
+            return _halved(place, before, lambda middle, good: at(middle)[0] <= LIMIT)
         before = place
-    return 1.0, None
+    return 1.0
+
+
+def _halved(good: float, beyond: float, fits: Callable[[float, float], bool]) -> float:
+    for _ in range(HALVINGS):
+        middle = (good + beyond) / 2
+        good, beyond = (middle, beyond) if fits(middle, good) else (good, middle)
+    return good

@@ -32,7 +32,7 @@ def finish(
 
     A model that is outside its tolerance goes back towards the anchor until it is inside. One that is inside goes on,
     away from it, as long as the upper loss falls, or back, if it falls there instead. It takes some eight evaluations
-    of both losses, seventeen at most. Call it outside of ``jit``; the losses may be compiled. All leaves of floats
+    of both losses, 25 at most. Call it outside of ``jit``; the losses may be compiled. All leaves of floats
     move, those that the lower loss does not reach, too; whole numbers and truths stay (at the anchor itself they are
     its own).
 
@@ -98,13 +98,13 @@ def finish(
 
         return jax.tree.unflatten(structure, [between(*pair) for pair in zip(leaves, begins, strict=True)])
 
-    def measure(place: float, both: bool) -> tuple[float, float]:
+    def measure(place: float) -> tuple[float, float]:
         here = at(place)
-        above = math.nan if upper is None or not both else total("upper", upper(here))
+        above = math.nan if upper is None else total("upper", upper(here))
         return total("lower", lower(here)), above
 
     reference = None if reference is None else _number("reference=", reference)
-    found = finishing.finish(measure, allowed(tolerance), reference, stacklevel=2)
+    found = finishing.finish(measure, allowed(tolerance), reference, wanted=upper is not None, stacklevel=2)
     return at(found.place), found
 
 

@@ -160,7 +160,8 @@ def _verdict(table: Table, made: Table) -> Verdict:
     if _there(made, "upper_loss"):
         found.append(
             "That compares the upper loss with its own start, not with training on the lower loss alone: with a twin, "
-            "evaluate it there, too, `with torch.no_grad(), opt.reference(): …`."
+            "evaluate it there, too, `with torch.no_grad(), opt.reference(): …`. All of this is before `opt.finish()`, "
+            "which says itself where it has left the model."
         )
     asked = "Does the lower loss stay within its tolerance while the upper loss improves?"
     if len(noise) and abs(last - 1) <= noise[-1]:

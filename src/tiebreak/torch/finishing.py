@@ -49,10 +49,10 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
         line.begin(name)
         return totals(name, loss())
 
-    def measure(place: float, both: bool) -> tuple[float, float]:
+    def measure(place: float) -> tuple[float, float]:
         line.go(place)
         below = evaluate("lower", lower)
-        above = evaluate("upper", upper) if both and upper is not None else math.nan
+        above = math.nan if upper is None else evaluate("upper", upper)
         below, above = optimizer.ranks.mean([below, above], home)
         return below, above
 
@@ -61,7 +61,8 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
     reference = None if tolerance.moving or at is None else float(at(optimizer.count))
     try:
         with torch.no_grad(), line.watched():
-            found = search_line(measure, (tolerance.amount, tolerance.relative), reference, stacklevel=5)
+            allowed = tolerance.amount, tolerance.relative
+            found = search_line(measure, allowed, reference, wanted=upper is not None, stacklevel=5)
             ended = found.place
     except RuntimeError as error:
         if "require grad" in str(error):

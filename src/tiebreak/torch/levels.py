@@ -184,8 +184,7 @@ class TwoLevels(Optimizer):
 
         A model that is outside its tolerance goes back towards the reference until it is inside. One that is inside
         goes on, away from it, as long as the upper loss falls, or back, if it falls there instead. It takes some eight
-        evaluations of both losses, seventeen at most, and one of the reference's lower loss: no gradients, and one more
-        copy of the parameters meanwhile.
+        evaluations of both losses, 25 at most: no gradients, and one more copy of the parameters meanwhile.
 
         Parameters
         ----------

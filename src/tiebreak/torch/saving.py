@@ -166,8 +166,12 @@ def _checked(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
     numbers["law"] = opt.memory.completed(numbers["law"])
     opt.estimates.check(numbers["estimator"])
     opt.memory.check(numbers["law"])
-    if numbers["copy"] != (None if copy is None else "twin" if copy.twin else "start"):
-        raise ValueError('the state was saved with another reference=: "twin", "start", or neither')
+    mine = None if copy is None else "twin" if copy.twin else "start"
+    if numbers["copy"] != mine:
+        theirs, own = (
+            f'reference="{kind}"' if kind else "a reference without a copy" for kind in (numbers["copy"], mine)
+        )
+        raise ValueError(f"the state was saved with {theirs}, and this optimizer has {own}: make it with the same")
     for i, (p, mine) in enumerate(zip(opt.gradients.parameters(), saved.kept, strict=False)):
         _check_alike(i, p, mine)
     soundness.check(opt, numbers, saved.kept, saved.options, saved.buffers)
