@@ -199,7 +199,7 @@ def test_what_is_missing_is_said():
         group["tiebreak"] = group["tiebreak"].replace('"version":1', '"version":7')
     with pytest.raises(ValueError, match="a newer version"):
         loaded(newer)
-    with pytest.raises(ValueError, match="the state was saved with .*, and this optimizer has "):
+    with pytest.raises(ValueError, match=r"the state was saved with .*, and this optimizer has "):
         loaded(states[1], "start")
     other = copy.deepcopy(states[1])
     other["state"]["0.weight"]["tiebreak_copy_value"] = torch.zeros(3)
