@@ -166,11 +166,9 @@ def _checked(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
     numbers["law"] = opt.memory.completed(numbers["law"])
     opt.estimates.check(numbers["estimator"])
     opt.memory.check(numbers["law"])
-    mine = None if copy is None else "twin" if copy.twin else "start"
-    if numbers["copy"] != mine:
-        theirs, own = (
-            f'reference="{kind}"' if kind else "a reference without a copy" for kind in (numbers["copy"], mine)
-        )
+    kinds = numbers["copy"], None if copy is None else "twin" if copy.twin else "start"
+    if kinds[0] != kinds[1]:
+        theirs, own = (f'reference="{kind}"' if kind else "a reference without a copy" for kind in kinds)
         raise ValueError(f"the state was saved with {theirs}, and this optimizer has {own}: make it with the same")
     for i, (p, mine) in enumerate(zip(opt.gradients.parameters(), saved.kept, strict=False)):
         _check_alike(i, p, mine)
