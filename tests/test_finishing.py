@@ -230,6 +230,17 @@ def test_what_the_lower_loss_does_not_reach_stays():
     assert torch.equal(head, kept)
 
 
+def test_warnings_point_to_the_line_that_called():
+    model, opt, _ = trained(steps=2)
+
+    def mine():
+        return opt.finish(lower=lambda: 0.3, upper=lambda: size(model))  # not of this model
+
+    with pytest.warns(RuntimeWarning, match="does its function evaluate the model that is moved") as said:
+        mine()
+    assert {(one.filename, one.lineno) for one in said} == {(__file__, mine.__code__.co_firstlineno + 1)}
+
+
 def test_after_a_checkpoint_the_same(tmp_path):
     """The twin is in the state: a run that was saved and loaded finishes at the same place."""
     model, opt, batches = trained()

@@ -50,7 +50,8 @@ of the rule one by one was planned, and there was no time for it.
 Finished: the last step is followed by `finish`, the search on the line from the model that has the reference's loss:
 lower-only training with the same batches (for "other batches" with others, whose loss is the number then, and what is
 counted from; for the start the start). Both losses are measured on the full training set. All rows are given it, those
-of fixed weights, too. Its constants were set by hand, after a look at four groups of the eighth round. In the mean it
+of fixed weights, too. Its constants were set by hand, after a look at four groups of the eighth round and
+two settings of an earlier one. In the mean it
 evaluated both losses {evaluations:.1f} times.
 
 Judged (seeds {judge_seeds}; JAX 0.11.2 on a GPU) on data, and with schedules and optimizers, that were not tuned on:

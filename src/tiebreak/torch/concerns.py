@@ -68,8 +68,8 @@ class _Sway:
         self._said = True
         return (
             f"the learning rate does not fall, and the model swings by about {swing:.1g} tolerances around an averaged "
-            f"excess of {excess:.2g}: its last iterate may end outside the tolerance. Let the rate fall, average the "
-            "weights, or call opt.finish() after the last step."
+            f"excess of {excess:.2g}: its last iterate may end outside the tolerance. Let the rate fall, or call "
+            "opt.finish() after the last step."
         )
 
 

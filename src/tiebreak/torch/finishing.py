@@ -62,7 +62,7 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
     try:
         with torch.no_grad(), line.watched():
             allowed = tolerance.amount, tolerance.relative
-            found = search_line(measure, allowed, reference, wanted=upper is not None, stacklevel=5)
+            found = search_line(measure, allowed, reference, wanted=upper is not None, stacklevel=4)
             ended = found.place
     except RuntimeError as error:
         if "require grad" in str(error):
