@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import inspect
 import json
 import math
 import re
@@ -20,7 +21,7 @@ from tiebreak.gallery import EXAMPLES, get, training
 from tiebreak.gallery.example import Metric
 from tiebreak.gallery.fairness import Rows, gaps, smooth_gap, task_of
 from tiebreak.gallery.methods import METHODS
-from tiebreak.gallery.methods.method import WEIGHTS
+from tiebreak.gallery.methods.method import WEIGHTS, Setting
 from tiebreak.gallery.needs import Missing
 from tiebreak.gallery.record import save
 from tiebreak.gallery.report import Spread, notes, rows, sheets, winner
@@ -281,6 +282,84 @@ def test_the_starting_model_is_a_reference_of_its_own_seed(tmp_path):
     starts = [task.losses(task.model)[0] for task in (example.build("quick", seed, "cpu") for seed in (0, 1))]
     assert found.goals["evaluations"].reference == pytest.approx(sum(starts) / 2)  # not lower-only training's
     assert any("as a number, the starting model's loss" in text for text in notes(found))
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_model_is_finished_from_what_is_inside(findings):
+    judged = [run for run in findings.runs if run.budget != "tuning" and run.method != "lower-only"]
+    assert judged
+    for done in judged:
+        end = done.finished
+        goal = findings.goals[done.budget]
+        assert end.excess == pytest.approx(goal.excess(end.lower))
+        assert done.ended.metrics == end.metrics
+        if done.inside:
+            assert end.upper <= done.upper
+            assert end.excess <= 1
+        if end.place == 1:
+            assert (end.lower, end.upper, end.metrics) == (done.lower, done.upper, done.metrics)
+    assert any(run.finished.place != 1 for run in judged)
+    assert all(run.finished is None for run in findings.runs if run.budget == "tuning" or run.method == "lower-only")
+    titles = [sheet.title for sheet in sheets(findings)]
+    assert titles.index("After equal time, then finished") == titles.index("After equal time: what it cost") - 1
+    ended = {row.method: row for row in rows(findings, "evaluations", finished=True)}
+    assert set(ended) == {run.method for run in judged}
+    assert ended["weighted-sum"].upper.mean == pytest.approx(
+        np.mean([r.finished.upper for r in judged if (r.budget, r.method) == ("evaluations", "weighted-sum")])
+    )
+    assert sum("then finished: " in text for text in notes(findings)) == 2
+
+
+def test_finishing_is_that_of_the_library(tmp_path):
+    example = own(tmp_path, "start")[1]
+    task, fresh = example.build("quick", 3, "cpu"), example.build("quick", 3, "cpu")
+    start = copy.deepcopy(fresh.model.state_dict())
+    goal = Goal.of(fresh.losses(fresh.model)[0], 0.5)
+    done = train(task, METHODS["tolerance-start"], {}, goal, anchor=start)
+    opt = DynamicBarrier(torch.optim.SGD(fresh.model.parameters(), lr=0.1), tolerance=0.5, reference="start")
+    for k in range(25):
+        opt.param_groups[0]["lr"] = 0.1 * (1 - k / 25)
+        lower, upper = fresh.batches(k)
+        opt.step(
+            lower=lambda rows=lower: fresh.lower(fresh.model, rows),
+            upper=lambda rows=upper: fresh.upper(fresh.model, rows),
+        )
+    found = opt.finish(
+        lower=lambda: fresh.losses(fresh.model)[0],
+        upper=lambda: fresh.losses(fresh.model)[1],
+    )
+    assert done.finished.place == found.place != 1
+    assert done.finished.upper == pytest.approx(found.upper_loss, rel=1e-5)
+    torch.testing.assert_close(numbers(task.model), numbers(fresh.model), rtol=1e-5, atol=1e-6)
+
+
+def test_limits_and_pruned_models_are_left_as_they_are():
+    assert [method.finishes for method in get("sparsity").methods] == [False] * 3
+    own_methods = {method.name: method for method in get("continual").methods}
+    assert not own_methods["joint training"].finishes
+    assert own_methods["EWC"].finishes
+
+
+@pytest.mark.filterwarnings("ignore:tolerance=25.5 is a number")
+def test_a_falling_tolerance_is_wide_while_the_rate_is_high(tmp_path):
+    example = own(tmp_path, "start")[1]
+    goal = Goal.of(0.01, 0.5)
+    firm, falling = (
+        train(example.build("quick", 0, "cpu"), METHODS[f"tolerance-{kind}"], {}, goal) for kind in ("start", "falling")
+    )
+    task = example.build("quick", 0, "cpu")
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
+    seen = []
+    step = METHODS["tolerance-falling"].begin(Setting(task.model, optimizer, 1.0, 0.0, 0.5, 0.5), {})
+    for factor in (1.0, 0.5, 0.0):
+        optimizer.param_groups[0]["lr"] = 0.1 * factor
+        lower, upper = task.batches(0)
+        step(lambda: task.upper(task.model, upper), lambda: task.lower(task.model, lower))  # noqa: B023
+        seen.append(inspect.getclosurevars(step).nonlocals["wrapped"].tolerance)
+    assert seen == pytest.approx([0.5 * 51, 0.5 * 26, 0.5])
+    assert firm.steps == falling.steps
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------

@@ -73,6 +73,9 @@ class OwnMethod:
         The settings it is tuned over, by name; as many as the others are given.
     limit : bool
         It may see what the others may not (all old data, say): shown as a limit, never named the winner.
+    straight : bool
+        Whether its model may be moved along a straight line at the end, as the others' are: not one whose weights were
+        set to 0.
     """
 
     name: str
@@ -80,6 +83,12 @@ class OwnMethod:
     train: Callable[[Task, Mapping[str, float]], Iterator[int]]
     grid: tuple[Mapping[str, float], ...] = ({},)
     limit: bool = False
+    straight: bool = True
+
+    @property
+    def finishes(self) -> bool:
+        """Whether it is finished: a limit is shown as it is."""
+        return self.straight and not self.limit
 
 
 @dataclass(frozen=True)

@@ -126,15 +126,15 @@ _SHARES = (0.9, 0.95, 0.96, 0.97, 0.98, 0.99)
 METHODS = (
     OwnMethod(
         "one-shot pruning", "The smallest weights go at the start; the rest is retrained on g.", _at_once,
-        tuple({"share": share} for share in _SHARES),
+        tuple({"share": share} for share in _SHARES), straight=False,
     ),
     OwnMethod(
         "gradual pruning", "The share rises along a cubic curve over half of the steps; training on g.",
-        _gradual, tuple({"share": share, "until": 0.5} for share in _SHARES),
+        _gradual, tuple({"share": share, "until": 0.5} for share in _SHARES), straight=False,
     ),
     OwnMethod(
         "pruning in rounds", "The same factor of the weights is kept in every round; each retrains on g with "
         "the whole schedule of the learning rate.", _rounds,
-        tuple({"share": share, "rounds": rounds} for rounds in (2, 4) for share in (0.95, 0.97, 0.98)),
+        tuple({"share": share, "rounds": rounds} for rounds in (2, 4) for share in (0.95, 0.97, 0.98)), straight=False,
     ),
 )  # fmt: skip

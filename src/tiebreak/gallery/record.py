@@ -68,7 +68,15 @@ def results(findings: Findings) -> Table:
     table["knobs"] = np.array(["; ".join(f"{key} {value:g}" for key, value in run.knobs.items()) for run in runs])
     plain = ("status", "inside", "excess", "promise", "lower", "upper", "steps", "evaluations", "seconds")
     table |= {name: np.array([getattr(run, name) for run in runs]) for name in plain}
-    return table | {name: np.array([run.metrics.get(name, np.nan) for run in runs]) for name in names}
+    table |= {name: np.array([run.metrics.get(name, np.nan) for run in runs]) for name in names}
+    for name in ("place", "looks", "excess", "lower", "upper"):
+        table[f"finished {name}"] = np.array(
+            [np.nan if r.finished is None else getattr(r.finished, name) for r in runs]
+        )
+    for name in names:
+        ends = [{} if run.finished is None else run.finished.metrics for run in runs]
+        table[f"finished {name}"] = np.array([end.get(name, np.nan) for end in ends])
+    return table
 
 
 def _curves(findings: Findings) -> Table:
@@ -88,8 +96,10 @@ def summary(findings: Findings) -> dict[str, Any]:
     for budget in findings.study.budgets:
         found = rows(findings, budget)
         best = winner(found, example.metrics[0])
+        ended = rows(findings, budget, finished=True)
         budgets[budget] = {
-            "winner": None if best is None else asdict(best), "rows": [_plain(asdict(row)) for row in found]
+            "winner": None if best is None else asdict(best), "rows": [_plain(asdict(row)) for row in found],
+            "finished": [_plain(asdict(row)) for row in ended],
         }  # fmt: skip
     return {
         "example": example.name, "title": example.title, "question": example.question,

@@ -87,13 +87,15 @@ def title(name: str) -> str:
     return METHODS[name].title if name in METHODS else name
 
 
-def rows(findings: Findings, budget: str) -> list[Row]:
-    """A row for each method that was run at this budget."""
+def rows(findings: Findings, budget: str, finished: bool = False) -> list[Row]:
+    """A row for each method that was run at this budget; of what its models were `finished` to, where they all were."""
     example = findings.study.example
     wanted = findings.study.methods_of(example)
     found = []
     for name, method in wanted.items():
         runs = [run for run in findings.runs if run.budget == budget and run.method == name]
+        if finished:
+            runs = [run.ended for run in runs] if all(run.finished for run in runs) else []
         if runs:
             found.append(_row(name, method, runs, findings, [metric.name for metric in example.metrics]))
     return found
@@ -180,6 +182,7 @@ def sheets(findings: Findings) -> list[Sheet]:
         if names[_FIRST:]:
             more = [[_marked(row), *(str(row.metrics[name]) for name in names[_FIRST:])] for row in found]
             made.append(Sheet(f"{TITLES[budget]}: further metrics", ("method", *names[_FIRST:]), more))
+        made += _finished(findings, budget)
         cost = [
             [_marked(row), f"{row.steps:,}", f"{row.evaluations:,.0f}", f"{row.seconds:.3g}",
              str(row.trials or ("earlier" if study.knobs and row.knobs else "none")),
@@ -201,6 +204,21 @@ def sheets(findings: Findings) -> list[Sheet]:
     return made
 
 
+def _finished(findings: Findings, budget: str) -> list[Sheet]:
+    """What the models become on the line from the reference's, with what that took."""
+    names = [metric.name for metric in findings.study.example.metrics][:_FIRST]
+    head = ("method", "inside", "excess", "upper loss", *names, "place", "looks", "seconds")
+    body = []
+    for row in rows(findings, budget, finished=True):
+        ends = [run.finished for run in findings.runs if (run.budget, run.method) == (budget, row.method)]
+        columns = ([end.place for end in ends if end], [end.looks for end in ends if end])
+        took = fmean(end.seconds for end in ends if end)
+        body.append([_marked(row), f"{row.inside:.0%}", str(row.excess), str(row.upper),
+                     *(str(row.metrics[name]) for name in names), *(str(Spread.of(c)) for c in columns),
+                     f"{took:.2g}"])  # fmt: skip
+    return [Sheet(f"{TITLES[budget]}, then finished", head, body)] if body else []
+
+
 def _marked(row: Row) -> str:
     return f"{row.title} (limit)" if row.limit else row.title
 
@@ -213,7 +231,21 @@ def notes(findings: Findings) -> list[str]:
         found = rows(findings, budget)
         if found:
             texts.append(f"{TITLES[budget]}: {_verdict(found, metric)}")
+        # Those that are not finished compete as they are.
+        ended = {row.method: row for row in rows(findings, budget, finished=True)}
+        if ended:
+            texts.append(
+                f"{TITLES[budget]}, then finished: {_verdict([ended.get(row.method, row) for row in found], metric)}"
+            )
     texts += _sweep_cost(findings)
+    if any(run.finished for run in findings.runs):
+        begin = "the starting model" if example.reference == "start" else "lower-only training's model of the same seed"
+        texts.append(
+            f"Finished: every method's model was moved along the line from {begin} (place 0) through where training "
+            "left it (1) to the smallest upper loss inside, by opt.finish() of DynamicBarrier. Looks are evaluations "
+            "of both losses over all training data; they come on top of the budget, and their seconds are those of "
+            "the machine as it was."
+        )
     if any(budget in findings.goals for budget in study.budgets):
         what = "what lower-only training reaches at the same budget, over the seeds"
         if example.reference == "start":

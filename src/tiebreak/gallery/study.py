@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -18,6 +18,7 @@ from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Reference, Task, found, reference
 from tiebreak.gallery import referred, work
 from tiebreak.gallery.example import Example
+from tiebreak.gallery.finishing import Finished
 from tiebreak.gallery.methods import METHODS, AnyMethod, chosen
 from tiebreak.gallery.methods.method import Knobs
 from tiebreak.gallery.training import Goal
@@ -112,11 +113,20 @@ class Run:
     promise: float  # the excess as the method measures it by a reference of its own; NaN where it has none
     warned: tuple[str, ...]
     curve: Table
+    finished: Finished | None = None
 
     @property
     def inside(self) -> bool:
         """Whether it ended within the tolerance."""
         return self.excess <= 1
+
+    @property
+    def ended(self) -> "Run":
+        """The same with the losses and metrics of the finished model; itself where it was not finished."""
+        end = self.finished
+        if end is None:
+            return self
+        return replace(self, lower=end.lower, upper=end.upper, excess=end.excess, metrics=end.metrics)
 
 
 @dataclass
@@ -251,8 +261,9 @@ class _Working:
                 self.findings.knobs[name] = choose(outcomes)
 
     def judge(self, budget: str, seeds: Iterable[int], evaluations: Mapping[str, float | None]) -> None:
+        goal, alone = self.findings.goals[budget], {"finished": True, "alone": evaluations["lower-only"]}
         tasks = {
-            (name, seed): self.task(name, seed, self.knobs(name), evaluations[name], self.findings.goals[budget])
+            (name, seed): self.task(name, seed, self.knobs(name), evaluations[name], goal, alone)
             for seed in seeds
             for name in self.methods
             if name != "lower-only"
@@ -268,15 +279,16 @@ class _Working:
         return self.findings.knobs.get(name, {})
 
     def task(
-        self, name: str, seed: int, knobs: Knobs, evaluations: float | None = None, goal: Goal | None = None
-    ) -> Task:
+        self, name: str, seed: int, knobs: Knobs, evaluations: float | None = None, goal: Goal | None = None,
+        more: Mapping[str, Any] = {},
+    ) -> Task:  # fmt: skip
         told = ", ".join(f"{key} {value:g}" for key, value in knobs.items())
         within = "" if evaluations is None else f", {evaluations:.0f} evaluations"
         arguments: dict[str, Any] = {"example": self.study.where, "size": self.size, "device": self.study.device}
         arguments |= {"method": name, "seed": seed, "knobs": dict(knobs), "evaluations": evaluations}
         arguments |= {"reference": None if goal is None or self.example.reference == "start" else goal.reference}
         shown = f"{name}{', ' * bool(told)}{told}, seed {seed}{within}"
-        return Task(shown, reference(f"{work.__name__}:trained"), arguments)
+        return Task(shown, reference(f"{work.__name__}:trained"), arguments | dict(more))
 
     @property
     def size(self) -> str:
@@ -311,4 +323,5 @@ class _Working:
         curve = dict(block.tables["curve"])
         curve["excess"] = (curve["lower"] - goal.reference) / goal.tolerance
         facts["warned"] = tuple(facts["warned"])
+        facts["finished"] = None if facts["finished"] is None else Finished(**facts["finished"])
         self.findings.runs.append(Run(budget, name, seed, knobs, excess=excess, curve=curve, **facts))

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tiebreak.gallery.example import OwnMethod, Task
+from tiebreak.gallery.finishing import Finished, finish
 from tiebreak.gallery.methods import AnyMethod
 from tiebreak.gallery.methods.method import Knobs, Seen, Setting
 from tiebreak.gallery.rates import scaling
@@ -69,6 +70,8 @@ class Trained:
         About 50 points: losses are means over the batches since the last one.
     warned : tuple of str
         What was warned of on the way.
+    finished : Finished, optional
+        What the model becomes if it is finished; None where it was not asked for, or makes no sense.
     """
 
     status: str
@@ -81,6 +84,7 @@ class Trained:
     curve: Mapping[str, list[float]]
     promise: float = math.nan  # the excess as a method with a reference of its own measures it; NaN for others
     warned: tuple[str, ...] = ()
+    finished: Finished | None = None
 
 
 def gradient_unit(task: Task) -> float:
@@ -123,6 +127,7 @@ def train(
     *,
     evaluations: float | None = None,
     seed: int = 0,
+    anchor: Mapping[str, Tensor] | None = None,
     hear: Callable[[float], Any] = lambda share: None,
 ) -> Trained:
     """Train ``task.model`` by a method.
@@ -135,6 +140,8 @@ def train(
         The budget, in gradient evaluations; 2 · ``task.steps`` unless it is given.
     seed : int
         Of torch's own random numbers, for dropout and the like; the task has drawn what is the task's.
+    anchor : mapping, optional
+        The state of a model that is inside: the trained one is measured, then finished from there and measured again.
     """
     budget = 2.0 * task.steps if evaluations is None else evaluations
     torch.manual_seed(seed)
@@ -168,7 +175,13 @@ def train(
     metrics = {name: float(v) for name, v in task.metrics(task.model).items()} if status == "finished" else {}
     warned = tuple(dict.fromkeys(str(warning.message) for warning in caught))
     promise = math.nan if curve.promise is None or status != "finished" else float(curve.promise)
-    return Trained(status, lower, upper, metrics, curve.steps, float(spent), seconds, curve.columns, promise, warned)
+    ended = None
+    if anchor is not None and status == "finished" and math.isfinite(upper):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what they say is in the table: outside still, or no better than the start
+            ended = finish(task, goal.reference, goal.tolerance, anchor)
+    facts = (status, lower, upper, metrics, curve.steps, float(spent), seconds, curve.columns, promise, warned)
+    return Trained(*facts, finished=ended)
 
 
 class _Curve:

@@ -1,12 +1,15 @@
 """The blocks of a study's sweep: a training, and the timing of all methods. By name and plain data, for any process."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tiebreak.experiments.blocks import Block
 from tiebreak.experiments.tasks import Reference, found
@@ -36,17 +39,36 @@ def trained(
     knobs: Knobs,
     evaluations: float | None,
     reference: float | None,
+    finished: bool = False,
+    alone: float | None = None,
 ) -> Block:
-    """One training, as a block of a sweep."""
+    """One training, as a block of a sweep; with `finished` its end, too, from the start or from lower-only training of
+    `alone` gradient evaluations.
+    """
     given, task = _example(example, size, seed, device)
     start = task.losses(task.model)[0] if given.reference == "start" else None
     known = reference if start is None else start
     goal = Goal.of(math.nan if known is None else known, given.tolerance)  # lower-only training needs none
-    own = chosen([], given)
-    done = train(task, own[method], knobs, goal, evaluations=evaluations, seed=seed, hear=hear)
-    facts = asdict(done)
+    own, anchor = chosen([], given), None
+    if finished and getattr(own[method], "finishes", True):
+        begin = copy.deepcopy(task.model.state_dict()) if start is not None else None
+        anchor = begin or _lower_only(tuple(sorted(example.items())), size, seed, device, alone)
+        torch.manual_seed(seed)
+    done = train(task, own[method], knobs, goal, evaluations=evaluations, seed=seed, anchor=anchor, hear=hear)
+    facts = asdict(done) | {"finished": None if done.finished is None else done.finished._asdict()}
     curve = {name: np.array(column) for name, column in facts.pop("curve").items()}
     return Block({"curve": curve}, facts | {"reference": start})
+
+
+@lru_cache(maxsize=8)
+def _lower_only(
+    example: tuple[tuple[str, Any], ...], size: str, seed: int, device: str, evaluations: float | None
+) -> Mapping[str, Tensor]:
+    """What training on g alone makes of the model: once a seed and process, for all methods that are finished there."""
+    given, task = _example(dict(example), size, seed, device)
+    train(task, chosen([], given)["lower-only"], {}, Goal.of(math.nan, given.tolerance), evaluations=evaluations,
+          seed=seed)  # fmt: skip
+    return dict(task.model.state_dict())
 
 
 def timed(

@@ -5,7 +5,9 @@ from typing import Any
 from tiebreak.gallery.methods.method import BACKWARD, FORWARD, WEIGHTS, Closure, Knobs, Method, Seen, Setting, Step
 from tiebreak.torch import DynamicBarrier
 
-__all__ = ["BARRIER", "TOLERANCE_NUMBER", "TOLERANCE_START", "TOLERANCE_TWIN"]
+__all__ = ["BARRIER", "TOLERANCE_FALLING", "TOLERANCE_NUMBER", "TOLERANCE_START", "TOLERANCE_TWIN"]
+
+_WIDER = 50.0  # tolerances more at the full learning rate: chosen on `continual-all`
 
 
 def _step(wrapped: DynamicBarrier, unit: float, ratio: bool) -> Step:
@@ -31,6 +33,19 @@ def _tolerance(reference: Any) -> Any:
     return begin
 
 
+def _falling(setting: Setting, knobs: Knobs) -> Step:
+    group = setting.optimizer.param_groups[0]
+    full = group["lr"]
+    wrapped = DynamicBarrier(setting.optimizer, tolerance=setting.tolerance, reference="start", model=setting.model)
+    plain = _step(wrapped, 1.0, ratio=True)
+
+    def step(upper: Closure, lower: Closure) -> Seen:
+        wrapped.tolerance = setting.tolerance * (1 + _WIDER * group["lr"] / full)
+        return plain(upper, lower)
+
+    return step
+
+
 def _barrier(setting: Setting, knobs: Knobs) -> Step:
     return _step(DynamicBarrier(setting.optimizer, barrier=knobs["barrier"]), setting.unit, ratio=False)
 
@@ -42,6 +57,10 @@ TOLERANCE_TWIN = Method(
 TOLERANCE_START = Method(
     "ours: tolerance, start", "DynamicBarrier(tolerance=…, reference=\"start\"): a frozen copy, forward only.",
     _tolerance("start"), 2 * BACKWARD + FORWARD, ours=True, only="start",
+)  # fmt: skip
+TOLERANCE_FALLING = Method(
+    "ours: falling tolerance", "The same, and opt.tolerance = t (1 + 50 r), r the learning rate over its first value.",
+    _falling, 2 * BACKWARD + FORWARD, ours=True, only="start",
 )  # fmt: skip
 TOLERANCE_NUMBER = Method(
     "ours: tolerance, number", "DynamicBarrier(tolerance=…, reference=what lower-only training reached).",
