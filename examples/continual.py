@@ -72,7 +72,8 @@ def main(count: int = 6000, batch: int = 128, first: int = 400, second: int = 10
         opt.step(lower=lambda rows=kept: loss(rows), upper=lambda rows=learnt: loss(rows))
         schedule.step()
     report("after")
-    print(f"the old loss lies {opt.log()['excess']:.2f} tolerances above where it was (at most 1 is the promise)")
+    print(opt.finish(lower=lambda: loss(old), upper=lambda: loss(new)))
+    report("finished")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,10 @@ def train(inputs, labels, groups, steps, fair):
             lower(rows).backward()
             opt.step()
         schedule.step()
-    return model, lower(torch.arange(len(labels))).item()
+    everyone = torch.arange(len(labels))
+    if fair:
+        print(opt.finish(lower=lambda: lower(everyone), upper=lambda: upper(everyone)))
+    return model, lower(everyone).item()
 
 
 def main():
