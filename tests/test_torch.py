@@ -335,6 +335,8 @@ def test_other_misuse_is_explained():
             pass
     with pytest.raises(TypeError, match=r"step\(closure\) knows one loss"):
         opt.step(lambda: 1.0)
+    with pytest.raises(TypeError, match=r"Give them by name: opt.step\(lower=…, upper=…\)"):
+        opt.step(lambda: None, lambda: None)
     with pytest.raises(TypeError, match="needs both closures"):
         opt.step(upper=lambda: 1.0)
     with pytest.raises(TypeError, match="the lower closure returned float"):

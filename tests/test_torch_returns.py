@@ -47,6 +47,8 @@ def test_a_warning_points_to_the_line_that_called_the_step(monkeypatch):
     with pytest.warns(RuntimeWarning, match="more than all of that loss") as told:
         step(number, x)
     assert told[0].filename == __file__
+    with pytest.warns(RuntimeWarning, match=r"tolerance='200%' lets the lower loss more than double"):
+        step(made(x, tolerance="200%", reference=1.0), x)
 
 
 def test_returns_are_in_the_log_the_file_and_the_line(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tiebreak.options import allowed
 from tiebreak.tolerance import MOVING, Reading
 from tiebreak.torch.said import warn
 
@@ -102,6 +103,8 @@ class _Stall:
 def _oversized(reading: Reading, tolerance: Any) -> str:
     """What a user must be told at the first step, where the tolerance is more than all there is; or nothing."""
     size = max(abs(float(reading.loss)), abs(float(reading.reference)))
+    if isinstance(tolerance, str) and allowed(tolerance)[0] > 1:
+        return f'tolerance={tolerance!r} lets the lower loss more than double: a fiftieth of it is written "2%".'
     if not isinstance(tolerance, str) and tolerance >= 1 and tolerance > size > 0:  # 0.01 of a loss near 0 is sound
         return (
             f"tolerance={tolerance!r} is a number in the unit of the lower loss, and more than all of that loss, "

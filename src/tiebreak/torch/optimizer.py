@@ -172,7 +172,7 @@ class DynamicBarrier(TwoLevels):
     def step(  # type: ignore[override]  # two closures instead of one
         self,
         closure: Any = None,
-        *,
+        *unnamed: Any,
         upper: Callable[[], Tensor] | None = None,
         lower: Callable[[], Tensor] | None = None,
     ) -> Step:
@@ -181,6 +181,8 @@ class DynamicBarrier(TwoLevels):
         With `upper` and `lower`, each returns its loss; the optimizer calls backward, lower level first. A `closure` is
         called once, where the gradients are: a framework's, or one with both blocks in it.
         """
+        if unnamed:
+            raise TypeError("step(…, …): which loss is which? Give them by name: opt.step(lower=…, upper=…)")
         if upper is None and closure is None and saving.only_to_begin(self):
             return saving.begin(self)
         closures.call(self, closure, upper, lower)
