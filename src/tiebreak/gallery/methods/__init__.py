@@ -28,6 +28,7 @@ METHODS: Mapping[str, Method] = {
     "barrier": ours.BARRIER,
     "tolerance-twin": ours.TOLERANCE_TWIN,
     "tolerance-start": ours.TOLERANCE_START,
+    "tolerance-trained": ours.TOLERANCE_TRAINED,
     "tolerance-falling": ours.TOLERANCE_FALLING,
     "tolerance-number": ours.TOLERANCE_NUMBER,
 }

@@ -5,7 +5,7 @@ from typing import Any
 from tiebreak.gallery.methods.method import BACKWARD, FORWARD, WEIGHTS, Closure, Knobs, Method, Seen, Setting, Step
 from tiebreak.torch import DynamicBarrier
 
-__all__ = ["BARRIER", "TOLERANCE_FALLING", "TOLERANCE_NUMBER", "TOLERANCE_START", "TOLERANCE_TWIN"]
+__all__ = ["BARRIER", "TOLERANCE_FALLING", "TOLERANCE_NUMBER", "TOLERANCE_START", "TOLERANCE_TRAINED", "TOLERANCE_TWIN"]
 
 _WIDER = 50.0  # tolerances more at the full learning rate: chosen on `continual-all`
 
@@ -21,11 +21,13 @@ def _step(wrapped: DynamicBarrier, unit: float, ratio: bool) -> Step:
     return step
 
 
-def _tolerance(reference: Any) -> Any:
+def _tolerance(reference: Any, share: bool = True) -> Any:
+    """With the tolerance as the example has it, be it a `share` of the reference; else as a number."""
+
     def begin(setting: Setting, knobs: Knobs) -> Step:
         number = reference is None
         given: Any = setting.reference if number else reference
-        amount = setting.tolerance if number else setting.allowed
+        amount = setting.allowed if share and not number else setting.tolerance
         model = None if number else setting.model
         wrapped = DynamicBarrier(setting.optimizer, tolerance=amount, reference=given, model=model)
         return _step(wrapped, 1.0, ratio=True)  # this law has no units
@@ -58,8 +60,13 @@ TOLERANCE_START = Method(
     "ours: tolerance, start", "DynamicBarrier(tolerance=…, reference=\"start\"): a frozen copy, forward only.",
     _tolerance("start"), 2 * BACKWARD + FORWARD, ours=True, only="start",
 )  # fmt: skip
+TOLERANCE_TRAINED = Method(
+    "ours: start, trained on", "reference=\"twin\": the copy of the start is trained on g, and gets worse, too, while "
+    "the rate is high. A share in the tolerance is one of the start's loss.",
+    _tolerance("twin", share=False), 3 * BACKWARD, ours=True, only="start",
+)  # fmt: skip
 TOLERANCE_FALLING = Method(
-    "ours: falling tolerance", "The same, and opt.tolerance = t (1 + 50 r), r the learning rate over its first value.",
+    "ours: start, falling", "reference=\"start\" and opt.tolerance = t (1 + 50 r), r the learning rate over its first.",
     _falling, 2 * BACKWARD + FORWARD, ours=True, only="start",
 )  # fmt: skip
 TOLERANCE_NUMBER = Method(
