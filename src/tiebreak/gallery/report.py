@@ -32,8 +32,8 @@ class Spread:
     def of(cls, values: Sequence[float]) -> "Spread":
         """Of all seeds, so that one training that diverged is not left out in silence.
 
-        >>> str(Spread.of([1.0, 2.0]))
-        '1.5 ± 0.7'
+        >>> str(Spread.of([1.0, 2.0])), str(Spread(1e-15, 0.2))
+        ('1.5 ± 0.7', '0 ± 0.2')
         """
         if not values or not all(map(math.isfinite, values)):
             return cls(math.nan, math.nan)
@@ -42,7 +42,7 @@ class Spread:
     def __str__(self) -> str:
         if math.isnan(self.mean):
             return "–"
-        mean = short(f"{self.mean:.3g}")
+        mean = short(f"{0.0 if abs(self.mean) < 1e-6 * self.deviation else self.mean:.3g}")  # no rounding errors
         return mean if math.isnan(self.deviation) else f"{mean} ± {short(f'{self.deviation:.1g}')}"
 
 
