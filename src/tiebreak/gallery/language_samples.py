@@ -7,6 +7,7 @@ one file do as well (``benchmarks/results/gallery-unlearning-author.json``); ``-
 
 import argparse
 import json
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -48,8 +49,15 @@ def greedy(
     return made[len(line) :]
 
 
-def samples(name: str, size: Any, device: str, knobs: Mapping[str, Mapping[str, float]]) -> Sheet:
+def samples(
+    name: str,
+    size: Any,
+    device: str,
+    knobs: Mapping[str, Mapping[str, float]],
+    hear: Callable[[str], Any] = lambda doing: None,
+) -> Sheet:
     """Prompts, and what each model of an example makes of them; `knobs` by method, as a study chose them."""
+    hear("the model that has learnt")  # where it is not on disk this takes long
     example = import_module(f"{__package__}.{EXAMPLES[name].partition(':')[0]}")
     setup = example.SETUPS[size]
     found, start = example.learnt(setup, device)
@@ -68,10 +76,12 @@ def samples(name: str, size: Any, device: str, knobs: Mapping[str, Mapping[str, 
         if method not in methods or (isinstance(it := methods[method], Method) and it.missing()):
             continue
         if method in knobs or not trials(methods[method], 1):
+            hear(title(method))
             task = example.assemble(setup, found, start, 0, device)
             goal = Goal.of(task.losses(task.model)[0], example.EXAMPLE.tolerance)
             train(task, methods[method], knobs.get(method, {}), goal)
             models[title(method)] = task.model
+    hear("what they say")
     tokens = found["tokens"].to(device)
     body = [
         [_cell(tokenizer.decode(asked.prompt)), asked.why, _cell(asked.truth)]
@@ -103,7 +113,7 @@ def main() -> None:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the study has told of them
-        sheet = samples(study["name"], size, device, knobs)
+        sheet = samples(study["name"], size, device, knobs, lambda doing: print(f"{doing} …", file=sys.stderr))
     other = size == "quick" and not study["quick"]
     told = f"Greedy decoding, of one seed in the {size} configuration, on {'a GPU' if 'cuda' in device else 'a CPU'}"
     told += ", with the knobs that the full one chose." if other else "."
