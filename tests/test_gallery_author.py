@@ -144,6 +144,33 @@ def test_what_was_learnt_shows_and_the_retrained_model_never_learnt_it(found):
     assert min(knows["kept run"], not_["kept run"]) > 7
     assert knows["memory"] > 2 > not_["memory"]
     assert knows["leak"] > 10 > not_["leak"]
+    assert not_["unlike retrained"] == 0
+    assert knows["unlike retrained"] > 2
+
+
+def test_the_first_metric_is_the_distance_to_the_retrained_model(found):
+    task, retrained = assembled(found, 3), whole(learning.skeleton(found, "retrained"))
+    model, apart = whole(task.model), {}
+    for name in ("author", "unseen"):
+        rows = found[f"{name}.rows"]
+        mine, ideal = (
+            each(input_ids=rows).logits[:, 5:-1].log_softmax(-1).gather(-1, rows[:, 6:, None]).mean((1, 2)).detach()
+            for each in (model, retrained)
+        )
+        apart[name] = (mine - ideal).abs()
+    shown, _ = learning.halves(4, 3)
+    expected = (apart["author"][shown].mean() + apart["unseen"].mean()) / 2
+    assert get("unlearning-author").metrics[0].name == "unlike retrained"
+    assert task.metrics(task.model)["unlike retrained"] == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_the_retrained_model_is_read_once_and_not_before_it_is_asked_for(found, monkeypatch):
+    task, calls, skeleton = assembled(found), [], learning.skeleton
+    monkeypatch.setattr(learning, "skeleton", lambda *given: calls.append(given[1]) or skeleton(*given))
+    task.losses(task.model)
+    assert not calls
+    assert task.metrics(task.model) == task.metrics(task.model)
+    assert calls == ["retrained"]
 
 
 def test_the_leak_is_that_of_likelihoods_against_those_of_passages_never_learnt(found):
@@ -197,10 +224,21 @@ def test_the_model_is_taught_once_and_what_it_says_is_shown(tmp_path, monkeypatc
     (tmp_path / "summary.md").write_text("the table\n")
     monkeypatch.setattr("sys.argv", ["language_samples", str(tmp_path)])
     language_samples.main()
-    unlearning.learnt.cache_clear()
     said = (tmp_path / "summary.md").read_text()
+    # The numbers of a full study, in one file: the table goes where it is asked for, and nothing else changes.
+    full = study | {"study": study["study"] | {"quick": False, "device": "cuda"}}
+    (tmp_path / "study.json").write_text(json.dumps(full))
+    again = ["language_samples", str(tmp_path / "study.json"), "--quick", "--device", "cpu"]
+    monkeypatch.setattr("sys.argv", [*again, "--output", str(tmp_path / "table.md")])
+    language_samples.main()
+    unlearning.learnt.cache_clear()
+    assert (tmp_path / "summary.md").read_text() == said
+    table = (tmp_path / "table.md").read_text()
+    assert "in the quick configuration, on a CPU, with the knobs that the full one chose." in table
+    assert table.splitlines()[3:] == said.split("<!-- samples -->\n\n")[1].splitlines()[3:]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
-    assert rows[0] == ["prompt", "what for", "truth", "before", "tolerance-start", "weighted-sum"]
+    shown = ["before forgetting", "ours: tolerance, start", "weighted sum", "retrained"]
+    assert rows[0] == ["prompt", "what for", "truth", *shown]
     assert [row[1] for row in rows[2:]] == ["to forget", "to forget, not shown", *["to keep"] * 2, "text", "text"]
     assert all(row[3].startswith(row[2]) for row in rows[2:6])  # it knew them all, and says more than there is
 

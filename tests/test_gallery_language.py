@@ -137,6 +137,17 @@ def test_the_last_layers_on_what_the_others_made_are_the_model(layers):
         language.tail(transformer(), 3, None)
 
 
+def test_what_is_read_does_not_depend_on_how_many_lines_are_read_together(found, monkeypatch):
+    model, lines = learning.skeleton(found), learning.lines(found, "seen", "cpu")
+    every = language.read(model, lines, 10**6, canaries.logarithms)
+    assert every.shape == lines.targets.shape
+    counted = lines.places.shape[1]
+    for tokens in (0, 4 * lines.inputs.shape[1]):  # as on a CPU, and as on a GPU: layers are given more than the head
+        monkeypatch.setattr(language, "_at_least", lambda inputs, tokens=tokens: tokens)
+        for batch in (1, 3 * counted, 5 * counted):
+            torch.testing.assert_close(language.read(model, lines, batch, canaries.logarithms), every)
+
+
 def test_greedy_decoding_says_what_is_called_verbatim(found):
     model, people = learning.skeleton(found), learning.lines(found, "people", "cpu")
     wrong = learning.lines(found, "others", "cpu").take(slice(0, 7))
@@ -286,8 +297,9 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
     assert said.startswith("the table\n")
     assert said.count("What the models say") == 1
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
-    assert rows[0][:4] == ["prompt", "what for", "truth", "before"]
-    assert rows[0][4:] == [name for name in language_samples.SHOWN if name != "NPO"]  # nothing was chosen for it
+    assert rows[0][:4] == ["prompt", "what for", "truth", "before forgetting"]
+    # Nothing was chosen for the others, and of secrets there is no retrained model.
+    assert rows[0][4:] == ["ours: tolerance, start", "weighted sum", "gradient ascent"]
     codes = [row for row in rows[2:] if row[1] != "text"]
     assert {row[1] for row in codes} == {"to forget", "to keep"}
     assert all(row[2] == row[3] for row in codes)  # before it knew them all

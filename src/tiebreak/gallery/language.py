@@ -46,7 +46,10 @@ class Tail(nn.Module):
         self.register_buffer("head", head)  # frozen
 
     def hidden(self, inputs: Tensor) -> Tensor:
-        """What the last layer makes of the lines; in bfloat16 on a GPU."""
+        """What the last layer makes of the lines; in bfloat16 on a GPU.
+
+        So TF32 would gain nothing there: it is for products of float32 matrices, and none is left.
+        """
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=inputs.is_cuda):
             given = {"inputs_embeds": inputs.float()} if inputs.is_floating_point() else {"input_ids": inputs}
             found: Tensor = self.body(**given, use_cache=False).last_hidden_state
@@ -74,11 +77,33 @@ def loss(model: nn.Module, lines: Lines) -> Tensor:
 
 
 def read(model: nn.Module, lines: Lines, batch: int, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """What `of` makes of logits and targets, without gradients, for about `batch` counted tokens at a time."""
-    rows = max(1, batch // lines.places.shape[1])  # logits are what takes the memory
+    """What `of` makes of logits and targets, without gradients, for about `batch` counted tokens at a time.
+
+    Logits are what takes the memory. A GPU's layers are given more lines at a time than logits are made of: with as
+    few as that it would wait for Python. It is not waited for in here.
+    """
+    assert isinstance(model, Tail)
+    rows = max(1, batch // lines.places.shape[1])
+    together = max(rows, _at_least(lines.inputs) // lines.inputs.shape[1])
+    made = []
     with torch.no_grad():
-        parts = (lines.take(slice(i, i + rows)) for i in range(0, len(lines.inputs), rows))
-        return torch.cat([of(model(part.inputs, part.places), part.targets) for part in parts])
+        for some in _parts(lines, together):
+            hidden = model.hidden(some.inputs)
+            made += [
+                of(model.logits(seen, part.places), part.targets)
+                for seen, part in zip(torch.split(hidden, rows), _parts(some, rows), strict=True)
+            ]
+    return torch.cat(made)
+
+
+def _at_least(inputs: Tensor) -> int:
+    """Tokens that layers are given at a time: enough to keep a GPU busy; for a CPU as many as logits are made of."""
+    return 2**16 if inputs.is_cuda else 0
+
+
+def _parts(lines: Lines, rows: int) -> list[Lines]:
+    """So many lines at a time, in order."""
+    return [Lines(*some) for some in zip(*(torch.split(part, rows) for part in lines), strict=True)]
 
 
 def pretrained() -> tuple[Any, Any]:

@@ -96,7 +96,8 @@ def gradient_unit(task: Task) -> float:
         lower, upper = task.batches(step)
         for i, (loss, batch) in enumerate(((task.lower, lower), (task.upper, upper))):
             gradients = torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True)
-            norms[i] += math.sqrt(sum(float(v.double().square().sum()) for v in gradients))
+            squares = torch.stack([v.double().square().sum() for v in gradients])  # a GPU is waited for once
+            norms[i] += math.sqrt(sum(squares.tolist()))
     unit = norms[1] / norms[0] if norms[0] > 0 else math.nan
     return unit if 0 < unit < math.inf else 1.0
 
