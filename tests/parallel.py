@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 import warnings
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -1011,12 +1012,36 @@ def run(rank, world, folder, names):
     dist.destroy_process_group()
 
 
-def said(script, folder):
-    """What each rank says of each case of a script like this one, from one group of processes for all cases."""
+def said(script, folders):
+    """What each rank says of each case of a script like this one, from one group of processes for all cases.
+
+    `folders` is pytest's tmp_path_factory. With several workers the first one runs the script; the others wait, and
+    read what it found.
+    """
+    name = Path(script).stem
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = folders.mktemp(name)
+        _ask(script, folder)
+    else:
+        import fcntl  # where ranks are made by a fork, this is there
+
+        # The folder above those of the workers is this run's alone. The lock ends with whoever holds it, and nothing is
+        # written before the script has ended: if that worker dies, the next one runs the script.
+        with (folders.getbasetemp().parent / f"{name}.place").open("a+") as place:
+            fcntl.flock(place, fcntl.LOCK_EX)
+            place.seek(0)
+            if not (told := place.read()):
+                told = str(folders.mktemp(name))
+                _ask(script, told)
+                place.write(told)
+        folder = Path(told)
+    return {file.stem: torch.load(file) for file in folder.glob("*-*.pt")}
+
+
+def _ask(script, folder):
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}  # a machine may have no other network
     path = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     subprocess.run([sys.executable, script, str(folder)], env=os.environ | loopback | path, timeout=600)
-    return {file.stem: torch.load(file) for file in folder.glob("*-*.pt")}
 
 
 def main(folder, *names):

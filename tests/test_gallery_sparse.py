@@ -297,6 +297,43 @@ def test_joint_training_knows_both_halves():
     assert limit.train is continual.joint
 
 
+def test_turned_round_the_new_classes_are_the_lower_loss():
+    task = continual_task()
+    turned = continual.turned(task)
+    assert turned.model is task.model
+    assert turned.losses(task.model) == task.losses(task.model)[::-1]
+    assert turned.metrics(task.model) == task.metrics(task.model)
+    lower, upper = turned.batches(7)
+    assert upper.labels.max() < 5 <= lower.labels.min()
+    assert torch.equal(turned.lower(task.model, lower), task.upper(task.model, task.batches(7)[1]))
+    back = continual.turned(turned).batches(7)
+    assert all(torch.equal(one.inputs, other.inputs) for one, other in zip(back, task.batches(7), strict=True))
+
+
+@pytest.mark.parametrize("method", continual.EXAMPLE.methods, ids=lambda method: method.name)
+def test_the_fields_own_methods_do_the_same_whichever_loss_is_constrained(method):
+    (other,) = (each for each in continual.TURNED.methods if each.name == method.name)
+    plain, turned = continual_task(), continual.turned(continual_task())
+    for task, trained in ((plain, method), (turned, other)):
+        torch.manual_seed(0)
+        assert sum(trained.train(task, method.grid[0])) == 2 * task.steps
+    assert all(map(torch.equal, plain.model.parameters(), turned.model.parameters()))
+
+
+def test_turned_round_ours_keeps_the_new_classes_and_more_of_the_old():
+    """Beside training on the new classes alone, which forgets."""
+    ends, reference = {}, math.nan
+    for name in ("lower-only", "tolerance-twin"):
+        task = continual.turned(continual_task(steps=300))
+        goal = Goal.of(0.0 if name == "lower-only" else reference, continual.TURNED.tolerance)
+        found = ends[name] = train(task, METHODS[name], {}, goal)
+        reference = ends["lower-only"].lower
+    assert goal.excess(ends["tolerance-twin"].lower) <= 1
+    assert ends["tolerance-twin"].upper < ends["lower-only"].upper
+    assert found.metrics["old"] > ends["lower-only"].metrics["old"]
+    assert found.metrics["average"] > ends["lower-only"].metrics["average"]
+
+
 @pytest.mark.parametrize("make", [sparse_task, continual_task], ids=["sparsity", "continual"])
 def test_the_common_loop_trains_it(make):
     """Ours keeps to the tolerance, and its upper loss ends below that of training on the lower loss alone."""
@@ -317,7 +354,7 @@ def test_files_become_examples(files):
     one, other = fashion.split(100, 0, "cpu")[0], fashion.split(100, 1, "cpu")[0]
     assert len(one.labels) == 100
     assert not torch.equal(one.inputs, other.inputs)
-    for example in (sparsity.EXAMPLE, continual.EXAMPLE, continual.ALL):
+    for example in (sparsity.EXAMPLE, continual.EXAMPLE, continual.ALL, continual.TURNED):
         task, again = example.build("quick", 0, "cpu"), example.build("quick", 0, "cpu")
         assert task.model is not again.model  # each training has a model of its own
         assert all(map(torch.equal, task.model.parameters(), again.model.parameters()))

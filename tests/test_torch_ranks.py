@@ -12,7 +12,7 @@ NAMES = [(world, name) for world, cases in parallel.CASES.items() for name in ca
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     """What each rank says of each case, from one group of processes for all cases."""
-    return parallel.said(parallel.__file__, tmp_path_factory.mktemp("ranks"))
+    return parallel.said(parallel.__file__, tmp_path_factory)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are made by a fork")

@@ -11,7 +11,7 @@ import parallel_state
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     """What each rank says of each case, from one group of processes for all cases."""
-    return parallel.said(parallel_state.__file__, tmp_path_factory.mktemp("state"))
+    return parallel.said(parallel_state.__file__, tmp_path_factory)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are made by a fork")

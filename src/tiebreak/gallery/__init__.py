@@ -21,6 +21,7 @@ EXAMPLES: Mapping[str, str] = {
     "sparsity": "sparsity:EXAMPLE",
     "continual": "continual:EXAMPLE",
     "continual-all": "continual:ALL",
+    "continual-turned": "continual:TURNED",
     "unlearning-class": "unlearning_images:CLASS",
     "unlearning-subset": "unlearning_images:SUBSET",
     "unlearning-secrets": "unlearning_language:EXAMPLE",
