@@ -241,7 +241,8 @@ def test_equal_time_is_what_the_steps_were_measured_to_take(findings):
     for done in findings.runs:
         if done.budget == "seconds" and done.method in METHODS:
             cost = METHODS[done.method].cost
-            assert done.steps == max(1, int(whole / findings.seconds[done.method] / cost))
+            fits = whole / findings.seconds[done.method]
+            assert done.steps == max(1, int((60 if abs(fits - 60) <= 1.2 else fits) / cost))
 
 
 def test_stopped_and_resumed_is_never_stopped_and_processes_change_nothing(findings, tmp_path):
@@ -334,6 +335,14 @@ def test_finishing_is_that_of_the_library(tmp_path):
     assert done.finished.place == found.place != 1
     assert done.finished.upper == pytest.approx(found.upper_loss, rel=1e-5)
     torch.testing.assert_close(numbers(task.model), numbers(fresh.model), rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_is_finished_where_that_is_not_asked_for(tmp_path):
+    found = run(small(own(tmp_path)[0], methods=("weighted-sum",), seeds=1, budgets=("evaluations",), finish=False))
+    assert all(run.finished is None for run in found.runs)
+    assert not any("finished" in text.lower() for text in notes(found))
+    save(found, tmp_path / "run")
+    assert "--no-finish" in json.loads((tmp_path / "run" / "config.json").read_text())["command"]
 
 
 def test_limits_and_pruned_models_are_left_as_they_are():

@@ -48,6 +48,9 @@ def example(
         Path | None,
         typer.Option(metavar="FILE", help="config.json of an earlier run: take what it chose, and tune nothing."),
     ] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish/--no-finish", help="Move every judged model to the best place inside, too.")
+    ] = True,
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the files go; results/NAME if not said.")
     ] = None,
@@ -84,6 +87,7 @@ def example(
             budgets=tuple(budget) if budget else BUDGETS[:1] if quick else BUDGETS,
             device=device,
             knobs=None if knobs is None else _chosen(knobs),
+            finish=finish,
         )
         check_folder(folder)
         say(f"{study.example.title}. {study.example.question}")

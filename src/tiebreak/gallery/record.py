@@ -29,6 +29,7 @@ def command(findings: Findings) -> str:
     parts += [part for name in study.budgets for part in ("--budget", name)]
     parts += ["--seeds", str(study.seeds), "--trials", str(study.trials), "--tuning-seeds", str(study.tuning_seeds)]
     parts += ["--device", study.device]
+    parts += ["--no-finish"] * (not study.finish)
     parts += ["--knobs", "config.json"] * (study.knobs is not None)  # the one that is written beside this
     return shlex.join(parts)
 

@@ -29,6 +29,7 @@ __all__ = ["BUDGETS", "Findings", "Run", "Study", "run"]
 
 #: What is the same for all: gradient evaluations, or seconds.
 BUDGETS = ("evaluations", "seconds")
+_SAME = 0.02  # of a time: two timings of one method differ by as much
 _CLOCK = "weighted-sum"  # the budget in seconds is what its 2 · steps gradient evaluations take
 
 
@@ -48,6 +49,8 @@ class Study:
         Those that methods are judged on.
     knobs : mapping, optional
         What an earlier study chose, by method: nothing is tuned then.
+    finish : bool
+        Whether every judged model is finished, too: some ten evaluations of both losses over all training data.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Study:
     tuning_seeds: int = 2
     budgets: tuple[str, ...] = BUDGETS
     knobs: Mapping[str, Knobs] | None = None
+    finish: bool = True
 
     def __post_init__(self) -> None:
         for name in ("seeds", "trials", "tuning_seeds"):
@@ -174,14 +178,15 @@ def run(
     return working.findings
 
 
-def affordable(seconds: float, each: float) -> float | None:
-    """The gradient evaluations that fit into a time; None, the usual budget, where a method was over before one could
-    be timed: an example's limit that reads its model from the disk, say.
+def affordable(usual: float, seconds: float, each: float) -> float | None:
+    """The gradient evaluations that fit into a time; None, the `usual` budget, where that is the same within what a
+    timing can tell: the training is there already. And where a method was over before one could be timed: an example's
+    limit that reads its model from the disk, say.
 
-    >>> affordable(2.0, 0.5), affordable(2.0, math.nan)
-    (4.0, None)
+    >>> affordable(8, 2.0, 0.5), affordable(8, 2.0, 0.25), affordable(8, 2.01, 0.25), affordable(8, 2.0, math.nan)
+    (4.0, None, None, None)
     """
-    return None if math.isnan(each) else seconds / each
+    return None if math.isnan(each) or abs(seconds / each - usual) <= _SAME * usual else seconds / each
 
 
 class _Stopped(Exception):
@@ -216,7 +221,10 @@ class _Working:
             findings.steps, findings.seconds = facts["steps"], facts["seconds"]
             if "seconds" in study.budgets:
                 whole_time = 2 * findings.steps * findings.seconds[_CLOCK]
-                budgets["seconds"] = {name: affordable(whole_time, findings.seconds[name]) for name in self.methods}
+                usual = 2.0 * findings.steps
+                budgets["seconds"] = {
+                    name: affordable(usual, whole_time, findings.seconds[name]) for name in self.methods
+                }
             alone = {("tuning", seed): self.task("lower-only", seed, {}) for seed in tuning}
             for budget in study.budgets:
                 evaluations = budgets[budget]["lower-only"]
@@ -261,7 +269,10 @@ class _Working:
                 self.findings.knobs[name] = choose(outcomes)
 
     def judge(self, budget: str, seeds: Iterable[int], evaluations: Mapping[str, float | None]) -> None:
-        goal, alone = self.findings.goals[budget], {"finished": True, "alone": evaluations["lower-only"]}
+        goal = self.findings.goals[budget]
+        alone: dict[str, Any] = {"finished": True} if self.study.finish else {}
+        if self.study.finish and self.example.reference == "twin":
+            alone["alone"] = evaluations["lower-only"]
         tasks = {
             (name, seed): self.task(name, seed, self.knobs(name), evaluations[name], goal, alone)
             for seed in seeds
