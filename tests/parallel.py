@@ -1041,7 +1041,8 @@ def said(script, folders):
 def _ask(script, folder):
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}  # a machine may have no other network
     path = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    subprocess.run([sys.executable, script, str(folder)], env=os.environ | loopback | path, timeout=600)
+    host = {"CUDA_VISIBLE_DEVICES": ""}  # else FSDP moves models to a GPU, and the data stay behind
+    subprocess.run([sys.executable, script, str(folder)], env=os.environ | loopback | path | host, timeout=600)
 
 
 def main(folder, *names):

@@ -22,6 +22,7 @@ NOISE = (  # of the frameworks, on a machine like CI's
     r"ignore:The '?train_dataloader'? does not have many workers",
     r"ignore:The '\w+' does not have many workers",
     r"ignore:Checkpoint directory .* exists and is not empty",
+    r"ignore:GPU available but not used",
     r"ignore:The number of training batches .* is smaller than the logging interval",
 )
 pytestmark = [pytest.mark.filterwarnings(line) for line in NOISE]

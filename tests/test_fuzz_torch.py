@@ -279,7 +279,8 @@ class Life(RuleBasedStateMachine):
 
         self.both(act)
 
-    @precondition(lambda self: len(self.added) < 3)
+    # Until 2.13 torch's Adagrad gives no state to groups that are added.
+    @precondition(lambda self: len(self.added) < 3 and (self.base != "adagrad" or torch.__version__ >= "2.13"))
     @rule()
     def add_group(self) -> None:
         self.added.append("")
@@ -328,7 +329,9 @@ class Life(RuleBasedStateMachine):
         for p, requires in zip(self.model.parameters(), trained, strict=True):
             p.requires_grad_(requires)
         self.model.load_state_dict(weights)
-        self.opt.load_state_dict(state)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the state has tolerance=")  # it was changed meanwhile
+            self.opt.load_state_dict(state)
         self.twin_opt.zero_grad()
 
     @rule()
