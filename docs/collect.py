@@ -4,8 +4,9 @@
 ``docs/_tables/gallery-NAME.md``, the picture to ``docs/_static/gallery-NAME.png``, the numbers to
 ``benchmarks/results/gallery-NAME.json``; and a page of ``docs/gallery`` that has the line ``<!-- gallery-NAME -->``
 gets the picture and the table there, in the place of a paragraph that begins with "**Not measured yet.**". What was
-run at equal time alone, with the knobs of an earlier run (``--budget seconds --knobs FILE``), goes beside that run's
-table as ``gallery-NAME-time``, without a picture. Quick or interrupted runs are refused.
+run with the knobs of an earlier run (``--knobs FILE``) goes beside that run's table, without a picture: as
+``gallery-NAME-time`` where it was run at equal time alone, else as ``gallery-NAME-again``. Quick or interrupted runs
+are refused.
 """
 
 import json
@@ -37,8 +38,9 @@ def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
         )
     if study["methods"] and not any(text.startswith("Left out:") for text in summary["notes"]):
         raise SystemExit(f"{folder} holds {', '.join(study['methods'])} alone, and does not say what was left out")
-    later = study.get("knobs") is not None and study["budgets"] == ["seconds"]
-    name += "-time" * later
+    later = study.get("knobs") is not None
+    if later:
+        name += "-time" if study["budgets"] == ["seconds"] else "-again"
     shutil.copyfile(folder / "summary.md", docs / "_tables" / f"gallery-{name}.md")
     if not later:
         shutil.copyfile(folder / "plane.png", docs / "_static" / f"gallery-{name}.png")

@@ -455,6 +455,10 @@ def test_the_knobs_of_an_earlier_study_are_taken_and_nothing_is_tuned(findings, 
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
     assert collecting().collect(tmp_path / "run", tmp_path, tmp_path / "results") == "own-time"
     assert "-->\n\n```{include} ../_tables/gallery-own-time.md" in page.read_text()
+    summary["study"] |= {"budgets": ["evaluations", "seconds"]}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    assert collecting().collect(tmp_path / "run", tmp_path, tmp_path / "results") == "own-again"
+    assert (tmp_path / "_tables" / "gallery-own-again.md").exists()
     assert "image" not in page.read_text()
 
 
