@@ -319,7 +319,7 @@ def test_finishing_is_that_of_the_library(tmp_path):
     task, fresh = example.build("quick", 3, "cpu"), example.build("quick", 3, "cpu")
     start = copy.deepcopy(fresh.model.state_dict())
     goal = Goal.of(fresh.losses(fresh.model)[0], 0.5)
-    done = train(task, METHODS["tolerance-start"], {}, goal, anchor=start)
+    done = train(task, METHODS["tolerance-start"], {}, goal, anchor=lambda: start)
     opt = DynamicBarrier(torch.optim.SGD(fresh.model.parameters(), lr=0.1), tolerance=0.5, reference="start")
     for k in range(25):
         opt.param_groups[0]["lr"] = 0.1 * (1 - k / 25)
@@ -345,6 +345,23 @@ def test_nothing_is_finished_where_that_is_not_asked_for(tmp_path):
     assert "--no-finish" in json.loads((tmp_path / "run" / "config.json").read_text())["command"]
 
 
+def test_a_reference_that_diverged_ends_no_study(tmp_path):
+    path = tmp_path / "own.py"
+    text = OWN.replace("REFERENCE", "twin").replace("RATE), 30", "1e30 if seed else RATE), 30")
+    path.write_text(text)
+    found = run(small(path, methods=("weighted-sum",), trials=1, budgets=("evaluations",)))
+    assert [run.status for run in found.runs if run.method == "lower-only"][-1] == "diverged"
+    assert all(run.finished is None for run in found.runs)
+    assert rows(found, "evaluations")
+    # One that did not end is not left out in silence where others were finished.
+    text = text.replace('"twin"', '"start"')
+    (tmp_path / "from_start.py").write_text(text)
+    found = run(small(tmp_path / "from_start.py", methods=("weighted-sum",), trials=1, budgets=("evaluations",)))
+    (row,) = rows(found, "evaluations", finished=True)
+    assert (row.seeds, row.inside) == (2, 0.5)
+    assert "–" in sheets(found)[1].rows[0]
+
+
 def test_limits_and_pruned_models_are_left_as_they_are():
     assert [method.finishes for method in get("sparsity").methods] == [False] * 3
     own_methods = {method.name: method for method in get("continual").methods}
@@ -352,7 +369,6 @@ def test_limits_and_pruned_models_are_left_as_they_are():
     assert own_methods["EWC"].finishes
 
 
-@pytest.mark.filterwarnings("ignore:tolerance=25.5 is a number")
 def test_a_falling_tolerance_is_wide_while_the_rate_is_high(tmp_path):
     example = own(tmp_path, "start")[1]
     goal = Goal.of(0.01, 0.5)

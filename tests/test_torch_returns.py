@@ -47,7 +47,7 @@ def test_a_warning_points_to_the_line_that_called_the_step(monkeypatch):
     with pytest.warns(RuntimeWarning, match="more than all of that loss") as told:
         step(number, x)
     assert told[0].filename == __file__
-    with pytest.warns(RuntimeWarning, match=r"tolerance='200%' lets the lower loss more than double"):
+    with pytest.warns(RuntimeWarning, match=r"tolerance='200%' is more than all of the reference"):
         step(made(x, tolerance="200%", reference=1.0), x)
 
 

@@ -210,7 +210,7 @@ def _as_ever(method: OwnMethod) -> OwnMethod:
 _METHODS = (
     OwnMethod("rehearsal", "Old and new losses added up as they are, without a weight.", rehearsal),
     OwnMethod(
-        "A-GEM-style", "The new gradient less its part against the old one, where they conflict; no step follows that.",
+        "A-GEM-style", "The new gradient less its part against the old one, where they conflict.",
         agem,
     ),
     OwnMethod(

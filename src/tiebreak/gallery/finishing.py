@@ -51,10 +51,11 @@ def finish(task: Task, reference: float, tolerance: float, anchor: Mapping[str, 
     reference, tolerance : float
         Inside is g ≤ reference + tolerance.
     anchor : mapping
-        The state of a model that is inside: the start, or what lower-only training made of it.
+        The state of a model that is inside, as a rule: the start, or what lower-only training made of it. Where no
+        place between them is inside, the model stays as it is.
     """
     began = time.perf_counter()
-    seen: list[tuple[float, float]] = []
+    seen: list[tuple[float, float]] = []  # g and f at each place
 
     def lower() -> float:
         seen.append(task.losses(task.model))
@@ -66,5 +67,5 @@ def finish(task: Task, reference: float, tolerance: float, anchor: Mapping[str, 
     found = opt.finish(lower=lower, upper=lambda: seen[-1][1], anchor=anchor, model=task.model)
     seconds = time.perf_counter() - began
     metrics = {name: float(v) for name, v in task.metrics(task.model).items()}
-    below = reference + found.excess * tolerance
+    below = next(g for g, f in seen if f == found.upper_loss and (g - reference) / tolerance == found.excess)
     return Finished(below, found.upper_loss, found.excess, metrics, found.place, found.evaluations, seconds)

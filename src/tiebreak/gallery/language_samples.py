@@ -115,7 +115,8 @@ def main() -> None:
         warnings.simplefilter("ignore")  # the study has told of them
         sheet = samples(study["name"], size, device, knobs, lambda doing: print(f"{doing} …", file=sys.stderr))
     other = size == "quick" and not study["quick"]
-    told = f"Greedy decoding, of one seed in the {size} configuration, on {'a GPU' if 'cuda' in device else 'a CPU'}"
+    where = "a GPU" if "cuda" in device else "a CPU"
+    told = f"Greedy decoding by models as training left them, of one seed in the {size} configuration, on {where}"
     told += ", with the knobs that the full one chose." if other else "."
     lines = [f"**{sheet.title}**", "", told, "", *as_markdown(sheet, ("what for", *sheet.header[2:])), ""]
     table = "\n".join(lines)

@@ -70,13 +70,13 @@ def results(findings: Findings) -> Table:
     plain = ("status", "inside", "excess", "promise", "lower", "upper", "steps", "evaluations", "seconds")
     table |= {name: np.array([getattr(run, name) for run in runs]) for name in plain}
     table |= {name: np.array([run.metrics.get(name, np.nan) for run in runs]) for name in names}
-    for name in ("place", "looks", "excess", "lower", "upper"):
-        table[f"finished {name}"] = np.array(
-            [np.nan if r.finished is None else getattr(r.finished, name) for r in runs]
-        )
+    ends = [run.finished for run in runs]
+    if not any(ends):
+        return table
+    for name in ("place", "looks", "seconds", "excess", "lower", "upper"):
+        table[f"finished {name}"] = np.array([np.nan if end is None else getattr(end, name) for end in ends])
     for name in names:
-        ends = [{} if run.finished is None else run.finished.metrics for run in runs]
-        table[f"finished {name}"] = np.array([end.get(name, np.nan) for end in ends])
+        table[f"finished {name}"] = np.array([np.nan if e is None else e.metrics.get(name, np.nan) for e in ends])
     return table
 
 
@@ -97,16 +97,22 @@ def summary(findings: Findings) -> dict[str, Any]:
     for budget in findings.study.budgets:
         found = rows(findings, budget)
         best = winner(found, example.metrics[0])
-        ended = rows(findings, budget, finished=True)
+        ended = [asdict(row) | _search(findings, budget, row.method) for row in rows(findings, budget, finished=True)]
         budgets[budget] = {
             "winner": None if best is None else asdict(best), "rows": [_plain(asdict(row)) for row in found],
-            "finished": [_plain(asdict(row)) for row in ended],
+            "finished": [_plain(row) for row in ended],
         }  # fmt: skip
     return {
         "example": example.name, "title": example.title, "question": example.question,
         "metrics": [asdict(metric) for metric in example.metrics], "budgets": budgets, "notes": notes(findings),
         **configuration(findings),
     }  # fmt: skip
+
+
+def _search(findings: Findings, budget: str, method: str) -> dict[str, Any]:
+    """Where a method's models were moved, and what that took: seed by seed."""
+    ends = [run.finished for run in findings.runs if (run.budget, run.method) == (budget, method)]
+    return {f"finish {name}": [end and getattr(end, name) for end in ends] for name in ("place", "looks", "seconds")}
 
 
 def _plain(data: Any) -> Any:

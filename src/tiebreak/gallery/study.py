@@ -180,8 +180,8 @@ def run(
 
 def affordable(usual: float, seconds: float, each: float) -> float | None:
     """The gradient evaluations that fit into a time; None, the `usual` budget, where that is the same within what a
-    timing can tell: the training is there already. And where a method was over before one could be timed: an example's
-    limit that reads its model from the disk, say.
+    timing can tell: the training may be there already. None, too, where a method was over before one could be timed: an
+    example's limit that reads its model from the disk, say.
 
     >>> affordable(8, 2.0, 0.5), affordable(8, 2.0, 0.25), affordable(8, 2.01, 0.25), affordable(8, 2.0, math.nan)
     (4.0, None, None, None)
@@ -270,11 +270,11 @@ class _Working:
 
     def judge(self, budget: str, seeds: Iterable[int], evaluations: Mapping[str, float | None]) -> None:
         goal = self.findings.goals[budget]
-        alone: dict[str, Any] = {"finished": True} if self.study.finish else {}
+        more: dict[str, Any] = {"finished": True} if self.study.finish else {}
         if self.study.finish and self.example.reference == "twin":
-            alone["alone"] = evaluations["lower-only"]
+            more["alone"] = evaluations["lower-only"]
         tasks = {
-            (name, seed): self.task(name, seed, self.knobs(name), evaluations[name], goal, alone)
+            (name, seed): self.task(name, seed, self.knobs(name), evaluations[name], goal, more)
             for seed in seeds
             for name in self.methods
             if name != "lower-only"

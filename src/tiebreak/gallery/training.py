@@ -128,7 +128,7 @@ def train(
     *,
     evaluations: float | None = None,
     seed: int = 0,
-    anchor: Mapping[str, Tensor] | None = None,
+    anchor: Callable[[], Mapping[str, Tensor]] | None = None,
     hear: Callable[[float], Any] = lambda share: None,
 ) -> Trained:
     """Train ``task.model`` by a method.
@@ -141,8 +141,9 @@ def train(
         The budget, in gradient evaluations; 2 · ``task.steps`` unless it is given.
     seed : int
         Of torch's own random numbers, for dropout and the like; the task has drawn what is the task's.
-    anchor : mapping, optional
-        The state of a model that is inside: the trained one is measured, then finished from there and measured again.
+    anchor : callable, optional
+        Gives the state of the model that `goal`'s reference is from: the trained one is measured, then finished from
+        there and measured again.
     """
     budget = 2.0 * task.steps if evaluations is None else evaluations
     torch.manual_seed(seed)
@@ -177,10 +178,10 @@ def train(
     warned = tuple(dict.fromkeys(str(warning.message) for warning in caught))
     promise = math.nan if curve.promise is None or status != "finished" else float(curve.promise)
     ended = None
-    if anchor is not None and status == "finished" and math.isfinite(upper):
+    if anchor is not None and status == "finished" and math.isfinite(upper) and math.isfinite(goal.reference):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what they say is in the table: outside still, or no better than the start
-            ended = finish(task, goal.reference, goal.tolerance, anchor)
+            ended = finish(task, goal.reference, goal.tolerance, anchor())
     facts = (status, lower, upper, metrics, curve.steps, float(spent), seconds, curve.columns, promise, warned)
     return Trained(*facts, finished=ended)
 

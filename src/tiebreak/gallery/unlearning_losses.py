@@ -102,7 +102,7 @@ METHODS = (
     forgetting.AS_IT_WAS,
     forgetting.RETRAINED,
 )
-#: For a subset: whole predictions, image by image, were its upper loss before.
+#: For a subset: whole predictions, image by image, which does not lead to the retrained network.
 PREDICTIONS = OwnMethod(
     "others' predictions",
     "Divergence from the prediction on an unseen image of the class, matched by difficulty, and a weight.",

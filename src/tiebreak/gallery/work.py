@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tiebreak.experiments.blocks import Block
 from tiebreak.experiments.tasks import Reference, found
-from tiebreak.gallery.example import Example, Task
+from tiebreak.gallery.example import Example, OwnMethod, Task
 from tiebreak.gallery.methods import chosen
 from tiebreak.gallery.methods.method import Knobs
 from tiebreak.gallery.training import Goal, seconds_per_evaluation, train
@@ -49,12 +49,12 @@ def trained(
     start = task.losses(task.model)[0] if given.reference == "start" else None
     known = reference if start is None else start
     goal = Goal.of(math.nan if known is None else known, given.tolerance)  # lower-only training needs none
-    own, anchor = chosen([], given), None
-    if finished and getattr(own[method], "finishes", True):
-        begin = copy.deepcopy(task.model.state_dict()) if start is not None else None
-        anchor = begin or _lower_only(tuple(sorted(example.items())), size, seed, device, alone)
-        torch.manual_seed(seed)
-    done = train(task, own[method], knobs, goal, evaluations=evaluations, seed=seed, anchor=anchor, hear=hear)
+    how, anchor = chosen([], given)[method], None
+    if finished and not (isinstance(how, OwnMethod) and not how.finishes):
+        begin = copy.deepcopy(task.model.state_dict())
+        alone_by = partial(_lower_only, tuple(sorted(example.items())), size, seed, device, alone)
+        anchor = alone_by if start is None else lambda: begin
+    done = train(task, how, knobs, goal, evaluations=evaluations, seed=seed, anchor=anchor, hear=hear)
     facts = asdict(done) | {"finished": None if done.finished is None else done.finished._asdict()}
     curve = {name: np.array(column) for name, column in facts.pop("curve").items()}
     return Block({"curve": curve}, facts | {"reference": start})

@@ -102,9 +102,9 @@ class _Stall:
 
 def _oversized(reading: Reading, tolerance: Any) -> str:
     """What a user must be told at the first step, where the tolerance is more than all there is; or nothing."""
-    size = max(abs(float(reading.loss)), abs(float(reading.reference)))
     if isinstance(tolerance, str) and allowed(tolerance)[0] > 1:
-        return f'tolerance={tolerance!r} lets the lower loss more than double: a fiftieth of it is written "2%".'
+        return f'tolerance={tolerance!r} is more than all of the reference: a fiftieth of it is written "2%".'
+    size = max(abs(float(reading.loss)), abs(float(reading.reference)))
     if not isinstance(tolerance, str) and tolerance >= 1 and tolerance > size > 0:  # 0.01 of a loss near 0 is sound
         return (
             f"tolerance={tolerance!r} is a number in the unit of the lower loss, and more than all of that loss, "
