@@ -384,7 +384,7 @@ def test_a_falling_tolerance_is_wide_while_the_rate_is_high(tmp_path):
         lower, upper = task.batches(0)
         step(lambda: task.upper(task.model, upper), lambda: task.lower(task.model, lower))  # noqa: B023
         seen.append(inspect.getclosurevars(step).nonlocals["wrapped"].tolerance)
-    assert seen == pytest.approx([0.5 * 51, 0.5 * 26, 0.5])
+    assert seen == pytest.approx([0.5 * 11, 0.5 * 6, 0.5])
     assert firm.steps == falling.steps
 
 
