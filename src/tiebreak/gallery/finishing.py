@@ -67,5 +67,5 @@ def finish(task: Task, reference: float, tolerance: float, anchor: Mapping[str, 
     found = opt.finish(lower=lower, upper=lambda: seen[-1][1], anchor=anchor, model=task.model)
     seconds = time.perf_counter() - began
     metrics = {name: float(v) for name, v in task.metrics(task.model).items()}
-    below = next(g for g, f in seen if f == found.upper_loss and (g - reference) / tolerance == found.excess)
+    below = min((g for g, _ in seen), key=lambda g: abs((g - reference) / tolerance - found.excess))
     return Finished(below, found.upper_loss, found.excess, metrics, found.place, found.evaluations, seconds)

@@ -29,7 +29,7 @@ __all__ = ["BUDGETS", "Findings", "Run", "Study", "run"]
 
 #: What is the same for all: gradient evaluations, or seconds.
 BUDGETS = ("evaluations", "seconds")
-_SAME = 0.02  # of a time: two timings of one method differ by as much
+_SAME = 0.02  # of a time: two timings of one method differ by more
 _CLOCK = "weighted-sum"  # the budget in seconds is what its 2 · steps gradient evaluations take
 
 
