@@ -285,7 +285,7 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
 
     study = {
         "study": {"name": "unlearning-secrets", "quick": True, "device": "cpu"},
-        "chosen": {"weighted-sum": {"weight": 1.0}, "gradient ascent": {"rate": 3.0}},
+        "chosen": {"weighted-sum": {"weight": 0.001}, "NPO": {"weight": 1.0}},
     }
     (tmp_path / "config.json").write_text(json.dumps(study))
     (tmp_path / "summary.md").write_text("the table\n")
@@ -299,11 +299,11 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
     assert rows[0][:4] == ["prompt", "what for", "truth", "before forgetting"]
     # Nothing was chosen for the others, and of secrets there is no retrained model.
-    assert rows[0][4:] == ["ours: tolerance, start", "weighted sum", "gradient ascent"]
+    assert rows[0][4:] == ["ours: tolerance, start", "ours: start, falling", "weighted sum", "NPO"]
     codes = [row for row in rows[2:] if row[1] != "text"]
     assert {row[1] for row in codes} == {"to forget", "to keep"}
     assert all(row[2] == row[3] for row in codes)  # before it knew them all
-    assert any(row[2] != row[6] for row in codes if row[1] == "to forget")  # ascent
+    assert any(row[2] != row[6] for row in codes if row[1] == "to forget")  # f with nearly all the weight
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):

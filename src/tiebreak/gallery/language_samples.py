@@ -33,7 +33,10 @@ __all__ = ["SHOWN", "greedy", "samples"]
 _MARK = "\n<!-- samples -->\n\n"  # what follows it in a summary is ours
 
 #: The methods that are shown, where the record has knobs for them or they have none.
-SHOWN = ("tolerance-start", "weighted-sum", "nupi", "NPO", "gradient ascent", "BLUR, its own order", "retrained")
+SHOWN = (
+    "tolerance-start", "tolerance-falling", "weighted-sum", "pcgrad", "NPO", "PDU, its own loss", "BLUR, its own order",
+    "retrained",
+)  # fmt: skip
 
 
 def greedy(

@@ -45,19 +45,27 @@ def trained(
     """One training, as a block of a sweep; with `finished` its end, too, from the start or from lower-only training of
     `alone` gradient evaluations.
     """
+    here = (tuple(sorted(example.items())), size, seed, device)
+    start = _start_loss(*here) if found(example).reference == "start" else None
     given, task = _example(example, size, seed, device)
-    start = task.losses(task.model)[0] if given.reference == "start" else None
     known = reference if start is None else start
     goal = Goal.of(math.nan if known is None else known, given.tolerance)  # lower-only training needs none
     how, anchor = chosen([], given)[method], None
     if finished and not (isinstance(how, OwnMethod) and not how.finishes):
         begin = copy.deepcopy(task.model.state_dict())
-        alone_by = partial(_lower_only, tuple(sorted(example.items())), size, seed, device, alone)
+        alone_by = partial(_lower_only, *here, alone)
         anchor = alone_by if start is None else lambda: begin
     done = train(task, how, knobs, goal, evaluations=evaluations, seed=seed, anchor=anchor, hear=hear)
     facts = asdict(done) | {"finished": None if done.finished is None else done.finished._asdict()}
     curve = {name: np.array(column) for name, column in facts.pop("curve").items()}
     return Block({"curve": curve}, facts | {"reference": start})
+
+
+@lru_cache(maxsize=8)
+def _start_loss(example: tuple[tuple[str, Any], ...], size: str, seed: int, device: str) -> float:
+    """The lower loss of the model that all methods start from: once a seed and process."""
+    _, task = _example(dict(example), size, seed, device)
+    return task.losses(task.model)[0]
 
 
 @lru_cache(maxsize=8)
