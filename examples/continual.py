@@ -67,16 +67,14 @@ def main(count: int = 6000, batch: int = 128, first: int = 400, second: int = 10
     base = torch.optim.Adam(model.parameters(), lr=rate)
     with torch.no_grad():
         allowed = 0.05 * loss(old).item()  # where only a few old images were kept, give those
-    opt = DynamicBarrier(base, tolerance=allowed, reference="start")
+    # The rate begins anew at its full height, which lifts the old loss by itself: more is allowed until it has fallen.
+    opt = DynamicBarrier(base, tolerance=allowed, reference="start", headroom=10)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, second)
     for _ in range(second):
-        # The rate begins anew at its full height, which lifts the old loss by itself: more is allowed meanwhile.
-        opt.tolerance = allowed * (1 + 10 * schedule.get_last_lr()[0] / rate)
         kept, learnt = draw(old), draw(new)
         opt.step(lower=lambda rows=kept: loss(rows), upper=lambda rows=learnt: loss(rows))
         schedule.step()
     report("after")
-    opt.tolerance = allowed
     print(opt.finish(lower=lambda: loss(old), upper=lambda: loss(new)))
     report("finished")
 

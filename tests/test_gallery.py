@@ -369,23 +369,17 @@ def test_limits_and_pruned_models_are_left_as_they_are():
     assert own_methods["EWC"].finishes
 
 
-def test_a_falling_tolerance_is_wide_while_the_rate_is_high(tmp_path):
+def test_the_row_with_headroom_differs_by_that_alone(tmp_path):
     example = own(tmp_path, "start")[1]
-    goal = Goal.of(0.01, 0.5)
-    firm, falling = (
-        train(example.build("quick", 0, "cpu"), METHODS[f"tolerance-{kind}"], {}, goal) for kind in ("start", "falling")
-    )
     task = example.build("quick", 0, "cpu")
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
-    seen = []
-    step = METHODS["tolerance-falling"].begin(Setting(task.model, optimizer, 1.0, 0.0, 0.5, 0.5), {})
-    for factor in (1.0, 0.5, 0.0):
-        optimizer.param_groups[0]["lr"] = 0.1 * factor
-        lower, upper = task.batches(0)
-        step(lambda: task.upper(task.model, upper), lambda: task.lower(task.model, lower))  # noqa: B023
-        seen.append(inspect.getclosurevars(step).nonlocals["wrapped"].tolerance)
-    assert seen == pytest.approx([0.5 * 11, 0.5 * 6, 0.5])
-    assert firm.steps == falling.steps
+    made = []
+    for kind in ("start", "headroom"):
+        optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
+        step = METHODS[f"tolerance-{kind}"].begin(Setting(task.model, optimizer, 1.0, 0.0, 0.5, 0.5), {})
+        made.append(inspect.getclosurevars(step).nonlocals["wrapped"])
+    assert [opt.headroom for opt in made] == [0, 10]
+    assert made[0].tolerance == made[1].tolerance == 0.5
+    assert made[0].decision.tolerance.constants == made[1].decision.tolerance.constants._replace(headroom=0)
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------

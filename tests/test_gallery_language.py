@@ -299,7 +299,7 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
     assert rows[0][:4] == ["prompt", "what for", "truth", "before forgetting"]
     # Nothing was chosen for the others, and of secrets there is no retrained model.
-    assert rows[0][4:] == ["ours: tolerance, start", "ours: start, falling", "weighted sum", "NPO"]
+    assert rows[0][4:] == ["ours: tolerance, start", "ours: start, headroom", "weighted sum", "NPO"]
     codes = [row for row in rows[2:] if row[1] != "text"]
     assert {row[1] for row in codes} == {"to forget", "to keep"}
     assert all(row[2] == row[3] for row in codes)  # before it knew them all

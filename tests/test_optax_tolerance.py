@@ -52,6 +52,7 @@ OPTIONS = {
     "tolerance, share": {"tolerance": "50%", "reference": 0.05},
     "tolerance, function": {"tolerance": 0.1, "reference": lambda k: 1 / (k + 1.0)},
     "tolerance, start": {"tolerance": 0.1, "reference": "start"},
+    "tolerance, headroom": {"tolerance": 0.1, "reference": "start", "headroom": 5.0},
     "tolerance, given": {"tolerance": 0.1, "reference": "given"},
     "tolerance, twin": {"tolerance": 0.1, "reference": "twin"},
     "tolerance, share of the twin": {"tolerance": "20%", "reference": "twin"},
@@ -116,10 +117,11 @@ def torch_side(options, steps, rate=0.1):
         yield {"b": b.detach().numpy().copy(), "w": w.detach().numpy().copy()}, opt.log()
 
 
-FALLING = ("tolerance, number", "tolerance, given", "tolerance, twin")  # where the law is told the rate
+FALLING = ("tolerance, number", "tolerance, headroom", "tolerance, given", "tolerance, twin")  # the law knows the rate
+ROWS_OF_OPTIONS = [(n, 0.1) for n in OPTIONS if n != "tolerance, headroom"] + [(n, rate_at) for n in FALLING]
 
 
-@pytest.mark.parametrize(("name", "rate"), [*((n, 0.1) for n in OPTIONS), *((n, rate_at) for n in FALLING)])
+@pytest.mark.parametrize(("name", "rate"), ROWS_OF_OPTIONS)
 def test_equals_the_torch_optimizer_step_by_step(name, rate, x64):
     pairs = zip(jax_side(OPTIONS[name], 40, rate), torch_side(OPTIONS[name], 40, rate), strict=True)
     for (params, here), (expected, there) in pairs:
@@ -524,6 +526,13 @@ def test_the_learning_rate_is_told_or_counts_as_one_that_stays(x64):
             with_twin(optax.sgd(0.1), tolerance=0.1, learning_rate=wrong)
     for right in (0, 0.1, np.float32(0.1), np.array(0.1), jnp.array(0.1)):
         with_twin(optax.sgd(0.1), tolerance=0.1, learning_rate=right)
+    for rate in (None, 0.1):
+        with pytest.raises(
+            ValueError, match=r"headroom=5 goes as the learning rate falls: learning_rate=(None|0\.1) must"
+        ):
+            dynamic_barrier(tolerance=0.1, reference="start", headroom=5, learning_rate=rate)
+    with pytest.raises(ValueError, match=r"headroom=5 has no effect without tolerance="):
+        dynamic_barrier(barrier=0.5, headroom=5)
     transform, x = dynamic_barrier(tolerance=0.1, reference="given", learning_rate=lambda k: jnp.ones(2)), jnp.ones(2)
     state = transform.init(x)
     with pytest.raises(ValueError, match=r"learning_rate at a step has shape \(2,\)"):

@@ -180,7 +180,8 @@ def test_the_law_step_by_step():
     generator = np.random.default_rng(3)
     other = MOVING._replace(recall=1e9)
     wide = NUMBER._replace(first=200.0, lift=3.0)
-    for moving, c in ((True, MOVING), (True, START), (False, NUMBER), (True, other), (False, wide)):
+    roomy = START._replace(headroom=3.0)
+    for moving, c in ((True, MOVING), (True, START), (False, NUMBER), (True, other), (False, wide), (True, roomy)):
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
         calm, known, brake, cuts = 0.0, 0.0, 1.0, 0
         for t in range(1, 400):
@@ -192,6 +193,8 @@ def test_the_law_step_by_step():
             memory, reading = follow(memory, loss, reference, tol, upper, lower, rate, moving=moving, constants=c)
             high = 1 if t < 300 else 0.2
             aim = c.aim * (1 - c.early * high)
+            room = 1 + c.headroom * high**2
+            tol *= room
             d = loss - reference
             if last is not None:
                 weight = max(1 / (t - 1), c.slow)
@@ -238,9 +241,10 @@ def test_the_law_step_by_step():
             z = min(max(z, math.log(c.least)), math.log(top))
             w = min(math.exp(z + c.boost * min(max(bound - aim, -c.dip), 3)), c.burst * top)
             unit = max(mean["f"], upper / c.clip) / max(mean["b"], c.steep * mean["B"])
-            expected = (w, unit, mean["g"], mean["r"], e, error_of_mean, brake * counted / lower, swung)
+            told = (e * room, error_of_mean * room)
+            expected = (w, unit, mean["g"], mean["r"], *told, brake * counted / lower, swung * room)
             np.testing.assert_allclose([float(x) for x in reading], expected, rtol=1e-9, atol=1e-12)
-        assert 0 < cuts < 8  # of eight long gradients those that came with trouble
+        assert c.headroom > 0 or 0 < cuts < 8  # of eight long gradients those that came with trouble
 
 
 def test_a_share_of_a_falling_reference_shrinks_and_is_looked_ahead_to():
@@ -370,11 +374,13 @@ def test_f_at_rest_for_thousands_of_steps_leaves_its_unit_alone():
 
 
 def test_the_constants_are_those_of_the_study():
-    """What was judged is what is shipped: else it needs a new study."""
+    """What was judged is what is shipped: else it needs a new study. Headroom is a user's, and came later."""
     file = Path(__file__).parents[1] / "benchmarks" / "results" / "tolerance.json"
     known = json.loads(file.read_text())
     shipped = {"moving": MOVING, "start": START, "number": NUMBER}
-    assert known["ours"] == {kind: constants._asdict() for kind, constants in shipped.items()}
+    assert {kind: values | {"headroom": 0} for kind, values in known["ours"].items()} == {
+        kind: constants._asdict() for kind, constants in shipped.items()
+    }
     assert known["since"] == {}
 
 
@@ -414,6 +420,12 @@ def test_every_constant_has_an_effect(field):
         runs = [below(START._replace(free=free)) for free in (0.01, 0.011)]
         assert not np.allclose(*runs, rtol=1e-6)
         return
+    if field == "headroom":
+        runs = [
+            plant(steps=400, rate=lambda t: 0.1 - t / 4000, constants=START._replace(headroom=x))[1] for x in (5, 6)
+        ]
+        assert not np.allclose(*runs, rtol=1e-6)
+        return
     if field in ("pace", "fade"):  # for a number only
         assert getattr(MOVING, field) == 0
         base = lambda t: 0.3 + 0.08 * (5 <= t < 25)  # noqa: E731
@@ -450,6 +462,45 @@ def test_every_constant_has_an_effect(field):
         assert not np.allclose(*runs, rtol=1e-6)
         return
     assert not np.allclose(run(MOVING), run(changed), rtol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0, 100),
+    st.lists(st.tuples(st.floats(-0.1, 0.3), st.floats(0, 1)), min_size=1, max_size=30),
+    st.booleans(),
+    st.integers(-8, 8),
+)
+def test_headroom_is_a_larger_tolerance_told_in_the_given_one(headroom, steps, relative, power):
+    """Every step is that of a tolerance widened by hand, at any scale of the learning rate; what is told is not."""
+    memory, by_hand, most = begin(), begin(), 0.0
+    for above, rate in steps:
+        most = max(most, rate)
+        room = 1 + headroom * (rate / most if most else 1.0) ** 2
+        told = (1.0 + above, 1.0, 0.01, 2.0, 3.0, 10.0**power * rate)
+        memory, reading = follow(
+            memory, *told, moving=True, relative=relative, constants=START._replace(headroom=headroom)
+        )
+        wide = (*told[:2], 0.01 * room, *told[3:])
+        by_hand, expected = follow(by_hand, *wide, moving=True, relative=relative, constants=START)
+        np.testing.assert_allclose([*memory], [*by_hand], rtol=1e-9)
+        assert reading.ratio == pytest.approx(expected.ratio, rel=1e-9)
+        assert reading.excess == pytest.approx(expected.excess * room, rel=1e-9)
+        assert reading.noise == pytest.approx(expected.noise * room, rel=1e-9)
+
+
+@pytest.mark.parametrize("last", [0.0, 0.1])
+def test_headroom_is_used_and_gone_when_the_rate_has_fallen(last):
+    """To a tenth at least: a hundredth of the headroom is left then."""
+    steps = 2000
+    rate = lambda t: 0.1 * (last + (1 - last) * (1 + math.cos(math.pi * t / steps)) / 2)  # noqa: E731
+    excess, ratio, readings = plant(steps=steps, c=40.0, rate=rate, constants=START._replace(headroom=10.0))
+    firm, held, _ = plant(steps=steps, c=40.0, rate=rate, constants=START)
+    assert excess[:500].max() > 5
+    assert firm.max() < 1
+    assert ratio[:500].mean() < held[:500].mean() / 2
+    assert 0.6 < excess[-1] < 1
+    assert readings[-1].excess == pytest.approx(excess[-1], rel=0.1)
 
 
 def falling(constants, steps=1500):

@@ -1,4 +1,4 @@
-"""What a user hears and finds when the model was set to its twin, and where a last iterate is uncertain."""
+"""What a user hears and finds when the model was set to its twin, where a last iterate is uncertain, or f waits."""
 
 import csv
 import io
@@ -194,12 +194,12 @@ def test_a_step_that_is_skipped_leaves_the_averages():
     }
 
 
-def heard(opt, swing, excess=0.5, steps=400):
+def heard(opt, swing, excess=0.5, steps=400, ratio=1.0):
     """What a run hears in which every step reads the same."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for opt.count in range(steps):
-            opt.concerns.heard(opt, Reading(1.0, 1.0, 1.0, 1.0, excess, 0.1, swing=swing))
+            opt.concerns.heard(opt, Reading(ratio, 1.0, 1.0, 1.0, excess, 0.1, swing=swing))
     return [str(one.message) for one in told]
 
 
@@ -229,3 +229,60 @@ def test_no_swing_is_told_where_the_rate_falls():
         for by_hand.count in range(500):
             by_hand.param_groups[0]["lr"] *= 0.99
             by_hand.concerns.heard(by_hand, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 0.1, swing=0.6))
+
+
+def test_where_f_waits_headroom_is_named_once():
+    """A frozen copy is the reference, g lies above it, and next to all weight has been on g."""
+    (text,) = heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0)
+    assert "in 200 of 200 steps next to all weight was on the lower loss, which lies 0.5 tolerances above" in text
+    assert "headroom=10" in text
+    assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=50.0)
+    assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0, excess=-0.5)
+    assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0, steps=150)
+    for reference in ("twin", 0.0):
+        assert not any(
+            "headroom" in text for text in heard(made(parameter(1.0), reference=reference), 0.0, ratio=200.0)
+        )
+    assert not heard(made(parameter(1.0), reference="start", headroom=0.5), 0.0, ratio=200.0, steps=150)
+
+
+def test_headroom_that_does_not_go_is_told():
+    (text,) = heard(made(parameter(1.0), reference="start", headroom=10), 0.0)
+    assert "the lower loss may lie 11 tolerances above its start until then" in text
+    scheduled = made(parameter(1.0), reference="start", headroom=10)
+    torch.optim.lr_scheduler.CosineAnnealingLR(scheduled, 10)
+    assert not heard(scheduled, 0.0)
+    by_hand = made(parameter(1.0), reference="start", headroom=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for by_hand.count in range(500):
+            by_hand.param_groups[0]["lr"] *= 0.999
+            by_hand.concerns.heard(by_hand, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 0.1))
+
+
+def test_headroom_is_what_setting_the_tolerance_by_hand_does():
+    """The same iterates; but the excess is told in the tolerance that was given, and that is still there at the end."""
+    x, y = parameter(1.0, 2.0), parameter(1.0, 2.0)
+    roomy, by_hand = made(x, reference="start", headroom=10), made(y, reference="start")
+    for k in range(60):
+        share = 1 - k / 60
+        for opt in (roomy, by_hand):
+            opt.param_groups[0]["lr"] = 0.01 * share
+        by_hand.tolerance = 0.1 * (1 + 10 * share**2)
+        told, seen = step(roomy, x), step(by_hand, y)
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(told.excess, seen.excess * (1 + 10 * share**2))
+    assert roomy.tolerance == 0.1
+    assert "headroom=10" in repr(roomy)
+    assert "headroom" not in repr(by_hand)
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), True, "10", None])
+def test_headroom_is_a_number_of_tolerances(wrong):
+    with pytest.raises(ValueError, match=r"^headroom=.* must be a number of tolerances, finite and at least 0"):
+        made(parameter(1.0), headroom=wrong)
+
+
+def test_headroom_without_a_tolerance_has_no_effect_and_says_so():
+    with pytest.raises(ValueError, match=r"^headroom=10 has no effect without tolerance="):
+        DynamicBarrier(torch.optim.SGD([parameter(1.0)], lr=0.1), barrier=1.0, headroom=10)

@@ -58,12 +58,17 @@ def allowed(tolerance: Any) -> tuple[float, bool]:
     return amount, relative
 
 
-def within(tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: bool = True) -> Tolerance:
+def within(
+    tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: bool = True, headroom: Any = 0.0
+) -> Tolerance:
     """The tolerance as the decision needs it; `unused` are further arguments, of which none may be given.
 
-    `rescales`: whether the base divides by the size of its gradients, as Adam does.
+    `rescales`: whether the base divides by the size of its gradients, as Adam does. `headroom`: so many tolerances
+    more while the learning rate is highest.
     """
     amount, relative = allowed(tolerance)
+    if isinstance(headroom, bool) or not isinstance(headroom, Real) or not 0 <= floating(headroom) < math.inf:
+        raise ValueError(f"headroom={headroom!r} must be a number of tolerances, finite and at least 0")
     if reference is None:
         raise ValueError(f"tolerance={tolerance!r} needs reference=: {_REFERENCES}")
     fixed = isinstance(reference, Real) and not isinstance(reference, bool)
@@ -82,7 +87,7 @@ def within(tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: 
         if value is not None:
             raise ValueError(f"{name}={value!r} has no effect with tolerance={tolerance!r}: give one of them")
     start = isinstance(reference, str) and reference == "start"
-    constants = START if start else NUMBER if fixed else MOVING
+    constants = (START if start else NUMBER if fixed else MOVING)._replace(headroom=float(headroom))
     return Tolerance(amount, relative, moving=not fixed, constants=adaptive(constants) if rescales else constants)
 
 
@@ -93,6 +98,7 @@ def tolerant(
     laws: Mapping[str, Any],
     unused: Mapping[str, Any],
     rescales: bool = True,
+    headroom: Any = 0.0,
 ) -> tuple[Tolerance, Estimator, Schedule]:
     """The tolerance, the estimator beside it and its numbers; `laws` that it does not ask for are refused."""
     kind = fixed_batches(named(estimator or "minibatch"))
@@ -103,11 +109,8 @@ def tolerant(
     filled = {name: law for name, law in _DEFAULTS.items() if name in asked}
     own = getattr(kind, "momentum", None)
     schedule = Schedule(**filled | given | ({} if own is None else {"momentum": own}))
-    return (
-        within(tolerance, reference, {n: v for n, v in laws.items() if n not in asked} | dict(unused), rescales),
-        kind,
-        schedule,
-    )
+    refused = {n: v for n, v in laws.items() if n not in asked} | dict(unused)
+    return within(tolerance, reference, refused, rescales, headroom), kind, schedule
 
 
 def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:

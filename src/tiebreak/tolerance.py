@@ -23,6 +23,8 @@ e = (g − reference)/tolerance has no unit and w has none either: multiplying a
   these are too many, :func:`beyond` holds, and the front end sets the model to its twin; :func:`rejoined` then.
 * While the learning rate is high its noise hides what f costs: when the rate falls, g gains less than a twin's does. So
   the aim is lower by the share `early` where the rate is what it was at most, and is reached when the rate has fallen.
+* Whoever knows that the rate will fall may allow more until then: `headroom` tolerances more at the highest rate, and
+  less as its square falls, so that what is left of the rate suffices to come back.
 
 Only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per run), torch 0-d
 tensors and JAX tracers; nothing is imported. Inputs must be finite; then so is what comes out.
@@ -83,6 +85,7 @@ class Constants(NamedTuple):
     release: Scalar = 0.01  # which each step takes back by this share of itself
     recall: Scalar = 10.0  # no w above this is remembered for its trouble: so little of f is not to blame
     foresee: Scalar = 4.0  # a share is one of what the reference comes to: its fall so far to the power of this goes on
+    headroom: Scalar = 0.0  # so many tolerances more while the learning rate is what it was at most
 
 
 #: For a reference measured at the same step: a twin, a recorded curve, one that is given with each loss.
@@ -252,16 +255,19 @@ def follow(
     c = constants or (MOVING if moving else NUMBER)
 
     steps = memory.steps + 1 + 0 * loss
+    most = _at_least(rate + 0 * loss, memory.rate)
+    high = _over(rate + 0 * loss, most) + (most == 0)  # a warm-up may begin with a rate of 0
+    room = 1 + c.headroom * high * high
     trend = memory.trend + 3 / (steps + 2) * (reference - memory.trend)
 
     def allowed(loss: Scalar, reference: Scalar) -> Scalar:
         if not relative:
-            return tolerance
+            return tolerance * room
         # What was spent while the reference was high would be too much when it has fallen.
         fallen = _at_most(_over(_size(reference), _size(trend)), 1.0)
         fall = (fallen + (fallen == 0)) ** c.foresee * (fallen != 0)  # no derivative of a power at 0
         # A reference of 0 has no share: a millionth of the loss keeps g first all the same.
-        return tolerance * _at_least(fall * _size(reference), 1e-6 * _size(loss))
+        return tolerance * room * _at_least(fall * _size(reference), 1e-6 * _size(loss))
 
     # Plain means until there are enough values for a weight: the first steps are right.
     rest = _at_least(1 / steps, c.norms)
@@ -291,14 +297,13 @@ def follow(
         lower=memory.lower,
         steep=memory.steep,
         brake=memory.brake,
-        rate=_at_least(rate + 0 * loss, memory.rate),
+        rate=most,
         calm=memory.calm,
         known=memory.known * (1 - _at_most(c.fade / steps, 1.0)),
         trend=trend,
         vain=memory.vain,
         returns=memory.returns + 0 * loss,
     )
-    high = _over(rate + 0 * loss, now.rate) + (now.rate == 0)  # a warm-up may begin with a rate of 0
     aim = c.aim * (1 - c.early * high)
     excess = _over(now.loss - now.reference, allowed(now.loss, now.reference))
     before = _over(now.slow_loss - now.slow_reference, allowed(now.slow_loss, now.slow_reference))
@@ -345,7 +350,8 @@ def follow(
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
     lower = _at_least(_at_least(now.lower, c.steep * now.steep), 1e-300 * upper)  # so that float64 holds the quotient
     unit = _over(upper, lower) * (now.lower != 0) + upper * (now.lower == 0)
-    return now, Reading(ratio, unit + (unit == 0), now.loss, now.reference, excess, noise, brake * kept, root)
+    told = (now.loss, now.reference, excess * room, noise * room, brake * kept, root * room)
+    return now, Reading(ratio, unit + (unit == 0), *told)
 
 
 def beyond(memory: Memory, patience: Scalar = PATIENCE, share: Scalar = SHARE) -> Scalar:

@@ -34,8 +34,8 @@ _MARK = "\n<!-- samples -->\n\n"  # what follows it in a summary is ours
 
 #: The methods that are shown, where the record has knobs for them or they have none.
 SHOWN = (
-    "tolerance-start", "tolerance-falling", "weighted-sum", "pcgrad", "NPO", "PDU, its own loss", "BLUR, its own order",
-    "retrained",
+    "tolerance-start", "tolerance-headroom", "weighted-sum", "pcgrad", "NPO", "PDU, its own loss",
+    "BLUR, its own order", "retrained",
 )  # fmt: skip
 
 

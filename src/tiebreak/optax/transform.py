@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ def dynamic_barrier(
     *,
     tolerance: Any = None,
     reference: Any = None,
+    headroom: Any = None,
     barrier: Law = None,
     regularizer: Law = None,
     penalty: Law = None,
@@ -54,6 +56,10 @@ def dynamic_barrier(
         the loss of the starting parameters, kept in ``state.start``, on the same batch; ``"given"``, any other loss on
         the same batch, both given as ``update(…, reference_value=…)``; or a recorded run: the path of a CSV log, or an
         array with a loss for each step. For a twin, trained beside the model, see :func:`with_twin`.
+    headroom : float, optional
+        So many tolerances more while the learning rate is highest; they go as its square falls, to 0 where it falls to
+        0. For trained parameters whose rate begins anew at full height, ``reference="start"``: 10 (none unless
+        given). It takes `learning_rate`. Not where the rate stays high: the loss would end above its tolerance.
     barrier, regularizer, penalty : float or function of the step, optional
         β, ρ and μ of the rule: numbers, :class:`tiebreak.Power`, schedules of optax, or functions that JAX can trace.
     rule : str or callable, optional
@@ -115,7 +121,8 @@ def dynamic_barrier(
     given = {name: laws.held(law) for name, law in given.items()}
     others = None if others is None else {name: laws.held(law) for name, law in others.items()}
     if tolerance is None:
-        for name, value in (("reference", reference), ("learning_rate", learning_rate), ("rescales", rescales)):
+        without = {"reference": reference, "headroom": headroom, "learning_rate": learning_rate, "rescales": rescales}
+        for name, value in without.items():
             if value is not None:
                 raise ValueError(f"{name}={value!r} has no effect without tolerance=")
         row = chosen_method(method, rule, given, others, estimator)
@@ -137,13 +144,22 @@ def dynamic_barrier(
             "batch), a function of the step, or a recorded run (the path of a CSV log, or an array). For a twin: "
             "tiebreak.optax.with_twin(optimizer, tolerance=…)"
         )
+    if headroom is not None and (learning_rate is None or isinstance(learning_rate, Real)):
+        raise ValueError(
+            f"headroom={headroom!r} goes as the learning rate falls: learning_rate={learning_rate!r} must be the "
+            "schedule of the optimizer that follows"
+        )
     unused = {"rule": rule, "others": others, "method": method, "normalize": normalize}
     # What JAX may trace cannot be checked: a number stands for it while the rest is.
     known = 1.0 if isinstance(tolerance, jax.Array) else tolerance
     checked = 1.0 if is_number(reference) else laws.held if hasattr(reference, "shape") else reference
-    allowance, kind, schedule = tolerant(known, checked, estimator, given, unused, rescales is not False)
+    room = 0.0 if headroom is None or isinstance(headroom, jax.Array) else headroom
+    allowance, kind, schedule = tolerant(known, checked, estimator, given, unused, rescales is not False, room)
     if known is not tolerance:
         allowance = replace(allowance, amount=tolerance)
+    if isinstance(headroom, jax.Array):
+        assert allowance.constants is not None
+        allowance = replace(allowance, constants=allowance.constants._replace(headroom=headroom))
     compared = at_step(reference) or reference
     return Barrier(
         Decision(tolerance=allowance), kind, schedule, compared, axes, laws.rate(learning_rate)

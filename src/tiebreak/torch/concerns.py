@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tiebreak.options import allowed
-from tiebreak.tolerance import MOVING, Reading
+from tiebreak.tolerance import ALONE, MOVING, Reading
 from tiebreak.torch.said import warn
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ _PATIENCE, _PART = 500, 0.25  # in so many steps, and in that part of all steps 
 _SOONER, _HALF = 200, 0.5  # the same where it is as far above as nobody means it: short trainings end before
 _ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
 _OFTEN, _RECENT = 0.7, 0.02  # the share of recent steps that may end outside; the weight of the newest
+_WAITED = 0.5  # the share of all steps that f may wait
 
 
 class Concerns:
@@ -24,7 +25,7 @@ class Concerns:
 
     def __init__(self) -> None:
         self._sized = self._warned = False
-        self._stall, self._sway = _Stall(), _Sway()
+        self._stall, self._sway, self._room = _Stall(), _Sway(), _Room()
 
     def heard(self, optimizer: "DynamicBarrier", reading: Reading) -> None:
         """What the rule read in a step that the host knows of."""
@@ -37,6 +38,8 @@ class Concerns:
             return
         swings = tolerance.moving and (tolerance.constants or MOVING).sway > 0  # a fall below the start is no swing
         if text := self._sway.seen(optimizer, reading) if swings else "":
+            warn(text)
+        if text := self._room.seen(optimizer, reading):
             warn(text)
         if self._warned or count < _LOOK:
             return
@@ -71,6 +74,43 @@ class _Sway:
             f"the learning rate does not fall, and the model swings by about {swing:.1g} tolerances around an averaged "
             f"excess of {excess:.2g}: its last iterate may end outside the tolerance. Let the rate fall, or call "
             "opt.finish() after the last step."
+        )
+
+
+class _Room:
+    """Whether headroom would help a trained model that is changed; or does not go, because the rate does not fall."""
+
+    def __init__(self) -> None:
+        self._rate: Any = None  # of the first step
+        self._steps, self._waited, self._said = 0, 0, False  # steps that were heard of, and those on g alone
+
+    def seen(self, optimizer: "DynamicBarrier", reading: Reading) -> str:
+        """What a user must be told after this step, or nothing."""
+        if self._said or optimizer.target.copy is None or optimizer.target.copy.twin:
+            return ""
+        group = optimizer.param_groups[0]
+        rate = group.get("lr")
+        self._rate = rate if self._rate is None else self._rate
+        self._steps, self._waited = self._steps + 1, self._waited + int(reading.ratio >= ALONE)
+        if self._steps < _LOOK:
+            return ""
+        if optimizer.headroom > 0:
+            self._said = True  # looked at once
+            if "initial_lr" in group or not isinstance(rate, float) or rate != self._rate:
+                return ""
+            return (
+                f"headroom={optimizer.headroom:g} goes as the learning rate falls, and that is what it was "
+                f"{self._steps} steps ago: the lower loss may lie {1 + optimizer.headroom:g} tolerances above its "
+                "start until then. Let the rate fall to 0, or leave headroom out."
+            )
+        if self._waited < _WAITED * self._steps or not reading.excess > 0:
+            return ""
+        self._said = True
+        return (
+            f"in {self._waited} of {self._steps} steps next to all weight was on the lower loss, which lies "
+            f"{reading.excess:.2g} tolerances above its start: the upper loss waits. A learning rate that begins anew "
+            "at full height lifts a trained model's loss by itself. If yours falls to 0 by the end, headroom=10 lets "
+            "the upper loss go on meanwhile."
         )
 
 

@@ -52,6 +52,10 @@ class DynamicBarrier(TwoLevels):
         frozen copy of the starting model on the same batch, for fine-tuning; ``"twin"``, a copy trained on the lower
         loss alone beside the model, on the same batches (one more copy of the parameters with its optimizer state, one
         more backward pass); ``"given"``, you give it with each loss; or the path of a CSV log of a lower-only run.
+    headroom : float
+        So many tolerances more while the learning rate is highest; they go as its square falls, to 0 where it falls to
+        0. For a trained model whose rate begins anew at full height, ``reference="start"``: 10 (0, none, unless given).
+        Not where the rate stays high: the lower loss would end above its tolerance.
     model : Module, optional
         Whose buffers belong to the copy; without it those of the modules that the first pass calls.
     generators : sequence of torch.Generator
@@ -112,6 +116,7 @@ class DynamicBarrier(TwoLevels):
         *,
         tolerance: float | str | None = None,
         reference: Any = None,
+        headroom: float = 0.0,
         model: nn.Module | None = None,
         generators: Sequence[torch.Generator] = (),
         barrier: Any = None,
@@ -159,6 +164,12 @@ class DynamicBarrier(TwoLevels):
         if relative and self.target.at is not None and not self.decision.tolerance.moving and self.target.at(0) == 0:
             raise ValueError(f"tolerance={tolerance!r} of a reference of 0 is 0: give the tolerance as a number > 0")
         self.allow(amount, relative)
+
+    @property
+    def headroom(self) -> float:
+        """So many tolerances more are allowed while the learning rate is highest."""
+        given = self.decision.tolerance
+        return 0.0 if given is None or given.constants is None else float(given.constants.headroom)
 
     @on_itself
     def allow(self, amount: float, relative: bool) -> None:
@@ -355,6 +366,7 @@ class DynamicBarrier(TwoLevels):
     def __repr__(self) -> str:
         if self.decision.tolerance is not None:
             how = f"tolerance={self.tolerance!r}, reference={self.target}"
+            how += f", headroom={self.headroom:g}" * (self.headroom > 0)
         else:
             how = f"method={self.decision.method!r}"
         return f"{type(self).__name__}({how}, base={self.base!r})"

@@ -79,7 +79,7 @@ def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
     # What divides by the size of its gradients guards the quotient with an eps; Adam, RMSprop and their kin do.
     rescales = any("eps" in group for group in given["base"].param_groups)
     tolerance, kind, schedule = tolerant(
-        given["tolerance"], given["reference"], given["estimator"], laws, unused, rescales
+        given["tolerance"], given["reference"], given["estimator"], laws, unused, rescales, given["headroom"]
     )
     if any(group.get("maximize") for group in given["base"].param_groups):
         raise ValueError(
@@ -89,8 +89,9 @@ def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
 
 
 def _rule_mode(given: Mapping[str, Any]) -> Settings:
-    if given["reference"] is not None:
-        raise ValueError(f"reference={given['reference']!r} has no effect without tolerance=")
+    for name, value in (("reference", given["reference"]), ("headroom", given["headroom"] or None)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} has no effect without tolerance=")
     laws = {name: given[name] for name in _LAWS}
     method = chosen_method(given["method"], given["rule"], laws, given["others"], given["estimator"])
     decision = Decision(method, normalize=given["normalize"] is not False, apply=partial(_shaped, method.rule))

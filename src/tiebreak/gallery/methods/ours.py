@@ -1,14 +1,13 @@
 """Ours: DynamicBarrier with a tolerance, which has nothing to tune, and with the paper's rule, which has a barrier."""
 
-import warnings
 from typing import Any
 
 from tiebreak.gallery.methods.method import BACKWARD, FORWARD, WEIGHTS, Closure, Knobs, Method, Seen, Setting, Step
 from tiebreak.torch import DynamicBarrier
 
-__all__ = ["BARRIER", "TOLERANCE_FALLING", "TOLERANCE_NUMBER", "TOLERANCE_START", "TOLERANCE_TRAINED", "TOLERANCE_TWIN"]
-
-_WIDER = 10.0  # tolerances more at the full rate: of 3, 10 and 30, on tuning seeds of three quick sizes
+__all__ = [
+    "BARRIER", "TOLERANCE_HEADROOM", "TOLERANCE_NUMBER", "TOLERANCE_START", "TOLERANCE_TRAINED", "TOLERANCE_TWIN",
+]  # fmt: skip
 
 
 def _step(wrapped: DynamicBarrier, unit: float, ratio: bool) -> Step:
@@ -22,7 +21,7 @@ def _step(wrapped: DynamicBarrier, unit: float, ratio: bool) -> Step:
     return step
 
 
-def _tolerance(reference: Any, share: bool = True) -> Any:
+def _tolerance(reference: Any, share: bool = True, headroom: float = 0.0) -> Any:
     """With the tolerance as the example has it, be it a `share` of the reference; else as a number."""
 
     def begin(setting: Setting, knobs: Knobs) -> Step:
@@ -30,27 +29,10 @@ def _tolerance(reference: Any, share: bool = True) -> Any:
         given: Any = setting.reference if number else reference
         amount = setting.allowed if share and not number else setting.tolerance
         model = None if number else setting.model
-        wrapped = DynamicBarrier(setting.optimizer, tolerance=amount, reference=given, model=model)
+        wrapped = DynamicBarrier(setting.optimizer, tolerance=amount, reference=given, headroom=headroom, model=model)
         return _step(wrapped, 1.0, ratio=True)  # this law has no units
 
     return begin
-
-
-def _falling(setting: Setting, knobs: Knobs) -> Step:
-    group = setting.optimizer.param_groups[0]
-    full = group["lr"]
-    wrapped = DynamicBarrier(setting.optimizer, tolerance=setting.tolerance, reference="start", model=setting.model)
-    plain = _step(wrapped, 1.0, ratio=True)
-
-    def step(upper: Closure, lower: Closure) -> Seen:
-        wider = 1 + _WIDER * group["lr"] / full
-        wrapped.tolerance = setting.tolerance * wider
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "tolerance=.* is a number in the unit")  # for a while it is meant to be
-            seen = plain(upper, lower)
-        return seen._replace(promise=seen.promise * wider)
-
-    return step
 
 
 def _barrier(setting: Setting, knobs: Knobs) -> Step:
@@ -70,9 +52,9 @@ TOLERANCE_TRAINED = Method(
     "the rate is high. A share in the tolerance is one of the start's loss.",
     _tolerance("twin", share=False), 3 * BACKWARD, ours=True, only="start",
 )  # fmt: skip
-TOLERANCE_FALLING = Method(
-    "ours: start, falling", "reference=\"start\", opt.tolerance = t (1 + 10 r), r the learning rate over the base's.",
-    _falling, 2 * BACKWARD + FORWARD, ours=True, only="start",
+TOLERANCE_HEADROOM = Method(
+    "ours: start, headroom", "reference=\"start\", headroom=10: ten tolerances more while the rate is highest.",
+    _tolerance("start", headroom=10.0), 2 * BACKWARD + FORWARD, ours=True, only="start",
 )  # fmt: skip
 TOLERANCE_NUMBER = Method(
     "ours: tolerance, number", "DynamicBarrier(tolerance=…, reference=what lower-only training reached).",

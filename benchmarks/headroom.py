@@ -1,14 +1,14 @@
-"""A tolerance that falls with the learning rate, where a trained model is changed: ``python -m benchmarks.falling``.
+"""Headroom where a trained model is changed, on the gallery's examples: ``python -m benchmarks.headroom``.
 
-``python -m benchmarks.falling EXAMPLE[,…] SEED[,…] FACTOR[,…] [full]``: t (1 + factor · rate) for each of the factors;
-0 is the tolerance as it is, and w0.8 a weighted sum with that weight. What docs/pytorch.md says of it is from here:
-0, 3, 10 and 30 on seeds 1000 and 1001 of the quick sizes of continual-all, sparsity and unlearning-subset; 0 and 10 on
-seeds 0 to 4, for unlearning-subset also w0.5, w0.8, w1.2 and w2.
+``python -m benchmarks.headroom EXAMPLE[,…] SEED[,…] HEADROOM[,…] [full]``; w0.8 in the place of a headroom is a
+weighted sum with that weight. What docs/pytorch.md says of examples is from here; on the data and schedules of the
+study of the tolerance: ``python -m benchmarks.tolerance.headroom``.
 """
 
 import copy
 import sys
 import warnings
+from dataclasses import replace
 
 import torch
 
@@ -17,17 +17,19 @@ from tiebreak.gallery.methods import METHODS, ours
 from tiebreak.gallery.training import Goal, train
 
 
-def main(names: str, seeds: str, factors: str, size: str = "quick") -> None:
+def main(names: str, seeds: str, headrooms: str, size: str = "quick") -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for name in names.split(","):
         example = get(name)
         metric = example.metrics[0].name
         for seed in map(int, seeds.split(",")):
-            for factor in factors.split(","):
-                weight = {"weight": float(factor[1:])} if factor.startswith("w") else {}
-                method = METHODS["weighted-sum" if weight else "tolerance-falling"]
-                ours._WIDER = 0.0 if weight else float(factor)
+            for headroom in headrooms.split(","):
+                weight = {"weight": float(headroom[1:])} if headroom.startswith("w") else {}
+                method = METHODS["weighted-sum"]
+                if not weight:
+                    begin = ours._tolerance("start", headroom=float(headroom))
+                    method = replace(METHODS["tolerance-headroom"], begin=begin)
                 task = example.build(size, seed, "cpu")
                 start = copy.deepcopy(task.model.state_dict())
                 goal = Goal.of(task.losses(task.model)[0], example.tolerance)
@@ -35,7 +37,7 @@ def main(names: str, seeds: str, factors: str, size: str = "quick") -> None:
                 end = done.finished
                 assert end is not None
                 print(
-                    f"{name}, seed {seed}, {factor}: excess {goal.excess(done.lower):.2f}, upper loss "
+                    f"{name}, seed {seed}, {headroom}: excess {goal.excess(done.lower):.2f}, upper loss "
                     f"{done.upper:.4f}, {metric} {done.metrics[metric]:.4f}; finished: excess {end.excess:.2f}, upper "
                     f"loss {end.upper:.4f}, {metric} {end.metrics[metric]:.4f}",
                     flush=True,
