@@ -234,11 +234,11 @@ def test_no_swing_is_told_where_the_rate_falls():
 def test_where_f_waits_headroom_is_named_once():
     """A frozen copy is the reference, g lies above it, and next to all weight has been on g."""
     (text,) = heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0)
-    assert "in 200 of 200 steps next to all weight was on the lower loss, which lies 0.5 tolerances above" in text
+    assert "in 100 of 100 steps next to all weight was on the lower loss, which lies 0.5 tolerances above" in text
     assert "headroom=10" in text
     assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=50.0)
     assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0, excess=-0.5)
-    assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0, steps=150)
+    assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0, steps=99)
     for reference in ("twin", 0.0):
         assert not any(
             "headroom" in text for text in heard(made(parameter(1.0), reference=reference), 0.0, ratio=200.0)
@@ -258,6 +258,45 @@ def test_headroom_that_does_not_go_is_told():
         for by_hand.count in range(500):
             by_hand.param_groups[0]["lr"] *= 0.999
             by_hand.concerns.heard(by_hand, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 0.1))
+
+
+def test_with_headroom_noise_is_judged_by_the_tolerance_that_there_is_now():
+    opt = made(parameter(1.0), reference="start", headroom=10)
+    torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for opt.count in range(300):
+            opt.concerns.heard(opt, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 3.0))
+    with pytest.warns(RuntimeWarning, match="known to 1.1 tolerances only"):
+        opt.concerns.heard(opt, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 12.0))
+
+
+def test_progress_says_what_is_allowed_now():
+    x, stream = parameter(1.0), io.StringIO()
+    opt = made(x, reference="start", headroom=10)
+    with Progress(steps=3, every=1, stream=stream) as shown:
+        handle = opt.register_step_post_hook(shown)
+        for k, rate in enumerate((0.02, 0.01, 0.0)):
+            opt.param_groups[0]["lr"] = rate
+            opt.step(lower=lambda k=k: x.sum() + 0.4 * k, upper=lambda: (x - 1).square().sum())
+        handle.remove()
+    told = shown._allowed
+    assert [told.told(e) for e in (0.5, 1.5)] == ["", " (outside)"]
+    told._now = 1 + 10 * 0.5**2
+    assert [told.told(e) for e in (0.5, 1.5, 4.0)] == ["", " (of 3.5 now)", " (outside)"]
+    assert "step 3 of 3" in stream.getvalue()
+
+
+def test_another_headroom_than_the_state_has_is_told():
+    x = parameter(1.0)
+    opt = made(x, reference="start", headroom=10)
+    step(opt, x)
+    state = opt.state_dict()
+    with pytest.warns(RuntimeWarning, match=r"saved with headroom=10; the run goes on with 0"):
+        made(x, reference="start").load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made(x, reference="start", headroom=10).load_state_dict(state)
 
 
 def test_headroom_is_what_setting_the_tolerance_by_hand_does():

@@ -63,6 +63,8 @@ place 1.3 of the line from the reference, 0, to where training ended, 1
             f"{'inside' if self.excess <= INSIDE else 'outside'}: excess {self.excess:.2f} (training left it at "
             f"{self.excess_before:.2f}), {'' if math.isnan(self.upper_loss) else upper}at place {self.place:.3g} of "
             "the line from the reference, 0, to where training ended, 1"
+            + "; most of what training did was taken back"
+            * (self.place < 0.5 and self.excess_before > INSIDE)
         )
 
 

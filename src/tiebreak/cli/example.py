@@ -150,6 +150,7 @@ def _list() -> None:
         for need in found.needs:
             console.print(f"  [dim]needs {escape(PACKAGES[need].holds)}: {escape(PACKAGES[need].command)}[/]")
     console.print("\n[bold]methods[/]")
+    width = 2 + max(map(len, METHODS))
     for name, method in METHODS.items():
         lacking = f"  [red]needs {', '.join(method.missing())}[/]" if method.missing() else ""
-        console.print(f"  {name:<18}[dim]{escape(method.about)}[/]{lacking}")
+        console.print(f"  {name:<{width}}[dim]{escape(method.about)}[/]{lacking}")

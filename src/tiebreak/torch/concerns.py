@@ -17,7 +17,7 @@ _PATIENCE, _PART = 500, 0.25  # in so many steps, and in that part of all steps 
 _SOONER, _HALF = 200, 0.5  # the same where it is as far above as nobody means it: short trainings end before
 _ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
 _OFTEN, _RECENT = 0.7, 0.02  # the share of recent steps that may end outside; the weight of the newest
-_WAITED = 0.5  # the share of all steps that f may wait
+_SOON, _WAITED = 100, 0.5  # steps before that is looked at; the share of them that f may wait
 
 
 class Concerns:
@@ -45,7 +45,9 @@ class Concerns:
             return
         same_batch = optimizer.target.at is None  # a copy, or given by the user with each loss
         stalled = "" if tolerance.moving else self._stall.seen(count, reading)
-        if text := _worry(reading, optimizer.tolerance, same_batch) or stalled:
+        # With headroom a shorter average is exact enough for the tolerance that there is now.
+        fair = reading._replace(noise=reading.noise / (1 + optimizer.headroom))
+        if text := _worry(fair, optimizer.tolerance, same_batch) or stalled:
             self._warned = True
             warn(text)
 
@@ -92,9 +94,11 @@ class _Room:
         rate = group.get("lr")
         self._rate = rate if self._rate is None else self._rate
         self._steps, self._waited = self._steps + 1, self._waited + int(reading.ratio >= ALONE)
-        if self._steps < _LOOK:
+        if self._steps < _SOON:
             return ""
         if optimizer.headroom > 0:
+            if self._steps < _LOOK:
+                return ""
             self._said = True  # looked at once
             if "initial_lr" in group or not isinstance(rate, float) or rate != self._rate:
                 return ""

@@ -53,9 +53,10 @@ class DynamicBarrier(TwoLevels):
         loss alone beside the model, on the same batches (one more copy of the parameters with its optimizer state, one
         more backward pass); ``"given"``, you give it with each loss; or the path of a CSV log of a lower-only run.
     headroom : float
-        So many tolerances more while the learning rate is highest; they go as its square falls, to 0 where it falls to
-        0. For a trained model whose rate begins anew at full height, ``reference="start"``: 10 (0, none, unless given).
-        Not where the rate stays high: the lower loss would end above its tolerance.
+        So many tolerances more are allowed while the learning rate is highest, and fewer as it falls, by its square: at
+        half the rate a quarter of them, and none at 0. For a trained model whose rate begins anew at full height,
+        ``reference="start"``: 10 (none unless given), with :meth:`finish`. Not where the rate stays high, or is small
+        from the beginning: the lower loss would end above its tolerance.
     model : Module, optional
         Whose buffers belong to the copy; without it those of the modules that the first pass calls.
     generators : sequence of torch.Generator

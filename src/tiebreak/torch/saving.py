@@ -55,6 +55,7 @@ def _texts(opt: "DynamicBarrier", own: list[dict[str, Any]]) -> list[str]:
     common |= {"law": packing.as_numbers("the law", opt.memory.state_dict())}
     common |= {"noise": packing.as_numbers("the noise", opt.noise.state)}
     common |= {"tolerance": None if given is None else [given.amount, given.relative]}
+    common |= {"headroom": opt.headroom}
     common |= {"copy": None if copy is None else "twin" if copy.twin else "start"}
     texts, first = [], 0
     for i, group in enumerate(opt.base.param_groups):
@@ -149,6 +150,8 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
                 f"with another one set opt.tolerance = {given!r} after loading"
             )
             warn(text)
+    if numbers.get("headroom", opt.headroom) != opt.headroom:  # states from before have none
+        warn(f"the state was saved with headroom={numbers['headroom']:g}; the run goes on with {opt.headroom:g}")
     if copy is not None:
         copy.load(opt, saved.kept, saved.options, saved.buffers)
     law = {name: value for name, value in numbers["law"].items() if name != "rate"}  # stages may have their own

@@ -45,7 +45,9 @@ def chosen(names: Sequence[str], example: Example) -> dict[str, AnyMethod]:
     for name in names:
         if name in METHODS and name not in legal:
             only = METHODS[name].only
-            raise ValueError(f"method={name!r} is for examples whose reference is {only!r}, not {example.reference!r}")
+            ours = ", ".join(n for n in legal if n.startswith("tolerance-"))
+            text = f"method={name!r} is for examples whose reference is {only!r}, not {example.reference!r}"
+            raise ValueError(f"{text}: ours has {ours} there")
         one_of("method", name, tuple(legal))
     wanted = {"lower-only", *(names or legal)}
     return {name: method for name, method in legal.items() if name in wanted}
