@@ -12,6 +12,7 @@ from tiebreak.gallery import canaries, get, language, language_samples, needs
 from tiebreak.gallery import language_learning as learning
 from tiebreak.gallery import unlearning_language as unlearning
 from tiebreak.gallery.language_forgetting import LOSSES, METHODS
+from tiebreak.gallery.methods import chosen
 from tiebreak.torch import DynamicBarrier
 
 transformers = pytest.importorskip("transformers", reason="pip install '.[language]'")
@@ -285,8 +286,11 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
 
     study = {
         "study": {"name": "unlearning-secrets", "quick": True, "device": "cpu"},
-        "chosen": {"weighted-sum": {"weight": 0.001}, "NPO": {"weight": 1.0}},
+        "chosen": {"weighted-sum": {"weight": 1.0}, "gradient ascent": {"rate": 3.0}},
     }
+    assert set(language_samples.SHOWN) <= set(chosen([], get("unlearning-author")))
+    some = ("tolerance-start", "weighted-sum", "NPO", "gradient ascent", "retrained")
+    monkeypatch.setattr(language_samples, "SHOWN", some)
     (tmp_path / "config.json").write_text(json.dumps(study))
     (tmp_path / "summary.md").write_text("the table\n")
     monkeypatch.setattr("sys.argv", ["language_samples", str(tmp_path)])
@@ -299,11 +303,11 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
     assert rows[0][:4] == ["prompt", "what for", "truth", "before forgetting"]
     # Nothing was chosen for the others, and of secrets there is no retrained model.
-    assert rows[0][4:] == ["ours: tolerance, start", "ours: start, headroom", "weighted sum", "NPO"]
+    assert rows[0][4:] == ["ours: tolerance, start", "weighted sum", "gradient ascent"]
     codes = [row for row in rows[2:] if row[1] != "text"]
     assert {row[1] for row in codes} == {"to forget", "to keep"}
     assert all(row[2] == row[3] for row in codes)  # before it knew them all
-    assert any(row[2] != row[6] for row in codes if row[1] == "to forget")  # f with nearly all the weight
+    assert any(row[2] != row[6] for row in codes if row[1] == "to forget")  # ascent
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):

@@ -531,6 +531,10 @@ def test_the_learning_rate_is_told_or_counts_as_one_that_stays(x64):
             ValueError, match=r"headroom=5 goes as the learning rate falls: learning_rate=(None|0\.1) must"
         ):
             dynamic_barrier(tolerance=0.1, reference="start", headroom=5, learning_rate=rate)
+    for none in (None, 0, np.array(0.0)):
+        dynamic_barrier(tolerance=0.1, reference="start", headroom=none)
+    with pytest.raises(ValueError, match=r"headroom has shape \(2,\); it must be one number"):
+        dynamic_barrier(tolerance=0.1, reference="start", headroom=jnp.ones(2), learning_rate=lambda k: 0.1)
     with pytest.raises(ValueError, match=r"headroom=5 has no effect without tolerance="):
         dynamic_barrier(barrier=0.5, headroom=5)
     transform, x = dynamic_barrier(tolerance=0.1, reference="given", learning_rate=lambda k: jnp.ones(2)), jnp.ones(2)

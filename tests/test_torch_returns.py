@@ -7,8 +7,11 @@ import warnings
 import pytest
 import torch
 
+import tiebreak
 from tiebreak.tolerance import Reading
-from tiebreak.torch import CSVLog, DynamicBarrier, Progress
+from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Progress
+from tiebreak.torch.progress import _place
+from tiebreak.torch.room import rate
 
 
 def parameter(*values):
@@ -248,7 +251,12 @@ def test_where_f_waits_headroom_is_named_once():
 
 def test_headroom_that_does_not_go_is_told():
     (text,) = heard(made(parameter(1.0), reference="start", headroom=10), 0.0)
-    assert "the lower loss may lie 11 tolerances above its start until then" in text
+    assert "has been the same for 200 steps: the lower loss may lie 11 tolerances above its reference" in text
+    (text,) = heard(made(parameter(1.0), reference=0.0, headroom=10), 0.0)  # whatever the reference is
+    assert "headroom=10 goes as" in text
+    resumed = made(parameter(1.0), reference="start", headroom=10)
+    resumed.memory.values["rate"] = 1.0  # at a tenth of its height, where it stays
+    assert not heard(resumed, 0.0)
     scheduled = made(parameter(1.0), reference="start", headroom=10)
     torch.optim.lr_scheduler.CosineAnnealingLR(scheduled, 10)
     assert not heard(scheduled, 0.0)
@@ -260,15 +268,17 @@ def test_headroom_that_does_not_go_is_told():
             by_hand.concerns.heard(by_hand, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 0.1))
 
 
-def test_with_headroom_noise_is_judged_by_the_tolerance_that_there_is_now():
-    opt = made(parameter(1.0), reference="start", headroom=10)
+def test_with_headroom_noise_and_rest_are_judged_by_what_is_allowed_now():
+    """At the full rate by 11 tolerances, when it has fallen by one."""
+    opt = made(parameter(1.0), reference=0.0, headroom=10)
     torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for opt.count in range(300):
-            opt.concerns.heard(opt, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 3.0))
-    with pytest.warns(RuntimeWarning, match="known to 1.1 tolerances only"):
-        opt.concerns.heard(opt, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 12.0))
+        for opt.count in range(900):
+            opt.concerns.heard(opt, Reading(1.0, 1.0, 1.0, 1.0, 9.0, 3.0))
+    opt.param_groups[0]["lr"] = 0.0
+    with pytest.warns(RuntimeWarning, match=r"known to 3\.0 tolerances only"):
+        opt.concerns.heard(opt, Reading(1.0, 1.0, 1.0, 1.0, 0.5, 3.0))
 
 
 def test_progress_says_what_is_allowed_now():
@@ -276,15 +286,27 @@ def test_progress_says_what_is_allowed_now():
     opt = made(x, reference="start", headroom=10)
     with Progress(steps=3, every=1, stream=stream) as shown:
         handle = opt.register_step_post_hook(shown)
-        for k, rate in enumerate((0.02, 0.01, 0.0)):
+        for offset, rate in ((0.0, 0.02), (0.3, 0.01), (0.3, 0.0)):
             opt.param_groups[0]["lr"] = rate
-            opt.step(lower=lambda k=k: x.sum() + 0.4 * k, upper=lambda: (x - 1).square().sum())
+            losses = iter((1.0, 1.0 + offset))  # the first call of a step is that of the frozen copy
+            opt.step(lower=lambda losses=losses: 0 * x.sum() + next(losses), upper=lambda: (x - 1).square().sum())
         handle.remove()
-    told = shown._allowed
-    assert [told.told(e) for e in (0.5, 1.5)] == ["", " (outside)"]
-    told._now = 1 + 10 * 0.5**2
-    assert [told.told(e) for e in (0.5, 1.5, 4.0)] == ["", " (of 3.5 now)", " (outside)"]
-    assert "step 3 of 3" in stream.getvalue()
+    assert shown._allowed == [1.0]
+    assert "(outside)" in stream.getvalue().splitlines()[-1]
+    assert [_place(excess, 3.5) for excess in (0.5, 1.5, 4.0)] == ["", " (of 3.5 now)", " (outside)"]
+
+
+def test_the_rate_is_the_highest_of_the_groups_and_what_a_schedule_makes_of_it():
+    """A frozen group must not hold headroom up, nor a step size that the optimizer has of its own."""
+    x, y = parameter(1.0), parameter(1.0)
+    base = torch.optim.SGD([{"params": [y], "lr": 0.0}, {"params": [x]}], lr=0.05)
+    assert rate(made(x, base, reference="start")) == 0.05
+    law = tiebreak.Schedule(step_size=lambda k: 0.05 / (k + 1))
+    own = SDBGD([x], schedule=law, tolerance=0.1, reference="start", headroom=10)
+    for k in range(3):
+        assert rate(own) == pytest.approx(0.05 / (k + 1))
+        step(own, x)
+    assert rate(made(x, torch.optim.SGD([x], lr=torch.tensor(0.5)), reference="start")) == 0.5
 
 
 def test_another_headroom_than_the_state_has_is_told():

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
 from tiebreak.decision import Decision
@@ -145,7 +146,12 @@ def dynamic_barrier(
             "batch), a function of the step, or a recorded run (the path of a CSV log, or an array). For a twin: "
             "tiebreak.optax.with_twin(optimizer, tolerance=…)"
         )
-    if headroom is not None and (learning_rate is None or isinstance(learning_rate, Real)):
+    if isinstance(headroom, np.ndarray) and headroom.ndim == 0:
+        headroom = headroom.item()
+    if np.ndim(headroom):
+        raise ValueError(f"headroom has shape {np.shape(headroom)}; it must be one number of tolerances")
+    asked = headroom is not None and (isinstance(headroom, jax.Array) or headroom != 0)
+    if asked and (learning_rate is None or isinstance(learning_rate, (Real, np.ndarray))):
         raise ValueError(
             f"headroom={headroom!r} goes as the learning rate falls: learning_rate={learning_rate!r} must be the "
             "schedule of the optimizer that follows"

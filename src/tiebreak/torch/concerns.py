@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from tiebreak.options import allowed
 from tiebreak.tolerance import ALONE, MOVING, Reading
+from tiebreak.torch.room import Room, rate
 from tiebreak.torch.said import warn
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ _SOONER, _HALF = 200, 0.5  # the same where it is as far above as nobody means i
 _ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
 _OFTEN, _RECENT = 0.7, 0.02  # the share of recent steps that may end outside; the weight of the newest
 _SOON, _WAITED = 100, 0.5  # steps before that is looked at; the share of them that f may wait
+_ROOMY = 1.5  # tolerances: so much is left to a rate that ends at a fifth of its height
 
 
 class Concerns:
@@ -25,7 +29,8 @@ class Concerns:
 
     def __init__(self) -> None:
         self._sized = self._warned = False
-        self._stall, self._sway, self._room = _Stall(), _Sway(), _Room()
+        self._stall, self._sway, self._waiting, self._lasting = _Stall(), _Sway(), _Waiting(), _Lasting()
+        self._room = Room()
 
     def heard(self, optimizer: "DynamicBarrier", reading: Reading) -> None:
         """What the rule read in a step that the host knows of."""
@@ -36,18 +41,22 @@ class Concerns:
                 warn(text)
         if tolerance is None:
             return
+        room = self._room.now(optimizer)
+        for text in (self._waiting.seen(optimizer, reading), self._lasting.seen(optimizer, room)):
+            if text:
+                warn(text)
+        # From here on in what is allowed now: with headroom a shorter average is exact enough, and more is no worry.
+        if room > 1:
+            values = {name: getattr(reading, name) / room for name in ("excess", "noise", "swing")}
+            reading = reading._replace(**values)
         swings = tolerance.moving and (tolerance.constants or MOVING).sway > 0  # a fall below the start is no swing
         if text := self._sway.seen(optimizer, reading) if swings else "":
-            warn(text)
-        if text := self._room.seen(optimizer, reading):
             warn(text)
         if self._warned or count < _LOOK:
             return
         same_batch = optimizer.target.at is None  # a copy, or given by the user with each loss
         stalled = "" if tolerance.moving else self._stall.seen(count, reading)
-        # With headroom a shorter average is exact enough for the tolerance that there is now.
-        fair = reading._replace(noise=reading.noise / (1 + optimizer.headroom))
-        if text := _worry(fair, optimizer.tolerance, same_batch) or stalled:
+        if text := _worry(reading, optimizer.tolerance, same_batch) or stalled:
             self._warned = True
             warn(text)
 
@@ -79,35 +88,19 @@ class _Sway:
         )
 
 
-class _Room:
-    """Whether headroom would help a trained model that is changed; or does not go, because the rate does not fall."""
+class _Waiting:
+    """Whether f waits where a trained model is changed, and headroom might help."""
 
     def __init__(self) -> None:
-        self._rate: Any = None  # of the first step
         self._steps, self._waited, self._said = 0, 0, False  # steps that were heard of, and those on g alone
 
     def seen(self, optimizer: "DynamicBarrier", reading: Reading) -> str:
         """What a user must be told after this step, or nothing."""
-        if self._said or optimizer.target.copy is None or optimizer.target.copy.twin:
+        copy = optimizer.target.copy
+        if self._said or optimizer.headroom > 0 or copy is None or copy.twin:
             return ""
-        group = optimizer.param_groups[0]
-        rate = group.get("lr")
-        self._rate = rate if self._rate is None else self._rate
         self._steps, self._waited = self._steps + 1, self._waited + int(reading.ratio >= ALONE)
-        if self._steps < _SOON:
-            return ""
-        if optimizer.headroom > 0:
-            if self._steps < _LOOK:
-                return ""
-            self._said = True  # looked at once
-            if "initial_lr" in group or not isinstance(rate, float) or rate != self._rate:
-                return ""
-            return (
-                f"headroom={optimizer.headroom:g} goes as the learning rate falls, and that is what it was "
-                f"{self._steps} steps ago: the lower loss may lie {1 + optimizer.headroom:g} tolerances above its "
-                "start until then. Let the rate fall to 0, or leave headroom out."
-            )
-        if self._waited < _WAITED * self._steps or not reading.excess > 0:
+        if self._steps < _SOON or self._waited < _WAITED * self._steps or not reading.excess > 0:
             return ""
         self._said = True
         return (
@@ -115,6 +108,32 @@ class _Room:
             f"{reading.excess:.2g} tolerances above its start: the upper loss waits. A learning rate that begins anew "
             "at full height lifts a trained model's loss by itself. If yours falls to 0 by the end, headroom=10 lets "
             "the upper loss go on meanwhile."
+        )
+
+
+class _Lasting:
+    """Whether headroom stays, because the learning rate does not fall."""
+
+    def __init__(self) -> None:
+        self._rate: Any = None
+        self._same, self._said = 0, False  # steps with this rate
+
+    def seen(self, optimizer: "DynamicBarrier", room: float) -> str:
+        """What a user must be told after this step, or nothing."""
+        if self._said or optimizer.headroom == 0 or "initial_lr" in optimizer.param_groups[0]:  # a scheduler
+            return ""
+        now = rate(optimizer)
+        if isinstance(now, Tensor):
+            return ""
+        self._same = self._same + 1 if now == self._rate else 1
+        self._rate = now
+        if self._same < _LOOK or room < _ROOMY or not now:
+            return ""
+        self._said = True
+        return (
+            f"headroom={optimizer.headroom:g} goes as the learning rate falls, and that has been the same for "
+            f"{self._same} steps: the lower loss may lie {room:.3g} tolerances above its reference until it falls. Let "
+            "it fall to 0, or leave headroom out."
         )
 
 

@@ -27,6 +27,7 @@ from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.record import READINGS, RESIDUES, Step, record
+from tiebreak.torch.room import rate
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
@@ -279,7 +280,7 @@ class DynamicBarrier(TwoLevels):
         found = {"lower_value": losses["lower"]}
         if tolerant:
             found["reference"] = self.target.value(self.count, losses["reference"])
-            found["rate"] = self.param_groups[0].get("lr", 1.0)
+            found["rate"] = rate(self)
         return found
 
     def _remember(self, made: Made) -> None:

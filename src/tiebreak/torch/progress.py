@@ -8,6 +8,8 @@ from torch.optim import Optimizer
 from tiebreak.checks import whole
 from tiebreak.live import Line
 from tiebreak.torch.logs import Row, StepLog
+from tiebreak.torch.optimizer import DynamicBarrier
+from tiebreak.torch.room import Room
 
 __all__ = ["Progress"]
 
@@ -55,7 +57,8 @@ class Progress(StepLog):
         total = None if steps is None else whole("steps", steps)
         whole("every", every)  # before there is a thread
         line = Line(stream, quiet).__enter__()
-        self._allowed = allowed = _Allowed()
+        self._room, self._allowed = Room(), [1.0]
+        allowed = self._allowed
         skipped = 0
 
         def write(k: int, row: Row) -> None:
@@ -68,7 +71,7 @@ class Progress(StepLog):
             known = math.isfinite(excess)
             over = total is not None and k + 1 > total
             words = [f"step {k + 1:,}" + (f" of {total:,}" if total else "") + " that were announced" * over]
-            words += [f"excess {excess:.2f} ± {noise:.2f} tolerances{allowed.told(excess)}"] if known else []
+            words += [f"excess {excess:.2f} ± {noise:.2f} tolerances{_place(excess, allowed[0])}"] if known else []
             back = found["returns"]  # NaN without a twin
             words += ["set to its twin " + ("once" if back == 1 else f"{back:,.0f} times")] if back > 0 else []
             words += [f"{skipped:,} skipped"] * bool(skipped)
@@ -86,26 +89,14 @@ class Progress(StepLog):
 
     def __call__(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
         """What torch calls after a step."""
-        self._allowed.seen(optimizer)
+        if isinstance(optimizer, DynamicBarrier):
+            self._allowed[0] = self._room.now(optimizer)
         super().__call__(optimizer, args, kwargs)
 
 
-class _Allowed:
-    """The excess that is inside now: 1, and more where there is headroom and the learning rate is high."""
-
-    def __init__(self) -> None:
-        self._most, self._now = 0.0, 1.0
-
-    def seen(self, optimizer: Optimizer) -> None:
-        headroom, rate = getattr(optimizer, "headroom", 0.0), optimizer.param_groups[0].get("lr")
-        if headroom and isinstance(rate, float):  # one on a device is not waited for
-            self._most = max(self._most, rate)
-            self._now = 1 + headroom * (rate / self._most if self._most else 1.0) ** 2
-
-    def told(self, excess: float) -> str:
-        if excess > self._now:
-            return " (outside)"
-        return f" (of {self._now:.1f} now)" if excess > 1 else ""
+def _place(excess: float, allowed: float) -> str:
+    """What is to be said of an excess above 1, where so much is allowed now."""
+    return " (outside)" if excess > allowed else f" (of {allowed:.1f} now)" if excess > 1 else ""
 
 
 _SHOWN = ("multiplier", "direction_squared", "gg", "upper_loss", "lower_loss", "excess", "noise", "returns")

@@ -1,0 +1,42 @@
+"""How far above its reference the lower loss may lie now, with headroom: for those who tell of it."""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from tiebreak.torch.optimizer import DynamicBarrier
+
+__all__ = ["Room", "rate"]
+
+
+def rate(optimizer: "DynamicBarrier") -> Any:
+    """The learning rate of this step: the highest of all groups, because one that moves is enough to lift a loss."""
+    rates = optimizer._own_rates() or [group.get("lr", 1.0) for group in optimizer.param_groups if group["params"]]
+    if not rates:
+        return 1.0
+    # Of tensors, which a device may have, the first: it is not waited for.
+    return max(rates) if all(isinstance(one, (int, float)) for one in rates) else rates[0]
+
+
+class Room:
+    """The excess that is allowed at a step: 1, and more where there is headroom and the learning rate is high.
+
+    It is looked at after every step, so that the highest rate is known; a device is not waited for.
+    """
+
+    def __init__(self) -> None:
+        self._most: float | None = None
+
+    def now(self, optimizer: "DynamicBarrier") -> float:
+        """In tolerances."""
+        headroom = optimizer.headroom
+        if not headroom:
+            return 1.0
+        now = rate(optimizer)
+        if isinstance(now, Tensor) and now.device.type != "cpu":
+            return 1 + headroom
+        if self._most is None:  # the optimizer may have been loaded
+            self._most = float(optimizer.memory.values.get("rate", 0.0))
+        self._most = max(self._most, float(now))
+        return 1 + headroom * (float(now) / self._most if self._most else 1.0) ** 2
