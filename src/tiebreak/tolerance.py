@@ -36,7 +36,7 @@ from tiebreak.rules import Scalar
 
 __all__ = [
     "MOVING", "NUMBER", "START", "Constants", "Memory", "Reading",
-    "adaptive", "begin", "beyond", "follow", "rejoined",
+    "adaptive", "begin", "beyond", "follow", "rejoined", "roomy",
 ]  # fmt: skip
 
 _E = 2.718281828459045
@@ -257,7 +257,7 @@ def follow(
     steps = memory.steps + 1 + 0 * loss
     most = _at_least(rate + 0 * loss, memory.rate)
     high = _over(rate + 0 * loss, most) + (most == 0)  # a warm-up may begin with a rate of 0
-    room = 1 + c.headroom * high * high
+    room = roomy(c.headroom, high)
     trend = memory.trend + 3 / (steps + 2) * (reference - memory.trend)
 
     def allowed(loss: Scalar, reference: Scalar) -> Scalar:
@@ -352,6 +352,17 @@ def follow(
     unit = _over(upper, lower) * (now.lower != 0) + upper * (now.lower == 0)
     told = (now.loss, now.reference, excess * room, noise * room, brake * kept, root * room)
     return now, Reading(ratio, unit + (unit == 0), *told)
+
+
+def roomy(headroom: Scalar, high: Scalar) -> Scalar:
+    """How many tolerances are allowed at a learning rate that is the share `high` of the highest so far.
+
+    Examples
+    --------
+    >>> roomy(10.0, 1.0), roomy(10.0, 0.5), roomy(10.0, 0.0), roomy(0.0, 1.0)
+    (11.0, 3.5, 1.0, 1.0)
+    """
+    return 1 + headroom * high * high
 
 
 def beyond(memory: Memory, patience: Scalar = PATIENCE, share: Scalar = SHARE) -> Scalar:

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from tiebreak.tolerance import roomy
+
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
@@ -39,4 +41,4 @@ class Room:
         if self._most is None:  # the optimizer may have been loaded
             self._most = float(optimizer.memory.values.get("rate", 0.0))
         self._most = max(self._most, float(now))
-        return 1 + headroom * (float(now) / self._most if self._most else 1.0) ** 2
+        return float(roomy(headroom, float(now) / self._most if self._most else 1.0))
