@@ -237,7 +237,7 @@ def test_the_model_is_taught_once_and_what_it_says_is_shown(tmp_path, monkeypatc
     assert "in the quick configuration, on a CPU, with the knobs that the full one chose." in table
     assert table.splitlines()[3:] == said.split("<!-- samples -->\n\n")[1].splitlines()[3:]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
-    shown = ["before forgetting", "ours: tolerance, start", "weighted sum", "retrained"]
+    shown = ["before forgetting", "ours: tolerance, start", "ours: start, headroom", "weighted sum", "retrained"]
     assert rows[0] == ["prompt", "what for", "truth", *shown]
     assert [row[1] for row in rows[2:]] == ["to forget", "to forget, not shown", *["to keep"] * 2, "text", "text"]
     assert all(row[3].startswith(row[2]) for row in rows[2:6])  # it knew them all, and says more than there is

@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.tolerance import settings, study
 from benchmarks.tolerance.judge import RESULTS
 from benchmarks.tolerance.settings import Setting
+from tiebreak.provenance import stamp
 from tiebreak.tolerance import START
 
 FILE = RESULTS / "headroom.json"
@@ -93,8 +94,17 @@ def told(rows):
     return lines
 
 
+def write(found):
+    """A line for each run: what changes is seen."""
+    parts = []
+    for name, value in found.items():
+        text = json.dumps(value) if isinstance(value, dict) else "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
+        parts.append(f'"{name}": {text}')
+    FILE.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
+
+
 def main(*which):
-    found = json.loads(FILE.read_text()) if FILE.exists() else {}
+    found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     for name, (tasks, chosen, headrooms, seeds) in (("select", SELECT), ("judge", JUDGE)):
         if which and name not in which:
             continue
@@ -103,8 +113,8 @@ def main(*which):
             found[name] += runs(task, chosen, headrooms, seeds)
             print(task, *told([row for row in found[name] if row["task"] == task]), sep="\n  ", flush=True)
         print(name, *told(found[name]), sep="\n  ")
-        body = ",\n".join(f'"{n}": [\n' + ",\n".join(map(json.dumps, found[n])) + "\n]" for n in found)
-        FILE.write_text("{" + body + "}\n")
+        found[f"{name} made"] = stamp()
+        write(found)
 
 
 if __name__ == "__main__":
