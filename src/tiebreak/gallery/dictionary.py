@@ -113,7 +113,7 @@ def _data(seed: int) -> DictionaryData:
 
 
 def _build(size: Size, seed: int, device: str) -> Task:
-    return task_of(_data(seed), steps=4000 if size == "full" else 1000, seed=seed, device=device)
+    return task_of(_data(seed), steps=2000 if size == "full" else 1000, seed=seed, device=device)
 
 
 EXAMPLE = Example(
