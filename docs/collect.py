@@ -5,8 +5,8 @@
 ``benchmarks/results/gallery-NAME.json``; and a page of ``docs/gallery`` that has the line ``<!-- gallery-NAME -->``
 gets the picture and the table there, in the place of a paragraph that begins with "**Not measured yet.**". What was
 run with the knobs of an earlier run (``--knobs FILE``) goes beside that run's table, without a picture: as
-``gallery-NAME-time`` where it was run at equal time alone, else as ``gallery-NAME-again``. Quick or interrupted runs
-are refused.
+``gallery-NAME-time`` where it was run at equal time alone, else as ``gallery-NAME-again``. A run of the quick size with
+five seeds or more is one of ``gallery-NAME-quick``, with all of this; with fewer it is refused, as are interrupted runs.
 """
 
 import json
@@ -17,6 +17,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
+SEEDS = 5  # that a table in the documentation has at least
 
 
 def shown(name: str, title: str, picture: bool = True) -> str:
@@ -29,15 +30,15 @@ def shown(name: str, title: str, picture: bool = True) -> str:
 
 
 def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
-    """Copy one run's summary; its example's name."""
+    """Copy one run's summary; the name that it goes by."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     name, study = summary["example"], summary["study"]
-    for wrong in ("interrupted",) * summary["interrupted"] + ("quick",) * study["quick"]:
-        raise SystemExit(
-            f"{folder} holds a run that is {wrong}; the documentation shows whole ones: {summary['command']}"
-        )
+    few = study["quick"] and study["seeds"] < SEEDS
+    for wrong in ("is interrupted",) * summary["interrupted"] + (f"is quick, and has fewer than {SEEDS} seeds",) * few:
+        raise SystemExit(f"{folder} holds a run that {wrong}; the documentation shows whole ones: {summary['command']}")
     if study["methods"] and not any(text.startswith("Left out:") for text in summary["notes"]):
         raise SystemExit(f"{folder} holds {', '.join(study['methods'])} alone, and does not say what was left out")
+    name += "-quick" * study["quick"]
     later = study.get("knobs") is not None
     if later:
         name += "-time" if study["budgets"] == ["seconds"] else "-again"

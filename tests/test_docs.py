@@ -148,6 +148,18 @@ def test_what_was_measured_takes_the_place_of_what_was_not(tmp_path: Path) -> No
     assert once == f"# Mine\n\n{collect.shown('mine', 'Mine')}\n## Limits\n"
     collect.collect(run, docs, results)
     assert page.read_text(encoding="utf-8") == once
+    # The quick size has a place of its own, if there are seeds enough for a table.
+    for seeds in (1, 5):
+        summary["study"] |= {"quick": True, "seeds": seeds}
+        summary["command"] = "tiebreak example mine"
+        (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+        if seeds == 1:
+            with pytest.raises(SystemExit, match="is quick, and has fewer than 5 seeds"):
+                collect.collect(run, docs, results)
+        else:
+            assert collect.collect(run, docs, results) == "mine-quick"
+    assert (results / "gallery-mine-quick.json").exists()
+    assert page.read_text(encoding="utf-8") == once
 
 
 def test_a_gallery_page_shows_a_result_or_says_that_there_is_none() -> None:
