@@ -6,7 +6,7 @@
 gets the picture and the table there, in the place of a paragraph that begins with "**Not measured yet.**". What was
 run with the knobs of an earlier run (``--knobs FILE``) goes beside that run's table, without a picture: as
 ``gallery-NAME-time`` where it was run at equal time alone, else as ``gallery-NAME-again``. A run of the quick size with
-five seeds or more is one of ``gallery-NAME-quick``, with all of this; with fewer it is refused, as are interrupted runs.
+five seeds or more is ``gallery-NAME-quick``, with all of this; with fewer it is refused, as are interrupted runs.
 """
 
 import json

@@ -339,7 +339,7 @@ def test_auto_is_swept_as_it_is_and_its_trials_scale_its_steps() -> None:
         ({"problems": ""}, "problems='' must be 'all', or names or places"),
         ({"problems": "paper,paper"}, "problems: 'paper' is there more than once"),
         ({"problems": "paper,all"}, "'paper' is there more than once"),
-        ({"problems": "nothing.py:problem"}, "problems='nothing.py:problem' must be .* cannot be read"),
+        ({"problems": "nothing.py:problem"}, "problems='nothing.py:problem': 'nothing.py' cannot be read"),
         ({"problems": ".x:y"}, "problems='.x:y' must be 'module:name' or 'file.py:name'; TypeError"),
         ({"problems": f"{OWN}:nothing"}, "has no attribute 'nothing'"),
         (
@@ -450,3 +450,70 @@ def test_the_command_complains_kindly_and_lists_the_problems(tmp_path: Path) -> 
     assert shown.exit_code == 0
     assert "valley  Argmin a winding manifold" in shown.stdout
     assert all(name in shown.stdout.replace("\n", " ") for name in TESTBED)
+
+
+# --------------------------------------------------------------------------- what strangers brought along
+
+
+def test_a_run_that_left_for_infinity_has_failed_whether_f_is_known_or_not() -> None:
+    """Gradients are bounded far away: the same iterates must not be "failed" with values and best without them."""
+    paper = named("paper")
+    upper, lower = (tiebreak.Gaussian(part.exact_gradient, 0.5, shape=(2,)) for part in (paper.upper, paper.lower))
+    silent = Problem("silent", upper, lower, paper.x0)
+    wild = Method("wild", lambda fg, gg: 1e5 + 0 * gg, tiebreak.methods.penalty.schedule)
+    found = compare(Comparison(problems=[paper, silent], methods=["sdbgd", wild], **SMALL), engine="here")
+    failed = {(p, m): np.isinf(chosen(found.runs, problem=p, method=m)["residual"]).all() for p, m in
+              zip(found.runs["problem"].tolist(), found.runs["method"].tolist(), strict=True)}  # fmt: skip
+    assert failed == {(p, m): m == "wild" for p in (paper.name, "silent") for m in ("SDBGD", "wild")}
+    assert sum("silent" in fault and "wild left for infinity" in fault for fault in found.faults) == 2
+
+
+def test_far_is_counted_in_lengths_of_the_problem_or_in_what_it_began_with() -> None:
+    points = {"moved": np.array([2e3, 2e3]), "status": np.array(["budget"] * 2)}
+    points |= {name: np.ones(2) for name in ("stationarity_squared", "lower_gradient_squared")}
+    unknown = np.full(2, np.nan)
+    of = comparing_module._residuals
+    assert np.isinf(of(points, unknown, 1.0, Units())).all()
+    assert np.isfinite(of(points, unknown, 1.0, Units(length=10.0))).all()
+    assert np.isfinite(of(points, unknown, 10.0, Units())).all()
+    known = points | {"upper_value": np.ones(2)}  # where f is known, it decides
+    assert np.isinf(of(known, np.array([2e3, 0.0]), 1.0, Units())).tolist() == [True, False]
+
+
+def test_what_fails_late_in_a_file_of_ones_own_is_told_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "late.py"
+    file.write_text(
+        "import numpy as np\nfrom tiebreak import Gaussian, problems\n\n\n"
+        "def lower(x):\n    if x[0] < 0.9:\n        raise RuntimeError('late trouble')\n    return x\n\n\n"
+        "p = problems.Problem('late', Gaussian(lambda x: x + 1, 0.0, shape=(2,)), Gaussian(lower, 0.0, shape=(2,)), "
+        "np.ones(2))\n",
+        encoding="utf-8",
+    )
+    asked = Comparison(problems=[f"{file}:p"], methods="penalty", budgets=[10**4], runs=2, trials=1)
+    for engine in ("here", 1):
+        with pytest.raises(ValueError, match=r"Penalty on late cannot be run: RuntimeError: late trouble .*line 7"):
+            compare(asked, engine=engine)
+
+
+def test_files_of_somebody_else_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "results.csv").write_text("mine", encoding="utf-8")
+    words = [
+        "compare",
+        "--problems",
+        "valley",
+        "--methods",
+        "sdbgd",
+        "--budgets",
+        "1000",
+        "--runs",
+        "2",
+        "--trials",
+        "1",
+    ]
+    words += ["--output", str(tmp_path)]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2
+    assert "holds results.csv of something else (there is no configuration.json beside)" in refused.stderr
+    assert (tmp_path / "results.csv").read_text(encoding="utf-8") == "mine"
+    assert CliRunner().invoke(app, [*words, "--overwrite"]).exit_code == 0
+    assert (tmp_path / "results.csv").read_text(encoding="utf-8") != "mine"

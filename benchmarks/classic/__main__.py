@@ -1,7 +1,10 @@
-"""``python -m benchmarks.classic [regression] [dictionary]``: about six minutes and half an hour on one free core."""
+"""``python -m benchmarks.classic [regression] [dictionary]``: about six minutes and half an hour on one free core.
 
+Writes ``benchmarks/results/classic_NAME.json``, and table and picture of the documentation.
+"""
+
+import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,13 @@ def rounded(part: Any) -> Any:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or STUDIES:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(STUDIES)}; both, if none is named")
+    names = parser.parse_args().names or [*STUDIES]
+    for name in names:  # before the first begins
+        if name not in STUDIES:
+            parser.error(f"{name!r} must be one of {', '.join(STUDIES)}")
+    for name in names:
         start = time.perf_counter()
 
         def said(line: str, start: float = start) -> None:

@@ -263,5 +263,7 @@ def fault(a: Array, b: Array, multiplier: np.float64) -> str:
     if not np.isfinite(b).all():
         return "the lower gradient is not finite"
     if not np.isfinite(multiplier):
-        return f"the multiplier is {multiplier}"
+        with np.errstate(over="ignore"):
+            long = not np.isfinite(np.square(a).sum() + np.square(b).sum())
+        return f"the multiplier is {multiplier}{': squared gradients overflow, the run left for infinity' * long}"
     return "the step overflows"

@@ -12,7 +12,7 @@ from tiebreak.checks import install
 from tiebreak.cli.console import INTERRUPTED, Console, kindly, number, say, show_sheets
 from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
-from tiebreak.cli.sweeping import Scheduler, Workers, bar, engine_from, kept, store_in
+from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, bar, engine_from, kept, store_in
 from tiebreak.experiments.workers import cores
 from tiebreak.gallery import EXAMPLES, place
 
@@ -54,6 +54,7 @@ def example(
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the files go; results/NAME if not said.")
     ] = None,
+    overwrite: Overwrite = False,
     device: Annotated[str, typer.Option(metavar="NAME", help="Of torch's: cpu, cuda.")] = "cpu",
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -71,8 +72,8 @@ def example(
         place(name)  # before what takes long: is there such a one?
         _torch()
         from tiebreak.experiments.folder import check_folder
-        from tiebreak.gallery.needs import Missing
-        from tiebreak.gallery.record import save
+        from tiebreak.gallery.needs import Missing, check
+        from tiebreak.gallery.record import command, save, whole
         from tiebreak.gallery.report import PROSE, notes, sheets
         from tiebreak.gallery.study import BUDGETS, Study, run
 
@@ -89,18 +90,28 @@ def example(
             knobs=None if knobs is None else _chosen(knobs),
             finish=finish,
         )
-        check_folder(folder)
+        replaced = check_folder(folder, command(study), overwrite, "config.json")
         say(f"{study.example.title}. {study.example.question}")
+        if replaced:
+            say(replaced)
         try:
+            check(study.example.needs)
             with store_in(folder) as store:
                 with bar("Starting, and reading the data") as hear:
                     findings = run(study, hear, engine=engine, store=store)
                 if not findings.runs:
                     say(f"Interrupted before a training was judged; nothing was written. {kept(folder)}")
                     raise typer.Exit(INTERRUPTED)
+                if findings.interrupted and whole(folder):
+                    say(f"Interrupted; the whole study in {folder} is left as it was. {kept(folder)}")
+                    raise typer.Exit(INTERRUPTED)
                 say("Writing the files.")
-                with waiting("Writing the files"):
-                    written = save(findings, folder)
+                try:
+                    with waiting("Writing the files"):
+                        written = save(findings, folder)
+                except OSError:  # a full disk: at least it can be read here
+                    show_sheets(sheets(findings), notes(findings), prose=PROSE)
+                    raise
                 if not findings.interrupted:
                     store.clear()
         except Missing as missing:

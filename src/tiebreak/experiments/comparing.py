@@ -29,7 +29,7 @@ from tiebreak.provenance import stamp
 __all__ = ["compare"]
 
 _TRIAL_RUNS = 3
-_GONE = 1e3  # units of f
+_GONE = 1e3  # units of f, or lengths
 _NUMBERS = 2**22  # in the iterates of a block, at most: a step makes some ten arrays like them
 _KEYS = ("problem", "method", "budget")
 _MEASURED = ("direction_squared", "stationarity_squared", "lower_gradient_squared")
@@ -206,17 +206,21 @@ def _labelled(case: _Case, budget: int, blocks: Sequence[Block]) -> Table:
             table |= {f"{name}_value": values}
             table |= {f"{name}_excess": values - (float(level.value(p.solution)) if known else np.nan)}
         risen = table["upper_value"] - (float(levels["upper"].value(p.x0)) if "upper_value" in points else np.nan)
-        table["residual"] = _residuals(points, risen, Units.of(p))
+        size = float(np.sqrt(np.square(p.x0).mean()))
+        table["residual"] = _residuals(points, risen, size, Units.of(p))
     return table
 
 
-def _residuals(points: Table, risen: NDArray[np.float64], units: Units) -> NDArray[np.float64]:
+def _residuals(points: Table, risen: NDArray[np.float64], size: float, units: Units) -> NDArray[np.float64]:
     """The larger of both residuals, in the problem's units; ∞ where a run failed.
 
     Where gradients are bounded a run that leaves for infinity stays finite, and may have small residuals there. So it
-    has failed as well if f has `risen` beyond all that the problem is about.
+    has failed as well if f has `risen` beyond all that the problem is about; where f is not known, if a coordinate has
+    moved as far, counted in lengths or in the `size` of those that it began with.
     """
     upper = points["stationarity_squared"] / units.direction_squared
     larger = np.maximum(upper, points["lower_gradient_squared"] / units.lower_gradient_squared)
-    gone = risen > _GONE * units.upper_value  # False where f is not known
+    gone = risen > _GONE * units.upper_value
+    if "upper_value" not in points:
+        gone = points["moved"] > _GONE * max(units.length, size)
     return np.where(np.isfinite(larger) & (points["status"] != "non_finite") & ~gone, larger, np.inf)

@@ -33,11 +33,12 @@ class Units:
     --------
     >>> from tiebreak.problems import named
     >>> Units.of(named("paper"))
-    Units(step_size=1.0, barrier=1.0, upper_value=1.0, direction_squared=1.0, lower_gradient_squared=1.0)
+    Units(step_size=1.0, barrier=1.0, length=1.0, upper_value=1.0, direction_squared=1.0, lower_gradient_squared=1.0)
     """
 
     step_size: float = 1.0
     barrier: float = 1.0
+    length: float = 1.0
     upper_value: float = 1.0
     direction_squared: float = 1.0
     lower_gradient_squared: float = 1.0
@@ -51,6 +52,7 @@ class Units:
         return cls(
             step_size=1 / c.L_f,
             barrier=c.L_f / c.L_g,
+            length=c.G_f / c.L_f,
             upper_value=c.G_f**2 / c.L_f,
             direction_squared=float(c.G_f) ** 2,
             lower_gradient_squared=(c.G_f * c.L_g / c.L_f) ** 2,

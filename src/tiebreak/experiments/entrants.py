@@ -11,9 +11,9 @@ from tiebreak.budget import first_cost
 from tiebreak.checks import nearest
 from tiebreak.experiments.configuration import label
 from tiebreak.experiments.contenders import ALL, OF_CONSTANTS, PLANNED, fit
-from tiebreak.experiments.own import path_of
+from tiebreak.experiments.own import in_files, kindly
 from tiebreak.experiments.running import problem_of
-from tiebreak.experiments.tasks import Reference, found, held, reference, told
+from tiebreak.experiments.tasks import Reference, found, held, reference
 from tiebreak.experiments.variants import Changes, split_changes, varied
 from tiebreak.methods import NAMED, Method
 from tiebreak.problems import FAMILIES, TESTBED, Problem, named
@@ -118,7 +118,7 @@ def _entrant(given: Any) -> Entrant:
             raise ValueError(f"problems: {error}{places}") from None
         return Entrant(_label(made.name, changes), reference("tiebreak.problems:named"), {"name": text} | changes, made)
     there = reference(text, "problems")
-    made = _kindly(f"problems={text!r}", _files(there), partial(problem_of, there, changes))
+    made = kindly(f"problems={text!r}", [there], partial(problem_of, there, changes))
     if not isinstance(made, Problem):
         raise ValueError(
             f"problems={text!r} must be a tiebreak.problems.Problem, or a function that gives one; it is "
@@ -198,21 +198,15 @@ def rehearse(
     are made here, which takes a while where there are many problems: `hear` is told what is tried.
     """
     for i, (entrant, contender) in enumerate(product(problems, methods), 1):
-        text, files = f"{contender.label} on {entrant.label}", [*_files(entrant.where), *_files(contender.method)]
+        text, where = f"{contender.label} on {entrant.label}", (entrant.where, contender.method)
         hear(f"Preparing {i} of {len(problems) * len(methods)}: {text}")
         for budget in budgets:
-            method: Method = _kindly(text, files, partial(contender.fitted, entrant.problem, budget))
+            method = kindly(text, where, partial(contender.fitted, entrant.problem, budget))
             least = first_cost(method)
             if budget < least:
                 raise ValueError(f"budgets={budget} must be at least {least}, the cost of the first step of {text}")
-        if files:
-            _kindly(text, files, partial(_two_steps, entrant.problem, method))
-
-
-def _files(where: str | Reference) -> list[str]:
-    """The file of a reference that has one."""
-    path = path_of(where)
-    return [] if path is None else [path]
+        if in_files(where):
+            kindly(text, where, partial(_two_steps, entrant.problem, method))
 
 
 def _two_steps(problem: Problem, method: Method) -> None:
@@ -220,12 +214,3 @@ def _two_steps(problem: Problem, method: Method) -> None:
         result = minimize(problem.upper, problem.lower, problem.x0, method=method, steps=2, runs=2, seed=0)
     if result.last.stationarity_squared is None:
         raise ValueError("both oracles must have `exact_gradient(x)`, which the residuals are made of")
-
-
-def _kindly(text: str, files: Sequence[str], make: Callable[[], Any]) -> Any:
-    """What somebody's own code makes, or a sentence with its place."""
-    try:
-        return make()
-    except Exception as error:  # it is not our code: whatever it raises is its user's to mend
-        where = next((words for words in (told(error, file) for file in files) if ", line " in words), None)
-        raise ValueError(f"{text} cannot be run: {where or error or type(error).__name__}") from error

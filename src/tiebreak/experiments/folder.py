@@ -26,16 +26,23 @@ __all__ = ["DRAWN", "check_folder", "load", "save", "write"]
 #: What is made from the data, and out of date as soon as the data change.
 DRAWN = ("summary.md", "comparison.png", "comparison.pdf", "trajectories.png", "trajectories.pdf")
 
+_WRITTEN = ("results.csv", "runs.csv", "points.csv", "curves.csv", "summary.md")  # each beside a record
 _WORDS = {"method", "iterate", "status"}
 _WHOLE = {"run", "step", "steps", "calls", "upper_calls", "lower_calls"}
 _NEEDED = {"method", "run", "step", "calls", "x0", "x1", *MEASURES}
 
 
-def check_folder(folder: str | os.PathLike[str], command: str | None = None, overwrite: bool = False) -> str:
+def check_folder(
+    folder: str | os.PathLike[str],
+    command: str | None = None,
+    overwrite: bool = False,
+    record: str = "configuration.json",
+) -> str:
     """Raise ValueError if the folder is known to be unfit for writing, before anything is run. Makes nothing.
 
     Where there are results already, they must be those of the same command, with files of one's own as they were, or
-    `overwrite` must be said. What will be replaced then is returned, as a sentence.
+    `overwrite` must be said; likewise where files of such names are there without the `record` that says what made
+    them. What will be replaced then is returned, as a sentence.
 
     Examples
     --------
@@ -50,13 +57,19 @@ def check_folder(folder: str | os.PathLike[str], command: str | None = None, ove
         raise ValueError(f"{wanted}; {nearest.name!r} is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ValueError(f"{wanted}; {nearest.name!r} may not be")
-    there, changed = _made_by(place / "configuration.json")
+    there, changed = _made_by(place / record)
     if command is not None and there is not None and not overwrite:
         other = f"another command, `{there}`" if there != command else changed and f"{changed} as it was before"
         if other:
             raise ValueError(
                 f"output={os.fspath(folder)!r} holds the results of {other}; choose another folder, or say --overwrite"
             )
+    foreign = [name for name in _WRITTEN if command and there is None and (place / name).exists()]
+    if foreign and not overwrite:
+        raise ValueError(
+            f"output={os.fspath(folder)!r} holds {', '.join(foreign)} of something else (there is no {record} beside); "
+            "choose another folder, or say --overwrite"
+        )
     return f"What is in {os.fspath(folder)!r} will be replaced: `{there}`." if command and there else ""
 
 

@@ -1,13 +1,16 @@
 """Runs of a method on a problem as blocks of a sweep. Both may be your own, in a file."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tiebreak import methods
 from tiebreak.budget import steps_within
 from tiebreak.experiments.blocks import Block, Interrupted
+from tiebreak.experiments.own import in_files, kindly
 from tiebreak.experiments.sweeps import split
 from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.tasks import Reference, Task, found, reference
@@ -105,20 +108,15 @@ def solve(
     fresh |= {"record": record, "keep_iterates": iterates}
     parts: dict[str, list[Table]] = {"last": [], "selected": []}
     faults, seconds, options = {}, 0.0, fresh
+    own = in_files([problem, method, method_arguments.get("method", "")])
     for calls in budgets:
-        share = calls / budgets[-1]
+        heard = partial(_heard, hear, calls / budgets[-1])
+        run = partial(minimize, chosen.upper, chosen.lower, method=row, budget=calls, progress=heard, **options)
         with unsaid():  # the tables say it
-            result = minimize(
-                chosen.upper,
-                chosen.lower,
-                method=row,
-                budget=calls,
-                progress=lambda now, share=share: hear(Share(share * now.fraction, now)),  # type: ignore[misc]  # a default binds it
-                **options,
-            )
+            result = kindly(f"{row.name} on {chosen.name}", own, run) if own else run()
         for name, tables in parts.items():
             words: Table = {"budget": np.full(len(result.steps), calls)} if several else {}
-            tables.append(words | _points(name, getattr(result, name), result, iterates))
+            tables.append(words | _points(name, getattr(result, name), result, chosen.x0 if not iterates else None))
         faults[str(calls)] = [f"{result.method}, {fault}" for fault in result.faults.values()]
         # As one run that was never stopped; a history at call counts has no selected iterates and no ends of runs.
         seconds, options = seconds + result.elapsed, {"resume": result}
@@ -152,8 +150,12 @@ def _method(method: str | Reference, method_arguments: Named) -> Method:
     return methods.get(given(**method_arguments) if callable(given) else given)
 
 
-def _points(name: str, point: Point, result: Result, iterates: bool) -> Table:
-    """An iterate of every run, and how the run ended."""
+def _heard(hear: Callable[[float], Any], share: float, now: Any) -> None:
+    hear(Share(share * now.fraction, now))
+
+
+def _points(name: str, point: Point, result: Result, start: NDArray[np.floating[Any]] | None) -> Table:
+    """An iterate of every run, and how the run ended; with a `start` how far it is from there, in place of itself."""
     runs = len(result.steps)
     table: Table = {
         "run": np.array(result.history.runs),
@@ -166,5 +168,8 @@ def _points(name: str, point: Point, result: Result, iterates: bool) -> Table:
         "step": np.asarray(point.step),
     }
     table |= {measure: getattr(point, measure) for measure in MEASURES if getattr(point, measure) is not None}
-    x = point.x.reshape(runs, -1) if iterates else np.empty((runs, 0))
+    x = point.x.reshape(runs, -1)
+    if start is not None:
+        with np.errstate(over="ignore"):
+            return table | {"moved": np.sqrt(np.square(x - start.reshape(-1)).mean(axis=1))}
     return table | {f"x{i}": x[:, i] for i in range(x.shape[1])}

@@ -7,10 +7,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Example", "Metric", "OwnMethod", "Size", "Task"]
+from tiebreak.checks import one_of, whole
+from tiebreak.options import allowed
+
+__all__ = ["COLUMNS", "Example", "Metric", "OwnMethod", "Size", "Task"]
 
 #: "quick" is minutes on two cores with one seed and fewer data; "full" is what the documentation reports.
 Size = Literal["quick", "full"]
+#: Columns of a study's results.csv, so that no metric can be called so.
+COLUMNS = (
+    "budget", "method", "seed", "knobs", "status", "inside", "excess", "promise", "lower", "upper", "steps",
+    "evaluations", "seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,11 @@ class Metric:
     better: Literal["higher", "lower", "equal"]
     about: str
     target: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of(f"better of the metric {self.name!r}", self.better, ("higher", "lower", "equal"))
+        if self.better == "equal" and self.target is None:
+            raise ValueError(f"target=None of the metric {self.name!r}: say what it is to be equal to")
 
 
 @dataclass
@@ -55,6 +68,13 @@ class Task:
     metrics: Callable[[nn.Module], Mapping[str, float]]  # what the table shows, by the metrics' names
     rate: Callable[[float], float] = lambda share: 1.0  # share of the budget spent → factor of the learning rate
     extra: Mapping[str, Any] = field(default_factory=dict)  # what the example's own methods need besides
+
+    def __post_init__(self) -> None:
+        self.steps = whole("steps", self.steps)
+        if not isinstance(self.model, nn.Module):
+            raise ValueError(f"model must be a torch.nn.Module, not {type(self.model).__name__}")
+        if not any(p.requires_grad for p in self.model.parameters()):
+            raise ValueError("model has no parameter that requires a gradient: there is nothing to train")
 
 
 @dataclass(frozen=True)
@@ -128,3 +148,16 @@ class Example:
     needs: tuple[str, ...] = ()
     limits: str = ""
     methods: tuple[OwnMethod, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.metrics, tuple) or not self.metrics:
+            raise ValueError(f"metrics={self.metrics!r} must be a tuple of Metric, at least one: (Metric(…),)")
+        names = [metric.name for metric in self.metrics]
+        for name in names:
+            if name in COLUMNS or name.startswith("finished ") or names.count(name) > 1:
+                raise ValueError(
+                    f"metrics: {name!r} must be another name, of one metric alone; taken are {', '.join(COLUMNS)}, and "
+                    "whatever begins with 'finished '"
+                )
+        one_of("reference", self.reference, ("twin", "start"))
+        allowed(self.tolerance)

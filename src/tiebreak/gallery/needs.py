@@ -1,12 +1,15 @@
 """Data and pretrained models come inside packages: where they lie, and what to say where they do not."""
 
 import os
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["PACKAGES", "Missing", "Package", "find"]
+__all__ = ["PACKAGES", "Missing", "Package", "check", "find", "reading"]
 
 
 class Package(NamedTuple):
@@ -74,5 +77,29 @@ def find(name: str, ending: str) -> Path:
         found = sorted(path for path in (folder / name).rglob("*") if str(path).endswith(ending))
         command = package.command.replace("DATA", str(folder))
     if not found or not found[0].exists():
-        raise Missing(f"{package.holds} ({ending}) is not installed; get it with: {command}   [{package.licence}]")
+        part = f" ({ending})" if ending else ""
+        raise Missing(f"{package.holds}{part} is not installed; get it with: {command}   [{package.licence}]")
     return found[0]
+
+
+def check(names: Sequence[str]) -> None:
+    """Raise :class:`Missing`, with a line for each package that is not there at all; files are looked at later."""
+    lacking = []
+    for name in names:
+        try:
+            find(name, "")
+        except Missing as missing:
+            lacking.append(str(missing))
+    if lacking:
+        raise Missing("\n".join(lacking))
+
+
+@contextmanager
+def reading(name: str, ending: str) -> Iterator[Path]:
+    """The file that :func:`find` finds; :class:`Missing`, where what is read from it shows that it is not whole."""
+    path = find(name, ending)
+    try:
+        yield path
+    except (EOFError, OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        told = f"{path.name} of {PACKAGES[name].holds} is damaged ({error}); get it again with"
+        raise Missing(f"{told}: {PACKAGES[name].command}") from error

@@ -1,6 +1,7 @@
 """A study on disk: what was asked for, every training, curves, the summary, the picture."""
 
 import importlib.metadata
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,17 +14,17 @@ import torch
 from tiebreak.experiments.folder import write
 from tiebreak.experiments.outcome import origin
 from tiebreak.experiments.tables import Table
+from tiebreak.gallery.example import COLUMNS
 from tiebreak.gallery.report import markdown, notes, rows, winner
-from tiebreak.gallery.study import Findings
+from tiebreak.gallery.study import Findings, Study
 
-__all__ = ["command", "configuration", "results", "save", "summary"]
+__all__ = ["command", "configuration", "results", "save", "summary", "whole"]
 
 _PACKAGES = ("torch", "torchjd", "cooper-optim", "quadprog")
 
 
-def command(findings: Findings) -> str:
+def command(study: Study) -> str:
     """What repeats the study."""
-    study = findings.study
     parts = ["tiebreak", "example", study.name, *["--quick"] * study.quick]
     parts += [part for name in study.methods for part in ("--method", name)]
     parts += [part for name in study.budgets for part in ("--budget", name)]
@@ -48,7 +49,7 @@ def configuration(findings: Findings) -> dict[str, Any]:
     named = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else device
     return {
         "study": asdict(findings.study),
-        "command": command(findings),
+        "command": command(findings.study),
         "steps": findings.steps,
         "goals": {budget: asdict(goal) for budget, goal in findings.goals.items()},
         "chosen": {name: dict(knobs) for name, knobs in findings.knobs.items()},
@@ -67,7 +68,7 @@ def results(findings: Findings) -> Table:
     runs, names = findings.runs, [metric.name for metric in findings.study.example.metrics]
     table: Table = {name: np.array([getattr(run, name) for run in runs]) for name in ("budget", "method", "seed")}
     table["knobs"] = np.array(["; ".join(f"{key} {value:g}" for key, value in run.knobs.items()) for run in runs])
-    plain = ("status", "inside", "excess", "promise", "lower", "upper", "steps", "evaluations", "seconds")
+    plain = [name for name in COLUMNS if name not in table]
     table |= {name: np.array([getattr(run, name) for run in runs]) for name in plain}
     table |= {name: np.array([run.metrics.get(name, np.nan) for run in runs]) for name in names}
     ends = [run.finished for run in runs]
@@ -93,15 +94,18 @@ def _curves(findings: Findings) -> Table:
 
 def summary(findings: Findings) -> dict[str, Any]:
     """The tables as data."""
-    example, budgets = findings.study.example, {}
+    example, budgets = findings.study.example, dict[str, dict[str, Any]]()
     for budget in findings.study.budgets:
-        found = rows(findings, budget)
-        best = winner(found, example.metrics[0])
-        ended = [asdict(row) | _search(findings, budget, row.method) for row in rows(findings, budget, finished=True)]
-        budgets[budget] = {
-            "winner": None if best is None else asdict(best), "rows": [_plain(asdict(row)) for row in found],
-            "finished": [_plain(row) for row in ended],
-        }  # fmt: skip
+        found, last = rows(findings, budget), rows(findings, budget, finished=True)
+        ended = {row.method: row for row in last}
+        best = {"winner": winner(found, example.metrics[0])}
+        if ended:
+            finished = [ended.get(row.method, row) for row in found]
+            best["winner finished"] = winner(finished, example.metrics[0])
+        budgets[budget] = {name: None if one is None else asdict(one) for name, one in best.items()} | {
+            "rows": [_plain(asdict(row)) for row in found],
+            "finished": [_plain(asdict(row) | _search(findings, budget, row.method)) for row in last],
+        }
     return {
         "example": example.name, "title": example.title, "question": example.question,
         "metrics": [asdict(metric) for metric in example.metrics], "budgets": budgets, "notes": notes(findings),
@@ -122,6 +126,14 @@ def _plain(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_plain(value) for value in data]
     return None if isinstance(data, float) and not np.isfinite(data) else data
+
+
+def whole(folder: Path) -> bool:
+    """Whether a study that was not interrupted is there."""
+    try:
+        return not json.loads((folder / "config.json").read_text(encoding="utf-8"))["interrupted"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def save(findings: Findings, folder: Path) -> list[Path]:

@@ -248,10 +248,10 @@ def notes(findings: Findings) -> list[str]:
     for budget in study.budgets:
         found = rows(findings, budget)
         if found:
-            texts.append(f"{TITLES[budget]}: {_verdict(found, metric)}")
+            texts.append(f"{TITLES[budget]}: {_verdict(found, metric, findings, budget)}")
         ended = {row.method: row for row in rows(findings, budget, finished=True)}
         if ended:
-            verdict = _verdict([ended.get(row.method, row) for row in found], metric)
+            verdict = _verdict([ended.get(row.method, row) for row in found], metric, findings, budget)
             texts.append(f"{TITLES[budget]}, then finished: {verdict}")
     texts += _sweep_cost(findings)
     texts += _on_finishing(findings)
@@ -277,6 +277,7 @@ def notes(findings: Findings) -> list[str]:
         f"seed{'s' * (study.tuning_seeds > 1)} that it is not judged on: the least upper loss among those inside was "
         "chosen, else the nearest. Ours with a tolerance has nothing to tune, and had none."
     )
+    texts += _untuned(findings)
     if "tolerance-headroom" in study.methods_of(example):
         texts.append(
             f"{title('tolerance-headroom')} has a constant, 10, chosen on the quick sizes of unlearning-subset and "
@@ -301,9 +302,37 @@ def notes(findings: Findings) -> list[str]:
     return texts
 
 
-def _verdict(found: Sequence[Row], metric: Metric) -> str:
+def _untuned(findings: Findings) -> list[str]:
+    """Methods that nothing could be chosen for, and a reference that not all seeds have a share in."""
+    tried = [run for run in findings.runs if run.budget == "tuning" and run.knobs]
+    names = dict.fromkeys(run.method for run in tried)
+    lost = [name for name in names if not any(math.isfinite(run.excess) for run in tried if run.method == name)]
+    texts = []
+    if lost:
+        texts.append(
+            f"No trial of {', '.join(map(title, lost))} could be judged, because they diverged or lower-only training "
+            "on the tuning seeds did: the first setting was taken."
+        )
+    for budget, goal in findings.goals.items() if findings.study.example.reference == "twin" else ():
+        runs = [run for run in findings.runs if (run.budget, run.method) == (budget, "lower-only")]
+        gone = [str(run.seed) for run in runs if not math.isfinite(run.lower)]
+        if gone and math.isfinite(goal.reference):
+            texts.append(
+                f"Lower-only training diverged on seed {', '.join(gone)} ({TITLES.get(budget, budget).lower()}): the "
+                "reference is that of the others, and models of that seed were not finished."
+            )
+    return texts
+
+
+def _verdict(found: Sequence[Row], metric: Metric, findings: Findings, budget: str) -> str:
+    if findings.interrupted:
+        return "nobody is named the winner before all seeds are there."
     best = winner(found, metric)
     if best is None:
+        if not math.isfinite(findings.goals[budget].reference):
+            return "nobody can be judged: there is no reference, because lower-only training diverged."
+        if any(row.inside for row in found if not row.limit):
+            return f"nobody is named the winner: no method inside has a finite {metric.name} on every seed."
         return "no method ended inside the tolerance."
     row = next(row for row in found if row.method == best.method)
     share = "on every seed" if best.inside == 1 else f"on {best.inside:.0%} of the seeds (none on more)"

@@ -20,7 +20,7 @@ from tiebreak.gallery import referred, work
 from tiebreak.gallery.example import Example
 from tiebreak.gallery.finishing import Finished
 from tiebreak.gallery.methods import METHODS, AnyMethod, chosen
-from tiebreak.gallery.methods.method import Knobs
+from tiebreak.gallery.methods.method import WEIGHTS, Knobs
 from tiebreak.gallery.training import Goal
 from tiebreak.gallery.tuning import FIRST_TUNING_SEED, Trial, choose, trials
 from tiebreak.live import Share
@@ -68,7 +68,11 @@ class Study:
         for name in ("seeds", "trials", "tuning_seeds"):
             whole(name, getattr(self, name))
         for budget in self.budgets:
-            one_of("budgets", budget, BUDGETS)
+            one_of("budget", budget, BUDGETS)
+        if len(set(self.budgets)) < len(self.budgets) or not self.budgets:
+            raise ValueError(f"budgets={self.budgets!r} must be {' or '.join(BUDGETS)}, or both, each once")
+        if self.trials > len(WEIGHTS):
+            raise ValueError(f"trials={self.trials} must be at most {len(WEIGHTS)}: methods have no more settings")
         try:
             device = torch.device(self.device)
         except RuntimeError:
@@ -79,6 +83,12 @@ class Study:
         lacking = [name for name in lacking if self.knobs is not None and name not in self.knobs]
         if lacking:
             raise ValueError(f"knobs must have those of {', '.join(lacking)}; else leave these methods out")
+        for name, method in self.methods_of(self.example).items():
+            legal = [*dict.fromkeys(key for knobs in trials(method, len(WEIGHTS)) for key in knobs)]
+            given = (self.knobs or {}).get(name, {}) if legal else {}
+            fine = sorted(given) == sorted(legal) and all(0 <= value < math.inf for value in given.values())
+            if self.knobs is not None and not fine:
+                raise ValueError(f"knobs of {name}: {given!r} must have {', '.join(legal)}, each a finite number ≥ 0")
 
     @property
     def where(self) -> Reference:
@@ -233,8 +243,9 @@ class _Working:
             for budget in dict.fromkeys(of for of, _ in alone):
                 blocks = {seed: done[task.name] for (of, seed), task in alone.items() if of == budget}
                 of_start = self.example.reference == "start"
-                lower = fmean(block.facts["reference" if of_start else "lower"] for block in blocks.values())
-                findings.goals[budget] = Goal.of(lower, self.example.tolerance)
+                lowers = [block.facts["reference" if of_start else "lower"] for block in blocks.values()]
+                known = [lower for lower in lowers if math.isfinite(lower)]  # a seed may have diverged
+                findings.goals[budget] = Goal.of(fmean(known) if known else math.nan, self.example.tolerance)
                 for seed, block in blocks.items():
                     self.keep(budget, "lower-only", seed, {}, block)
             if self.tried:

@@ -47,6 +47,8 @@ class Goal:
         0.01
         """
         amount, relative = allowed(given)
+        if relative and reference == 0:
+            raise ValueError(f"tolerance={given!r} is a share of the reference, and that is 0: it must be a number > 0")
         return cls(reference, amount * abs(reference) if relative else amount, given)
 
     def excess(self, lower: float) -> float:
@@ -172,16 +174,18 @@ def train(
             status = f"failed: {error}"
     seconds = curve.seconds()
     lower, upper = task.losses(task.model) if status == "finished" else (math.nan, math.nan)
-    if status == "finished" and not math.isfinite(lower):
+    if status == "finished" and (not math.isfinite(lower) or math.isnan(upper)):
         status = "diverged"
     metrics = {name: float(v) for name, v in task.metrics(task.model).items()} if status == "finished" else {}
     warned = tuple(dict.fromkeys(str(warning.message) for warning in caught))
     promise = math.nan if curve.promise is None or status != "finished" else float(curve.promise)
     ended = None
     if anchor is not None and status == "finished" and math.isfinite(upper) and math.isfinite(goal.reference):
+        state = anchor()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what they say is in the table: outside still, or no better than the start
-            ended = finish(task, goal.reference, goal.tolerance, anchor())
+            if all(bool(part.isfinite().all()) for part in state.values()):  # lower-only training may have diverged
+                ended = finish(task, goal.reference, goal.tolerance, state)
     facts = (status, lower, upper, metrics, curve.steps, float(spent), seconds, curve.columns, promise, warned)
     return Trained(*facts, finished=ended)
 

@@ -36,11 +36,13 @@ def choose(tried: Sequence[Trial]) -> Knobs:
     {'w': 1}
     >>> choose([Trial({"w": 1}, [9.0], [2.0]), Trial({"w": 2}, [math.nan], [0.0]), Trial({"w": 3}, [3.0], [5.0])])
     {'w': 3}
+    >>> choose([Trial({"w": 1}, [0.5], [math.nan]), Trial({"w": 2}, [0.5], [7.0])])
+    {'w': 2}
     """
 
     def rank(trial: Trial) -> tuple[int, float]:
         excess, upper = _mean(trial.excesses), _mean(trial.uppers)
-        if not math.isfinite(excess):
+        if not math.isfinite(excess) or math.isnan(upper):
             return 2, 0.0
         return (0, upper) if excess <= 1 else (1, excess)
 

@@ -3,8 +3,8 @@
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from functools import lru_cache, partial
+from dataclasses import asdict, replace
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from tiebreak.experiments.blocks import Block
+from tiebreak.experiments.own import in_files, kindly
 from tiebreak.experiments.tasks import Reference, found
 from tiebreak.gallery.example import Example, OwnMethod, Task
 from tiebreak.gallery.methods import chosen
 from tiebreak.gallery.methods.method import Knobs
+from tiebreak.gallery.needs import Missing
 from tiebreak.gallery.training import Goal, seconds_per_evaluation, train
 
 __all__ = ["timed", "trained"]
@@ -25,9 +27,37 @@ def _example(where: Reference, size: Any, seed: int, device: str) -> tuple[Examp
     torch.set_num_threads(1)  # else results depend on how many there are
     torch.manual_seed(seed)
     example: Example = found(where)
-    return example, example.build(size, seed, device)
+    task = example.build(size, seed, device)
+    if not isinstance(task, Task):
+        raise ValueError(f"build must return a Task, not {type(task).__name__}")
+    # A copy: whoever keeps a model between two calls of build() would train on where the last method stopped.
+    return example, replace(task, model=copy.deepcopy(task.model))
 
 
+def _owned(make: Callable[..., Block]) -> Callable[..., Block]:
+    """What fails in a file of one's own is told with its line, whatever it is; what is not installed, as it is."""
+
+    @wraps(make)
+    def run(hear: Callable[[float], Any], *, example: Reference, **given: Any) -> Block:
+        if not in_files([example]):
+            return make(hear, example=example, **given)
+        said = f"{given['method']}, seed {given['seed']}" if "method" in given else "its timing"
+
+        def made() -> Block | Missing:
+            try:
+                return make(hear, example=example, **given)
+            except Missing as missing:
+                return missing
+
+        block = kindly(f"name={example['where']!r}: {said}", [example], made)
+        if isinstance(block, Missing):
+            raise block
+        return block
+
+    return run
+
+
+@_owned
 def trained(
     hear: Callable[[float], Any],
     *,
@@ -56,6 +86,9 @@ def trained(
         alone_by = partial(_lower_only, *here, alone)
         anchor = alone_by if start is None else lambda: begin
     done = train(task, how, knobs, goal, evaluations=evaluations, seed=seed, anchor=anchor, hear=hear)
+    lacking = [metric.name for metric in given.metrics if metric.name not in done.metrics]
+    if lacking and done.status == "finished":
+        raise ValueError(f"metrics() must give {', '.join(lacking)}; it gave {', '.join(done.metrics) or 'nothing'}")
     facts = asdict(done) | {"finished": None if done.finished is None else done.finished._asdict()}
     curve = {name: np.array(column) for name, column in facts.pop("curve").items()}
     return Block({"curve": curve}, facts | {"reference": start})
@@ -79,6 +112,7 @@ def _lower_only(
     return dict(task.model.state_dict())
 
 
+@_owned
 def timed(
     hear: Callable[[float], Any], *, example: Reference, size: str, device: str, knobs: Mapping[str, Knobs]
 ) -> Block:

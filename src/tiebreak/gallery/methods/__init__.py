@@ -40,6 +40,12 @@ def chosen(names: Sequence[str], example: Example) -> dict[str, AnyMethod]:
     Lower-only training is always there: it is what the others are judged by.
     """
     own: dict[str, AnyMethod] = {method.name: method for method in example.methods}
+    clash = [name for name in own if name in METHODS]
+    if clash or len(own) < len(example.methods):
+        raise ValueError(
+            f"methods of {example.name!r}: {', '.join(clash) or 'two of them'} must have another name; taken are "
+            f"{', '.join(METHODS)}"
+        )
     legal: dict[str, AnyMethod] = {n: m for n, m in METHODS.items() if m.only in (None, example.reference)}
     legal |= own
     for name in names:
