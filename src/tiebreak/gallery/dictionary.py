@@ -122,7 +122,7 @@ EXAMPLE = Example(
     question="How many atoms of new samples are found, while the old ones stay as well reconstructed as they were?",
     build=_build,
     metrics=(
-        Metric("recovery", "higher", "Share of the 50 true atoms with |⟨true, learnt⟩| ≥ 0.9 for some learnt atom, scaled to norm 1."),
+        Metric("recovery", "higher", "Share of the 50 true atoms with a |cosine| of at least 0.9 to some learnt one."),
         Metric("new atoms", "higher", "The same for the ten atoms that only new samples have."),
         Metric("old atoms", "higher", "The same for the 29 atoms that only old samples have."),
         Metric("old loss", "lower", "The lower loss: old samples with their old coefficients."),
