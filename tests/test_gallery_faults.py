@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -275,3 +276,17 @@ def test_everything_that_is_missing_is_named_at_once(tmp_path, monkeypatch):
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare" / "a.txt").write_text("To be", encoding="utf-8")
     needs.check(("shakespeare",))
+
+
+def test_the_example_of_the_documentation_joins(tmp_path):
+    """docs/gallery/index.md: what a reader copies runs, and ours is inside with smaller weights than training on g."""
+    page = Path(__file__).parents[1] / "docs" / "gallery" / "index.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    place = tmp_path / "mine.py"
+    place.write_text(block, encoding="utf-8")
+    methods, budgets = ("tolerance-twin",), ("evaluations",)
+    found = run(Study(str(place), quick=True, methods=methods, seeds=1, trials=1, tuning_seeds=1, budgets=budgets))
+    plain, ours = (found.runs[k] for k in (-2, -1))
+    assert (plain.method, ours.method) == ("lower-only", "tolerance-twin")
+    assert ours.finished.excess <= 1
+    assert ours.metrics["size"] < 0.9 * plain.metrics["size"]
