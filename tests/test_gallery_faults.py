@@ -14,7 +14,7 @@ from tiebreak.cli.app import app
 from tiebreak.experiments import sweeps
 from tiebreak.gallery import fashion, needs, report, training
 from tiebreak.gallery.example import Example, Metric, OwnMethod, Task
-from tiebreak.gallery.methods import chosen
+from tiebreak.gallery.methods import METHODS, chosen
 from tiebreak.gallery.report import notes, winner
 from tiebreak.gallery.study import Study, run
 from tiebreak.gallery.training import Goal
@@ -152,6 +152,34 @@ def test_what_a_study_cannot_be_asked(tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             Study(place, methods=("weighted-sum",), **wrong)
+
+
+class Point(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.tensor([0.5, 2.0]))
+
+
+def in_conflict():
+    """f pulls the first coordinate to 0, g to 1."""
+    return Task(
+        Point(), lambda model, batch: (model.x[0] - 1) ** 2, lambda model, batch: model.x.square().sum(),
+        lambda step: (step, step), lambda parameters: torch.optim.SGD(parameters, lr=0.05), 6,
+        lambda model: (float((model.x.detach()[0] - 1) ** 2), float(model.x.detach().square().sum())), lambda model: {},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if len(method.knobs) > 1])
+def test_no_two_trials_of_a_method_are_the_same(name):
+    """Else it is tuned less than the others are: PCD once was."""
+    if METHODS[name].missing():
+        pytest.skip(f"needs {', '.join(METHODS[name].missing())}")
+    ends = set()
+    for knobs in METHODS[name].knobs:
+        task = in_conflict()
+        training.train(task, METHODS[name], knobs, Goal.of(0.0, 0.01))
+        ends.add(tuple(task.model.x.detach().tolist()))
+    assert len(ends) == len(METHODS[name].knobs) == 6
 
 
 # ------------------------------------------------------------------------------ what goes wrong on the way

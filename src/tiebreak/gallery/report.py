@@ -261,7 +261,7 @@ def notes(findings: Findings) -> list[str]:
             what = "the starting model's, seed by seed"
         texts.append(
             f"Inside: the lower loss over all training data at most {example.tolerance} above {what}. Excess is in "
-            f"tolerances. ± is the standard deviation over {study.seeds} seed{'s' * (study.seeds > 1)}."
+            f"tolerances. {f'± is the standard deviation over {study.seeds} seeds' if study.seeds > 1 else 'One seed'}."
         )
     number = "what lower-only training reaches: one training more, which is not counted"
     if example.reference == "start":
