@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tiebreak import analogues, methods, penalties, problems, rules, schedules, stationarity, theory
+from tiebreak.agreement import check_oracle
 from tiebreak.certificates import Certificate, certify
 from tiebreak.estimators import Average, Held, Minibatch, Page, PerLevel, Spider, Storm
 from tiebreak.live import Progress
@@ -50,6 +51,7 @@ __all__ = [
     "analogues",
     "anytime",
     "certify",
+    "check_oracle",
     "horizon",
     "load",
     "methods",

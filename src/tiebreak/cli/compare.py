@@ -21,6 +21,7 @@ from tiebreak.methods import NAMED
 from tiebreak.problems import FAMILIES, TESTBED
 from tiebreak.problems.noises import NOISES
 from tiebreak.problems.testbed import describe
+from tiebreak.remarks import unsaid
 
 __all__ = ["compare", "problems", "sweep"]
 
@@ -129,10 +130,13 @@ def _compared(
         claim(output, asked.command, overwrite)
         with waiting("Preparing") as line:  # what cannot be run is told before anything is
             rehearse(asked.entrants, asked.contenders, asked.budgets, line.rename)
+        for doubt in (doubt for entrant in asked.entrants for doubt in entrant.doubts):
+            say(f"tiebreak: {doubt}", always=True)
         with loading("matplotlib"):
             from tiebreak.experiments import save_comparison  # and matplotlib with it
 
-        found = written(output, partial(run, asked, engine=engine), save_comparison)
+        with unsaid():  # it has been said
+            found = written(output, partial(run, asked, engine=engine), save_comparison)
     show_sheets(sheets(found), notes(found), PROSE)
     say(f"Written to {output}. {found.seconds:.0f} s.")
 

@@ -5,6 +5,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from tiebreak.experiments.tasks import Task, stays
 from tiebreak.live import Share
 from tiebreak.methods import Method
 from tiebreak.provenance import stamp
+from tiebreak.remarks import Remark
 
 __all__ = ["compare"]
 
@@ -72,6 +74,8 @@ def compare(
     c, began = comparison or Comparison(), time.perf_counter()
     source, where = stamp(), _placed(c, engine)
     rehearse(c.entrants, c.contenders, c.budgets)
+    for doubt in (doubt for entrant in c.entrants for doubt in entrant.doubts):
+        warnings.warn(doubt, Remark, stacklevel=2)
     pairs = [*product(c.entrants, c.contenders)]
     tried = c.trials * _TRIAL_RUNS if c.trials > 1 else 0
     share = tried / (tried + c.runs)  # of the work, about

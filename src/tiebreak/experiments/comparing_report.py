@@ -147,6 +147,9 @@ def notes(found: Compared) -> list[str]:
         texts.append(
             f"A run ends after {c.steps:,} steps at the latest, which {ended:,} of {len(found.runs['run']):,} did."
         )
+    doubts = [doubt for entrant in c.entrants for doubt in entrant.doubts]
+    if doubts:
+        texts.append(f"What follows from a problem that contradicts itself means nothing: {'; '.join(doubts)}.")
     if unknown:
         texts.append(f"Constants unknown, so schedules and residuals are as they are: {', '.join(unknown)}.")
     if len(c.entrants) == 1:

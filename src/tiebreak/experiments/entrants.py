@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from tiebreak.agreement import disagreements
 from tiebreak.budget import first_cost
 from tiebreak.checks import nearest
 from tiebreak.experiments.configuration import label
@@ -28,12 +29,13 @@ _CHANGEABLE = ("sigma", "sigma_f", "sigma_g", "dimension", "noise")
 
 @dataclass(frozen=True)
 class Entrant:
-    """A problem: what tables call it, where it is, and the problem itself."""
+    """A problem: what tables call it, where it is, the problem itself, and what in one's own does not fit together."""
 
     label: str
     where: Reference
     arguments: Mapping[str, Any]
     problem: Problem = field(repr=False, compare=False)
+    doubts: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __hash__(self) -> int:
         return hash(self.label)  # they are different in a comparison
@@ -100,7 +102,7 @@ def _different(name: str, labels: Sequence[str]) -> None:
 
 def _entrant(given: Any) -> Entrant:
     if isinstance(given, Problem):
-        return Entrant(given.name, held(given, given.name), {}, given)
+        return Entrant(given.name, held(given, given.name), {}, given, _doubts(given))
     if not isinstance(given, str):
         raise ValueError(f"problems={given!r} must be a Problem, a name or a place 'file.py:name'")
     text, changes = split_changes("problems", given)
@@ -124,7 +126,20 @@ def _entrant(given: Any) -> Entrant:
             f"problems={text!r} must be a tiebreak.problems.Problem, or a function that gives one; it is "
             f"{type(made).__name__}"
         )
-    return Entrant(_label(made.name, changes), there, changes, made)
+    return Entrant(_label(made.name, changes), there, changes, made, _doubts(made))
+
+
+def _doubts(problem: Problem) -> tuple[str, ...]:
+    """Where gradients, values and samples of somebody's own contradict each other: it would run, and mean nothing."""
+    try:
+        levels = {"upper": problem.upper, "lower": problem.lower}
+        return tuple(
+            f"{problem.name}, {name}: {each}"
+            for name, oracle in levels.items()
+            for each in disagreements(oracle, problem.x0)
+        )
+    except Exception:  # what cannot be run at all is told by rehearse(), with its line
+        return ()
 
 
 def _label(name: str, changes: Changes) -> str:

@@ -1,0 +1,136 @@
+"""Oracles that agree with themselves pass whatever they are; every usual mistake is found."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiebreak
+from command import call
+from tiebreak import Exact, FiniteSum, Gaussian, check_oracle
+from tiebreak.agreement import disagreements
+from tiebreak.experiments import Comparison, compare
+from tiebreak.problems import TESTBED, Problem, named
+
+
+@pytest.mark.parametrize("name", TESTBED)
+def test_every_problem_of_the_test_bed_agrees_with_itself(name: str) -> None:
+    problem = named(name)
+    for level in (problem.upper, problem.lower):
+        for seed in range(3):
+            check_oracle(level, problem.x0, seed=seed)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    scale=st.floats(1e-6, 1e6),
+    dimension=st.sampled_from([1, 2, 30, 3000]),
+    offset=st.floats(-1e3, 1e3),
+    sigma=st.floats(0, 100),
+    seed=st.integers(0, 10**6),
+)
+def test_right_ones_pass_and_wrong_signs_and_factors_do_not(
+    scale: float, dimension: int, offset: float, sigma: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    goal, x = offset + rng.standard_normal((2, dimension))
+
+    def value(x: np.ndarray) -> float:
+        return float(scale * np.sum(np.cosh(x - goal) - 1))
+
+    def gradient(x: np.ndarray) -> np.ndarray:
+        return scale * np.sinh(x - goal)
+
+    check_oracle(Gaussian(gradient, sigma * scale, value), x, seed=seed)
+    for factor in (-1.0, 0.5, 2.0):
+        wrong = Exact(lambda x, factor=factor: factor * gradient(x), value)
+        assert disagreements(wrong, x, seed)[0].startswith("along the gradient its value rises by")
+
+
+def test_a_wrong_coordinate_shows() -> None:
+    turned = np.array([1.0, -1.0, 1.0])
+    wrong = Exact(lambda x: turned * x, lambda x: x @ x / 2)
+    with pytest.raises(ValueError, match=r"oracle: along .* its value rises by"):
+        check_oracle(wrong, [1.0, 2.0, 3.0])
+
+
+class Rows:
+    """The mean of ‖x − row‖²/2; `mistake` is made with every mini-batch."""
+
+    def __init__(self, mistake: str = "") -> None:
+        self.rows, self.mistake = np.random.default_rng(0).standard_normal((50, 4)) + 3, mistake
+
+    def sample(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        return rng.integers(25 if self.mistake == "half" else 50, size=size)
+
+    def gradient(self, x: np.ndarray, token: np.ndarray) -> np.ndarray:
+        if self.mistake == "sum":
+            return (x - self.rows[token]).sum(axis=0)
+        return (-1 if self.mistake == "sign" else 1) * (x - self.rows[token].mean(axis=0))
+
+    def exact_gradient(self, x: np.ndarray) -> np.ndarray:
+        return x - self.rows.mean(axis=0)
+
+
+def test_samples_are_means_whose_expectation_is_the_gradient() -> None:
+    for seed in range(20):
+        check_oracle(Rows(), np.zeros(4), seed=seed)
+    for mistake in ("sum", "sign", "half"):
+        with pytest.raises(ValueError, match=r"its mini-batches have .* its exact gradient has"):
+            check_oracle(Rows(mistake), np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    "oracle",
+    [
+        Exact(lambda x: np.sign(x), lambda x: np.abs(x).sum()),  # a kink at the start
+        Exact(lambda x: 0 * x, lambda x: 1.0),
+        Exact(lambda x: 1 / x, lambda x: np.sum(np.log(x)) if (x > 0).all() else np.nan),
+        Exact(lambda x: np.float32(2) * x.astype(np.float32), lambda x: np.float32(x @ x)),
+        Exact(lambda x: np.full_like(x, np.nan), lambda x: np.nan),
+        Exact(lambda x: 2 * x),
+        FiniteSum(lambda x, i: x - np.eye(3)[i].mean(axis=0), 3),
+    ],
+)
+def test_nothing_is_said_where_nothing_can_be_told(oracle: tiebreak.Oracle) -> None:
+    check_oracle(oracle, np.zeros(3))
+    assert not disagreements(oracle, np.full(3, 1e-3))
+
+
+WRONG = """
+import numpy as np
+from tiebreak import Exact
+from tiebreak.problems import Problem
+f = Exact(lambda x: x - 3.0, lambda x: ((x - 3) ** 2).sum() / 2)
+g = Exact(lambda x: -x, lambda x: x @ x / 2)  # the sign
+problem = Problem("turned", f, g, np.ones(2))
+"""
+
+
+def test_a_comparison_says_so_before_and_after(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(WRONG, encoding="utf-8")
+    asked = Comparison(f"{file}:problem,paper", "sdbgd", budgets=[1000], runs=2, trials=1)
+    with pytest.warns(tiebreak.remarks.Remark, match="turned, lower: along the gradient its value rises by -1.4"):
+        compare(asked)
+    output = tmp_path / "out"
+    words = ("--methods", "sdbgd", "--budgets", "1e3", "--runs", "2", "--trials", "1", "--output", output)
+    done = call("compare", "--problems", f"{file}:problem", *words)
+    assert done.stderr.count("turned, lower: along the gradient") == 1
+    assert "contradicts itself means nothing: turned, lower" in (output / "summary.md").read_text(encoding="utf-8")
+
+
+def test_a_right_problem_is_not_doubted() -> None:
+    f = Exact(lambda x: x - 3.0, lambda x: ((x - 3) ** 2).sum() / 2)
+    problem = Problem("right", f, Gaussian(lambda x: x, 0.1, lambda x: x @ x / 2), np.ones(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tiebreak.remarks.Remark)
+        compare(Comparison([problem], "sdbgd", budgets=[1000], runs=2, trials=1))
+
+
+def test_what_is_no_oracle_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"oracle=.* must have sample\(rng, size\) and gradient\(x, token\)"):
+        check_oracle(np.sin, np.ones(2))  # type: ignore[arg-type]  # that is the point
