@@ -1,14 +1,22 @@
 """Headroom where a trained model is changed, on the gallery's examples: ``python -m benchmarks.headroom``.
 
 ``python -m benchmarks.headroom EXAMPLE[,…] SEED[,…] HEADROOM[,…] [full]``; w0.8 in the place of a headroom is a
-weighted sum with that weight. What docs/pytorch.md says of examples is from here; on the data and schedules of the
-study of the tolerance: ``python -m benchmarks.tolerance.headroom``.
+weighted sum with that weight. A row for each training goes to ``benchmarks/results/headroom-gallery.json``, in the
+place of one of the same example, size, seed and headroom; without arguments the means of what is there are printed.
+What docs/pytorch.md says of examples is from there; on the data and schedules of the study of the tolerance:
+``python -m benchmarks.tolerance.headroom``.
 """
 
 import copy
+import json
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -16,33 +24,54 @@ from tiebreak.gallery import get
 from tiebreak.gallery.methods import METHODS, ours
 from tiebreak.gallery.training import Goal, train
 
+FILE = Path(__file__).parent / "results" / "headroom-gallery.json"
+_KEYS = ("example", "size", "headroom", "seed")
 
-def main(names: str, seeds: str, headrooms: str, size: str = "quick") -> None:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for name in names.split(","):
-        example = get(name)
-        metric = example.metrics[0].name
-        for seed in map(int, seeds.split(",")):
-            for headroom in headrooms.split(","):
-                weight = {"weight": float(headroom[1:])} if headroom.startswith("w") else {}
-                method = METHODS["weighted-sum"]
-                if not weight:
-                    begin = ours._tolerance("start", headroom=float(headroom))
-                    method = replace(METHODS["tolerance-headroom"], begin=begin)
-                task = example.build(size, seed, "cpu")
-                start = copy.deepcopy(task.model.state_dict())
-                goal = Goal.of(task.losses(task.model)[0], example.tolerance)
-                done = train(task, method, weight, goal, seed=seed, anchor=start.copy)
-                end = done.finished
-                assert end is not None
-                print(
-                    f"{name}, seed {seed}, {headroom}: excess {goal.excess(done.lower):.2f}, upper loss "
-                    f"{done.upper:.4f}, {metric} {done.metrics[metric]:.4f}; finished: excess {end.excess:.2f}, upper "
-                    f"loss {end.upper:.4f}, {metric} {end.metrics[metric]:.4f}",
-                    flush=True,
-                )
+
+def trained(name: str, size: str, headroom: str, seed: int) -> dict[str, Any]:
+    """One training and its end, as a row."""
+    example = get(name)
+    weight = {"weight": float(headroom[1:])} if headroom.startswith("w") else {}
+    method = METHODS["weighted-sum"]
+    if not weight:
+        begin = ours._tolerance("start", headroom=float(headroom))
+        method = replace(METHODS["tolerance-headroom"], begin=begin)
+    task = example.build(size, seed, "cpu")
+    start = copy.deepcopy(task.model.state_dict())
+    goal = Goal.of(task.losses(task.model)[0], example.tolerance)
+    done = train(task, method, weight, goal, seed=seed, anchor=start.copy)
+    end, metric = done.finished, example.metrics[0].name
+    assert end is not None
+    return {
+        **dict(zip(_KEYS, (name, size, headroom, seed), strict=True)),
+        "metric": metric,
+        "excess": goal.excess(done.lower),
+        "upper": done.upper,
+        "value": done.metrics[metric],
+        "finished excess": end.excess,
+        "finished upper": end.upper,
+        "finished value": end.metrics[metric],
+    }
+
+
+def main(arguments: Sequence[str]) -> None:
+    rows = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
+    if arguments:
+        names, seeds, headrooms, *size = arguments
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")
+        for name, seed, headroom in product(names.split(","), map(int, seeds.split(",")), headrooms.split(",")):
+            row = trained(name, *(size or ["quick"]), headroom, seed)
+            rows = [old for old in rows if any(old[key] != row[key] for key in _KEYS)] + [row]
+            FILE.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")
+            print(row, flush=True)
+    for example, size, headroom in dict.fromkeys(tuple(row[key] for key in _KEYS[:3]) for row in rows):
+        some = [row for row in rows if tuple(row[key] for key in _KEYS[:3]) == (example, size, headroom)]
+        inside = [sum(row[key] <= 1 for row in some) for key in ("excess", "finished excess")]
+        told = [f"{fmean(row[key] for row in some):.4f}" for key in ("value", "finished value")]
+        of = f"{example}, {size}, {headroom}: {some[0]['metric']}"
+        print(f"{of} {told[0]}, finished {told[1]}; inside {inside[0]} and {inside[1]} of {len(some)}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

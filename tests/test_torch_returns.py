@@ -249,6 +249,20 @@ def test_where_f_waits_headroom_is_named_once():
     assert not heard(made(parameter(1.0), reference="start", headroom=0.5), 0.0, ratio=200.0, steps=150)
 
 
+def test_in_a_short_training_the_falling_rate_says_when_to_look():
+    """Else one of fifty steps would be over before anybody said why f had waited."""
+    for share, expected in ((0.5, 20), (0.9, None)):
+        opt, told = made(parameter(1.0), reference="start"), []
+        full = opt.param_groups[0]["lr"]
+        for opt.count in range(50):
+            opt.param_groups[0]["lr"] = full if opt.count < 10 else share * full
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                opt.concerns.heard(opt, Reading(200.0, 1.0, 1.0, 1.0, 0.5, 0.1))
+            told += [opt.count + 1] * len(caught)
+        assert told == ([] if expected is None else [expected])
+
+
 def test_headroom_that_does_not_go_is_told():
     (text,) = heard(made(parameter(1.0), reference="start", headroom=10), 0.0)
     assert "has been the same for 200 steps: the lower loss may lie 11 tolerances above its reference" in text

@@ -20,7 +20,8 @@ _PATIENCE, _PART = 500, 0.25  # in so many steps, and in that part of all steps 
 _SOONER, _HALF = 200, 0.5  # the same where it is as far above as nobody means it: short trainings end before
 _ODD = 30.0  # tolerances below its reference: nobody gives such a one on purpose
 _OFTEN, _RECENT = 0.7, 0.02  # the share of recent steps that may end outside; the weight of the newest
-_SOON, _WAITED = 100, 0.5  # steps before that is looked at; the share of them that f may wait
+_SOON, _WAITED = 100, 0.5  # steps before f is looked at; the share of them that it may wait
+_SHORT, _FALLEN = 20, 0.8  # or so many, where the rate is below that share of its highest: a short training
 _ROOMY = 1.5  # tolerances: so much is left to a rate that ends at a fifth of its height
 
 
@@ -93,6 +94,7 @@ class _Waiting:
 
     def __init__(self) -> None:
         self._steps, self._waited, self._said = 0, 0, False  # steps that were heard of, and those on g alone
+        self._highest = 0.0  # rate
 
     def seen(self, optimizer: "DynamicBarrier", reading: Reading) -> str:
         """What a user must be told after this step, or nothing."""
@@ -100,7 +102,11 @@ class _Waiting:
         if self._said or optimizer.headroom > 0 or copy is None or copy.twin:
             return ""
         self._steps, self._waited = self._steps + 1, self._waited + int(reading.ratio >= ALONE)
-        if self._steps < _SOON or self._waited < _WAITED * self._steps or not reading.excess > 0:
+        now = rate(optimizer)
+        if not isinstance(now, Tensor):
+            self._highest = max(self._highest, now)
+        early = self._steps < (_SHORT if not isinstance(now, Tensor) and now < _FALLEN * self._highest else _SOON)
+        if early or self._waited < _WAITED * self._steps or not reading.excess > 0:
             return ""
         self._said = True
         return (
