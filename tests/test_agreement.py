@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,9 @@ def test_right_ones_pass_and_wrong_signs_and_factors_do_not(
     check_oracle(Gaussian(gradient, sigma * scale, value), x, seed=seed)
     for factor in (-1.0, 0.5, 2.0):
         wrong = Exact(lambda x, factor=factor: factor * gradient(x), value)
-        assert disagreements(wrong, x, seed)[0].startswith("along the gradient its value rises by")
+        (text,) = disagreements(wrong, x, seed)
+        assert text.startswith("along the gradient its value rises by")
+        assert text.endswith("(the sign?)" if factor < 0 else "(a factor of 2?)")
 
 
 def test_a_wrong_coordinate_shows() -> None:
@@ -78,9 +81,57 @@ class Rows:
 def test_samples_are_means_whose_expectation_is_the_gradient() -> None:
     for seed in range(20):
         check_oracle(Rows(), np.zeros(4), seed=seed)
-    for mistake in ("sum", "sign", "half"):
-        with pytest.raises(ValueError, match=r"its mini-batches have .* its exact gradient has"):
+    for mistake, guess in (("sum", r"\(a sum, not a mean\?\)"), ("sign", r"\(the sign\?\)"), ("half", "")):
+        with pytest.raises(ValueError, match=rf"its mini-batches of 256 have .* its exact gradient has .*{guess}"):
             check_oracle(Rows(mistake), np.zeros(4))
+
+
+class Valued:
+    """Rows without their exact gradient."""
+
+    def __init__(self, mistake: str = "") -> None:
+        self.inner = Rows(mistake)
+        self.sample, self.gradient = self.inner.sample, self.inner.gradient
+
+    def value(self, x: np.ndarray, token: object = None) -> float:
+        return float(((x - self.inner.rows) ** 2).sum() / 2 / len(self.inner.rows))
+
+
+def test_without_an_exact_gradient_samples_are_compared_with_values() -> None:
+    for seed in range(20):
+        check_oracle(Valued(), np.zeros(4), seed=seed)
+    for mistake in ("sum", "sign"):
+        with pytest.raises(ValueError, match="its value rises by"):
+            check_oracle(Valued(mistake), np.zeros(4))
+
+
+@pytest.mark.parametrize("factor", [-1.0, 2.0, 0.5])
+@pytest.mark.parametrize("dimension", [1, 3, 1000])
+def test_mistakes_show_in_single_precision_and_with_an_offset(factor: float, dimension: int) -> None:
+    x = np.random.default_rng(0).standard_normal(dimension)
+
+    def single(x: np.ndarray) -> np.floating:
+        return (np.float32(x) ** 2).sum()
+
+    values = (single, lambda x: float(single(x)), lambda x: 1e9 + x @ x, lambda x: 1e200 * (x @ x))
+    for value, scale in zip(values, (1.0, 1.0, 1.0, 1e200), strict=True):
+        check_oracle(Exact(lambda x, scale=scale: scale * 2 * x, value), x)
+        with pytest.raises(ValueError, match="its value rises by"):
+            check_oracle(Exact(lambda x, scale=scale: factor * scale * 2 * x, value), x)
+
+
+def test_what_is_rare_is_not_taken_for_a_mistake() -> None:
+    """One term of many makes the whole gradient; most mini-batches are 0."""
+    for n in (2000, 20000):
+        rare = FiniteSum(lambda x, i, n=n: 0 * x + np.where(i == 0, float(n), 0.0).mean(), n)
+        for seed in range(20):
+            check_oracle(rare, np.ones(3), seed=seed)
+
+
+def _only_above_zero(x: np.ndarray) -> float:
+    if (x <= 0).any():
+        raise ValueError("math domain error")
+    return float(np.log(x).sum())
 
 
 @pytest.mark.parametrize(
@@ -88,16 +139,29 @@ def test_samples_are_means_whose_expectation_is_the_gradient() -> None:
     [
         Exact(lambda x: np.sign(x), lambda x: np.abs(x).sum()),  # a kink at the start
         Exact(lambda x: 0 * x, lambda x: 1.0),
-        Exact(lambda x: 1 / x, lambda x: np.sum(np.log(x)) if (x > 0).all() else np.nan),
+        Exact(lambda x: 1 / x, lambda x: np.log(x).sum()),
+        Exact(lambda x: 1 / x, _only_above_zero),
         Exact(lambda x: np.float32(2) * x.astype(np.float32), lambda x: np.float32(x @ x)),
-        Exact(lambda x: np.full_like(x, np.nan), lambda x: np.nan),
         Exact(lambda x: 2 * x),
+        Exact(lambda x: 1e7 * np.cos(1e7 * x), lambda x: np.sin(1e7 * x).sum()),
         FiniteSum(lambda x, i: x - np.eye(3)[i].mean(axis=0), 3),
+        lambda x: 2 * x,
     ],
 )
-def test_nothing_is_said_where_nothing_can_be_told(oracle: tiebreak.Oracle) -> None:
-    check_oracle(oracle, np.zeros(3))
-    assert not disagreements(oracle, np.full(3, 1e-3))
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_said_where_nothing_is_wrong(oracle: Any) -> None:
+    for x in (np.full(3, 1e-9), np.full(3, 1e-3), np.array([1e-9, 1.0, 5.0])):
+        for seed in range(5):
+            check_oracle(oracle, x, seed=seed)
+
+
+def test_what_cannot_be_used_at_all_is_said() -> None:
+    with pytest.raises(ValueError, match="oracle: its gradient at x is not finite"):
+        check_oracle(Exact(lambda x: x * np.nan), np.ones(3))
+    with pytest.raises(ValueError, match=r"its gradient has the shape \(2,\), x has \(3,\)"):
+        check_oracle(Exact(lambda x: 2 * x[:2]), np.ones(3))
+    with pytest.raises(TypeError, match=r"oracle=3 must have sample\(rng, size\) and gradient\(x, token\), or be"):
+        check_oracle(3, np.ones(2))
 
 
 WRONG = """
@@ -120,7 +184,8 @@ def test_a_comparison_says_so_before_and_after(tmp_path: Path) -> None:
     words = ("--methods", "sdbgd", "--budgets", "1e3", "--runs", "2", "--trials", "1", "--output", output)
     done = call("compare", "--problems", f"{file}:problem", *words)
     assert done.stderr.count("turned, lower: along the gradient") == 1
-    assert "contradicts itself means nothing: turned, lower" in (output / "summary.md").read_text(encoding="utf-8")
+    summary = (output / "summary.md").read_text(encoding="utf-8")
+    assert "contradicts itself, what follows from it means nothing: turned, lower" in summary
 
 
 def test_a_right_problem_is_not_doubted() -> None:
@@ -129,8 +194,3 @@ def test_a_right_problem_is_not_doubted() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", tiebreak.remarks.Remark)
         compare(Comparison([problem], "sdbgd", budgets=[1000], runs=2, trials=1))
-
-
-def test_what_is_no_oracle_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"oracle=.* must have sample\(rng, size\) and gradient\(x, token\)"):
-        check_oracle(np.sin, np.ones(2))  # type: ignore[arg-type]  # that is the point

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -284,6 +285,13 @@ def test_the_starting_model_is_a_reference_of_its_own_seed(tmp_path):
     starts = [task.losses(task.model)[0] for task in (example.build("quick", seed, "cpu") for seed in (0, 1))]
     assert found.goals["evaluations"].reference == pytest.approx(sum(starts) / 2)  # not lower-only training's
     assert any("as a number, the starting model's loss" in text for text in notes(found))
+    alone = [run.excess for run in found.runs if run.method == "lower-only" and run.budget == "evaluations"]
+    said = [text for text in notes(found) if "tolerances below the starting model" in text]
+    for excess, told in ((-3.01, 1), (-2.99, 0)):
+        runs = [replace(run, excess=excess) if run.method == "lower-only" else run for run in found.runs]
+        texts = notes(replace(found, runs=runs))
+        assert sum("Lower-only training ends 3.01 tolerances below" in text for text in texts) == told
+    assert len(said) == (np.mean(alone) < -3)
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ def notes(found: Compared) -> list[str]:
         )
     doubts = [doubt for entrant in c.entrants for doubt in entrant.doubts]
     if doubts:
-        texts.append(f"What follows from a problem that contradicts itself means nothing: {'; '.join(doubts)}.")
+        texts.append(f"Where a problem contradicts itself, what follows from it means nothing: {'; '.join(doubts)}.")
     if unknown:
         texts.append(f"Constants unknown, so schedules and residuals are as they are: {', '.join(unknown)}.")
     if len(c.entrants) == 1:
