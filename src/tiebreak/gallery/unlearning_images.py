@@ -57,7 +57,7 @@ class Configuration(NamedTuple):
 
 
 CONFIGURATIONS: Mapping[Size, Configuration] = {
-    "quick": Configuration(16, 5_000, 1_000, 2_000, Recipe(8, 16, 64, 0.1, 0), batch=64, steps=200, rate=0.01),
+    "quick": Configuration(16, 3_000, 600, 1_000, Recipe(8, 16, 64, 0.1, 0), batch=32, steps=80, rate=0.01),
     "full": Configuration(32, 50_000, 2_000, 8_000, Recipe(32, 16, 512, 0.4, 4), batch=256, steps=400, rate=0.01),
 }
 
