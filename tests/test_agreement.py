@@ -160,6 +160,14 @@ def test_what_cannot_be_used_at_all_is_said() -> None:
         check_oracle(Exact(lambda x: x * np.nan), np.ones(3))
     with pytest.raises(ValueError, match=r"its gradient has the shape \(2,\), x has \(3,\)"):
         check_oracle(Exact(lambda x: 2 * x[:2]), np.ones(3))
+    for gradient, said in (
+        (lambda x, token: x.sum(), r"the shape \(\), x"),
+        (lambda x, token: x / 0, "not finite, where"),
+    ):
+        broken = Rows()
+        broken.gradient = gradient  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match=said):
+            check_oracle(broken, np.ones(4))
     with pytest.raises(TypeError, match=r"oracle=3 must have sample\(rng, size\) and gradient\(x, token\), or be"):
         check_oracle(3, np.ones(2))
 

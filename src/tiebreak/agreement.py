@@ -1,6 +1,6 @@
 """Whether an oracle agrees with itself: its gradient with its values, its samples with its gradient."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,11 +55,12 @@ def check_oracle(oracle: Any, x: Any, *, seed: int = 0) -> None:
 
 
 class _Way(NamedTuple):
-    """A direction of length 1, and the slope there by the gradient, with its standard error."""
+    """A direction of length 1, the slope there by the gradient, and what mini-batches have there: mean and error."""
 
     name: str
     way: Array
     slope: float
+    mean: float
     error: float
 
 
@@ -70,18 +71,18 @@ def disagreements(oracle: Any, x: Any, seed: int = 0) -> list[str]:
         oracle = oracle.bind(point.shape)
     rng = np.random.default_rng(seed)
     aside = point + _ASIDE * (1 + np.abs(point)) * rng.standard_normal(point.shape)
+    random = rng.standard_normal(point.shape)
     with np.errstate(all="ignore"):
         for where in (aside, point):
-            there = _safely(lambda where=where: _gradients(oracle, where, rng), where is point)  # type: ignore[misc]
+            there = _safely(lambda where=where: _gradient(oracle, where, seed), where is point)  # type: ignore[misc]
             if there is None:
                 continue
-            exact, drawn = there
-            wrong = [each.shape for each in (exact, *drawn) if each.shape != point.shape]
-            if wrong:
-                return [f"its gradient has the shape {wrong[0]}, x has {point.shape}"]
-            if all(np.isfinite(each).all() for each in (exact, *drawn)):
-                ways = _ways(exact, drawn, hasattr(oracle, "exact_gradient"), rng)
-                return _of_values(oracle, where, exact, ways) + _of_samples(drawn, exact, ways)
+            for shape in (there.shape, next(_batches(oracle, where, seed)).shape):
+                if shape != point.shape:
+                    return [f"its gradient has the shape {shape}, x has {point.shape}"]
+            if np.isfinite(there).all():
+                ways = _ways(there, random, _batches(oracle, where, seed))
+                return _of_values(oracle, where, there, ways) + _of_samples(there, ways)
     return ["its gradient at x is not finite"]
 
 
@@ -95,31 +96,31 @@ def _safely(make: Callable[[], Any], loud: bool = False) -> Any:
         return None
 
 
-def _gradients(oracle: Any, x: Array, rng: np.random.Generator) -> tuple[Array, list[Array]]:
-    """The exact gradient, or the mean of the mini-batches in its place; and these."""
-    drawn = [_numbers(oracle.gradient(x, oracle.sample(rng, _SIZE))) for _ in range(_BATCHES)]
+def _batches(oracle: Any, x: Array, seed: int) -> Iterator[Array]:
+    """The gradients of the same mini-batches every time: one by one, because x may be large."""
+    rng = np.random.default_rng([seed, 1])
+    for _ in range(_BATCHES):
+        yield _numbers(oracle.gradient(x, oracle.sample(rng, _SIZE)))
+
+
+def _gradient(oracle: Any, x: Array, seed: int) -> Array:
+    """The exact gradient, or the mean of the mini-batches in its place."""
     if hasattr(oracle, "exact_gradient"):
-        return _numbers(oracle.exact_gradient(x)), drawn
-    return np.mean(drawn, axis=0), drawn
+        return _numbers(oracle.exact_gradient(x))
+    mean: Array = sum(each / _BATCHES for each in _batches(oracle, x, seed))  # type: ignore[assignment]  # not empty
+    return mean
 
 
-def _ways(gradient: Array, drawn: list[Array], exact: bool, rng: np.random.Generator) -> list[_Way]:
+def _ways(gradient: Array, random: Array, batches: Iterator[Array]) -> list[_Way]:
     """Along the gradient the whole of it is seen, along a random direction every coordinate."""
-    random = rng.standard_normal(gradient.shape)
-    named = {"along a random direction": random / np.linalg.norm(random)}
+    named = {"along a random direction": random / _norm(random)}
     norm = _norm(gradient)
     if norm > 0:
         named = {"along the gradient": gradient / norm} | named
-    return [
-        _Way(name, way, float(np.sum(gradient * way)), 0.0 if exact else _spread(drawn, way)[1])
-        for name, way in named.items()
-    ]
-
-
-def _spread(drawn: list[Array], way: Array) -> tuple[float, float]:
-    """The mean of the mini-batches along a direction, and its standard error."""
-    seen = np.array([float(np.sum(each * way)) for each in drawn])
-    return float(seen.mean()), float(seen.std(ddof=1) / np.sqrt(_BATCHES))
+    seen = np.array([[float(np.sum(each * way)) for way in named.values()] for each in batches])
+    errors = seen.std(axis=0, ddof=1) / np.sqrt(_BATCHES)
+    slopes = [float(np.sum(gradient * way)) for way in named.values()]
+    return [*map(_Way, named, named.values(), slopes, seen.mean(axis=0).tolist(), errors.tolist())]
 
 
 def _of_values(oracle: Any, x: Array, gradient: Array, ways: list[_Way]) -> list[str]:
@@ -128,8 +129,9 @@ def _of_values(oracle: Any, x: Array, gradient: Array, ways: list[_Way]) -> list
         return []
     typical = _norm(gradient) / np.sqrt(gradient.size)  # of the slope in a random direction
     length = 1 + np.linalg.norm(x) / np.sqrt(x.size)
-    for name, way, slope, error in ways:
-        slopes = []
+    known = hasattr(oracle, "exact_gradient")
+    for name, way, slope, _, spread in ways:
+        slopes, error = [], 0.0 if known else spread
         for step in (length * each for each in _STEPS):
             ends = [_safely(lambda end=x + sign * step * way: _numbers(value(end))) for sign in (1, -1)]  # type: ignore[misc]
             if any(end is None or end.size != 1 or not np.isfinite(end).all() for end in ends):
@@ -152,10 +154,11 @@ def _of_values(oracle: Any, x: Array, gradient: Array, ways: list[_Way]) -> list
     return []
 
 
-def _of_samples(drawn: list[Array], gradient: Array, ways: list[_Way]) -> list[str]:
-    for name, way, slope, _ in ways:
-        mean, error = _spread(drawn, way)
-        if mean == error == 0:  # nothing but zeros was drawn: what is rare may not have been
+def _of_samples(gradient: Array, ways: list[_Way]) -> list[str]:
+    for name, _, slope, mean, error in ways:
+        if not np.isfinite(mean):
+            return ["its mini-batches are not finite, where its gradient is"]
+        if mean == error == 0:  # nothing but zeros: what is rare may not have been drawn
             continue
         if abs(mean - slope) > _FAR * error + _NEAR * abs(slope) + 1e-9 * _norm(gradient):
             return [
