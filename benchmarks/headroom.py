@@ -23,6 +23,7 @@ import torch
 from tiebreak.gallery import get
 from tiebreak.gallery.methods import METHODS, ours
 from tiebreak.gallery.training import Goal, train
+from tiebreak.provenance import stamp
 
 FILE = Path(__file__).parent / "results" / "headroom-gallery.json"
 _KEYS = ("example", "size", "headroom", "seed")
@@ -51,6 +52,7 @@ def trained(name: str, size: str, headroom: str, seed: int) -> dict[str, Any]:
         "finished excess": end.excess,
         "finished upper": end.upper,
         "finished value": end.metrics[metric],
+        "made": stamp(),
     }
 
 
