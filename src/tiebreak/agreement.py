@@ -73,26 +73,29 @@ def disagreements(oracle: Any, x: Any, seed: int = 0) -> list[str]:
     aside = point + _ASIDE * (1 + np.abs(point)) * rng.standard_normal(point.shape)
     random = rng.standard_normal(point.shape)
     with np.errstate(all="ignore"):
-        for where in (aside, point):
-            there = _safely(lambda where=where: _gradient(oracle, where, seed), where is point)  # type: ignore[misc]
-            if there is None:
-                continue
-            for shape in (there.shape, next(_batches(oracle, where, seed)).shape):
-                if shape != point.shape:
-                    return [f"its gradient has the shape {shape}, x has {point.shape}"]
-            if np.isfinite(there).all():
-                ways = _ways(there, random, _batches(oracle, where, seed))
-                return _of_values(oracle, where, there, ways) + _of_samples(there, ways)
-    return ["its gradient at x is not finite"]
+        found = _safely(_at, oracle, aside, random, seed)
+        if found is None:  # x is at the edge of what the oracle is defined on
+            found = _at(oracle, point, random, seed)
+    return ["its gradient at x is not finite"] if found is None else list(found)
 
 
-def _safely(make: Callable[[], Any], loud: bool = False) -> Any:
-    """What is made; None where that raises what is raised outside of a domain, unless it is to be `loud`."""
+def _at(oracle: Any, x: Array, random: Array, seed: int) -> list[str] | None:
+    """What does not agree at x; None where the gradient is not finite."""
+    gradient = _gradient(oracle, x, seed)
+    for shape in (gradient.shape, next(_batches(oracle, x, seed)).shape):
+        if shape != x.shape:
+            return [f"its gradient has the shape {shape}, x has {x.shape}"]
+    if not np.isfinite(gradient).all():
+        return None
+    ways = _ways(gradient, random, _batches(oracle, x, seed))
+    return _of_values(oracle, x, gradient, ways) + _of_samples(gradient, ways)
+
+
+def _safely(make: Callable[..., Any], *given: Any) -> Any:
+    """What is made; None where that raises what is raised outside of a domain."""
     try:
-        return make()
+        return make(*given)
     except (ArithmeticError, ValueError):
-        if loud:
-            raise
         return None
 
 
@@ -107,8 +110,11 @@ def _gradient(oracle: Any, x: Array, seed: int) -> Array:
     """The exact gradient, or the mean of the mini-batches in its place."""
     if hasattr(oracle, "exact_gradient"):
         return _numbers(oracle.exact_gradient(x))
-    mean: Array = sum(each / _BATCHES for each in _batches(oracle, x, seed))  # type: ignore[assignment]  # not empty
-    return mean
+    batches = _batches(oracle, x, seed)
+    total = next(batches)
+    for each in batches:
+        total = total + each
+    return total / _BATCHES
 
 
 def _ways(gradient: Array, random: Array, batches: Iterator[Array]) -> list[_Way]:
@@ -133,8 +139,8 @@ def _of_values(oracle: Any, x: Array, gradient: Array, ways: list[_Way]) -> list
     for name, way, slope, _, spread in ways:
         slopes, error = [], 0.0 if known else spread
         for step in (length * each for each in _STEPS):
-            ends = [_safely(lambda end=x + sign * step * way: _numbers(value(end))) for sign in (1, -1)]  # type: ignore[misc]
-            if any(end is None or end.size != 1 or not np.isfinite(end).all() for end in ends):
+            ends = [_numbers(_safely(value, x + sign * step * way)) for sign in (1, -1)]  # NaN where there is none
+            if any(end.size != 1 or not np.isfinite(end).all() for end in ends):
                 continue
             high, low = (float(end.reshape(())) for end in ends)
             found = (high - low) / (2 * step)

@@ -103,10 +103,14 @@ class _Waiting:
             return ""
         self._steps, self._waited = self._steps + 1, self._waited + int(reading.ratio >= ALONE)
         now = rate(optimizer)
-        if not isinstance(now, Tensor):
-            self._highest = max(self._highest, now)
-        early = self._steps < (_SHORT if not isinstance(now, Tensor) and now < _FALLEN * self._highest else _SOON)
-        if early or self._waited < _WAITED * self._steps or not reading.excess > 0:
+        if isinstance(now, Tensor):  # a device is not waited for: no rate is known, and none has fallen
+            now = self._highest
+        self._highest = max(self._highest, now)
+        if (
+            self._steps < (_SHORT if now < _FALLEN * self._highest else _SOON)
+            or self._waited < _WAITED * self._steps
+            or not reading.excess > 0
+        ):
             return ""
         self._said = True
         return (
