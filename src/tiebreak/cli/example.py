@@ -97,7 +97,7 @@ def example(
         try:
             check(study.example.needs)
             with store_in(folder) as store:
-                with bar("Starting, and reading the data") as hear:
+                with bar("Starting: data are read and, the first time, a model to change is trained") as hear:
                     findings = run(study, hear, engine=engine, store=store)
                 if not findings.runs:
                     say(f"Interrupted before a training was judged; nothing was written. {kept(folder)}")
