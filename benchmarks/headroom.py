@@ -1,8 +1,9 @@
 """Headroom where a trained model is changed, on the gallery's examples: ``python -m benchmarks.headroom``.
 
-``python -m benchmarks.headroom EXAMPLE[,…] SEED[,…] HEADROOM[,…] [full]``; w0.8 in the place of a headroom is a
-weighted sum with that weight. A row for each training goes to ``benchmarks/results/headroom-gallery.json``, in the
-place of one of the same example, size, seed and headroom; without arguments the means of what is there are printed.
+``python -m benchmarks.headroom EXAMPLE[,…] SEED[,…] HEADROOM[,…] [full]``; a headroom is a number or auto, and w0.8
+in its place a weighted sum with that weight. A row for each training goes to
+``benchmarks/results/headroom-gallery.json``, in the place of one of the same example, size, seed and headroom; without
+arguments the means of what is there are printed.
 What docs/pytorch.md says of examples is from there; on the data and schedules of the study of the tolerance:
 ``python -m benchmarks.tolerance.headroom``.
 """
@@ -35,7 +36,7 @@ def trained(name: str, size: str, headroom: str, seed: int) -> dict[str, Any]:
     weight = {"weight": float(headroom[1:])} if headroom.startswith("w") else {}
     method = METHODS["weighted-sum"]
     if not weight:
-        begin = ours._tolerance("start", headroom=float(headroom))
+        begin = ours._tolerance("start", headroom=headroom if headroom == "auto" else float(headroom))
         method = replace(METHODS["tolerance-headroom"], begin=begin)
     task = example.build(size, seed, "cpu")
     start = copy.deepcopy(task.model.state_dict())

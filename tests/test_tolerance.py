@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiebreak import tolerance
-from tiebreak.tolerance import MOVING, NUMBER, START, Memory, begin, follow
+from tiebreak.tolerance import AUTO, MOVING, NUMBER, START, Memory, begin, follow
 
 
 def plant(
@@ -180,8 +180,10 @@ def test_the_law_step_by_step():
     generator = np.random.default_rng(3)
     other = MOVING._replace(recall=1e9)
     wide = NUMBER._replace(first=200.0, lift=3.0)
-    roomy = START._replace(headroom=3.0)
-    for moving, c in ((True, MOVING), (True, START), (False, NUMBER), (True, other), (False, wide), (True, roomy)):
+    roomy, measured = START._replace(headroom=3.0), START._replace(**AUTO, early=0.1)._replace(headroom=0.4)
+    kinds = ((True, MOVING), (True, START), (False, NUMBER), (True, other), (False, wide), (True, roomy))
+    for moving, c in (*kinds, (True, measured)):
+        alone, lifted = 0, 0.0
         memory, z, mean, last, spread, swing = begin(), math.log(c.first), {}, None, 0.0, 0.0
         calm, known, brake, cuts = 0.0, 0.0, 1.0, 0
         for t in range(1, 400):
@@ -193,7 +195,7 @@ def test_the_law_step_by_step():
             memory, reading = follow(memory, loss, reference, tol, upper, lower, rate, moving=moving, constants=c)
             high = 1 if t < 300 else 0.2
             aim = c.aim * (1 - c.early * high)
-            room = 1 + c.headroom * high**2
+            room = 1 + max(c.headroom / (1 + c.fades * t), c.lifts * lifted) * high**2
             tol *= room
             d = loss - reference
             if last is not None:
@@ -214,8 +216,8 @@ def test_the_law_step_by_step():
             ):
                 mean[name] = mean.get(name, 0.0) + weight * (value - mean.get(name, 0.0))
             e = (mean["g"] - mean["r"]) / tol
-            gap = 1 / slow - 1 / fast
-            slope = (e - (mean["G"] - mean["R"]) / tol) / gap if gap else 0.0
+            gap, before_e = 1 / slow - 1 / fast, (mean["G"] - mean["R"]) / tol
+            slope = (e - before_e) / gap if gap else 0.0
             error_of_mean = sigma * math.sqrt(fast / (2 - fast))
             swung = math.sqrt(max(swing - math.sqrt(c.slow / 2) * min(sigma, 10) ** 2, 0))
             margin = min(c.doubt * error_of_mean**c.sharp, c.widest) + c.sway * swung
@@ -240,10 +242,15 @@ def test_the_law_step_by_step():
             top = c.most if far else max(math.exp(before) * (1 + c.lift / t), c.most)
             z = min(max(z, math.log(c.least)), math.log(top))
             w = min(math.exp(z + c.boost * min(max(bound - aim, -c.dip), 3)), c.burst * top)
+            alone = alone + 1 if w >= 100 and e > 1 and e > 0.9 * before_e else 0
+            if alone >= 5 and high > 0.7:
+                lifted = max(lifted, e * room)
             unit = max(mean["f"], upper / c.clip) / max(mean["b"], c.steep * mean["B"])
             told = (e * room, error_of_mean * room)
             expected = (w, unit, mean["g"], mean["r"], *told, brake * counted / lower, swung * room)
             np.testing.assert_allclose([float(x) for x in reading], expected, rtol=1e-9, atol=1e-12)
+        assert memory.lifted == pytest.approx(lifted, rel=1e-9)
+        assert c is not measured or lifted > 1
         assert c.headroom > 0 or 0 < cuts < 8  # of eight long gradients those that came with trouble
 
 
@@ -378,7 +385,7 @@ def test_the_constants_are_those_of_the_study():
     file = Path(__file__).parents[1] / "benchmarks" / "results" / "tolerance.json"
     known = json.loads(file.read_text())
     shipped = {"moving": MOVING, "start": START, "number": NUMBER}
-    assert {kind: values | {"headroom": 0} for kind, values in known["ours"].items()} == {
+    assert {kind: values | dict.fromkeys(AUTO, 0) for kind, values in known["ours"].items()} == {
         kind: constants._asdict() for kind, constants in shipped.items()
     }
     assert known["since"] == {}
@@ -424,6 +431,10 @@ def test_every_constant_has_an_effect(field):
         runs = [
             plant(steps=400, rate=lambda t: 0.1 - t / 4000, constants=START._replace(headroom=x))[1] for x in (5, 6)
         ]
+        assert not np.allclose(*runs, rtol=1e-6)
+        return
+    if field in ("fades", "lifts"):
+        runs = [lifting(START._replace(**AUTO | {field: k * AUTO[field]}))[0] for k in (1.0, 1.1)]
         assert not np.allclose(*runs, rtol=1e-6)
         return
     if field in ("pace", "fade"):  # for a number only
@@ -483,10 +494,44 @@ def test_headroom_is_a_larger_tolerance_told_in_the_given_one(headroom, steps, r
         )
         wide = (*told[:2], 0.01 * room, *told[3:])
         by_hand, expected = follow(by_hand, *wide, moving=True, relative=relative, constants=START)
-        np.testing.assert_allclose([*memory], [*by_hand], rtol=1e-9)
+        # What steps on g alone have left is remembered in the tolerance that was given.
+        np.testing.assert_allclose([*memory[:-1]], [*by_hand[:-1]], rtol=1e-9)
         assert reading.ratio == pytest.approx(expected.ratio, rel=1e-9)
         assert reading.excess == pytest.approx(expected.excess * room, rel=1e-9)
         assert reading.noise == pytest.approx(expected.noise * room, rel=1e-9)
+
+
+def lifting(constants, lift=20.0, steps=400, cost=40.0, dies=True):
+    """w, the excess and the end where the rate alone lifts g by so many tolerances, and f by cost/w²; both at once."""
+    memory, ratio, found = begin(), 300.0, []
+    for t in range(steps):
+        high = (1 + math.cos(math.pi * t / steps)) / 2 if dies else 1.0
+        excess = lift * high**2 + cost / ratio**2
+        told = (0.3 + 0.01 * excess, 0.3, 0.01, 1.0, 1.0, 0.1 * high)
+        memory, reading = follow(memory, *told, moving=True, constants=constants)
+        ratio = reading.ratio
+        found.append((ratio, reading.excess))
+    return *np.array(found).T, memory
+
+
+def test_headroom_that_is_measured_is_what_the_rate_does_and_half_again():
+    """Without it f waits while the rate lifts g; with it f has most of the step, and the end is inside."""
+    waits, _, _ = lifting(START)
+    ratio, excess, memory = lifting(START._replace(**AUTO))
+    assert np.median(waits[:200]) > 100
+    assert np.median(ratio[100:200]) < 10
+    assert 18 < memory.lifted < 30  # 20, and what f had added by then
+    assert excess[-1] < 1
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_what_f_does_is_not_taken_for_the_rates_doing(dies):
+    """Where g comes back as soon as it has the step, nothing is learnt, and the first headroom fades."""
+    ratio, excess, memory = lifting(START._replace(**AUTO), lift=0.0, cost=400.0, dies=dies, steps=2000)
+    assert memory.lifted == 0
+    assert excess[100:].max() < 1 + tolerance.headroom(START._replace(**AUTO), 100.0, 0.0)
+    assert excess[-1] < 1.1
+    assert np.median(ratio[500:]) < 100
 
 
 @pytest.mark.parametrize("last", [0.0, 0.1])

@@ -1,8 +1,10 @@
-"""Headroom with the start as the reference: ``python -m benchmarks.tolerance.headroom [select|judge]``.
+"""Headroom with the start as the reference: ``python -m benchmarks.tolerance.headroom [select|judge|fresh]``.
 
 Trained models whose learning rate begins anew at full height and falls ("trained"), or at a tenth of it
 ("fine-tuning"). The amount was chosen on `SELECT`; `JUDGE` has other data, schedules, optimizers and seeds, and was run
-once. Twenty minutes on two cores for both. What it writes, ``benchmarks/results/headroom.json``, has a row per run:
+once. Then "auto" was made, and its constants chosen on `SELECT` and on tuning seeds of three of the gallery's quick
+sizes; `FRESH` has data that neither had seen, and other seeds. Half an hour on two cores for all. What it writes,
+``benchmarks/results/headroom.json``, has a row per run:
 
 * over: how far g ends above the start, in tolerances; inside is at most 1;
 * lost, finished: (f − f*)/(f₀ − f*), f₀ of lower-only training, f* of the best of nine fixed weights that is inside of
@@ -18,6 +20,7 @@ import numpy as np
 from benchmarks.tolerance import settings, study
 from benchmarks.tolerance.judge import RESULTS
 from benchmarks.tolerance.settings import Setting
+from tiebreak.options import _room
 from tiebreak.provenance import stamp
 from tiebreak.tolerance import START
 
@@ -36,7 +39,7 @@ SELECT = (
         Setting("Adam", "constant, then linear", "trained"),
         Setting("AdamW", "linear", "fine-tuning"),
     ),
-    (0.0, 10.0, 20.0),
+    (0.0, 10.0, 20.0, "auto"),
     (600, 601, 602, 603),
 )  # fmt: skip
 JUDGE = (
@@ -57,6 +60,16 @@ JUDGE = (
     (0.0, 10.0),
     (700, 701, 702, 703),
 )  # fmt: skip
+FRESH = (
+    (
+        "fairness, savings", "forget 200 rows, subscribers", "robustness, proteins", "fairness, borrowers",
+        "confidence, lectures", "fairness, visits", "romances after tragedies, letters", "fairness, young women",
+        "fairness, arrests", "sparsity, loans", "spam after mail, letters",
+    ),
+    JUDGE[1],
+    (0.0, 10.0, "auto"),
+    (800, 801, 802, 803),
+)  # fmt: skip
 _GROUPS = {group.task: group for group in settings._TENTH + settings._ELEVENTH}
 
 
@@ -65,7 +78,7 @@ def runs(task, chosen, headrooms, seeds):
     group = _GROUPS[task]._replace(settings=list(chosen), steps=min(_GROUPS[task].steps, LONGEST))
     bench = study.Bench(group, list(seeds), lambda text: None, weights=study.WEIGHTS[::2])
     pairs = [(headroom, i) for headroom in headrooms for i in range(len(chosen))]
-    trained = bench.train([bench.run(i, "ours, moving", START._replace(headroom=h), "start") for h, i in pairs])
+    trained = bench.train([bench.run(i, "ours, moving", START._replace(**_room(h)), "start") for h, i in pairs])
     ends = bench.finished([(i, outcome, "start") for (_, i), outcome in zip(pairs, trained, strict=True)])
     for (headroom, i), outcome, end in zip(pairs, trained, ends, strict=True):
         found = bench.measures(i, outcome, "start", end)
@@ -79,7 +92,7 @@ def runs(task, chosen, headrooms, seeds):
 def told(rows):
     """Shares inside, and medians and means of what is lost; means of values between −1 and 2: few are far outside."""
     lines = []
-    for headroom in sorted({row["headroom"] for row in rows}):
+    for headroom in dict.fromkeys(row["headroom"] for row in rows):
         some = [row for row in rows if row["headroom"] == headroom]
         inside = np.mean([row["over"] <= 1 for row in some])
         lost, finished = (
@@ -87,7 +100,7 @@ def told(rows):
             for name in ("lost", "finished")
         )
         lines.append(
-            f"headroom {headroom:g}: {len(some)} runs, {100 * inside:.0f} % inside, the worst at "
+            f"headroom {headroom}: {len(some)} runs, {100 * inside:.0f} % inside, the worst at "
             f"{max(row['over'] for row in some):.1f}; lost {np.nanmedian(lost):.2f} (median), {np.nanmean(lost):.2f} "
             f"(mean); finished {np.nanmedian(finished):.2f}, {np.nanmean(finished):.2f}"
         )
@@ -105,7 +118,7 @@ def write(found):
 
 def main(*which):
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    for name, (tasks, chosen, headrooms, seeds) in (("select", SELECT), ("judge", JUDGE)):
+    for name, (tasks, chosen, headrooms, seeds) in (("select", SELECT), ("judge", JUDGE), ("fresh", FRESH)):
         if which and name not in which:
             continue
         found[name] = []

@@ -18,7 +18,7 @@ from tiebreak.estimators import Estimator, enters_direction, fixed_batches, name
 from tiebreak.files import regular
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
-from tiebreak.tolerance import MOVING, NUMBER, START, adaptive
+from tiebreak.tolerance import AUTO, MOVING, NUMBER, START, adaptive
 
 __all__ = ["MEASURED", "allowed", "chosen_method", "recorded", "refuse_unasked", "tolerant", "within"]
 
@@ -64,11 +64,10 @@ def within(
     """The tolerance as the decision needs it; `unused` are further arguments, of which none may be given.
 
     `rescales`: whether the base divides by the size of its gradients, as Adam does. `headroom`: so many tolerances
-    more while the learning rate is highest.
+    more while the learning rate is highest, or "auto".
     """
     amount, relative = allowed(tolerance)
-    if isinstance(headroom, bool) or not isinstance(headroom, Real) or not 0 <= floating(headroom) < math.inf:
-        raise ValueError(f"headroom={headroom!r} must be a number of tolerances, finite and at least 0")
+    room = _room(headroom)
     if reference is None:
         raise ValueError(f"tolerance={tolerance!r} needs reference=: {_REFERENCES}")
     fixed = isinstance(reference, Real) and not isinstance(reference, bool)
@@ -87,8 +86,22 @@ def within(
         if value is not None:
             raise ValueError(f"{name}={value!r} has no effect with tolerance={tolerance!r}: give one of them")
     start = isinstance(reference, str) and reference == "start"
-    constants = (START if start else NUMBER if fixed else MOVING)._replace(headroom=float(headroom))
+    if room is AUTO and not start:
+        raise ValueError(
+            f'headroom="auto" measures how far the learning rate alone lifts the loss of a trained model: it must come '
+            f'with reference="start", not {reference!r}, or be a number of tolerances'
+        )
+    constants = (START if start else NUMBER if fixed else MOVING)._replace(**room)
     return Tolerance(amount, relative, moving=not fixed, constants=adaptive(constants) if rescales else constants)
+
+
+def _room(headroom: Any) -> dict[str, float]:
+    """The constants that a headroom stands for."""
+    if isinstance(headroom, str) and headroom == "auto":
+        return AUTO
+    if isinstance(headroom, bool) or not isinstance(headroom, Real) or not 0 <= floating(headroom) < math.inf:
+        raise ValueError(f'headroom={headroom!r} must be a number of tolerances, finite and at least 0, or "auto"')
+    return {"headroom": float(headroom)}
 
 
 def tolerant(

@@ -24,7 +24,9 @@ e = (g − reference)/tolerance has no unit and w has none either: multiplying a
 * While the learning rate is high its noise hides what f costs: when the rate falls, g gains less than a twin's does. So
   the aim is lower by the share `early` where the rate is what it was at most, and is reached when the rate has fallen.
 * Whoever knows that the rate will fall may allow more until then: `headroom` tolerances more at the highest rate, and
-  less as its square falls, so that what is left of the rate suffices to come back.
+  less as its square falls, so that what is left of the rate suffices to come back. How much is needed can be measured
+  where the start is the reference: whatever steps on g alone leave above it, and do not bring down, is the rate's doing
+  and not f's. `lifts` times that is allowed; and for the first steps, until that is known, a `headroom` that `fades`.
 
 Only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per run), torch 0-d
 tensors and JAX tracers; nothing is imported. Inputs must be finite; then so is what comes out.
@@ -35,8 +37,8 @@ from typing import NamedTuple
 from tiebreak.rules import Scalar
 
 __all__ = [
-    "MOVING", "NUMBER", "START", "Constants", "Memory", "Reading",
-    "adaptive", "begin", "beyond", "follow", "rejoined", "roomy",
+    "AUTO", "MOVING", "NUMBER", "START", "Constants", "Memory", "Reading",
+    "adaptive", "begin", "beyond", "follow", "headroom", "rejoined", "roomy",
 ]  # fmt: skip
 
 _E = 2.718281828459045
@@ -44,6 +46,8 @@ ALONE = 100.0  # from this w on a step counts as one on g alone
 FALLING = 0.9  # an e below this share of its slow average is coming back
 #: So many in a row that leave e above 1, and not falling, are in vain; of all steps this share.
 PATIENCE, SHARE = 50.0, 0.05
+#: So many in a row show what the learning rate does by itself, where it is above this share of its highest.
+SHOWN, HIGH = 5.0, 0.7
 
 
 class Constants(NamedTuple):
@@ -85,7 +89,9 @@ class Constants(NamedTuple):
     release: Scalar = 0.01  # which each step takes back by this share of itself
     recall: Scalar = 10.0  # no w above this is remembered for its trouble: so little of f is not to blame
     foresee: Scalar = 4.0  # a share is one of what the reference comes to: its fall so far to the power of this goes on
-    headroom: Scalar = 0.0  # so many tolerances more while the learning rate is what it was at most
+    headroom: Scalar = 0.0  # so many tolerances more while the learning rate is what it was at most,
+    fades: Scalar = 0.0  # divided by 1 + this times the steps made,
+    lifts: Scalar = 0.0  # but at least so many times what steps on g alone have left at such a rate
 
 
 #: For a reference measured at the same step: a twin, a recorded curve, one that is given with each loss.
@@ -131,6 +137,9 @@ NUMBER = Constants(
     fade=1.0,
 )
 
+#: With which `START` finds its headroom out.
+AUTO = {"headroom": 10.0, "fades": 0.02, "lifts": 1.5}
+
 
 def adaptive(constants: Constants) -> Constants:
     """The constants for a base that divides by the size of its gradients, as Adam does.
@@ -167,6 +176,7 @@ class Memory(NamedTuple):
     trend: Scalar  # the mean of the reference over all steps, later ones weighing more
     vain: Scalar  # how many steps on g alone, up to now, have left e above 1
     returns: Scalar  # how many times the model was set to its twin
+    lifted: Scalar  # the largest e that steps on g alone have left, and not brought down, while the rate was high
 
 
 class Reading(NamedTuple):
@@ -257,7 +267,7 @@ def follow(
     steps = memory.steps + 1 + 0 * loss
     most = _at_least(rate + 0 * loss, memory.rate)
     high = _over(rate + 0 * loss, most) + (most == 0)  # a warm-up may begin with a rate of 0
-    room = roomy(c.headroom, high)
+    room = roomy(headroom(c, steps, memory.lifted), high)
     trend = memory.trend + 3 / (steps + 2) * (reference - memory.trend)
 
     def allowed(loss: Scalar, reference: Scalar) -> Scalar:
@@ -303,6 +313,7 @@ def follow(
         trend=trend,
         vain=memory.vain,
         returns=memory.returns + 0 * loss,
+        lifted=memory.lifted + 0 * loss,
     )
     aim = c.aim * (1 - c.early * high)
     excess = _over(now.loss - now.reference, allowed(now.loss, now.reference))
@@ -344,7 +355,9 @@ def follow(
     )
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * top)
     in_vain = (excess > 1) * (excess > FALLING * before) * (ratio >= ALONE)
-    now = now._replace(vain=(memory.vain + 1 + 0 * loss) * in_vain)
+    vain = (memory.vain + 1 + 0 * loss) * in_vain
+    shown = _at_least(excess * room, now.lifted) - now.lifted
+    now = now._replace(vain=vain, lifted=now.lifted + shown * (vain >= SHOWN) * (high > HIGH))
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
     # Where no gradient of g has been seen a step on f has the length 1, and where none of f, any unit will do.
@@ -352,6 +365,17 @@ def follow(
     unit = _over(upper, lower) * (now.lower != 0) + upper * (now.lower == 0)
     told = (now.loss, now.reference, excess * room, noise * room, brake * kept, root * room)
     return now, Reading(ratio, unit + (unit == 0), *told)
+
+
+def headroom(constants: Constants, steps: Scalar, lifted: Scalar) -> Scalar:
+    """How many tolerances more are allowed at the highest learning rate, after so many steps.
+
+    Examples
+    --------
+    >>> headroom(START._replace(**AUTO), 50.0, 2.0), headroom(START._replace(**AUTO), 50.0, 20.0)
+    (5.0, 30.0)
+    """
+    return _at_least(constants.headroom / (1 + constants.fades * steps), constants.lifts * lifted)
 
 
 def roomy(headroom: Scalar, high: Scalar) -> Scalar:

@@ -282,8 +282,9 @@ def notes(findings: Findings) -> list[str]:
     texts += _unbound(findings)
     if "tolerance-headroom" in study.methods_of(example):
         texts.append(
-            f"{title('tolerance-headroom')} has a constant, 10, chosen on quick sizes of unlearning-subset and "
-            "continual-all, on seeds that nobody is judged on, and on the study of the tolerance."
+            f"{title('tolerance-headroom')} has three constants, chosen on quick sizes of continual-all, "
+            "unlearning-secrets and unlearning-author, on seeds that nobody is judged on, and on the study of the "
+            "tolerance."
         )
     for budget in study.budgets:
         for row in rows(findings, budget):

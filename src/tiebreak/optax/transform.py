@@ -57,11 +57,12 @@ def dynamic_barrier(
         the loss of the starting parameters, kept in ``state.start``, on the same batch; ``"given"``, any other loss on
         the same batch, both given as ``update(…, reference_value=…)``; or a recorded run: the path of a CSV log, or an
         array with a loss for each step. For a twin, trained beside the model, see :func:`with_twin`.
-    headroom : float, optional
+    headroom : float or "auto", optional
         So many tolerances more are allowed while the learning rate is highest, and fewer as it falls, by its square: at
-        half the rate a quarter of them, and none at 0. For trained parameters whose rate begins anew at full height,
-        ``reference="start"``: 10 (none unless given), with :func:`finish`. It takes `learning_rate`, a schedule. Not
-        where the rate stays high, or is small from the beginning: the loss would end above its tolerance.
+        half the rate a quarter of them, and none at 0 (none unless given). For trained parameters whose rate falls to
+        0, ``reference="start"``: "auto", with :func:`finish`. It measures how far that rate lifts the lower loss by
+        itself, and allows as much and half again. It takes `learning_rate`, a schedule. Not where the rate stays high:
+        the loss would end above its tolerance.
     barrier, regularizer, penalty : float or function of the step, optional
         β, ρ and μ of the rule: numbers, :class:`tiebreak.Power`, schedules of optax, or functions that JAX can trace.
     rule : str or callable, optional

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tiebreak.options import allowed
 from tiebreak.tolerance import ALONE, MOVING, Reading
-from tiebreak.torch.room import Room, rate
+from tiebreak.torch.room import Room, rate, shown
 from tiebreak.torch.said import warn
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class _Waiting:
     def seen(self, optimizer: "DynamicBarrier", reading: Reading) -> str:
         """What a user must be told after this step, or nothing."""
         copy = optimizer.target.copy
-        if self._said or optimizer.headroom > 0 or copy is None or copy.twin:
+        if self._said or optimizer.headroom or copy is None or copy.twin:
             return ""
         self._steps, self._waited = self._steps + 1, self._waited + int(reading.ratio >= ALONE)
         now = rate(optimizer)
@@ -116,8 +116,8 @@ class _Waiting:
         return (
             f"in {self._waited} of {self._steps} steps next to all weight was on the lower loss, which lies "
             f"{reading.excess:.2g} tolerances above its start: the upper loss waits. A learning rate that begins anew "
-            "at full height lifts a trained model's loss by itself. If yours falls to 0 by the end, headroom=10 lets "
-            "the upper loss go on meanwhile."
+            "at full height lifts a trained model's loss by itself. If yours falls to 0 by the end, "
+            'headroom="auto" lets the upper loss go on meanwhile.'
         )
 
 
@@ -130,7 +130,7 @@ class _Lasting:
 
     def seen(self, optimizer: "DynamicBarrier", room: float) -> str:
         """What a user must be told after this step, or nothing."""
-        if self._said or optimizer.headroom == 0 or "initial_lr" in optimizer.param_groups[0]:  # a scheduler
+        if self._said or not optimizer.headroom or "initial_lr" in optimizer.param_groups[0]:  # a scheduler
             return ""
         now = rate(optimizer)
         if isinstance(now, Tensor):
@@ -141,7 +141,7 @@ class _Lasting:
             return ""
         self._said = True
         return (
-            f"headroom={optimizer.headroom:g} goes as the learning rate falls, and that has been the same for "
+            f"headroom={shown(optimizer.headroom)} goes as the learning rate falls, and that has been the same for "
             f"{self._same} steps: the lower loss may lie {room:.3g} tolerances above its reference until it falls. Let "
             "it fall to 0, or leave headroom out."
         )

@@ -96,6 +96,7 @@ class LawMemory:
             "trend": state["slow_reference"],
             "vain": 0.0,
             "returns": 0.0,
+            "lifted": 0.0,
         } | state
 
     def check(self, state: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.record import READINGS, RESIDUES, Step, record
-from tiebreak.torch.room import rate
+from tiebreak.torch.room import rate, shown
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
@@ -53,11 +53,12 @@ class DynamicBarrier(TwoLevels):
         frozen copy of the starting model on the same batch, for fine-tuning; ``"twin"``, a copy trained on the lower
         loss alone beside the model, on the same batches (one more copy of the parameters with its optimizer state, one
         more backward pass); ``"given"``, you give it with each loss; or the path of a CSV log of a lower-only run.
-    headroom : float
+    headroom : float or "auto"
         So many tolerances more are allowed while the learning rate is highest, and fewer as it falls, by its square: at
-        half the rate a quarter of them, and none at 0. For a trained model whose rate begins anew at full height,
-        ``reference="start"``: 10 (none unless given), with :meth:`finish`. Not where the rate stays high, or is small
-        from the beginning: the lower loss would end above its tolerance.
+        half the rate a quarter of them, and none at 0 (none unless given). For a trained model whose rate falls to 0,
+        ``reference="start"``: "auto", with :meth:`finish`. It measures how far that rate lifts the lower loss by
+        itself, and allows as much and half again. Not where the rate stays high: the loss would end above its
+        tolerance.
     model : Module, optional
         Whose buffers belong to the copy; without it those of the modules that the first pass calls.
     generators : sequence of torch.Generator
@@ -118,7 +119,7 @@ class DynamicBarrier(TwoLevels):
         *,
         tolerance: float | str | None = None,
         reference: Any = None,
-        headroom: float = 0.0,
+        headroom: float | Literal["auto"] = 0.0,
         model: nn.Module | None = None,
         generators: Sequence[torch.Generator] = (),
         barrier: Any = None,
@@ -168,10 +169,12 @@ class DynamicBarrier(TwoLevels):
         self.allow(amount, relative)
 
     @property
-    def headroom(self) -> float:
+    def headroom(self) -> float | Literal["auto"]:
         """So many tolerances more are allowed while the learning rate is highest."""
         given = self.decision.tolerance
-        return 0.0 if given is None or given.constants is None else float(given.constants.headroom)
+        if given is None or given.constants is None:
+            return 0.0
+        return "auto" if given.constants.lifts > 0 else float(given.constants.headroom)
 
     @on_itself
     def allow(self, amount: float, relative: bool) -> None:
@@ -368,7 +371,7 @@ class DynamicBarrier(TwoLevels):
     def __repr__(self) -> str:
         if self.decision.tolerance is not None:
             how = f"tolerance={self.tolerance!r}, reference={self.target}"
-            how += f", headroom={self.headroom:g}" * (self.headroom > 0)
+            how += f", headroom={shown(self.headroom)}" if self.headroom else ""
         else:
             how = f"method={self.decision.method!r}"
         return f"{type(self).__name__}({how}, base={self.base!r})"

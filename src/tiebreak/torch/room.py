@@ -1,15 +1,21 @@
 """How far above its reference the lower loss may lie now, with headroom: for those who tell of it."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from tiebreak.tolerance import roomy
+from tiebreak.tolerance import headroom, roomy
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["Room", "rate"]
+__all__ = ["Room", "rate", "shown"]
+
+
+def shown(headroom: Any) -> str:
+    """As it is given."""
+    return json.dumps(headroom) if isinstance(headroom, str) else f"{headroom:g}"
 
 
 def rate(optimizer: "DynamicBarrier") -> Any:
@@ -32,13 +38,23 @@ class Room:
 
     def now(self, optimizer: "DynamicBarrier") -> float:
         """In tolerances."""
-        headroom = optimizer.headroom
-        if not headroom:
+        if not optimizer.headroom:
             return 1.0
+        most = self._headroom(optimizer)
         now = rate(optimizer)
         if isinstance(now, Tensor) and now.device.type != "cpu":
-            return 1 + headroom
+            return 1 + most
         if self._most is None:  # the optimizer may have been loaded
             self._most = float(optimizer.memory.values.get("rate", 0.0))
         self._most = max(self._most, float(now))
-        return float(roomy(headroom, float(now) / self._most if self._most else 1.0))
+        return float(roomy(most, float(now) / self._most if self._most else 1.0))
+
+    @staticmethod
+    def _headroom(optimizer: "DynamicBarrier") -> float:
+        """Tolerances more at the highest rate, as things stand; what was measured is not asked of a device."""
+        assert optimizer.decision.tolerance is not None
+        constants, memory = optimizer.decision.tolerance.constants, optimizer.memory.values
+        assert constants is not None
+        if any(isinstance(memory[name], Tensor) and memory[name].device.type != "cpu" for name in ("lifted", "steps")):
+            return float(constants.headroom)
+        return float(headroom(constants, float(memory["steps"]), float(memory["lifted"])))

@@ -12,6 +12,7 @@ from tiebreak.torch.agreement import folded
 from tiebreak.torch.context import store
 from tiebreak.torch.packing import KEY
 from tiebreak.torch.record import RESIDUES, Step, record
+from tiebreak.torch.room import shown
 from tiebreak.torch.rows import wide
 from tiebreak.torch.said import warn
 
@@ -151,7 +152,8 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
             )
             warn(text)
     if numbers.get("headroom", opt.headroom) != opt.headroom:  # states from before have none
-        warn(f"the state was saved with headroom={numbers['headroom']:g}; the run goes on with {opt.headroom:g}")
+        then, now = shown(numbers["headroom"]), shown(opt.headroom)
+        warn(f"the state was saved with headroom={then}; the run goes on with {now}")
     if copy is not None:
         copy.load(opt, saved.kept, saved.options, saved.buffers)
     law = {name: value for name, value in numbers["law"].items() if name != "rate"}  # stages may have their own

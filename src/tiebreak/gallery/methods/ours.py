@@ -21,7 +21,7 @@ def _step(wrapped: DynamicBarrier, unit: float, ratio: bool) -> Step:
     return step
 
 
-def _tolerance(reference: Any, share: bool = True, headroom: float = 0.0) -> Any:
+def _tolerance(reference: Any, share: bool = True, headroom: Any = 0.0) -> Any:
     """With the tolerance as the example has it, be it a `share` of the reference; else as a number."""
 
     def begin(setting: Setting, knobs: Knobs) -> Step:
@@ -53,8 +53,9 @@ TOLERANCE_TRAINED = Method(
     _tolerance("twin", share=False), 3 * BACKWARD, ours=True, only="start",
 )  # fmt: skip
 TOLERANCE_HEADROOM = Method(
-    "ours: start, headroom", "reference=\"start\", headroom=10: ten tolerances more while the rate is highest.",
-    _tolerance("start", headroom=10.0), 2 * BACKWARD + FORWARD, ours=True, only="start",
+    "ours: start, headroom", "reference=\"start\", headroom=\"auto\": more is allowed while the rate is high, half "
+    "again as much as it lifts g by itself.",
+    _tolerance("start", headroom="auto"), 2 * BACKWARD + FORWARD, ours=True, only="start",
 )  # fmt: skip
 TOLERANCE_NUMBER = Method(
     "ours: tolerance, number", "DynamicBarrier(tolerance=…, reference=what lower-only training reached).",
