@@ -386,9 +386,10 @@ def test_the_row_with_headroom_differs_by_that_alone(tmp_path):
         optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
         step = METHODS[f"tolerance-{kind}"].begin(Setting(task.model, optimizer, 1.0, 0.0, 0.5, 0.5), {})
         made.append(inspect.getclosurevars(step).nonlocals["wrapped"])
-    assert [opt.headroom for opt in made] == [0, 10]
+    assert [opt.headroom for opt in made] == [0, "auto"]
     assert made[0].tolerance == made[1].tolerance == 0.5
-    assert made[0].decision.tolerance.constants == made[1].decision.tolerance.constants._replace(headroom=0)
+    plain = made[1].decision.tolerance.constants._replace(headroom=0, fades=0, lifts=0)
+    assert made[0].decision.tolerance.constants == plain
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------

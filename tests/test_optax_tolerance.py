@@ -53,6 +53,7 @@ OPTIONS = {
     "tolerance, function": {"tolerance": 0.1, "reference": lambda k: 1 / (k + 1.0)},
     "tolerance, start": {"tolerance": 0.1, "reference": "start"},
     "tolerance, headroom": {"tolerance": 0.1, "reference": "start", "headroom": 5.0},
+    "tolerance, headroom measured": {"tolerance": 0.1, "reference": "start", "headroom": "auto"},
     "tolerance, given": {"tolerance": 0.1, "reference": "given"},
     "tolerance, twin": {"tolerance": 0.1, "reference": "twin"},
     "tolerance, share of the twin": {"tolerance": "20%", "reference": "twin"},
@@ -117,8 +118,9 @@ def torch_side(options, steps, rate=0.1):
         yield {"b": b.detach().numpy().copy(), "w": w.detach().numpy().copy()}, opt.log()
 
 
-FALLING = ("tolerance, number", "tolerance, headroom", "tolerance, given", "tolerance, twin")  # the law knows the rate
-ROWS_OF_OPTIONS = [(n, 0.1) for n in OPTIONS if n != "tolerance, headroom"] + [(n, rate_at) for n in FALLING]
+ROOMY = ("tolerance, headroom", "tolerance, headroom measured")  # which need a rate that falls
+FALLING = ("tolerance, number", *ROOMY, "tolerance, given", "tolerance, twin")  # the law knows the rate
+ROWS_OF_OPTIONS = [(n, 0.1) for n in OPTIONS if n not in ROOMY] + [(n, rate_at) for n in FALLING]
 
 
 @pytest.mark.parametrize(("name", "rate"), ROWS_OF_OPTIONS)

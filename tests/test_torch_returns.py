@@ -10,8 +10,9 @@ import torch
 import tiebreak
 from tiebreak.tolerance import Reading
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Progress
+from tiebreak.torch.memory import LawMemory
 from tiebreak.torch.progress import _place
-from tiebreak.torch.room import rate
+from tiebreak.torch.room import Room, rate
 
 
 def parameter(*values):
@@ -238,7 +239,7 @@ def test_where_f_waits_headroom_is_named_once():
     """A frozen copy is the reference, g lies above it, and next to all weight has been on g."""
     (text,) = heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0)
     assert "in 100 of 100 steps next to all weight was on the lower loss, which lies 0.5 tolerances above" in text
-    assert "headroom=10" in text
+    assert 'headroom="auto"' in text
     assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=50.0)
     assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0, excess=-0.5)
     assert not heard(made(parameter(1.0), reference="start"), 0.0, ratio=200.0, steps=99)
@@ -246,7 +247,8 @@ def test_where_f_waits_headroom_is_named_once():
         assert not any(
             "headroom" in text for text in heard(made(parameter(1.0), reference=reference), 0.0, ratio=200.0)
         )
-    assert not heard(made(parameter(1.0), reference="start", headroom=0.5), 0.0, ratio=200.0, steps=150)
+    for headroom in (0.5, "auto"):
+        assert not heard(made(parameter(1.0), reference="start", headroom=headroom), 0.0, ratio=200.0, steps=150)
 
 
 def test_in_a_short_training_the_falling_rate_says_when_to_look():
@@ -352,7 +354,39 @@ def test_headroom_is_what_setting_the_tolerance_by_hand_does():
     assert "headroom" not in repr(by_hand)
 
 
-@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), True, "10", None])
+def test_headroom_that_is_measured_is_saved_told_and_refused_elsewhere():
+    """What was measured is part of the state; the room that is told is made of it."""
+    x = parameter(1.0)
+    opt = made(x, reference="start", headroom="auto")
+    assert opt.headroom == "auto"
+    assert 'headroom="auto"' in repr(opt)
+    step(opt, x)
+    assert Room().now(opt) == pytest.approx(1 + 10 / 1.02)
+    opt.memory.values["lifted"] = 20.0
+    state = opt.state_dict()
+    again = made(x, reference="start", headroom="auto")
+    again.load_state_dict(state)
+    assert Room().now(again) == 31
+    assert again.memory.values["lifted"] == 20
+    with pytest.warns(RuntimeWarning, match=r'saved with headroom="auto"; the run goes on with 10$'):
+        made(x, reference="start", headroom=10).load_state_dict(state)
+    for reference in ("twin", 0.0, "given"):
+        with pytest.raises(ValueError, match=r'headroom="auto" measures .* it must come with reference="start", not'):
+            made(x, reference=reference, headroom="auto")
+    heard_of = made(x, reference="start", headroom="auto")
+    heard_of.memory.values["lifted"] = 20.0
+    (text,) = heard(heard_of, 0.0)
+    assert 'headroom="auto" goes as the learning rate falls' in text
+    assert "may lie 31 tolerances above" in text
+
+
+def test_a_state_from_before_headroom_was_measured_is_taken_up():
+    state = made(parameter(1.0), reference="start").memory.state_dict()
+    del state["lifted"]
+    assert LawMemory.completed(state)["lifted"] == 0
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), True, "10", "measured", None])
 def test_headroom_is_a_number_of_tolerances(wrong):
     with pytest.raises(ValueError, match=r"^headroom=.* must be a number of tolerances, finite and at least 0"):
         made(parameter(1.0), headroom=wrong)
