@@ -51,7 +51,7 @@ def train(with_old: bool) -> Dictionary:
     model = Dictionary()
     base = torch.optim.Adam(model.parameters(), lr=0.01)
     # More is allowed while the rate is high: else the new samples wait until it has fallen.
-    opt = tiebreak.torch.DynamicBarrier(base, tolerance="5%", reference="start", headroom=10) if with_old else base
+    opt = tiebreak.torch.DynamicBarrier(base, tolerance="5%", reference="start", headroom="auto") if with_old else base
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(opt, STEPS)
     for _ in range(STEPS):
         if with_old:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_torch_reference import data, fit, network, size
 from tiebreak import finishing
 from tiebreak.finishing import FARTHEST, INSIDE, LIMIT, Finish, search
-from tiebreak.optax import finish, with_twin
+from tiebreak.optax import dynamic_barrier, finish, with_twin
 from tiebreak.torch import DynamicBarrier, line
 
 numbers = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
@@ -550,3 +550,19 @@ def test_jax_a_twin_wherever_it_is():
     assert found.place > 1
     with pytest.raises(ValueError, match="has 2 twins"):
         finish(x, (state, state), lower=lambda x: x[0], tolerance=0.1)
+
+
+def test_jax_the_start_that_a_state_keeps():
+    """The state of the whole optimizer does; one that keeps no parameters is refused in words."""
+    x, start = jnp.array([2.9, 2.8]), jnp.array([3.0, 3.0])
+    losses = {"lower": lambda x: (x[0] - x[1]) ** 2, "upper": lambda x: jnp.sum(x**2)}
+    state = optax.chain(dynamic_barrier(tolerance=0.1, reference="start"), optax.sgd(0.1)).init(start)
+    there, found = finish(x, state, **losses, tolerance=0.1)
+    same, expected = finish(x, start, **losses, tolerance=0.1)
+    assert found == expected
+    assert there.tolist() == same.tolist()
+    with pytest.raises(ValueError, match="has 2 starts"):
+        finish(x, (state, state), **losses, tolerance=0.1)
+    number = optax.chain(dynamic_barrier(tolerance=0.1, reference=0.0), optax.sgd(0.1)).init(start)
+    with pytest.raises(ValueError, match="is a state that keeps no parameters"):
+        finish(x, number, **losses, tolerance=0.1)

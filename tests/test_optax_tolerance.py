@@ -539,6 +539,10 @@ def test_the_learning_rate_is_told_or_counts_as_one_that_stays(x64):
         dynamic_barrier(tolerance=0.1, reference="start", headroom=jnp.ones(2), learning_rate=lambda k: 0.1)
     with pytest.raises(ValueError, match=r"headroom=5 has no effect without tolerance="):
         dynamic_barrier(barrier=0.5, headroom=5)
+    with pytest.raises(
+        ValueError, match=r"headroom='auto' must be a number of tolerances: the learning rate lifts a twin"
+    ):
+        with_twin(optax.sgd(0.1), tolerance=0.1, headroom="auto")
     transform, x = dynamic_barrier(tolerance=0.1, reference="given", learning_rate=lambda k: jnp.ones(2)), jnp.ones(2)
     state = transform.init(x)
     with pytest.raises(ValueError, match=r"learning_rate at a step has shape \(2,\)"):

@@ -35,6 +35,7 @@ tensors and JAX tracers; nothing is imported. Inputs must be finite; then so is 
 from typing import NamedTuple
 
 from tiebreak.rules import Scalar
+from tiebreak.tolerance_constants import AUTO, MOVING, NUMBER, START, Constants, adaptive
 
 __all__ = [
     "AUTO", "MOVING", "NUMBER", "START", "Constants", "Memory", "Reading",
@@ -48,110 +49,6 @@ FALLING = 0.9  # an e below this share of its slow average is coming back
 PATIENCE, SHARE = 50.0, 0.05
 #: So many in a row show what the learning rate does by itself, where it is above this share of its highest.
 SHOWN, HIGH = 5.0, 0.7
-
-
-class Constants(NamedTuple):
-    """The constants of the tolerance rule, without units; by the searches of ``benchmarks.tolerance`` and by hand."""
-
-    aim: Scalar = 0.9  # what the bound of the excess is led to; the promise is 1
-    early: Scalar = 0.2  # by which share less while the learning rate is what it was at most
-    doubt: Scalar = 0.5  # the margin: so many standard errors of the averaged excess,
-    sharp: Scalar = 1.0  # to this power,
-    widest: Scalar = 0.5  # and no more of it: beyond, noise would give up most of what f can gain
-    sway: Scalar = 2.0  # and so many standard deviations of the model's own swing
-    span: Scalar = 15.0  # M: steps over which log w makes up for its error
-    rise: Scalar = 1.0  # upward so many times as fast
-    boost: Scalar = 4.0  # κ
-    dip: Scalar = 0.3  # as far below the aim as κ acts: the first w is near `first`
-    ahead: Scalar = 100.0  # steps by which a rising excess is carried forward
-    exact: Scalar = 0.08  # the standard error asked of the averaged excess
-    fast: Scalar = 0.1  # largest weight of the newest value in the averages of losses
-    slow: Scalar = 0.02  # smallest weight there; and the weight in the averages of σ and of the swing
-    norms: Scalar = 0.02  # the weight in the averages of norms
-    floor: Scalar = 0.3  # an e/aim below this counts as this: how fast w falls where f costs nothing
-    ceiling: Scalar = 4.0  # and one above this as this
-    first: Scalar = 300.0  # where w begins
-    least: Scalar = 1.0  # and its bounds
-    most: Scalar = 1000.0
-    lift: Scalar = 0.0  # where that does not suffice w may grow as the number of steps to this power
-    burst: Scalar = 10.0  # with κ's answer w may be so many times that
-    clip: Scalar = 2.0  # ∇f is cut to so many times its averaged norm
-    trouble: Scalar = 1.5  # a bound of so many aims is trouble
-    knee: Scalar = 2.0  # below so many times the w at which trouble began last, w falls slowly:
-    gentle: Scalar = 0.85  # an e/aim below this counts as this there
-    wary: Scalar = 1.5  # as if trouble had once come at this w
-    free: Scalar = 1.0  # and one below 0, where g has room beyond doubt, as no more than this, everywhere
-    pace: Scalar = 0.0  # M is at least this share of the steps made
-    steep: Scalar = 1.0  # ‖∇g‖ counts as at least this share of its mean over all steps
-    fade: Scalar = 0.0  # the w of trouble at step t₀ counts as (t₀/t)^fade times itself at step t
-    cut: Scalar = 5.0  # in trouble a ∇g longer than so many times its averaged norm is cut to that,
-    brake: Scalar = 0.1  # and all steps are shortened by this share,
-    release: Scalar = 0.01  # which each step takes back by this share of itself
-    recall: Scalar = 10.0  # no w above this is remembered for its trouble: so little of f is not to blame
-    foresee: Scalar = 4.0  # a share is one of what the reference comes to: its fall so far to the power of this goes on
-    headroom: Scalar = 0.0  # so many tolerances more while the learning rate is what it was at most,
-    fades: Scalar = 0.0  # divided by 1 + this times the steps made,
-    lifts: Scalar = 0.0  # but at least so many times what steps on g alone have left at such a rate
-
-
-#: For a reference measured at the same step: a twin, a recorded curve, one that is given with each loss.
-MOVING = Constants()
-#: For the starting model. It is good already, so that little has to be feared early on, and such runs are short: w
-#: begins lower and falls fast where g has room. A fall of g below its start is no swing.
-START = Constants(
-    aim=0.85,
-    early=0.15,
-    doubt=1.0,
-    sway=0.0,
-    ahead=30.0,
-    fast=0.2,
-    first=10.0,
-    free=0.01,
-    steep=0.0,
-    recall=1e9,
-    foresee=0.0,
-)
-#: For one number. Until the learning rate has fallen, g is far above it whatever f does: w is kept from winding up, and
-#: κ's answer, which is gone at once, holds f back instead. Noise leaves a margin in proportion to its square.
-NUMBER = Constants(
-    early=0.0,
-    sharp=2.0,
-    widest=5.0,
-    sway=0.0,
-    span=30.0,
-    rise=4.0,
-    dip=0.6,
-    exact=0.04,
-    floor=0.5,
-    ceiling=2.5,
-    first=30.0,
-    most=6.0,
-    lift=2.0,
-    burst=100.0,
-    clip=4.0,
-    knee=1.0,
-    gentle=0.9,
-    wary=0.0,
-    pace=0.1,
-    steep=0.0,
-    fade=1.0,
-)
-
-#: With which `START` finds its headroom out.
-AUTO = {"headroom": 10.0, "fades": 0.02, "lifts": 1.5}
-
-
-def adaptive(constants: Constants) -> Constants:
-    """The constants for a base that divides by the size of its gradients, as Adam does.
-
-    A long gradient brakes such a base of itself, for as long as it remembers it; cut, it would not.
-
-    Examples
-    --------
-    >>> MOVING.cut, adaptive(MOVING).cut
-    (5.0, 1000000000.0)
-    """
-    return constants._replace(cut=1e9)
 
 
 class Memory(NamedTuple):
@@ -176,7 +73,7 @@ class Memory(NamedTuple):
     trend: Scalar  # the mean of the reference over all steps, later ones weighing more
     vain: Scalar  # how many steps on g alone, up to now, have left e above 1
     returns: Scalar  # how many times the model was set to its twin
-    lifted: Scalar  # the largest e that steps on g alone have left, and not brought down, while the rate was high
+    lifted: Scalar  # how far above its reference steps on g alone have left g, at most, while the rate was high
 
 
 class Reading(NamedTuple):
@@ -267,17 +164,20 @@ def follow(
     steps = memory.steps + 1 + 0 * loss
     most = _at_least(rate + 0 * loss, memory.rate)
     high = _over(rate + 0 * loss, most) + (most == 0)  # a warm-up may begin with a rate of 0
-    room = roomy(headroom(c, steps, memory.lifted), high)
     trend = memory.trend + 3 / (steps + 2) * (reference - memory.trend)
 
-    def allowed(loss: Scalar, reference: Scalar) -> Scalar:
+    def asked(loss: Scalar, reference: Scalar) -> Scalar:
         if not relative:
-            return tolerance * room
+            return tolerance + 0 * loss
         # What was spent while the reference was high would be too much when it has fallen.
         fallen = _at_most(_over(_size(reference), _size(trend)), 1.0)
         fall = (fallen + (fallen == 0)) ** c.foresee * (fallen != 0)  # no derivative of a power at 0
         # A reference of 0 has no share: a millionth of the loss keeps g first all the same.
-        return tolerance * room * _at_least(fall * _size(reference), 1e-6 * _size(loss))
+        return tolerance * _at_least(fall * _size(reference), 1e-6 * _size(loss))
+
+    def allowed(loss: Scalar, reference: Scalar) -> Scalar:
+        least = asked(loss, reference)
+        return least + headroom(c, steps, memory.lifted, least) * high * high
 
     # Plain means until there are enough values for a weight: the first steps are right.
     rest = _at_least(1 / steps, c.norms)
@@ -316,7 +216,9 @@ def follow(
         lifted=memory.lifted + 0 * loss,
     )
     aim = c.aim * (1 - c.early * high)
-    excess = _over(now.loss - now.reference, allowed(now.loss, now.reference))
+    limit = allowed(now.loss, now.reference)
+    room = _over(limit, asked(now.loss, now.reference))
+    excess = _over(now.loss - now.reference, limit)
     before = _over(now.slow_loss - now.slow_reference, allowed(now.slow_loss, now.slow_reference))
     noise = sigma * (fast / (2 - fast)) ** 0.5  # the standard error of an average
     # An average of weight a lags 1/a − 1 steps behind.
@@ -336,7 +238,7 @@ def follow(
     power = (1 + (0 * error + c.rise - 1) * (error > 1)) / (2 * _at_least(c.pace * steps, c.span))
     calm = memory.calm + (last - memory.calm) * (error <= 1)
     # One batch is enough for this: a step that is too long for where the model is now multiplies the loss at once.
-    worst = _at_least(_over(difference, allowed(now.loss, now.reference)), bound)
+    worst = _at_least(_over(difference, limit), bound)
     usual = c.cut * memory.lower + 0 * lower_norm
     long = (worst > c.trouble * aim) * (lower_norm > usual) * (usual > 0)
     last_brake = memory.brake + 0 * loss + (steps < 2)
@@ -356,7 +258,9 @@ def follow(
     ratio = _at_most(now.ratio * _E ** (c.boost * _at_most(_at_least(bound - aim, -c.dip), 3.0)), c.burst * top)
     in_vain = (excess > 1) * (excess > FALLING * before) * (ratio >= ALONE)
     vain = (memory.vain + 1 + 0 * loss) * in_vain
-    shown = _at_least(excess * room, now.lifted) - now.lifted
+    # No more than is beyond doubt: what one batch or f's last steps have added is not the rate's.
+    sure = _at_most(_at_most(excess, before) - noise, _over(difference, limit))
+    shown = _at_least(sure * limit, now.lifted) - now.lifted
     now = now._replace(vain=vain, lifted=now.lifted + shown * (vain >= SHOWN) * (high > HIGH))
     # Where f is too steep for the step its gradient outgrows any average; cut, it cannot carry g along.
     upper = _at_least(now.upper, upper_norm / c.clip)
@@ -367,15 +271,16 @@ def follow(
     return now, Reading(ratio, unit + (unit == 0), *told)
 
 
-def headroom(constants: Constants, steps: Scalar, lifted: Scalar) -> Scalar:
-    """How many tolerances more are allowed at the highest learning rate, after so many steps.
+def headroom(constants: Constants, steps: Scalar, lifted: Scalar, tolerance: Scalar) -> Scalar:
+    """How much more than the tolerance is allowed at the highest learning rate, after so many steps; as a loss.
 
     Examples
     --------
-    >>> headroom(START._replace(**AUTO), 50.0, 2.0), headroom(START._replace(**AUTO), 50.0, 20.0)
-    (5.0, 30.0)
+    >>> auto = START._replace(**AUTO)
+    >>> headroom(auto, 50.0, 0.25, tolerance=0.5), headroom(auto, 50.0, 4.0, tolerance=0.5)
+    (2.5, 6.0)
     """
-    return _at_least(constants.headroom / (1 + constants.fades * steps), constants.lifts * lifted)
+    return _at_least(tolerance * constants.headroom / (1 + constants.fades * steps), constants.lifts * lifted)
 
 
 def roomy(headroom: Scalar, high: Scalar) -> Scalar:

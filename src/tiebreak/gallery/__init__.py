@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tiebreak.checks import install
+from tiebreak.checks import install, nearest
 
 if TYPE_CHECKING:
     from tiebreak.experiments.tasks import Reference
@@ -42,7 +42,10 @@ def place(name: str) -> str:
         return f"{file}.py:{attribute}"
     if name.endswith(".py"):
         return f"{name}:EXAMPLE"
-    raise ValueError(f"name={name!r} must be one of {', '.join(EXAMPLES)}, or a file such as mine.py with an EXAMPLE")
+    asked = nearest(name, EXAMPLES)
+    raise ValueError(
+        f"name={name!r} must be one of {', '.join(EXAMPLES)}, or a file such as mine.py with an EXAMPLE{asked}"
+    )
 
 
 def referred(name: str) -> "Reference":

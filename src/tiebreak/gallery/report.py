@@ -282,7 +282,7 @@ def notes(findings: Findings) -> list[str]:
     texts += _unbound(findings)
     if "tolerance-headroom" in study.methods_of(example):
         texts.append(
-            f"{title('tolerance-headroom')} has three constants, chosen on quick sizes of continual-all, "
+            f"{title('tolerance-headroom')} has constants of its own, chosen on quick sizes of continual-all, "
             "unlearning-secrets and unlearning-author, on seeds that nobody is judged on, and on the study of the "
             "tolerance."
         )

@@ -11,6 +11,7 @@ import numpy as np
 from tiebreak import finishing
 from tiebreak.finishing import Finish, Totals
 from tiebreak.optax import trees
+from tiebreak.optax.barrier import BarrierState
 from tiebreak.optax.losses import parts
 from tiebreak.optax.trees import Tree
 from tiebreak.optax.twin import TwinState
@@ -41,8 +42,9 @@ def finish(
     params : tree
         The trained parameters.
     anchor : tree
-        Parameters that are inside: the twin's, ``state.reference_params`` (or the state that has the
-        :class:`TwinState`), those that training began with, or those that reached a number.
+        Parameters that are inside: the twin's, ``state.reference_params``, those that training began with, or those
+        that reached a number. Or the state of the optimizer: its twin is taken, or with ``reference="start"`` the
+        parameters that it began with.
     lower, upper : callable
         Of the parameters; each returns its loss over as much data as the promise is made for: one number, or the losses
         of batches, of which the mean is taken. Without `upper` a model that is inside stays where it is.
@@ -69,10 +71,7 @@ def finish(
     >>> [round(float(value), 2) for value in x], found.place, round(found.excess, 2)
     ([1.0, 2.38], 1.375, 0.95)
     """
-    twins = parts(anchor, TwinState)
-    if len(twins) > 1:
-        raise ValueError(f"anchor= has {len(twins)} twins: give the reference_params of one")
-    anchor = twins[0].reference_params if twins else anchor
+    anchor = _of_state(anchor)
     for name, loss in (("lower", lower), ("upper", upper)):
         if not callable(loss) and not (loss is None and name == "upper"):
             raise TypeError(f"{name}={loss!r} must be a function of the parameters that returns its loss over all data")
@@ -106,6 +105,21 @@ def finish(
     reference = None if reference is None else _number("reference=", reference)
     found = finishing.finish(measure, allowed(tolerance), reference, wanted=upper is not None, stacklevel=2)
     return at(found.place), found
+
+
+def _of_state(anchor: Tree) -> Tree:
+    """The anchor that a state has; anything else is one itself."""
+    twins = [twin.reference_params for twin in parts(anchor, TwinState)]
+    states = [] if twins else parts(anchor, BarrierState)
+    found = twins or [state.start for state in states if jax.tree.leaves(state.start)]
+    if len(found) > 1:
+        raise ValueError(f"anchor= has {len(found)} {'twins' if twins else 'starts'}: give the parameters of one")
+    if states and not found:
+        raise ValueError(
+            'anchor= is a state that keeps no parameters: only with_twin and reference="start" do; give those that '
+            "training began with, or those that reached the number"
+        )
+    return found[0] if found else anchor
 
 
 def _beside(begin: Any, end: Any) -> Any:

@@ -120,6 +120,11 @@ def with_twin(
         raise TypeError(f"base={base!r} must be an optimizer of optax, such as optax.adamw(1e-3)")
     if "reference" in options:
         raise ValueError(f"reference={options['reference']!r} has no effect: the twin is the reference")
+    if isinstance(options.get("headroom"), str):
+        raise ValueError(
+            f"headroom={options['headroom']!r} must be a number of tolerances: the learning rate lifts a twin as it "
+            "lifts the model, and nothing has to be measured"
+        )
     options.setdefault("rescales", _rescales(base))
     barrier, rest = (
         dynamic_barrier(tolerance=tolerance, reference="given", **options),

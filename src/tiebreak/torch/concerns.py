@@ -134,7 +134,9 @@ class _Lasting:
             return ""
         now = rate(optimizer)
         if isinstance(now, Tensor):
-            return ""
+            if now.device.type != "cpu":
+                return ""
+            now = float(now)
         self._same = self._same + 1 if now == self._rate else 1
         self._rate = now
         if self._same < _LOOK or room < _ROOMY or not now:

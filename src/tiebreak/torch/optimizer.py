@@ -27,7 +27,7 @@ from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.record import READINGS, RESIDUES, Step, record
-from tiebreak.torch.room import rate, shown
+from tiebreak.torch.room import Room, asked, rate, shown
 from tiebreak.torch.rows import Row
 from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
@@ -171,10 +171,7 @@ class DynamicBarrier(TwoLevels):
     @property
     def headroom(self) -> float | Literal["auto"]:
         """So many tolerances more are allowed while the learning rate is highest."""
-        given = self.decision.tolerance
-        if given is None or given.constants is None:
-            return 0.0
-        return "auto" if given.constants.lifts > 0 else float(given.constants.headroom)
+        return asked(self.decision.tolerance)
 
     @on_itself
     def allow(self, amount: float, relative: bool) -> None:
@@ -389,7 +386,7 @@ class DynamicBarrier(TwoLevels):
         """The last step as numbers; waits for the device, and raises if the step was not finite, as :meth:`check`.
 
         With a tolerance `excess` and `noise` come first; `skipped_steps`, how many were not made, where the host knows;
-        with a twin `returns`, how many times the model was set to it.
+        with a twin `returns`, how many times the model was set to it; with headroom `allowed`, the largest excess now.
         """
         self.check()
         if self.last is None:
@@ -398,4 +395,6 @@ class DynamicBarrier(TwoLevels):
         found = {name: last[name] for name in ("excess", "noise") if name in last} | last
         if self.target.copy is not None and self.target.copy.twin:
             found["returns"] = int(self.memory.values["returns"])
+        if self.headroom:
+            found["allowed"] = Room().now(self)
         return found if self.guard.skips is None else found | {"skipped_steps": self.guard.skips}

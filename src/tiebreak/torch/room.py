@@ -1,16 +1,25 @@
 """How far above its reference the lower loss may lie now, with headroom: for those who tell of it."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
+from tiebreak.decision import Tolerance
 from tiebreak.tolerance import headroom, roomy
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["Room", "rate", "shown"]
+__all__ = ["Room", "asked", "rate", "shown"]
+
+
+def asked(tolerance: Tolerance | None) -> float | Literal["auto"]:
+    """The headroom that was asked for."""
+    constants = None if tolerance is None else tolerance.constants
+    if constants is None:
+        return 0.0
+    return "auto" if constants.lifts > 0 else float(constants.headroom)
 
 
 def shown(headroom: Any) -> str:
@@ -52,9 +61,12 @@ class Room:
     @staticmethod
     def _headroom(optimizer: "DynamicBarrier") -> float:
         """Tolerances more at the highest rate, as things stand; what was measured is not asked of a device."""
-        assert optimizer.decision.tolerance is not None
-        constants, memory = optimizer.decision.tolerance.constants, optimizer.memory.values
-        assert constants is not None
-        if any(isinstance(memory[name], Tensor) and memory[name].device.type != "cpu" for name in ("lifted", "steps")):
-            return float(constants.headroom)
-        return float(headroom(constants, float(memory["steps"]), float(memory["lifted"])))
+        given, memory = optimizer.decision.tolerance, optimizer.memory.values
+        assert given is not None
+        assert given.constants is not None
+        lifted, reference = (
+            0.0 if isinstance(value, Tensor) and value.device.type != "cpu" else float(value)
+            for value in (memory["lifted"], memory["reference"])
+        )
+        tolerance = float(given.amount) * (abs(reference) if given.relative else 1.0) or 1.0
+        return float(headroom(given.constants, optimizer.count, lifted, tolerance)) / tolerance

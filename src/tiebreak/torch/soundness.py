@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "explained", "read_text"]
 
-_AT_LEAST_0 = ("steps", "ratio", "change", "upper", "lower", "steep")  # of what the law remembers
+_AT_LEAST_0 = ("steps", "ratio", "change", "upper", "lower", "steep", "lifted")  # of what the law remembers
 
 
 def read_text(text: Any) -> dict[str, Any]:
@@ -53,6 +53,8 @@ def check(
     fits = all(value is None for value in shares) or all(map(_number, shares))
     _must("noise", numbers["noise"], "finite numbers, or null all of them", fits)
     _tolerance(opt, numbers["tolerance"])
+    headroom = numbers.get("headroom", 0.0)  # states from before have none
+    _must("headroom", headroom, 'a number ≥ 0 or "auto"', headroom == "auto" or (_number(headroom) and headroom >= 0))
     parameters = opt.gradients.parameters()
     _must("the number of parameters", str(len(kept)), str(len(parameters)), len(kept) == len(parameters))
     for i, (p, mine) in enumerate(zip(parameters, kept, strict=True)):
