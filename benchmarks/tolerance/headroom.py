@@ -2,8 +2,9 @@
 
 Trained models whose learning rate begins anew at full height and falls ("trained"), or at a tenth of it
 ("fine-tuning"). The amount was chosen on `SELECT`; `JUDGE` has other data, schedules, optimizers and seeds, and was run
-once. Then "auto" was made, and its constants chosen on `SELECT` and on tuning seeds of three of the gallery's quick
-sizes; `FRESH` has data that neither had seen, and other seeds. Half an hour on two cores for all. What it writes,
+once. Then "auto" was made; its constants were chosen on the data and settings of `SELECT`, with a constant rate
+besides, and on tuning seeds of three of the gallery's quick sizes, among some thirty variants that are not in the
+record. `FRESH` has data that nothing was chosen on. Half an hour on two cores for all. What it writes,
 ``benchmarks/results/headroom.json``, has a row per run:
 
 * over: how far g ends above the start, in tolerances; inside is at most 1;
@@ -39,7 +40,7 @@ SELECT = (
         Setting("Adam", "constant, then linear", "trained"),
         Setting("AdamW", "linear", "fine-tuning"),
     ),
-    (0.0, 10.0, 20.0, "auto"),
+    (0.0, 10.0, 20.0),
     (600, 601, 602, 603),
 )  # fmt: skip
 JUDGE = (
