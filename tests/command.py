@@ -70,5 +70,5 @@ def interrupt(*words: str | Path, seconds: float, after: str = "") -> tuple[str,
     finally:
         process.kill()
     assert process.returncode == 130, said
-    assert "Traceback" not in said
+    assert "Traceback" not in said, said
     return shown, said

@@ -163,7 +163,10 @@ def test_weights_that_the_tolerance_can_do_without_are_zero() -> None:
 @pytest.mark.parametrize("hidden", [(), (8,)], ids=["linear", "network"])
 def test_groups_are_treated_more_alike_and_the_loss_stays(hidden: tuple[int, ...]) -> None:
     groups = split(CANCER)
-    model = TiebreakClassifier("odds", tolerance="10%", alpha=1e-2, hidden_layer_sizes=hidden, random_state=0)
+    # More steps than usual: on some processors the network's rounding takes it another way, of 1,200 steps.
+    model = TiebreakClassifier(
+        "odds", tolerance="10%", alpha=1e-2, hidden_layer_sizes=hidden, max_iter=3000, random_state=0
+    )
     model.fit(CANCER, SICK, groups=groups)
     chances = model.predict_proba(CANCER)[:, 1]
     gap = 0.0
