@@ -20,7 +20,16 @@ from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 from tiebreak.tolerance import AUTO, MOVING, NUMBER, START, adaptive
 
-__all__ = ["MEASURED", "allowed", "chosen_method", "recorded", "refuse_unasked", "tolerant", "within"]
+__all__ = [
+    "MEASURED",
+    "allowed",
+    "chosen_method",
+    "recorded",
+    "refuse_unasked",
+    "tolerant",
+    "training_method",
+    "within",
+]
 
 #: References that are measured at every step.
 MEASURED = ("start", "twin", "given")
@@ -208,9 +217,40 @@ def chosen_method(
     return _for_training(Method(label, chosen, Schedule(**filled | given, others=dict(others or {})), kind))
 
 
+def training_method(method: Any) -> Method:
+    """Return the method of this name, or the method itself, if an optimizer can follow it.
+
+    An optimizer takes whatever batches the training loop draws, evaluates them at one point, and keeps no memory for
+    the rule.
+
+    Parameters
+    ----------
+    method : Method or str
+        A row of :mod:`tiebreak.methods`, or its name.
+
+    Examples
+    --------
+    >>> training_method(methods.sdbgd.replace(barrier=0.5)).name
+    'SDBGD'
+    """
+    if method is None:
+        raise ValueError(f"nothing says how to choose the multiplier: {_CHOICES}")
+    row = methods.get(method)
+    if hasattr(row.estimator, "asks") or row.estimator.evaluations != 1:
+        raise ValueError(
+            f"method={row.name!r} has the estimator {row.estimator!r}, which chooses its batches or evaluates them at "
+            "two points; an optimizer takes Minibatch() or Average(…). tiebreak.minimize takes every method"
+        )
+    return _without_memory(row)
+
+
 def _for_training(method: Method) -> Method:
     """The method, if a training loop can follow it: with batches of its own choice, and a rule without a memory."""
     fixed_batches(method.estimator)
+    return _without_memory(method)
+
+
+def _without_memory(method: Method) -> Method:
     if method.remembers:
         raise ValueError(
             f"the rule of {method.name!r} has a memory, which tiebreak.minimize and tiebreak.optax.solve keep; an "
