@@ -1,0 +1,1 @@
+"""Golden traces: recorded runs of every mode, which a test replays and compares bit for bit."""
