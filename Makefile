@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help reproduce test lint check docs site bench regression faults fuzz format release clean
+.PHONY: help reproduce test test-long lint check docs site bench regression faults fuzz format release clean
 
 help:
 	@echo "make reproduce   the paper's experiment: figures, table and data in results/"
-	@echo "make test        lint, types, import contracts, all tests, docs"
+	@echo "make test        lint, types, import contracts, tests, docs"
+	@echo "make test-long   the tests that take long"
 	@echo "make check       the tests alone"
 	@echo "make bench       the benchmarks with all peers: tables and pictures in results/bench"
 	@echo "make regression  has something become slow? a minute"
@@ -25,7 +26,10 @@ reproduce: $(VENV)/.cli
 test: lint check site
 
 check: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 -m "not long"
+
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 -m long tests
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
