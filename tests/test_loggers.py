@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tiebreak.torch import DynamicBarrier, Log, TensorBoardLog  # noqa: E402
+from tiebreak.torch import DynamicBarrier, Log  # noqa: E402
 
 STEPS = 5
 #: Two regions, and a step that is skipped: every shape that a row may have.
@@ -186,5 +186,3 @@ def test_what_is_no_logger_is_refused():
         Log(None)
     with pytest.raises(TypeError, match="prefix=3 must be a string"):
         Log(Plain(), prefix=3)
-    with pytest.raises(TypeError, match=r"writer=.* must have add_scalar"):
-        TensorBoardLog(Plain())

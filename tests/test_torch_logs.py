@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Step, TensorBoardLog
+from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Log, Step
 
 COLUMNS = ["step", *Step._fields, "seconds"]
 TOLERANCE = ("average_loss", "reference", "excess", "noise", "ratio", "returns")
@@ -86,7 +86,7 @@ def test_regions_have_columns_of_their_own(scope, number, tmp_path):
     parameters, opt = problem(scope=scope)
     log, writer = CSVLog(tmp_path / "log.csv"), Writer()
     opt.register_step_post_hook(log)
-    opt.register_step_post_hook(TensorBoardLog(writer, every=1))
+    opt.register_step_post_hook(Log(writer, every=1))
     info = step(opt, parameters)
     (row,) = read(log.path)
     names = [f"{name}[{i}]" for name in REGIONS for i in range(number)]
@@ -121,7 +121,7 @@ def test_losses_that_were_not_told_are_empty(tmp_path):
     parameters, opt = problem()
     writer, log = Writer(), CSVLog(tmp_path / "log.csv")
     opt.register_step_post_hook(log)
-    opt.register_step_post_hook(TensorBoardLog(writer))
+    opt.register_step_post_hook(Log(writer))
     step(opt, parameters, told=False)
     (row,) = read(log.path)
     assert (row["upper_loss"], row["lower_loss"]) == ("", "")
@@ -134,7 +134,7 @@ def test_skipped_steps_are_written_without_numbers(scope, tmp_path):
     parameters, opt = problem(nonfinite="skip", scope=scope)
     writer, log = Writer(), CSVLog(tmp_path / "log.csv", every=2)
     opt.register_step_post_hook(log)
-    opt.register_step_post_hook(TensorBoardLog(writer, every=2))
+    opt.register_step_post_hook(Log(writer, every=2))
     for bad in (True, False, False, True, False):  # 1 is not due, and 3 is written because it is skipped
         step(opt, parameters, bad)
     rows = read(log.path)
@@ -249,7 +249,7 @@ def test_a_killed_process_loses_nothing_that_was_written(tmp_path):
 def test_closed_logs_write_no_more(tmp_path):
     parameters, opt = problem()
     writer = Writer()
-    with CSVLog(tmp_path / "log.csv") as log, TensorBoardLog(writer, every=1) as board:
+    with CSVLog(tmp_path / "log.csv") as log, Log(writer, every=1) as board:
         for hook in (log, board):
             opt.register_step_post_hook(hook)
         step(opt, parameters)
@@ -259,7 +259,7 @@ def test_closed_logs_write_no_more(tmp_path):
     assert len(read(log.path)) == 1
     assert len(writer.told) == told == len(Step._fields) - len(TOLERANCE)  # there is none, and nothing to say of it
     assert writer.flushed == 1
-    TensorBoardLog(SimpleNamespace(add_scalar=print)).close()  # a writer need not be able to flush
+    Log(SimpleNamespace(add_scalar=print)).close()  # a writer need not be able to flush
 
 
 def test_a_log_that_is_forgotten_does_not_complain(tmp_path):
@@ -277,7 +277,7 @@ def test_a_log_that_is_forgotten_does_not_complain(tmp_path):
 def test_tensorboard_tags_values_and_steps():
     parameters, opt = problem("sdbgd")
     writer = Writer()
-    opt.register_step_post_hook(TensorBoardLog(writer, every=3, prefix="run 1/"))
+    opt.register_step_post_hook(Log(writer, every=3, prefix="run 1/"))
     expected = []
     for k in range(5):
         info = step(opt, parameters)
@@ -293,9 +293,8 @@ def test_tensorboard_tags_values_and_steps():
     ("make", "kind", "message"),
     [
         (lambda path: CSVLog(path / "a.csv", every=0), ValueError, "every=0 must be a whole number ≥ 1"),
-        (lambda path: TensorBoardLog(Writer(), every=2.5), ValueError, "every=2.5 must be a whole number ≥ 1"),
-        (lambda path: TensorBoardLog(3), TypeError, r"writer=3 must have add_scalar\(tag, value, step\)"),
-        (lambda path: TensorBoardLog(Writer(), prefix=None), TypeError, "prefix=None must be a string"),
+        (lambda path: Log(Writer(), every=2.5), ValueError, "every=2.5 must be a whole number ≥ 1"),
+        (lambda path: Log(Writer(), prefix=None), TypeError, "prefix=None must be a string"),
         (lambda path: CSVLog(path), IsADirectoryError, "Is a directory"),
     ],
 )

@@ -8,7 +8,7 @@ except ImportError as error:
     raise ImportError(f"tiebreak.torch needs PyTorch: {install('torch')}") from error
 
 from tiebreak.torch.batches import Batch, GrowingBatches
-from tiebreak.torch.loggers import Log, TensorBoardLog
+from tiebreak.torch.loggers import Log
 from tiebreak.torch.logs import CSVLog
 from tiebreak.torch.optimizer import DynamicBarrier, Step
 from tiebreak.torch.progress import Progress
@@ -23,6 +23,5 @@ __all__ = [
     "Log",
     "Progress",
     "Step",
-    "TensorBoardLog",
     "from_method",
 ]

@@ -5,7 +5,7 @@ from typing import Any
 
 from tiebreak.torch.logs import Row, StepLog
 
-__all__ = ["Log", "TensorBoardLog"]
+__all__ = ["Log"]
 
 _LEGAL = (
     "must have log(dict) (wandb, trackio), add_scalar(tag, value, step) (TensorBoard) or log_metrics(dict, step=…) "
@@ -90,44 +90,3 @@ def _sender(logger: Any, numbered: bool) -> Callable[[dict[str, float], int, str
 
         return log
     return None
-
-
-class TensorBoardLog(Log):
-    """:class:`Log` for a writer of TensorBoard's kind.
-
-    Parameters
-    ----------
-    writer : torch.utils.tensorboard.SummaryWriter
-        Or anything with ``add_scalar(tag, value, step)``; it stays yours to close.
-    every : int
-        Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. None waits for the device.
-    prefix : str
-        Before every tag.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from tiebreak.torch import DynamicBarrier
-    >>> class Writer:
-    ...     def add_scalar(self, tag, value, step):
-    ...         print(step, tag, value)
-    >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
-    >>> handle = opt.register_step_post_hook(TensorBoardLog(Writer(), prefix=""))
-    >>> info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
-    0 multiplier 0.75
-    0 fg 4.0
-    0 gg 16.0
-    0 ff 1.0
-    0 direction_squared 16.0
-    0 stationarity_squared 1.0
-    0 upper_loss 2.0
-    0 lower_loss 4.0
-    0 skipped 0.0
-    """
-
-    def __init__(self, writer: Any, every: int = 10, prefix: str = "tiebreak/") -> None:
-        if not callable(getattr(writer, "add_scalar", None)):
-            raise TypeError(f"writer={writer!r} must have add_scalar(tag, value, step), as a SummaryWriter has")
-        super().__init__(writer, every, prefix)
-        self.writer = writer
