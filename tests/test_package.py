@@ -25,7 +25,7 @@ def test_the_core_imports_neither_torch_nor_jax() -> None:
 
 @pytest.mark.parametrize(
     ("name", "needed", "found"),
-    [("torch", "torch", "SDBGD"), ("optax", "jax", "dynamic_barrier"), ("sklearn", "sklearn", "TiebreakClassifier")],
+    [("torch", "torch", "SDBGD"), ("optax", "jax", "dynamic_barrier")],
 )
 def test_front_ends_are_there_once_asked_for(name: str, needed: str, found: str) -> None:
     pytest.importorskip(needed)
@@ -39,7 +39,6 @@ def test_front_ends_are_there_once_asked_for(name: str, needed: str, found: str)
         ("torch", "torch", "torch"),
         ("optax", "jax", "jax"),
         ("optax", "optax", "jax"),
-        ("sklearn", "sklearn", "sklearn"),
     ],
 )
 def test_without_its_library_a_front_end_names_the_extra(name: str, missing: str, extra: str) -> None:
@@ -79,7 +78,6 @@ def test_what_the_api_pages_show_can_be_imported_from_where_they_say() -> None:
                     ["torch"],
                     ["optax"],
                     ["gallery"],
-                    ["sklearn"],
                 ):  # those need extras
                     assert hasattr(importlib.import_module(place or module), name), f"{page.name}: {words[1]}"
     assert tiebreak.Parameters is tiebreak.schedules.Parameters
@@ -98,14 +96,13 @@ _WITHOUT = {"SweepError": "it is raised, and nobody makes one"}
         "tiebreak.experiments",
         "tiebreak.optax",
         "tiebreak.report.publish",
-        "tiebreak.sklearn",
         "tiebreak.theory",
         "tiebreak.torch",
     ],
 )
 def test_every_public_function_and_class_has_an_example(module: str) -> None:
     """A doctest, so that it runs; `--doctest-modules` sees to that."""
-    needed = {"optax": "jax", "sklearn": "sklearn", "torch": "torch", "experiments": "matplotlib"}
+    needed = {"optax": "jax", "torch": "torch", "experiments": "matplotlib"}
     pytest.importorskip(needed.get(module.rpartition(".")[2], "numpy"))
     package = importlib.import_module(module)
     things = {name: getattr(package, name) for name in package.__all__}

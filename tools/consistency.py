@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["faults", "version"]
 
-_FRONT_ENDS = ("torch", "optax", "sklearn")
+_FRONT_ENDS = ("torch", "optax")
 
 
 def version(root: Path) -> str:

@@ -32,7 +32,6 @@ EXTRAS = {
     "report": ("typer", "plotly"),
     "data": ("pandas", "pyarrow"),
     "dask": ("typer", "distributed"),
-    "sklearn": ("sklearn",),
     "jax": ("jax",),
     "torch": ("torch",),
 }

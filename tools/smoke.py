@@ -84,18 +84,6 @@ def jax() -> str:
     return f"jax {jax.__version__}, optax {optax.__version__}"
 
 
-def sklearn() -> str:
-    """The classifier."""
-    import sklearn
-    from sklearn.datasets import load_iris
-
-    X, y = load_iris(return_X_y=True)
-    model = tiebreak.sklearn.TiebreakClassifier("l1", alpha=0.01).fit(X, y)
-    assert model.score(X, y) > 0.9
-    assert model.lower_loss_ <= model.lower_limit_ * (1 + 1e-12)
-    return f"scikit-learn {sklearn.__version__}"
-
-
 def cli() -> str:
     """The command, the module, and completion."""
     for command in (["-m", "tiebreak"], ["-c", "from tiebreak.cli import main; main()"]):
@@ -146,7 +134,6 @@ def dask() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "torch": torch,
     "jax": jax,
-    "sklearn": sklearn,
     "typer": cli,
     "plotly": report,
     "pandas": data,

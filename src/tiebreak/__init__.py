@@ -19,7 +19,6 @@ from tiebreak.sums import FiniteSum
 
 if TYPE_CHECKING:
     from tiebreak import optax as optax
-    from tiebreak import sklearn as sklearn
     from tiebreak import torch as torch
 
 __version__ = "0.1.0"
@@ -66,7 +65,7 @@ __all__ = [
 
 # Imported when they are first asked for: the core needs none of their libraries, and importing those takes seconds.
 # They are not in `__all__`, so that `from tiebreak import *` does not ask. The extra, and what it installs:
-_LATER = {"torch": ("torch", "PyTorch"), "optax": ("jax", "JAX and optax"), "sklearn": ("sklearn", "scikit-learn")}
+_LATER = {"torch": ("torch", "PyTorch"), "optax": ("jax", "JAX and optax")}
 
 if not TYPE_CHECKING:  # a type checker has the imports above, and would take any other name for good
 
@@ -76,7 +75,7 @@ if not TYPE_CHECKING:  # a type checker has the imports above, and would take an
         try:
             return import_module(f"{__name__}.{name}")
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib", "optax", "sklearn", "scipy"):
+            if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib", "optax"):
                 raise
             from tiebreak.checks import install
 
