@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import report
 
 PARTS = {
-    "solver": "the NumPy solver, and the JAX driver beside it",
+    "solver": "the NumPy solver",
     "step": "the barrier step of the PyTorch optimizer against its memory floor",
     "training": "whole training steps, ours and the peers",
 }

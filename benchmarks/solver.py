@@ -337,18 +337,7 @@ def batches(quick=False):
     )
 
 
-def driver(quick=False):
-    """The JAX driver beside NumPy; without JAX, a table that says so."""
-    try:
-        from benchmarks import jax_solver
-    except ModuleNotFoundError as error:
-        if error.name not in ("jax", "optax"):
-            raise
-        return Table("solver_jax", "The JAX driver beside NumPy", [], [], [f"Left out: {error}."])
-    return jax_solver.table(quick)
-
-
-SECTIONS = (paper, steps, runs, dimensions, batches, driver)
+SECTIONS = (paper, steps, runs, dimensions, batches)
 
 
 def measure(quick=False):

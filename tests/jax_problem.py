@@ -84,32 +84,3 @@ METHODS = {
         "own", lambda fg, gg, k, cap: cap / (1 + k) + 0 * gg, tiebreak.Schedule(0.1, others={"cap": 3.0})
     ),
 }
-
-
-class Remembering:
-    """A rule with a memory: λ from averages of the inner products."""
-
-    def begin(self, zero):
-        return zero, zero, zero
-
-    def __call__(self, fg, gg, memory, barrier, regularizer):
-        fg, gg, weight = (0.8 * old + 0.2 * new for old, new in zip(memory, (fg, gg, 1.0), strict=True))
-        return rules.sdbgd(fg / weight, gg / weight, barrier, regularizer), (fg, gg, weight)
-
-
-#: What `solve` takes, and a transformation does not.
-_REFRESHED = tiebreak.penalties.schedule("spider_penalty")
-SOLVED = METHODS | {
-    **{name: tiebreak.methods.get(name) for name in ("spider_penalty", "storm_penalty", "spider_sdbgd")},
-    "page": tiebreak.methods.spider_penalty.replace(estimator=tiebreak.Page(seed=3), probability=0.3),
-    "held": tiebreak.methods.penalty.replace(
-        estimator=tiebreak.PerLevel(tiebreak.Held(), tiebreak.Minibatch()), upper_hold=4
-    ),
-    "held spider": tiebreak.Method(
-        "held spider",
-        rules.constant,
-        _REFRESHED.replace(upper_hold=3, lower_hold=2, period=4),
-        tiebreak.Held(tiebreak.Spider()),
-    ),
-    "remembering": tiebreak.methods.sdbgd.replace(name="remembering", rule=Remembering()),
-}

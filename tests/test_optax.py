@@ -205,6 +205,7 @@ def test_what_is_missing_or_does_not_match_is_named():
         ({"barrier": 1.0, "penalty": 0.5}, "penalty=0.5 has no effect"),
         ({"barrier": 1.0, "reference": 0.5}, "reference=0.5 has no effect without tolerance="),
         ({"method": "sdbgd", "barrier": 1.0}, "barrier=1.0 and method='sdbgd'"),
+        ({"method": "auto"}, "the rule of 'auto' has a memory, which tiebreak.minimize keeps"),
         ({"tolerance": "much", "reference": 1.0}, "tolerance='much'"),
         ({"tolerance": 0, "reference": 1.0}, "tolerance=0 must be a number > 0"),
         ({"tolerance": "2%", "reference": 0.0}, "tolerance='2%' of reference=0.0 is 0"),
@@ -242,6 +243,14 @@ def test_laws_and_rules_that_do_not_trace_say_so():
     with pytest.raises(jax.errors.ConcretizationTypeError) as caught:
         step(dynamic_barrier(rule=lambda fg, gg: max(fg, 0.0)))
     assert any("in the rule" in note for note in caught.value.__notes__)
+
+    class Stubborn(tiebreak.Minibatch):
+        def update(self, level, fresh, before, memory, parameters):
+            return (fresh if float(fresh[0]) > 0 else -fresh), memory
+
+    with pytest.raises(jax.errors.ConcretizationTypeError) as caught:
+        step(dynamic_barrier(method=tiebreak.methods.sdbgd.replace(estimator=Stubborn())))
+    assert any("in the estimator Stubborn. JAX traces it" in note for note in caught.value.__notes__)
     with pytest.raises(ValueError, match=r"barrier at a step has shape \(2,\)"):
         step(dynamic_barrier(barrier=lambda k: jnp.ones(2)))
 

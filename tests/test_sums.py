@@ -1,4 +1,4 @@
-"""Finite sums with weights, for all runs at once, without replacement, and in JAX, against the plain function."""
+"""Finite sums with weights, for all runs at once and without replacement, against the plain function."""
 
 import numpy as np
 import pytest
@@ -127,40 +127,3 @@ def test_a_cap_is_what_is_charged():
     ):
         with pytest.raises(ValueError, match=words):
             FiniteSum(plain, N, **options)
-
-
-def test_the_sum_in_jax():
-    """Two steps along g alone show a batch of 8 and one of 2000: unbiased, with the variance of as many draws.
-
-    400 runs; means and variances of six coordinates within five standard errors, false alarms once in 10⁵.
-    """
-    pytest.importorskip("jax")
-    import jax
-    import jax.numpy as jnp
-
-    from tiebreak import optax
-
-    a, y = jnp.asarray(A), jnp.asarray(Y)
-    oracle = optax.FiniteSum(lambda x: (a @ x - y) ** 2 / 2, N)
-    start = np.ones(D)
-    np.testing.assert_allclose(oracle.exact_gradient(jnp.ones(D)), plain(start, np.arange(N)), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(oracle.value(jnp.ones(D)), plain_value(start, np.arange(N)), rtol=1e-5)
-    law = tiebreak.Schedule(step_size=0.1, barrier=1.0, lower_batch=Capped(Power(8, 9), 2000))
-    method = tiebreak.methods.penalty.replace(schedule=law)
-    result = optax.solve(
-        lambda x: 0.0 * x[0], oracle, jnp.ones(D), method, steps=2, runs=400, keep_iterates=True, record=1
-    )
-    assert result.lower_calls.tolist() == [2008] * 400
-    iterates = np.asarray(result.history.x, dtype=float)
-    for before, after, size in ((0, 1, 8), (1, 2, 2000)):
-        x = iterates[before]
-        residuals = x @ A.T - Y
-        each = A[None] * residuals[..., None]
-        noise = (x - iterates[after]) / 0.1 - each.mean(axis=1)
-        scaled = noise / (each.std(axis=1) / np.sqrt(size))
-        assert (np.abs(scaled.mean(axis=0)) < 5 / np.sqrt(400) + 0.02).all()
-        assert (np.abs(scaled.var(axis=0) - 1) < 5 * np.sqrt(2.5 / 400) + 0.02).all()  # a kurtosis up to 3.5
-    with jax.disable_jit(), pytest.raises(ValueError, match=r"losses returned shape \(40,\); it must be \(41,\)"):
-        optax.FiniteSum(oracle.losses, N + 1).exact_gradient(jnp.ones(D))
-    with pytest.raises(ValueError, match="n=0 must be a whole number"):
-        optax.FiniteSum(oracle.losses, 0)

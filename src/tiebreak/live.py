@@ -286,9 +286,9 @@ def _short(value: float) -> str:
 
 
 @contextmanager
-def progress_line(first: str = "") -> Iterator[Callable[[Progress], None]]:
-    """A line on standard error that is written again as the run goes on, fed by :class:`Progress`; before, `first`."""
-    with Line(name=first) as line:
+def progress_line() -> Iterator[Callable[[Progress], None]]:
+    """A line on standard error that is written again as the run goes on, fed by :class:`Progress`."""
+    with Line() as line:
         yield lambda now: show(line, now.fraction, "", now)
 
 

@@ -253,8 +253,8 @@ def _for_training(method: Method) -> Method:
 def _without_memory(method: Method) -> Method:
     if method.remembers:
         raise ValueError(
-            f"the rule of {method.name!r} has a memory, which tiebreak.minimize and tiebreak.optax.solve keep; an "
-            "optimizer takes rules without one: a function of fg, gg and what it needs by name"
+            f"the rule of {method.name!r} has a memory, which tiebreak.minimize keeps; an optimizer "
+            "takes rules without one: a function of fg, gg and what it needs by name"
         )
     return method
 

@@ -103,14 +103,12 @@ def fixed_batches(estimator: Estimator) -> Estimator:
     Traceback (most recent call last):
     ...
     ValueError: estimator=Spider() asks for other batches from step to step, and here the batches are yours; it takes \
-'minibatch', 'average', 'storm', or an object of your own without `asks`. tiebreak.minimize and tiebreak.optax.solve \
-take all
+'minibatch', 'average', 'storm', or an object of your own without `asks`. tiebreak.minimize takes all
     """
     if hasattr(estimator, "asks"):
         names = ", ".join(map(repr, ESTIMATORS))
         raise ValueError(
             f"estimator={estimator!r} asks for other batches from step to step, and here the batches are yours; it "
-            f"takes {names}, or an object of your own without `asks`. tiebreak.minimize and tiebreak.optax.solve take "
-            "all"
+            f"takes {names}, or an object of your own without `asks`. tiebreak.minimize takes all"
         )
     return estimator

@@ -76,10 +76,6 @@ def enters_direction(estimator: Estimator) -> bool:
     return bool(getattr(estimator, "direction", True))
 
 
-def _pick(condition: Any, one: Any, other: Any) -> Any:
-    return one if condition else other
-
-
 def estimate(
     estimator: Estimator,
     level: str,
@@ -88,7 +84,6 @@ def estimate(
     memory: Memory,
     parameters: Parameters,
     zero: Callable[[Value], Value],
-    pick: Callable[[Any, Any, Any], Any] = _pick,
 ) -> tuple[Value, Value, tuple[Any, ...]]:
     """The estimate, the fresh gradient and the memory, where a batch can be evaluated at any point.
 
@@ -106,8 +101,6 @@ def estimate(
     parameters : Parameters
     zero : callable
         Makes the scalar zero of a memory, for a gradient: a number for each run.
-    pick : callable
-        (condition, one, other) ↦ one of them, where a condition may be traced.
     """
     twice, update = estimator.evaluations == 2, estimator.update
     if memory is None:  # the first step: there is a batch, and no previous point
@@ -117,13 +110,13 @@ def estimate(
         count = points(estimator, level, parameters)
         fresh = gradient(x, count > 0)
         before = gradient(memory[0], count > 1) if twice else fresh
-        inner, last = (memory[1:], pick(count > 0, x, memory[0])) if twice else (memory, x)
+        inner = memory[1:] if twice else memory
+        last = memory[0] if twice and count == 0 else x
     else:
         fresh = gradient(x)
         inner, last = (memory[1:] if twice else memory), x
         before = gradient(memory[0]) if twice else fresh
-        if pick is _pick:  # nothing is traced, so this is not the first step
-            update = getattr(estimator, "later", update)
+        update = getattr(estimator, "later", update)
     made: Any = update(level, fresh, before, inner, parameters)  # whatever an estimator of one's own returns
     if not (isinstance(made, tuple) and len(made) == 2):
         given = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__

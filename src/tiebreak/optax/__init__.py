@@ -1,20 +1,15 @@
-"""JAX: the dynamic barrier as an optax transformation, and whole experiments in one compiled call."""
+"""JAX: the dynamic barrier as an optax transformation."""
 
 from tiebreak.optax.aliases import dbgd, from_method, penalty, pr_sdbpg, sdbgd, sdbpg, vr_pr_sdbpg
 from tiebreak.optax.barrier import BarrierState, Reading
 from tiebreak.optax.finishing import finish
 from tiebreak.optax.losses import log, measure, value_and_grads
-from tiebreak.optax.oracles import Exact, FiniteSum, Gaussian
-from tiebreak.optax.solve import solve
 from tiebreak.optax.specs import state_specs
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.optax.twin import TwinState, with_twin
 
 __all__ = [
     "BarrierState",
-    "Exact",
-    "FiniteSum",
-    "Gaussian",
     "Reading",
     "TwinState",
     "dbgd",
@@ -27,7 +22,6 @@ __all__ = [
     "pr_sdbpg",
     "sdbgd",
     "sdbpg",
-    "solve",
     "state_specs",
     "value_and_grads",
     "vr_pr_sdbpg",

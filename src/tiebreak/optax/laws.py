@@ -85,12 +85,7 @@ def parameters(schedule: Schedule, count: jax.Array, dtype: Any) -> Parameters:
     return Parameters(count, others=others, **found)
 
 
-def multiplier(method: Method, fg: jax.Array, gg: jax.Array, given: Mapping[str, Any], *memory: Any) -> Any:
-    """The rule on tracers: λ, of fg's dtype whatever the laws' is; of a rule with a memory, the new one, too."""
+def multiplier(method: Method, fg: jax.Array, gg: jax.Array, arguments: Mapping[str, Any]) -> jax.Array:
+    """λ of the rule on tracers, with the dtype of fg, whatever the dtype of its arguments is."""
     with traced(f"the rule {method.name!r}"):
-        if not memory:
-            return jnp.asarray(method.rule(fg, gg, **given)).astype(fg.dtype)
-        found, new = method.rule(fg, gg, memory[0], **given)
-        return jnp.asarray(found).astype(fg.dtype), tuple(
-            jnp.asarray(value).astype(old.dtype) for value, old in zip(new, memory[0], strict=True)
-        )
+        return jnp.asarray(method.rule(fg, gg, **arguments)).astype(fg.dtype)
