@@ -316,8 +316,8 @@ def test_a_training_run_is_inside_up_to_one_tolerance(excess, good, word, tmp_pa
     assert (verdict.good, verdict.word) == (good, f"{word} the tolerance")
 
 
-def test_a_training_run_has_a_time_axis_where_its_log_has_one(places, tmp_path):
-    """Steps or time, by a switch; an older log has steps alone. What is known of the run is told at the end."""
+def test_a_training_run_has_a_time_axis(places):
+    """Steps or time, by a switch. What is known of the run is told at the end."""
     page = page_of(places["log"])
     for drawn in parts(page, Chart):
         assert [axis.key for axis in drawn.x] == ["step", "seconds"]
@@ -326,12 +326,6 @@ def test_a_training_run_has_a_time_axis_where_its_log_has_one(places, tmp_path):
     assert facts["versions, torch"] == torch.__version__
     assert facts["optimizer"].startswith("DynamicBarrier(tolerance=0.1")
     assert "in 0:0" in " ".join(page.verdict.found)
-    old = tmp_path / "old.csv"
-    rows = [line.rpartition(",")[0] for line in places["log"].read_text().splitlines()]
-    old.write_text("\n".join(rows) + "\n")
-    page = page_of(old)
-    assert {tuple(axis.key for axis in drawn.x) for drawn in parts(page, Chart)} == {("step",)}
-    assert not [key for key, _ in parts(page, Facts)[0].pairs if key.startswith("versions")]
 
 
 def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):

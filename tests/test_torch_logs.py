@@ -183,19 +183,6 @@ def test_seconds_go_on_where_the_log_ended(tmp_path):
     assert seconds == sorted(seconds)
 
 
-def test_a_log_without_seconds_is_continued_as_it_is(tmp_path):
-    """An older version's: its header has none, and no line gets one."""
-    path = tmp_path / "log.csv"
-    path.write_text(",".join(["step", *Step._fields]) + "\n")
-    parameters, opt = problem()
-    opt.register_step_post_hook(CSVLog(path))
-    step(opt, parameters)
-    (row,) = read(path)
-    assert "seconds" not in row
-    assert None not in row  # no cell beyond the header
-    assert float(row["gg"]) == opt.log()["gg"]
-
-
 def test_beside_the_log_is_what_the_optimizer_was_told(tmp_path):
     parameters, opt = problem()
     opt.register_step_post_hook(CSVLog(tmp_path / "log.csv"))

@@ -10,7 +10,6 @@ import torch
 import tiebreak
 from tiebreak.tolerance import Reading
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Progress
-from tiebreak.torch.memory import LawMemory
 from tiebreak.torch.progress import _place
 from tiebreak.torch.room import Room, rate
 
@@ -72,23 +71,6 @@ def test_returns_are_in_the_log_the_file_and_the_line(monkeypatch, tmp_path):
     assert opt.log()["returns"] == info.returns.item() == 2
     assert "set to its twin 2 times" in stream.getvalue()
     assert "returns" not in made(x, reference="start").log()
-
-
-def test_a_log_without_returns_is_continued_as_it_is(tmp_path):
-    x, path = parameter(1.0), tmp_path / "run.csv"
-    with CSVLog(path) as log:
-        log.add(0, lower_loss=1.0)
-    header, row = path.read_text().split()
-    names, cells = header.split(","), row.split(",")
-    place = names.index("returns")
-    path.write_text("\n".join(",".join(part[:place] + part[place + 1 :]) for part in (names, cells)) + "\n")
-    with CSVLog(path) as log:
-        opt = made(x)
-        opt.register_step_post_hook(log)
-        step(opt, x)
-    lines = path.read_text().splitlines()
-    assert len(lines) == 3
-    assert len({line.count(",") for line in lines}) == 1
 
 
 def test_the_page_tells_of_returns(tmp_path):
@@ -379,12 +361,6 @@ def test_headroom_that_is_measured_is_saved_told_and_refused_elsewhere():
     (text,) = heard(heard_of, 0.0)
     assert 'headroom="auto" goes as the learning rate falls' in text
     assert "may lie 31 tolerances above" in text
-
-
-def test_a_state_from_before_headroom_was_measured_is_taken_up():
-    state = made(parameter(1.0), reference="start").memory.state_dict()
-    del state["lifted"]
-    assert LawMemory.completed(state)["lifted"] == 0
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), True, "10", "measured", None])

@@ -137,11 +137,9 @@ class Buffers:
         return {"names": names, "values": values}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up a saved set; in the form before this one it was saved as tensors."""
-        read = [
-            value.clone() if isinstance(value, Tensor) else value and read_tensor(value) for value in state["values"]
-        ]
-        self._values, self._names = read, list(state["names"]) or None
+        """Take up a saved set."""
+        self._values = [value and read_tensor(value) for value in state["values"]]
+        self._names = list(state["names"]) or None
         for i, place in enumerate(self._places if self._names is not None else ()):
             self._check(i, *place)
         if self._given:

@@ -148,9 +148,8 @@ class CSVLog(StepLog):
     ----------
     path : str or path
         A file that exists is continued: the header is not repeated, half a line at its end is cut off, seconds go on
-        from the last line's (a log of an older version, without seconds or returns, stays so). Steps that are
-        made again after a resume are written again; where the numbers go back, in a new run too, what stood from there
-        on does not count for reports and references.
+        from the last line's. Steps that are made again after a resume are written again; where the numbers go back, in
+        a new run too, what stood from there on does not count for reports and references.
     every : int
         Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. None waits for the device.
 
@@ -230,13 +229,9 @@ class _Sheet:
 
     def write(self, k: int, row: Row) -> None:
         """A line."""
-        if self._columns is not None and "returns" not in self._columns:  # a log of an older version stays so
-            row = {key: value for key, value in row.items() if key[0] != "returns"}
-        columns = ["step", *(name if i is None else f"{name}[{i}]" for name, i in row)]
+        columns = ["step", *(name if i is None else f"{name}[{i}]" for name, i in row), _SECONDS]
         seconds = self._stamps.get(k, time.monotonic()) - self._began
         self._stamps = {step: at for step, at in self._stamps.items() if step > k}  # those between are not written
-        timed = self._columns is None or _SECONDS in self._columns
-        columns += [_SECONDS] * timed
         if self._columns is None:
             self._writer.writerow(columns)
             self._columns = columns
@@ -246,7 +241,7 @@ class _Sheet:
                 f"{', '.join(columns)}: give it another file"
             )
         numbers = [int(v) if isinstance(v, bool) else v for v in row.values()]
-        self._writer.writerow([k, *numbers, *[f"{seconds:.3f}"] * timed])
+        self._writer.writerow([k, *numbers, f"{seconds:.3f}"])
 
 
 def _describe(path: Path, optimizer: DynamicBarrier) -> None:
@@ -280,7 +275,7 @@ def _header(path: Path) -> tuple[list[str] | None, float]:
         whole_lines = begin + newline
         file.seek(max(0, whole_lines - _LONGEST))
         last = file.read(min(_LONGEST, whole_lines))
-    return columns, _number(last.rpartition(b",")[2]) if columns[-1] == _SECONDS else 0.0
+    return columns, _number(last.rpartition(b",")[2])
 
 
 def _number(text: bytes) -> float:

@@ -85,20 +85,6 @@ class LawMemory:
         """A copy of its own."""
         return copied(self.values)
 
-    @staticmethod
-    def completed(state: dict[str, Any]) -> dict[str, Any]:
-        """A saved state with what the law did not remember then: means over all steps begin at later ones."""
-        if "lower" not in state:
-            return state
-        return {
-            "steep": state["lower"],
-            "brake": 1.0,
-            "trend": state["slow_reference"],
-            "vain": 0.0,
-            "returns": 0.0,
-            "lifted": 0.0,
-        } | state
-
     def check(self, state: dict[str, Any]) -> None:
         """Raise if this state cannot be taken up."""
         if bool(state) != bool(self.values):

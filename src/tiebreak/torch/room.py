@@ -54,7 +54,7 @@ class Room:
         if isinstance(now, Tensor) and now.device.type != "cpu":
             return 1 + most
         if self._most is None:  # the optimizer may have been loaded
-            self._most = float(optimizer.memory.values.get("rate", 0.0))
+            self._most = float(optimizer.memory.values["rate"])
         self._most = max(self._most, float(now))
         return float(roomy(most, float(now) / self._most if self._most else 1.0))
 

@@ -151,7 +151,7 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
                 f"with another one set opt.tolerance = {given!r} after loading"
             )
             warn(text)
-    if numbers.get("headroom", opt.headroom) != opt.headroom:  # states from before have none
+    if numbers["headroom"] != opt.headroom:
         then, now = shown(numbers["headroom"]), shown(opt.headroom)
         warn(f"the state was saved with headroom={then}; the run goes on with {now}")
     if copy is not None:
@@ -166,9 +166,8 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
 
 def _checked(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
     """The state, if it can be taken up by this optimizer."""
-    saved = _older(opt, state) if "barrier" in state else _read(opt, state)
+    saved = _read(opt, state)
     numbers, copy = saved.numbers, opt.target.copy
-    numbers["law"] = opt.memory.completed(numbers["law"])
     opt.estimates.check(numbers["estimator"])
     opt.memory.check(numbers["law"])
     kinds = numbers["copy"], None if copy is None else "twin" if copy.twin else "start"
@@ -191,8 +190,8 @@ def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
     if not all(texts):
         raise ValueError(f"some groups of this state have no {KEY!r}: it is made of the states of two optimizers")
     written = [soundness.read_text(text) for text in texts]
-    if written[0]["version"] > _VERSION:
-        raise ValueError(f"this state was saved by a newer version of tiebreak, in form {written[0]['version']}")
+    if written[0]["version"] != _VERSION:
+        raise ValueError(f"this state has the form {written[0]['version']}; this version of tiebreak reads {_VERSION}")
     parts = {i: packing.split(mine) for i, mine in state["state"].items()}
     kept = [parts[i][1] if i in parts else {} for i in chain.from_iterable(group["params"] for group in groups)]
     first = 0
@@ -209,10 +208,9 @@ def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
         first += size
     base = {i: theirs for i, (theirs, _) in parts.items() if theirs}
     plain = [{name: value for name, value in group.items() if name != KEY} for group in groups]
-    buffers: dict[str, Any] = next(
-        (mine["buffers"] for mine in written if "buffers" in mine), {"names": [], "values": []}
-    )
-    options = [mine.get("options", {}) for mine in written]
+    copied = written[0]["copy"] is not None
+    options = [mine["options"] for mine in written] if copied else []
+    buffers = written[0]["buffers"] if copied else {}
     return _Saved({**state, "state": base, "param_groups": plain}, kept, written[0], options, buffers)
 
 
@@ -226,25 +224,3 @@ def _check_alike(i: int, p: Any, kept: packing.Kept) -> None:
                 f"parameter has {tuple(p.shape)} as a {type(p.data).__name__}: where ranks share parameters load by "
                 "torch.distributed.checkpoint.state_dict.set_state_dict"
             )
-
-
-def _older(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
-    """A state of the form before version 1: everything of ours under "barrier", by the number of the parameter."""
-    own = state["barrier"]
-    copy, estimates = own.get("copy"), own["estimates"]
-    kept: list[packing.Kept] = [{} for _ in opt.gradients.parameters()]
-    for level, memory in estimates["memory"].items():
-        for i, values in memory.items():
-            kept[i][level] = {str(j): value for j, value in enumerate(values)}
-    for i, point in estimates["points"].items():
-        kept[i]["point"] = {"value": point}
-    twin = (copy or {}).get("base") or {"state": {}, "param_groups": []}
-    for i, value in (copy or {}).get("values", {}).items():
-        kept[i]["copy"] = {"value": value}
-    for i, mine in twin["state"].items():
-        kept[i]["base"] = mine
-    numbers = {"count": own["count"], "estimator": estimates["kind"], "law": own["memory"], "noise": own["noise"]}
-    numbers |= {"tolerance": own.get("tolerance"), "copy": copy and ("twin" if copy["twin"] else "start")}
-    options = [{name: value for name, value in group.items() if name != "params"} for group in twin["param_groups"]]
-    base = {name: value for name, value in state.items() if name != "barrier"}
-    return _Saved(base, kept, numbers, options, (copy or {}).get("buffers", {"names": [], "values": []}))

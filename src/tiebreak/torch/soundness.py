@@ -53,7 +53,7 @@ def check(
     fits = all(value is None for value in shares) or all(map(_number, shares))
     _must("noise", numbers["noise"], "finite numbers, or null all of them", fits)
     _tolerance(opt, numbers["tolerance"])
-    headroom = numbers.get("headroom", 0.0)  # states from before have none
+    headroom = numbers["headroom"]
     _must("headroom", headroom, 'a number ≥ 0 or "auto"', headroom == "auto" or (_number(headroom) and headroom >= 0))
     parameters = opt.gradients.parameters()
     _must("the number of parameters", str(len(kept)), str(len(parameters)), len(kept) == len(parameters))
@@ -63,14 +63,14 @@ def check(
         names, values = buffers["names"], buffers["values"]
         _must("buffers", "names and values", "as many of each", len(list(names)) == len(list(values)) or not names)
         for value in values:
-            if value is not None and not isinstance(value, Tensor):
+            if value is not None:
                 read_tensor(value)
         _options(opt, options)
 
 
 def _tolerance(opt: "DynamicBarrier", value: Any) -> None:
     fits = value is None
-    if isinstance(value, (list, tuple)) and len(value) == 2:
+    if isinstance(value, list) and len(value) == 2:
         fits = _number(value[0]) and value[0] > 0 and isinstance(value[1], bool)
     _must("tolerance", value, "null, or a number > 0 and whether it is a share", fits)
     wanted = opt.decision.tolerance is not None
