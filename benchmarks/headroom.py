@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from tiebreak.gallery import get
-from tiebreak.gallery.methods import METHODS, ours
-from tiebreak.gallery.training import Goal, train
+from gallery import get
+from gallery.methods import METHODS, ours
+from gallery.training import Goal, train
 from tiebreak.provenance import stamp
 
 FILE = Path(__file__).parent / "results" / "headroom-gallery.json"

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from tiebreak.gallery import language
-from tiebreak.gallery import language_learning as learning
-from tiebreak.gallery.unlearning_author import authors
+from gallery import language
+from gallery import language_learning as learning
+from gallery.unlearning_author import authors
 
 #: Beginnings, and how they go on.
 FAMOUS = {

@@ -17,7 +17,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import torch_peers
-from tiebreak.gallery.methods import peers
+from gallery.methods import peers
 from tiebreak.torch import SDBGD, DynamicBarrier
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes the GPU's memory from PyTorch

@@ -6,7 +6,7 @@ that return the losses on this step's batch. The base optimizer is the same for 
 
 import torch
 
-from tiebreak.gallery.methods import peers
+from gallery.methods import peers
 from tiebreak.torch import DynamicBarrier
 
 

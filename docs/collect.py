@@ -1,6 +1,6 @@
 """Puts what full runs of the gallery found where the documentation has it.
 
-``tiebreak example NAME --output FOLDER``, then ``python docs/collect.py FOLDER …``: the table goes to
+``python -m gallery NAME --output FOLDER``, then ``python docs/collect.py FOLDER …``: the table goes to
 ``docs/_tables/gallery-NAME.md``, the picture to ``docs/_static/gallery-NAME.png``, the numbers to
 ``benchmarks/results/gallery-NAME.json``; and a page of ``docs/gallery`` that has the line ``<!-- gallery-NAME -->``
 gets the picture and the table there, in the place of a paragraph that begins with "**Not measured yet.**". What was

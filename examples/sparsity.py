@@ -4,27 +4,36 @@
 Run it: ``python examples/sparsity.py``.
 
 Fashion-MNIST comes inside a package; without it this says how to get it. Half a minute on one core: 6,000 images and a
-small perceptron. ``tiebreak example sparsity`` has more of everything, and magnitude pruning with retraining, which is
+small perceptron. ``python -m gallery sparsity`` has more of everything, and magnitude pruning with retraining, which is
 what to compare with before you choose.
 """
 
 import gzip
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tiebreak.gallery.needs import Missing, find
 from tiebreak.torch import DynamicBarrier
+
+FOLDER = Path(os.environ.get("TIEBREAK_DATA", "tiebreak-data"), "dataset-fashion-mnist")
+COMMAND = (
+    f"apt-get download dataset-fashion-mnist && mkdir -p {FOLDER} && dpkg-deb -x dataset-fashion-mnist_*.deb {FOLDER}"
+)
 
 
 def images(part: str, count: int) -> tuple[Tensor, Tensor]:
     """The first so many images as rows of 784 numbers, and their classes; "train" or "t10k"."""
 
     def read(kind: str, skip: int) -> Tensor:
-        with gzip.open(find("dataset-fashion-mnist", f"{part}-{kind}-ubyte.gz")) as file:
+        path = next(FOLDER.rglob(f"{part}-{kind}-ubyte.gz"), None)
+        if path is None:
+            sys.exit(f"Fashion-MNIST is not installed; get it with: {COMMAND}")
+        with gzip.open(path) as file:
             return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=skip).copy())
 
     pixels = read("images-idx3", 16).reshape(-1, 784)[:count]
@@ -66,10 +75,8 @@ def removable(model: nn.Module, inputs: Tensor, labels: Tensor, limit: float) ->
 def main(count: int = 6000, batch: int = 128, dense: int = 400, sparse: int = 1200, rate: float = 1e-3) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # small tensors: threads would only wait for each other
-    try:
-        (inputs, labels), test = images("train", count), images("t10k", 10_000)
-    except Missing as missing:
-        sys.exit(str(missing))
+    inputs, labels = images("train", count)
+    test = images("t10k", 10_000)
     model = nn.Sequential(nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
 
     def fit(rows: Tensor) -> Tensor:

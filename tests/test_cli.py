@@ -293,16 +293,11 @@ def test_the_script_is_the_same_program() -> None:
     assert script.load().__module__ == "tiebreak.cli"
 
 
-@pytest.mark.parametrize(
-    "words", [("methods",), ("problems",), ("reproduce", *SMALL, "--quiet"), ("example", "--list")]
-)
+@pytest.mark.parametrize("words", [("methods",), ("problems",), ("reproduce", *SMALL, "--quiet")])
 def test_a_reader_that_has_gone_ends_the_command_without_a_word(words: tuple[str, ...], tmp_path: Path) -> None:
     """As after `| head`: code 141 is what shells give a program that SIGPIPE ended. Files are written all the same."""
-    if words[0] == "example":
-        pytest.importorskip("torch")
     said, code = unread("stdout", *words, *(("--output", str(tmp_path)) if words[0] == "reproduce" else ()))
-    remarks = [line for line in said.splitlines() if "Loading torch" not in line]
-    assert (remarks, code) == ([], 141)
+    assert (said, code) == ("", 141)
     assert (tmp_path / "summary.md").exists() == (words[0] == "reproduce")
 
 

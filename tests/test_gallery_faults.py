@@ -10,21 +10,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tiebreak.cli.app import app
+from gallery import fashion, needs, report, training
+from gallery.command import app
+from gallery.example import Example, Metric, OwnMethod, Task
+from gallery.methods import METHODS, chosen
+from gallery.report import notes, winner
+from gallery.study import Study, run
+from gallery.training import Goal
+from gallery.tuning import Trial, choose
 from tiebreak.experiments import sweeps
-from tiebreak.gallery import fashion, needs, report, training
-from tiebreak.gallery.example import Example, Metric, OwnMethod, Task
-from tiebreak.gallery.methods import METHODS, chosen
-from tiebreak.gallery.report import notes, winner
-from tiebreak.gallery.study import Study, run
-from tiebreak.gallery.training import Goal
-from tiebreak.gallery.tuning import Trial, choose
 
 # f pulls to 0, g to 1; every name in capitals may be something else.
 FILE = """
 import functools, math
 import torch
-from tiebreak.gallery.example import Example, Metric, Task
+from gallery.example import Example, Metric, Task
 
 SEEN = []
 
@@ -251,7 +251,7 @@ def test_nobody_wins_what_was_interrupted(tmp_path):
 
 def test_a_folder_with_other_results_is_kept(tmp_path, monkeypatch):
     place, folder = mine(tmp_path), tmp_path / "out"
-    words = ["example", place, "--quick", "--method", "weighted-sum", "--output", str(folder), "--no-finish"]
+    words = [place, "--quick", "--method", "weighted-sum", "--output", str(folder), "--no-finish"]
     assert CliRunner().invoke(app, words).exit_code == 0
     before = (folder / "results.csv").read_bytes()
     refused = CliRunner().invoke(app, [*words, "--seeds", "2"])
@@ -264,7 +264,7 @@ def test_a_folder_with_other_results_is_kept(tmp_path, monkeypatch):
         findings.interrupted = True
         return findings
 
-    monkeypatch.setattr("tiebreak.gallery.study.run", stopped)
+    monkeypatch.setattr("gallery.study.run", stopped)
     again = CliRunner().invoke(app, words)
     assert again.exit_code == 130
     assert "is left as it was" in again.stderr
@@ -276,8 +276,8 @@ def test_on_a_full_disk_the_tables_can_still_be_read(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tiebreak.gallery.record.save", full)
-    words = ["example", mine(tmp_path), "--quick", "--method", "weighted-sum", "--output", str(tmp_path / "out")]
+    monkeypatch.setattr("gallery.record.save", full)
+    words = [mine(tmp_path), "--quick", "--method", "weighted-sum", "--output", str(tmp_path / "out")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
     assert "weighted sum" in done.stdout

@@ -8,11 +8,11 @@ import statistics
 import pytest
 import torch
 
-from tiebreak.gallery import canaries, get, language, language_samples, needs
-from tiebreak.gallery import language_learning as learning
-from tiebreak.gallery import unlearning_language as unlearning
-from tiebreak.gallery.language_forgetting import LOSSES, METHODS
-from tiebreak.gallery.methods import chosen
+from gallery import canaries, get, language, language_samples, needs
+from gallery import language_learning as learning
+from gallery import unlearning_language as unlearning
+from gallery.language_forgetting import LOSSES, METHODS
+from gallery.methods import chosen
 from tiebreak.torch import DynamicBarrier
 
 transformers = pytest.importorskip("transformers", reason="pip install '.[language]'")

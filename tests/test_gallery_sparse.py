@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from tiebreak.gallery import continual, fashion, figure, needs, pruning, sparsity
-from tiebreak.gallery.fashion import Images
-from tiebreak.gallery.methods import METHODS
-from tiebreak.gallery.training import Goal, train
+from gallery import continual, fashion, figure, needs, pruning, sparsity
+from gallery.fashion import Images
+from gallery.methods import METHODS
+from gallery.training import Goal, train
 
 CLASSES = 10
 

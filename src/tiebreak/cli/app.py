@@ -7,7 +7,6 @@ import typer
 import tiebreak
 from tiebreak.cli.compare import compare, problems, sweep
 from tiebreak.cli.console import spoken
-from tiebreak.cli.example import example
 from tiebreak.cli.methods import methods
 from tiebreak.cli.plan import plan
 from tiebreak.cli.plot import plot
@@ -48,7 +47,6 @@ for command in (
     verify,
     compare,
     sweep,
-    example,
     report,
     publish,
     diff,

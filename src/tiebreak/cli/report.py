@@ -55,7 +55,7 @@ def reported(wanted: bool, folder: Path) -> Iterator[None]:
 
 def _stamp(folder: Path) -> tuple[int, ...] | None:
     """Which result the folder holds: the times of its configuration; None if there is none."""
-    places = [folder / name for name in ("configuration.json", "config.json", "plan.json")]
+    places = [folder / name for name in ("configuration.json", "plan.json")]
     return tuple(place.stat().st_mtime_ns for place in places if place.exists()) or None
 
 

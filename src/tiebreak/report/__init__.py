@@ -1,7 +1,7 @@
 """What is on disk as one HTML page that opens anywhere, offline: verdict first, then pictures, tables and origin.
 
 ``write_report(folder)`` is what ``tiebreak report`` and ``--report`` call. A folder of ``tiebreak reproduce``,
-``compare``, ``verify``, ``plan`` or ``example``, or the CSV log of a training run: each has a module here that makes
+``compare``, ``verify`` or ``plan``, or the CSV log of a training run: each has a module here that makes
 :class:`~tiebreak.report.section.Section` s of it, and one module, :mod:`tiebreak.report.page`, makes the page.
 """
 
@@ -19,13 +19,12 @@ from tiebreak.report.section import Chart, Page
 __all__ = ["kind_of", "page_of", "write_report"]
 
 _LEGAL = (
-    "a folder that `tiebreak reproduce`, `compare`, `sweep`, `verify`, `plan` or `example` wrote, or the CSV log of a "
-    "training run"
+    "a folder that `tiebreak reproduce`, `compare`, `sweep`, `verify` or `plan` wrote, or the CSV log of a training run"
 )
 
 
 def kind_of(place: str | os.PathLike[str]) -> str:
-    """What is there: "reproduce", "compare", "verify", "plan", "example" or "log".
+    """What is there: "reproduce", "compare", "verify", "plan" or "log".
 
     Raises
     ------
@@ -39,16 +38,13 @@ def kind_of(place: str | os.PathLike[str]) -> str:
         raise ValueError(f"no such file or folder: {path}; it must be {_LEGAL}")
     if (path / "plan.json").exists():
         return "plan"
-    if (path / "config.json").exists() and (path / "summary.json").exists():
-        return "example"
     if (path / "configuration.json").exists():
         saved = record(path / "configuration.json")
         for key, kind in (("experiment", "reproduce"), ("verification", "verify"), ("budgets", "compare")):
             if key in saved:
                 return kind
     raise ValueError(
-        f"place={str(place)!r} must be {_LEGAL}; it has no configuration.json, config.json or plan.json that one of "
-        "them wrote"
+        f"place={str(place)!r} must be {_LEGAL}; it has no configuration.json or plan.json that one of them wrote"
     )
 
 

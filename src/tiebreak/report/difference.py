@@ -17,8 +17,8 @@ __all__ = ["ROUNDING", "Difference", "command_of", "difference", "sources_of"]
 
 #: Relative differences up to here are rounding: another processor, another library for sin and exp, grown over a run.
 ROUNDING = 1e-9
-_RECORDS = ("configuration.json", "config.json", "plan.json")
-_CLOCKS = ("seconds", "elapsed", "date", "seconds_per_evaluation")  # never the same twice
+_RECORDS = ("configuration.json", "plan.json")
+_CLOCKS = ("seconds", "elapsed", "date")  # never the same twice
 _SHOWN = 40  # letters of a value
 
 

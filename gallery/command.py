@@ -1,0 +1,182 @@
+"""The command ``python -m gallery``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from gallery import EXAMPLES, place
+from tiebreak.checks import install
+from tiebreak.cli.console import INTERRUPTED, Console, kindly, number, say, show_sheets, spoken
+from tiebreak.cli.live import Quiet, loading, waiting
+from tiebreak.cli.report import Report
+from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, bar, engine_from, kept, store_in
+from tiebreak.experiments.workers import cores
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def example(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="An example, or a file of your own with an EXAMPLE.",
+            show_default=False,
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the examples and the methods.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer data, steps and trials; one seed. Minutes.")] = False,
+    method: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one, and lower-only; may be repeated.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="N", help="Seeds to judge on; 5, or 1 with --quick.")] = None,
+    trials: Annotated[
+        str | None, typer.Option(metavar="N", help="Trials of each method's knobs, at most 6; 6, or 3 with --quick.")
+    ] = None,
+    tuning_seeds: Annotated[
+        str | None, typer.Option(metavar="N", help="Seeds that each trial is made on; 2, or 1 with --quick.")
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What is equal for all: evaluations, seconds; both, or the first if quick."),
+    ] = None,
+    knobs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="config.json of an earlier run: take what it chose, and tune nothing."),
+    ] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish/--no-finish", help="Move every judged model to the best place inside, too.")
+    ] = True,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the files go; results/NAME if not said.")
+    ] = None,
+    overwrite: Overwrite = False,
+    device: Annotated[str, typer.Option(metavar="NAME", help="Of torch's: cpu, cuda.")] = "cpu",
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    report: Report = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a real problem by every method, each tuned alike: who keeps the tolerance, who wins, what it cost."""
+    folder = output or Path("results") / Path(name or "").stem
+    with kindly():
+        if list_:
+            _list()
+            return
+        if name is None:
+            raise ValueError("say which example; --list shows them")
+        place(name)  # before what takes long: is there such a one?
+        _torch()
+        if report:
+            import plotly  # noqa: F401  # before what takes long: is it there?
+        from gallery.needs import Missing, check
+        from gallery.record import command, save, whole
+        from gallery.report import PROSE, notes, sheets
+        from gallery.study import BUDGETS, Study, run
+        from tiebreak.experiments.folder import check_folder
+
+        engine = engine_from(workers, scheduler) or cores()
+        study = Study(
+            name,
+            quick=quick,
+            methods=tuple(method or ()),
+            seeds=number(seeds) if seeds is not None else 1 if quick else 5,
+            trials=number(trials) if trials is not None else 3 if quick else 6,
+            tuning_seeds=number(tuning_seeds) if tuning_seeds is not None else 1 if quick else 2,
+            budgets=tuple(budget) if budget else BUDGETS[:1] if quick else BUDGETS,
+            device=device,
+            knobs=None if knobs is None else _chosen(knobs),
+            finish=finish,
+        )
+        replaced = check_folder(folder, command(study), overwrite, "config.json")
+        say(f"{study.example.title}. {study.example.question}")
+        if replaced:
+            say(replaced)
+        try:
+            check(study.example.needs)
+            with store_in(folder) as store:
+                with bar("Starting: data are read and, the first time, a model to change is trained") as hear:
+                    findings = run(study, hear, engine=engine, store=store)
+                if not findings.runs:
+                    say(f"Interrupted before a training was judged; nothing was written. {kept(folder)}")
+                    raise typer.Exit(INTERRUPTED)
+                if findings.interrupted and whole(folder):
+                    say(f"Interrupted; the whole study in {folder} is left as it was. {kept(folder)}")
+                    raise typer.Exit(INTERRUPTED)
+                say("Writing the files.")
+                try:
+                    with waiting("Writing the files"):
+                        written = save(findings, folder)
+                except OSError:  # a full disk: at least it can be read here
+                    show_sheets(sheets(findings), notes(findings), prose=PROSE)
+                    raise
+                if not findings.interrupted:
+                    store.clear()
+            if report:
+                written.append(_page(folder))
+        except Missing as missing:
+            raise ValueError(str(missing)) from None
+    show_sheets(sheets(findings), notes(findings), prose=PROSE)
+    say(f"Written to {folder}: {', '.join(path.name for path in written)}. {findings.elapsed:.0f} s.")
+    if findings.interrupted:
+        say(kept(folder))
+        raise typer.Exit(INTERRUPTED)
+
+
+def _page(folder: Path) -> Path:
+    from gallery.page import write_page
+
+    with waiting("Writing the report"):
+        return write_page(folder)
+
+
+def _chosen(file: Path) -> dict[str, dict[str, float]]:
+    """What an earlier run chose."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))["chosen"]
+        return {str(name): {str(key): float(value) for key, value in knobs.items()} for name, knobs in found.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"--knobs {file}: must be config.json or summary.json of an earlier run; {error}") from None
+
+
+def _torch() -> None:
+    try:
+        if "torch" not in sys.modules:
+            say("Loading torch.")  # at once: that takes seconds
+        with loading("torch"):
+            import torch  # noqa: F401
+    except ModuleNotFoundError:
+        raise ValueError(f"examples need torch: {install('gallery')}") from None
+
+
+def _list() -> None:
+    _torch()
+    from gallery import get
+    from gallery.methods import METHODS
+    from gallery.needs import PACKAGES
+
+    console = Console(highlight=False, soft_wrap=True)
+    for name in EXAMPLES:
+        try:
+            found = get(name)
+        except ValueError as error:
+            lacking = str(error).removeprefix(f"name={place(name)!r} ")
+            console.print(f"[bold]{name}[/]  [red]{escape(lacking)}[/]")
+            continue
+        console.print(f"[bold]{name}[/]  {escape(found.title)}")
+        console.print(f"  {escape(found.question)}")
+        for need in found.needs:
+            console.print(f"  [dim]needs {escape(PACKAGES[need].holds)}: {escape(PACKAGES[need].command)}[/]")
+    console.print("\n[bold]methods[/]")
+    width = 2 + max(map(len, METHODS))
+    for name, method in METHODS.items():
+        lacking = f"  [red]needs {', '.join(method.missing())}[/]" if method.missing() else ""
+        console.print(f"  {name:<{width}}[dim]{escape(method.about)}[/]{lacking}")
+
+
+app.command()(spoken(example))

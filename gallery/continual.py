@@ -1,0 +1,263 @@
+"""Continual learning: a model that knows five classes learns five more, and must not get worse at the first five.
+
+Class-incremental, with one head of ten outputs: the harder and more common case. Nothing tells the model at test time
+which of the two tasks an image belongs to, so that new classes may take images away from old ones: of the two halves of
+Fashion-MNIST only the second has shirts, and the first has T-shirts, pullovers and coats.
+
+Three questions: the old loss may not rise, with a few old images or with all of them; or, with a few, turned round: the
+new loss may end a tolerance above what training on it alone reaches, and the old one is improved among what is left.
+"""
+
+import copy
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gallery.batches import Epochs
+from gallery.example import Example, Metric, OwnMethod, Size, Task
+from gallery.fashion import PACKAGE, Images, accuracy, adam, cosine, entropy, split, trained
+from gallery.rates import scaling
+
+__all__ = [
+    "ALL", "EXAMPLE", "TURNED", "agem", "build", "ewc", "halves", "joint", "rehearsal", "stored", "task", "turned",
+]  # fmt: skip
+
+_OLD = 5  # classes 0 to 4 come first
+
+
+def halves(images: Images) -> tuple[Images, Images]:
+    """The old classes, and the new ones."""
+    old = images.labels < _OLD
+    return images.where(old), images.where(~old)
+
+
+def stored(images: Images, count: int | None, seed: int) -> Images:
+    """As many of each class as the buffer holds, drawn by the seed; all if it is None."""
+    if count is None:
+        return images
+    order = torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(seed)).to(images.labels.device)
+    labels = images.labels[order]
+    chosen = [order[labels == label][:count] for label in sorted(set(labels.tolist()))]
+    return images.where(torch.cat(chosen))
+
+
+def task(
+    model: nn.Module, train: Images, test: Images, buffer: int | None, rate: float, batch: int, steps: int, seed: int
+) -> Task:
+    """From a model that was trained on the old classes of `train`."""
+    old, new = halves(train)
+    memory = stored(old, buffer, seed)
+    old_test, new_test = halves(test)
+    before = accuracy(model, old_test)
+
+    def metrics(model: nn.Module) -> dict[str, float]:
+        kept, learnt = accuracy(model, old_test), accuracy(model, new_test)
+        return {"average": (kept + learnt) / 2, "old": kept, "new": learnt, "forgotten": before - kept}
+
+    @torch.no_grad()
+    def losses(model: nn.Module) -> tuple[float, float]:
+        return entropy(model, memory).item(), entropy(model, new).item()
+
+    device = str(train.labels.device)
+    lower = Epochs(len(memory.labels), batch, seed + 1, device)
+    upper = Epochs(len(new.labels), batch, seed + 2, device)
+    return Task(
+        model=model,
+        lower=entropy,
+        upper=entropy,
+        batches=lambda step: (memory.where(lower(step)), new.where(upper(step))),
+        base=adam(rate),
+        steps=steps,
+        losses=losses,
+        metrics=metrics,
+        rate=cosine,
+        extra={"old": old, "new": new, "batch": batch, "seed": seed},
+    )
+
+
+def turned(task: Task) -> Task:
+    """The same model and batches with the two losses exchanged; twice is the task itself."""
+    return replace(
+        task,
+        lower=task.upper,
+        upper=task.lower,
+        batches=lambda step: task.batches(step)[::-1],
+        losses=lambda model: task.losses(model)[::-1],
+    )
+
+
+def _parameters(task: Task) -> list[nn.Parameter]:
+    return [p for p in task.model.parameters() if p.requires_grad]
+
+
+def _gradient(task: Task, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, _parameters(task), materialize_grads=True))
+
+
+def _move(task: Task, steps: int, direction: Any) -> Iterator[None]:
+    """The base optimizer along `direction(step)`, the task's learning rates over so many steps."""
+    optimizer = task.base(task.model.parameters())
+    scale = scaling(optimizer)
+    for step in range(steps):
+        scale(task.rate(step / steps))
+        for p, d in zip(_parameters(task), direction(step), strict=True):
+            p.grad = d
+        optimizer.step()
+        yield
+
+
+def rehearsal(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
+    """Plain rehearsal: a batch of stored and one of new images, added up as they are."""
+
+    def direction(step: int) -> list[Tensor]:
+        old, new = task.batches(step)
+        return _gradient(task, task.lower(task.model, old) + task.upper(task.model, new))
+
+    for _ in _move(task, task.steps, direction):
+        yield 2
+
+
+def agem(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
+    """A-GEM: the new task's gradient, less its part against the old one's where the two conflict."""
+
+    def direction(step: int) -> list[Tensor]:
+        old, new = task.batches(step)
+        b = _gradient(task, task.lower(task.model, old))
+        a = _gradient(task, task.upper(task.model, new))
+        along = torch.stack([(u * v).sum() for u, v in zip(a, b, strict=True)]).sum()
+        size = torch.stack([(v * v).sum() for v in b]).sum()
+        factor = along.clamp(max=0) / size.clamp(min=1e-30)
+        return [u - factor * v for u, v in zip(a, b, strict=True)]
+
+    for _ in _move(task, task.steps, direction):
+        yield 2
+
+
+def ewc(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
+    """EWC: f + c/2 Σ F (x − x₀)², F the mean squared gradient of the old images' log-likelihood at the start."""
+    start = [p.detach().clone() for p in _parameters(task)]
+    fisher = [torch.zeros_like(p) for p in start]
+    old: Images = task.extra["old"]
+    images = min(200, task.steps)  # one by one, each a gradient that is paid for, though it takes less time
+    for row in torch.randperm(len(old.labels), generator=torch.Generator().manual_seed(task.extra["seed"]))[:images]:
+        one = old.where(row.to(old.labels.device)[None])
+        drawn = torch.multinomial(task.model(one.inputs).detach().softmax(1), 1)[:, 0]
+        for total, g in zip(fisher, _gradient(task, entropy(task.model, Images(one.inputs, drawn))), strict=True):
+            total += g.square() / images
+    yield images  # at once: who times steps is to see those that follow
+
+    def direction(step: int) -> list[Tensor]:
+        a = _gradient(task, task.upper(task.model, task.batches(step)[1]))
+        now = (p.detach() for p in _parameters(task))
+        return [u + settings["weight"] * f * (p - q) for u, f, p, q in zip(a, fisher, now, start, strict=True)]
+
+    for _ in _move(task, 2 * task.steps - images, direction):
+        yield 1
+
+
+def joint(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
+    """All old and all new images together, as if the first ones had never gone."""
+    everything = Images(*(torch.cat(parts) for parts in zip(task.extra["old"], task.extra["new"], strict=True)))
+    rows = Epochs(len(everything.labels), task.extra["batch"], task.extra["seed"] + 3, str(everything.labels.device))
+
+    def direction(step: int) -> list[Tensor]:
+        return _gradient(task, entropy(task.model, everything.where(rows(step))))
+
+    for _ in _move(task, 2 * task.steps, direction):
+        yield 1
+
+
+#: layers, images, of these stored per old class, batch, steps on the old task, steps after it, learning rate
+_SIZES: dict[Size, Any] = {
+    "quick": ((784, 100, 50, 10), 10_000, 100, 128, 400, 500, 5e-3),
+    "full": ((784, 300, 100, 10), 60_000, 200, 256, 2_000, 2_000, 4e-3),
+}
+
+
+@functools.lru_cache(maxsize=8)
+def _first(size: Size, seed: int, device: str) -> nn.Module:
+    layers, images, _, batch, steps, _, rate = _SIZES[size]
+    old, _ = halves(split(images, seed, device)[0])
+    return trained("fashion-old", layers, old, rate, batch, steps, seed)
+
+
+def build(size: Size, seed: int, device: str, everything: bool = False) -> Task:
+    """Fashion-MNIST, classes 0 to 4 and then 5 to 9; a few old images are kept, or all of them."""
+    _, images, count, batch, _, steps, rate = _SIZES[size]
+    train, test = split(images, seed, device)
+    model = copy.deepcopy(_first(size, seed, device))
+    return task(model, train, test, None if everything else count, rate, batch, steps, seed + 2)
+
+
+def _build_turned(size: Size, seed: int, device: str) -> Task:
+    return turned(build(size, seed, device))
+
+
+def _as_ever(method: OwnMethod) -> OwnMethod:
+    """The same method for the turned task: it knows old and new as lower and upper, whichever is constrained."""
+
+    def train(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
+        return method.train(turned(task), settings)
+
+    return replace(method, train=train)
+
+
+# What they do, in words of old and new: the turned question has the letters f and g the other way round.
+_METHODS = (
+    OwnMethod("rehearsal", "Old and new losses added up as they are, without a weight.", rehearsal),
+    OwnMethod(
+        "A-GEM-style", "The new gradient less its part against the old one, where they conflict.",
+        agem,
+    ),
+    OwnMethod(
+        "EWC", "New loss + c/2 Σ F (x − x₀)²: no old image is used but for F, the Fisher information at the start.",
+        ewc, tuple({"weight": weight} for weight in (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)),
+    ),
+    OwnMethod("joint training", "All old and new images together: what nobody can do who kept only a few.", joint,
+              limit=True),
+)  # fmt: skip
+_METRICS = (
+    Metric("average", "higher", "mean of the two accuracies on test images"),
+    Metric("old", "higher", "accuracy on test images of the old classes, among all ten answers"),
+    Metric("new", "higher", "accuracy on test images of the new classes, among all ten answers"),
+    Metric("forgotten", "lower", "what the accuracy on the old classes has lost since the start"),
+)
+_LIMITS = (
+    "Two tasks, a small perceptron. What is promised concerns the loss on the images that were kept, not the test data."
+)
+
+EXAMPLE = Example(
+    name="continual",
+    title="Continual learning from a few stored images",
+    question="How well can five new classes be learnt if the loss on stored images of the old ones must not rise?",
+    build=build,
+    metrics=_METRICS,
+    tolerance="5%",
+    reference="start",
+    needs=(PACKAGE,),
+    limits=_LIMITS,
+    methods=_METHODS,
+)
+ALL = replace(
+    EXAMPLE,
+    name="continual-all",
+    title="Continual learning with all old images",
+    question="How well can five new classes be learnt if the loss on the old ones must not rise?",
+    build=functools.partial(build, everything=True),
+)
+TURNED = replace(
+    EXAMPLE,
+    name="continual-turned",
+    title="Continual learning from a few stored images, the question turned round",
+    question="How well can the old classes be kept if the loss on five new ones ends near what they alone reach?",
+    build=_build_turned,
+    tolerance=0.4,  # nats; a share of a reference near 0 would be nothing
+    reference="twin",
+    limits="Two tasks, a small perceptron. What is promised concerns the new classes' training images; nothing is "
+    "promised for the old ones.",
+    methods=tuple(map(_as_ever, _METHODS)),
+)
