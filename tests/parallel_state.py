@@ -275,7 +275,8 @@ def growing_batches(rank, world):
     data = tuple(torch.cat([batch[i] for batch in batches(3)]) for i in range(2))
 
     def drawn():
-        return GrowingBatches(data, lambda k: [1, 2, 5, 8, 13, 21][k], micro_batch=3, sampling="epoch", share="ranks")
+        share = (dist.get_rank(), dist.get_world_size())
+        return GrowingBatches(data, lambda k: [1, 2, 5, 8, 13, 21][k], micro_batch=3, sampling="epoch", share=share)
 
     def begin():
         model = network() if dist.get_world_size() == 1 else replicas()

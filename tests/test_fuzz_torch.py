@@ -471,7 +471,7 @@ def test_made_up_states_of_batches(state: Any) -> None:
     batches = GrowingBatches(torch.arange(20.0), 4)
     with only_ours() as said:
         batches.load_state_dict(state)
-        for part in next(batches):
+        for part in next(iter(batches)):
             assert len(part) == 2
     if said:
         assert (batches.k, batches.samples) == (0, 0)

@@ -21,8 +21,8 @@ def floating(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def whole(name: str, value: Any) -> int:
-    """`value` as an int, if it is a whole number ≥ 1 (1e8 is one).
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """`value` as an int, if it is a whole number ≥ `least` (1e8 is one).
 
     Examples
     --------
@@ -31,10 +31,10 @@ def whole(name: str, value: Any) -> int:
     """
     try:
         number = int(value)
-        if isinstance(value, (bool, str)) or number != value or number < 1:
+        if isinstance(value, (bool, str)) or number != value or number < least:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name}={value!r} must be a whole number ≥ 1") from None
+        raise ValueError(f"{name}={value!r} must be a whole number ≥ {least}") from None
     return number
 
 
