@@ -73,7 +73,7 @@ class Halved:
 
 
 METHODS = {
-    **{name: tiebreak.methods.get(name) for name in ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg", "dbgd", "penalty")},
+    **{name: tiebreak.methods.get(name) for name in ("sdbgd", "sdbpg", "pr_sdbpg", "dbgd", "penalty")},
     "average": tiebreak.methods.sdbgd.replace(estimator=tiebreak.Average(0.3)),
     "average by a law": tiebreak.methods.sdbpg.replace(estimator=tiebreak.Average(), momentum=tiebreak.Power(1, -0.5)),
     "average for λ alone": tiebreak.methods.sdbgd.replace(estimator=tiebreak.Average(0.3, direction=False)),

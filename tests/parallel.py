@@ -187,7 +187,6 @@ def flat_parameters_in_micro_batches(rank, world):
 def flat_parameters_with_options(rank, world):
     check(flat(), rank, world, max_norm=0.05)
     check(flat(), rank, world, estimator="average")
-    check(flat(), rank, world, estimator="storm", momentum=0.5)
     check(flat(), rank, world, scope="tensor")
     check(flat(), rank, world, correct_noise=True, way="levels")
     check(flat(), rank, world, tolerance=0.1, reference=0.5)
@@ -230,7 +229,6 @@ def sharded_with_options(rank, world):
     check(sharded(), rank, world, scope="tensor")
     check(sharded(), rank, world, scope="group")
     check(sharded(), rank, world, estimator="average")
-    check(sharded(), rank, world, estimator="storm", momentum=0.5)
     check(sharded(), rank, world, correct_noise=True, way="levels")
     check(sharded(), rank, world, tolerance=0.1, reference=0.5)
     check(sharded(), rank, world, tolerance="20%", reference=0.5)
@@ -360,7 +358,7 @@ def sequence_parallel(rank, world):
     for way, options in (
         ("closures", {}),
         ("closures", {"tolerance": 0.1, "reference": "twin", "max_norm": 0.05}),
-        ("closures", {"estimator": "storm", "momentum": 0.5}),
+        ("closures", {"estimator": "average"}),
         ("levels", {"correct_noise": True}),
     ):
         columns, rows = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiebreak import Method, Schedule, rules, tolerance
+from tiebreak import Average, Method, Schedule, rules, tolerance
 from tiebreak.decision import Choice, Decision, Seen, Tolerance, arguments, limited
 from tiebreak.options import allowed, chosen_method, recorded, tolerant, within
 
@@ -151,8 +151,8 @@ def test_a_reference_is_a_number_a_word_a_file_or_a_function(tmp_path):
 def test_numbers_that_nothing_asks_for_are_refused():
     with pytest.raises(ValueError, match=r"momentum=0.5 has no effect with tolerance=0.1"):
         tolerant(0.1, 1.0, None, {"momentum": 0.5}, {})
-    found, kind, schedule = tolerant(0.1, 1.0, "storm", {"momentum": 0.5}, {})
-    assert (found.amount, type(kind).__name__, schedule.at(0).momentum) == (0.1, "Storm", 0.5)
+    found, kind, schedule = tolerant(0.1, 1.0, Average(), {"momentum": 0.5}, {})
+    assert (found.amount, type(kind).__name__, schedule.at(0).momentum) == (0.1, "Average", 0.5)
     with pytest.raises(ValueError, match="penalty=2 has no effect: neither the rule 'sdbgd' nor Minibatch asks for it"):
         chosen_method(None, "sdbgd", {"barrier": 1.0, "penalty": 2}, None, None)
     with pytest.raises(ValueError, match="nothing says how to choose the multiplier"):

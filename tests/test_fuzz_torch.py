@@ -40,7 +40,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "rule": {"barrier": 1.0, "regularizer": 1e-3},
     "law": {"barrier": lambda k: 1 + k, "regularizer": 0.0},
     "average": {"barrier": 1.0, "estimator": "average"},
-    "storm": {"barrier": 1.0, "estimator": "storm"},
     "group": {"barrier": 1.0, "scope": "group"},
     "tensor": {"barrier": 1.0, "scope": "tensor"},
     "noise": {"barrier": 1.0, "correct_noise": True},
@@ -88,8 +87,7 @@ class Life(RuleBasedStateMachine):
         model = Net(model)
         params = [{"params": list(layers[0].parameters())}, {"params": [p for m in layers[1:] for p in m.parameters()]}]
         if self.base == "sdbgd":
-            options = {k: v for k, v in self.options.items() if k != "regularizer" or self.kind != "storm"}
-            return model, SDBGD(params, lr=0.05, **options)
+            return model, SDBGD(params, lr=0.05, **self.options)
         return model, DynamicBarrier(BASES[self.base](params), **self.options)
 
     def pairs(self) -> list[tuple[Any, Any]]:
@@ -136,7 +134,6 @@ class Life(RuleBasedStateMachine):
         lower, upper = self.losses(model, bad, at)
         return opt.step(lower=lower, upper=upper)
 
-    @precondition(lambda self: self.kind != "storm")
     @rule(
         bad=st.sampled_from(sorted(BAD)),
         at=st.sampled_from(["none", "none", "lower", "upper", "both"]),
@@ -210,7 +207,6 @@ class Life(RuleBasedStateMachine):
                 torch.equal(p.nan_to_num(), b.nan_to_num()) for p, b in zip(model.parameters(), before, strict=True)
             )
 
-    @precondition(lambda self: self.kind != "storm")
     @rule(
         level=st.sampled_from(["lower", "upper", "both"]),
         what=st.sampled_from(["leave", "zero", "step", "grad", "none"]),

@@ -15,7 +15,6 @@ from tiebreak.torch.packing import KEY
 CASES = {
     "rule": {"barrier": 1.0, "regularizer": 1e-3},
     "average": {"barrier": 1.0, "estimator": "average"},
-    "storm": {"barrier": 1.0, "estimator": "storm"},
     "number": {"tolerance": 0.05, "reference": 0.3},
     "start": {"tolerance": 0.05, "reference": "start"},
     "twin": {"tolerance": "5%", "reference": "twin"},
@@ -78,7 +77,7 @@ def restore(folder, model, opt, **options):
         ("rule", "plain", True),
         ("rule", "adamw", False),
         ("average", "momentum", False),
-        ("storm", "adamw", True),
+        ("average", "adamw", True),
         ("number", "plain", False),
         ("start", "plain", True),
         ("start", "momentum", False),

@@ -206,9 +206,6 @@ def test_misuse_of_combine_is_explained():
     opt.unscale_(scaler)
     with pytest.raises(RuntimeError, match=r"give the scaler to opt.combine\(scaler\)"):
         opt.combine()
-    storm = SDBGD(network().parameters(), method="vr_pr_sdbpg")
-    with pytest.raises(RuntimeError, match="Storm needs closures"):
-        storm.combine()
 
 
 def test_a_copy_has_no_direction():
@@ -312,16 +309,13 @@ def test_closures_under_a_scaler_are_refused_later_too():
         scaler.step(opt, upper=lower, lower=lower)
 
 
-@pytest.mark.parametrize("kind", ["twin", "start", "storm"])
+@pytest.mark.parametrize("kind", ["twin", "start"])
 def test_autocast_around_the_step(kind):
     """Autocast keeps low-precision copies of the parameters while it lasts; those of another point are not used."""
 
     def run(around):
         model = network()
-        if kind == "storm":
-            opt = SDBGD(model.parameters(), lr=0.02, method="vr_pr_sdbpg")
-        else:
-            opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.05), tolerance=0.05, reference=kind)
+        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.05), tolerance=0.05, reference=kind)
         autocast = partial(torch.autocast, "cpu", torch.bfloat16)
         for batch in batches():
 

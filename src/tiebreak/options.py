@@ -14,7 +14,7 @@ from typing import Any
 from tiebreak import methods, rules
 from tiebreak.checks import floating, one_of
 from tiebreak.decision import Tolerance
-from tiebreak.estimators import Estimator, enters_direction, fixed_batches, named
+from tiebreak.estimators import Estimator, enters_direction, named
 from tiebreak.files import regular
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
@@ -123,7 +123,7 @@ def tolerant(
     headroom: Any = 0.0,
 ) -> tuple[Tolerance, Estimator, Schedule]:
     """The tolerance, the estimator beside it and its numbers; `laws` that it does not ask for are refused."""
-    kind = fixed_batches(named(estimator or "minibatch"))
+    kind = _followed(named(estimator or "minibatch"), "estimator= is")
     if not enters_direction(kind):
         raise ValueError(f"estimator={estimator!r} has no effect with tolerance=: it needs no inner products")
     asked = getattr(kind, "needs", ())
@@ -201,20 +201,20 @@ def chosen_method(
         for name, value in clash.items():
             if value is not None:
                 raise ValueError(f"{name}={value!r} and method={method!r}: change the method, method.replace({name}=…)")
-        return _for_training(methods.get(method))
+        return training_method(method)
     if rule is None and "barrier" not in given:
         raise ValueError(f"nothing says how to choose the multiplier: {_CHOICES}")
     if isinstance(rule, str):
         one_of("rule", rule, tuple(rules.RULES))
     chosen = rules.RULES[rule or "sdbgd"] if rule is None or isinstance(rule, str) else rule
-    kind: Estimator = fixed_batches(named(estimator or "minibatch"))
+    kind = named(estimator or "minibatch")
     label = getattr(chosen, "__name__", type(chosen).__name__)
     asked = {*methods.asked(chosen), *getattr(kind, "needs", ())}
     if others is not None and not isinstance(others, Mapping):
         raise TypeError(f"others={others!r} must be a mapping of names to numbers or functions of the step")
     refuse_unasked(given | dict(others or {}), label, asked, kind)
     filled = {name: law for name, law in _DEFAULTS.items() if name in asked and name not in given}
-    return _for_training(Method(label, chosen, Schedule(**filled | given, others=dict(others or {})), kind))
+    return training_method(Method(label, chosen, Schedule(**filled | given, others=dict(others or {})), kind))
 
 
 def training_method(method: Any) -> Method:
@@ -236,27 +236,23 @@ def training_method(method: Any) -> Method:
     if method is None:
         raise ValueError(f"nothing says how to choose the multiplier: {_CHOICES}")
     row = methods.get(method)
-    if hasattr(row.estimator, "asks") or row.estimator.evaluations != 1:
+    _followed(row.estimator, f"method={row.name!r} has the estimator")
+    if row.remembers:
         raise ValueError(
-            f"method={row.name!r} has the estimator {row.estimator!r}, which chooses its batches or evaluates them at "
-            "two points; an optimizer takes Minibatch() or Average(…). tiebreak.minimize takes every method"
+            f"the rule of {row.name!r} has a memory, which tiebreak.minimize keeps; an optimizer takes rules without "
+            "one: a function of fg, gg and what it needs by name"
         )
-    return _without_memory(row)
+    return row
 
 
-def _for_training(method: Method) -> Method:
-    """The method, if a training loop can follow it: with batches of its own choice, and a rule without a memory."""
-    fixed_batches(method.estimator)
-    return _without_memory(method)
-
-
-def _without_memory(method: Method) -> Method:
-    if method.remembers:
+def _followed(estimator: Estimator, where: str) -> Estimator:
+    """Return the estimator if a step can follow it; `where` says whose it is."""
+    if hasattr(estimator, "asks") or estimator.evaluations != 1:
         raise ValueError(
-            f"the rule of {method.name!r} has a memory, which tiebreak.minimize keeps; an optimizer "
-            "takes rules without one: a function of fg, gg and what it needs by name"
+            f"{where} {estimator!r}, which chooses its batches or evaluates them at two points; an optimizer takes "
+            "Minibatch() or Average(…). tiebreak.minimize takes every method"
         )
-    return method
+    return estimator
 
 
 def refuse_unasked(given: Mapping[str, Any], label: str, asked: Any, kind: Estimator) -> None:

@@ -63,7 +63,6 @@ __all__ = [
     "asked",
     "enters_direction",
     "estimate",
-    "fixed_batches",
     "named",
     "points",
 ]
@@ -92,23 +91,3 @@ def named(estimator: Any) -> Estimator:
     if estimator.evaluations not in (1, 2):
         raise ValueError(f"evaluations={estimator.evaluations!r} of {estimator!r} must be 1 or 2")
     return estimator  # type: ignore[no-any-return]  # it has what an estimator has
-
-
-def fixed_batches(estimator: Estimator) -> Estimator:
-    """The estimator, if a step takes any batch that it is given, as training loops do; others are refused.
-
-    Examples
-    --------
-    >>> fixed_batches(Spider())
-    Traceback (most recent call last):
-    ...
-    ValueError: estimator=Spider() asks for other batches from step to step, and here the batches are yours; it takes \
-'minibatch', 'average', 'storm', or an object of your own without `asks`. tiebreak.minimize takes all
-    """
-    if hasattr(estimator, "asks"):
-        names = ", ".join(map(repr, ESTIMATORS))
-        raise ValueError(
-            f"estimator={estimator!r} asks for other batches from step to step, and here the batches are yours; it "
-            f"takes {names}, or an object of your own without `asks`. tiebreak.minimize takes all"
-        )
-    return estimator

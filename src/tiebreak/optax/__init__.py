@@ -1,6 +1,6 @@
 """JAX: the dynamic barrier as an optax transformation."""
 
-from tiebreak.optax.aliases import dbgd, from_method, penalty, pr_sdbpg, sdbgd, sdbpg, vr_pr_sdbpg
+from tiebreak.optax.aliases import dbgd, from_method, penalty, pr_sdbpg, sdbgd, sdbpg
 from tiebreak.optax.barrier import BarrierState, Reading
 from tiebreak.optax.finishing import finish
 from tiebreak.optax.losses import log, measure, value_and_grads
@@ -24,6 +24,5 @@ __all__ = [
     "sdbpg",
     "state_specs",
     "value_and_grads",
-    "vr_pr_sdbpg",
     "with_twin",
 ]

@@ -12,7 +12,7 @@ from tiebreak.optax.laws import Law
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.schedules import Schedule
 
-__all__ = ["dbgd", "from_method", "penalty", "pr_sdbpg", "sdbgd", "sdbpg", "vr_pr_sdbpg"]
+__all__ = ["dbgd", "from_method", "penalty", "pr_sdbpg", "sdbgd", "sdbpg"]
 
 
 def from_method(
@@ -128,25 +128,6 @@ def pr_sdbpg(
     0.265
     """
     return _alias(methods.pr_sdbpg, schedule, step_size, options)
-
-
-def vr_pr_sdbpg(
-    step_size: Law | None = None, *, schedule: Schedule | None = None, **options: Any
-) -> optax.GradientTransformationExtraArgs:
-    """VR-PR-SDBPG, **our reconstruction**: the rule of PR-SDBPG on STORM estimates; arguments as for :func:`sdbgd`.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> optimizer, x = vr_pr_sdbpg(0.1), jnp.array([2.0])
-    >>> state = optimizer.init(x)
-    >>> one, four = jnp.array([1.0]), jnp.array([4.0])
-    >>> given = {"lower_grads": four, "previous_upper_grads": one, "previous_lower_grads": four}
-    >>> updates, state = optimizer.update(one, state, x, **given)
-    >>> round(float(optax.tree.get(state, "multiplier")), 3)
-    0.265
-    """
-    return _alias(methods.vr_pr_sdbpg, schedule, step_size, options)
 
 
 def dbgd(

@@ -71,8 +71,6 @@ class BarrierState(NamedTuple):
         What the tolerance rule remembers, and the scales of both gradients that its numbers are in.
     estimates : dict
         What the estimator remembers of each level.
-    previous : tree or EmptyState
-        Where the last batch was evaluated (at first, the start), for an estimator that evaluates each batch there, too.
     start : tree or EmptyState
         The starting parameters, with ``reference="start"``.
 
@@ -96,7 +94,6 @@ class BarrierState(NamedTuple):
     reading: Any
     memory: Any
     estimates: estimates.Memory
-    previous: Any
     start: Any
 
 
@@ -138,7 +135,6 @@ class Barrier:
             reading=Reading(*(number(0) for _ in Reading._fields)) if tolerant else nothing,
             memory=(law, (number(0), number(0))) if tolerant else nothing,
             estimates=estimates.begin(self.estimator, params),
-            previous=trees.copied(params) if self.estimator.evaluations == 2 else nothing,
             start=trees.copied(params) if self.reference == "start" else nothing,
         )
         # A step that is held keeps all of it: it differs wherever the decision to hold does.
@@ -153,8 +149,6 @@ class Barrier:
         lower_grads: Tree = None,
         lower_value: Any = None,
         reference_value: Any = None,
-        previous_upper_grads: Tree = None,
-        previous_lower_grads: Tree = None,
         reference_grads: Tree = None,
         **extra: Any,
     ) -> tuple[Tree, BarrierState]:
@@ -165,16 +159,13 @@ class Barrier:
             raise TypeError("dynamic_barrier needs both gradients: update(upper_grads, state, params, lower_grads=…)")
         upper, structure = jax.tree.flatten(updates)
         fresh = {"upper": upper, "lower": trees.match(updates, lower_grads)}
-        before = self._before(updates, fresh, state.count, params, previous_upper_grads, previous_lower_grads)
         losses = self._losses(state.count, lower_value, reference_value, dtype)
         grads = {"updates": upper, "lower_grads": fresh["lower"]}
-        if before is not fresh:
-            grads |= {f"previous_{level}_grads": before[level] for level in LEVELS}
         if reference_grads is not None:
             grads["reference_grads"] = trees.match(updates, reference_grads, ("updates", "reference_grads"))
         spread = self.axes.spread(updates, params, grads, losses, state.fg)
         parameters = laws.parameters(self.schedule, state.count, dtype)
-        seen, remembered = estimates.update(self.estimator, fresh, before, state.estimates, parameters)
+        seen, remembered = estimates.update(self.estimator, fresh, state.estimates, parameters)
         own = seen if enters_direction(self.estimator) else fresh
         measured = own if tolerant else seen
         # What moves something, but is not in the products.
@@ -211,32 +202,8 @@ class Barrier:
             reading=_reading(choice, dtype) if tolerant else state.reading,
             memory=if_fine(memory, state.memory),
             estimates=if_fine(remembered, state.estimates),
-            previous=if_fine(params, state.previous) if self.estimator.evaluations == 2 else state.previous,
             start=state.start,
         )
-
-    def _before(
-        self, updates: Tree, fresh: Any, count: jax.Array, params: Tree, upper: Tree, lower: Tree
-    ) -> dict[str, list[Any]]:
-        """This batch's gradients at the previous point; at first there is none, and they may be anything."""
-        if self.estimator.evaluations == 1:
-            return fresh  # type: ignore[no-any-return]  # gradients by level, which the caller made
-        if upper is None or lower is None or params is None:
-            raise TypeError(
-                f"{type(self.estimator).__name__} evaluates every batch at two points: update(upper_grads, state, "
-                "params, lower_grads=…, previous_upper_grads=…, previous_lower_grads=…), the last at state.previous"
-            )
-        names = ("previous_upper_grads", "previous_lower_grads")
-        there = [
-            trees.match(updates, tree, ("updates", name)) for tree, name in zip((upper, lower), names, strict=True)
-        ]
-        return {
-            level: [
-                jnp.where(count == 0, g, b) if trees.differentiable(g) else g
-                for g, b in zip(fresh[level], grads, strict=True)
-            ]
-            for level, grads in zip(LEVELS, there, strict=True)
-        }
 
     def _losses(self, count: jax.Array, lower_value: Any, reference_value: Any, dtype: Any) -> dict[str, jax.Array]:
         """The losses that the decision needs."""

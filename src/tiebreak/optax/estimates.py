@@ -37,33 +37,28 @@ def begin(estimator: Estimator, params: Tree) -> Memory:
 def update(
     estimator: Estimator,
     fresh: Mapping[str, Sequence[Any]],
-    before: Mapping[str, Sequence[Any]],
     memory: Memory,
     parameters: Parameters,
 ) -> tuple[dict[str, list[Any]], Memory]:
-    """The estimates of both levels and the new memory; `before` is `fresh` itself where nothing is evaluated twice."""
+    """The estimates of both levels and the new memory."""
     found: dict[str, list[Any]] = {}
     remembered = {}
     for level in LEVELS:
         columns = [jax.tree.flatten(tree) for tree in memory[level]]
         rows = zip(*(leaves for leaves, _ in columns), strict=True) if columns else [()] * len(fresh[level])
         pairs: list[tuple[Any, Any]] = []
-        for g, b, row in zip(fresh[level], before[level], rows, strict=True):
-            pairs.append(_leaf(estimator, level, g, b, row, parameters) if trees.differentiable(g) else (g, row))
+        for g, row in zip(fresh[level], rows, strict=True):
+            pairs.append(_leaf(estimator, level, g, row, parameters) if trees.differentiable(g) else (g, row))
         found[level] = [estimate for estimate, _ in pairs]
         structure = columns[0][1] if columns else None
         remembered[level] = _columns([row for _, row in pairs], structure) if columns else ()
     return found, remembered
 
 
-def _leaf(
-    estimator: Estimator, level: str, fresh: Any, before: Any, memory: Any, parameters: Parameters
-) -> tuple[Any, Any]:
+def _leaf(estimator: Estimator, level: str, fresh: Any, memory: Any, parameters: Parameters) -> tuple[Any, Any]:
     wide = trees.widen(fresh)
     with traced(f"the estimator {type(estimator).__name__}"):
-        estimate, new = estimator.update(
-            level, wide, wide if before is fresh else trees.widen(before), memory, parameters
-        )
+        estimate, new = estimator.update(level, wide, wide, memory, parameters)
     if estimate is wide:  # a mini-batch as it came: nothing to convert back
         estimate = fresh
     return estimate, tuple(jnp.asarray(v).astype(old.dtype) for v, old in zip(new, memory, strict=True))

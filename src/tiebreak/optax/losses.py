@@ -82,8 +82,8 @@ def measure(
     """All that an update asks for: ``function(params, state, *args)`` returns ``(upper_grads, arguments)``.
 
     The arguments are `upper_value`, `lower_value` and `lower_grads`, and what `state`, of any chain, asks for: the
-    lower loss at the starting parameters, at the twin with its gradients, or both gradients at the previous point,
-    always with the same ``*args``. Give a batch, and the key of whatever is random, as one of them.
+    lower loss at the starting parameters, or at the twin with its gradients, always with the same ``*args``.
+    Give a batch, and the key of whatever is random, as one of them.
 
     Parameters
     ----------
@@ -131,9 +131,6 @@ def measure(
             _check(losses, axes, barrier)
             if not isinstance(barrier.start, optax.EmptyState):
                 losses["reference_value"] = split(lower_loss(barrier.start, *args, **kwargs))[0]
-            if not isinstance(barrier.previous, optax.EmptyState):
-                for level, of in (("upper", upper), ("lower", lower)):
-                    given[f"previous_{level}_grads"] = of(barrier.previous, *args, **kwargs)[1]
         measured = dict(zip(losses, axes.mean(list(losses.values())), strict=True)) | given
         return (upper_grads, measured, (aux["upper"], aux["lower"])) if has_aux else (upper_grads, measured)
 

@@ -72,13 +72,11 @@ def dynamic_barrier(
     method : Method or str, optional
         Rule, numbers and estimator at once: a row of :mod:`tiebreak.methods`. Step size and batches are yours; see
         :func:`from_method`.
-    estimator : {"minibatch", "average", "storm"} or Estimator
-        What the rule sees of the gradients: the mini-batch; an exponential average of ∇g, for λ alone, because
-        optimizers that follow smooth the direction again (``tiebreak.Average()`` enters the direction, too); or STORM
-        estimates of both, which take ``update(…, previous_upper_grads=…, previous_lower_grads=…)``, the gradients of
-        the same batch at ``state.previous``.
+    estimator : {"minibatch", "average"} or Estimator
+        What the rule sees of the gradients: the mini-batch, or an exponential average of ∇g, for λ alone, because
+        optimizers that follow smooth the direction again (``tiebreak.Average()`` enters the direction, too).
     momentum : float or function of the step
-        Weight of the newest gradient in the average and in STORM.
+        Weight of the newest gradient in the average.
     normalize : bool
         Return d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` it is always d/max(s, λ), s the
         averaged ‖∇f‖/‖∇g‖.

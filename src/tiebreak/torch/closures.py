@@ -7,9 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tiebreak.torch.context import RandomState
-from tiebreak.torch.estimates import backward, check_repeats
-from tiebreak.torch.gradients import LEVELS, NoGradient
+from tiebreak.torch.gradients import LEVELS, NoGradient, Touched
+from tiebreak.torch.losses import itself, propagate, returned
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
@@ -57,9 +56,6 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
                 f"the {level} closure's loss does not depend on the parameters of this optimizer: was the model copied "
                 "or re-created after the optimizer was made? are its parameters frozen (requires_grad=False)?"
             ) from None
-    elif optimizer.estimates.twice:
-        kind = type(optimizer.estimates.estimator).__name__
-        raise RuntimeError(f"{kind} evaluates a batch twice: use closures, step(upper=…, lower=…)")
     if closure is not None:
         with torch.enable_grad():
             loss = closure()
@@ -73,22 +69,50 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
 
 
 def _evaluate(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
-    """Gradients and losses from closures, with the same random numbers wherever one is called again."""
-    copy, estimates = optimizer.target.copy, optimizer.estimates
+    """Gradients and losses from closures; the reference's loss first, on the same batch."""
+    copy = optimizer.target.copy
     optimizer.ranks.compare(optimizer)
-    first: dict[str, tuple[Tensor, str]] = {}
-    state = RandomState(optimizer.generators) if estimates.twice or copy is not None else None
-    if estimates.twice:
-        begun = bool(estimates.points)
-        past = estimates.look_back(optimizer, upper, lower)
-        first |= {} if begun else {level: (past[level], "STORM evaluates a batch twice") for level in LEVELS}
-    if state is not None:
-        state.restore()
-    reference = None
-    if copy is not None:
-        begun = copy.begun
-        reference = copy.measure(optimizer, lower)
-        first |= {} if begun else {"lower": (reference, "the reference is evaluated on the same batch")}
-    losses = backward(optimizer, upper, lower, reference)
-    for level, (loss, why) in first.items():  # the same point twice: a chance to see that the batch is the same
-        check_repeats(level, loss, losses[level], why)
+    if copy is None:
+        _backward(optimizer, upper, lower)
+        return
+    begun = copy.begun
+    reference = copy.measure(optimizer, lower)
+    losses = _backward(optimizer, upper, lower, reference)
+    if not begun:  # the same point twice: a chance to see that the batch is the same
+        _check_repeats(reference, losses["lower"])
+
+
+def _backward(
+    optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor], reference: Any = None
+) -> dict[str, Tensor]:
+    """Both losses of two closures, and their gradients in the optimizer.
+
+    Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
+    """
+    losses: dict[str, Tensor] = {}
+    try:
+        for level, closure in (("lower", lower), ("upper", upper)):
+            with torch.enable_grad():
+                loss = returned(level, closure())
+                compared = reference if level == "lower" else None
+                try:
+                    with optimizer._level(level, loss, compared, 1.0, factor=1.0):  # the backward pass is ours
+                        propagate(level, loss)
+                except Touched:  # by the closure, which is all that ran since
+                    raise RuntimeError(f"{itself(level)}.") from None
+            losses[level] = loss.detach()
+    except BaseException:  # half a step is none: the next one begins anew
+        optimizer.forget()
+        raise
+    return losses
+
+
+def _check_repeats(first: Tensor, again: Tensor) -> None:
+    """Raise if the lower closure gave two losses at one point, with the same random numbers: it takes another batch."""
+    one, two = float(first), float(again)
+    if abs(one - two) > 1e-3 * max(abs(one), abs(two)):  # a device may sum in another order; batches differ by more
+        raise RuntimeError(
+            f"the lower closure gave {one:.6g} and {two:.6g} at the same point; the reference is evaluated on the same "
+            "batch, so it must give the same loss again: draw the batch outside the closure, or name its random "
+            "generators, generators=[…]"
+        )

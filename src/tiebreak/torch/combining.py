@@ -26,8 +26,6 @@ def combine(opt: "DynamicBarrier", scaler: Any) -> "Step":
     """Decide, and put the direction into ``.grad``, with the scale of its gradients; the parameters stay."""
     if opt._held is not None:
         raise RuntimeError("opt.combine() was called before in this step: opt.step() comes next")
-    if opt.estimates.twice:
-        raise RuntimeError(f"{type(opt.estimates.estimator).__name__} needs closures, and combine() blocks")
     opt.gradients.complete()
     if scaler is None or not scaler.is_enabled():
         if opt.guard.unscaled:

@@ -42,7 +42,7 @@ def let_go(optimizer: Any) -> None:
         if getattr(module, "mixed_precision", None) is not None:
             raise RuntimeError(
                 "DistributedDataParallel(mixed_precision=…) exchanges the parameters itself, and cannot be taken to a "
-                'second point (a twin, a frozen copy, STORM): use torch.autocast, or reference="given"'
+                'second point (a twin, a frozen copy): use torch.autocast, or reference="given"'
             )
     for module in around.sharded:
         module.reshard()

@@ -72,11 +72,11 @@ class DynamicBarrier(TwoLevels):
     method : Method or str, optional
         Rule, numbers and estimator at once: a row of :mod:`tiebreak.methods`. The step size is the base's, and the
         batches are yours to follow.
-    estimator : {"minibatch", "average", "storm"} or Estimator
-        What the rule sees of the gradients: the mini-batch, an exponential average of ∇g (for λ alone: the direction
-        keeps the fresh gradient, because the base smooths it again), or STORM estimates of both (closures only).
+    estimator : {"minibatch", "average"} or Estimator
+        What the rule sees of the gradients: the mini-batch, or an exponential average of ∇g (for λ alone: the direction
+        keeps the fresh gradient, because the base smooths it again).
     momentum : float or function of the step
-        Weight of the newest gradient in the average and in STORM.
+        Weight of the newest gradient in the average.
     normalize : bool
         Step along d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` the step is always along
         d/max(s, λ), s the averaged ‖∇f‖/‖∇g‖.
@@ -145,7 +145,7 @@ class DynamicBarrier(TwoLevels):
         parts = (Guard(nonfinite), Noise(bool(correct_noise)), Ranks(process_group, sharded))
         super().__init__(base, target, tolerance is not None, *parts)
         self.generators, self.max_norm = tuple(generators), max_norm
-        self.estimates, self.engines = Estimates(kind, model), Engines(fused)
+        self.estimates, self.engines = Estimates(kind), Engines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
         self.concerns = Concerns()
@@ -286,7 +286,6 @@ class DynamicBarrier(TwoLevels):
     def _remember(self, made: Made) -> None:
         """The step is made, or only the device knows that it is not: then what was stays."""
         self.estimates.accept()
-        self.estimates.leave(self.gradients)
         if made.memory is not None and self.memory.keep(made.memory, self.guard.bad) and made.reading is not None:
             self.concerns.heard(self, made.reading)
         self.guard.note(*(made.report or (("skipped",), made.step.skipped)))

@@ -1,10 +1,9 @@
 """What an optimizer keeps beside its base's state, in the two places that every checkpoint carries along.
 
 ``torch.distributed.checkpoint`` takes of an optimizer the state of each parameter, resharded with it, and the options
-of each group, and nothing else. So what belongs to a parameter (a twin's value and its optimizer's state, an average, a
-previous point) stands in that parameter's state, under names that begin with "tiebreak"; the numbers of the whole
-optimizer stand in every group, as one text in JSON: such a checkpoint loads by key, and a text is one key whatever is
-in it.
+of each group, and nothing else. So what belongs to a parameter (a twin's value and its optimizer's state, an average)
+stands in that parameter's state, under names that begin with "tiebreak"; the numbers of the whole optimizer stand in
+every group, as one text in JSON: such a checkpoint loads by key, and a text is one key whatever is in it.
 """
 
 import base64
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["KEY", "Kept", "Together", "as_numbers", "entries", "read_tensor", "split", "text", "written_tensor"]
 
 KEY = "tiebreak"  # of a group's text and of a parameter's flags; the beginning of every name
-KINDS = ("copy", "base", "upper", "lower", "point")  # what there may be for a parameter, in the order of the flags
+KINDS = ("copy", "base", "upper", "lower")  # what there may be for a parameter, in the order of the flags
 
 #: What is kept for one parameter: by kind, values by name.
 Kept = dict[str, dict[str, Any]]

@@ -216,11 +216,10 @@ def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
 
 def _check_alike(i: int, p: Any, kept: packing.Kept) -> None:
     """A value of a parameter must be cut like the parameter."""
-    for kind in ("copy", "point"):
-        value = kept.get(kind, {}).get("value", p)
-        if value.shape != p.shape or hasattr(value, "placements") != hasattr(p, "placements"):
-            raise ValueError(
-                f"the state's {kind} of parameter {i} has shape {tuple(value.shape)} as a {type(value).__name__}, the "
-                f"parameter has {tuple(p.shape)} as a {type(p.data).__name__}: where ranks share parameters load by "
-                "torch.distributed.checkpoint.state_dict.set_state_dict"
-            )
+    value = kept.get("copy", {}).get("value", p)
+    if value.shape != p.shape or hasattr(value, "placements") != hasattr(p, "placements"):
+        raise ValueError(
+            f"the state's copy of parameter {i} has shape {tuple(value.shape)} as a {type(value).__name__}, the "
+            f"parameter has {tuple(p.shape)} as a {type(p.data).__name__}: where ranks share parameters load by "
+            "torch.distributed.checkpoint.state_dict.set_state_dict"
+        )

@@ -121,7 +121,7 @@ def from_method(method: Method | str, params: Any, lr: float | None = None, **op
     Examples
     --------
     >>> x = torch.nn.Parameter(torch.tensor([1.5, 1.5]))
-    >>> opt = from_method("vr_pr_sdbpg", [x])  # STORM: the batch is evaluated at two points
+    >>> opt = from_method("pr_sdbpg", [x])
     >>> info = opt.step(upper=lambda: (x - 3).square().sum(), lower=lambda: x[0].square())
     """
     return SDBGD(params, lr, method=method, **options)

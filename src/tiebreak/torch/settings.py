@@ -45,12 +45,10 @@ def settings(given: Mapping[str, Any]) -> Settings:
     if not isinstance(generators, Sequence) or not all(isinstance(g, torch.Generator) for g in generators):
         raise TypeError(f"generators={generators!r} must be a list of torch.Generator")
     found = _rule_mode(given) if given["tolerance"] is None else _tolerance_mode(given)
-    if found.estimator.evaluations == 1 and found.target.copy is None:
+    if found.target.copy is None:
         for name in ("generators", "model"):
             if given[name]:
-                raise ValueError(
-                    f'{name}=… has no effect: no closure is called twice (reference="twin", "start", STORM)'
-                )
+                raise ValueError(f'{name}=… has no effect: no closure is called twice (reference="twin", "start")')
     _own_model(given["model"], base)
     if given["correct_noise"] and type(found.estimator) is not Minibatch:
         raise ValueError(
