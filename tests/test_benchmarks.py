@@ -3,10 +3,8 @@
 import json
 
 import pytest
-from benchmarks import gorge, readme, regression, report, step
+from benchmarks import readme, regression, report, step
 from benchmarks.table import Table, side_by_side
-
-from tiebreak import provenance
 
 
 def test_the_page_on_speed_shows_the_committed_results():
@@ -55,25 +53,13 @@ def test_a_report_of_anything(tmp_path):
     assert (tmp_path / "odd.png").stat().st_size > 1000
 
 
-def test_whatever_writes_results_says_what_made_them(tmp_path, monkeypatch):
-    """Date, commit and versions: all scripts have them from the library, joined studies keep theirs."""
+def test_whatever_writes_results_says_what_made_them():
+    """Date, commit and versions: all scripts have them from the library."""
     writers = [p for p in (readme.ROOT / "benchmarks").rglob("*.py") if "json.dump" in p.read_text(encoding="utf-8")]
     assert len(writers) >= 8
     said = {path: "tiebreak.provenance import" in path.read_text(encoding="utf-8") for path in writers}
     assert [path for path, does in said.items() if not does and path.name != "readme.py"] == []
     assert {"commit", "date", "tiebreak"} <= set(report.machine())
-    monkeypatch.setattr(gorge, "TABLE", tmp_path / "table.md")
-    monkeypatch.setattr(gorge, "METHODS", ["a"])
-    monkeypatch.setattr(gorge, "shared", lambda rows: rows)
-    row = {"method": "a", "larger": 1.0, "quartiles of the larger": [1.0] * 3, "at the edge of its box": []}
-    names = gorge.PROBLEMS[:2]
-    for name, date in zip(names, ("2026-01-01", "2026-01-02"), strict=True):
-        study = {"setting": {}, **provenance.stamp(), "date": date, "rows": [row | {"problem": name}]}
-        (tmp_path / name).write_text(json.dumps(study), encoding="utf-8")
-    gorge.join([tmp_path / name for name in names], tmp_path / "both.json")
-    both = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
-    assert provenance.stamp().keys() <= both.keys()
-    assert [each["date"] for each in both["studies"]] == ["2026-01-01", "2026-01-02"]
 
 
 def test_side_by_side_takes_turns():
