@@ -1,10 +1,9 @@
-"""`auto` against the best hand-tuned row of every problem: what docs/auto.md shows.
+"""`auto` on the test bed against the best hand-tuned row of every problem: what docs/auto.md shows.
 
-python -m benchmarks.auto_tuned 1e6 NAMES tuned.jsonl 3 10 2    # the references: a minute each, some much longer
-python -m benchmarks.auto measured.jsonl 1e6 all 10             # `auto`: minutes
-python -m benchmarks.auto tuned.jsonl measured.jsonl            # both into results/auto.json and docs/_tables/auto.md
+    python -m benchmarks.auto 1e6 10              # all problems, 10 runs each: minutes
+    python -m benchmarks.auto 1e6 10 paper,flat-10
 
-References that are not in tuned.jsonl are kept as they are in results/auto.json.
+The references, and the rows of other problems, stay as they are in ``benchmarks/results/auto.json``.
 """
 
 import json
@@ -15,78 +14,60 @@ from typing import Any
 import numpy as np
 
 import tiebreak
-from benchmarks.auto_fresh import FRESH
-from benchmarks.auto_own import OWN
-from benchmarks.auto_tuned import problem_of, residuals
-from tiebreak.problems import TESTBED
+from tiebreak.experiments.contenders import Units
+from tiebreak.problems import TESTBED, Problem, named
 from tiebreak.provenance import stamp
 
-#: The law and its constants were chosen on the test bed and on OWN; FRESH was looked at afterwards.
-NAMES = [*TESTBED, *OWN, *FRESH]
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "auto.json"
+RESULTS = Path(__file__).parent / "results" / "auto.json"
+TABLE = Path(__file__).parents[1] / "docs" / "_tables" / "auto.md"
+CALLS = {10**6: "10⁶", 10**8: "10⁸"}
 
 
-def measure(path: str, budget: int, names: list[str], runs: int) -> None:
-    for name in names:
-        problem = problem_of(name)
-        found = tiebreak.minimize(
-            problem.upper, problem.lower, problem.x0, budget=budget, runs=runs, seed=0, record=None
-        )
-        each = residuals(problem, found.last)
-        row = {
-            "problem": name,
-            "budget": budget,
-            "runs": runs,
-            "mean": float(each.mean()),
-            "largest": float(each.max()),
-        }
-        row |= {"success": found.success, "median": float(np.median(each)), "made": stamp()}
-        row["chosen"] = {key: float(f"{np.median(value):.4g}") for key, value in found.chosen.items()}
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        print(name, f"{each.mean():.2e} {each.max():.2e} {found.elapsed:.1f}", flush=True)
+def residuals(problem: Problem, point: Any) -> np.ndarray:
+    """The larger residual of every run, in the problem's units."""
+    units = Units.of(problem)
+    direction = point.stationarity_squared / units.direction_squared
+    lower = point.lower_gradient_squared / units.lower_gradient_squared
+    return np.maximum(direction, lower)
 
 
-def _lines(path: str) -> dict[tuple[str, int], dict[str, Any]]:
-    rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    return {(row["problem"], row["budget"]): row for row in rows}
-
-
-def joined(tuned: str, measured: str) -> list[dict[str, Any]]:
-    before = json.loads(RESULTS.read_text(encoding="utf-8"))
-    references = {(row["problem"], row["budget"]): row["reference"] for row in before} | _lines(tuned)
-    rows = []
-    for (name, budget), row in _lines(measured).items():
-        found = references.get((name, budget))
-        kind = "judged" if name in FRESH else "tuned on"
-        rows.append({"problem": name, "budget": budget, "set": kind, "auto": row, "reference": found})
-        rows[-1]["ratio"] = None if found is None else row["mean"] / found["residual"]
-    return sorted(rows, key=lambda r: (NAMES.index(r["problem"]), r["budget"]))
+def measure(name: str, budget: int, runs: int) -> dict[str, Any]:
+    problem = named(name)
+    result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=budget, runs=runs, seed=0, record=None)
+    values = residuals(problem, result.last)
+    return {
+        "problem": name,
+        "budget": budget,
+        "runs": runs,
+        "mean": float(values.mean()),
+        "largest": float(values.max()),
+        "success": result.success,
+        "median": float(np.median(values)),
+        "made": stamp(),
+        "chosen": {key: float(f"{np.median(value):.4g}") for key, value in result.chosen.items()},
+    }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| problem | | calls | best hand-tuned row | its residual | `auto` | ratio |"]
     lines.append("| --- | --- | ---: | --- | ---: | ---: | ---: |")
     for row in rows:
-        if row["reference"] is not None:
-            calls = f"10^{round(np.log10(row['budget']))}".replace("10^6", "10⁶").replace("10^8", "10⁸")
-            cells = [row["problem"], row["set"], calls, row["reference"]["best"], f"{row['reference']['residual']:.1e}"]
-            lines.append("| " + " | ".join([*cells, f"{row['auto']['mean']:.1e}", f"{row['ratio']:.2g}"]) + " |")
+        reference = row["reference"]
+        cells = [row["problem"], row["set"], CALLS[row["budget"]], reference["best"], f"{reference['residual']:.1e}"]
+        lines.append("| " + " | ".join([*cells, f"{row['auto']['mean']:.1e}", f"{row['ratio']:.2g}"]) + " |")
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    if len(sys.argv) == 5:
-        names = NAMES if sys.argv[3] == "all" else sys.argv[3].split(",")
-        measure(sys.argv[1], int(float(sys.argv[2])), names, int(sys.argv[4]))
-        return
-    rows = joined(sys.argv[1], sys.argv[2])
-    text = json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
-    RESULTS.write_text(text, encoding="utf-8")
-    (HERE.parent / "docs" / "_tables" / "auto.md").write_text(table(rows), encoding="utf-8")
-    print(table(rows))
+def main(budget: str, runs: str, names: str = ",".join(TESTBED)) -> None:
+    rows = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for row in rows:
+        if row["problem"] in names.split(",") and row["budget"] == float(budget):
+            row["auto"] = measure(row["problem"], row["budget"], int(runs))
+            row["ratio"] = row["auto"]["mean"] / row["reference"]["residual"]
+            print(table([row]), flush=True)
+    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    TABLE.write_text(table(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
