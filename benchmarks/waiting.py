@@ -163,25 +163,6 @@ def rows_of(task, seconds):
         torch.cuda.empty_cache()
 
 
-def kernels(task, base):
-    """What one step with a tolerance launches beside the reference: name, how often, and µs on the device."""
-    found = {}
-    for name, build in methods(base).items():
-        step = started(task, build)
-        for _ in range(3):
-            step()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-            step()
-            torch.cuda.synchronize()
-        found[name] = {
-            e.key: (e.count, e.self_device_time_total) for e in seen.key_averages() if e.self_device_time_total
-        }
-    reference, ours = found[REFERENCE], found["ours: default, tolerance"]
-    total = {name: (sum(n for n, _ in f.values()), sum(t for _, t in f.values())) for name, f in found.items()}
-    extra = {k: v for k, v in ours.items() if v[0] != reference.get(k, (0, 0))[0]}
-    return total, extra
-
-
 def tasks(quick):
     small = [Language(device="cuda"), Perceptron("MLP 100 M", "cuda")]
     return small if quick else [*small, Language("GPT-2 small, 12 × 1024 tokens", batch=12, length=1024)]

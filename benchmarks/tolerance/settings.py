@@ -380,8 +380,8 @@ _ELEVENTH = [
     Group("fairness, patients", 512, 800, "repeatable", _TWENTY),
     Group("spam after mail, letters", 256, 1000, "repeatable", _TWENTY),
 ]
-#: What earlier rounds were tuned on or judged on; their best constants were where the search of this one began. The sets
-#: of the eighth round are no longer prepared; ``results/tolerance.json`` names them.
+#: What earlier rounds were tuned on or judged on; their best constants were where the search of this one began.
+#: The data of the eighth round are no longer prepared; ``results/tolerance.json`` names them.
 EARLIER = [*_FIRST, *_SECOND, *_THIRD, *_FOURTH, *_FIFTH, *_SIXTH, *_SEVENTH, *_EIGHTH, *_TENTH]
 
 
