@@ -1,10 +1,10 @@
 """JAX: the dynamic barrier as an optax transformation."""
 
 from tiebreak.optax.aliases import dbgd, from_method, penalty, pr_sdbpg, sdbgd, sdbpg
+from tiebreak.optax.axes import state_specs
 from tiebreak.optax.barrier import BarrierState, Reading
 from tiebreak.optax.finishing import finish
 from tiebreak.optax.losses import log, measure, value_and_grads
-from tiebreak.optax.specs import state_specs
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.optax.twin import TwinState, with_twin
 

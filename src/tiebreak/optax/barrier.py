@@ -11,8 +11,7 @@ import optax
 from tiebreak.decision import Choice, Decision, Seen
 from tiebreak.estimators import Estimator, enters_direction
 from tiebreak.optax import estimates, laws, trees
-from tiebreak.optax.axes import Axes
-from tiebreak.optax.collectives import vary
+from tiebreak.optax.axes import Axes, vary
 from tiebreak.optax.estimates import LEVELS
 from tiebreak.optax.products import Products, first_scale, for_rule, inner_products, root
 from tiebreak.optax.reference import one_number

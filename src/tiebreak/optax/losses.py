@@ -6,9 +6,8 @@ from typing import Any
 import jax
 import optax
 
-from tiebreak.optax.axes import Axes, axes_named
+from tiebreak.optax.axes import Axes, axes_named, size, varying, words
 from tiebreak.optax.barrier import BarrierState
-from tiebreak.optax.collectives import size, varying, words
 from tiebreak.optax.trees import Tree
 from tiebreak.optax.twin import TwinState
 

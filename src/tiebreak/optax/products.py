@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from tiebreak.decision import Seen
 from tiebreak.optax import trees
-from tiebreak.optax.collectives import Spread
+from tiebreak.optax.axes import Spread
 from tiebreak.rules import RULES, Rule
 from tiebreak.schedules import Parameters
 

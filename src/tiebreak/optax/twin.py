@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 
 from tiebreak.optax import trees
+from tiebreak.optax.axes import vary, varying
 from tiebreak.optax.barrier import BarrierState
-from tiebreak.optax.collectives import vary, varying
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.optax.trees import Tree
 from tiebreak.tolerance import Memory, beyond, rejoined
