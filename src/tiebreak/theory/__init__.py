@@ -20,8 +20,7 @@ from tiebreak.theory.complexity import (
     least_complexity,
     oracle_complexity,
 )
-from tiebreak.theory.constants import Constants
-from tiebreak.theory.estimation import EstimatedConstants, estimate_constants
+from tiebreak.theory.constants import Constants, EstimatedConstants, estimate_constants
 from tiebreak.theory.penalties import lazy_bounds, penalty_bounds
 from tiebreak.theory.plans import Plan, plan
 from tiebreak.theory.practice import Prediction, predicted
