@@ -256,7 +256,7 @@ def predictions() -> Iterable[Sequence[str]]:
             )
             found = np.maximum(result.last.direction_squared, result.last.lower_gradient_squared)
             larger = max(result.last.direction_squared.mean(), result.last.lower_gradient_squared.mean())
-            expected = max(chosen.prediction.pair)
+            expected = chosen.prediction.larger
             star = "" if name in seen else " *"
             spread = f"{number(found.min())} … {number(found.max())}"
             worst = number(max(expected, chosen.prediction.at_worst))

@@ -103,7 +103,7 @@ def test_a_plan_for_an_accuracy_in_practice_reaches_it_where_f_is_slow_too() -> 
     chosen = plan(c, epsilon=0.02, objective="practice")
     expected = chosen.prediction
     assert expected is not None
-    assert max(*expected.pair, expected.at_worst) <= 0.02
+    assert max(expected.larger, expected.at_worst) <= 0.02
     assert expected.shortfall <= 1
     with pytest.raises(ValueError, match=r"epsilon=1e-07 must be at least 4.7e-06 for a plan for practice: f may be"):
         plan(c, epsilon=1e-7, objective="practice")

@@ -15,6 +15,7 @@ import tiebreak
 from tiebreak import Power, Schedule, methods
 from tiebreak.estimators import Held, Minibatch, Page, PerLevel, Spider, Storm
 from tiebreak.problems import worst_case
+from tiebreak.schedules import Parameters
 from tiebreak.theory import (
     LOWER_BOUNDS,
     Constants,
@@ -31,7 +32,6 @@ from tiebreak.theory.reduction import (
     Errors,
     largest_spider_step,
     noise_smoothness_of,
-    page_errors,
     recursive_gap,
     refreshed_errors,
     spider_residuals,
@@ -106,10 +106,10 @@ def test_the_choices_of_theorem_1_meet_its_condition(c, q, beta):
     ell = (c.L_f, c.L_g)
     L = c.L_f + beta * c.L_g
     b_f = max(1.0, math.ceil(q * ell[0] ** 2 / (beta * c.L_g) ** 2))
-    p = Laws(1 / (2 * L), beta, 0.0, b_f, q)
-    direction = spider_residuals(p, c, ell, 10**6, q, (1.0, 1.0))[1]
+    p = Parameters(0, 1 / (2 * L), b_f, q, beta, period=q, upper_refresh=1.0, lower_refresh=1.0)
+    direction = spider_residuals(p, c, ell, 10**6)[1]
     assert np.isfinite(direction)
-    assert largest_spider_step(c, ell, p, q) >= 1 / (2 * L) * (1 - 1e-12)
+    assert largest_spider_step(p, c, ell) >= 1 / (2 * L) * (1 - 1e-12)
 
 
 # Plain descent, fixed and growing weights.
@@ -211,9 +211,9 @@ def test_levels_without_noise_have_bounds_as_well():
         c = CONSTANTS.replace(**changes)
         for m in (1, 5):
             assert 0 < lazy_bounds(schedule, c, 100, m).direction_squared < 200
-        p = schedule.at(0)
-        assert np.isfinite(storm_residuals(p, c, (1, 1), 100, 0.5, (10, 10))[1])
-        assert np.isfinite(spider_residuals(p, c, (1, 1), 100, 3, (10, 10))[1])
+        p = schedule.at(0)._replace(momentum=0.5, period=3, upper_refresh=10, lower_refresh=10)
+        assert np.isfinite(storm_residuals(p, c, (1, 1), 100)[1])
+        assert np.isfinite(spider_residuals(p, c, (1, 1), 100)[1])
 
 
 def test_holding_as_long_as_the_theorem_says():
@@ -231,6 +231,12 @@ def test_holding_as_long_as_the_theorem_says():
 
 
 # Variance reduction.
+
+
+def page_errors(sigma, ell, probability, batch, refresh_batch):
+    """PAGE before its coins: a large batch with this probability, else the noise of one more difference."""
+    large, keep = sigma**2 / refresh_batch, 1 - probability
+    return Errors(large, keep, probability * large, keep * ell**2 / batch)
 
 
 def attacked(p, c, upper, lower, young, moves):
@@ -317,16 +323,16 @@ def fixed(eta, beta, b_f, b_g, K):
 def test_closed_forms_are_the_recursion(c, beta, share, alpha, ell, K, q):
     eta = share / (c.L_f + beta * c.L_g)
     p, ells = fixed(eta, beta, 3, 20, K), (ell * c.L_f, ell * c.L_g)
-    one = Laws(eta, beta, 0.0, 3.0, 20.0)
+    one = Parameters(0, eta, 3.0, 20.0, beta, momentum=alpha, period=q, upper_refresh=40.0, lower_refresh=40.0)
     add = ways_to_add(np.array(K), fixed=False)
-    storm = [storm_errors(s, l, alpha, b, 40.0) for s, l, b in ((c.sigma_f, ells[0], 3.0), (c.sigma_g, ells[1], 20.0))]
+    storm = [storm_errors(s, l, alpha, b, b) for s, l, b in ((c.sigma_f, ells[0], 3.0), (c.sigma_g, ells[1], 20.0))]
     spider = [
         refreshed_errors(s, l, np.arange(K) % q == 0, b, 40.0)
         for s, l, b in ((c.sigma_f, ells[0], 3.0), (c.sigma_g, ells[1], 20.0))
     ]
     for errors, closed in (
-        (storm, storm_residuals(one, c, ells, K, alpha, (40.0, 40.0))),
-        (spider, spider_residuals(one, c, ells, K, q, (40.0, 40.0))),
+        (storm, storm_residuals(one, c, ells, K)),
+        (spider, spider_residuals(one, c, ells, K)),
     ):
         gap = recursive_gap(p, c, *errors)
         expected = selected_residuals(gap, p, c, add)
@@ -334,7 +340,7 @@ def test_closed_forms_are_the_recursion(c, beta, share, alpha, ell, K, q):
             assert float(found) == pytest.approx(float(truth), rel=1e-8)
     # PAGE's sum of geometric weights is at most SPIDER's with q = 1/p.
     page = [page_errors(s, l, 1 / q, b, 40.0) for s, l, b in ((c.sigma_f, ells[0], 3.0), (c.sigma_g, ells[1], 20.0))]
-    bound = float(spider_residuals(one, c, ells, K, q, (40.0, 40.0))[1])
+    bound = float(spider_residuals(one, c, ells, K)[1])
     if np.isfinite(bound):
         found = selected_residuals(recursive_gap(p, c, *page), p, c, add)[1]
         assert float(found) <= bound * (1 + 1e-9)
@@ -346,25 +352,24 @@ def test_closed_forms_are_the_recursion(c, beta, share, alpha, ell, K, q):
 @settings(max_examples=120, deadline=None)
 def test_storm_in_50_digits_and_never_above_the_textbook(c, beta, share, alpha, ell, K):
     eta, ells = share / (c.L_f + beta * c.L_g), (ell * c.L_f, ell * c.L_g)
-    p = Laws(eta, beta, 0.0, 3, 20)
-    lower, direction = storm_residuals(p, c, ells, K, alpha, (40, 50))
+    p = Parameters(0, eta, 3, 20, beta, momentum=alpha)
+    lower, direction = storm_residuals(p, c, ells, K)
     with mp.workdps(50):
         A = mp.mpf(ells[0]) ** 2 / 3 + mp.mpf(beta) ** 2 * mp.mpf(ells[1]) ** 2 / 20
         al, L = mp.mpf(alpha), mp.mpf(c.L_f) + mp.mpf(beta) * mp.mpf(c.L_g)
         theta, gone = (1 - al) ** 2, al * (2 - al)
         V_b = mp.mpf(c.sigma_f) ** 2 / 3 + mp.mpf(beta) ** 2 * mp.mpf(c.sigma_g) ** 2 / 20
-        V_B = mp.mpf(c.sigma_f) ** 2 / 40 + mp.mpf(beta) ** 2 * mp.mpf(c.sigma_g) ** 2 / 50
         start = 2 * (mp.mpf(c.delta_f) + mp.mpf(beta) * mp.mpf(c.delta_g)) / (mp.mpf(eta) * K)
         caused = mp.mpf(eta) ** 2 * A * theta * (1 - theta ** (K - 1)) / gone
         young = (1 - L * mp.mpf(eta)) / caused - 1 if caused > 0 else mp.inf
         if young <= 1e-6:  # too near to the edge for floats to tell
             return
         Z = (1 - theta**K) / gone
-        truth = start + V_B * Z / K + (1 + 1 / young) * al**2 * V_b * (K - Z) / (K * gone)
+        truth = start + V_b * Z / K + (1 + 1 / young) * al**2 * V_b * (K - Z) / (K * gone)
         assert abs(float(direction) - truth) <= 1e-7 * truth
         assert float(lower) == pytest.approx(float((c.G_f + mp.sqrt(truth)) ** 2 / beta**2), rel=1e-7)
         if L * mp.mpf(eta) + 2 * mp.mpf(eta) ** 2 * A / al <= 1:  # Theorem 3 as it is usually stated
-            assert truth <= (start + 2 * al * V_b + V_B / (al * K)) * (1 + mp.mpf(10) ** -30)
+            assert truth <= (start + 2 * al * V_b + V_b / (al * K)) * (1 + mp.mpf(10) ** -30)
 
 
 def test_anytime_storm_is_what_its_closed_form_says():
@@ -396,7 +401,7 @@ def test_the_smoothness_of_the_noise_is_never_assumed(value):
 
 def test_errors_of_additive_noise_have_no_drift():
     assert storm_errors(1.0, 0.0, 0.1, 10.0, 10.0).drift == 0
-    assert isinstance(page_errors(1.0, 0.0, 0.1, 10.0, 10.0), Errors)
+    assert not refreshed_errors(1.0, 0.0, np.arange(4) % 2 == 0, 10.0, 10.0).drift.any()
 
 
 # Simulation, near the worst case.

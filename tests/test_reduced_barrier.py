@@ -13,10 +13,17 @@ import tiebreak
 from tiebreak import Power, Schedule, methods, minimize
 from tiebreak.estimators import Minibatch, Page, PerLevel, Spider, Storm
 from tiebreak.problems import worst_case
+from tiebreak.schedules import Parameters
 from tiebreak.theory import Constants, plan, proved, residual_bounds
 from tiebreak.theory.bounds import Laws, terms, theorem_1, ways_to_add
-from tiebreak.theory.reduced_barrier import Means, reduced_residuals, spider_means, storm_means
-from tiebreak.theory.reduction import geometric, refreshed_errors, storm_errors
+from tiebreak.theory.reduction import (
+    Means,
+    barrier_residuals,
+    geometric,
+    means_of,
+    refreshed_errors,
+    storm_errors,
+)
 
 scales = st.floats(-2, 2).map(lambda e: 10.0**e)
 small = st.floats(-8, -1).map(lambda e: 10.0**e)
@@ -55,8 +62,8 @@ def test_no_larger_residual_meets_both_inequalities(c, share, beta, rho, noise_f
     eta = share * c.largest_step_size
     M = 1.5 * beta + 2 * c.G_f / math.sqrt(rho)
     drift = 10.0 ** (2 * log_kappa) / (2 * (eta * M) ** 2)
-    p = Laws(*(np.array([[value]]) for value in (eta, beta, rho, 1.0, 1.0)))
-    lower, direction = reduced_residuals(p, c, Means(noise_f, drift), Means(noise_g / M**2, drift), float(K))
+    p = Laws(eta, beta, rho, 1.0, 1.0)
+    lower, direction = barrier_residuals(p, c, Means(noise_f, drift), Means(noise_g / M**2, drift), float(K))
     with mp.workdps(50):
         eta, beta, rho, G = (mp.mpf(value) for value in (eta, beta, rho, c.G_f))
         M = 3 * beta / 2 + 2 * G / mp.sqrt(rho)
@@ -101,17 +108,16 @@ def test_means_are_at_least_the_recursion_s(sigma, ell, alpha, K, q, young, seed
     moves = np.random.default_rng(seed).exponential(size=K - 1) ** 3
     storm = storm_errors(sigma, ell, alpha, 3.0, 3.0)
     spider = refreshed_errors(sigma, ell, np.arange(K) % q == 0, np.full(K, 3.0), 40.0)
-    for errors, found in (
-        (storm, storm_means(sigma, ell, alpha, 3.0, K, young)),
-        (spider, spider_means(sigma, ell, q, 3.0, 40.0, K)),
-    ):
+    p = Parameters(0, upper_batch=3.0, momentum=alpha, period=q, upper_refresh=40.0)
+    for estimator, errors in ((Storm(), storm), (Spider(), spider)):
+        found = means_of(estimator, "upper", p, sigma, ell, K, young)
         E = [float(errors.first)]
         a, b = (1 + 1 / young, 1 + young) if errors.mixed else (1.0, 1.0)
         keep, fresh, drift = (np.broadcast_to(x, K) for x in errors[1:4])
         for k in range(1, K):
             E.append(float(keep[k] * E[-1] + a * fresh[k] + b * drift[k] * moves[k - 1]))
         assert np.mean(E) <= (found.noise + found.drift * moves.sum() / K) * (1 + 1e-9)
-    still = storm_means(sigma, ell, alpha, 3.0, K, young).noise
+    still = means_of(Storm(), "upper", p, sigma, ell, K, young).noise
     E = [float(storm.first)]
     for _ in range(1, K):
         E.append(float(storm.keep * E[-1] + (1 + 1 / young) * storm.fresh))
@@ -122,8 +128,8 @@ def test_means_are_at_least_the_recursion_s(sigma, ell, alpha, K, q, young, seed
 @settings(max_examples=50, deadline=None)
 def test_without_drift_it_is_theorem_1(c, share, beta, rho, K):
     eta, b_f, b_g = share * c.largest_step_size, 7, 90
-    p = Laws(*(np.array([[value]]) for value in (eta, beta, rho, b_f, b_g)))
-    found = reduced_residuals(p, c, Means(c.sigma_f**2 / b_f, 0.0), Means(c.sigma_g**2 / b_g, 0.0), K)
+    p = Laws(eta, beta, rho, b_f, b_g)
+    found = barrier_residuals(p, c, Means(c.sigma_f**2 / b_f, 0.0), Means(c.sigma_g**2 / b_g, 0.0), K)
     expected = residual_bounds(Schedule(eta, beta, rho, b_f, b_g), c, K)
     assert float(found[0][0]) == pytest.approx(expected.lower_gradient_squared, rel=1e-9)
     assert float(found[1][0]) == pytest.approx(expected.direction_squared, rel=1e-9)
@@ -137,7 +143,7 @@ def test_theorem_1_asks_nothing_of_the_estimates_but_their_error():
     assert terms(p, c, own.tau**2)[2:] == pytest.approx(own[2:])
     laws = Laws(*(np.array([value]) for value in (0.1, 0.3, 1e-3, 10.0, 1e4)))
     add = ways_to_add(100, fixed=True)
-    more = [theorem_1(laws, c, add.total, add.last, tau_squared=t) for t in (0.0, 0.1, 0.2)]
+    more = [theorem_1(laws, c, add, tau_squared=t) for t in (0.0, 0.1, 0.2)]
     assert more[0].falling < more[1].falling < more[2].falling
 
 

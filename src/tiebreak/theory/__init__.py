@@ -11,21 +11,20 @@ from tiebreak.theory.bounds import (
     upper_descent,
 )
 from tiebreak.theory.complexity import (
-    COMPUTED,
     LOWER_BOUNDS,
     TABLE,
     Complexity,
     Exponents,
+    Visits,
     exponents,
     least_complexity,
-    oracle_complexity,
+    rare_visits,
 )
 from tiebreak.theory.constants import Constants, EstimatedConstants, estimate_constants
 from tiebreak.theory.penalties import lazy_bounds, penalty_bounds
-from tiebreak.theory.plans import Plan, plan
+from tiebreak.theory.plans import COMPUTED, Plan, oracle_complexity, plan
 from tiebreak.theory.practice import Prediction, predicted
 from tiebreak.theory.proved import proved
-from tiebreak.theory.visits import Visits, rare_visits
 
 __all__ = [
     "COMPUTED",

@@ -23,25 +23,6 @@ from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
 
-__all__ = [
-    "Adding",
-    "Bounds",
-    "Descent",
-    "Laws",
-    "Terms",
-    "Theorem",
-    "check_theorem_1",
-    "combined_descent",
-    "laws",
-    "lower_descent",
-    "residual_bounds",
-    "terms",
-    "theorem_1",
-    "upper_descent",
-    "wanted_steps",
-    "ways_to_add",
-]
-
 
 class Terms(NamedTuple):
     """The appendix's symbols at one step or many.
@@ -49,8 +30,8 @@ class Terms(NamedTuple):
     Examples
     --------
     >>> import tiebreak
-    >>> found = terms(tiebreak.methods.sdbgd.schedule.at(99), tiebreak.problems.paper().constants)
-    >>> found.tau > 0, round(float(found.C_g), 3)
+    >>> symbols = terms(tiebreak.methods.sdbgd.schedule.at(99), tiebreak.problems.paper().constants)
+    >>> symbols.tau > 0, round(float(symbols.C_g), 3)
     (True, 0.176)
     """
 
@@ -65,13 +46,13 @@ class Terms(NamedTuple):
 def terms(parameters: Any, constants: Constants, tau_squared: Any = None) -> Terms:
     """ν, τ, C_f, C_g and R at the given parameters: a step's :class:`~tiebreak.Parameters`, or arrays of them by name.
 
-    `tau_squared`, where it is known otherwise: E‖d − d̂‖² of estimates that are no mini-batch means.
+    `tau_squared` replaces τ² for estimates that are no mini-batch means: E‖d − d̂‖².
 
     Examples
     --------
     >>> import tiebreak
-    >>> found = terms(tiebreak.methods.sdbgd.schedule.at(99), tiebreak.problems.paper().constants)
-    >>> round(float(found.tau), 4)
+    >>> symbols = terms(tiebreak.methods.sdbgd.schedule.at(99), tiebreak.problems.paper().constants)
+    >>> round(float(symbols.tau), 4)
     0.2243
     """
     p, c = parameters, constants
@@ -139,7 +120,7 @@ class Descent(NamedTuple):
 
 
 def combined_descent(parameters: Parameters, constants: Constants, decrease_f: Any, decrease_g: Any) -> Descent:
-    """The two inequalities of the combined-descent lemma, given δ_f,k = f(x_k) − E_k f(x_{k+1}) and δ_g,k likewise.
+    """The two inequalities of the combined-descent lemma, given δ_f,k = f(x_k) − E_k f(x_{k+1}) and δ_g,k.
 
     ‖d_k‖² ≤ (4/η)δ_f + (8βηL_g+1)/(η²L_g) δ_g + R and (β/2)‖∇g‖² ≤ 4L_g δ_f + (8L_gβη+2)/η δ_g + ηL_gR + C_g.
 
@@ -168,7 +149,7 @@ class Laws:
     regularizer: Values
     upper_batch: Values
     lower_batch: Values
-    selection: Values | None = None  # what weighs the returned iterate, where that is not ηβ
+    selection: Values | None = None  # weighs the returned iterate; without it, ηβ does
 
     @property
     def weight(self) -> Values:
@@ -194,52 +175,20 @@ def laws(schedule: Schedule, steps: int, start: int = 0, regularized: bool = Tru
     return Laws(eta, beta, rho, *batches(schedule, steps, start), selection)
 
 
-def wanted_steps(steps: Any) -> NDArray[Any]:
+def first_step(parameters: Any) -> Laws:
+    """Constant parameters, of one schedule or of many, as laws with a first axis of one step."""
+    p = parameters
+    rho = 0 * p.barrier if p.regularizer is None else p.regularizer
+    values = (p.step_size, p.barrier, rho, p.upper_batch, p.lower_batch)
+    return Laws(*(np.atleast_1d(value)[None] for value in values))
+
+
+def checked_steps(steps: Any) -> NDArray[Any]:
     """A number of steps, or an array of them, checked."""
-    wanted = np.asarray(steps)
-    if wanted.dtype.kind not in "iuO" or wanted.size == 0 or wanted.min() < 1:
+    checked = np.asarray(steps)
+    if checked.dtype.kind not in "iuO" or checked.size == 0 or checked.min() < 1:
         raise ValueError(f"steps={steps!r} must be whole numbers ≥ 1")
-    return wanted
-
-
-class Theorem(NamedTuple):
-    """The three bounds of Theorem 1: on E‖∇g‖², and on E‖d‖² where (β_k/η_k) falls and where it rises."""
-
-    lower_gradient_squared: Any
-    falling: Any
-    rising: Any
-
-
-def theorem_1(
-    parameters: Laws,
-    constants: Constants,
-    total: Callable[[Values], Any],
-    last: Callable[[Values], Any],
-    tau_squared: Any = None,
-) -> Theorem:
-    """Theorem 1, for any way to add up: its conditions are for the caller to check.
-
-    Parameters
-    ----------
-    parameters : Laws
-        With the steps along the first axis; further axes hold schedules to be compared.
-    constants : Constants
-    total, last : callable
-        The sum of a quantity over all K steps, and its value at the last of them.
-    tau_squared : array, optional
-        E‖d − d̂‖², where the estimates are no mini-batch means. The theorem asks nothing else of them.
-    """
-    p, c, t = parameters, constants, terms(parameters, constants, tau_squared)
-    eta, beta, L_g = p.step_size, p.barrier, c.L_g
-    eta0, beta0 = eta[0], beta[0]
-    weight = total(eta * beta)
-    lower = 8 * eta0 * L_g * c.delta_f + (16 * eta0 * beta0 * L_g + 4) * c.delta_g
-    lower = (lower + 2 * total(eta**2 * L_g * t.R + eta * t.C_g)) / weight
-    falling = 4 * beta0 * c.delta_f + (8 * beta0**2 * L_g + beta0 / eta0) / L_g * c.delta_g
-    falling = (falling + total(eta * beta * t.R)) / weight
-    rising = 4 * eta0 * c.delta_f + (8 * L_g * beta0 * eta0 + 1) / L_g * c.delta_g
-    rising = last(beta / eta) * (rising + total(eta**2 * t.R)) / weight
-    return Theorem(lower, falling, rising)
+    return checked
 
 
 class Adding(NamedTuple):
@@ -250,16 +199,50 @@ class Adding(NamedTuple):
     most: Callable[[Values], Any]
 
 
-def ways_to_add(wanted: Any, fixed: bool) -> Adding:
+def ways_to_add(steps: Any, fixed: bool) -> Adding:
     """How to add up over K steps; `fixed`: all are equal, and values hold the first alone."""
     if fixed:
-        count = np.asarray(wanted).astype(np.float64)
+        count = np.asarray(steps).astype(np.float64)
         return Adding(lambda values: values[0] * count, lambda values: values[0], lambda values: values[0])
     return Adding(
-        lambda values: np.cumsum(values)[wanted - 1],
-        lambda values: values[wanted - 1],
-        lambda values: np.maximum.accumulate(values)[wanted - 1],
+        lambda values: np.cumsum(values)[steps - 1],
+        lambda values: values[steps - 1],
+        lambda values: np.maximum.accumulate(values)[steps - 1],
     )
+
+
+class Theorem(NamedTuple):
+    """The three bounds of Theorem 1: on E‖∇g‖², and on E‖d‖² for a falling and for a rising (β_k/η_k)."""
+
+    lower_gradient_squared: Any
+    falling: Any
+    rising: Any
+
+
+def theorem_1(parameters: Laws, constants: Constants, add: Adding, tau_squared: Any = None) -> Theorem:
+    """Theorem 1, for any way to add up: its conditions are for the caller to check.
+
+    Parameters
+    ----------
+    parameters : Laws
+        With the steps along the first axis; further axes hold schedules to be compared.
+    constants : Constants
+    add : Adding
+        How a quantity is added up over all K steps.
+    tau_squared : array, optional
+        E‖d − d̂‖² of estimates that are no mini-batch means. The theorem asks nothing else of them.
+    """
+    p, c, t = parameters, constants, terms(parameters, constants, tau_squared)
+    eta, beta, L_g = p.step_size, p.barrier, c.L_g
+    eta0, beta0 = eta[0], beta[0]
+    weight = add.total(eta * beta)
+    lower = 8 * eta0 * L_g * c.delta_f + (16 * eta0 * beta0 * L_g + 4) * c.delta_g
+    lower = (lower + 2 * add.total(eta**2 * L_g * t.R + eta * t.C_g)) / weight
+    falling = 4 * beta0 * c.delta_f + (8 * beta0**2 * L_g + beta0 / eta0) / L_g * c.delta_g
+    falling = (falling + add.total(eta * beta * t.R)) / weight
+    rising = 4 * eta0 * c.delta_f + (8 * L_g * beta0 * eta0 + 1) / L_g * c.delta_g
+    rising = add.last(beta / eta) * (rising + add.total(eta**2 * t.R)) / weight
+    return Theorem(lower, falling, rising)
 
 
 @dataclass(frozen=True)
@@ -277,8 +260,8 @@ class Bounds:
     --------
     >>> import tiebreak
     >>> problem = tiebreak.problems.paper()
-    >>> found = tiebreak.theory.residual_bounds(tiebreak.methods.sdbgd.schedule, problem.constants, 1000)
-    >>> found.steps, round(float(found.lower_gradient_squared), 2), found.note
+    >>> bounds = tiebreak.theory.residual_bounds(tiebreak.methods.sdbgd.schedule, problem.constants, 1000)
+    >>> bounds.steps, round(float(bounds.lower_gradient_squared), 2), bounds.note
     (1000, 12.63, '')
     """
 
@@ -286,6 +269,20 @@ class Bounds:
     lower_gradient_squared: Any
     direction_squared: Any
     note: str = ""
+
+    @property
+    def larger(self) -> Any:
+        """The larger of both residuals."""
+        return np.maximum(self.lower_gradient_squared, self.direction_squared)
+
+
+def bounds_of_pair(steps: Any, pair: tuple[Any, Any], note: str = "") -> Bounds:
+    """Bounds from those on ‖∇g‖² and on ‖d‖²: floats for one K, arrays for an array."""
+    lower, direction = pair
+    if np.ndim(steps) == 0:
+        return Bounds(steps, float(lower), float(direction), note)
+    zeros = np.zeros(np.shape(steps))
+    return Bounds(steps, lower + zeros, direction + zeros, note)
 
 
 def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bounds:
@@ -303,21 +300,18 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
     >>> print(f"{bounds.lower_gradient_squared:.1f} {bounds.direction_squared:.0f}")  # above 1.37: vacuous, and true
     22.7 67
     """
-    wanted = wanted_steps(steps)
+    K = checked_steps(steps)
     fixed = schedule.constant()  # then sums are products, and K may be astronomical
-    p, c = laws(schedule, 1 if fixed else int(wanted.max())), constants
-    eta, beta = p.step_size, p.barrier
-    check_theorem_1(p, c)
-    add = ways_to_add(wanted, fixed)
-    found, ratio = theorem_1(p, c, add.total, add.last), beta / eta
-    lower, slack = found.lower_gradient_squared, 1e-12 * ratio[:-1]
-    falls, rises = np.all(np.diff(ratio) <= slack), np.all(np.diff(ratio) >= -slack)
-    direction = np.full(wanted.shape, np.inf)
-    for monotone, bound in ((falls, found.falling), (rises, found.rising)):
-        direction = np.minimum(direction, bound) if monotone else direction
+    p = laws(schedule, 1 if fixed else int(K.max()))
+    check_theorem_1(p, constants)
+    theorem = theorem_1(p, constants, ways_to_add(K, fixed))
+    ratio = p.barrier / p.step_size
+    slack = 1e-12 * ratio[:-1]
+    falls = np.all(np.diff(ratio) <= slack)
+    rises = np.all(np.diff(ratio) >= -slack)
+    direction = np.minimum(theorem.falling if falls else np.inf, theorem.rising if rises else np.inf)
     note = "" if falls or rises else "(barrier/step_size) is not monotone: no bound on the direction"
-    single = wanted.ndim == 0
-    return Bounds(steps, float(lower) if single else lower, float(direction) if single else direction, note)
+    return bounds_of_pair(steps, (theorem.lower_gradient_squared, direction), note)
 
 
 def check_theorem_1(p: Laws, constants: Constants) -> None:
@@ -334,16 +328,12 @@ def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:
         return np.concatenate([[True], np.diff(values) <= 1e-12 * values[:-1]])
 
     cap = c.largest_step_size
+    ratio = p.weight / (p.step_size * p.barrier)
     return {
         f"0 < step_size ≤ 1/(2(L_f+2L_g)) = {cap:g}": (p.step_size > 0) & (p.step_size <= cap * (1 + 1e-12)),
         "0 < barrier ≤ 1": (p.barrier > 0) & (p.barrier <= 1),
         "regularizer > 0": p.regularizer > 0,
         "a nonincreasing step_size": falls(p.step_size),
         "a nonincreasing barrier": falls(p.barrier),
-        "a selection in proportion to step_size·barrier": _proportional(p.weight, p.step_size * p.barrier),
+        "a selection in proportion to step_size·barrier": np.abs(ratio - ratio[0]) <= 1e-9 * ratio[0],
     }
-
-
-def _proportional(one: Values, other: Values) -> NDArray[np.bool_]:
-    ratio = one / other
-    return np.asarray(np.abs(ratio - ratio[0]) <= 1e-9 * ratio[0])

@@ -1,32 +1,78 @@
-"""Rates and complexities: the corollaries' exponents, Table 1 and our own rows, numbers, and what no method beats."""
+"""Orders and rates: Table 1 and our own rows, Corollary 1, what no method beats, and the rare visits of SDBPG."""
 
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tiebreak import methods
+import numpy as np
+
 from tiebreak.checks import floating
-from tiebreak.schedules import anytime, corollary_powers
+from tiebreak.result import History
+from tiebreak.schedules import Law, Schedule, anytime, corollary_powers
 from tiebreak.theory.constants import Constants
-from tiebreak.theory.orders import LOWER_BOUNDS, TABLE, Row
-from tiebreak.theory.plans import plan
 from tiebreak.theory.reduction import noise_smoothness_of
 
-__all__ = [
-    "COMPUTED",
-    "LOWER_BOUNDS",
-    "TABLE",
-    "Complexity",
-    "Exponents",
-    "Row",
-    "exponents",
-    "least_complexity",
-    "oracle_complexity",
-    "reduced_norm",
-]
 
-#: Methods whose bound has constants; the last four ask for the smoothness of the noise.
-COMPUTED = ("sdbgd", "penalty", "lazy_penalty", "spider_penalty", "storm_penalty", "spider_sdbgd", "storm_sdbgd")
+@dataclass(frozen=True)
+class Row:
+    """A row of Table 1: (ε, ε)-stationarity takes ε^−iterations steps, ε^−upper and ε^−lower calls.
+
+    `key` is the method's name in :data:`tiebreak.methods.METHODS`, "" where it has no row there.
+    """
+
+    name: str
+    key: str
+    iterations: float
+    upper: float
+    lower: float
+    assumption: str
+    source: str
+    setting: str = "stochastic"
+
+
+_SMOOTH = "mean-squared smoothness"
+#: The paper's Table 1, with the rare-visit exponent at its best, ς = 1/2, and below it our additions.
+TABLE = (
+    Row("DBGD", "dbgd", 2, 2, 2, "none", "Cao et al. 2025", "deterministic"),
+    Row(
+        "SDBPG",
+        "sdbpg",
+        2,
+        4,
+        6,
+        "rare visits, ς = 1/2 (unverifiable); calls ε^−2/ς, ε^−3/ς",
+        "Ahmadi et al. 2026",
+    ),
+    Row("PR-SDBPG", "pr_sdbpg", 4, 8, 10, "verifiable", "Ahmadi et al. 2026"),
+    Row("VR-PR-SDBPG", "vr_pr_sdbpg", 4, 6, 8, "verifiable; mean-squared smoothness", "Ahmadi et al. 2026"),
+    Row("SDBGD", "sdbgd", 2, 4, 7, "none", "the paper"),
+    Row("Penalty", "penalty", 2, 3, 4, "none", "ours: plain descent on f + βg, see the docs"),
+    Row("Lazy penalty", "lazy_penalty", 2, 2.5, 4, "none", "ours: upper batches are held"),
+    Row("SPIDER-Penalty", "spider_penalty", 2, 2, 3, _SMOOTH, "ours"),
+    Row("STORM-Penalty", "storm_penalty", 2, 2, 3, _SMOOTH, "ours"),
+    Row("STORM-SDBGD", "storm_sdbgd", 2, 3, 6, _SMOOTH, "ours"),
+    Row("SPIDER-SDBGD", "spider_sdbgd", 2, 3, 6, _SMOOTH, "ours"),
+)
+
+#: What no method can beat, whatever its λ, up to a universal constant. Upper calls: only sketched, so left out.
+LOWER_BOUNDS = (
+    Row("no method below", "", 2, math.nan, 4, "none", "ours, from Carmon et al., Arjevani et al."),
+    Row("no method below", "", 2, math.nan, 3, _SMOOTH, "ours, from Carmon et al., Arjevani et al."),
+)
+
+
+def known_orders(key: str) -> str:
+    """The table's row of a method, in a few words; "" if it has none.
+
+    Examples
+    --------
+    >>> known_orders("storm_sdbgd")
+    'ε^−2 iterations, ε^−3 upper and ε^−6 lower calls'
+    """
+    for row in TABLE:
+        if row.key == key:
+            return f"ε^−{row.iterations:g} iterations, ε^−{row.upper:g} upper and ε^−{row.lower:g} lower calls"
+    return ""
 
 
 class Exponents(NamedTuple):
@@ -72,7 +118,8 @@ class Complexity:
 
     Examples
     --------
-    >>> oracle_complexity(0.1, "sdbgd")
+    >>> import tiebreak
+    >>> tiebreak.theory.oracle_complexity(0.1, "sdbgd")
     Complexity(iterations=100.0, upper_calls=10000.0, lower_calls=10000000.0, exact=False)
     """
 
@@ -80,46 +127,6 @@ class Complexity:
     upper_calls: float
     lower_calls: float
     exact: bool
-
-
-def oracle_complexity(
-    epsilon: float,
-    method: str = "sdbgd",
-    constants: Constants | None = None,
-    noise_smoothness: float | tuple[float, float] | None = None,
-) -> Complexity:
-    """Steps and calls that a theorem says are enough for E‖d‖² ≤ ε and E‖∇g‖² ≤ ε.
-
-    With the problem's constants, for the methods that have a computable bound (:data:`COMPUTED`): the smallest
-    budget of any constant schedule whose bound is ε; variance reduction asks for `noise_smoothness` besides. Without
-    them, for any method: the table's power of 1/ε, an order and no more.
-
-    Examples
-    --------
-    >>> import tiebreak
-    >>> constants = tiebreak.problems.paper().constants
-    >>> found = oracle_complexity(0.1, "penalty", constants)
-    >>> found.exact, 10**5 < found.lower_calls < 10**7
-    (True, True)
-    >>> oracle_complexity(0.1, "sdbgd")
-    Complexity(iterations=100.0, upper_calls=10000.0, lower_calls=10000000.0, exact=False)
-    """
-    if isinstance(epsilon, (bool, str)) or not 0 < floating(epsilon) < math.inf:
-        raise ValueError(f"epsilon={epsilon!r} must be finite and > 0")
-    chosen = methods.get(method)
-    row = next((row for row in TABLE if row.key and methods.METHODS[row.key] is chosen), None)
-    if row is None:
-        raise ValueError(f"method={method!r} has no known complexity; known are {[r.key for r in TABLE if r.key]}")
-    if constants is None:
-        try:
-            iterations, upper, lower = ((1 / epsilon) ** power for power in (row.iterations, row.upper, row.lower))
-        except OverflowError:
-            raise ValueError(f"epsilon={epsilon!r} is so small that no float holds the calls it takes") from None
-        return Complexity(iterations, upper, lower, exact=False)
-    if row.key not in COMPUTED:
-        raise ValueError(f"method={method!r} has no computable bound; with constants, give one of {list(COMPUTED)}")
-    found: Any = plan(constants, epsilon=epsilon, method=row.key, noise_smoothness=noise_smoothness)
-    return Complexity(found.steps, found.upper_calls, found.lower_calls, exact=True)
 
 
 def reduced_norm(epsilon: tuple[float, float], constants: Constants) -> float:
@@ -168,3 +175,71 @@ def least_complexity(
     else:
         lower = math.hypot(c.L_g, noise_smoothness_of(noise_smoothness)[1]) * c.delta_g * c.sigma_g / norm**3
     return Complexity(c.L_g * c.delta_g / norm**2, math.nan, lower, exact=False)
+
+
+@dataclass(frozen=True)
+class Visits:
+    """How often, and how deep, runs visited small ‖∇g‖²; a posteriori only.
+
+    The analysis of SDBPG assumes that its trajectory rarely visits these places, with an exponent ς in (0, 1/2] that
+    cannot be known beforehand. The original statement is not available to us; we read it as
+    #{k < K : ‖∇g(x_k)‖² ≤ ρ_k} = O(K^(1−ς)). A finite run suggests a value; it proves nothing.
+
+    Attributes
+    ----------
+    steps : K.
+    share : the share of steps with ‖∇g(x_k)‖² ≤ ρ_k, over all runs.
+    deepest : the least ‖∇g(x_k)‖²/ρ_k that was met.
+    exponent : the ς that the share suggests, in [0, 1/2]; 1/2 where there were few visits or none.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> options = {"method": "sdbpg", "steps": 500, "seed": 0, "record": 1}
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, **options)
+    >>> found = rare_visits(result.history, tiebreak.methods.sdbpg.schedule)
+    >>> found.steps, found.share, found.deepest > 1
+    (500, 0.0, True)
+    """
+
+    steps: int
+    share: float
+    deepest: float
+    exponent: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.share:.2%} of {self.steps:,} steps at ‖∇g‖² ≤ ρ, the deepest at {self.deepest:.2g} ρ; suggests "
+            f"ς = {self.exponent:.2f} (a posteriori: a look back, not a guarantee)"
+        )
+
+
+def rare_visits(history: History, schedule: Schedule | Law) -> Visits:
+    """Look back at a run: `schedule` gives ρ_k. Best with ``record=1``; thinned records stand for the steps they skip.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> problem = tiebreak.problems.paper()
+    >>> options = {"method": "sdbpg", "steps": 500, "seed": 0, "record": 1}
+    >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, **options)
+    >>> found = rare_visits(result.history, tiebreak.methods.sdbpg.schedule)
+    >>> found.share, found.exponent
+    (0.0, 0.5)
+    """
+    law: Any = schedule.regularizer if isinstance(schedule, Schedule) else schedule
+    if law is None or not callable(law):
+        raise ValueError(f"schedule={schedule!r} must have a regularizer, or be the law of one")
+    if len(history) < 2 or "lower_gradient_squared" not in history.columns:
+        raise ValueError(
+            "history must hold at least two records of lower_gradient_squared: run with record=1 and exact gradients"
+        )
+    steps = np.asarray(history.step)
+    ratio = history.columns["lower_gradient_squared"][:-1] / np.array([law(int(k)) for k in steps[:-1]])[:, None]
+    weight = np.diff(steps)[:, None] * np.isfinite(ratio)
+    total = int(steps[-1])
+    share = float((weight * (ratio <= 1)).sum() / weight.sum())
+    count = max(share * total, 1.0)
+    exponent = min(0.5, 1 - math.log(count) / math.log(max(total, 2)))
+    return Visits(total, share, float(np.nanmin(ratio)), max(0.0, exponent))

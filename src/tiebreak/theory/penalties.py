@@ -6,35 +6,32 @@ P_k = (g − inf g) + (f − inf f)/β_k, so that descent telescopes whatever β
     Σ (η_k/β_k) E‖∇Φ_k(x_k)‖² ≤ S = 2(Δ_g + Δ_f/β_0) + Σ (η_k/β_k) L_k η_k V_k,      L_k = L_f + β_k L_g
     E‖∇Φ_N(x_N)‖² ≤ S / Σ(η/β),   √E‖∇g(x_N)‖² ≤ G_f √(Σ(η/β³) / Σ(η/β)) + √(S / Σ(η/β)) / β_0   for P(N = k) ∝ η_k/β_k
 
-and likewise for other weights.
+and similarly for other weights.
 """
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiebreak.checks import whole
 from tiebreak.schedules import Schedule
-from tiebreak.theory.bounds import Adding, Bounds, Laws, laws, wanted_steps, ways_to_add
+from tiebreak.theory.bounds import Adding, Bounds, Laws, bounds_of_pair, checked_steps, laws, ways_to_add
 from tiebreak.theory.constants import Constants
-
-Values = NDArray[np.float64]
-
-__all__ = [
-    "check_penalty",
-    "lazy_bounds",
-    "lazy_residuals",
-    "penalty_bounds",
-    "penalty_residuals",
-    "penalty_smoothness",
-    "selected_residuals",
-]
 
 
 def penalty_smoothness(barrier: Any, constants: Constants) -> Any:
     """L_f + βL_g: how fast ∇Φ changes."""
     return constants.L_f + barrier * constants.L_g
+
+
+def total_variance(barrier: Any, upper_batch: Any, lower_batch: Any, constants: Constants) -> Any:
+    """V = σ_f²/B_f + β²σ_g²/B_g: the variance of one estimate of ∇Φ."""
+    return constants.sigma_f**2 / upper_batch + barrier**2 * constants.sigma_g**2 / lower_batch
+
+
+def initial_gap(p: Laws, constants: Constants) -> Any:
+    """2(Δ_g + Δ_f/β_0)."""
+    return 2 * (constants.delta_g + constants.delta_f / p.barrier[0])
 
 
 def selected_residuals(gap: Any, p: Laws, constants: Constants, add: Adding) -> tuple[Any, Any]:
@@ -52,24 +49,26 @@ def selected_residuals(gap: Any, p: Laws, constants: Constants, add: Adding) -> 
     return lower, add.most(share) * gap / total
 
 
-def initial_gap(p: Laws, constants: Constants) -> Any:
-    """2(Δ_g + Δ_f/β_0)."""
-    return 2 * (constants.delta_g + constants.delta_f / p.barrier[0])
+def constant_residuals(p: Any, constants: Constants, steps: Any, noise: Any) -> tuple[Any, Any]:
+    """Bounds for constant parameters: E‖∇Φ‖² ≤ E = 2(Δ_f+βΔ_g)/(ηK) + `noise` and E‖∇g‖² ≤ (G_f+√E)²/β²."""
+    c, beta = constants, p.barrier
+    direction = 2 * (c.delta_f + beta * c.delta_g) / (p.step_size * steps) + noise
+    return (c.G_f + np.sqrt(direction)) ** 2 / beta**2, direction
 
 
 def penalty_residuals(p: Laws, constants: Constants, add: Adding) -> tuple[Any, Any]:
     """The bounds of :func:`penalty_bounds` on ‖∇g‖² and ‖∇Φ‖², unchecked, for any way to add up (cf. `theorem_1`)."""
-    c, eta, beta = constants, p.step_size, p.barrier
-    noise = c.sigma_f**2 / p.upper_batch + beta**2 * c.sigma_g**2 / p.lower_batch
-    gap = initial_gap(p, c) + add.total(eta / beta * penalty_smoothness(beta, c) * eta * noise)
-    return selected_residuals(gap, p, c, add)
+    eta, beta = p.step_size, p.barrier
+    noise = total_variance(beta, p.upper_batch, p.lower_batch, constants)
+    gap = initial_gap(p, constants) + add.total(eta / beta * penalty_smoothness(beta, constants) * eta * noise)
+    return selected_residuals(gap, p, constants, add)
 
 
 def check_penalty(schedule: Schedule, p: Laws, constants: Constants) -> None:
     """Raise ValueError where descent on f + β_k g has no bound: β_k > 0 must not fall, and η_k ≤ 1/(L_f + β_kL_g)."""
-    rises = np.concatenate([[True], np.diff(p.barrier) >= -1e-12 * p.barrier[:-1]])
-    if not ((p.barrier > 0) & rises).all():
-        k = int(np.argmin((p.barrier > 0) & rises))
+    rises = np.concatenate([[True], np.diff(p.barrier) >= -1e-12 * p.barrier[:-1]]) & (p.barrier > 0)
+    if not rises.all():
+        k = int(np.argmin(rises))
         raise ValueError(
             f"barrier={p.barrier[k]:g} at step {k} must be > 0 and must not fall; the schedule: {schedule}"
         )
@@ -100,19 +99,11 @@ def penalty_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Boun
     >>> print(f"{penalty_bounds(tiebreak.methods.penalty.schedule, constants, 10**5).direction_squared:.2f}")  # anytime
     0.35
     """
-    wanted = wanted_steps(steps)
+    K = checked_steps(steps)
     fixed = schedule.constant()
-    p = laws(schedule, 1 if fixed else int(wanted.max()), regularized=False)
+    p = laws(schedule, 1 if fixed else int(K.max()), regularized=False)
     check_penalty(schedule, p, constants)
-    return bounds_of_pair(steps, penalty_residuals(p, constants, ways_to_add(wanted, fixed)))
-
-
-def bounds_of_pair(steps: Any, pair: tuple[Any, Any], note: str = "") -> Bounds:
-    """Bounds, as floats for one K."""
-    lower, direction = pair
-    if np.ndim(steps) == 0:
-        return Bounds(steps, float(lower), float(direction), note)
-    return Bounds(steps, np.asarray(lower) + np.zeros(np.shape(steps)), np.asarray(direction), note)
+    return bounds_of_pair(steps, penalty_residuals(p, constants, ways_to_add(K, fixed)))
 
 
 def lazy_residuals(p: Any, constants: Constants, steps: Any, hold: Any) -> tuple[Any, Any]:
@@ -129,10 +120,9 @@ def lazy_residuals(p: Any, constants: Constants, steps: Any, hold: Any) -> tuple
     with np.errstate(divide="ignore", invalid="ignore"):
         most = (1 - L * eta) / Q - 1
         young = np.fmin(most, np.sqrt(nu_f2 / (Q * nu_g2)))
-        held = nu_f2 + np.where(nu_f2 > 0, nu_f2 / young, 0.0) + (L * eta + (1 + young) * Q) * nu_g2
-    noise = np.where(hold == 1, L * eta * (nu_f2 + nu_g2), np.where(most > 0, held, np.inf))
-    direction = 2 * (c.delta_f + beta * c.delta_g) / (eta * steps) + noise
-    return (c.G_f + np.sqrt(direction)) ** 2 / beta**2, direction
+        noise = nu_f2 + np.where(nu_f2 > 0, nu_f2 / young, 0.0) + (L * eta + (1 + young) * Q) * nu_g2
+    noise = np.where(hold == 1, L * eta * (nu_f2 + nu_g2), np.where(most > 0, noise, np.inf))
+    return constant_residuals(p, c, steps, noise)
 
 
 def lazy_bounds(schedule: Schedule, constants: Constants, steps: Any, hold: int) -> Bounds:
@@ -150,7 +140,7 @@ def lazy_bounds(schedule: Schedule, constants: Constants, steps: Any, hold: int)
     >>> print(f"{lazy_bounds(fixed, constants, 10**5, hold=10).direction_squared:.4f}")
     0.0168
     """
-    K, m = wanted_steps(steps).astype(np.float64), whole("hold", hold)
+    K, m = checked_steps(steps).astype(np.float64), whole("hold", hold)
     if not schedule.constant():
         raise ValueError(f"the bound for upper batches that are held needs a constant schedule, not {schedule}")
     check_penalty(schedule, laws(schedule, 1, regularized=False), constants)

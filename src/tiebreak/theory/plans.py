@@ -17,34 +17,20 @@ from tiebreak.checks import floating, one_of, whole
 from tiebreak.estimators.contract import LEVELS, of_level
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, Schedule
-from tiebreak.theory.barrier_choices import fixed_spider_barrier, fixed_storm_barrier
 from tiebreak.theory.bounds import Bounds
-from tiebreak.theory.choices import SDBGD_CHOICES, Choice, Pair, fixed_penalty, penalty_anytime
+from tiebreak.theory.choices import PROVED, Choice, Goal, Pair, steps_of_plan
+from tiebreak.theory.complexity import TABLE, Complexity, known_orders
 from tiebreak.theory.constants import Constants
-from tiebreak.theory.orders import known_orders
-from tiebreak.theory.practice import Prediction, predicted
-from tiebreak.theory.practice_choices import penalty_practice
+from tiebreak.theory.practice import EXPECTED, Prediction, practical_penalty, predicted
 from tiebreak.theory.proved import proved, reduces, smoothness_needed
-from tiebreak.theory.reduced_choices import fixed_lazy, fixed_spider, fixed_storm, steps_of_plan, storm_anytime
-from tiebreak.theory.search import Found
-
-__all__ = ["CHOICES", "Plan", "plan"]
 
 #: By (method, objective, kind), all for which a bound or a model is known.
-CHOICES: Mapping[tuple[str, str, str], Choice] = MappingProxyType(
-    {
-        **SDBGD_CHOICES,
-        ("penalty", "bound", "horizon"): fixed_penalty,
-        ("penalty", "bound", "anytime"): penalty_anytime,
-        ("penalty", "practice", "horizon"): penalty_practice,
-        ("lazy_penalty", "bound", "horizon"): fixed_lazy,
-        ("spider_penalty", "bound", "horizon"): fixed_spider,
-        ("storm_penalty", "bound", "horizon"): fixed_storm,
-        ("storm_penalty", "bound", "anytime"): storm_anytime,
-        ("storm_sdbgd", "bound", "horizon"): fixed_storm_barrier,
-        ("spider_sdbgd", "bound", "horizon"): fixed_spider_barrier,
-    }
+CHOICES: Mapping[tuple[str, str, str], Callable[[Goal], Choice]] = MappingProxyType(
+    {(method, "bound", kind): choose for (method, kind), choose in PROVED.items()}
+    | {(method, "practice", kind): choose for (method, kind), choose in EXPECTED.items()}
 )
+#: Methods whose bound has constants; SPIDER's and STORM's ask for the smoothness of the noise.
+COMPUTED = tuple(method for method, kind in PROVED if kind == "horizon")
 
 _STEP = math.log(100) / 512  # of log budget: below one percent
 _LARGEST = 10**250  # calls
@@ -201,75 +187,88 @@ def plan(
     >>> bool(max(spider.bounds.lower_gradient_squared, spider.bounds.direction_squared) < 7e-3)  # proved
     True
     """
-    given: Any = constants
-    if isinstance(getattr(given, "constants", None), Constants):
-        raise TypeError(f"constants is a {type(given).__name__}; it must be Constants: give problem.constants")
-    if not isinstance(given, Constants):
-        raise TypeError(f"constants={given!r} must be Constants, or estimates of them (theory.estimate_constants)")
+    problem: Any = constants
+    if isinstance(getattr(problem, "constants", None), Constants):
+        raise TypeError(f"constants is a {type(problem).__name__}; it must be Constants: give problem.constants")
+    if not isinstance(problem, Constants):
+        raise TypeError(f"constants={problem!r} must be Constants, or estimates of them (theory.estimate_constants)")
     if (budget is None) == (epsilon is None):
         raise ValueError(f"budget={budget!r}, epsilon={epsilon!r}: give one of them")
     one_of("objective", objective, ("bound", "practice"))
     chosen = methods.get(method or ("penalty" if objective == "practice" else "sdbgd"))
-    name = next((key for key, row in methods.METHODS.items() if row is chosen), chosen.name)
-    kind = kind or ("anytime" if (name, objective) == ("sdbgd", "practice") else "horizon")
-    if (name, objective, kind) not in CHOICES:
-        legal = ", ".join(f"({m}, {o}, {k})" for m, o, k in CHOICES)
-        asked = f"(method, objective, kind)=({name}, {objective}, {kind})"
-        orders = "" if any(m == name for m, _, _ in CHOICES) else known_orders(name)
-        only = (
-            orders and f". Of {chosen.name} only orders are known, {orders}: no constants that a plan could choose by"
-        )
-        raise ValueError(f"{asked} must be one of those with a known bound or model: {legal}{only}")
-    choose, ell = CHOICES[name, objective, kind], smoothness_needed(chosen, constants, noise_smoothness)
-    goal = {"epsilon": epsilon} if choose is penalty_practice else {}
+    choose = _choice(chosen, objective, kind)
+    ell = smoothness_needed(chosen, constants, noise_smoothness)
 
     def solve(calls: int) -> Plan:
         try:
-            found = _finish(*choose(constants, float(calls), ell, **goal), constants, objective, calls, ell)
+            planned, edges = choose(Goal(constants, float(calls), ell, epsilon))
+            steps, upper, lower = steps_of_plan(planned, calls)
+            bounds = proved(planned, constants, steps, ell)
         except (OverflowError, ZeroDivisionError):
             raise ValueError(f"no plan for {calls:.3g} calls with {constants}: its numbers are beyond floats") from None
+        prediction = predicted(planned.schedule, constants, steps) if objective == "practice" else None
+        result = Plan(planned, calls, steps, upper, lower, bounds, prediction, objective, constants, ell, edges)
         if progress is not None:
-            progress(found)
-        return found
+            progress(result)
+        return result
 
-    if epsilon is None:
-        calls = whole("budget", budget)
-        if calls < 2:
-            raise ValueError(f"budget={budget!r} must be at least 2: one sample of each level")
-        if calls > _LARGEST:
-            raise ValueError(f"budget={budget!r} must be at most 10^250: that is more than enough")
-        return solve(calls)
+    if epsilon is not None:
+        return _cheapest(solve, _accuracy(epsilon), patient=choose is practical_penalty)
+    calls = whole("budget", budget)
+    if calls < 2:
+        raise ValueError(f"budget={budget!r} must be at least 2: one sample of each level")
+    if calls > _LARGEST:
+        raise ValueError(f"budget={budget!r} must be at most 10^250: that is more than enough")
+    return solve(calls)
+
+
+def _accuracy(epsilon: Any) -> Any:
     if isinstance(epsilon, (bool, str)) or not 0 < floating(epsilon) < math.inf:
         raise ValueError(f"epsilon={epsilon!r} must be finite and > 0")
-    return _cheapest(solve, epsilon, patient=bool(goal))
+    return epsilon
+
+
+def _choice(method: Method, objective: str, kind: str | None) -> Callable[[Goal], Choice]:
+    """The search for a method's constants, by a bound or a model that is known."""
+    name = next((key for key, row in methods.METHODS.items() if row is method), method.name)
+    kind = kind or ("anytime" if (name, objective) == ("sdbgd", "practice") else "horizon")
+    if (name, objective, kind) in CHOICES:
+        return CHOICES[name, objective, kind]
+    legal = ", ".join(f"({m}, {o}, {k})" for m, o, k in CHOICES)
+    message = (
+        f"(method, objective, kind)=({name}, {objective}, {kind}) must be one of those with a known bound or model"
+    )
+    orders = "" if any(m == name for m, _, _ in CHOICES) else known_orders(name)
+    if orders:
+        legal += f". Of {method.name} only orders are known, {orders}: no constants that a plan could choose by"
+    raise ValueError(f"{message}: {legal}")
 
 
 def _cheapest(solve: Callable[[int], Plan], epsilon: float, patient: bool) -> Plan:
     """The plan of the smallest budget 2·100^(i/512) that reaches ε, which is the smallest to one percent.
 
-    A model is no such precise thing: there it is the smallest to 15 percent. Where the choice is `patient`, ε is
-    reached also where f is slow.
+    A model is not that precise: there it is the smallest to 15 percent. Where the choice is `patient`, ε is reached
+    also where f is slow.
 
     Residuals fall as budgets grow, nearly along a line on logarithmic axes: the line through the two budgets nearest to
     the answer says where to look next, first beyond them, then between them; a model's by halves.
     """
+    plans: dict[int, Plan] = {}
 
     def excess(i: int) -> float:
         """log(residual/ε): at most 0 where the plan is good enough, its transient over, and f's, be it slow."""
-        found = tried[i] = solve(math.floor(math.exp(math.log(2) + i * _STEP)) if i else 3)
-        expected = found.prediction
+        plan = plans[i] = solve(math.floor(math.exp(math.log(2) + i * _STEP)) if i else 3)
+        expected = plan.prediction
         if expected is None:
-            return math.log(max(found.bounds.lower_gradient_squared, found.bounds.direction_squared) / epsilon)
-        larger = max(*expected.pair, expected.at_worst if patient else 0.0)
+            return math.log(plan.bounds.larger / epsilon)
+        larger = max(expected.larger, expected.at_worst) if patient else expected.larger
         return math.log(max(expected.shortfall, larger / epsilon, 1e-300))
 
-    tried: dict[int, Plan] = {}
-    low, high = 0, _TYPICAL
-    above, below = math.inf, excess(high)
+    low, high, above, below = 0, _TYPICAL, math.inf, excess(_TYPICAL)
     if below <= 0:
         above = excess(low)
         if above <= 0:
-            return tried[low]
+            return plans[low]
     way = 512
     while below > 0:  # to larger budgets; not quite as far as the line says, which then leads beyond by little
         low, high, above = high, high + way, below
@@ -278,24 +277,55 @@ def _cheapest(solve: Callable[[int], Plan], epsilon: float, patient: bool) -> Pl
         below = excess(high)
         slope = (above - below) / way
         way = min(4096, max(32, math.ceil(0.95 * below / slope))) if 0 < slope < math.inf else 512
+    model = plans[high].prediction is not None
     looks = 0
-    apart = 1 if tried[high].prediction is None else 16
-    while high - low > apart:
+    while high - low > (16 if model else 1):
         looks += 1
-        line = looks % 4 > 0 and above < math.inf and apart == 1  # now and then the middle, to be safe
+        line = not model and looks % 4 > 0 and above < math.inf  # now and then the middle, to be safe
         share = above / (above - below) if line else 0.5
         middle = min(max(low + math.ceil(share * (high - low)), low + 1), high - 1)
-        found = excess(middle)
-        if found <= 0:
-            high, below = middle, found
+        value = excess(middle)
+        if value <= 0:
+            high, below = middle, value
         else:
-            low, above = middle, found
-    return tried[high]
+            low, above = middle, value
+    return plans[high]
 
 
-def _finish(method: Method, found: Found, constants: Constants, objective: str, budget: int, ell: Pair | None) -> Plan:
-    """Count what the plan really costs, floors and all, and evaluate its bounds anew."""
-    steps, upper, lower = steps_of_plan(method, budget)
-    bounds = proved(method, constants, steps, ell)
-    prediction = predicted(method.schedule, constants, steps) if objective == "practice" else None
-    return Plan(method, budget, steps, upper, lower, bounds, prediction, objective, constants, ell, found.edges)
+def oracle_complexity(
+    epsilon: float,
+    method: str = "sdbgd",
+    constants: Constants | None = None,
+    noise_smoothness: float | tuple[float, float] | None = None,
+) -> Complexity:
+    """Steps and calls that a theorem says are enough for E‖d‖² ≤ ε and E‖∇g‖² ≤ ε.
+
+    With the problem's constants, for the methods that have a computable bound (:data:`COMPUTED`): the smallest
+    budget of any constant schedule whose bound is ε; variance reduction asks for `noise_smoothness` besides. Without
+    them, for any method: the table's power of 1/ε, an order and no more.
+
+    Examples
+    --------
+    >>> import tiebreak
+    >>> constants = tiebreak.problems.paper().constants
+    >>> enough = oracle_complexity(0.1, "penalty", constants)
+    >>> enough.exact, 10**5 < enough.lower_calls < 10**7
+    (True, True)
+    >>> oracle_complexity(0.1, "sdbgd")
+    Complexity(iterations=100.0, upper_calls=10000.0, lower_calls=10000000.0, exact=False)
+    """
+    _accuracy(epsilon)
+    chosen = methods.get(method)
+    row = next((row for row in TABLE if row.key and methods.METHODS[row.key] is chosen), None)
+    if row is None:
+        raise ValueError(f"method={method!r} has no known complexity; known are {[r.key for r in TABLE if r.key]}")
+    if constants is None:
+        try:
+            iterations, upper, lower = ((1 / epsilon) ** power for power in (row.iterations, row.upper, row.lower))
+        except OverflowError:
+            raise ValueError(f"epsilon={epsilon!r} is so small that no float holds the calls it takes") from None
+        return Complexity(iterations, upper, lower, exact=False)
+    if row.key not in COMPUTED:
+        raise ValueError(f"method={method!r} has no computable bound; with constants, give one of {list(COMPUTED)}")
+    cheapest = plan(constants, epsilon=epsilon, method=row.key, noise_smoothness=noise_smoothness)
+    return Complexity(cheapest.steps, cheapest.upper_calls, cheapest.lower_calls, exact=True)

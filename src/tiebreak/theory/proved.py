@@ -1,6 +1,5 @@
 """Which theorem speaks of a method, and what it says: one place, for plans, verifications and users."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,14 +8,33 @@ from tiebreak import rules
 from tiebreak.budget import Many
 from tiebreak.checks import whole
 from tiebreak.estimators import Held, Minibatch, Page, PerLevel, Spider, Storm
-from tiebreak.estimators.contract import LEVELS, of_level
+from tiebreak.estimators.contract import of_level
 from tiebreak.methods import Method, get
-from tiebreak.theory.bounds import Bounds, Laws, check_theorem_1, laws, residual_bounds, wanted_steps, ways_to_add
+from tiebreak.theory.bounds import (
+    Bounds,
+    bounds_of_pair,
+    check_theorem_1,
+    checked_steps,
+    first_step,
+    laws,
+    residual_bounds,
+    theorem_1,
+    ways_to_add,
+)
 from tiebreak.theory.constants import Constants
-from tiebreak.theory.penalties import bounds_of_pair, check_penalty, lazy_bounds, penalty_bounds, selected_residuals
-from tiebreak.theory.reduced_barrier import YOUNG, means_of, reduced_residuals
+from tiebreak.theory.penalties import (
+    check_penalty,
+    lazy_bounds,
+    lazy_residuals,
+    penalty_bounds,
+    penalty_residuals,
+    selected_residuals,
+)
 from tiebreak.theory.reduction import (
+    YOUNG,
     Errors,
+    barrier_residuals,
+    means_of,
     noise_smoothness_of,
     recursive_gap,
     refreshed_errors,
@@ -25,28 +43,22 @@ from tiebreak.theory.reduction import (
     storm_residuals,
 )
 
-__all__ = ["barrier_bounds", "proved", "reduced_bounds", "reduces", "smoothness_needed"]
-
-RESIDUALS = ("lower_gradient_squared", "direction_squared")
-_LONGEST = 5 * 10**6  # steps that are gone over one by one
-_TOO_LONG = (
-    "{name} has no bound with this schedule: its steps are too long for the batches of its differences. Make step_size "
-    "smaller, or upper_batch and lower_batch larger, or refresh more often"
-)
+_LONGEST = 5 * 10**6  # steps of a recursion that is evaluated step by step
 
 
 def reduces(method: Method) -> bool:
     """Whether it is SDBGD or a penalty on variance-reduced estimates: then a bound asks how smooth the noise is."""
-    known = method.rule in (rules.constant, rules.sdbgd)
-    return known and any(isinstance(e, (Storm, Spider, Page)) for e in _per_level(method))
+    proved_rule = method.rule in (rules.constant, rules.sdbgd)
+    return proved_rule and any(isinstance(estimator, (Storm, Spider, Page)) for estimator in _per_level(method))
 
 
-def smoothness_needed(method: Method, constants: Constants, given: Any) -> tuple[float, float] | None:
+def smoothness_needed(method: Method, constants: Constants, noise_smoothness: Any) -> tuple[float, float] | None:
     """(ℓ_f, ℓ_g) where the method's bound needs it: as given, or as estimated with the constants; else None."""
     if reduces(method):
-        return noise_smoothness_of(getattr(constants, "noise_smoothness", None) if given is None else given)
-    if given is not None:
-        raise ValueError(f"noise_smoothness={given!r} has no effect on {method.name}: leave it out")
+        estimated = getattr(constants, "noise_smoothness", None)
+        return noise_smoothness_of(estimated if noise_smoothness is None else noise_smoothness)
+    if noise_smoothness is not None:
+        raise ValueError(f"noise_smoothness={noise_smoothness!r} has no effect on {method.name}: leave it out")
     return None
 
 
@@ -83,103 +95,101 @@ def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any 
     ValueError: no bound is known for SDBPG: its rule and its estimator must be those of SDBGD or of a penalty
     """
     chosen = get(method)
-    upper, lower = _per_level(chosen)
-    given = getattr(method, "noise_smoothness", None) if noise_smoothness is None else noise_smoothness
-    ell = smoothness_needed(chosen, constants, given)
+    planned = getattr(method, "noise_smoothness", None)
+    ell = smoothness_needed(chosen, constants, planned if noise_smoothness is None else noise_smoothness)
     if ell is not None:
-        of_rule = reduced_bounds if chosen.rule is rules.constant else barrier_bounds
-        return of_rule(chosen, constants, steps, ell)
-    plain = isinstance(upper, Minibatch) and isinstance(lower, Minibatch)
-    if chosen.rule is rules.sdbgd and plain:
-        return residual_bounds(chosen.schedule, constants, steps)
-    if chosen.rule is rules.constant and plain:
-        return penalty_bounds(chosen.schedule, constants, steps)
-    held = isinstance(upper, Held) and isinstance(upper.inner, Minibatch) and isinstance(lower, Minibatch)
-    if chosen.rule is rules.constant and held:
-        return lazy_bounds(chosen.schedule, constants, steps, int(chosen.schedule.at(0).upper_hold))
+        return _reduced(chosen, constants, steps, ell)
+    upper, lower = _per_level(chosen)
+    if isinstance(lower, Minibatch):
+        if chosen.rule is rules.sdbgd and isinstance(upper, Minibatch):
+            return residual_bounds(chosen.schedule, constants, steps)
+        if chosen.rule is rules.constant and isinstance(upper, Minibatch):
+            return penalty_bounds(chosen.schedule, constants, steps)
+        if chosen.rule is rules.constant and isinstance(upper, Held) and isinstance(upper.inner, Minibatch):
+            return lazy_bounds(chosen.schedule, constants, steps, int(chosen.schedule.at(0).upper_hold))
     raise ValueError(
         f"no bound is known for {chosen.name}: its rule and its estimator must be those of SDBGD or of a penalty"
     )
 
 
-def reduced_bounds(method: Method, constants: Constants, steps: Any, noise_smoothness: Any) -> Bounds:
-    """Descent on f + β_k g with SPIDER, PAGE or STORM, for any schedule that meets the condition; else a ValueError.
+def residuals_of(
+    method: Method, p: Any, constants: Constants, ell: Any, steps: Any, young: Any = YOUNG
+) -> tuple[Any, Any]:
+    """Bounds on E‖∇g(x_N)‖² and E‖d_N‖² for constant parameters `p`, or arrays of them; infinite where there is none.
 
-    Constant parameters have a closed form. Anything else is gone over step by step, with the batches that are really
-    drawn: integers, SPIDER's period wherever it stands, PAGE's own coins.
+    The conditions of Theorem 1 and of :func:`check_penalty` are for the caller to check.
     """
-    ell, schedule = noise_smoothness_of(noise_smoothness), method.schedule
+    upper, lower = _per_level(method)
+    if method.rule is rules.sdbgd and ell is None:
+        theorem = theorem_1(first_step(p), constants, ways_to_add(steps, fixed=True))
+        return theorem.lower_gradient_squared, theorem.falling
+    if method.rule is rules.sdbgd:
+        means_f = means_of(upper, "upper", p, constants.sigma_f, ell[0], steps, young)
+        means_g = means_of(lower, "lower", p, constants.sigma_g, ell[1], steps, young)
+        if means_f is None or means_g is None:
+            raise ValueError(
+                f"no bound is known for {method.name}: with SDBGD's rule, its estimator must be Spider or Storm"
+            )
+        return barrier_residuals(p, constants, means_f, means_g, steps)
+    if isinstance(upper, Spider):
+        return spider_residuals(p, constants, ell, steps)
+    if isinstance(upper, Storm):
+        return storm_residuals(p, constants, ell, steps)
+    if isinstance(upper, Held):
+        return lazy_residuals(p, constants, steps, np.maximum(1, np.floor(p.upper_hold)))
+    return penalty_residuals(first_step(p), constants, ways_to_add(steps, fixed=True))
+
+
+def _reduced(method: Method, constants: Constants, steps: Any, ell: tuple[float, float]) -> Bounds:
+    """SDBGD or a penalty on variance-reduced estimates; a ValueError where the condition is not met."""
     if np.ndim(steps):
-        return _each(reduced_bounds, method, constants, steps, ell)
+        each = [_reduced(method, constants, int(K), ell) for K in checked_steps(steps)]
+        lower = np.array([bounds.lower_gradient_squared for bounds in each])
+        return Bounds(steps, lower, np.array([bounds.direction_squared for bounds in each]))
     K = whole("steps", steps)
-    check_penalty(schedule, laws(schedule, 1 if schedule.constant() else K, regularized=False), constants)
-    closed = _closed(method, constants, K, ell)
-    pair = _stepwise(method, constants, K, ell) if closed is None else closed
+    pair = (_descent if method.rule is rules.constant else _barrier)(method, constants, K, ell)
     if not np.isfinite(pair[1]):
-        raise ValueError(_TOO_LONG.format(name=method.name))
+        raise ValueError(
+            f"{method.name} has no bound with this schedule: its steps are too long for the batches of its "
+            "differences. Make step_size smaller, or upper_batch and lower_batch larger, or refresh more often"
+        )
     return bounds_of_pair(K, pair)
 
 
-def barrier_bounds(method: Method, constants: Constants, steps: Any, noise_smoothness: Any) -> Bounds:
-    """SDBGD on SPIDER's or STORM's estimates with constant parameters; a ValueError where the condition is not met."""
-    ell, schedule, c = noise_smoothness_of(noise_smoothness), method.schedule, constants
-    if np.ndim(steps):
-        return _each(barrier_bounds, method, constants, steps, ell)
-    K, p = whole("steps", steps), schedule.at(0)
+def _barrier(method: Method, constants: Constants, K: int, ell: tuple[float, float]) -> tuple[Any, Any]:
+    """The SDBGD rule with constant parameters."""
+    schedule = method.schedule
     if not schedule.constant():
         raise ValueError(
             f"no bound is known for {method.name} with laws that change from step to step; with constant ones there is "
             "one, and tiebreak.theory.plan chooses them (kind='horizon')"
         )
-    own = laws(schedule, 1)
-    check_theorem_1(own, c)
-    levels = zip(_per_level(method), LEVELS, (c.sigma_f, c.sigma_g), ell, strict=True)
-    upper, lower = (means_of(one, level, p, sigma, smooth, K, YOUNG) for one, level, sigma, smooth in levels)
-    if upper is None or lower is None:
-        raise ValueError(
-            f"no bound is known for {method.name}: with SDBGD's rule, its estimator must be Spider or Storm"
-        )
-    values = (own.step_size, own.barrier, own.regularizer, own.upper_batch, own.lower_batch)
-    columns = Laws(*(np.reshape(value, (1, 1)) for value in values))
-    pair = reduced_residuals(columns, c, upper, lower, K)
-    if not np.isfinite(pair[1]).any():
-        raise ValueError(_TOO_LONG.format(name=method.name))
-    return bounds_of_pair(K, (np.nanmin(pair[0]), np.nanmin(pair[1])))
+    check_theorem_1(laws(schedule, 1), constants)
+    lower, direction = residuals_of(method, schedule.at(0), constants, ell, K)
+    return np.nanmin(lower), np.nanmin(direction)
 
 
-def _each(bounds: Callable[..., Bounds], method: Method, constants: Constants, steps: Any, ell: Any) -> Bounds:
-    """For an array of K."""
-    each = [bounds(method, constants, int(K), ell) for K in wanted_steps(steps)]
-    lower, direction = (np.array([getattr(one, name) for one in each]) for name in RESIDUALS)
-    return Bounds(steps, lower, direction)
+def _descent(method: Method, constants: Constants, K: int, ell: tuple[float, float]) -> tuple[Any, Any]:
+    """Descent on f + β_k g: a closed form for constant parameters and one estimator, else step by step.
 
-
-def _per_level(method: Method) -> tuple[Any, Any]:
-    own = method.estimator
-    return (own.upper, own.lower) if isinstance(own, PerLevel) else (own, own)
-
-
-def _closed(method: Method, c: Constants, K: int, ell: tuple[float, float]) -> tuple[Any, Any] | None:
-    """For constant parameters, and one kind of estimator."""
+    The second evaluates the recursion for the batches that are really drawn: integers, with SPIDER's period and PAGE's
+    coins.
+    """
+    schedule = method.schedule
+    check_penalty(schedule, laws(schedule, 1 if schedule.constant() else K, regularized=False), constants)
     upper, lower = _per_level(method)
-    if not method.schedule.constant() or type(upper) is not type(lower):
-        return None
-    p = method.schedule.at(0)
-    if isinstance(upper, Spider):
-        return spider_residuals(p, c, ell, K, p.period, (p.upper_refresh, p.lower_refresh))
-    rates = [of_level(p, "momentum", level) for level in LEVELS]
-    if isinstance(upper, Storm) and rates[0] == rates[1]:
-        return storm_residuals(p, c, ell, K, rates[0], (p.upper_batch, p.lower_batch))
-    return None
-
-
-def _stepwise(method: Method, c: Constants, K: int, ell: tuple[float, float]) -> tuple[Any, Any]:
+    if schedule.constant() and type(upper) is type(lower) and not isinstance(upper, Page):
+        p = schedule.at(0)
+        momentum = of_level(p, "momentum", "upper")
+        if isinstance(upper, Spider) or momentum == of_level(p, "momentum", "lower"):
+            return residuals_of(method, p._replace(momentum=momentum), constants, ell, K)
     if K > _LONGEST:
         raise ValueError(f"steps={K} must be at most {_LONGEST}: with these laws they are gone over one by one")
-    many, p = Many(method.schedule, K), laws(method.schedule, K, regularized=False)
-    levels = zip(LEVELS, _per_level(method), (c.sigma_f, c.sigma_g), ell, strict=True)
-    errors = [_errors(estimator, level, many, sigma, own) for level, estimator, sigma, own in levels]
-    return selected_residuals(recursive_gap(p, c, *errors), p, c, ways_to_add(np.array(K), fixed=False))
+    many, p_k = Many(schedule, K), laws(schedule, K, regularized=False)
+    errors_f = _errors(upper, "upper", many, constants.sigma_f, ell[0])
+    errors_g = _errors(lower, "lower", many, constants.sigma_g, ell[1])
+    gap = recursive_gap(p_k, constants, errors_f, errors_g)
+    return selected_residuals(gap, p_k, constants, ways_to_add(np.array(K), fixed=False))
 
 
 def _errors(estimator: Any, level: str, many: Any, sigma: float, ell: float) -> Errors:
@@ -191,3 +201,10 @@ def _errors(estimator: Any, level: str, many: Any, sigma: float, ell: float) -> 
     if isinstance(estimator, Minibatch):
         return refreshed_errors(sigma, ell, np.full(len(batch), True), batch, batch)
     raise ValueError(f"no bound is known for {estimator!r} at the {level} level beside a variance-reduced one")
+
+
+def _per_level(method: Method) -> tuple[Any, Any]:
+    estimator = method.estimator
+    if isinstance(estimator, PerLevel):
+        return estimator.upper, estimator.lower
+    return estimator, estimator

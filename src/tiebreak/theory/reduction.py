@@ -1,10 +1,10 @@
-"""What variance reduction guarantees for descent on Φ = f + βg: SPIDER, PAGE and STORM, from one recursion.
+"""What variance reduction guarantees: SPIDER, PAGE and STORM, for descent on Φ = f + βg and for the SDBGD rule.
 
 Ours, not the paper's. It needs one assumption more, the *smoothness of the noise*: for one sample ξ
-E‖(∇f_ξ − ∇f)(x) − (∇f_ξ − ∇f)(x')‖² ≤ ℓ_f²‖x − x'‖², and ℓ_g likewise. Additive noise has ℓ = 0, noise in proportion to
+E‖(∇f_ξ − ∇f)(x) − (∇f_ξ − ∇f)(x')‖² ≤ ℓ_f²‖x − x'‖², and ℓ_g for g. Additive noise has ℓ = 0, noise in proportion to
 the gradient ℓ = its share times L, and a mean-squared smooth objective has ℓ ≤ its constant.
 
-The error e_k = v_k − ∇ of an estimate obeys, at each level, E_0 ≤ `first` and
+**Descent on Φ.** The error e_k = v_k − ∇ of an estimate obeys, at each level, E_0 ≤ `first` and
 
     E_k ≤ keep_k E_{k−1} + fresh_k + drift_k E‖x_k − x_{k−1}‖²
 
@@ -13,6 +13,20 @@ The error e_k = v_k − ∇ of an estimate obeys, at each level, E_0 ≤ `first`
     Σ (η_k/β_k) E‖∇Φ_k(x_k)‖² ≤ 2(Δ_g + Δ_f/β_0) − Σ (η_k/β_k)(1 − L_kη_k) E‖w_k‖² + Σ (η_k/β_k)(E^f_k + β_k² E^g_k),
 
 and putting the first into the second leaves noise alone wherever what ‖w_k‖² causes later is paid for by 1 − L_kη_k.
+
+**The SDBGD rule.** Theorem 1 asks nothing of the estimates but τ_k² ≥ E‖d_k − d̂_k‖²: its proof never uses that they
+are unbiased, and holds in total expectation (Jensen at G_f τ and at √H_k). By the stability lemma
+
+    τ_k² ≤ 2E‖e^f_k‖² + 2M²E‖e^g_k‖²,   M = 3β/2 + 2G_f/√ρ,
+
+and a recursion's mean error over K steps is at most noise + drift · the mean of E‖x_{k+1} − x_k‖² (:class:`Means`).
+With constant parameters, X the mean of E‖d_k‖² and T that of τ_k², this leaves two inequalities:
+
+    T ≤ V + κ²(√X + √T)²     V = 2(noise_f + M² noise_g),  κ² = 2η²(drift_f + M² drift_g)
+    X ≤ S + 4G_f√T + cT      S: Theorem 1 without noise,   c = 4L_fη + (8β + 1/(L_gη))(1/(2β) + L_gη)
+
+The steps are x_{k+1} − x_k = −η d̂_k, and the first line is Minkowski's inequality for d̂ = d + (d̂ − d). It gives √T ≤
+κ√X/(1−κ) + √(V/(1−κ²)); the second is then a quadratic inequality in √X, and bounds it where cκ²/(1−κ)² < 1.
 """
 
 from typing import Any, NamedTuple
@@ -21,24 +35,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebreak.checks import floating
-from tiebreak.theory.bounds import Laws
+from tiebreak.estimators import Minibatch, Spider, Storm
+from tiebreak.estimators.contract import of_level
+from tiebreak.rules import stability
+from tiebreak.theory.bounds import Laws, first_step, theorem_1, ways_to_add
 from tiebreak.theory.constants import Constants
-from tiebreak.theory.penalties import penalty_smoothness
+from tiebreak.theory.penalties import constant_residuals, initial_gap, penalty_smoothness, total_variance
 
 Values = NDArray[np.float64]
 
-__all__ = [
-    "Errors",
-    "geometric",
-    "largest_spider_step",
-    "noise_smoothness_of",
-    "page_errors",
-    "recursive_gap",
-    "refreshed_errors",
-    "spider_residuals",
-    "storm_errors",
-    "storm_residuals",
-]
+#: Values of y in Young's inequality, (1 + 1/y) and (1 + y), which separates STORM's fresh noise from its drift. Every
+#: y > 0 gives a bound; the smallest counts.
+YOUNG = np.exp(np.linspace(-7, 7, 57))
 
 
 def noise_smoothness_of(value: Any) -> tuple[float, float]:
@@ -64,7 +72,7 @@ def noise_smoothness_of(value: Any) -> tuple[float, float]:
 class Errors(NamedTuple):
     """The recursion of one level's error: arrays over the steps, entry 0 of the last three unused, or constants.
 
-    Where `mixed`, fresh noise and drift come from the same samples and Young's inequality parts them: they count
+    Where `mixed`, fresh noise and drift come from the same samples and Young's inequality separates them: they count
     (1 + 1/c) and (1 + c) times, for the best c > 0.
     """
 
@@ -81,16 +89,11 @@ def storm_errors(sigma: float, ell: float, momentum: Any, batch: Any, first_batc
     return Errors(sigma**2 / first_batch, keep, momentum**2 * sigma**2 / batch, keep * ell**2 / batch, mixed=True)
 
 
-def page_errors(sigma: float, ell: float, probability: Any, batch: Any, refresh_batch: Any) -> Errors:
-    """PAGE: anew from a large batch with this probability, else e_k = e_{k−1} + the noise of a difference."""
-    large, keep = sigma**2 / refresh_batch, 1 - probability
-    return Errors(large, keep, probability * large, keep * ell**2 / batch)
-
-
-def refreshed_errors(sigma: float, ell: float, anew: Any, batch: Any, refresh_batch: Any) -> Errors:
-    """SPIDER, or PAGE once its coins have fallen: `anew` says at which steps the large batch is drawn."""
-    large = np.broadcast_to(np.asarray(sigma**2 / refresh_batch, dtype=float), len(anew))
-    return Errors(large[0], np.where(anew, 0.0, 1.0), np.where(anew, large, 0.0), np.where(anew, 0.0, ell**2 / batch))
+def refreshed_errors(sigma: float, ell: float, refreshes: Any, batch: Any, refresh_batch: Any) -> Errors:
+    """SPIDER, or PAGE with its coins: `refreshes` says at which steps the large batch is drawn."""
+    large = np.broadcast_to(np.asarray(sigma**2 / refresh_batch, dtype=float), len(refreshes))
+    fresh = np.where(refreshes, large, 0.0)
+    return Errors(large[0], np.where(refreshes, 0.0, 1.0), fresh, np.where(refreshes, 0.0, ell**2 / batch))
 
 
 def recursive_gap(p: Laws, constants: Constants, upper: Errors, lower: Errors) -> float:
@@ -112,7 +115,6 @@ def recursive_gap(p: Laws, constants: Constants, upper: Errors, lower: Errors) -
         (mixed if errors.mixed else caused)[:] += cost
         noise[int(errors.mixed)] += price[1:] @ fresh[1:]
         noise[0] += price[0] * float(errors.first)
-    start = 2 * (constants.delta_g + constants.delta_f / beta[0])
     room = slack - caused
     if (room < -1e-12).any():
         return np.inf
@@ -120,22 +122,22 @@ def recursive_gap(p: Laws, constants: Constants, upper: Errors, lower: Errors) -
         young = float(np.min(np.where(mixed > 0, room / mixed, np.inf))) - 1
     if young <= 0:
         return np.inf
-    return float(start + 2 * (noise[0] + (1 + 1 / young) * noise[1]))
+    return float(initial_gap(p, constants) + 2 * (noise[0] + (1 + 1 / young) * noise[1]))
 
 
 def _prices(weight: Values, keep: Values) -> Values:
     """y_k = weight_k + keep_{k+1} y_{k+1}, from the end."""
-    found, price = weight.tolist(), 0.0
-    kept = [*keep.tolist()[1:], 0.0]
-    for k in range(len(found) - 1, -1, -1):
-        found[k] = price = found[k] + kept[k] * price
-    return np.array(found)
+    prices, price = weight.tolist(), 0.0
+    next_keep = [*keep.tolist()[1:], 0.0]
+    for k in range(len(prices) - 1, -1, -1):
+        prices[k] = price = prices[k] + next_keep[k] * price
+    return np.array(prices)
 
 
-def largest_spider_step(constants: Constants, ell: tuple[float, float], p: Any, period: Any) -> Any:
+def largest_spider_step(p: Any, constants: Constants, ell: tuple[float, float]) -> Any:
     """The largest η with Lη + (q−1)Aη² ≤ 1, A = ℓ_f²/b_f + β²ℓ_g²/b_g: 2/(L + √(L² + 4(q−1)A))."""
     L = penalty_smoothness(p.barrier, constants)
-    return 2 / (L + np.sqrt(L**2 + 4 * (period - 1) * _differences(p, ell)))
+    return 2 / (L + np.sqrt(L**2 + 4 * (p.period - 1) * _differences(p, ell)))
 
 
 def _differences(p: Any, ell: tuple[float, float]) -> Any:
@@ -143,50 +145,41 @@ def _differences(p: Any, ell: tuple[float, float]) -> Any:
     return ell[0] ** 2 / p.upper_batch + p.barrier**2 * ell[1] ** 2 / p.lower_batch
 
 
-def spider_residuals(
-    p: Any, constants: Constants, ell: tuple[float, float], steps: Any, period: Any, refresh: tuple[Any, Any]
-) -> tuple[Any, Any]:
+def spider_residuals(p: Any, constants: Constants, ell: tuple[float, float], steps: Any) -> tuple[Any, Any]:
     """Bounds on E‖∇g(x_N)‖² and E‖∇Φ(x_N)‖² for constant parameters, N uniform; infinite where (1) fails.
 
     E = 2(Δ_f+βΔ_g)/(ηK) + V_0 with V_0 = σ_f²/B_f + β²σ_g²/B_g if (1) Lη + (q−1)Aη² ≤ 1, any K ≥ 1; E‖∇g‖² ≤
-    (G_f+√E)²/β². `p` holds η, β and the small batches b, `refresh` the large ones B. For PAGE, which draws large
-    batches with probability 1/`period`, the same holds: (1−p)/p = q − 1.
+    (G_f+√E)²/β². The large batches B are `p.upper_refresh` and `p.lower_refresh`. For PAGE, which draws large batches
+    with probability 1/`p.period`, the same holds: (1−p)/p = q − 1.
     """
-    c, beta = constants, p.barrier
-    large = c.sigma_f**2 / refresh[0] + beta**2 * c.sigma_g**2 / refresh[1]
-    direction = 2 * (c.delta_f + beta * c.delta_g) / (p.step_size * steps) + large
-    spent = p.step_size * penalty_smoothness(beta, c)
-    spent = spent + (np.minimum(period, steps) - 1) * _differences(p, ell) * p.step_size**2
-    direction = np.where(spent <= 1 + 1e-12, direction, np.inf)
-    return (c.G_f + np.sqrt(direction)) ** 2 / beta**2, direction
+    noise = total_variance(p.barrier, p.upper_refresh, p.lower_refresh, constants)
+    spent = p.step_size * penalty_smoothness(p.barrier, constants)
+    spent = spent + (np.minimum(p.period, steps) - 1) * _differences(p, ell) * p.step_size**2
+    return constant_residuals(p, constants, steps, np.where(spent <= 1 + 1e-12, noise, np.inf))
 
 
-def storm_residuals(
-    p: Any, constants: Constants, ell: tuple[float, float], steps: Any, momentum: Any, first: tuple[Any, Any]
-) -> tuple[Any, Any]:
+def storm_residuals(p: Any, constants: Constants, ell: tuple[float, float], steps: Any) -> tuple[Any, Any]:
     """Bounds on E‖∇g(x_N)‖² and E‖∇Φ(x_N)‖² for constant parameters, N uniform; infinite where the condition fails.
 
-    With θ = (1−α)², Z = (1−θ^K)/(1−θ) and c the largest with Lη + (1+c)η²Aθ(1−θ^{K−1})/(1−θ) ≤ 1,
+    With α = `p.momentum`, θ = (1−α)², Z = (1−θ^K)/(1−θ) and c the largest with Lη + (1+c)η²Aθ(1−θ^{K−1})/(1−θ) ≤ 1,
 
-    E = 2(Δ_f+βΔ_g)/(ηK) + V_B Z/K + (1 + 1/c) α²V_b (K−Z)/(K(1−θ)),  V_b = σ_f²/b_f + β²σ_g²/b_g and V_B likewise.
+    E = 2(Δ_f+βΔ_g)/(ηK) + V Z/K + (1 + 1/c) α²V (K−Z)/(K(1−θ)),  V = σ_f²/b_f + β²σ_g²/b_g.
 
-    For small α the last term is near (1 + 1/c) αV_b/2. The textbook's form has 2αV_b there and 2 for 1 + c: it parts
+    For small α the last term is near (1 + 1/c) αV/2. The textbook's form has 2αV there and 2 for 1 + c: it separates
     noise from differences in the middle, and gives (1−α)² away for 1−α.
     """
-    c, beta, eta = constants, p.barrier, p.step_size
-    theta, forgotten = (1 - momentum) ** 2, momentum * (2 - momentum)  # θ and 1 − θ
-    Z, Z_less = geometric(momentum, steps), geometric(momentum, steps - 1)
-    first_noise = c.sigma_f**2 / first[0] + beta**2 * c.sigma_g**2 / first[1]
-    noise = c.sigma_f**2 / p.upper_batch + beta**2 * c.sigma_g**2 / p.lower_batch
-    room = 1 - eta * penalty_smoothness(beta, c)
+    beta, eta, alpha = p.barrier, p.step_size, p.momentum
+    theta, forgotten = (1 - alpha) ** 2, alpha * (2 - alpha)  # θ and 1 − θ
+    Z = geometric(alpha, steps)
+    variance = total_variance(beta, p.upper_batch, p.lower_batch, constants)
+    room = 1 - eta * penalty_smoothness(beta, constants)
     with np.errstate(divide="ignore", invalid="ignore"):
-        caused = eta**2 * _differences(p, ell) * theta * Z_less
+        caused = eta**2 * _differences(p, ell) * theta * geometric(alpha, steps - 1)
         young = np.where(caused > 0, room / caused, np.inf) - 1
         factor = np.where(young > 0, 1 + 1 / young, np.inf)
-        rest = np.where(steps > 1, factor * momentum**2 * noise * np.maximum(steps - Z, 0) / forgotten, 0.0)
-    direction = 2 * (c.delta_f + beta * c.delta_g) / (eta * steps) + (first_noise * Z + rest) / steps
-    direction = np.where((young > 0) & (room >= -1e-12), direction, np.inf)
-    return (c.G_f + np.sqrt(direction)) ** 2 / beta**2, direction
+        rest = np.where(steps > 1, factor * alpha**2 * variance * np.maximum(steps - Z, 0) / forgotten, 0.0)
+    noise = np.where((young > 0) & (room >= -1e-12), (variance * Z + rest) / steps, np.inf)
+    return constant_residuals(p, constants, steps, noise)
 
 
 def geometric(momentum: Any, steps: Any) -> Any:
@@ -194,4 +187,60 @@ def geometric(momentum: Any, steps: Any) -> Any:
     alpha = np.asarray(momentum, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         total = -np.expm1(2 * np.asarray(steps, dtype=float) * np.log1p(-alpha)) / (alpha * (2 - alpha))
-    return np.where(np.asarray(steps) > 0, np.fmin(total, steps), 0.0)  # of no momentum it is 0/0: so many steps
+    return np.where(np.asarray(steps) > 0, np.fmin(total, steps), 0.0)  # 0/0 without momentum: then the sum is `steps`
+
+
+class Means(NamedTuple):
+    """One level's error in the mean over K steps: at most noise + drift · the mean of E‖x_{k+1} − x_k‖²."""
+
+    noise: Any
+    drift: Any
+
+
+def means_of(
+    estimator: Any, level: str, p: Any, sigma: float, ell: float, steps: Any, young: Any = YOUNG
+) -> Means | None:
+    """The mean error of an estimator with constant parameters `p`; None for an estimator without a bound.
+
+    SPIDER has noise σ²/B, and every move counts in at most q − 1 later steps of its period, with ℓ²/b. STORM, whose
+    first batch is like all others, keeps θ = (1−α)² of an error; α²σ²/b is new, and a move adds θℓ²/b.
+    """
+    batch = getattr(p, f"{level}_batch")
+    if isinstance(estimator, Minibatch):
+        return Means(sigma**2 / batch, 0.0)
+    if isinstance(estimator, Spider):
+        drift = (np.minimum(p.period, steps) - 1) * ell**2 / batch
+        return Means(sigma**2 / getattr(p, f"{level}_refresh"), drift)
+    if type(estimator) is not Storm:
+        return None
+    alpha = of_level(p, "momentum", level)
+    theta, forgotten = (1 - alpha) ** 2, alpha * (2 - alpha)
+    Z = geometric(alpha, steps)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # For α → 0 the sum of all fresh noise tends to 0, and for K = 1 it is 0.
+        fresh = np.where(forgotten > 0, alpha**2 * np.maximum(steps - Z, 0) / forgotten, 0.0)
+    noise = sigma**2 / batch * (Z + (1 + 1 / young) * fresh) / steps
+    return Means(noise, (1 + young) * theta * geometric(alpha, steps - 1) * ell**2 / batch)
+
+
+def barrier_residuals(p: Any, constants: Constants, upper: Means, lower: Means, steps: Any) -> tuple[Any, Any]:
+    """Bounds on E‖∇g(x_N)‖² and E‖d_N‖² for constant parameters, N uniform; infinite where the condition fails.
+
+    The conditions of Theorem 1 on η, β and ρ are for the caller to check.
+    """
+    c, p = constants, first_step(p)
+    eta, beta = p.step_size, p.barrier
+    M, add = stability(beta, p.regularizer, c.G_f), ways_to_add(steps, fixed=True)
+    V = 2 * (upper.noise + M**2 * lower.noise)
+    kappa = eta * np.sqrt(2 * (upper.drift + M**2 * lower.drift))
+    start = theorem_1(p, c, add, tau_squared=0.0).falling
+    linear = 4 * c.G_f
+    square = 4 * c.L_f * eta + (8 * beta + 1 / (c.L_g * eta)) * (1 / (2 * beta) + c.L_g * eta)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope, rest = kappa / (1 - kappa), np.sqrt(V / (1 - kappa**2))  # √T ≤ slope √X + rest
+        A, B = 1 - square * slope**2, slope * (linear + 2 * square * rest)
+        C = start + linear * rest + square * rest**2
+        root = (B + np.sqrt(B**2 + 4 * A * C)) / (2 * A)  # A X − B √X − C ≤ 0
+    T = np.where((kappa < 1) & (A > 0), (slope * root + rest) ** 2, np.inf)
+    theorem = theorem_1(p, c, add, tau_squared=T)
+    return theorem.lower_gradient_squared, theorem.falling
