@@ -429,6 +429,14 @@ def test_bad_input_is_named(case):
         GrowingBatches(**{"dataset": torch.arange(9), "schedule": 4} | change)
 
 
+def test_several_ranks_must_name_their_share(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    with pytest.raises(RuntimeError, match=r"4 ranks run: give share=\(i, n\)"):
+        GrowingBatches(torch.arange(9), 4)
+    GrowingBatches(torch.arange(9), 4, share=(3, 4))
+
+
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"generator": None}, {"in_order": False}, {"colour": "red"}])
 def test_options_that_the_loader_refuses_are_named(options):
     (name,) = options

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -72,7 +73,7 @@ class GrowingBatches:
         With replacement, as in the theory; or each sample once in an epoch, reshuffled, continuing across steps.
     share : (int, int)
         The share i of n that this process draws of each batch. With data parallelism over all ranks it is
-        ``(dist.get_rank(), dist.get_world_size())``. Without it, every process draws the whole batch.
+        ``(dist.get_rank(), dist.get_world_size())``; ``(0, 1)`` is the whole batch. Required if several ranks run.
     level : {"upper", "lower"}
         Levels draw independently of each other, also with the same seed.
     seed : int
@@ -115,7 +116,7 @@ class GrowingBatches:
         micro_batch: int = 64,
         *,
         sampling: str = "iid",
-        share: tuple[int, int] = (0, 1),
+        share: tuple[int, int] | None = None,
         level: str = "lower",
         seed: int = 0,
         **options: Any,
@@ -134,9 +135,16 @@ class GrowingBatches:
         self._batch_size(0)  # report a law that is illegal from the start
         self._dataset, self._options = _prepare(dataset, options)
         self._length = len(self._dataset)
-        self._share = share
+        if share is None:
+            share = (0, 1)
+            if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+                raise RuntimeError(
+                    f"{dist.get_world_size()} ranks run: give share=(i, n), the share i of n of each batch that this rank "
+                    "draws. With data parallelism over all ranks: share=(dist.get_rank(), dist.get_world_size())"
+                )
         if not 0 <= share[0] < share[1]:
             raise ValueError(f"share={share!r} must be (i, n), share i of n, with 0 ≤ i < n")
+        self._share = share
 
     def __iter__(self) -> Iterator[Batch]:
         plan, plan_ahead = tee(self._plan())
