@@ -373,7 +373,7 @@ def test_a_reference_that_diverged_ends_no_study(tmp_path):
 
 def test_limits_and_pruned_models_are_left_as_they_are():
     assert [method.finishes for method in get("sparsity").methods] == [False] * 3
-    own_methods = {method.name: method for method in get("continual").methods}
+    own_methods = {method.name: method for method in get("continual-all").methods}
     assert not own_methods["joint training"].finishes
     assert own_methods["EWC"].finishes
 
