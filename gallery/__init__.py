@@ -23,7 +23,6 @@ EXAMPLES: Mapping[str, str] = {
     "unlearning-class": "unlearning_images:CLASS",
     "unlearning-subset": "unlearning_images:SUBSET",
     "unlearning-secrets": "unlearning_language:EXAMPLE",
-    "unlearning-author": "unlearning_author:EXAMPLE",
 }
 
 

