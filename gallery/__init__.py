@@ -20,8 +20,7 @@ EXAMPLES: Mapping[str, str] = {
     "fairness-compas-odds": "fairness:COMPAS_ODDS",
     "sparsity": "sparsity:EXAMPLE",
     "continual-all": "continual:EXAMPLE",
-    "unlearning-class": "unlearning_images:CLASS",
-    "unlearning-subset": "unlearning_images:SUBSET",
+    "unlearning-class": "unlearning_images:EXAMPLE",
     "unlearning-secrets": "unlearning_language:EXAMPLE",
 }
 

@@ -1,43 +1,91 @@
-"""How well a network has forgotten: accuracies, attacks and the distance to one that was retrained without the data."""
+"""How well a network has forgotten: accuracies, attacks and the distance to one that was retrained without the data.
+
+Predictions are logarithms of probabilities, a row per image.
+"""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gallery import forgetting
 from gallery.images import Images
 from gallery.network import log_probabilities
 
-__all__ = ["Kind", "Measures", "Split"]
+__all__ = ["Measures", "Split", "accuracy", "advantage", "area", "divergence"]
 
-Kind: TypeAlias = Literal["class", "subset"]
+
+def accuracy(predictions: Tensor, labels: Tensor) -> float:
+    """In percent."""
+    return 100 * float((predictions.argmax(1) == labels).double().mean())
+
+
+def divergence(of: Tensor, from_: Tensor) -> float:
+    """Mean Kullback–Leibler divergence KL(of ‖ from_) over the rows, in nats."""
+    return float((of.exp() * (of - from_)).sum(1).double().mean())
+
+
+def area(members: Tensor, others: Tensor) -> float:
+    """Membership inference by the loss: the probability that a member's loss is below another image's (ties: half).
+
+    The area under the attack's curve over all thresholds. 0.5 tells nothing; below 0.5 the losses of members are
+    conspicuously *high*, which tells as much.
+
+    Examples
+    --------
+    >>> area(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 0.3]))
+    0.875
+    """
+    ordered = others.sort().values
+    above = len(others) - torch.searchsorted(ordered, members, right=True)
+    equal = torch.searchsorted(ordered, members, right=True) - torch.searchsorted(ordered, members)
+    return float((above + equal / 2).double().mean()) / len(others)
+
+
+def advantage(members: Tensor, others: Tensor) -> float:
+    """The same attack with the best threshold, in either direction: |hit rate − false-alarm rate|, 0 to 1.
+
+    The threshold is chosen on the images it is judged on, so that an honest model has a little above 0 as well:
+    compare with the retrained model's.
+
+    Examples
+    --------
+    >>> advantage(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 0.3]))
+    0.5
+    """
+    thresholds = torch.cat([members, others])
+    shares = [
+        torch.searchsorted(losses.sort().values, thresholds, right=True).double() / len(losses)
+        for losses in (members, others)
+    ]
+    return float((shares[0] - shares[1]).abs().max())
 
 
 class Split(NamedTuple):
-    """Indices; `retain` and `forget` of the training images, `unseen` and `test` of the test images."""
+    """Indices; `retain` and `forget` of the training images, `test` of the test images."""
 
     retain: Tensor
     forget: Tensor
-    unseen: Tensor
     test: Tensor
 
 
 class Measures:
     """The columns of the table for one seed; those of the retrained network are what the others are compared with."""
 
-    def __init__(self, kind: Kind, data: Images, parts: Split, retrained: nn.Module) -> None:
-        self.kind = kind
-        self.retain, self.retain_labels = data.train[parts.retain], data.train_labels[parts.retain]
-        self.forget, self.forget_labels = data.train[parts.forget], data.train_labels[parts.forget]
-        test, labels = data.test[parts.test], data.test_labels[parts.test]
-        stays = labels != self.forget_labels[0] if kind == "class" else torch.ones_like(labels, dtype=torch.bool)
-        self.test, self.test_labels = test[stays], labels[stays]
-        # The attack compares with unseen images of the same kind: of the class, or of all classes.
-        alike = ~stays if kind == "class" else stays
-        self.alike, self.alike_labels = test[alike], labels[alike]
+    def __init__(self, data: Images, parts: Split, retrained: nn.Module) -> None:
+        self.retain = data.train[parts.retain]
+        self.retain_labels = data.train_labels[parts.retain]
+        self.forget = data.train[parts.forget]
+        self.forget_labels = data.train_labels[parts.forget]
+        test = data.test[parts.test]
+        labels = data.test_labels[parts.test]
+        stays = labels != self.forget_labels[0]
+        self.test = test[stays]
+        self.test_labels = labels[stays]
+        # The attack compares with test images of the forgotten class.
+        self.alike = test[~stays]
+        self.alike_labels = labels[~stays]
         self.reference = self._predictions(retrained)
         self.retrained = self._accuracies(self.reference)
 
@@ -45,42 +93,32 @@ class Measures:
         training = model.training
         model.eval()
         try:
-            found = {
+            return {
                 name: log_probabilities(model, getattr(self, name)) for name in ("retain", "forget", "test", "alike")
             }
         finally:
             model.train(training)
-        return found
 
-    def _accuracies(self, found: Mapping[str, Tensor]) -> dict[str, float]:
-        members = F.nll_loss(found["forget"], self.forget_labels, reduction="none")
-        others = F.nll_loss(found["alike"], self.alike_labels, reduction="none")
+    def _accuracies(self, predictions: Mapping[str, Tensor]) -> dict[str, float]:
+        members = F.nll_loss(predictions["forget"], self.forget_labels, reduction="none")
+        others = F.nll_loss(predictions["alike"], self.alike_labels, reduction="none")
         return {
-            "retain": forgetting.accuracy(found["retain"], self.retain_labels),
-            "test": forgetting.accuracy(found["test"], self.test_labels),
-            "forget": forgetting.accuracy(found["forget"], self.forget_labels),
-            "alike": forgetting.accuracy(found["alike"], self.alike_labels),
-            "attack": forgetting.area(members, others),
-            "advantage": forgetting.advantage(members, others),
+            "retain": accuracy(predictions["retain"], self.retain_labels),
+            "test": accuracy(predictions["test"], self.test_labels),
+            "forget": accuracy(predictions["forget"], self.forget_labels),
+            "class on test": accuracy(predictions["alike"], self.alike_labels),
+            "attack": area(members, others),
+            "advantage": advantage(members, others),
         }
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         predictions = self._predictions(model)
-        found = self._accuracies(predictions)
-        away = {name: abs(found[name] - self.retrained[name]) for name in ("retain", "test", "forget", "attack")}
+        accuracies = self._accuracies(predictions)
+        away = {name: abs(accuracies[name] - self.retrained[name]) for name in ("retain", "test", "forget", "attack")}
         away["attack"] *= 100  # an area of 0.5 is 50 %
-        values = {
+        return {
             "gap": sum(away.values()) / len(away),
-            "retain": found["retain"],
-            "test": found["test"],
-            "forget": found["forget"],
-            "attack": found["attack"],
-            "advantage": found["advantage"],
-            "KL forget": forgetting.divergence(self.reference["forget"], predictions["forget"]),
-            "KL test": forgetting.divergence(self.reference["test"], predictions["test"]),
+            **accuracies,
+            "KL forget": divergence(self.reference["forget"], predictions["forget"]),
+            "KL test": divergence(self.reference["test"], predictions["test"]),
         }
-        if self.kind == "class":
-            values["class on test"] = found["alike"]
-        else:
-            values["forget"] -= self.retrained["forget"]
-        return values

@@ -13,17 +13,17 @@ from safetensors import torch as safetensors
 from torch import nn
 from torch.nn import functional as F
 
-from gallery import forgetting, get
+from gallery import get
+from gallery import unlearning_measures as measures
 from gallery.images import cifar10, images, shrunk
 from gallery.kept import kept
 from gallery.needs import Missing
 from gallery.network import Network, Recipe, drawn, log_probabilities, trained
 from gallery.unlearning_images import CONFIGURATIONS, Configuration, prepare, split, task
-from gallery.unlearning_losses import METHODS, PREDICTIONS, Batch, confidence_loss
+from gallery.unlearning_losses import METHODS, struck_out
 from tiebreak.torch import DynamicBarrier
 
 SMALL = Configuration(8, 300, 80, 120, Recipe(4, 4, 30, 0.05, 1), batch=20, steps=6, rate=0.01)
-KINDS = ("class", "subset")
 
 
 @pytest.fixture(autouse=True)
@@ -71,98 +71,40 @@ def test_the_attacks_equal_a_curve_drawn_point_by_point(seed):
     area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
     best = max(abs(hits - alarms) for alarms, hits in points)
     given = torch.tensor(members), torch.tensor(others)
-    assert forgetting.area(*given) == pytest.approx(area, abs=1e-12)
-    assert forgetting.advantage(*given) == pytest.approx(best, abs=1e-12)
-    assert forgetting.area(*given) == pytest.approx(1 - forgetting.area(*reversed(given)), abs=1e-12)
+    assert measures.area(*given) == pytest.approx(area, abs=1e-12)
+    assert measures.advantage(*given) == pytest.approx(best, abs=1e-12)
+    assert measures.area(*given) == pytest.approx(1 - measures.area(*reversed(given)), abs=1e-12)
 
 
 def test_attacks_on_known_losses():
     low, high = torch.linspace(0, 1, 10), torch.linspace(2, 3, 15)
-    assert forgetting.area(low, high) == 1
-    assert forgetting.area(high, low) == 0
-    assert forgetting.advantage(high, low) == 1  # conspicuously high losses tell as much
-    assert forgetting.area(low, low) == 0.5
-    assert forgetting.advantage(low, low) == 0
+    assert measures.area(low, high) == 1
+    assert measures.area(high, low) == 0
+    assert measures.advantage(high, low) == 1  # conspicuously high losses tell as much
+    assert measures.area(low, low) == 0.5
+    assert measures.advantage(low, low) == 0
     # Members in the middle of the others: the area sees nothing, the best threshold does.
     middle, spread = torch.full((10,), 1.0), torch.tensor([0.0, 2.0])
-    assert forgetting.area(middle, spread) == 0.5
-    assert forgetting.advantage(middle, spread) == 0.5
+    assert measures.area(middle, spread) == 0.5
+    assert measures.advantage(middle, spread) == 0.5
 
 
 def test_divergence_is_torchs():
     one, two = torch.randn(2, 40, 10, generator=torch.Generator().manual_seed(0)).log_softmax(2)
     expected = F.kl_div(two, one, reduction="batchmean", log_target=True)
-    assert forgetting.divergence(one, two) == pytest.approx(float(expected), rel=1e-6)
-    assert forgetting.divergence(one, one) == 0
+    assert measures.divergence(one, two) == pytest.approx(float(expected), rel=1e-6)
+    assert measures.divergence(one, one) == 0
 
 
 def test_a_class_that_is_struck_out_has_no_probability_and_leaves_the_others_in_proportion():
     before = torch.randn(20, 10, generator=torch.Generator().manual_seed(0)).log_softmax(1)
-    after = forgetting.struck_out(before, 3).exp()
+    after = struck_out(before, 3).exp()
     others = [c for c in range(10) if c != 3]
     assert (after[:, 3] == 0).all()
     torch.testing.assert_close(after[:, others], before.exp()[:, others] / before.exp()[:, others].sum(1, keepdim=True))
     # The divergence of a network from it is −log(1 − its probability of that class).
-    found = F.kl_div(before, forgetting.struck_out(before, 3), reduction="none", log_target=True).sum(1)
+    found = F.kl_div(before, struck_out(before, 3), reduction="none", log_target=True).sum(1)
     torch.testing.assert_close(found, -torch.log1p(-before[:, 3].exp()))
-
-
-def test_targets_are_predictions_on_unseen_images_of_the_same_class_in_order_of_difficulty():
-    generator = torch.Generator().manual_seed(0)
-    forget, unseen = (torch.randn(count, 10, generator=generator).log_softmax(1) for count in (60, 40))
-    labels, unseen_labels = torch.arange(60) % 10, torch.arange(40) % 10
-    targets = forgetting.unseen_like(forget, labels, unseen, unseen_labels)
-    for label in range(10):
-        mine = sorted((float(forget[i, label]), i) for i in range(60) if labels[i] == label)
-        theirs = sorted((float(unseen[i, label]), i) for i in range(40) if unseen_labels[i] == label)
-        for place, (_, i) in enumerate(mine):  # 6 images, 4 unseen ones
-            assert torch.equal(targets[i], unseen[theirs[place * 4 // 6][1]])
-    with pytest.raises(ValueError, match="no unseen image of class 9"):
-        forgetting.unseen_like(forget, labels, unseen, unseen_labels.clamp(max=8))
-
-
-def test_samples_are_as_far_apart_as_scipy_says():
-    stats = pytest.importorskip("scipy.stats")
-    generator = torch.Generator().manual_seed(0)
-    mine, theirs, few = (torch.rand(count, generator=generator, dtype=torch.float64) for count in (60, 60, 20))
-    assert float(forgetting.apart(mine, theirs)) == pytest.approx(stats.wasserstein_distance(mine, theirs), rel=1e-12)
-    # Every number of the smaller sample stands for three of the larger one: exact as well.
-    assert float(forgetting.apart(mine, few)) == pytest.approx(stats.wasserstein_distance(mine, few), rel=1e-12)
-    assert float(forgetting.apart(mine, mine[torch.randperm(60, generator=generator)])) == 0
-    assert float(forgetting.apart(mine, mine - 0.25)) == pytest.approx(0.25)
-    with pytest.raises(ValueError, match="mine and theirs must have at least 1 number each, got 60 and 0"):
-        forgetting.apart(mine, few[:0])
-
-
-def confidences(*values):
-    """Logits of two classes; the right one, 0, has these probabilities."""
-    return torch.stack([torch.logit(torch.tensor(values)), torch.zeros(len(values))], 1)
-
-
-def test_the_confidence_loss_leads_to_the_confidences_on_unseen_images_and_teaches_nothing_about_them():
-    rows = {"pictures": torch.arange(3), "unseen": torch.arange(3, 6)}
-    batch = Batch(labels=torch.zeros(3, dtype=torch.int64), unseen_labels=torch.zeros(3, dtype=torch.int64), **rows)
-    logits = confidences(0.9, 0.99, 0.95, 0.3, 0.9, 0.6).requires_grad_()
-    loss = confidence_loss(lambda which: logits[which], batch)
-    assert float(loss.detach()) == pytest.approx(((0.9 - 0.3) + (0.95 - 0.6) + (0.99 - 0.9)) / 3, rel=1e-5)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    assert (gradient[:3, 0] > 0).all()  # descent makes the network less sure of what it is to forget
-    assert (gradient[3:] == 0).all()
-    # Less sure than of unseen images is as conspicuous: then it is led back.
-    (gradient,) = torch.autograd.grad(confidence_loss(lambda which: logits[(which + 3) % 6], batch), logits)
-    assert (gradient[3:, 0] < 0).all()
-    assert (gradient[:3] == 0).all()
-
-
-def test_batches_of_one_distribution_have_a_loss_and_no_direction():
-    generator = torch.Generator().manual_seed(0)
-    slopes = []
-    for _ in range(2000):
-        mine = torch.rand(16, generator=generator).requires_grad_()
-        loss = forgetting.apart(mine, torch.rand(16, generator=generator))
-        assert 0 < float(loss.detach()) < 1
-        slopes.append(float(torch.autograd.grad(loss, mine)[0].sum()))
-    assert abs(np.mean(slopes)) < 4 * np.std(slopes) / math.sqrt(len(slopes))
 
 
 # ---- pictures
@@ -283,31 +225,24 @@ def test_frozen_norms_keep_their_statistics_in_training_mode(made):
 # ---- the task
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [0, 13])
-def test_parts_are_disjoint_and_complete(made, kind, seed):
-    parts = split(made, kind, SMALL, seed)
-    train, other = torch.cat([parts.retain, parts.forget]), torch.cat([parts.unseen, parts.test])
+def test_parts_are_disjoint_and_complete(made, seed):
+    parts = split(made, SMALL, seed)
+    train = torch.cat([parts.retain, parts.forget])
     assert len(set(train.tolist())) == len(train) == SMALL.train
-    assert len(set(other.tolist())) == len(other) == SMALL.unseen + SMALL.test
-    if kind == "class":
-        assert (made.train_labels[parts.forget] == seed % 10).all()
-        assert (made.train_labels[parts.retain] != seed % 10).all()
-    else:
-        assert len(parts.forget) == 30
-    again = split(made, "subset" if kind == "class" else "class", SMALL, seed)
-    assert set(train.tolist()) == {*again.retain.tolist(), *again.forget.tolist()}
+    assert len(set(parts.test.tolist())) == len(parts.test) == SMALL.test
+    assert (made.train_labels[parts.forget] == seed % 10).all()
+    assert (made.train_labels[parts.retain] != seed % 10).all()
     with pytest.raises(ValueError, match="too few"):
-        split(made, kind, SMALL._replace(train=401), seed)
+        split(made, SMALL._replace(train=401), seed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_few_steps(made, kind, cache):
-    example = get(f"unlearning-{kind}")
-    ready = prepare(kind, SMALL, made, 0)
+def test_a_few_steps(made, cache):
+    example = get("unlearning-class")
+    ready = prepare(SMALL, made, 0)
     names = {path.name.rsplit("-", 1)[0] for path in cache.iterdir()}
-    assert names == {"cifar10-all-seed0", f"cifar10-without-{kind}-seed0"}
-    again = prepare(kind, SMALL, made, 0)  # from the disk
+    assert names == {"cifar10-all-seed0", "cifar10-without-class-seed0"}
+    again = prepare(SMALL, made, 0)  # from the disk
     assert all(torch.equal(a, b) for a, b in zip(ready.start.parameters(), again.start.parameters(), strict=True))
 
     now = task(SMALL, ready, 0)
@@ -319,8 +254,7 @@ def test_a_few_steps(made, kind, cache):
     assert now.model.training  # as it was before
     for step in (0, 5, 10 * SMALL.steps):  # methods that are cheaper a step make more of them
         one, two = now.batches(step), now.batches(step)
-        assert all(a is b is None or torch.equal(a, b) for a, b in zip(one[1], two[1], strict=True))
-        assert (one[1].unseen is None) == (kind == "class")
+        assert all(map(torch.equal, one[1], two[1]))
         assert torch.equal(one[0].pictures, two[0].pictures)
 
     lower, upper = now.losses(now.model)
@@ -340,23 +274,18 @@ def test_a_few_steps(made, kind, cache):
     )  # a copy was trained
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_retrained_network_is_at_distance_0_of_itself(made, kind, cache):
-    ready = prepare(kind, SMALL, made, 0)
+def test_the_retrained_network_is_at_distance_0_of_itself(made, cache):
+    ready = prepare(SMALL, made, 0)
     now = task(SMALL, ready, 0)
-    rows = {method.name: method for method in (PREDICTIONS, *METHODS)}
-    assert [method.name for method in get(f"unlearning-{kind}").methods] == list(rows)[kind == "class" :]
+    rows = {method.name: method for method in METHODS}
     assert list(rows["retrained"].train(now, {})) == [SMALL.recipe.epochs * math.ceil(len(ready.parts.retain) / 30)]
     found = now.metrics(now.model)
     assert found["gap"] == found["KL forget"] == found["KL test"] == 0
     labels = made.train_labels[ready.parts.forget]
     assert (ready.random != labels).all()
-    if kind == "class":
-        assert found["forget"] == 0
-        assert found["class on test"] == 0
-    else:
-        assert found["forget"] == 0  # above itself
-    for name in ("random labels", "NegGrad+", *(["others' predictions"] if kind == "subset" else [])):
+    assert found["forget"] == 0
+    assert found["class on test"] == 0
+    for name in ("random labels", "NegGrad+"):
         now = task(SMALL, ready, 0)
         before = now.losses(now.model)
         assert list(rows[name].train(now, rows[name].grid[-1])) == [2] * SMALL.steps
@@ -364,7 +293,7 @@ def test_the_retrained_network_is_at_distance_0_of_itself(made, kind, cache):
 
 
 def test_the_losses_are_what_they_say(made, cache):
-    ready = prepare("class", SMALL, made, 0)
+    ready = prepare(SMALL, made, 0)
     now = task(SMALL._replace(recipe=SMALL.recipe._replace(shift=0)), ready, 0)
     data, parts = ready.data, ready.parts
     model = now.model
@@ -373,24 +302,6 @@ def test_the_losses_are_what_they_say(made, cache):
     chance = log_probabilities(model, data.train[parts.forget])[:, 0].double().exp()
     upper = -torch.log1p(-chance).mean()
     assert now.losses(model) == pytest.approx((float(lower), float(upper)), rel=1e-3)
-
-
-def test_the_loss_of_a_subset_is_over_all_images_at_once(made, cache):
-    ready = prepare("subset", SMALL, made, 0)
-    now = task(SMALL._replace(recipe=SMALL.recipe._replace(shift=0)), ready, 0)
-    data, parts = ready.data, ready.parts
-    mine = log_probabilities(now.model, data.train[parts.forget]).exp()
-    theirs = log_probabilities(now.model, data.test[parts.unseen]).exp()
-    found = forgetting.apart(
-        mine[torch.arange(len(mine)), data.train_labels[parts.forget]],
-        theirs[torch.arange(len(theirs)), data.test_labels[parts.unseen]],
-    )
-    assert now.losses(now.model)[1] == pytest.approx(float(found), rel=1e-5)
-    seen = {tuple(picture.flatten().tolist()) for step in range(4) for picture in now.batches(step)[1].unseen}
-    tested = {tuple(picture.flatten().tolist()) for picture in data.test[parts.test]}
-    held = {tuple(picture.flatten().tolist()) for picture in data.test[parts.unseen]}
-    assert seen == held  # 80 of them in four batches of 20
-    assert not seen & tested  # what the metrics look at is never shown in training
 
 
 def test_sizes_fit_the_data():
