@@ -187,7 +187,6 @@ def flat_parameters_in_micro_batches(rank, world):
 def flat_parameters_with_options(rank, world):
     check(flat(), rank, world, max_norm=0.05)
     check(flat(), rank, world, estimator="average")
-    check(flat(), rank, world, scope="tensor")
     check(flat(), rank, world, correct_noise=True, way="levels")
     check(flat(), rank, world, tolerance=0.1, reference=0.5)
     offloaded = flat()
@@ -226,8 +225,6 @@ def sharded_in_micro_batches(rank, world):
 @case
 def sharded_with_options(rank, world):
     check(sharded(), rank, world, max_norm=0.05)
-    check(sharded(), rank, world, scope="tensor")
-    check(sharded(), rank, world, scope="group")
     check(sharded(), rank, world, estimator="average")
     check(sharded(), rank, world, correct_noise=True, way="levels")
     check(sharded(), rank, world, tolerance=0.1, reference=0.5)
@@ -398,12 +395,11 @@ def tensor_parallel_and_more(rank, world):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     data = [[part(t, mesh["dp"].get_local_rank(), 2) for t in batch] for batch in batches()]
-    for scope in ("global", "tensor"):
-        model = parallelize_module(network(hidden=8), mesh["tp"], plan)
-        for layer in (model[0], model[2]):
-            fully_shard(layer, mesh=mesh["dp"])
-        fully_shard(model, mesh=mesh["dp"])
-        same(model, train(model, make(model.parameters(), scope=scope), data), alone(scope=scope, hidden=8))
+    model = parallelize_module(network(hidden=8), mesh["tp"], plan)
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    same(model, train(model, make(model.parameters()), data), alone(hidden=8))
     model = parallelize_module(network(hidden=8), mesh["tp"], plan)
     opt = make(model.parameters(), process_group=dist.group.WORLD)
     found = [by_hand(model, opt, x, y, model.parameters(), mesh["dp"].get_group()) for x, y in data]
@@ -515,7 +511,6 @@ def replicas(rank, world):
         check(DistributedDataParallel(network()), rank, world, way)
     check(DistributedDataParallel(network()), rank, world, kind="sdbgd")
     check(DistributedDataParallel(network()), rank, world, tolerance=0.1, reference=0.5)
-    check(DistributedDataParallel(network()), rank, world, scope="tensor")
     for way in ("levels", "turns"):
         model = DistributedDataParallel(network())
         check(model, rank, world, way, around=model.no_sync)
@@ -787,7 +782,6 @@ def settings_that_differ(rank, world):
         "momentum=": {"estimator": "average", "momentum": 0.1 + 0.2 * rank},
         "normalize=": {"normalize": bool(rank)},
         "correct_noise=": {"correct_noise": bool(rank)},
-        "scope=": {"scope": "group" if rank else "global"},
         "reference=": {"tolerance": 0.1, "reference": 0.5 + 0.1 * rank},
         "reference=: 0.5": {"tolerance": 0.1, "reference": "twin" if rank else 0.5},
         "reference=: \"'start'\"": {"tolerance": 0.1, "reference": "twin" if rank else "start"},

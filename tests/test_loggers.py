@@ -14,13 +14,13 @@ torch = pytest.importorskip("torch")
 from tiebreak.torch import DynamicBarrier, Log  # noqa: E402
 
 STEPS = 5
-#: Two regions, and a step that is skipped: every shape that a row may have.
+#: Two groups, and a step that is skipped: every shape that a row may have.
 TRAIN = f"""
 import math, json, torch, tiebreak.torch
 torch.manual_seed(0)
 x, y = (torch.nn.Parameter(torch.randn(3, dtype=torch.float64)) for _ in range(2))
 base = torch.optim.SGD([{{"params": [x]}}, {{"params": [y]}}], lr=0.01)
-opt = tiebreak.torch.DynamicBarrier(base, barrier=1.0, scope="group", nonfinite="skip")
+opt = tiebreak.torch.DynamicBarrier(base, barrier=1.0, nonfinite="skip")
 def train(log):
     rows = []
     with log:
@@ -55,7 +55,7 @@ def needs(name):
 def check(rows, steps, multipliers, skipped):
     """Every step once, the numbers of the optimizer's own log, and of the step that was skipped that alone."""
     assert steps == [k for k, row in enumerate(rows) if row is not None]
-    assert multipliers == pytest.approx([row["multiplier"][1] for row in rows if row is not None], rel=1e-6)
+    assert multipliers == pytest.approx([row["multiplier"] for row in rows if row is not None], rel=1e-6)
     assert skipped == [0, 0, 1, 0, 0]
 
 
@@ -74,7 +74,7 @@ def test_tensorboard(tmp_path):
         tmp_path,
     )
     rows, scalars = found
-    one = scalars["tiebreak/multiplier/1"]
+    one = scalars["tiebreak/multiplier"]
     check(rows, [k for k, _ in one], [value for _, value in one], [value for _, value in scalars["tiebreak/skipped"]])
 
 
@@ -107,9 +107,9 @@ def test_wandb(tmp_path):
         """,
         tmp_path,
     )
-    made = [row for row in history if "tiebreak/multiplier/1" in row]
+    made = [row for row in history if "tiebreak/multiplier" in row]
     assert [row["_step"] for row in history] == list(range(STEPS))
-    check(rows, [row["tiebreak/step"] for row in made], [row["tiebreak/multiplier/1"] for row in made],
+    check(rows, [row["tiebreak/step"] for row in made], [row["tiebreak/multiplier"] for row in made],
           [row["tiebreak/skipped"] for row in history])  # fmt: skip
 
 
@@ -131,8 +131,8 @@ def test_trackio(tmp_path):
         tmp_path,
     )
     assert [step for step, _ in history] == list(range(STEPS))
-    made = [(step, row) for step, row in history if "tiebreak/multiplier/1" in row]
-    check(rows, [step for step, _ in made], [row["tiebreak/multiplier/1"] for _, row in made],
+    made = [(step, row) for step, row in history if "tiebreak/multiplier" in row]
+    check(rows, [step for step, _ in made], [row["tiebreak/multiplier"] for _, row in made],
           [row["tiebreak/skipped"] for _, row in history])  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def test_mlflow(tmp_path):
         client = mlflow.MlflowClient()
         def history(name):
             return [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, f"tiebreak/{name}")]
-        print(json.dumps([rows, history("multiplier/1"), history("skipped")]))
+        print(json.dumps([rows, history("multiplier"), history("skipped")]))
         """,
         tmp_path,
     )

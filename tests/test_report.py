@@ -357,18 +357,18 @@ def test_a_log_of_lower_only_training_is_called_so(tmp_path):
     assert page_of(path).verdict.word == "Lower-only training"
 
 
-def test_a_log_with_regions_without_tolerance_resumed_and_cut_off(tmp_path):
+def test_a_log_without_tolerance_resumed_and_cut_off(tmp_path):
     """Steps that were made again count once, by their last line; half a line at the end is no step."""
     path = tmp_path / "run.csv"
-    lines = ["step,multiplier[0],multiplier[1],gg[0],gg[1],upper_loss,lower_loss,skipped"]
-    lines += ["0,1,2,3,4,5,6,0", "1,9,9,9,9,9,9,0", "1,2,3,4,5,6,7,0", "2,,,,,,,1", "3,1"]
+    lines = ["step,multiplier,gg,upper_loss,lower_loss,skipped"]
+    lines += ["0,2,4,5,6,0", "1,9,9,9,9,0", "1,3,5,6,7,0", "2,,,,,1", "3,1"]
     path.write_text("\n".join(lines))
     page = page_of(path)
     assert page.verdict.good is None
     assert page.verdict.found[0] == "3 steps, 1 of those logged were skipped."
     chart = next(chart for chart in parts(page, Chart) if chart.y[0].key == "multiplier")
-    assert [series.name for series in chart.series] == ["region 0", "region 1"]
-    assert chart.series[1].columns["multiplier"].tolist() == [2.0, 3.0]
+    assert [series.name for series in chart.series] == ["this run"]
+    assert chart.series[0].columns["multiplier"].tolist() == [2.0, 3.0]
 
 
 def test_what_is_no_result_gets_a_sentence(tmp_path, places):

@@ -309,7 +309,6 @@ def test_other_misuse_is_explained():
         DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1))
     for change, message in (
         ({"rule": "magic"}, "rule='magic' must be one of"),
-        ({"scope": "layer"}, "scope='layer' must be one of 'global', 'group', 'tensor'"),
         (
             {"barrier": 1.0, "estimator": "storm"},
             r"Storm\(.*takes Minibatch\(\) or Average.*tiebreak.minimize",
@@ -324,7 +323,6 @@ def test_other_misuse_is_explained():
         ({"tolerance": 0.1, "reference": 1.0, "barrier": 1.0}, "barrier=1.0 has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "momentum": 0.5}, "momentum=0.5 has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "estimator": "average"}, "estimator='average' has no effect"),
-        ({"tolerance": 0.1, "reference": 1.0, "scope": "tensor"}, "scope='tensor' has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "normalize": False}, "normalize=False has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "correct_noise": True}, "correct_noise=True has no effect"),
         ({"tolerance": 0.1}, 'needs reference=: a number .*"start".*"twin".*"given".*CSV'),
@@ -513,12 +511,11 @@ def test_compiled_models():
     torch.testing.assert_close(weights(model), weights(twin))
 
 
-@pytest.mark.parametrize("scope", ["global", "group", "tensor"])
-def test_regions_have_multipliers_of_their_own(scope):
+def test_all_groups_have_one_multiplier():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
     groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}]
-    opt = DynamicBarrier(torch.optim.SGD(groups, lr=0.0), scope=scope, barrier=0.5, normalize=False)
+    opt = DynamicBarrier(torch.optim.SGD(groups, lr=0.0), barrier=0.5, normalize=False)
     batch = (torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64))
     upper, lower = losses(model, batch)
     parameters = list(model.parameters())
@@ -528,14 +525,12 @@ def test_regions_have_multipliers_of_their_own(scope):
     with opt.upper():
         upper.backward()
     info = opt.step()
-    areas = {"global": [[0, 1, 2, 3]], "group": [[0, 1], [2, 3]], "tensor": [[0], [1], [2], [3]]}[scope]
-    for number, area in enumerate(areas):
-        fg = sum(float((a[i] * b[i]).sum()) for i in area)
-        gg = sum(float(b[i].square().sum()) for i in area)
-        factor = rules.sdbgd(fg, gg, 0.5, 1e-8)
-        assert (info.multiplier if scope == "global" else info.multiplier[number]).item() == pytest.approx(factor)
-        for i in area:
-            torch.testing.assert_close(parameters[i].grad, a[i] + factor * b[i])
+    fg = sum(float((u * v).sum()) for u, v in zip(a, b, strict=True))
+    gg = sum(float(v.square().sum()) for v in b)
+    factor = rules.sdbgd(fg, gg, 0.5, 1e-8)
+    assert info.multiplier.item() == pytest.approx(factor)
+    for p, u, v in zip(parameters, a, b, strict=True):
+        torch.testing.assert_close(p.grad, u + factor * v)
 
 
 def test_normalized_steps_are_not_lengthened_by_the_multiplier():
@@ -791,15 +786,14 @@ def test_a_discarded_accumulation_leaves_nothing():
     assert torch.equal(weights(model), weights(twin))
 
 
-@pytest.mark.parametrize("scope", ["global", "group", "tensor"])
-def test_a_skipped_step_knows_nothing(scope):
-    model, opt, batches = setup(nonfinite="skip", scope=scope)
+def test_a_skipped_step_knows_nothing():
+    model, opt, batches = setup(nonfinite="skip")
     train(model, opt, batches[:1])
     shape = opt.last.gg.shape
     opt.step(upper=lambda: weights_sum(model) * math.inf, lower=lambda: losses(model, batches[0])[1])
     assert opt.last.skipped
     assert opt.last.gg.shape == shape
-    assert torch.isnan(opt.last.multiplier).all()
+    assert torch.isnan(opt.last.multiplier)
 
 
 def weights_sum(model):

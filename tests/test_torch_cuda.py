@@ -52,7 +52,7 @@ def train(model, opt, batches):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"estimator": "average"}, {"tolerance": "5%", "reference": 1.0}, {"normalize": True}, {"scope": "tensor"}],
+    [{}, {"estimator": "average"}, {"tolerance": "5%", "reference": 1.0}, {"normalize": True}],
 )
 @pytest.mark.parametrize("base", [torch.optim.SGD, None])
 @pytest.mark.parametrize("fused", [True, False])
@@ -100,7 +100,7 @@ def waiting_is_an_error():
         (None, "raise"),
     ],
 )
-@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}, {"scope": "tensor"}, {"max_norm": 0.1}])
+@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}, {"max_norm": 0.1}])
 def test_no_step_waits_for_the_device(base, nonfinite, fused, options):
     model, opt, batches = setup("cuda", nonfinite=nonfinite, base=base, fused=fused, **options)
     train(model, opt, batches[:2])
@@ -137,7 +137,7 @@ def test_a_step_that_is_skipped_leaves_everything(base, level, fused):
 
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("base", [torch.optim.SGD, momentum, torch.optim.AdamW, torch.optim.RMSprop, None])
-@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}, {"scope": "tensor"}])
+@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}])
 def test_a_bad_step_is_not_made_and_raised_at_once_or_one_step_later(base, options, fused):
     """At once where the base cannot be told on the device, as RMSprop; parameters and states stay in any case."""
     model, opt, batches = setup("cuda", base=base, fused=fused, **options)
@@ -175,7 +175,7 @@ def capturable(params, lr):
 
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize(("base", "nonfinite"), [(None, "skip"), (torch.optim.SGD, "ignore"), (capturable, "skip")])
-@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}, {"scope": "tensor"}])
+@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}])
 def test_a_captured_step_is_the_same_step(base, nonfinite, options, fused):
     """Three steps to warm up, one captured, seven replays on new data: as ten steps one by one."""
 

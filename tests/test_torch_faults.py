@@ -202,7 +202,7 @@ def test_clipping_in_the_usual_place_is_noticed():
     assert info.gg.item() == pytest.approx(0.01, rel=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"barrier": 1.0}, {"barrier": 1.0, "scope": "tensor"}, TOLERANT])
+@pytest.mark.parametrize("options", [{"barrier": 1.0}, TOLERANT])
 @pytest.mark.parametrize("longest", [1e-3, 0.5, 1e3])
 def test_max_norm_is_clipping_the_direction(options, longest):
     """As clip_grad_norm_ of d would: the same direction, no longer than that."""

@@ -19,7 +19,7 @@ from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Log, Step
 
 COLUMNS = ["step", *Step._fields, "seconds"]
 TOLERANCE = ("average_loss", "reference", "excess", "noise", "ratio", "returns")
-REGIONS = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
+MULTIPLIER = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 
 
 class Writer:
@@ -81,22 +81,6 @@ def test_the_csv_log_has_every_number_of_every_step(kind, tmp_path):
         assert all(row[name] == "" for name in TOLERANCE)
 
 
-@pytest.mark.parametrize(("scope", "number"), [("group", 2), ("tensor", 2)])
-def test_regions_have_columns_of_their_own(scope, number, tmp_path):
-    parameters, opt = problem(scope=scope)
-    log, writer = CSVLog(tmp_path / "log.csv"), Writer()
-    opt.register_step_post_hook(log)
-    opt.register_step_post_hook(Log(writer, every=1))
-    info = step(opt, parameters)
-    (row,) = read(log.path)
-    names = [f"{name}[{i}]" for name in REGIONS for i in range(number)]
-    assert list(row) == ["step", *names, "upper_loss", "lower_loss", "skipped", *TOLERANCE, "seconds"]
-    tags = {tag: value for tag, value, _ in writer.told}
-    for name in REGIONS:
-        for i in range(number):
-            assert float(row[f"{name}[{i}]"]) == tags[f"tiebreak/{name}/{i}"] == getattr(info, name)[i].item()
-
-
 def test_only_every_so_many_steps_are_read_from_the_device(tmp_path, monkeypatch):
     """Steps 0, 4, 8 by the optimizer's count, so a resumed run keeps to them; the others are not even looked at."""
     looks = []
@@ -125,13 +109,12 @@ def test_losses_that_were_not_told_are_empty(tmp_path):
     step(opt, parameters, told=False)
     (row,) = read(log.path)
     assert (row["upper_loss"], row["lower_loss"]) == ("", "")
-    assert [tag for tag, _, _ in writer.told] == [f"tiebreak/{name}" for name in (*REGIONS, "skipped")]
+    assert [tag for tag, _, _ in writer.told] == [f"tiebreak/{name}" for name in (*MULTIPLIER, "skipped")]
 
 
-@pytest.mark.parametrize("scope", ["global", "group"])
-def test_skipped_steps_are_written_without_numbers(scope, tmp_path):
+def test_skipped_steps_are_written_without_numbers(tmp_path):
     """Also the very first one, also between two that are due; every step that is tried has a number."""
-    parameters, opt = problem(nonfinite="skip", scope=scope)
+    parameters, opt = problem(nonfinite="skip")
     writer, log = Writer(), CSVLog(tmp_path / "log.csv", every=2)
     opt.register_step_post_hook(log)
     opt.register_step_post_hook(Log(writer, every=2))
@@ -202,15 +185,11 @@ def test_files_of_another_kind_are_left_alone(tmp_path):
 
 def test_other_columns_need_another_file(tmp_path):
     path = tmp_path / "log.csv"
+    before = "step,multiplier\n0,0.5\n"
+    path.write_text(before)
     parameters, opt = problem()
     opt.register_step_post_hook(CSVLog(path))
-    step(opt, parameters)
-    before = path.read_text()
-    parameters, opt = problem(scope="group")
-    opt.register_step_post_hook(CSVLog(path))
-    with pytest.raises(
-        ValueError, match=r"has the columns step, multiplier, fg.*to be written has step, multiplier\[0\]"
-    ):
+    with pytest.raises(ValueError, match=r"has the columns step, multiplier; what is to be written has step, mult.*fg"):
         step(opt, parameters)
     assert path.read_text() == before
 

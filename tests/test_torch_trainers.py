@@ -16,7 +16,7 @@ KINDS = {
     "adamw": lambda p: DynamicBarrier(torch.optim.AdamW(p, lr=0.01), **RULE, max_norm=0.5),
     "schedule": lambda p: SDBGD(p),
     "average": lambda p: DynamicBarrier(torch.optim.SGD(p, lr=0.05), **RULE, estimator="average"),
-    "groups": lambda p: DynamicBarrier(torch.optim.SGD([{"params": [q]} for q in p], lr=0.05), **RULE, scope="group"),
+    "groups": lambda p: DynamicBarrier(torch.optim.SGD([{"params": [q]} for q in p], lr=0.05), **RULE),
     "twin": lambda p: DynamicBarrier(torch.optim.AdamW(p, lr=0.01), tolerance=0.1, reference="twin"),
 }
 

@@ -1,6 +1,5 @@
 """The CSV log of a training run as a page: what :class:`tiebreak.torch.CSVLog` writes."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -79,25 +78,13 @@ def _kept(table: Table, **named: Any) -> dict[str, Any]:
     }
 
 
-def _regions(table: Table, key: str) -> dict[str, str]:
-    """The columns of a quantity by region's name: one, or one for each of several."""
-    if key in table:
-        return {"": key}
-    found = [name for name in table if re.fullmatch(rf"{key}\[\d+\]", name)]
-    return {f"region {name[len(key) + 1 : -1]}": name for name in found}
-
-
 def _chart(title: str, about: str, axes: Any, table: Table) -> Chart | None:
-    """A chart of those axes that the log has; a series for each region."""
-    there = [axis for axis in axes if any(_there(table, name) for name in _regions(table, axis.key).values())]
+    """A chart of those axes that the log has."""
+    there = [axis for axis in axes if _there(table, axis.key)]
     if not there:
         return None
-    regions: dict[str, dict[str, Any]] = {}
-    for axis in there:
-        for region, name in _regions(table, axis.key).items():
-            regions.setdefault(region, {}).update(_kept(table, **{axis.key: table[name]}))
-    series = [Series(name or "this run", found, i, dash="solid") for i, (name, found) in enumerate(regions.items())]
-    return Chart(title, about, _along(table), there, series)
+    columns = _kept(table, **{axis.key: table[axis.key] for axis in there})
+    return Chart(title, about, _along(table), there, [Series("this run", columns, 0, dash="solid")])
 
 
 def _curves(table: Table) -> list[Part]:
@@ -136,7 +123,7 @@ def _verdict(table: Table, made: Table) -> Verdict:
     for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
         if _there(made, name):
             found.append(_change(text, made[name]))
-    weighed = [*_regions(made, "multiplier").values(), "upper_loss", "excess"]
+    weighed = ["multiplier", "upper_loss", "excess"]
     if _there(made, "lower_loss") and not any(_there(made, name) for name in weighed):
         return Verdict("Lower-only training", None, "What does training on the lower loss alone reach?", found)
     if not _there(made, "excess"):

@@ -44,7 +44,6 @@ def _settings(opt: Any) -> dict[str, str]:
         "normalize=": decision.normalize,
         "correct_noise=": opt.noise.correct,
         "max_norm=": opt.max_norm,
-        "scope=": opt.scope.name,
         "nonfinite=": opt.guard.policy,
         "step_size=": None if sizes is None else _values(sizes.step_size),
     }
@@ -92,14 +91,13 @@ def share_out(opt: Any, here: Layout, measured: Measured) -> Shares:
     sizes = [float(square_norm([local(p.detach()) for p in mine])) for mine in members]
     mine = {
         "kinds of parameters": [(k.name, len(m)) for k, m in zip(kinds, members, strict=True) if not k.own],
-        "multipliers (scope=)": measured.own.shape[0] // len(kinds),
         "pieces": {(k.name, k.piece): size for k, size in zip(kinds, sizes, strict=True)},
         "losses": {name: measured.losses[name] is not None for name in NAMES},
     }
     told = _gathered(mine, here.group)
     ranks = dist.get_process_group_ranks(here.group)
-    for name in ("kinds of parameters", "multipliers (scope=)"):
-        _refuse_others(name, told[name], here.group, ". Parameters that each rank has for itself belong in sharded=…")
+    name = "kinds of parameters"
+    _refuse_others(name, told[name], here.group, ". Parameters that each rank has for itself belong in sharded=…")
     me, weights, pieces = dist.get_rank(here.group), [], told["pieces"]
     for piece in sorted({piece for theirs in pieces for piece in theirs}, key=repr):
         values = [(theirs[piece], rank) for theirs, rank in zip(pieces, ranks, strict=True) if piece in theirs]

@@ -70,7 +70,7 @@ class Compiled:
         fields: dict[str, Any] = dict(zip(names[2:], report.unbind()[2:], strict=True))
         missing = {name: None for name in _LOSSES if name not in fields}
         step = Step(**{name: value for name, value in (fields | missing).items() if name != "skipped"}, skipped=skipped)
-        return Made(report[:2].view(1, 2), step, None, None, (names, report))
+        return Made(report[:2], step, None, None, (names, report))
 
     def _on_device(self, name: str, value: Any) -> Tensor:
         """A number where the kernel finds it; one of the host's is sent there when it changes, without waiting."""

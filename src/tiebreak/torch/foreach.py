@@ -20,23 +20,16 @@ class Foreach:
 
     by_kernels = False
 
-    def __init__(self, rows: Sequence[Row], areas: int) -> None:
-        self.rows, self.areas = rows, areas
+    def __init__(self, rows: Sequence[Row], kinds: int) -> None:
+        self.rows, self.kinds = rows, kinds
 
     def products(self) -> Tensor:
-        """fg, gg and ff of every area, of shape (areas, 3)."""
-        rows, areas = self.rows, self.areas
-        home = rows[0].parameter.device
-        found = [[torch.zeros((), device=home, dtype=wide(home))] * 3 for _ in range(areas)]
-        for area in sorted({row.area for row in rows}):
-            mine = [row for row in rows if row.area == area]
-            fg = found[area][0]
-            for row in mine:
-                if row.upper is not None and row.lower is not None:  # a dot reads both once, and makes no product
-                    fg = fg + torch.dot(_flat(row.upper), _flat(row.lower)).to(fg)
-            squares = [square_norm([t for t in level if t is not None]).to(fg) for level in _levels(mine)]
-            found[area] = [fg, squares[1], squares[0]]
-        made = torch.stack([value for values in found for value in values]).reshape(areas, 3)
+        """fg, gg and ff of every kind of parameters, of shape (kinds, 3)."""
+        home = self.rows[0].parameter.device
+        numbers: list[Tensor] = []
+        for kind in range(self.kinds):
+            numbers += _products([row for row in self.rows if row.kind == kind], home)
+        made = torch.stack(numbers).reshape(self.kinds, 3)
         return made.full_tensor() if hasattr(made, "full_tensor") else made  # a DTensor's sums are numbers like others
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
@@ -45,10 +38,10 @@ class Foreach:
         together: dict[tuple[int, torch.device, torch.dtype, bool, bool], list[Row]] = defaultdict(list)
         for row in rows:
             d = row.tensors[1]
-            together[row.slot, d.device, d.dtype, row.upper is None, row.lower is None].append(row)
-        for (slot, device, dtype, no_upper, no_lower), mine in together.items():
+            together[row.group, d.device, d.dtype, row.upper is None, row.lower is None].append(row)
+        for (group, device, dtype, no_upper, no_lower), mine in together.items():
             narrow = dtype in NARROW
-            a, b = weights[slot].to(device=device, dtype=torch.float32 if narrow else dtype).unbind()
+            a, b = weights[group].to(device=device, dtype=torch.float32 if narrow else dtype).unbind()
             if no_upper or no_lower:
                 torch._foreach_mul_(_directions(mine), b if no_upper else a)
                 continue
@@ -68,6 +61,17 @@ class Foreach:
         """x ← x − a ∇f − b ∇g; uses up the gradients' memory."""
         self.combine(weights, skip)
         torch._foreach_sub_([row.parameter for row in self.rows], _directions(self.rows))
+
+
+def _products(rows: Sequence[Row], home: torch.device) -> list[Tensor]:
+    fg = torch.zeros((), device=home, dtype=wide(home))
+    for row in rows:
+        if row.upper is not None and row.lower is not None:  # a dot reads both once, and makes no product
+            fg = fg + torch.dot(_flat(row.upper), _flat(row.lower)).to(fg)
+    uppers, lowers = _levels(rows)
+    ff = square_norm([t for t in uppers if t is not None])
+    gg = square_norm([t for t in lowers if t is not None])
+    return [fg, gg.to(fg), ff.to(fg)]
 
 
 def square_norm(tensors: Sequence[Tensor]) -> Tensor:

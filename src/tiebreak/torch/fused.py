@@ -35,7 +35,7 @@ _dtype = attrgetter("dtype")
 
 
 class _Layout(NamedTuple):
-    """How chunks fall on tensors and areas: depends on shapes alone."""
+    """How chunks fall on tensors and kinds of parameters: depends on shapes alone."""
 
     owners: Tensor
     bounds: Tensor
@@ -60,7 +60,7 @@ class _Launch(NamedTuple):
 class _Template(NamedTuple):
     """For ordinary tensors, all but where their gradients are."""
 
-    kinds: list[tuple[Any, _Layout]]  # types of a launch, and its layout
+    layouts: list[tuple[Any, _Layout]]  # types of a launch, and its layout
     order: NDArray[np.int64]  # of the rows, kind by kind
     lines: NDArray[np.int64]  # of the table, without the gradients
     filled: dict[bytes, list[_Launch]]  # the latest few tables, by where the gradients are
@@ -94,31 +94,31 @@ class Fused:
         """Whether the kernels know these dtypes."""
         return all(t.dtype in _TYPES for t in row.tensors)
 
-    def known(self, rows: Sequence[Row], areas: int) -> "Bound | None":
+    def known(self, rows: Sequence[Row], kinds: int) -> "Bound | None":
         """The engine for tensors of an earlier step, wherever the gradients are now: what most steps find."""
-        found = None if capturing(self.device) else self._columns(rows, areas)
+        found = None if capturing(self.device) else self._columns(rows, kinds)
         if found is None or found[0] not in self._templates:
             return None
         with self.here():
-            return Bound(self, rows, areas, self._tables(*found))
+            return Bound(self, rows, kinds, self._tables(*found))
 
-    def bind(self, rows: Sequence[Row], areas: int) -> "Bound":
+    def bind(self, rows: Sequence[Row], kinds: int) -> "Bound":
         """The engine for these tensors."""
         with self.here():
             if capturing(self.device):
                 return Bound(
-                    self, rows, areas, self._build(rows, areas)
+                    self, rows, kinds, self._build(rows, kinds)
                 )  # its tables are filled at a replay: of no use elsewhere
-            found = self._columns(rows, areas)
+            found = self._columns(rows, kinds)
             if found is not None:
-                return Bound(self, rows, areas, self._tables(*found, rows))
-            key = self._long_key(rows, areas)
+                return Bound(self, rows, kinds, self._tables(*found, rows))
+            key = self._long_key(rows, kinds)
             if key not in self._launches:
                 _make_room(self._launches)
-                self._launches[key] = self._build(rows, areas)
-            return Bound(self, rows, areas, self._launches[key])
+                self._launches[key] = self._build(rows, kinds)
+            return Bound(self, rows, kinds, self._launches[key])
 
-    def _columns(self, rows: Sequence[Row], areas: int) -> tuple[Any, NDArray[np.int64]] | None:
+    def _columns(self, rows: Sequence[Row], kinds: int) -> tuple[Any, NDArray[np.int64]] | None:
         """What the template for ordinary tensors depends on, and where their gradients are; None for others.
 
         Of every parameter at every step: so by columns, each gone over without a line of Python.
@@ -126,7 +126,7 @@ class Fused:
         there = [row for row in rows if row[1] is not None or row[2] is not None]
         if not there:
             return None
-        ps, us, gs, at, slots = zip(*there, strict=True)
+        ps, us, gs, at, groups = zip(*there, strict=True)
         if {*map(type, us), *map(type, gs)} != {Tensor} or not {*map(type, ps)} <= {Tensor, torch.nn.Parameter}:
             return None
         index = -1 if self.device.index is None else self.device.index
@@ -139,7 +139,7 @@ class Fused:
             return None
         stream = torch.cuda.current_stream(self.device).cuda_stream if index >= 0 else 0  # a table belongs to one
         dtypes = (tuple(map(_dtype, column)) for column in columns)
-        return (areas, stream, parameters, tuple(map(Tensor.numel, ps)), at, slots, *dtypes), gradients
+        return (kinds, stream, parameters, tuple(map(Tensor.numel, ps)), at, groups, *dtypes), gradients
 
     def _tables(self, key: Any, gradients: NDArray[np.int64], rows: Sequence[Row] = ()) -> list[_Launch]:
         """The launches with the gradients where they are: an allocator hands out other places every step."""
@@ -152,69 +152,69 @@ class Fused:
             _make_room(template.filled)
             lines = template.lines.copy()
             lines[:, 1:3] = gradients[:, template.order].T
-            tables = torch.split(self._upload(lines), [len(at.first) for _, at in template.kinds])
-            kinds = zip(template.kinds, tables, strict=True)
-            template.filled[place] = [_Launch(types, True, table, at) for (types, at), table in kinds]
+            tables = torch.split(self._upload(lines), [len(at.first) for _, at in template.layouts])
+            pairs = zip(template.layouts, tables, strict=True)
+            template.filled[place] = [_Launch(types, True, table, at) for (types, at), table in pairs]
         return template.filled[place]
 
-    def _template(self, rows: Sequence[Row], areas: int) -> "_Template":
-        kinds: dict[Any, list[int]] = {}
+    def _template(self, rows: Sequence[Row], kinds: int) -> "_Template":
+        by_type: dict[Any, list[int]] = {}
         for i, row in enumerate(rows):
             if row.parameter.numel():
-                kinds.setdefault(tuple(_TYPES[t.dtype] for t in row.tensors), []).append(i)
-        layouts = [self._layout([rows[i] for i in mine], areas) for mine in kinds.values()]
-        order = [i for mine in kinds.values() for i in mine]
+                by_type.setdefault(tuple(_TYPES[t.dtype] for t in row.tensors), []).append(i)
+        layouts = [self._layout([rows[i] for i in mine], kinds) for mine in by_type.values()]
+        order = [i for mine in by_type.values() for i in mine]
         firsts = [first for layout in layouts for first in layout.first]
         lines = [
-            [rows[i].parameter.data_ptr(), 0, 0, rows[i].parameter.numel(), first, rows[i].slot]
+            [rows[i].parameter.data_ptr(), 0, 0, rows[i].parameter.numel(), first, rows[i].group]
             for i, first in zip(order, firsts, strict=True)
         ]
         table = np.array(lines, dtype=np.int64).reshape(-1, 6)
-        return _Template(list(zip(kinds, layouts, strict=True)), np.array(order, dtype=np.int64), table, {})
+        return _Template(list(zip(by_type, layouts, strict=True)), np.array(order, dtype=np.int64), table, {})
 
     @staticmethod
-    def _long_key(rows: Sequence[Row], areas: int) -> Any:
+    def _long_key(rows: Sequence[Row], kinds: int) -> Any:
         places = ([(t.data_ptr(), t.dtype) if t is not None else None for t in row[:3]] for row in rows)
-        return areas, *((*at, r.parameter.numel(), r.area, r.slot) for at, r in zip(places, rows, strict=True))
+        return kinds, *((*at, r.parameter.numel(), r.kind, r.group) for at, r in zip(places, rows, strict=True))
 
     def here(self) -> Any:
         """Launches go to the current device."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    def _build(self, rows: Sequence[Row], areas: int) -> list[_Launch]:
-        kinds: dict[Any, list[Row]] = {}
+    def _build(self, rows: Sequence[Row], kinds: int) -> list[_Launch]:
+        by_type: dict[Any, list[Row]] = {}
         for row in rows:
             if row.parameter.numel():
                 aligned = all(t.data_ptr() % 16 == 0 for t in row.tensors)
                 types = tuple(None if t is None else _TYPES[t.dtype] for t in row[:3])
-                kinds.setdefault((types, aligned), []).append(row)
-        if not kinds:
+                by_type.setdefault((types, aligned), []).append(row)
+        if not by_type:
             return []
-        layouts = [self._layout(mine, areas) for mine in kinds.values()]
+        layouts = [self._layout(mine, kinds) for mine in by_type.values()]
         if capturing(self.device):
             self._held.append(layouts)  # a graph reads them as long as it lives
         lines = [
-            [*(0 if t is None else t.data_ptr() for t in row[:3]), row.parameter.numel(), first, row.slot]
-            for mine, layout in zip(kinds.values(), layouts, strict=True)
+            [*(0 if t is None else t.data_ptr() for t in row[:3]), row.parameter.numel(), first, row.group]
+            for mine, layout in zip(by_type.values(), layouts, strict=True)
             for row, first in zip(mine, layout.first, strict=True)
         ]
         whole = self._upload(np.array(lines, dtype=np.int64))
-        tables = torch.split(whole, [len(mine) for mine in kinds.values()])
+        tables = torch.split(whole, [len(mine) for mine in by_type.values()])
         return [
             _Launch(types, aligned, table, at)
-            for (types, aligned), table, at in zip(kinds, tables, layouts, strict=True)
+            for (types, aligned), table, at in zip(by_type, tables, layouts, strict=True)
         ]
 
-    def _layout(self, rows: Sequence[Row], areas: int) -> _Layout:
-        key = (areas, *((row.parameter.numel(), row.area) for row in rows))
+    def _layout(self, rows: Sequence[Row], kinds: int) -> _Layout:
+        key = (kinds, *((row.parameter.numel(), row.kind) for row in rows))
         if key not in self._layouts:
             if capturing(self.device):
                 raise RuntimeError("take a step with these parameters before capturing one")
             _make_room(self._layouts, 4 * _KEPT)
             counts = np.array([-(-row.parameter.numel() // CHUNK) for row in rows])
             owners = np.repeat(np.arange(len(rows)), counts)
-            # Rows come in the order of their areas, so that the chunks of an area lie side by side.
-            ends = np.searchsorted(np.array([row.area for row in rows])[owners], np.arange(areas + 1))
+            # Rows come kind by kind, so that the chunks of a kind lie side by side.
+            ends = np.searchsorted(np.array([row.kind for row in rows])[owners], np.arange(kinds + 1))
             both = self._upload(np.concatenate([owners, ends]))
             first = (np.cumsum(counts) - counts).tolist()
             self._layouts[key] = _Layout(both[: len(owners)], both[len(owners) :], first, len(owners))
@@ -245,22 +245,22 @@ class Bound:
 
     by_kernels = True
 
-    def __init__(self, fused: Fused, rows: Sequence[Row], areas: int, launches: list[_Launch]) -> None:
-        self.rows, self.areas = rows, areas
+    def __init__(self, fused: Fused, rows: Sequence[Row], kinds: int, launches: list[_Launch]) -> None:
+        self.rows, self.kinds = rows, kinds
         self._fused, self._launches = fused, launches
 
     def products(self) -> Tensor:
-        """fg, gg and ff of every area, of shape (areas, 3), in float64."""
-        home, areas, total = self._fused.device, self.areas, None
+        """fg, gg and ff of every kind of parameters, of shape (kinds, 3), in float64."""
+        home, kinds, total = self._fused.device, self.kinds, None
         with self._fused.here():
             for launch in self._launches:
                 owners, bounds, _, chunks = launch.layout
                 partials = torch.empty(3, chunks, dtype=torch.float64, device=home)
-                out = torch.empty(areas, 3, dtype=torch.float64, device=home)
+                out = torch.empty(kinds, 3, dtype=torch.float64, device=home)
                 kernels.products[(chunks,)](launch.table, owners, partials, chunks, **launch.options())
-                kernels.reduce[(areas, 3)](partials, chunks, bounds, out, BLOCK=_REDUCED, num_warps=8)
+                kernels.reduce[(kinds, 3)](partials, chunks, bounds, out, BLOCK=_REDUCED, num_warps=8)
                 total = out if total is None else total + out
-        return torch.zeros(areas, 3, dtype=torch.float64, device=home) if total is None else total
+        return torch.zeros(kinds, 3, dtype=torch.float64, device=home) if total is None else total
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g into the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""

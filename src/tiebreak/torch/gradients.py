@@ -1,6 +1,7 @@
 """The gradients of both levels for every parameter, kept apart; and those of a twin, where there is one."""
 
 from collections.abc import Sequence
+from itertools import repeat
 from operator import is_
 from typing import Any
 
@@ -12,7 +13,6 @@ from tiebreak.torch.layout import local, placed
 from tiebreak.torch.message import ONE_LEVEL
 from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.rows import Row
-from tiebreak.torch.scope import Scope
 
 __all__ = ["LEVELS", "Gradients", "NoGradient", "Touched", "usable"]
 
@@ -161,9 +161,10 @@ class Gradients:
         else:
             self._away[level][id(parameter)] = grad
 
-    def rows(self, scope: Scope) -> list[Row]:
-        """Every parameter with both gradients, in the order of the areas that share a multiplier."""
-        parameters, areas, slots = scope.columns(self._optimizer.param_groups)
+    def rows(self) -> list[Row]:
+        """Every parameter with both gradients, in the order of the groups."""
+        parameters = self.parameters()
+        groups = [i for i, group in enumerate(self._optimizer.param_groups) for _ in group["params"]]
         uppers, lowers = self.of("upper", parameters), self.of("lower", parameters)
         # Asked of every gradient at every step: all at once, one by one only where there is something to say.
         if any(map(is_, uppers, lowers)):
@@ -181,7 +182,7 @@ class Gradients:
                 raise TypeError(f"a parameter of shape {shape} has a sparse gradient; use sparse=False")
             if any(map(Tensor.is_neg, there)) or any(map(Tensor.is_conj, there)) or self.ranks.cut:
                 grads[:] = [self._resolved(level, p, g) for p, g in zip(parameters, grads, strict=True)]
-        return list(map(Row, parameters, uppers, lowers, areas, slots))
+        return list(map(Row, parameters, uppers, lowers, repeat(0), groups))
 
     def resolved(self, level: str) -> list[Tensor | None]:
         """This level's gradients of all parameters, over the ranks where the parameters are."""

@@ -12,7 +12,7 @@ import triton.language as tl
 
 __all__ = ["combine", "products", "reduce"]
 
-_COLUMNS = tl.constexpr(6)  # of the table: addresses of parameter, upper, lower; length; first chunk; slot
+_COLUMNS = tl.constexpr(6)  # of the table: addresses of parameter, upper, lower; length; first chunk; group
 
 
 @triton.jit
@@ -86,17 +86,17 @@ def products(
 
 @triton.jit
 def reduce(partials, chunks, bounds, out, BLOCK: tl.constexpr):
-    """Sum the chunks of one area, always in the same order."""
-    area = tl.program_id(0)
+    """Sum the chunks of one kind of parameters, always in the same order."""
+    kind = tl.program_id(0)
     column = tl.program_id(1)
-    end = tl.load(bounds + area + 1)
+    end = tl.load(bounds + kind + 1)
     total = tl.zeros([BLOCK], tl.float64)
-    start = tl.load(bounds + area)
+    start = tl.load(bounds + kind)
     while start < end:
         at = start + tl.arange(0, BLOCK)
         total += tl.load(partials + column * chunks + at, at < end, 0.0)
         start += BLOCK
-    tl.store(out + area * 3 + column, tl.sum(total))
+    tl.store(out + kind * 3 + column, tl.sum(total))
 
 
 @triton.jit
@@ -151,9 +151,9 @@ def combine(
     row = tl.load(owners + chunk)
     start = (chunk - tl.load(table + row * _COLUMNS + 4)) * CHUNK
     left = tl.load(table + row * _COLUMNS + 3) - start
-    slot = tl.load(table + row * _COLUMNS + 5)
-    a = tl.load(weights + slot * 2).to(WIDE)
-    b = tl.load(weights + slot * 2 + 1).to(WIDE)
+    group = tl.load(table + row * _COLUMNS + 5)
+    a = tl.load(weights + group * 2).to(WIDE)
+    b = tl.load(weights + group * 2 + 1).to(WIDE)
     still = tl.load(skip) != 0
     us, gs = None, None
     if U is not None:

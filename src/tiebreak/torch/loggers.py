@@ -16,8 +16,8 @@ _LEGAL = (
 class Log(StepLog):
     """Writes what each step did to the logger that you have: ``opt.register_step_post_hook(Log(wandb.init()))``.
 
-    Names are ``tiebreak/multiplier``, ``tiebreak/gg``, … by :class:`Step`, with ``/0``, ``/1``, … where there are
-    several regions. A number that is not there is left out: a loss that was not told, all of a step that was skipped.
+    Names are ``tiebreak/multiplier``, ``tiebreak/gg``, … by :class:`Step`. A number that is not there is left out: a
+    loss that was not told, all of a step that was skipped.
 
     Parameters
     ----------
@@ -56,8 +56,7 @@ class Log(StepLog):
         self.logger, self.prefix = logger, prefix
 
         def write(k: int, row: Row) -> None:
-            named = {(name if i is None else f"{name}/{i}"): value for (name, i), value in row.items()}
-            send({f"{prefix}{name}": float(value) for name, value in named.items() if value is not None}, k, prefix)
+            send({f"{prefix}{name}": float(value) for name, value in row.items() if value is not None}, k, prefix)
 
         super().__init__(every, write, lambda: None)
 

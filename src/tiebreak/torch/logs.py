@@ -23,11 +23,10 @@ from tiebreak.torch.optimizer import DynamicBarrier, Step
 
 __all__ = ["CSVLog", "Row", "StepLog"]
 
-Row: TypeAlias = dict[tuple[str, int | None], Any]  # by name and region
+Row: TypeAlias = dict[str, Any]  # what a step did, by the names of Step
 _MOST = 64  # steps that a device may be behind
 _SECONDS = "seconds"
 _LONGEST = 100  # letters, for the last cell of a line
-_PER_AREA = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 
 
 class _Late:
@@ -35,44 +34,32 @@ class _Late:
 
     def __init__(self, write: Callable[[int, Row], None]) -> None:
         self._write = write
-        self._steps: list[tuple[int, int | None, list[str], Later]] = []
-        self.newest: tuple[int, int | None, Step] | None = (
-            None  # one that was not to be looked at, unless it is the last
-        )
+        self._steps: list[tuple[int, list[str], Later]] = []
+        self.newest: tuple[int, Step] | None = None  # one that was not to be looked at, unless it is the last
 
-    def add(self, k: int, number: int | None, given: dict[str, Tensor]) -> None:
+    def add(self, k: int, given: dict[str, Tensor]) -> None:
         """A step: asked for now, in one piece."""
-        self._steps.append((k, number, list(given), Later(torch.cat([value.reshape(-1) for value in given.values()]))))
+        self._steps.append((k, list(given), Later(torch.cat([value.reshape(1) for value in given.values()]))))
 
     def write(self, all_of_them: bool = False) -> None:
         """Write those that are there, or wait for all."""
-        while self._steps and (all_of_them or len(self._steps) > _MOST or self._steps[0][3].there):
-            k, number, names, later = self._steps.pop(0)
-            numbers, found = iter(later.read()), dict[str, Any]()
-            for name in names:
-                several = number is not None and name in _PER_AREA
-                found[name] = [next(numbers) for _ in range(number or 0)] if several else next(numbers)
+        while self._steps and (all_of_them or len(self._steps) > _MOST or self._steps[0][2].there):
+            k, names, later = self._steps.pop(0)
+            found: dict[str, Any] = dict(zip(names, later.read(), strict=True))
             found["skipped"] = bool(found["skipped"])
             if "returns" in found:
                 found["returns"] = int(found["returns"])
             if found["skipped"] or len(found) > 1:
-                self._write(k, _row({"skipped": True} if found["skipped"] else found, number))
+                self._write(k, _row({"skipped": True} if found["skipped"] else found))
         if all_of_them and self.newest is not None:
-            (k, number, step), self.newest = self.newest, None
+            (k, step), self.newest = self.newest, None
             if not bool(step.skipped):
-                self._write(k, _row({n: v.tolist() for n, v in step._asdict().items() if v is not None}, number))
+                self._write(k, _row({n: v.tolist() for n, v in step._asdict().items() if v is not None}))
 
 
-def _row(found: dict[str, Any], number: int | None) -> Row:
-    """What a step has, by name and region; `number` of regions, None where there is one."""
-    row: Row = {}
-    for name in Step._fields:
-        value = found.get(name)
-        if number is None or name not in _PER_AREA:
-            row[name, None] = value
-        else:
-            row |= {(name, i): None if value is None else value[i] for i in range(number)}
-    return row
+def _row(found: dict[str, Any]) -> Row:
+    """What a step has, by name; None for what it has not."""
+    return {name: found.get(name) for name in Step._fields}
 
 
 def _finish(late: _Late, finish: Callable[[], None]) -> None:
@@ -110,17 +97,16 @@ class StepLog:
         if self._closed or optimizer.last is None:
             return
         k, last = optimizer.count - 1, optimizer.last
-        number = None if optimizer.scope.whole else optimizer.scope.count(optimizer.param_groups)
         self._late.write()
         wanted = k % self.every == 0 or k + 1 == self._steps
-        self._late.newest = (k, number, last) if self._newest and not wanted else None
+        self._late.newest = (k, last) if self._newest and not wanted else None
         if on_host(last.multiplier):
             skipped = bool(last.skipped)
             if wanted or skipped:  # a skipped step has no numbers of its own
-                self._write(k, _row({"skipped": True} if skipped else optimizer.log(), number))
+                self._write(k, _row({"skipped": True} if skipped else optimizer.log()))
         else:
             given = {name: value for name, value in last._asdict().items() if value is not None}
-            self._late.add(k, number, given if wanted else {"skipped": last.skipped})
+            self._late.add(k, given if wanted else {"skipped": last.skipped})
 
     def close(self) -> None:
         """End the log, with what is still on its way; later steps are not written."""
@@ -138,10 +124,9 @@ class CSVLog(StepLog):
     """A line per step: its number, what :class:`Step` has, by the same names, and the seconds since the log began.
 
     Each line goes to the system when it is complete: a process that is killed loses no more than the last, or the last
-    two where the numbers come from a device: they are asked for at their step and written at the next. With
-    ``scope="group"`` or ``"tensor"`` there is a column per region, ``multiplier[0]``, ``multiplier[1]``, …. A loss that
-    was not told is empty, and so is all but ``skipped`` and the seconds where a step was skipped. Seconds are those of
-    the host when the step was given to the device. Beside the log, ``log.csv.json`` has the optimizer's settings and
+    two where the numbers come from a device: they are asked for at their step and written at the next. A loss that was
+    not told is empty, and so is all but ``skipped`` and the seconds where a step was skipped. Seconds are those of the
+    host when the step was given to the device. Beside the log, ``log.csv.json`` has the optimizer's settings and
     versions.
 
     Parameters
@@ -202,7 +187,7 @@ class CSVLog(StepLog):
             raise ValueError(f"{self.path} is closed: add its lines before")
         found = {name: None if value is None else single(name, value) for name, value in values.items()}
         numbers = {n: v.detach().item() if isinstance(v, Tensor) else v for n, v in found.items()}
-        self._write(int(step), {(name, None): numbers.get(name) for name in Step._fields})
+        self._write(int(step), _row(numbers))
 
 
 class _Sheet:
@@ -229,7 +214,7 @@ class _Sheet:
 
     def write(self, k: int, row: Row) -> None:
         """A line."""
-        columns = ["step", *(name if i is None else f"{name}[{i}]" for name, i in row), _SECONDS]
+        columns = ["step", *row, _SECONDS]
         seconds = self._stamps.get(k, time.monotonic()) - self._began
         self._stamps = {step: at for step, at in self._stamps.items() if step > k}  # those between are not written
         if self._columns is None:
@@ -259,7 +244,7 @@ def _header(path: Path) -> tuple[list[str] | None, float]:
     with path.open("rb+") as file:
         first = file.readline()
         columns = first.decode("utf-8", "replace").removesuffix("\n").split(",")  # no name of ours needs quotes
-        known = all(name.partition("[")[0] in ("step", *Step._fields, _SECONDS) for name in columns)
+        known = set(columns) <= {"step", *Step._fields, _SECONDS}
         if columns[:1] != ["step"] or not known or not first.endswith(b"\n"):  # not ours: cut nothing off
             raise ValueError(f"path={str(path)!r} exists and is no log of this kind; give another name, or move it")
         size = end = file.seek(0, os.SEEK_END)

@@ -23,8 +23,8 @@ class Measured(NamedTuple):
     Attributes
     ----------
     own, seen : tensor
-        Inner products of the gradients in the direction, and as the rule sees them, of shape (areas, 3); of one rank,
-        (kinds · areas, 3).
+        Inner products of the gradients in the direction, and as the rule sees them, of shape (3,); of the pieces of
+        one rank by kind, of shape (kinds, 3).
     losses : dict
         By name; None where nobody gave one.
     twin : tensor or None
@@ -35,6 +35,11 @@ class Measured(NamedTuple):
     seen: Tensor
     losses: dict[str, Any]
     twin: Tensor | None
+
+    def of_one_rank(self) -> "Measured":
+        """What one rank measured that has no others beside it."""
+        own = self.own[0]
+        return self._replace(own=own, seen=own if self.seen is self.own else self.seen[0])
 
     def waited(self, guard: Any) -> "Measured":
         """The products on the host, which has to know; it makes the other numbers sooner than a device starts to."""
@@ -129,8 +134,8 @@ class Message:
         own, seen, losses, twin = self.measured
         losses = {name: loss.value() if isinstance(loss, Term) else loss for name, loss in losses.items()}
         home, kinds = own.device, self.shares.weights.shape[1]
-        columns = [own.reshape(kinds, -1)]
-        columns += [] if seen is own else [seen.reshape(kinds, -1)]
+        columns = [own]
+        columns += [] if seen is own else [seen]
         columns += [] if self.noise is None else [self.noise]
         columns += [] if twin is None else [twin.reshape(kinds, 1)]
         table = columns[0] if len(columns) == 1 else torch.cat([column.to(own) for column in columns], 1)
@@ -152,25 +157,24 @@ class Message:
 
     def read(self, total: Tensor) -> tuple[Measured, Tensor | None, Tensor | None, Tensor]:
         """From the sum over all ranks: what they measured, the noise, what a scaler found, and what is doubtful."""
-        areas3 = self.measured.own.numel() // self.shares.weights.shape[1]
         sums, signs = total[:-_FACTS].reshape(2, -1).unbind()
         facts = total[-_FACTS:]
         values, given = facts[:3], facts[7:10]
         found, scale, touched, each = facts[3:7].unbind()
         *present, count, fingerprint, forgot = facts[10:].unbind()
-        rest = sums[areas3:]
-        own = seen = sums[:areas3].reshape(-1, 3)
+        own = seen = sums[:3]
+        rest = sums[3:]
         if self.measured.seen is not self.measured.own:
-            seen, rest = rest[:areas3].reshape(-1, 3), rest[areas3:]
+            seen, rest = rest[:3], rest[3:]
         noise = None if self.noise is None else rest[:3]
         twin = None if self.measured.twin is None else rest[-1]
         losses = {
             name: value / n if self.shares.given[name] or self.measured.losses[name] is not None else None
             for name, value, n in zip(NAMES, values, given, strict=True)
         }
-        apart = _apart(own, signs[:areas3])
+        apart = _apart(own, signs[:3])
         if seen is not own:  # an average that was loaded differently
-            apart = apart | _apart(seen, signs[areas3 : 2 * areas3])
+            apart = apart | _apart(seen, signs[3:6])
         if twin is not None:
             apart = apart | (signs[-1].abs() > _APART * twin)
         apart = apart | (each.abs() > _EACH)
@@ -195,9 +199,9 @@ class Message:
 
 def _apart(products: Tensor, signs: Tensor) -> Tensor:
     """Whether the sums that are 0 over equal replicas are far from it, beside the products."""
-    gg, ff = products[:, 1], products[:, 2]
-    size = torch.stack([(gg * ff).sqrt(), gg, ff], -1)
-    return (signs.reshape(-1, 3).abs() > _APART * size).any()
+    _, gg, ff = products.unbind()
+    size = torch.stack([(gg * ff).sqrt(), gg, ff])
+    return (signs.abs() > _APART * size).any()
 
 
 # Three losses, what a scaler found, its scale, changed gradients, each replica; three truths for the losses, two for

@@ -29,7 +29,6 @@ from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.record import READINGS, RESIDUES, Step, record
 from tiebreak.torch.room import Room, asked, rate, shown
 from tiebreak.torch.rows import Row
-from tiebreak.torch.scope import Scope
 from tiebreak.torch.settings import settings
 from tiebreak.torch.wrapped import on_itself
 
@@ -84,8 +83,6 @@ class DynamicBarrier(TwoLevels):
         Take the noise out of gg, where a step has several micro-batches to tell it by.
     max_norm : float, optional
         The direction is no longer than this: clipping, at no cost.
-    scope : {"global", "group", "tensor"}
-        One multiplier for all parameters (the paper), one per group, or one per tensor.
     nonfinite : {"raise", "skip", "ignore"}
         What to do where a gradient, a loss or the multiplier is not finite. With "raise" and "skip" the step is not
         made. Where the base can be told so on the device (plain SGD, :class:`SDBGD`, bases made with ``fused=True``,
@@ -133,13 +130,11 @@ class DynamicBarrier(TwoLevels):
         normalize: bool | None = None,
         correct_noise: bool = False,
         max_norm: float | None = None,
-        scope: str = "global",
         nonfinite: str = "raise",
         fused: bool | None = None,
         process_group: Any = None,
         sharded: Any = None,
     ) -> None:
-        self.scope = Scope(scope)
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.decision, self.schedule, kind, target = settings(arguments)
         parts = (Guard(nonfinite), Noise(bool(correct_noise)), Ranks(process_group, sharded))
@@ -230,7 +225,7 @@ class DynamicBarrier(TwoLevels):
         own, seen, losses, twin = self.ranks.together(self, measured, inverse_scale, waits)
         used = self._used(losses)
         if twin is not None and self.estimates.batch_alone:
-            same_weight(self, own[0, 1], twin, used, inverse_scale)
+            same_weight(self, own[1], twin, used, inverse_scale)
         self.guard.same_again(passes.home, self._changes())
         # decide
         made = self.maker.make(self, passes, parameters, (own, seen), losses, used, inverse_scale, twin)
@@ -256,19 +251,19 @@ class DynamicBarrier(TwoLevels):
 
         Without a scaler's scale: one that moves must not weigh in anything but the direction.
         """
-        rows, estimates, seen = self.gradients.rows(self.scope), self.estimates, None
+        rows, estimates, seen = self.gradients.rows(), self.estimates, None
         if not estimates.batch_alone:
             estimated = estimates.seen(self.gradients, rows, parameters, inverse_scale)
             seen = self._bind(estimated).products()
             if estimates.in_direction:
-                return self._bind(self.gradients.rows(self.scope)), seen, seen
+                return self._bind(self.gradients.rows()), seen, seen
         passes = self._bind(rows)
         own = passes.products()
         own = own if inverse_scale is None else own * inverse_scale.to(own) ** 2
         return passes, own, own if seen is None else seen.to(own)
 
     def _bind(self, rows: Sequence[Row]) -> Passes:
-        return self.engines.bind(*self.ranks.divided(rows, self.scope.count(self.param_groups)))
+        return self.engines.bind(*self.ranks.divided(rows))
 
     def _used(self, losses: dict[str, Any]) -> dict[str, Any]:
         """The losses that the decision needs, by its names for them."""
@@ -308,7 +303,7 @@ class DynamicBarrier(TwoLevels):
         self._move(skip)
 
     def _write(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
-        passes.combine(self.scope.per_slot(weights, self.param_groups), skip)
+        passes.combine(weights.expand(len(self.param_groups), 2), skip)
         self.gradients.settle()
         self.gradients.clear()  # the direction is what the base sees, and if it raises the step is over
 
@@ -350,11 +345,11 @@ class DynamicBarrier(TwoLevels):
 
     def _stop(self, products: Tensor, losses: dict[str, Any], hold: bool) -> Step:
         """A step that is not made, as the host knows; nothing was changed yet."""
-        unknown = self.scope.per_area(products[:, 0]) * math.nan
+        unknown = products[0] * math.nan
         both = [loss.value() if isinstance(loss, Term) else loss for loss in (losses["upper"], losses["lower"])]
         # The averages are what they were: a step that is not made leaves no trace in them.
         kept = {} if self.last is None else {name: getattr(self.last, name) for name in (*READINGS, "returns")}
-        self.last = record([unknown] * len(RESIDUES), both, torch.ones_like(products[0, 0]).bool())._replace(**kept)
+        self.last = record([unknown] * len(RESIDUES), both, torch.ones_like(products[0]).bool())._replace(**kept)
         raises = self.guard.must_raise
         self.forget()
         if raises:

@@ -2,10 +2,10 @@
 
 The arithmetic is :mod:`tiebreak.decision`'s in all three. The host makes it of Python's numbers where it knows them: on
 a CPU, and where it had to wait for a device anyway. Where it does not, one kernel makes everything at once; what no
-kernel can make (a rule of one's own, several multipliers, a gradient scaler) is left to torch's operations.
+kernel can make (a rule of one's own, a gradient scaler) is left to torch's operations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -34,7 +34,7 @@ class Made(NamedTuple):
     Attributes
     ----------
     weights : tensor
-        a and b of every area, of shape (areas, 2).
+        a and b.
     step : Step
         The record.
     memory : Memory, () or None
@@ -61,7 +61,6 @@ def outcome(
     memory: Any,
     longest: Any,
     share: Any = None,
-    total: Callable[[Any], Any] = lambda square: square,
 ) -> tuple[Choice, tuple[Any, Any]]:
     """The decision on any scalars, the direction no longer than `longest`; and the residuals.
 
@@ -73,8 +72,6 @@ def outcome(
         The losses that the decision needs, and with a tolerance the learning rate.
     share : scalar, optional
         The share of noise that is taken out of gg.
-    total : callable
-        Sums ‖d‖² over the areas.
     """
     if decision.tolerance is not None:
         fg, gg, ff = own
@@ -85,7 +82,7 @@ def outcome(
     choice = decision(parameters, measured, memory)
     if longest is not None:
         (fg, gg, ff), a, b = own, choice.upper_weight, choice.lower_weight
-        choice = limited(choice, total(a * a * ff + 2 * a * b * fg + b * b * gg), longest)
+        choice = limited(choice, a * a * ff + 2 * a * b * fg + b * b * gg, longest)
     return choice, residuals(choice.multiplier, *seen)
 
 
@@ -120,7 +117,7 @@ class Maker:
         if opt.decision.tolerance is None:
             share = opt.noise.removed(opt.count, opt.estimates.batch_alone, inverse_scale)
         compiling = torch.compiler.is_compiling()
-        simple = opt.scope.whole and plain(opt.decision)
+        simple = plain(opt.decision)
         unscaled = inverse_scale is None and opt.guard.found_inf is None and share is None and twin is None
         there = passes.on_device and passes.by_kernels and own is seen and own.device == passes.home
         if simple and there and unscaled and not compiling:
@@ -159,8 +156,8 @@ def _by_host(
     share: Tensor | None,
 ) -> Made:
     """Of Python's numbers: one tensor at the end instead of dozens on the way."""
-    own = products[0][0].tolist()
-    seen = own if products[1] is products[0] else products[1][0].tolist()
+    own = products[0].tolist()
+    seen = own if products[1] is products[0] else products[1].tolist()
     left = None if share is None else _host(share)
     choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(host=True), opt.max_norm, left)
     row = dict(zip(RESIDUES, (choice.multiplier, *seen, *both), strict=True))
@@ -171,7 +168,7 @@ def _by_host(
     made = torch.tensor([choice.upper_weight, choice.lower_weight, *row.values()], dtype=products[0].dtype)
     fields = given | dict(zip(row, made[2:].unbind(), strict=True))
     step = Step(**fields, skipped=torch.zeros((), dtype=torch.bool))
-    return Made(made[:2].view(1, 2), step, choice.memory, choice.reading)
+    return Made(made[:2], step, choice.memory, choice.reading)
 
 
 def _by_tensors(
@@ -182,14 +179,12 @@ def _by_tensors(
     losses: dict[str, Any],
     share: Tensor | None,
 ) -> Made:
-    """Of torch's operations, for several areas too; what is not finite is left to the guard."""
-    own, seen = ([opt.scope.per_area(column) for column in part.unbind(-1)] for part in products)
+    """Of torch's operations; what is not finite is left to the guard."""
+    own, seen = (part.unbind() for part in products)
     left = None if share is None else share.to(own[1])
-    choice, both = outcome(
-        opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm, left, total=Tensor.sum
-    )
+    choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm, left)
     pair = (choice.upper_weight, choice.lower_weight)
-    weights = torch.stack([w if isinstance(w, Tensor) else own[0].new_tensor(w) for w in pair], -1).reshape(-1, 2)
+    weights = torch.stack([w if isinstance(w, Tensor) else own[0].new_tensor(w) for w in pair])
     multiplier = choice.multiplier if isinstance(choice.multiplier, Tensor) else own[0].new_tensor(choice.multiplier)
     step = record((multiplier, *seen, *both), (losses["upper"], losses["lower"]), opt.guard.bad, choice.reading)
     return Made(weights, step, choice.memory, None)

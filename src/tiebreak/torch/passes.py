@@ -23,13 +23,13 @@ __all__ = ["Engines", "Passes"]
 
 
 class Bound(Protocol):
-    """What an engine makes of rows; weights have shape (slots, 2), and are on the parameters' device."""
+    """What an engine makes of rows; weights have shape (groups, 2), and are on the parameters' device."""
 
     rows: Sequence[Row]
     by_kernels: bool  # whether it is Triton's
 
     def products(self) -> Tensor:
-        """fg, gg and ff of every area, of shape (areas, 3)."""
+        """fg, gg and ff of every kind of parameters, of shape (kinds, 3)."""
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g into the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
@@ -54,13 +54,13 @@ class Engines:
     def __getstate__(self) -> dict[str, Any]:
         return {"fused": self.fused, "_engines": {}}  # addresses mean nothing elsewhere
 
-    def bind(self, rows: Sequence[Row], areas: int) -> "Passes":
+    def bind(self, rows: Sequence[Row], kinds: int) -> "Passes":
         """The passes over these rows, each by its engine."""
         home = rows[0].parameter.device
         compiling = torch.compiler.is_compiling()
         fused = None if compiling else self._engines.get(home)
-        if fused is not None and (bound := fused.known(rows, areas)) is not None:
-            return Passes(home, areas, [bound])
+        if fused is not None and (bound := fused.known(rows, kinds)) is not None:
+            return Passes(home, kinds, [bound])
         parts: dict[tuple[torch.device, Any], tuple[Any, list[Row]]] = {}
         for row in rows:
             if row.upper is not None or row.lower is not None:
@@ -68,7 +68,7 @@ class Engines:
                 real = _real(row) if row.parameter.is_complex() else row
                 engine = Foreach if compiling else self._engine(real, device)
                 parts.setdefault((device, engine), (engine, []))[1].append(real)
-        return Passes(home, areas, [engine(mine, areas) for engine, mine in parts.values()])
+        return Passes(home, kinds, [engine(mine, kinds) for engine, mine in parts.values()])
 
     def _engine(self, row: Row, device: torch.device) -> Any:
         if not ordinary(row):
@@ -117,8 +117,8 @@ class Engines:
 class Passes:
     """The passes of one step."""
 
-    def __init__(self, home: torch.device, areas: int, parts: list[Bound]) -> None:
-        self.home, self.areas, self.parts = home, areas, parts
+    def __init__(self, home: torch.device, kinds: int, parts: list[Bound]) -> None:
+        self.home, self.kinds, self.parts = home, kinds, parts
 
     @property
     def by_kernels(self) -> bool:
@@ -135,9 +135,9 @@ class Passes:
         return torch.cuda.device(self.home) if self.home.type == "cuda" else nullcontext()
 
     def products(self) -> Tensor:
-        """fg, gg and ff of every area, of shape (areas, 3), on the first parameter's device."""
+        """fg, gg and ff of every kind of parameters, of shape (kinds, 3), on the first parameter's device."""
         if not self.parts:
-            return torch.zeros(self.areas, 3, dtype=wide(self.home), device=self.home)
+            return torch.zeros(self.kinds, 3, dtype=wide(self.home), device=self.home)
         total, *others = (part.products() for part in self.parts)
         total = total.to(device=self.home)
         for more in others:

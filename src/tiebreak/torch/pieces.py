@@ -24,19 +24,19 @@ class Pieces:
 
     by_kernels = False
 
-    def __init__(self, rows: Sequence[Row], areas: int) -> None:
-        self.rows, self.areas = rows, areas
+    def __init__(self, rows: Sequence[Row], kinds: int) -> None:
+        self.rows, self.kinds = rows, kinds
 
     def products(self) -> Tensor:
-        """fg, gg and ff of every area, of shape (areas, 3), in float64."""
-        found = [[0.0, 0.0, 0.0] for _ in range(self.areas)]
+        """fg, gg and ff of every kind of parameters, of shape (kinds, 3), in float64."""
+        found = [[0.0, 0.0, 0.0] for _ in range(self.kinds)]
         low, high = _SAFE
         for row in self.rows:
             fg, gg, ff = _row_products(row, None)
             # Zero, not finite, or beyond float32: look again.
             if not ((row.lower is None or low < gg < high) and (row.upper is None or low < ff < high)):
                 fg, gg, ff = _row_products(row, torch.float64)
-            total = found[row.area]
+            total = found[row.kind]
             total[0] += fg
             total[1] += gg
             total[2] += ff
@@ -50,7 +50,7 @@ class Pieces:
             return
         factors = weights.tolist()
         for row in self.rows:
-            u, g, (a, b) = row.upper, row.lower, factors[row.slot]
+            u, g, (a, b) = row.upper, row.lower, factors[row.group]
             far = u is not None and u.dtype != torch.float64 and beyond_float32(a, b)
             if u is None or g is None:
                 only, factor = row.tensors[1], b if u is None else a
@@ -70,7 +70,7 @@ class Pieces:
             return
         factors = weights.tolist()
         for row in self.rows:
-            given = [(t, f) for t, f in zip((row.upper, row.lower), factors[row.slot], strict=True) if t is not None]
+            given = [(t, f) for t, f in zip((row.upper, row.lower), factors[row.group], strict=True) if t is not None]
             for p, *gradients in _pieces(row.parameter, *(t for t, _ in given)):
                 far = p.dtype != torch.float64 and beyond_float32(*(factor for _, factor in given))
                 x = p.double() if far else p.float() if p.dtype in NARROW else p

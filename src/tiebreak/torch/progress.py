@@ -18,8 +18,8 @@ class Progress(StepLog):
     """A line on standard error: steps, λ, the excess in tolerances, both residuals as they fell, and the time left.
 
     In a terminal it is written again and again; elsewhere a plain line comes every two seconds, so that a log file can
-    be read. Nothing waits for the device: its numbers are shown when they have come. With several regions, means. The
-    excess is averaged over recent steps; the last iterate may differ where the learning rate does not fall.
+    be read. Nothing waits for the device: its numbers are shown when they have come. The excess is averaged over recent
+    steps; the last iterate may differ where the learning rate does not fall.
 
     Parameters
     ----------
@@ -63,10 +63,10 @@ class Progress(StepLog):
 
         def write(k: int, row: Row) -> None:
             nonlocal skipped
-            if row["skipped", None]:
+            if row["skipped"]:
                 skipped += 1
                 return
-            found = {key: _mean(row, key) for key in _SHOWN}
+            found = {key: math.nan if row[key] is None else float(row[key]) for key in _SHOWN}
             excess, noise = found["excess"], found["noise"]
             known = math.isfinite(excess)
             over = total is not None and k + 1 > total
@@ -100,9 +100,3 @@ def _place(excess: float, allowed: float) -> str:
 
 
 _SHOWN = ("multiplier", "direction_squared", "gg", "upper_loss", "lower_loss", "excess", "noise", "returns")
-
-
-def _mean(row: Row, name: str) -> float:
-    """Over the regions; NaN where there is no number."""
-    found: list[Any] = [value for (key, _), value in row.items() if key == name and value is not None]
-    return sum(map(float, found)) / len(found) if found else math.nan

@@ -105,15 +105,15 @@ class Ranks:
         """Whether there is nobody to ask."""
         return self.layout.group is None
 
-    def divided(self, rows: Sequence[Row], areas: int) -> tuple[Sequence[Row], int]:
-        """The rows with this rank's pieces, and areas for each kind of parameters, kind by kind."""
+    def divided(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
+        """The rows with this rank's pieces, kind by kind, and the number of kinds."""
         if not self.cut:
-            return rows, areas
+            return rows, 1
         kinds: list[list[Row]] = [[] for _ in self.layout.kinds]
-        for p, u, g, area, slot in rows:
+        for p, u, g, _, group in rows:
             kind = self.layout.of[p]
-            kinds[kind].append(Row(local(p), local(u), local(g), kind * areas + area, slot))
-        return [row for mine in kinds for row in mine], areas * len(kinds)
+            kinds[kind].append(Row(local(p), local(u), local(g), kind, group))
+        return [row for mine in kinds for row in mine], len(kinds)
 
     def squares(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Σ‖gradient‖² of the pieces here, of pairs of a parameter and its gradient; by kind, where there are ranks."""
@@ -137,6 +137,7 @@ class Ranks:
     def together(self, opt: Any, measured: Measured, inverse_scale: Tensor | None, waits: bool) -> Measured:
         """What all ranks measured, from what each did; on the host if it `waits` for it."""
         if self.alone:
+            measured = measured.of_one_rank()
             return measured.waited(opt.guard) if waits else measured
         self.between()
         if any(module._join_config.enable for module in self.around.ddp):
@@ -185,7 +186,7 @@ class Ranks:
         if not on_host(doubts):
             self._later = Later(doubts)
         opt.guard.found_inf = bad
-        self._sizes = found.own.sum(0)[[2, 1]]
+        self._sizes = found.own[[2, 1]]
         if noise is not None:
             opt.noise.take(noise, doubts[1])
         return found

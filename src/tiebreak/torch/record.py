@@ -23,7 +23,7 @@ READINGS = {
 
 
 class Step(NamedTuple):
-    """What a step did, as tensors: 0-d, or one value per area with ``scope="group"`` or ``"tensor"``.
+    """What a step did, as tensors without dimensions.
 
     They are on the device, and reading one waits for it; :meth:`DynamicBarrier.log` reads all. The residuals are made
     of inner products, and are no finer than those are.

@@ -15,17 +15,17 @@ class Row(NamedTuple):
 
     Attributes
     ----------
-    area : int
-        Which multiplier it has.
-    slot : int
-        Which weights: an area and a parameter group.
+    kind : int
+        Which ranks hold it: the number of a kind in :class:`tiebreak.torch.layout.Layout`, 0 on one rank.
+    group : int
+        The number of its parameter group, which may have a step size of its own.
     """
 
     parameter: Tensor
     upper: Tensor | None
     lower: Tensor | None
-    area: int
-    slot: int
+    kind: int
+    group: int
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -89,8 +89,8 @@ class SDBGD(DynamicBarrier):
         if not self._in_one_pass():
             super()._advance(passes, weights, skip)
             return
-        rates, by_slot = self._own_rates(), self.scope.per_slot(weights, self.param_groups)
-        passes.descend(_rated(by_slot, [rates[i] for i in self.scope.slots(self.param_groups)]), skip)
+        rates = self._own_rates()
+        passes.descend(_rated(weights.expand(len(rates), 2), rates), skip)
 
     def _move(self, skip: Tensor | None) -> None:
         rates, before = self._own_rates(), [group["lr"] for group in self.param_groups]
@@ -154,7 +154,7 @@ def _changed(row: Method, schedule: Schedule | None, options: dict[str, Any]) ->
 
 
 def _rated(weights: Tensor, rates: list[Any]) -> Tensor:
-    """Each slot's weights times its step size; a number is never sent to the device by itself, for that would wait."""
+    """Each group's weights times its step size; a number is never sent to the device by itself, for that would wait."""
     if all(isinstance(rate, float) and rate == rates[0] for rate in rates):
         return weights * float(rates[0])
     on = [rate.to(weights.device) if isinstance(rate, Tensor) else rate for rate in rates]

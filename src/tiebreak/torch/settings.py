@@ -70,7 +70,6 @@ def _own_model(model: Any, base: torch.optim.Optimizer) -> None:
 def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
     unused = {name: given[name] for name in ("rule", "others", "method", "normalize")}
     unused |= {"correct_noise": given["correct_noise"] or None}
-    unused |= {"scope": None if given["scope"] == "global" else given["scope"]}
     laws = {name: given[name] for name in _LAWS}
     if isinstance(given["reference"], torch.Tensor) and given["reference"].numel() == 1:  # a loss as it comes
         given = {**given, "reference": float(given["reference"].detach())}
