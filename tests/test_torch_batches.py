@@ -432,7 +432,7 @@ def test_bad_input_is_named(case):
 def test_several_ranks_must_name_their_share(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    with pytest.raises(RuntimeError, match=r"4 ranks run: give share=\(i, n\)"):
+    with pytest.raises(RuntimeError, match=r"several ranks run: give share=\(rank, ranks\)"):
         GrowingBatches(torch.arange(9), 4)
     GrowingBatches(torch.arange(9), 4, share=(3, 4))
 

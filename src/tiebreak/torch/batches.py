@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from tiebreak.checks import one_of, whole
 from tiebreak.schedules import Law, Schedule
 from tiebreak.torch.gradients import LEVELS
+from tiebreak.torch.layout import _several
 
 __all__ = ["Batch", "GrowingBatches"]
 
@@ -135,13 +135,11 @@ class GrowingBatches:
         self._batch_size(0)  # report a law that is illegal from the start
         self._dataset, self._options = _prepare(dataset, options)
         self._length = len(self._dataset)
-        if share is None:
-            share = (0, 1)
-            if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-                raise RuntimeError(
-                    f"{dist.get_world_size()} ranks run: give share=(i, n), the share i of n of each batch that this rank "
-                    "draws. With data parallelism over all ranks: share=(dist.get_rank(), dist.get_world_size())"
-                )
+        if share is None and _several():
+            raise RuntimeError(
+                "several ranks run: give share=(rank, ranks), or (0, 1) for the whole batch on each of them"
+            )
+        share = share or (0, 1)
         if not 0 <= share[0] < share[1]:
             raise ValueError(f"share={share!r} must be (i, n), share i of n, with 0 ≤ i < n")
         self._share = share
@@ -199,14 +197,8 @@ class GrowingBatches:
 
     def state_dict(self) -> dict[str, int | str]:
         """Where the next step begins: plain numbers and words, fit for ``torch.load(…, weights_only=True)``."""
-        return {
-            "k": self.k,
-            "samples": self.samples,
-            "seed": self.seed,
-            "sampling": self.sampling,
-            "level": self.level,
-            "length": self._length,
-        }
+        position = {"k": self.k, "samples": self.samples}
+        return {**position, "seed": self.seed, "sampling": self.sampling, "level": self.level, "length": self._length}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, with its seed: the next loop begins with the same samples, bit for bit."""
