@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from tiebreak.experiments.charts import NEUTRAL, Axis, Chart, Mark, Series, spread, thinned
 from tiebreak.experiments.tables import Table, chosen
 from tiebreak.files import atomic
-from tiebreak.report.data import spread, thinned
-from tiebreak.report.origin import origin
 from tiebreak.report.page import render
 from tiebreak.report.reading import columns, record, summary
-from tiebreak.report.section import NEUTRAL, Axis, Chart, Mark, Notes, Page, Section, Series, Verdict
+from tiebreak.report.section import Notes, Page, Section, Verdict, origin
 
 __all__ = ["page", "write_page"]
 

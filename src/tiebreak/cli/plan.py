@@ -15,6 +15,7 @@ from tiebreak.cli.table import CONSTANTS_HELP, smoothness
 from tiebreak.experiments import Experiment
 from tiebreak.experiments.entrants import entrants
 from tiebreak.experiments.outcome import origin
+from tiebreak.experiments.plan_charts import plan_curves
 from tiebreak.experiments.planning import (
     check_runnable,
     compare,
@@ -107,9 +108,8 @@ def plan(
             check_runnable(chosen, place)
         say(f"Planned: {chosen.method.name}, {chosen.steps:,} steps.")  # before what is slow to load
         with loading("matplotlib"):
-            from tiebreak.experiments.folder import check_folder, write
-            from tiebreak.experiments.plan_figure import plan_curves, plan_figure
-            from tiebreak.experiments.style import save
+            from tiebreak.experiments.folder import check_folder
+            from tiebreak.experiments.saving import save_plan
 
         check_folder(output)
         if (output / "plan.json").exists():
@@ -134,14 +134,12 @@ def plan(
         flags = {"run": run, "compare": compare_, "runs": asked.runs, "seed": asked.seed, "constants": constants}
         flags |= {"problem": problem, "estimate": estimate}
         record |= {"command": _command(asked_for | flags), **origin((record["method"],))}
-        files: dict[str, Any] = {"plan.json": record, "curves.csv": plan_curves(chosen)}
-        files["summary.md"] = document("Plan", [f"    {record['command']}"], sheets, _NOTES if entries else ())
-        files |= {} if result is None else {"measured.csv": measured(result)}
-        write(output, files, outdated=["measured.csv"] if result is None else ())
-        with waiting("Drawing the figure"):
-            save(plan_figure(chosen, result), output / "plan")
-        show_sheets(sheets, _NOTES if entries else (), prose=("",))
-        say(f"Written to {output}: plan.json, its tables, plan.png, plan.pdf.")
+        notes = _NOTES if entries else ()
+        summary = document("Plan", [f"    {record['command']}"], sheets, notes)
+        with waiting("Writing the files"):
+            save_plan(output, record, summary, plan_curves(chosen), None if result is None else measured(result))
+        show_sheets(sheets, notes, prose=("",))
+        say(f"Written to {output}: plan.json, its tables and figures.")
 
 
 def _problem(

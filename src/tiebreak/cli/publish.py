@@ -3,7 +3,6 @@
 import shlex
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -33,8 +32,8 @@ def publish(
 
         written = write(place, output, problem)
     tables, figures = (sum(path.suffix == kind for path in written) for kind in (".tex", ".pdf"))
-    held = f"{counted(tables - 1, 'table')}, {counted(figures, 'figure')}"  # main.tex is none
-    say(f"Written to {written[0].parent}: {held}, references.bib, main.tex.")
+    files = f"{counted(tables - 1, 'table')}, {counted(figures, 'figure')}"  # main.tex is none
+    say(f"Written to {written[0].parent}: {files}, references.bib, main.tex.")
 
 
 def diff(
@@ -60,58 +59,18 @@ def repeat(
     quiet: Quiet = False,
 ) -> None:
     """Run the command that a result was made by once more, here, and compare. Ends with 1 where they differ."""
-    with kindly(), tempfile.TemporaryDirectory() as place:
-        from tiebreak.report.difference import command_of
+    with kindly():
+        from tiebreak.report.repeat import repeated_command
 
-        words = shlex.split(command_of(folder))
+        words = repeated_command(folder, own)
         if output.exists():
             raise ValueError(f"output={str(output)!r} must not exist yet: nothing is to be mixed with the new result")
-        copied = _copied(folder, words, Path(place)) if own else _as_they_were(folder)
         say(shlex.join(words))
-        done = subprocess.run(
-            [sys.executable, "-m", *words, "--output", str(output.absolute()), *["--quiet"] * quiet],
-            stdout=subprocess.DEVNULL,
-            cwd=place if copied else None,
-        )
+        words += ["--output", str(output), *["--quiet"] * quiet]
+        done = subprocess.run([sys.executable, "-m", *words], stdout=subprocess.DEVNULL)
         if done.returncode:
             raise typer.Exit(done.returncode)
         _compare(folder, output, 0.0)
-
-
-def _as_they_were(folder: Path) -> bool:
-    """See that the files of one's own are here, and as they were; no copy is needed then."""
-    from tiebreak.experiments.own import KEPT, checksum
-    from tiebreak.report.difference import sources_of
-
-    for path, digest in sources_of(folder).items():
-        if not Path(path).is_file() or checksum(Path(path).read_text(encoding="utf-8")) != digest:
-            why = "has changed since" if Path(path).is_file() else "is not here"
-            raise ValueError(
-                f"folder={str(folder)!r} was made with {path!r}, which {why}; {folder / KEPT} has it as it was: look "
-                "at it, and say --own to run that"
-            )
-    return False
-
-
-def _copied(folder: Path, words: list[str], place: Path) -> bool:
-    """Lay the copies of own files out as the command names them; one from elsewhere gets another name in it."""
-    from tiebreak.experiments.own import checksum, copy_name
-    from tiebreak.report.difference import sources_of
-
-    found = sources_of(folder)
-    if not found:
-        raise ValueError(f"--own: folder={str(folder)!r} was made without files of one's own")
-    for path, digest in found.items():
-        copy = folder / copy_name(path, digest)
-        if not copy.is_file() or checksum(text := copy.read_text(encoding="utf-8")) != digest:
-            raise ValueError(f"folder={str(folder)!r} must have {copy.name!r} in it as it was written, and has not")
-        target = path
-        if Path(path).is_absolute() or ".." in Path(path).parts:
-            target = copy.name
-            words[:] = [word.replace(f"{path}:", f"{target}:") for word in words]
-        (place / target).parent.mkdir(parents=True, exist_ok=True)
-        (place / target).write_text(text, encoding="utf-8")
-    return True
 
 
 def _compare(first: Path, second: Path, tolerance: float) -> None:

@@ -30,10 +30,9 @@ from tiebreak.experiments.verification import Findings, Verification, verify, ve
 from tiebreak.experiments.workers import Processes
 
 if TYPE_CHECKING:
-    from tiebreak.experiments.comparing_figures import save_comparison
     from tiebreak.experiments.figures import comparison, draw, trajectories
     from tiebreak.experiments.folder import check_folder, load, save
-    from tiebreak.experiments.verification_figures import save_verification
+    from tiebreak.experiments.saving import save_comparison, save_verification
 
 __all__ = [
     "Block",
@@ -71,7 +70,7 @@ __all__ = [
 # pyarrow and matplotlib are slow to import, and an experiment can be run without either.
 _LATER = dict.fromkeys(("check_folder", "load", "save"), "folder")
 _LATER |= dict.fromkeys(("comparison", "draw", "trajectories"), "figures")
-_LATER |= {"save_verification": "verification_figures", "save_comparison": "comparing_figures"}
+_LATER |= dict.fromkeys(("save_comparison", "save_verification"), "saving")
 
 
 def __getattr__(name: str) -> Any:

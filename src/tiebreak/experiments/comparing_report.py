@@ -26,16 +26,16 @@ def sheets(found: Compared) -> tuple[Sheet, ...]:
     return _profiles(found), *(_best(found, budget) for budget in budgets), _residuals(found, budgets[-1]), *shown
 
 
-def calls(budget: int, math: bool = False) -> str:
-    """A budget in few letters, for text or for a figure.
+def calls(budget: int) -> str:
+    """A budget in few letters.
 
-    >>> calls(10**6), calls(2500), calls(10**6, math=True)
-    ('10⁶ calls', '2,500 calls', '$10^{6}$ calls')
+    >>> calls(10**6), calls(2500)
+    ('10⁶ calls', '2,500 calls')
     """
     power = len(str(budget)) - 1
     if budget != 10**power or power < 3:
         return f"{budget:,} calls"
-    return f"$10^{{{power}}}$ calls" if math else f"10{str(power).translate(_SUPERSCRIPTS)} calls"
+    return f"10{str(power).translate(_SUPERSCRIPTS)} calls"
 
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -21,14 +21,15 @@ from tiebreak.files import atomic, regular
 from tiebreak.provenance import origin_of
 from tiebreak.result import MEASURES, write_csv
 
-__all__ = ["DRAWN", "check_folder", "load", "save", "write"]
+__all__ = ["DRAWN", "check_folder", "load", "read_table", "save", "write"]
 
 #: What is made from the data, and out of date as soon as the data change.
 DRAWN = ("summary.md", "comparison.png", "comparison.pdf", "trajectories.png", "trajectories.pdf")
 
 _WRITTEN = ("results.csv", "runs.csv", "points.csv", "curves.csv", "summary.md")  # each beside a record
-_WORDS = {"method", "iterate", "status"}
+_WORDS = {"problem", "method", "iterate", "status"}
 _WHOLE = {"run", "step", "steps", "calls", "upper_calls", "lower_calls"}
+_DATA = ("configuration.json", "points.csv", "curves.csv")
 _NEEDED = {"method", "run", "step", "calls", "x0", "x1", *MEASURES}
 
 
@@ -143,12 +144,12 @@ def save(outcome: Outcome, folder: str | os.PathLike[str]) -> None:
 
 
 def load(folder: str | os.PathLike[str]) -> Outcome:
-    """Read what :func:`save` wrote; from curves.csv if curves.parquet is not there.
+    """Read what :func:`save` wrote.
 
     Raises
     ------
     ValueError
-        Where the folder, or a file of it, is missing or is not what `save` writes.
+        If the folder, or a file of it, is missing or is not what `save` writes.
 
     Examples
     --------
@@ -163,24 +164,24 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
     place, wanted = Path(folder), f"folder={os.fspath(folder)!r} must be one that `tiebreak reproduce` wrote"
     if not place.is_dir():
         raise ValueError(f"{wanted}; it is no folder")
-    found = [name for name in ("curves.parquet", "curves.csv") if (place / name).exists()]
-    missing = [n for n in ("configuration.json", "points.csv") if not (place / n).exists()]
-    missing += [] if found else ["curves.parquet or curves.csv"]
+    missing = [name for name in _DATA if not (place / name).exists()]
     if missing:
         raise ValueError(f"{wanted}; it lacks {' and '.join(missing)}")
-    name = "configuration.json"
+    path = place / "configuration.json"
     try:
-        saved = json.loads(regular(place / name).read_text(encoding="utf-8"))
+        saved = json.loads(regular(path).read_text(encoding="utf-8"))
         experiment, known = _configuration(saved)
-        name = found[0]
-        curves = _read(place / name, _NEEDED)
-        _complete(curves, known["seconds"], {})
-        name = "points.csv"
-        points = _read(place / name, _NEEDED | {"iterate", "status", "steps"})
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise ValueError(f"{os.fspath(path)!r} is not as `tiebreak reproduce` writes it: {error}") from None
+    curves = read_table(place / "curves.csv", _NEEDED)
+    points = read_table(place / "points.csv", _NEEDED | {"iterate", "status", "steps"})
+    for method in known["seconds"]:
+        if not len(chosen(curves, method=method)["run"]):
+            raise ValueError(f"{os.fspath(place / 'curves.csv')!r} is not complete: there are no rows of {method}")
         for iterate in ("last", "selected"):
-            _complete(points, known["seconds"], {"iterate": iterate})
-    except (ValueError, RecursionError, OverflowError) as error:  # Arrow's errors are ValueErrors
-        raise ValueError(f"{os.fspath(place / name)!r} is not as `tiebreak reproduce` writes it: {error}") from None
+            if not len(chosen(points, method=method, iterate=iterate)["run"]):
+                where = os.fspath(place / "points.csv")
+                raise ValueError(f"{where!r} is not complete: there are no rows of {method}, {iterate}")
     return Outcome(
         experiment=experiment,
         curves=curves,
@@ -224,28 +225,25 @@ def _configuration(saved: Any) -> tuple[Experiment, dict[str, Any]]:
     return experiment, known
 
 
-def _complete(table: Table, methods: Iterable[str], wanted: dict[str, str]) -> None:
-    for name in methods:
-        if not len(chosen(table, method=name, **wanted)["run"]):
-            raise ValueError(f"there are no rows of {name}{''.join(f', {value}' for value in wanted.values())}")
+def read_table(path: Path, needed: Iterable[str]) -> Table:
+    """The columns of a CSV file that a command wrote.
 
-
-def _read(path: Path, needed: Iterable[str]) -> Table:
-    regular(path)
-    if path.suffix == ".parquet":
-        try:
-            table = pa.parquet.read_table(path)
-        except (OSError, NotImplementedError) as error:  # its words for what is damaged: there is a file
-            raise ValueError(str(error)) from None
-    else:
-        # Told, not guessed: a column may begin with whole numbers, and a run's number is never a float.
-        with path.open(encoding="utf-8") as file:
+    Raises
+    ------
+    ValueError
+        If a needed column is missing, or a cell holds something else than its column.
+    """
+    # The types are given, not guessed: a column of floats may begin with whole numbers.
+    try:
+        with regular(path).open(encoding="utf-8") as file:
             types = {name: _type(name) for name in file.readline().strip().split(",")}
         table = pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(column_types=types))
-    lacking = sorted(set(needed) - set(table.column_names))
-    if lacking:
-        raise ValueError(f"there is no column {', '.join(lacking)}")
-    return {name: _array(table.column(name), name) for name in table.column_names}
+        lacking = sorted(set(needed) - set(table.column_names))
+        if lacking:
+            raise ValueError(f"there is no column {', '.join(lacking)}")
+        return {name: _array(table.column(name), name) for name in table.column_names}
+    except ValueError as error:  # Arrow's errors are ValueErrors
+        raise ValueError(f"{os.fspath(path)!r} is not as a command writes it: {error}") from None
 
 
 def _type(name: str) -> Any:
@@ -256,6 +254,7 @@ def _array(column: Any, name: str) -> Any:
     values = column.to_numpy()
     if name in _WORDS:
         return values.astype(np.str_)
-    if values.dtype.kind not in ("iu" if name in _WHOLE else "iuf"):
-        raise ValueError(f"column {name} must hold {'whole ' * (name in _WHOLE)}numbers, not {column.type}")
+    whole = name in _WHOLE
+    if values.dtype.kind not in ("i" if whole else "if"):
+        raise ValueError(f"column {name} must hold {'whole ' if whole else ''}numbers, not {column.type}")
     return values

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from tiebreak.experiments.charts import Axis, Chart, Mark, Series
 from tiebreak.experiments.tables import Sheet, Table, scientific
 from tiebreak.live import clock
-from tiebreak.report.data import thinned
-from tiebreak.report.origin import origin
 from tiebreak.report.reading import columns, record
-from tiebreak.report.section import Axis, Chart, Mark, Page, Part, Section, Series, Verdict
+from tiebreak.report.section import Page, Part, Section, Verdict, origin
 
 __all__ = ["page"]
 
@@ -71,11 +70,8 @@ def _along(table: Table) -> list[Axis]:
 
 
 def _kept(table: Table, **named: Any) -> dict[str, Any]:
-    """Columns of a series by name, with those of both axes, as few rows as can be seen."""
-    kept = thinned(len(table["step"]), 1500)
-    return {axis.key: table[axis.key][kept] for axis in _along(table)} | {
-        n: column[kept] for n, column in named.items()
-    }
+    """Columns of a series by name, with those of both axes."""
+    return {axis.key: table[axis.key] for axis in _along(table)} | named
 
 
 def _chart(title: str, about: str, axes: Any, table: Table) -> Chart | None:

@@ -1,50 +1,33 @@
-"""The page: one HTML file that needs no other, whatever the sections hold."""
+"""The page: one HTML file that needs no other."""
 
+import json
+import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from html import escape
 from importlib import resources
 from itertools import count
+from typing import Any
 
+import numpy as np
+
+from tiebreak.experiments.charts import Chart
 from tiebreak.experiments.colours import COLOURS
 from tiebreak.experiments.tables import Sheet
-from tiebreak.report import data
-from tiebreak.report.section import Chart, Code, Facts, Landscape, Notes, Page, Part, Section, Verdict
+from tiebreak.report.section import Code, Facts, Landscape, Notes, Page, Part, Section, Verdict
 
-__all__ = ["LARGEST", "render"]
+__all__ = ["embedded", "render"]
 
-#: Bytes that a page may have.
-LARGEST = 6_000_000
-_FEWER = (800, 400, 200, 100, 50, 25)  # points of a curve, where all of them would make the page too large
-_THINNED = " Curves have at most {most} points each: all of them would take more than {limit} MB."
+_DIGITS = 6  # of a number in a chart
 
-# Nothing is fetched from anywhere: what is not in the file does not exist for it.
+# The browser fetches nothing: all that the page needs is in the file.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 )
 
 
 def render(page: Page) -> str:
-    """The page as HTML; where it would be larger than :data:`LARGEST`, with fewer points of each curve, and saying so.
-
-    Raises
-    ------
-    ValueError
-        Where it is too large all the same.
-    """
-    text = _rendered(page)
-    for most in _FEWER:
-        if len(text.encode()) <= LARGEST:
-            return text
-        text = _rendered(data.sparser(page, most), _THINNED.format(most=most, limit=LARGEST // 10**6))
-    if len(text.encode()) > LARGEST:
-        raise ValueError(
-            f"the report has {len(text.encode()):,} bytes with {_FEWER[-1]} points of each curve, and must have at "
-            f"most {LARGEST:,}: ask for fewer methods or problems"
-        )
-    return text
-
-
-def _rendered(page: Page, remark: str = "") -> str:
+    """The page as HTML."""
     ids = (f"part-{i}" for i in count())
     names = ["verdict", *(f"section-{i}" for i in range(len(page.sections)))]
     titles = ["Verdict", *(section.title for section in page.sections)]
@@ -57,10 +40,9 @@ def _rendered(page: Page, remark: str = "") -> str:
         links=links,
         verdict=_verdict(page.verdict),
         body=body,
-        colours=data.embedded(COLOURS),
+        colours=embedded(COLOURS),
         plotly=_plotly(),
         program=_resource("page.js"),
-        remark=remark,
     )
 
 
@@ -81,7 +63,7 @@ _TEMPLATE = """<!DOCTYPE html>
 </header>
 <nav aria-label="Sections" tabindex="0">{links}</nav>
 <main>{verdict}{body}</main>
-<footer>Made by tiebreak. This file needs no network and no other file.{remark}</footer>
+<footer>Made by tiebreak. This file needs no network and no other file.</footer>
 <script type="application/json" id="colours">{colours}</script>
 <script>{plotly}</script>
 <script>{program}</script>
@@ -118,9 +100,9 @@ def _section(name: str, section: Section, ids: Iterator[str]) -> str:
 def _part(part: Part, name: str) -> str:
     match part:
         case Chart():
-            return _drawn(name, part.title, part.about, data.embedded(data.chart(part)))
+            return _drawn(name, part, {"kind": "chart"})
         case Landscape():
-            return _drawn(name, part.title, part.about, data.embedded(data.landscape(part)))
+            return _drawn(name, part, {"kind": "landscape"})
         case Sheet():
             return _table(part)
         case Notes():
@@ -135,13 +117,42 @@ def _part(part: Part, name: str) -> str:
             )
 
 
-def _drawn(name: str, title: str, about: str, text: str) -> str:
+def _drawn(name: str, part: Chart | Landscape, kind: dict[str, str]) -> str:
+    title, about = escape(part.title), escape(part.about)
     return (
-        f'<figure id="{name}" class="drawn"><figcaption><h3>{escape(title)}</h3><p>{escape(about)}</p></figcaption>'
-        f'<div class="controls"></div><div class="plot" role="img" aria-label="{escape(f"{title}. {about}")}"></div>'
-        f'<div class="legend" role="group" aria-label="Shown in: {escape(title)}"></div>'
-        f'<script type="application/json">{text}</script></figure>'
+        f'<figure id="{name}" class="drawn"><figcaption><h3>{title}</h3><p>{about}</p></figcaption>'
+        f'<div class="controls"></div><div class="plot" role="img" aria-label="{title}. {about}"></div>'
+        f'<div class="legend" role="group" aria-label="Shown in: {title}"></div>'
+        f'<script type="application/json">{embedded(asdict(part) | kind)}</script></figure>'
     )
+
+
+def embedded(data: Any) -> str:
+    """JSON for a script element: a "<" of the data cannot end the element, and U+2028 cannot end a line.
+
+    >>> embedded({"name": "</script>"})
+    '{"name":"\\\\u003c/script>"}'
+    """
+    text = json.dumps(_plain(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _plain(data: Any) -> Any:
+    """Data of charts as JSON has them: few digits, and null for what is not finite."""
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, (np.ndarray, np.generic)):
+        data = data.tolist()
+    if isinstance(data, (list, tuple)):
+        return [_plain(value) for value in data]
+    return _number(data) if isinstance(data, float) else data
+
+
+def _number(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
 
 
 def _table(sheet: Sheet) -> str:

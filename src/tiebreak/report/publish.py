@@ -5,20 +5,20 @@ import re
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
+from tiebreak.experiments.charts import Axis, Chart
+from tiebreak.experiments.drawing import Width, draw_chart
 from tiebreak.experiments.latex import as_latex, in_latex, parts
 from tiebreak.experiments.tables import Sheet
 from tiebreak.files import atomic
 from tiebreak.report import kind_of, page_of
-from tiebreak.report.figures import Width, figure
-from tiebreak.report.origin import CITATION
-from tiebreak.report.section import Axis, Chart, Code, Page
+from tiebreak.report.section import CITATION, Code, Page
 
 __all__ = ["publish"]
 
 _MANY = 6  # quantities of a chart that all get a figure; of more, the first does, or the first of each problem
-_FLOATS = 10  # figures and tables that LaTeX holds back until there is room; of about 18 it complains
+_FLOATS = 10  # between two \clearpage; LaTeX complains of about 18 that wait for room
 
 
 def publish(
@@ -31,10 +31,10 @@ def publish(
     place : path
         A folder that a command wrote, or the CSV log of a training run.
     output : path, optional
-        The folder for the files: ``paper`` in the folder, or beside the log, if not said.
+        The folder for the files: by default ``paper`` in the folder, or beside the log.
     problem : str, optional
-        Of a comparison with several problems: figures of this one alone, and of all its residuals. If not said, every
-        problem has the figure of its first one.
+        A problem of a comparison with several: only its figures are drawn, of all residuals. By default every problem
+        has a figure of its first residual.
 
     Returns
     -------
@@ -50,26 +50,28 @@ def publish(
     >>> sorted({path.suffix for path in publish(folder)})
     ['.bib', '.pdf', '.tex']
     """
-    path, page = Path(place), page_of(place)
-    target = Path(output) if output is not None else (path.parent if path.is_file() else path) / "paper"
-    texts = {f"{name}.tex": as_latex(sheet, _words(sheet), f"tab:{name}") for name, sheet in _tables(page).items()}
+    path = Path(place)
+    page = page_of(place)
+    folder = path.parent if path.is_file() else path
+    target = folder / "paper" if output is None else Path(output)
+    texts = _tables(page)
     texts["references.bib"] = f"{_for_bibtex(CITATION)}\n"
     figures = _figures(page, problem)
-    texts["main.tex"] = _main(page, kind_of(place), list(texts), figures)
+    texts["main.tex"] = _main(page, kind_of(place), [name for name in texts if name.startswith("table-")], figures)
     written = []
     for name, text in texts.items():
-        with atomic(target / name, "w") as file:
+        written.append(target / name)
+        with atomic(written[-1], "w") as file:
             file.write(text)
-        written.append(target / name)
-    for name, (chart, x, y, width) in figures.items():
-        with atomic(target / name) as file:
-            figure(chart, x, y, width).savefig(file, format="pdf", metadata={"CreationDate": None})
-        written.append(target / name)
+    for (name, (chart, y)), width in product(figures.items(), get_args(Width)):
+        written.append(target / f"{name}-{width}.pdf")
+        with atomic(written[-1]) as file:
+            draw_chart(chart, chart.x[0], [y], width).savefig(file, format="pdf", metadata={"CreationDate": None})
     return written
 
 
 def _for_bibtex(entries: str) -> str:
-    """The entries for BibTeX's own styles, which know neither software nor versions; biblatex reads them as well.
+    """The entries for BibTeX's own styles, which lack the type and the field for software; biblatex reads them as well.
 
     >>> _for_bibtex("@software{key,\\n  version = {1.2},")
     '@misc{key,\\n  note = {Version 1.2},'
@@ -88,79 +90,81 @@ def _slug(text: str) -> str:
     >>> _slug("The best at 10⁴ calls")
     'the-best-at-1e4-calls'
     """
-    powers = re.sub("10([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda found: "1e" + found[1].translate(_POWERS), text)
+    powers = re.sub("10([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda match: "1e" + match[1].translate(_POWERS), text)
     words = re.sub(r"[^a-z0-9]+", "-", powers.lower()).strip("-")
     return (words if len(words) <= 48 else words[:49].rpartition("-")[0] or words[:48]).strip("-") or "table"
 
 
-def _tables(page: Page) -> dict[str, Sheet]:
-    """By the names of their files; what is too wide for a page in parts."""
-    found = [part for section in page.sections for part in section.parts if isinstance(part, Sheet)]
-    return {
-        f"table-{i}-{_slug(sheet.title)}" + (f"-{j}" if len(cut) > 1 else ""): part
-        for i, sheet in enumerate(found, 1)
-        for cut in [parts(sheet)]
-        for j, part in enumerate(cut, 1)
-    }
+def _tables(page: Page) -> dict[str, str]:
+    """The tables by the names of their files, in parts if they are too wide for a page."""
+    texts = {}
+    for i, sheet in enumerate(page.parts(Sheet), 1):
+        pieces = parts(sheet)
+        for j, piece in enumerate(pieces, 1):
+            name = f"table-{i}-{_slug(sheet.title)}"
+            if len(pieces) > 1:
+                name += f"-{j}"
+            texts[f"{name}.tex"] = as_latex(piece, _words(piece), f"tab:{name}")
+    return texts
 
 
 def _words(sheet: Sheet) -> list[str]:
-    """The columns that hold words: none of their cells begins with a digit."""
-    cells = {name: [row[i] for row in sheet.rows] for i, name in enumerate(sheet.header)}
-    return [name for name, column in cells.items() if not any(re.match(r"[-−–\d]", cell) for cell in column)]
+    """The columns of words: none of their cells begins with a digit."""
+    starts_number = re.compile(r"[-−–\d]").match
+    pairs = [pair for row in sheet.rows for pair in zip(sheet.header, row, strict=True)]
+    numbers = {name for name, cell in pairs if starts_number(cell)}
+    return [name for name in sheet.header if name not in numbers]
 
 
-class Drawing(NamedTuple):
-    """A figure to be made."""
-
-    chart: Chart
-    x: Axis
-    y: Axis
-    width: Width
-
-
-def _figures(page: Page, problem: str | None) -> dict[str, Drawing]:
-    """By the names of their files."""
-    found = {}
-    charts = [part for section in page.sections for part in section.parts if isinstance(part, Chart)]
-    known = list(dict.fromkeys(axis.problem for chart in charts for axis in chart.y if axis.problem))
-    if problem is not None and problem not in known:
-        legal = f"one of {', '.join(known)}" if known else "left out: this result has a single problem"
+def _figures(page: Page, problem: str | None) -> dict[str, tuple[Chart, Axis]]:
+    """The charts and the quantities that are drawn, by the names of their files without the width."""
+    charts = page.parts(Chart)
+    problems = list(dict.fromkeys(axis.problem for chart in charts for axis in chart.y if axis.problem))
+    if problem is not None and problem not in problems:
+        legal = f"one of {', '.join(problems)}" if problems else "left out: this result has a single problem"
         raise ValueError(f"problem={problem!r} must be {legal}")
+    figures = {}
     for i, chart in enumerate(charts, 1):
-        for y, width in product(_shown(chart, problem), get_args(Width)):
+        for y in _drawn_axes(chart, problem):
             name = f"figure-{i}-{_slug(y.key)}"
-            while f"{name}-{width}.pdf" in found:  # two long names that begin alike
+            while name in figures:  # two long keys with the same beginning
                 name += "-more"
-            found[f"{name}-{width}.pdf"] = Drawing(chart, chart.x[0], y, width)
-    return found
+            figures[name] = (chart, y)
+    return figures
 
 
-def _shown(chart: Chart, problem: str | None) -> Sequence[Axis]:
-    """The quantities that get a figure."""
+def _drawn_axes(chart: Chart, problem: str | None) -> Sequence[Axis]:
     if problem is not None:
         return [axis for axis in chart.y if axis.problem in ("", problem)]
     if len(chart.y) <= _MANY:
         return chart.y
-    return list({axis.problem: axis for axis in reversed(chart.y)}.values())[::-1]  # the first of each
+    first_of_problem: dict[str, Axis] = {}
+    for axis in chart.y:
+        first_of_problem.setdefault(axis.problem, axis)
+    return list(first_of_problem.values())
 
 
-def _main(page: Page, kind: str, texts: list[str], figures: dict[str, Drawing]) -> str:
-    """A document that holds everything, two columns wide."""
-    commands = [part.text for section in page.sections for part in section.parts if isinstance(part, Code)]
-    repeat = f"% Repeat it: {commands[0]}\n" if commands and commands[0].startswith("tiebreak ") else ""
-    inputs = [rf"\input{{{name.removesuffix('.tex')}}}" for name in texts if name.startswith("table-")]
-    for name, (chart, x, y, width) in figures.items():
-        star, size = ("*", r"\textwidth") if width == "page" else ("", r"\columnwidth")
-        caption = in_latex(f"{chart.title}: {y.label} against {x.label}. {chart.about}")
-        inputs.append(
-            rf"\begin{{figure{star}}}\centering\includegraphics[width={size}]{{{name}}}"
-            rf"\caption{{{caption}}}\end{{figure{star}}}"
-        )
-    groups = ["\n".join(inputs[i : i + _FLOATS]) for i in range(0, len(inputs), _FLOATS)]
-    return _MAIN.format(repeat=repeat, title=in_latex(page.title), body="\n\\clearpage\n".join(groups), kind=kind)
+def _main(page: Page, kind: str, tables: list[str], figures: dict[str, tuple[Chart, Axis]]) -> str:
+    """A document of two columns that holds all tables and figures."""
+    floats = [rf"\input{{{name.removesuffix('.tex')}}}" for name in tables]
+    for name, (chart, y) in figures.items():
+        caption = in_latex(f"{chart.title}: {y.label} against {chart.x[0].label}. {chart.about}")
+        floats.append(_FIGURE.format(star="", size="column", name=name, caption=caption))
+        floats.append(_FIGURE.format(star="*", size="page", name=name, caption=caption))
+    groups = ["\n".join(floats[i : i + _FLOATS]) for i in range(0, len(floats), _FLOATS)]
+    command = page.parts(Code)[0].text
+    return _MAIN.format(
+        kind=kind,
+        repeat=f"% Repeat it: {command}\n" if command.startswith("tiebreak ") else "",
+        title=in_latex(page.title),
+        body="\n\\clearpage\n".join(groups),
+    )
 
 
+_FIGURE = (
+    r"\begin{{figure{star}}}\centering\includegraphics[width=\linewidth]{{{name}-{size}.pdf}}"
+    r"\caption{{{caption}}}\end{{figure{star}}}"
+)
 _MAIN = r"""% Everything that `tiebreak publish` wrote for a result of `tiebreak {kind}`.
 {repeat}\documentclass[twocolumn]{{article}}
 \usepackage[margin=0.75in]{{geometry}}

@@ -1,7 +1,8 @@
-"""What a folder holds: records, tables, and the tables and notes of its summary. Nothing is computed again."""
+"""Reading results on disk: their kind, records and tables, and the tables and notes of a summary."""
 
 import csv
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,42 @@ import numpy as np
 
 from tiebreak.experiments.tables import Sheet, Table
 from tiebreak.files import regular
+from tiebreak.report.section import Notes, Section, origin
 
-__all__ = ["columns", "record", "summary"]
+__all__ = ["LEGAL", "closing", "columns", "kind_of", "record", "record_of", "summary"]
 
-_WORDS = ("problem", "method")  # whoever names one "1" or "nan" means a name
+LEGAL = (
+    "a folder that `tiebreak reproduce`, `compare`, `sweep`, `verify` or `plan` wrote, or the CSV log of a training run"
+)
+_WORDS = ("problem", "method")  # columns of names, even of a problem that is called "1" or "nan"
+
+
+def kind_of(place: str | os.PathLike[str]) -> str:
+    """The kind of a result: "reproduce", "compare", "verify", "plan" or "log".
+
+    Raises
+    ------
+    ValueError
+        If it is none of these.
+    """
+    path = Path(place)
+    if path.is_file():
+        return "log"
+    if not path.is_dir():
+        raise ValueError(f"no such file or folder: {path}; it must be {LEGAL}")
+    if (path / "plan.json").exists():
+        return "plan"
+    if (path / "configuration.json").exists():
+        saved = record(path / "configuration.json")
+        for key, kind in (("experiment", "reproduce"), ("verification", "verify"), ("budgets", "compare")):
+            if key in saved:
+                return kind
+    raise ValueError(f"place={str(place)!r} must be {LEGAL}; it has no configuration.json or plan.json of these")
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """The record of a folder: its command, settings and versions."""
+    return record(folder / ("plan.json" if kind_of(folder) == "plan" else "configuration.json"))
 
 
 def record(path: Path) -> dict[str, Any]:
@@ -22,26 +55,26 @@ def record(path: Path) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        Where the file holds none.
+        If the file holds none.
     """
     try:
-        found = json.loads(regular(path).read_text(encoding="utf-8"))
+        saved = json.loads(regular(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} holds no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(saved, dict):
         raise ValueError(f"{str(path)!r} must hold an object")
-    return found
+    return saved
 
 
 def columns(path: Path, *needed: str) -> Table:
-    """The columns of a CSV file with a header: of floats where every cell is a number or empty, of text else.
+    """The columns of a CSV file with a header: floats if every cell is a number or empty, else text.
 
-    A half line at the end, which a process that was killed leaves, is not read.
+    Half a line at the end, which a process that was killed leaves, is not read.
 
     Raises
     ------
     ValueError
-        Where a column that is needed is missing, or a line has more or fewer cells than the header.
+        If a needed column is missing, or a line has more or fewer cells than the header.
     """
     try:
         with regular(path).open(encoding="utf-8", newline="") as file:
@@ -71,7 +104,7 @@ def _column(cells: list[str], name: str) -> Any:
 
 
 def summary(path: Path) -> tuple[list[Sheet], list[str]]:
-    """The tables and the notes of a summary.md that a command wrote; nothing where there is none.
+    """The tables and the notes of a summary.md that a command wrote; nothing if there is none.
 
     >>> import tempfile
     >>> from tiebreak.experiments.tables import document
@@ -95,3 +128,9 @@ def summary(path: Path) -> tuple[list[Sheet], list[str]]:
         elif line.startswith("- "):
             notes.append(line[2:])
     return sheets, notes
+
+
+def closing(folder: Path, saved: dict[str, Any], *omitted: str) -> list[Section]:
+    """The last sections of a page: the tables and notes of the summary, and the origin."""
+    sheets, notes = summary(folder / "summary.md")
+    return [Section("Tables", [*sheets, Notes(notes)] if notes else sheets), origin(saved, omitted)]

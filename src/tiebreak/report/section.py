@@ -1,95 +1,50 @@
 """What a page is made of: a verdict, then sections of charts, landscapes, tables, notes, facts and commands.
 
-Plain data: whoever reads a folder makes these, and :mod:`tiebreak.report.page` alone knows how they look.
+Plain data: a module for each kind of result makes these, and :mod:`tiebreak.report.page` renders them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
+import tiebreak
+from tiebreak.experiments.charts import Chart, Numbers
 from tiebreak.experiments.tables import Sheet
 
 __all__ = [
-    "NEUTRAL",
-    "Axis",
-    "Chart",
+    "CITATION",
     "Code",
     "Facts",
     "Landscape",
-    "Mark",
     "Notes",
     "Page",
     "Path",
     "Section",
-    "Series",
     "Verdict",
+    "flat",
+    "origin",
 ]
 
-#: The look of what is there for comparison, and is no method of its own.
-NEUTRAL = -1
+#: The same text as in README.md and CITATION.cff.
+CITATION = f"""@software{{tiebreak,
+  title   = {{tiebreak: minimise one objective among the minimisers of another, from stochastic gradients}},
+  author  = {{{{The tiebreak developers}}}},
+  version = {{{tiebreak.__version__}}},
+  year    = {{2026}},
+  license = {{BSD-3-Clause}}
+}}
 
-Numbers: TypeAlias = Sequence[float] | Any  # or an array
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A quantity that a chart can show: the column `key` of its series. `problem` says of which problem it is."""
-
-    key: str
-    label: str
-    scale: Literal["linear", "log", "symlog"] = "linear"
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Series:
-    """A line or points of a chart.
-
-    Parameters
-    ----------
-    name : str
-        In the legend; series of one name are shown and hidden together.
-    columns : dict of str to numbers
-        A column for each axis, by its key. ``"key:low"`` and ``"key:high"`` make a band, ``"key:error"`` error bars. A
-        series without the column that is shown is left out.
-    look : int
-        Which colour and dashes: the same number, the same look.
-    dash : str
-        Plotly's name of dashes, where they are not the look's own.
-    """
-
-    name: str
-    columns: Mapping[str, Numbers]
-    look: int
-    mode: Literal["lines", "markers", "lines+markers"] = "lines"
-    dash: str | None = None
-    shape: Literal["linear", "hv"] = "linear"
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A line across a chart, where the axis with this key has this value."""
-
-    key: str
-    at: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Series against a choice of quantities: where there are several, the page has a switch for them."""
-
-    title: str
-    about: str
-    x: Sequence[Axis]
-    y: Sequence[Axis]
-    series: Sequence[Series]
-    marks: Sequence[Mark] = ()
+@misc{{cortild2026stochastic,
+  title  = {{Stochastic Nonconvex Bilevel Optimization: Improved Rates Without Rare-Visit Assumption}},
+  author = {{Cortild, Daniel and Staudigl, Mathias and Peypouquet, Juan and Cartis, Coralia}},
+  year   = {{2026}}
+}}"""
+_LONGEST = 600  # letters of a value
 
 
 @dataclass(frozen=True)
 class Path:
-    """The iterates of a run in the plane, and how far each is along it."""
+    """The iterates of a run in the plane, with the steps and calls at each."""
 
     name: str
     look: int
@@ -133,7 +88,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Code:
-    """Text to be copied as it is."""
+    """Text to be copied."""
 
     title: str
     text: str
@@ -145,7 +100,7 @@ Part: TypeAlias = Chart | Landscape | Sheet | Notes | Facts | Code
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what is below it."""
+    """A heading and the parts below it."""
 
     title: str
     parts: Sequence[Part]
@@ -153,10 +108,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was asked, what came out, and whether it is inside.
-
-    `good` is None where nothing was promised that could be kept or broken.
-    """
+    """The question, the answers, and whether the result is inside its promise; None if nothing was promised."""
 
     word: str
     good: bool | None
@@ -171,3 +123,37 @@ class Page:
     title: str
     verdict: Verdict
     sections: Sequence[Section]
+
+    def parts(self, kind: type) -> list[Any]:
+        """All parts of one kind, in the order of the page."""
+        return [part for section in self.sections for part in section.parts if isinstance(part, kind)]
+
+
+def origin(saved: Mapping[str, Any], omitted: tuple[str, ...] = ()) -> Section:
+    """The last section of a page: how to repeat the result, its configuration, and how to cite."""
+    parts: list[Part] = []
+    if isinstance(saved.get("command"), str):
+        parts.append(Code("The command that repeats it", saved["command"]))
+    parts.append(Facts(flat({key: value for key, value in saved.items() if key not in ("command", *omitted)})))
+    parts.append(Code("How to cite: the paper for the method, the library for the code", CITATION))
+    return Section("Repeat and cite", parts)
+
+
+def flat(data: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+    """Names and values of a record; entries of a record inside it have the names of both."""
+    pairs: list[tuple[str, str]] = []
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            pairs += flat(value, f"{before}{key}, ")
+        elif value not in (None, [], (), ""):
+            pairs.append((f"{before}{key}", _text(value)))
+    return pairs
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, int) and abs(value) > 9999:
+        text = f"{value:,}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
