@@ -94,7 +94,7 @@ def test_a_plan_is_printed_and_can_be_rebuilt(planned: tuple[Path, str]) -> None
     assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "plan.pdf").read_bytes().startswith(b"%PDF-")
     assert {path.name for path in folder.iterdir()} == {
-        "curves.csv", "measured.csv", "plan.json", "plan.pdf", "plan.png", "summary.md",
+        "batches.pdf", "batches.png", "curves.csv", "measured.csv", "plan.json", "plan.pdf", "plan.png", "summary.md",
     }  # fmt: skip
 
 

@@ -214,7 +214,7 @@ def test_an_error_while_saving_leaves_the_folder_as_it_was(
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("curves.parquet", "not parquet", "curves.parquet"),
+        ("curves.csv", "no table", "curves.csv"),
         ("points.csv", "method,run\nsdbgd,0\n", "points.csv.*no column"),
         ("points.csv", None, "lacks points.csv"),
         ("configuration.json", "{", "configuration.json"),
@@ -274,7 +274,7 @@ def test_tables_that_do_not_fit_are_named(outcome: Outcome, tmp_path: Path, chan
         curves["step"] = curves["step"] + 0.5
     save(replace(outcome, curves=curves), tmp_path)
     with pytest.raises(
-        ValueError, match=r"curves.parquet' is not as .*(no rows of sdbgd|column (lower_value|step) must)"
+        ValueError, match=r"curves.csv' is not (complete: there are no rows of sdbgd|as .*CSV conversion error)"
     ):
         load(tmp_path)
 

@@ -100,8 +100,7 @@ def no_work() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     for name in ("reproduce.run", "verify.run", "plan.run_plan", "plan.compare", "compare.run"):
         patch.setattr(f"tiebreak.cli.{name}", stop)
-    patch.setattr("tiebreak.experiments.style.save", lambda figure, path: [])
-    patch.setattr("tiebreak.experiments.plan_figure.plan_figure", lambda plan, result: None)
+    patch.setattr("tiebreak.experiments.saving.save_chart", lambda chart, path: [])
     patch.setenv("COLUMNS", "100")
     yield
     patch.undo()

@@ -17,15 +17,16 @@ import tiebreak
 from command import call
 from tiebreak.cli.app import app
 from tiebreak.experiments import Comparison, Experiment, compare, run, save, save_comparison
+from tiebreak.experiments.charts import Axis, Chart, Mark, Series
+from tiebreak.experiments.drawing import draw_chart
 from tiebreak.experiments.latex import as_latex, in_latex
 from tiebreak.experiments.style import COLOURS
 from tiebreak.experiments.tables import Sheet, fitted, widths
 from tiebreak.methods import METHODS
 from tiebreak.report import page_of
-from tiebreak.report.difference import command_of, difference, sources_of
-from tiebreak.report.figures import figure
+from tiebreak.report.difference import difference
 from tiebreak.report.publish import publish
-from tiebreak.report.section import Axis, Chart, Mark, Series
+from tiebreak.report.repeat import repeated_command
 
 #: The names of methods of one's own are anybody's guess.
 ODD = "ν_5 % & {co}: ~ #1 \\\\ $x^2"
@@ -209,7 +210,7 @@ def test_a_figure_shows_what_the_chart_has():
         [Series("a", columns, 0), Series("b", points, 1, "markers"), Series("c", {"x": [1], "z": [1]}, 2)],
         [Mark("y", 0.3, "limit")],
     )  # fmt: skip
-    made = figure(chart, chart.x[0], chart.y[0], "column")
+    made = draw_chart(chart, chart.x[0], chart.y, "column")
     (axes,) = made.axes
     drawn = {tuple(line.get_ydata()): line for line in axes.lines}
     assert tuple(columns["y"]) in drawn
@@ -225,8 +226,8 @@ def test_a_figure_shows_what_the_chart_has():
 def test_of_runs_that_all_failed_there_is_an_empty_figure(value, tmp_path):
     """A logarithm has no scale where nothing is positive; what else the paper holds is not lost for it."""
     axes = [Axis("x", "calls", "log")], [Axis("y", "‖∇g‖²", "log")]
-    made = figure(Chart("T", "", *axes, [Series("a", {"x": [10.0], "y": [value]}, 0, "lines+markers")]),
-                  axes[0][0], axes[1][0], "column")  # fmt: skip
+    chart = Chart("T", "", *axes, [Series("a", {"x": [10.0], "y": [value]}, 0, "lines+markers")])
+    made = draw_chart(chart, chart.x[0], chart.y, "column")
     made.savefig(tmp_path / "made.pdf")
     assert made.axes[0].get_xscale() == "log"
 
@@ -258,7 +259,7 @@ def test_long_legends_and_labels_leave_room(width, compared):
     """All words are on the figure, and the axes are at least an inch high."""
     for section in page_of(compared).sections:
         for chart in (part for part in section.parts if isinstance(part, Chart)):
-            made = figure(chart, chart.x[0], chart.y[0], width)
+            made = draw_chart(chart, chart.x[0], chart.y[:1], width)
             canvas = FigureCanvasAgg(made)
             canvas.draw()
             (axes,), (legend,) = made.axes, made.legends
@@ -426,7 +427,7 @@ def test_checksums_that_are_none(sources, results, tmp_path):
     saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
     (tmp_path / "configuration.json").write_text(json.dumps(saved | {"sources": sources}), encoding="utf-8")
     with pytest.raises(ValueError, match="must have a record with checksums in 'sources', not"):
-        sources_of(tmp_path)
+        repeated_command(tmp_path)
 
 
 @pytest.mark.parametrize("command", [None, "rm -r .", "tiebreak verify --runs 4", "tiebreak"])
@@ -435,4 +436,4 @@ def test_whatever_else_a_record_says_is_not_run(command, results, tmp_path):
     saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
     (tmp_path / "configuration.json").write_text(json.dumps(saved | {"command": command}), encoding="utf-8")
     with pytest.raises(ValueError, match="must have a record with the command of `tiebreak reproduce`"):
-        command_of(tmp_path)
+        repeated_command(tmp_path)

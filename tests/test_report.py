@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from shutil import copytree
@@ -19,20 +20,19 @@ from command import call
 from tiebreak import experiments
 from tiebreak.cli.app import app
 from tiebreak.experiments import sweeps, verification
-from tiebreak.experiments.folder import write
+from tiebreak.experiments.charts import Axis, Chart, Series
+from tiebreak.experiments.comparing_charts import recorded_chart
 from tiebreak.experiments.tables import Sheet, document
 from tiebreak.report import kind_of, page_of, write_report
-from tiebreak.report.data import chart, embedded, thinned
-from tiebreak.report.origin import CITATION
-from tiebreak.report.page import LARGEST, render
-from tiebreak.report.paper import front
+from tiebreak.report.landscape import front
+from tiebreak.report.page import embedded, render
 from tiebreak.report.publish import publish
 from tiebreak.report.reading import columns, summary
-from tiebreak.report.recorded import recorded
-from tiebreak.report.section import Axis, Chart, Code, Facts, Landscape, Notes, Page, Section, Series, Verdict
+from tiebreak.report.section import CITATION, Code, Facts, Landscape, Notes, Page, Section, Verdict
 
 torch = pytest.importorskip("torch")
 
+LARGEST = 6_000_000  # bytes of a page
 KINDS = ("reproduce", "compare", "verify", "plan", "log")
 
 
@@ -135,12 +135,9 @@ def swept(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kept", ["curves.parquet", "curves.csv"])
-def test_a_comparison_shows_the_curves_that_it_recorded(kept, swept, tmp_path):
-    """Means over the runs, step by step, of the largest budget; from either file."""
-    copytree(swept, tmp_path / "copy")
-    (tmp_path / "copy" / {"curves.csv": "curves.parquet", "curves.parquet": "curves.csv"}[kept]).unlink()
-    along, _ = parts(page_of(tmp_path / "copy"), Chart)[1:]
+def test_a_comparison_shows_the_curves_that_it_recorded(swept):
+    """Means over the runs, step by step, of the largest budget."""
+    along, _ = parts(page_of(swept), Chart)[1:]
     assert along.title == "Residuals along the run"
     rows = columns(swept / "curves.csv")
     for problem, method in product(("paper", "valley-4"), ("SDBGD", "Penalty bound")):
@@ -156,8 +153,8 @@ def test_a_comparison_shows_the_curves_that_it_recorded(kept, swept, tmp_path):
 
 def test_curves_that_are_damaged_get_a_sentence(swept, tmp_path):
     copytree(swept, tmp_path / "copy")
-    (tmp_path / "copy" / "curves.parquet").write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(ValueError, match=r"curves.parquet' is no table"):
+    (tmp_path / "copy" / "curves.csv").write_bytes(b"problem,method\npaper,sdbgd,1\n")
+    with pytest.raises(ValueError, match=r"curves.csv' is not as a command writes it"):
         page_of(tmp_path / "copy")
 
 
@@ -165,23 +162,23 @@ def test_a_problem_may_be_called_a_number(swept, tmp_path):
     copytree(swept, tmp_path / "copy")
     for path in (tmp_path / "copy").glob("*.csv"):
         path.write_text(re.sub("^paper,", "nan,", path.read_text(), flags=re.MULTILINE))
-    (tmp_path / "copy" / "curves.parquet").unlink()
     drawn = parts(page_of(tmp_path / "copy"), Chart)
     assert {axis.problem for chart in drawn for axis in chart.y if axis.problem} == {"nan", "valley-4"}
 
 
-def test_many_recorded_curves_stay_within_a_page(tmp_path):
-    """Twenty problems and twenty methods, 300 records of ten runs each: fewer points, and no page that is too large."""
-    rng, n = np.random.default_rng(0), 300 * 10
-    one = {"run": np.repeat(np.arange(10), 300), "step": np.tile(np.arange(300), 10)}
-    one |= {"calls": 7 * one["step"], "budget": np.full(n, 10**6)}
-    table = {name: np.tile(column, 400) for name, column in one.items()}
-    names = [(f"problem {i}", f"method {j}") for i, j in product(range(20), range(20))]
-    table["problem"], table["method"] = (np.repeat([name[i] for name in names], n) for i in (0, 1))
+def test_many_recorded_curves_stay_within_a_page():
+    """Twenty problems and twenty methods, 60 records of two runs each: fewer points, and no page that is too large."""
+    rng = np.random.default_rng(0)
+    names = list(product(range(20), range(20), range(2), range(60)))
+    problem, method, run, step = (np.array(column) for column in zip(*names, strict=True))
+    table = {"problem": np.char.add("problem ", problem.astype(str)), "method": np.char.add("m", method.astype(str))}
+    table |= {"run": run, "step": step, "calls": 7 * step, "budget": np.full(len(names), 10**6)}
     for name in ("direction_squared", "stationarity_squared", "lower_gradient_squared", "upper_value", "lower_value"):
-        table[name] = rng.random(400 * n)
-    write(tmp_path, {"curves.parquet": table})
-    assert len(render(page_with(Section("Curves", recorded(tmp_path))))) < LARGEST
+        table[name] = rng.random(len(names))
+    chart = recorded_chart(table)
+    assert len(chart.series) == 400
+    assert {len(one.columns["step"]) for one in chart.series} == {30}
+    assert len(render(page_with(Section("Curves", [chart])))) < LARGEST
 
 
 def test_a_winner_that_left_g_behind_is_said_in_the_verdict(places, tmp_path):
@@ -390,7 +387,7 @@ def test_what_is_no_result_gets_a_sentence(tmp_path, places):
             for path in places[kind].iterdir():
                 if path.stem != gone.stem and path.suffix in (".csv", ".json"):
                     (folder / path.name).write_bytes(path.read_bytes())
-            if gone.name not in ("runs.csv", "measured.csv", "deviations.csv", "slopes.csv"):  # which no page needs
+            if gone.name not in ("runs.csv", "slopes.csv"):  # which no page needs
                 with pytest.raises(ValueError, match=gone.stem):
                     page_of(folder)
     folder = tmp_path / "odd"
@@ -426,7 +423,7 @@ def test_words_for_numbers_get_a_sentence(tmp_path, places):
             (folder / name).write_bytes(bytes(damaged[: rng.integers(1, len(whole) + 1)]))
             with suppress(ValueError):
                 for part in parts(page_of(folder), Chart):
-                    embedded(chart(part))
+                    embedded(asdict(part))
             (folder / name).write_bytes(whole)
 
 
@@ -457,25 +454,15 @@ def test_text_is_text_whatever_it_holds():
     assert json.loads(embedded({"a": evil, "b": "\u2028"})) == {"a": evil, "b": "\u2028"}
 
 
-def test_curves_are_thinned_rather_than_refused():
-    """Both ends stay, and the page says that points are missing; a small page has all of them and says nothing."""
-    points = np.linspace(0, 1, 50_000) ** 2
-    series = [Series(f"s{i}", {"x": points, "y": points, "y:low": points}, i) for i in range(4)]
-    chart = Chart("T", "a", [Axis("x", "x")], [Axis("y", "y")], series)
-    text = render(page_with(Section("S", [chart])))
-    assert len(text.encode()) <= LARGEST
-    found = json.loads(re.search(r'<script type="application/json">(.*?)</script></figure>', text)[1])
-    column = found["series"][3]["columns"]["y:low"]
-    assert (len(column), column[0], column[-1]) == (800, 0, 1)
-    assert "Curves have at most 800 points each" in text
-    assert "Curves have at most" not in render(page_with(Section("S", [Notes(["few"])])))
-
-
-def test_a_page_that_would_be_too_large_is_not_written():
-    notes = Notes(["x" * 1000] * 2000)
-    with pytest.raises(ValueError, match=f"must have at most {LARGEST:,}"):
-        render(page_with(Section("S", [notes])))
-    assert len(thinned(10**6)) <= 400
+def test_curves_are_thinned_rather_than_refused(tmp_path, monkeypatch):
+    """Both ends of a curve stay; and all charts of a page together have what a page of 6 MB has room for."""
+    path = tmp_path / "run.csv"
+    path.write_text("step,skipped,multiplier\n" + "".join(f"{k},0,{k * k}\n" for k in range(3000)))
+    for cells, points in ((120_000, 1500), (400, 200)):  # of two columns
+        monkeypatch.setattr("tiebreak.report._CELLS", cells)
+        (chart,) = parts(page_of(path), Chart)
+        curve = chart.series[0].columns["multiplier"]
+        assert (len(curve), curve[0], curve[-1]) == (points, 0, 2999**2)
 
 
 def test_the_citation_is_that_of_the_project():

@@ -14,9 +14,7 @@ import tiebreak
 from tiebreak import Storm, anytime, methods, minimize
 from tiebreak.experiments import Verification, evidence, save_verification, verification, verify
 from tiebreak.experiments.evidence import Case
-from tiebreak.experiments.style import save
 from tiebreak.experiments.tables import scientific
-from tiebreak.experiments.verification_figures import family_figure
 from tiebreak.experiments.verification_report import notes, report, sheets
 from tiebreak.problems import paper, random_problem
 from tiebreak.theory import exponents, penalty_bounds, plan, residual_bounds, terms
@@ -411,7 +409,7 @@ def test_files(findings, tmp_path):
             )
             if values.dtype.kind in "fi":
                 np.testing.assert_array_equal(np.array([row[column] for row in rows]).astype(values.dtype), values)
-    for name in ("bounds", "rates", "family"):
+    for name in ("bounds", "rates", "family", "stability"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
     saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
@@ -419,8 +417,8 @@ def test_files(findings, tmp_path):
     assert saved["passed"] is True
     assert len(saved["cases"]) == 5 + 5 + 4 + 4
     assert (tmp_path / "summary.md").read_text(encoding="utf-8") == report(found)
-    for again in save(family_figure(found), tmp_path / "again"):
-        assert again.read_bytes() == (tmp_path / f"family{again.suffix}").read_bytes()
+    for path in save_verification(found, tmp_path / "again"):
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -447,6 +445,7 @@ def test_a_case_of_ones_own_is_checked_and_saved(tmp_path):
     assert set(found.bounds["group"]) == {"own"}
     assert {path.name for path in save_verification(found, tmp_path)} == {
         "bounds.csv", "bounds.parquet", "configuration.json", "summary.md", "bounds.png", "bounds.pdf",
+        "family.png", "family.pdf",
     }  # fmt: skip
     assert "What is proved, on valley-2" in report(found)
     own = verification.verify_case(

@@ -88,13 +88,14 @@ def recorded_chart(table: Table) -> Chart:
     series = []
     axes = []
     for problem in problems:
+        of_problem = chosen(table, problem=problem)
         for look, method in enumerate(methods):
-            rows = chosen(table, problem=problem, method=method)
+            rows = chosen(of_problem, method=method)
             rows = chosen(rows, budget=rows["budget"].max())  # a method that depends on the budget has more curves
             columns = _recorded_columns(rows, problem, shown, min(max(room, 25), 400), banded)
             series.append(Series(method, columns, look))
         for name in shown:
-            if np.isfinite(chosen(table, problem=problem)[name]).any():
+            if np.isfinite(of_problem[name]).any():
                 label, scale = _RECORDED[name]
                 axes.append(Axis(f"{problem} {name}", f"{problem}: {label}", scale, problem))
     over = "means over runs" if several else "one run"
