@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from tiebreak.checks import one_of, whole
 from tiebreak.schedules import Law, Schedule
 from tiebreak.torch.gradients import LEVELS
-from tiebreak.torch.layout import _several
+from tiebreak.torch.layout import several_ranks
 
 __all__ = ["Batch", "GrowingBatches"]
 
@@ -135,7 +135,7 @@ class GrowingBatches:
         self._batch_size(0)  # report a law that is illegal from the start
         self._dataset, self._options = _prepare(dataset, options)
         self._length = len(self._dataset)
-        if share is None and _several():
+        if share is None and several_ranks():
             raise RuntimeError(
                 "several ranks run: give share=(rank, ranks), or (0, 1) for the whole batch on each of them"
             )

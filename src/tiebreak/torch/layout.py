@@ -24,12 +24,13 @@ __all__ = [
     "layout",
     "local",
     "placed",
+    "several_ranks",
     "whole",
     "wrappers",
 ]
 
 
-def _several() -> bool:
+def several_ranks() -> bool:
     """Whether there are other ranks at all."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
@@ -134,7 +135,7 @@ def _sharded(module: Any) -> set[Tensor]:
 
 def layout(parameters: Sequence[Tensor], group: Any, sharded: Any, around: Wrappers) -> Layout:
     """How the parameters lie; `group` and `sharded` as the user gave them."""
-    if not _several():
+    if not several_ranks():
         return Layout(None, [Kind(("here",), ())], dict.fromkeys(parameters, 0))
     flat = _flat(around.flat)
     if group is False and any(is_dtensor(p) or getattr(p, "_fsdp_flattened", False) for p in parameters):
