@@ -88,7 +88,10 @@ def fine(record, setting):
 
 def shared(record, setting):
     """Whether the tolerance is at most all of the lower-only loss: else nobody would write it as a share of it."""
-    return record["tolerance"] <= record["lower"][record["settings"].index(setting)]
+    tolerance = record["tolerance"]
+    if isinstance(tolerance, str):  # a share in percent
+        return True
+    return tolerance <= record["lower"][record["settings"].index(setting)]
 
 
 def _names(records):
