@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gallery.batches import Epochs
+from gallery.constrained import METHODS, left_over
 from gallery.example import Example, Metric, OwnMethod, Size, Task
-from tiebreak.problems.constrained import METHODS, left_over
 from tiebreak.problems.dictionary import STRETCH, DictionaryData, Values, dictionary_data, recovery
 
 __all__ = ["EXAMPLE", "Dictionary", "task_of"]

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gallery import language, unlearning_language
 from gallery.example import Size
-from gallery.language import Tail
 from gallery.language_learning import Asked
 from gallery.methods import chosen
 from gallery.methods.method import Method
@@ -40,7 +39,7 @@ SHOWN = (
 
 
 def greedy(
-    model: Tail, tokens: Tensor, below: Callable[[Tensor], Tensor], line: Sequence[int], count: int
+    model: nn.Module, tokens: Tensor, below: Callable[[Tensor], Tensor], line: Sequence[int], count: int
 ) -> list[int]:
     """The `count` tokens that greedy decoding adds to a line; `tokens` are those that the head knows."""
     made = list(line)
@@ -73,7 +72,8 @@ def samples(
     prompts += [
         Asked(tokenizer(text)["input_ids"], "text", "", 16) for text in ("Fellow citizens, our country", "The sea was")
     ]
-    models, methods = {"before forgetting": start.to(device)}, chosen([], example)
+    models: dict[str, nn.Module] = {"before forgetting": start.to(device)}
+    methods = chosen([], example)
     for method in SHOWN:
         if method not in methods or (isinstance(it := methods[method], Method) and it.missing()):
             continue
@@ -109,7 +109,8 @@ def main() -> None:
     record: Path = given.record
     config = json.loads((record / "config.json" if record.is_dir() else record).read_text(encoding="utf-8"))
     study, knobs = config["study"], config["chosen"]
-    size, device = "quick" if given.quick or study["quick"] else "full", given.device or study["device"]
+    size: Size = "quick" if given.quick or study["quick"] else "full"
+    device = given.device or study["device"]
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the study has told of them

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import tiebreak
-from tiebreak.problems import constrained, dictionary, dictionary_data, recovery, regression, regression_data
-from tiebreak.problems.constrained import cut, left_over, onto_one_norm_ball
+from gallery import constrained
+from gallery.constrained import cut, left_over, onto_one_norm_ball
+from tiebreak.problems import dictionary, dictionary_data, recovery, regression, regression_data
 from tiebreak.problems.dictionary import ball, ball_pullback, unball
 from tiebreak.problems.regression import RegressionData, Rows
 

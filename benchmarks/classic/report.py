@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gallery.constrained import left_over
 from tiebreak.experiments.style import COLOURS, legend, log_grid, panels, style
 from tiebreak.problems import dictionary_data, recovery, regression_data
-from tiebreak.problems.constrained import left_over
 
 __all__ = ["report"]
 

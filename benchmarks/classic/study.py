@@ -8,8 +8,9 @@ import numpy as np
 
 import tiebreak
 from benchmarks.classic.methods import Candidate, Units, candidates, defaults
+from gallery import constrained
 from tiebreak import Exact
-from tiebreak.problems import constrained, dictionary, dictionary_data, recovery, regression, regression_data
+from tiebreak.problems import dictionary, dictionary_data, recovery, regression, regression_data
 
 __all__ = ["STUDIES", "Study", "measure"]
 
