@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from gallery.finishing import Finished, finish
 from gallery.methods import AnyMethod
 from gallery.methods.method import Knobs, Seen, Setting
 from gallery.rates import scaling
-from tiebreak.live import Share, Training
+from tiebreak.live import Share, count
 from tiebreak.options import allowed
 
 __all__ = ["Goal", "Trained", "begun", "gradient_unit", "seconds_per_evaluation", "train"]
@@ -188,6 +188,29 @@ def train(
                 ended = finish(task, goal.reference, goal.tolerance, state)
     facts = (status, lower, upper, metrics, curve.steps, float(spent), seconds, curve.columns, promise, warned)
     return Trained(*facts, finished=ended)
+
+
+class Training(NamedTuple):
+    """The newest point of a training, for the progress line: the weight of g, and both losses over batches.
+
+    >>> Training(20, 40.0, 1.5, 0.25, 0.125).shown()["words"]
+    '40 evaluations'
+    """
+
+    steps: int
+    evaluations: float
+    multiplier: float
+    upper_loss: float
+    lower_loss: float
+
+    def shown(self) -> dict[str, Any]:
+        """The arguments of :meth:`tiebreak.live.Line.tell`."""
+        return {
+            "steps": self.steps,
+            "words": f"{count(round(self.evaluations))} evaluations",
+            "numbers": {"λ": self.multiplier},
+            "curves": {"f": self.upper_loss, "g": self.lower_loss},
+        }
 
 
 class _Curve:

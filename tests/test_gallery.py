@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import inspect
+import io
 import json
 import math
 import re
@@ -26,9 +27,11 @@ from gallery.record import save
 from gallery.report import Spread, notes, rows, sheets, winner
 from gallery.study import Study, run
 from gallery.training import Goal, gradient_unit, train
+from tiebreak import live
 from tiebreak.experiments import sweeps
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.engines import HERE
+from tiebreak.live import Line
 from tiebreak.torch import DynamicBarrier
 
 # Least squares with a surplus of columns, and among its solutions the shortest: a task of milliseconds.
@@ -516,6 +519,21 @@ def test_a_missing_package_is_named_in_the_table(tmp_path, monkeypatch):
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_line_shows_losses_and_multiplier_of_a_training(tmp_path):
+    heard = []
+    study = small(own(tmp_path)[0], methods=("weighted-sum",), budgets=("evaluations",), seeds=1)
+    run(study, lambda *told: heard.append(told))
+    name, share = next(told for told in reversed(heard) if told[0].startswith("weighted-sum"))
+    assert share.now.multiplier in WEIGHTS
+    assert share.now.steps > 0
+    stream = io.StringIO()
+    with Line(stream) as line:
+        live.show(line, share, name, share.now)
+    assert re.search(
+        r"step [\d,]+  [\d,]+ evaluations  λ [\d.]+  f [▁-█]+ [\d.e-]+  g [▁-█]+ [\d.e-]+  weig", stream.getvalue()
+    )
 
 
 def call(*words, code=0):

@@ -19,6 +19,7 @@ from gallery.study import Study, run
 from gallery.training import Goal
 from gallery.tuning import Trial, choose
 from tiebreak.experiments import sweeps
+from tiebreak.experiments.engines import HERE
 
 # f pulls to 0, g to 1; every name in capitals may be something else.
 FILE = """
@@ -250,6 +251,7 @@ def test_nobody_wins_what_was_interrupted(tmp_path):
 
 
 def test_a_folder_with_other_results_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("gallery.command.cores", lambda: HERE)  # no processes, which would import torch
     place, folder = mine(tmp_path), tmp_path / "out"
     words = [place, "--quick", "--method", "weighted-sum", "--output", str(folder), "--no-finish"]
     assert CliRunner().invoke(app, words).exit_code == 0
@@ -276,6 +278,7 @@ def test_on_a_full_disk_the_tables_can_still_be_read(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr("gallery.command.cores", lambda: HERE)
     monkeypatch.setattr("gallery.record.save", full)
     words = [mine(tmp_path), "--quick", "--method", "weighted-sum", "--output", str(tmp_path / "out")]
     done = CliRunner().invoke(app, words)

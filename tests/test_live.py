@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -194,24 +193,6 @@ def test_a_comparison_shows_what_its_runs_tell():
     assert [float(share) for share in heard] == sorted(map(float, heard))
     assert heard[-1] == 1
     assert all(share.now.calls > 0 and share.now.lower_gradient_squared > 0 for share in heard)
-
-
-def test_a_training_tells_its_losses_and_its_multiplier(tmp_path):
-    pytest.importorskip("torch")
-    from gallery.study import Study, run
-
-    heard = []
-    study = Study("regression", quick=True, methods=("weighted-sum",), seeds=1, trials=1, tuning_seeds=1)
-    run(replace(study, budgets=("evaluations",)), lambda *told: heard.append(told), engine="here")
-    name, share = next(told for told in reversed(heard) if told[0].startswith("weighted-sum"))
-    assert 0.03 < share.now.multiplier < 126  # one of the weights
-    assert share.now.steps > 0
-    stream = io.StringIO()
-    with Line(stream) as line:
-        live.show(line, share, name, share.now)
-    assert re.search(
-        r"step [\d,]+  [\d,]+ evaluations  λ [\d.]+  f [▁-█]+ [\d.e-]+  g [▁-█]+ [\d.e-]+  weig", stream.getvalue()
-    )
 
 
 @pytest.mark.parametrize(

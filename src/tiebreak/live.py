@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from shutil import get_terminal_size
-from typing import IO, Any, NamedTuple, Self, TypeAlias
+from typing import IO, Any, NamedTuple, Protocol, Self
 
-__all__ = ["SILENCE", "Line", "Progress", "Share", "Training", "clock", "progress_line", "show", "sparkline"]
+__all__ = ["SILENCE", "Line", "Progress", "Share", "clock", "count", "progress_line", "show", "sparkline"]
 
 #: Seconds that nothing may be silent for.
 SILENCE = 2.0
@@ -61,31 +61,16 @@ class Progress(NamedTuple):
     def shown(self) -> dict[str, Any]:
         """What :meth:`Line.tell` takes."""
         curves = {"‖d‖²": self.direction_squared, "‖∇g‖²": self.lower_gradient_squared}
-        words = f"{_many(self.calls)} calls"
+        words = f"{count(self.calls)} calls"
         return {"steps": self.steps, "words": words, "numbers": {"λ": self.multiplier}, "curves": curves}
 
 
-class Training(NamedTuple):
-    """What a training tells: its steps, its gradient evaluations, its weight of g, and both losses over batches.
-
-    >>> Training(20, 40.0, 1.5, 0.25, 0.125).shown()["words"]
-    '40 evaluations'
-    """
-
-    steps: int
-    evaluations: float
-    multiplier: float
-    upper_loss: float
-    lower_loss: float
+class News(Protocol):
+    """What a solver or a training tells of itself."""
 
     def shown(self) -> dict[str, Any]:
         """What :meth:`Line.tell` takes."""
-        curves = {"f": self.upper_loss, "g": self.lower_loss}
-        words = f"{_many(round(self.evaluations))} evaluations"
-        return {"steps": self.steps, "words": words, "numbers": {"λ": self.multiplier}, "curves": curves}
-
-
-News: TypeAlias = Progress | Training
+        ...
 
 
 class Share(float):
@@ -270,8 +255,13 @@ class Line:
         return (time.monotonic() - self._stage) / made * (1 - self._share)
 
 
-def _many(count: int) -> str:
-    return f"{count:,}" if count < _MANY else _short(count)
+def count(number: int) -> str:
+    """A count of calls or evaluations: each digit, or a few letters where it is large.
+
+    >>> count(8607), count(113000)
+    ('8,607', '1.1e5')
+    """
+    return f"{number:,}" if number < _MANY else _short(number)
 
 
 def _short(value: float) -> str:
