@@ -15,7 +15,8 @@ import numpy as np
 
 import tiebreak
 from tiebreak.experiments.contenders import Units
-from tiebreak.problems import TESTBED, Problem, named
+from tiebreak.problems import Problem, named
+from tiebreak.problems.testbed import TESTBED
 from tiebreak.provenance import stamp
 
 RESULTS = Path(__file__).parent / "results" / "auto.json"

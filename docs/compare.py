@@ -11,9 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tiebreak.experiments import Compared, Comparison, Store, compare, save_comparison
+from tiebreak.experiments import Comparison, compare
+from tiebreak.experiments.blocks import Store
+from tiebreak.experiments.compared import Compared
 from tiebreak.experiments.comparing_report import PROSE, calls, sheets
 from tiebreak.experiments.contenders import Units, scales
+from tiebreak.experiments.saving import save_comparison
 from tiebreak.experiments.tables import Sheet, as_markdown, chosen, scientific
 
 DOCS = Path(__file__).parent

@@ -15,7 +15,8 @@ from tiebreak import Exact, FiniteSum, Gaussian, check_oracle
 from tiebreak.agreement import disagreements
 from tiebreak.experiments import Comparison, compare
 from tiebreak.experiments.comparing_report import notes
-from tiebreak.problems import TESTBED, Problem, named
+from tiebreak.problems import Problem, named
+from tiebreak.problems.testbed import TESTBED
 
 
 @pytest.mark.parametrize("name", TESTBED)

@@ -9,7 +9,8 @@ import pytest
 import tiebreak
 from tiebreak import Exact, Gaussian, methods, minimize, problems
 from tiebreak.balance import Known
-from tiebreak.estimators import Watched, estimate
+from tiebreak.estimators.contract import estimate
+from tiebreak.estimators.recursive import Watched
 
 
 def larger(result):
@@ -331,7 +332,7 @@ def test_the_page_shows_the_committed_results():
     assert auto.table(rows) == shown
     ratios = {(row["problem"], row["budget"]): row["ratio"] for row in rows}
     assert max(ratios.values()) <= 3
-    assert ratios.keys() >= {(name, budget) for name in problems.TESTBED for budget in (10**6, 10**8)}
+    assert ratios.keys() >= {(name, budget) for name in problems.testbed.TESTBED for budget in (10**6, 10**8)}
     assert all(row["auto"]["success"] for row in rows)
 
 

@@ -11,9 +11,10 @@ import tiebreak
 from tiebreak import Method, Power, Schedule, minimize, provenance, rules
 from tiebreak.cli.app import app
 from tiebreak.estimators import Held, Minibatch, PerLevel
-from tiebreak.experiments import Comparison, Experiment, compare, run, save_comparison, solving, sweep, tasks
+from tiebreak.experiments import Comparison, Experiment, compare, run, solving, sweep, tasks
 from tiebreak.experiments.contenders import fit
 from tiebreak.experiments.entrants import entrants
+from tiebreak.experiments.saving import save_comparison
 from tiebreak.experiments.tables import chosen
 from tiebreak.experiments.variants import split_changes, varied
 from tiebreak.methods import METHODS, NAMED

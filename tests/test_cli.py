@@ -23,7 +23,8 @@ from command import call, interrupt, unread
 from tiebreak.cli.app import app
 from tiebreak.cli.console import number, numbers
 from tiebreak.cli.reproduce import reproduce
-from tiebreak.experiments import Experiment, Outcome, load, run
+from tiebreak.experiments import Experiment, load, run
+from tiebreak.experiments.outcome import Outcome
 from tiebreak.methods import METHODS
 
 FILES = {

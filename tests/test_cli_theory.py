@@ -16,7 +16,8 @@ from tiebreak.cli.app import app
 from tiebreak.experiments.planning import compare, constants_from, record_of, schedule_of
 from tiebreak.experiments.tables import scientific
 from tiebreak.problems import paper
-from tiebreak.theory import LOWER_BOUNDS, TABLE, oracle_complexity, plan, proved
+from tiebreak.theory import oracle_complexity, plan, proved
+from tiebreak.theory.complexity import LOWER_BOUNDS, TABLE
 
 PAPER = paper()
 OTHER = "L_f=2,L_g=0.5,G_f=3,sigma_f=1,sigma_g=2,delta_f=10,delta_g=4"

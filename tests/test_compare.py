@@ -16,15 +16,17 @@ import tiebreak
 from command import call
 from tiebreak import Method, Power, minimize, rules
 from tiebreak.cli.app import app
-from tiebreak.experiments import Comparison, compare, save_comparison
+from tiebreak.experiments import Comparison, compare
 from tiebreak.experiments import comparing as comparing_module
 from tiebreak.experiments.comparing_report import calls, notes, report, sheets
 from tiebreak.experiments.contenders import ALL, PLANNED, Units, fit, scales
 from tiebreak.experiments.entrants import rehearse
 from tiebreak.experiments.profiles import FLOOR, grid, profile, ratios
+from tiebreak.experiments.saving import save_comparison
 from tiebreak.experiments.tables import chosen
 from tiebreak.methods import METHODS, NAMED, auto
-from tiebreak.problems import TESTBED, Problem, named
+from tiebreak.problems import Problem, named
+from tiebreak.problems.testbed import TESTBED
 from tiebreak.theory.plans import CHOICES
 
 OWN = Path(__file__).with_name("compare_own.py")

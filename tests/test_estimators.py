@@ -9,7 +9,7 @@ from scipy import stats
 
 import tiebreak
 from tiebreak import Average, Exact, Method, Minibatch, Power, Schedule, Storm, methods, minimize, rules
-from tiebreak.estimators import estimate
+from tiebreak.estimators.contract import estimate
 from tiebreak.schedules import Parameters
 
 ALPHA = 1e-4  # statistical tests fix their seeds and reject at this level

@@ -9,21 +9,12 @@ import numpy as np
 import pytest
 
 from tiebreak import problems
-from tiebreak.experiments import (
-    Experiment,
-    Outcome,
-    comparison,
-    draw,
-    load,
-    markdown,
-    run,
-    save,
-    summarize,
-    trajectories,
-)
+from tiebreak.experiments import Experiment, draw, load, run, save
 from tiebreak.experiments import folder as folder_module
+from tiebreak.experiments.figures import comparison, trajectories
 from tiebreak.experiments.folder import DRAWN
-from tiebreak.experiments.report import notes
+from tiebreak.experiments.outcome import Outcome
+from tiebreak.experiments.report import markdown, notes, summarize
 from tiebreak.oracles import Gaussian
 from tiebreak.problems import paper as paper_problem
 

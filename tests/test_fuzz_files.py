@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 
 import tiebreak
 from fuzzing import DEEP, NUMBERS, WORDS, as_json, damaged, inputs, limited, mangled, only_ours
-from tiebreak.experiments import Experiment, Store, Task, load, markdown, run, save
-from tiebreak.experiments.blocks import Block, _encoded
+from tiebreak.experiments import Experiment, load, run, save
+from tiebreak.experiments.blocks import Block, Store, _encoded
 from tiebreak.experiments.planning import record_of, schedule_of
+from tiebreak.experiments.report import markdown
+from tiebreak.experiments.tasks import Task
 from tiebreak.options import recorded
 
 PAPER = tiebreak.problems.paper()

@@ -14,7 +14,8 @@ import pytest
 import tiebreak
 from command import ENVIRONMENT, call
 from tiebreak import live
-from tiebreak.experiments import Comparison, Task, compare, reference, solving, sweep
+from tiebreak.experiments import Comparison, compare, solving, sweep
+from tiebreak.experiments.tasks import Task, reference
 from tiebreak.live import Line, Progress, Share, sparkline
 
 PROBLEM = tiebreak.problems.paper()

@@ -9,7 +9,8 @@ import pytest
 
 from tiebreak import Gaussian, Schedule, methods, minimize, penalties, rules
 from tiebreak.schedules import corollary_powers
-from tiebreak.theory import TABLE, Constants, oracle_complexity, penalty_bounds, plan
+from tiebreak.theory import Constants, oracle_complexity, penalty_bounds, plan
+from tiebreak.theory.complexity import TABLE
 
 ROWS = {row.key: row for row in TABLE}
 

@@ -16,17 +16,9 @@ from tiebreak import Power, Schedule, methods
 from tiebreak.estimators import Held, Minibatch, Page, PerLevel, Spider, Storm
 from tiebreak.problems import worst_case
 from tiebreak.schedules import Parameters
-from tiebreak.theory import (
-    LOWER_BOUNDS,
-    Constants,
-    lazy_bounds,
-    least_complexity,
-    oracle_complexity,
-    penalty_bounds,
-    proved,
-)
+from tiebreak.theory import Constants, lazy_bounds, least_complexity, oracle_complexity, penalty_bounds, proved
 from tiebreak.theory.bounds import Laws, ways_to_add
-from tiebreak.theory.complexity import reduced_norm
+from tiebreak.theory.complexity import LOWER_BOUNDS, reduced_norm
 from tiebreak.theory.penalties import selected_residuals
 from tiebreak.theory.reduction import (
     Errors,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import tiebreak
-from tiebreak.problems import FAMILIES, TESTBED, Phase, Problem, Proportional, Student, named
-from tiebreak.problems.noises import NOISES
-from tiebreak.problems.testbed import describe
+from tiebreak.problems import Problem, named
+from tiebreak.problems.noises import NOISES, Phase, Proportional, Student
+from tiebreak.problems.testbed import FAMILIES, TESTBED, describe
 
 MADE = [family for family in FAMILIES if family not in ("paper", "random")]
 SMALL = [(family, dimension) for family in MADE for dimension in (2, 3, 7)]

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 import tiebreak
 from command import call
 from tiebreak.cli.app import app
-from tiebreak.experiments import Comparison, Experiment, compare, run, save, save_comparison
+from tiebreak.experiments import Comparison, Experiment, compare, run, save
 from tiebreak.experiments.charts import Axis, Chart, Mark, Series
 from tiebreak.experiments.drawing import draw_chart
 from tiebreak.experiments.latex import as_latex, in_latex
+from tiebreak.experiments.saving import save_comparison
 from tiebreak.experiments.style import COLOURS
 from tiebreak.experiments.tables import Sheet, fitted, widths
 from tiebreak.methods import METHODS

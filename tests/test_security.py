@@ -13,9 +13,9 @@ import pytest
 
 import tiebreak
 from fuzzing import limited
-from tiebreak.experiments import Store, Task
-from tiebreak.experiments.blocks import Block, _encoded
+from tiebreak.experiments.blocks import Block, Store, _encoded
 from tiebreak.experiments.planning import schedule_of
+from tiebreak.experiments.tasks import Task
 from tiebreak.options import recorded
 
 PACKAGE = Path(tiebreak.__file__).parent

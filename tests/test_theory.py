@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 import tiebreak
 from tiebreak import Power, Schedule, anytime, horizon, methods, minimize
 from tiebreak.theory import (
-    COMPUTED,
-    TABLE,
     Constants,
     combined_descent,
     estimate_constants,
@@ -21,7 +19,6 @@ from tiebreak.theory import (
     oracle_complexity,
     penalty_bounds,
     plan,
-    predicted,
     proved,
     rare_visits,
     residual_bounds,
@@ -30,7 +27,9 @@ from tiebreak.theory import (
     upper_descent,
 )
 from tiebreak.theory.bounds import Adding, Laws, laws, theorem_1
-from tiebreak.theory.plans import CHOICES
+from tiebreak.theory.complexity import TABLE
+from tiebreak.theory.plans import CHOICES, COMPUTED
+from tiebreak.theory.practice import predicted
 
 PAPER = tiebreak.problems.paper()
 CONSTANTS = PAPER.constants

@@ -11,6 +11,7 @@ from scipy import stats
 import tiebreak
 from tiebreak import Held, Method, Minibatch, Page, PerLevel, Power, Schedule, Spider, Storm, methods, minimize, rules
 from tiebreak.budget import Many, Steps, calls, steps_within
+from tiebreak.estimators.contract import estimate
 from tiebreak.estimators.recursive import coin
 
 PAPER = tiebreak.problems.paper()
@@ -246,9 +247,7 @@ def test_variance_of_spider_within_a_period():
         def gradient(z, wanted=True, noise=noise):
             return (1 + noise) * z if wanted else 0 * z
 
-        found, _, memory = tiebreak.estimators.estimate(
-            method.estimator, "lower", gradient, x, memory, parameters, lambda g: 0 * g[:, :1]
-        )
+        found, _, memory = estimate(method.estimator, "lower", gradient, x, memory, parameters, lambda g: 0 * g[:, :1])
         expected += sigma**2 * (x[0, 0] ** 2 if k == 0 else delta**2) / parameters.lower_batch
         error = (found - x)[:, 0]
         assert abs(error.mean()) < stats.norm.isf(ALPHA) * math.sqrt(expected / runs)
@@ -265,7 +264,7 @@ def test_storm_has_a_momentum_of_its_own_for_each_level():
         memory = None
         for k in range(steps):
             noise = rng.standard_normal((runs, 1))
-            found, _, memory = tiebreak.estimators.estimate(
+            found, _, memory = estimate(
                 Storm(), level, lambda z, noise=noise: z + noise, x, memory, method.at(k), lambda g: 0 * g[:, :1]
             )
         share = stats.chi2.cdf((found**2).sum() / (alpha / (2 - alpha)), runs)

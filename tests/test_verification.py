@@ -12,8 +12,9 @@ import pytest
 
 import tiebreak
 from tiebreak import Storm, anytime, methods, minimize
-from tiebreak.experiments import Verification, evidence, save_verification, verification, verify
+from tiebreak.experiments import Verification, evidence, verification, verify
 from tiebreak.experiments.evidence import Case
+from tiebreak.experiments.saving import save_verification
 from tiebreak.experiments.tables import scientific
 from tiebreak.experiments.verification_report import notes, report, sheets
 from tiebreak.problems import paper, random_problem

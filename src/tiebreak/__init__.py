@@ -3,15 +3,19 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tiebreak import analogues, methods, penalties, problems, rules, schedules, stationarity, theory
+from tiebreak import analogues as analogues
+from tiebreak import methods, problems, rules, theory
+from tiebreak import penalties as penalties
+from tiebreak import schedules as schedules
+from tiebreak import stationarity as stationarity
 from tiebreak.agreement import check_oracle
-from tiebreak.certificates import Certificate, certify
+from tiebreak.certificates import certify
 from tiebreak.estimators import Average, Held, Minibatch, Page, PerLevel, Spider, Storm
 from tiebreak.live import Progress
 from tiebreak.methods import Method
 from tiebreak.oracles import Exact, Gaussian, Oracle
 from tiebreak.recording import Record
-from tiebreak.result import History, Point, Result, Status
+from tiebreak.result import Point, Result, Status
 from tiebreak.schedules import Capped, Parameters, Power, Schedule, anytime, horizon
 from tiebreak.solve import minimize
 from tiebreak.state import load
@@ -26,12 +30,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Average",
     "Capped",
-    "Certificate",
     "Exact",
     "FiniteSum",
     "Gaussian",
     "Held",
-    "History",
     "Method",
     "Minibatch",
     "Oracle",
@@ -47,7 +49,6 @@ __all__ = [
     "Spider",
     "Status",
     "Storm",
-    "analogues",
     "anytime",
     "certify",
     "check_oracle",
@@ -55,11 +56,8 @@ __all__ = [
     "load",
     "methods",
     "minimize",
-    "penalties",
     "problems",
     "rules",
-    "schedules",
-    "stationarity",
     "theory",
 ]
 

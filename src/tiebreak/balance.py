@@ -3,7 +3,7 @@
 A penalty's direction is ∇f + β∇g. At rest ‖∇g‖ is about ‖∇f‖/β, and what is left of the direction is mostly noise,
 V_f + β²V_g: a larger β makes the first residual smaller and the second larger. :class:`Balance` raises β as long as the
 first is the larger one, and lowers it where it is not. For that it needs the levels' smoothness and noise. Both come
-from samples that STORM evaluates anyway (:class:`tiebreak.estimators.Watched` says which)::
+from samples that STORM evaluates anyway (:class:`tiebreak.estimators.recursive.Watched` says which)::
 
     L ≈ ‖G_k(x_k) − G_k(x_{k−1})‖ / ‖x_k − x_{k−1}‖         the same batch at two points: without the noise
     σ² ≈ ‖G_k(x_{k−1}) − G_{k−1}(x_{k−1})‖² / (1/B_k + 1/B_{k−1})      two batches at the same point

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebreak.checks import whole
-from tiebreak.estimators import LEVELS, asked
+from tiebreak.estimators.contract import LEVELS, asked
 from tiebreak.methods import Method, get
 from tiebreak.result import Status
 from tiebreak.schedules import LEGAL, WHOLE, Capped, Law, Parameters, Power, Schedule

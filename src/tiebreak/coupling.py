@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.estimators import LEVELS
+from tiebreak.estimators.contract import LEVELS
 from tiebreak.methods import Method
 
 __all__ = ["kept_apart"]

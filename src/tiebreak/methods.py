@@ -24,19 +24,10 @@ from numpy.typing import NDArray
 from tiebreak import analogues, penalties, rules
 from tiebreak.balance import Balance
 from tiebreak.checks import nearest
-from tiebreak.estimators import (
-    LEVELS,
-    WATCHED,
-    Estimator,
-    Held,
-    Minibatch,
-    PerLevel,
-    Spider,
-    Storm,
-    Watched,
-    named,
-)
-from tiebreak.estimators import asked as asked_of
+from tiebreak.estimators import Estimator, Held, Minibatch, PerLevel, Spider, Storm, named
+from tiebreak.estimators.contract import LEVELS, WATCHED
+from tiebreak.estimators.contract import asked as asked_of
+from tiebreak.estimators.recursive import Watched
 from tiebreak.laws import Capped
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
 

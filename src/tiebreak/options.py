@@ -14,7 +14,8 @@ from typing import Any
 from tiebreak import methods, rules
 from tiebreak.checks import floating, one_of
 from tiebreak.decision import Tolerance
-from tiebreak.estimators import Estimator, enters_direction, named
+from tiebreak.estimators import Estimator, named
+from tiebreak.estimators.contract import enters_direction
 from tiebreak.files import regular
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule

@@ -18,7 +18,8 @@ from tiebreak.checks import whole
 from tiebreak.console import interrupts
 from tiebreak.coupling import kept_apart
 from tiebreak.decision import Decision, Seen
-from tiebreak.estimators import Minibatch, enters_direction, estimate
+from tiebreak.estimators import Minibatch
+from tiebreak.estimators.contract import enters_direction, estimate
 from tiebreak.files import locked
 from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from tiebreak.estimators import Memory
+from tiebreak.estimators.contract import Memory
 from tiebreak.files import atomic, regular
 from tiebreak.oracles import Array
 from tiebreak.provenance import stamp

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tiebreak.estimators import WATCHED, Memory
+from tiebreak.estimators.contract import WATCHED, Memory
 from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array

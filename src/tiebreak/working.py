@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak.estimators import Memory
+from tiebreak.estimators.contract import Memory
 from tiebreak.levels import Level
 from tiebreak.oracles import Array
 from tiebreak.result import Status

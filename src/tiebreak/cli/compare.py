@@ -18,9 +18,8 @@ from tiebreak.experiments.comparing_report import PROSE, notes, sheets
 from tiebreak.experiments.contenders import PLANNED
 from tiebreak.experiments.entrants import rehearse
 from tiebreak.methods import NAMED
-from tiebreak.problems import FAMILIES, TESTBED
 from tiebreak.problems.noises import NOISES
-from tiebreak.problems.testbed import describe
+from tiebreak.problems.testbed import FAMILIES, TESTBED, describe
 from tiebreak.remarks import unsaid
 
 __all__ = ["compare", "problems", "sweep"]
@@ -133,7 +132,7 @@ def _compared(
         for doubt in (doubt for entrant in asked.entrants for doubt in entrant.doubts):
             say(f"tiebreak: {doubt}", always=True)
         with loading("matplotlib"):
-            from tiebreak.experiments import save_comparison  # and matplotlib with it
+            from tiebreak.experiments.saving import save_comparison
 
         with unsaid():  # it has been said
             found = written(output, partial(run, asked, engine=engine), save_comparison)

@@ -27,7 +27,7 @@ from tiebreak.experiments.planning import (
 )
 from tiebreak.experiments.tables import SYMBOLS, Sheet, document, scientific
 from tiebreak.problems import Problem
-from tiebreak.theory.plans import CHOICES
+from tiebreak.theory.plans import CHOICES, Plan
 
 __all__ = ["plan"]
 
@@ -179,11 +179,11 @@ def _command(given: dict[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _planned(constants: theory.Constants, asked: dict[str, Any]) -> theory.Plan:
+def _planned(constants: theory.Constants, asked: dict[str, Any]) -> Plan:
     """The plan; on the way to an accuracy, which may take a while, what has been looked at is shown."""
     with waiting("Planning") as line:
 
-        def show(found: theory.Plan) -> None:
+        def show(found: Plan) -> None:
             reached = found.prediction or found.bounds
             worst = max(reached.lower_gradient_squared, reached.direction_squared)
             line.rename(f"Planning: {scientific(found.budget)} calls for an accuracy of {scientific(worst)}")

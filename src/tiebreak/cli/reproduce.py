@@ -10,8 +10,9 @@ from tiebreak.cli.console import INTERRUPTED, counted, kindly, number, numbers, 
 from tiebreak.cli.live import Quiet, loading, waiting
 from tiebreak.cli.report import Report, reported
 from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, bar, claim, engine_from, kept, store_in
-from tiebreak.experiments import Experiment, Outcome, run
+from tiebreak.experiments import Experiment, run
 from tiebreak.experiments.blocks import Store
+from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.report import notes, sheets
 
 __all__ = ["reproduce"]

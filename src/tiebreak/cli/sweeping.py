@@ -40,7 +40,7 @@ def engine_from(workers: str | None, scheduler: str | None) -> Engine:
 def claim(output: Path, command: str, overwrite: bool) -> None:
     """See that the results may go there, and say so if others are replaced."""
     with loading("pyarrow"):
-        from tiebreak.experiments import check_folder
+        from tiebreak.experiments.folder import check_folder
 
     replaced = check_folder(output, command, overwrite)
     if replaced:

@@ -10,14 +10,9 @@ from tiebreak.cli.live import waiting
 from tiebreak.experiments.latex import as_latex
 from tiebreak.experiments.planning import constants_from
 from tiebreak.experiments.tables import Sheet, as_markdown, scientific
-from tiebreak.theory import (
-    COMPUTED,
-    LOWER_BOUNDS,
-    TABLE,
-    Constants,
-    least_complexity,
-    oracle_complexity,
-)
+from tiebreak.theory import Constants, least_complexity, oracle_complexity
+from tiebreak.theory.complexity import LOWER_BOUNDS, TABLE
+from tiebreak.theory.plans import COMPUTED
 from tiebreak.theory.reduction import noise_smoothness_of
 
 __all__ = ["CONSTANTS_HELP", "orders", "smoothness", "table"]

@@ -51,7 +51,7 @@ def verify(
         engine = engine_from(workers, scheduler)
         say(f"The theorems against simulation, {asked.runs} runs of each case.")
         with loading("matplotlib"):
-            from tiebreak.experiments import save_verification
+            from tiebreak.experiments.saving import save_verification
 
         claim(output, asked.command, overwrite)
         findings = written(output, partial(run, asked, engine=engine), save_verification)

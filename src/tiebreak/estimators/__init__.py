@@ -25,47 +25,17 @@ the gradient and of a scalar zero. What else is used, where it is there:
     false to keep the estimate out of the direction: then it enters the multiplier alone;
 ``watches``
     true where the last mini-batch gradient comes last in the memory: then a rule may ask for what
-    :class:`Watched` says, in :func:`tiebreak.minimize` alone.
+    :class:`~tiebreak.estimators.recursive.Watched` says, in :func:`tiebreak.minimize` alone.
 """
 
 from typing import Any
 
 from tiebreak.estimators.combined import Held, PerLevel
-from tiebreak.estimators.contract import (
-    LEVELS,
-    WATCHED,
-    Estimator,
-    Memory,
-    Value,
-    asked,
-    enters_direction,
-    estimate,
-    points,
-)
+from tiebreak.estimators.contract import Estimator
 from tiebreak.estimators.plain import Average, Minibatch
-from tiebreak.estimators.recursive import Page, Spider, Storm, Watched
+from tiebreak.estimators.recursive import Page, Spider, Storm
 
-__all__ = [
-    "ESTIMATORS",
-    "LEVELS",
-    "WATCHED",
-    "Average",
-    "Estimator",
-    "Held",
-    "Memory",
-    "Minibatch",
-    "Page",
-    "PerLevel",
-    "Spider",
-    "Storm",
-    "Value",
-    "Watched",
-    "asked",
-    "enters_direction",
-    "estimate",
-    "named",
-    "points",
-]
+__all__ = ["Average", "Estimator", "Held", "Minibatch", "Page", "PerLevel", "Spider", "Storm"]
 
 #: What front ends that take names know them by. A base optimizer smooths the direction again: hence λ alone.
 ESTIMATORS: dict[str, Estimator] = {"minibatch": Minibatch(), "average": Average(direction=False), "storm": Storm()}

@@ -7,70 +7,45 @@ array([9, 9])
 
 ``save(outcome, folder)`` and ``load(folder)`` keep the data, ``draw(outcome, folder)`` writes figures and summary.
 ``tiebreak reproduce`` and ``tiebreak plot`` do no more than call these. ``verify()`` checks the theorems against
-simulation, and ``save_verification(findings, folder)`` keeps and draws what it finds, as ``tiebreak verify`` does.
+simulation.
 
-Both are sweeps: blocks of work, each a :class:`Task`, done by ``sweep(tasks)`` on any executor and kept as they are
-finished. ``compare(Comparison(…))`` runs many methods on many problems, and ``save_comparison`` keeps and draws what
-came of it. ``solving(…)`` makes the tasks for a problem and a method, of the library's or your own.
+Both are sweeps: blocks of work, done by ``sweep(tasks)`` on any executor and kept as they are finished.
+``compare(Comparison(…))`` runs many methods on many problems. ``solving(…)`` makes the tasks for a problem and a
+method, of the library's or your own.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tiebreak.experiments.blocks import Block, Store
-from tiebreak.experiments.compared import Compared, Comparison
+from tiebreak.experiments.compared import Comparison
 from tiebreak.experiments.comparing import compare
-from tiebreak.experiments.configuration import Experiment, describe
-from tiebreak.experiments.outcome import Outcome, run
-from tiebreak.experiments.report import markdown, summarize
+from tiebreak.experiments.configuration import Experiment
+from tiebreak.experiments.outcome import run
 from tiebreak.experiments.running import solving
-from tiebreak.experiments.sweeps import Swept, sweep
-from tiebreak.experiments.tasks import SweepError, Task, reference
-from tiebreak.experiments.verification import Findings, Verification, verify, verify_case
-from tiebreak.experiments.workers import Processes
+from tiebreak.experiments.sweeps import sweep
+from tiebreak.experiments.verification import Verification, verify, verify_case
 
 if TYPE_CHECKING:
-    from tiebreak.experiments.figures import comparison, draw, trajectories
-    from tiebreak.experiments.folder import check_folder, load, save
-    from tiebreak.experiments.saving import save_comparison, save_verification
+    from tiebreak.experiments.figures import draw
+    from tiebreak.experiments.folder import load, save
 
 __all__ = [
-    "Block",
-    "Compared",
     "Comparison",
     "Experiment",
-    "Findings",
-    "Outcome",
-    "Processes",
-    "Store",
-    "SweepError",
-    "Swept",
-    "Task",
     "Verification",
-    "check_folder",
     "compare",
-    "comparison",
-    "describe",
     "draw",
     "load",
-    "markdown",
-    "reference",
     "run",
     "save",
-    "save_comparison",
-    "save_verification",
     "solving",
-    "summarize",
     "sweep",
-    "trajectories",
     "verify",
     "verify_case",
 ]
 
 # pyarrow and matplotlib are slow to import, and an experiment can be run without either.
-_LATER = dict.fromkeys(("check_folder", "load", "save"), "folder")
-_LATER |= dict.fromkeys(("comparison", "draw", "trajectories"), "figures")
-_LATER |= dict.fromkeys(("save_comparison", "save_verification"), "saving")
+_LATER = {"load": "folder", "save": "folder", "draw": "figures"}
 
 
 def __getattr__(name: str) -> Any:

@@ -32,8 +32,9 @@ class Comparison:
     Parameters
     ----------
     problems : sequence of str or Problem, or one of them
-        "all" (:data:`tiebreak.problems.TESTBED`), names that :func:`tiebreak.problems.named` takes, "file.py:name" (a
-        Problem, or a function that gives one), or problems themselves. "paper+sigma_f=1+sigma_g=0.1" changes arguments.
+        "all" (:data:`tiebreak.problems.testbed.TESTBED`), names that :func:`tiebreak.problems.named` takes,
+        "file.py:name" (a Problem, or a function that gives one), or problems themselves. "paper+sigma_f=1+sigma_g=0.1"
+        changes arguments.
     methods : sequence of str, Method or function, or one of them
         "all", names, "file.py:name", or themselves: a Method, or a function (constants, budget) that gives one. "all"
         is without the plans where the constants of a problem are not known.

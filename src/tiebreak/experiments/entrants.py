@@ -17,7 +17,8 @@ from tiebreak.experiments.running import problem_of
 from tiebreak.experiments.tasks import Reference, found, held, reference
 from tiebreak.experiments.variants import Changes, split_changes, varied
 from tiebreak.methods import NAMED, Method
-from tiebreak.problems import FAMILIES, TESTBED, Problem, named
+from tiebreak.problems import Problem, named
+from tiebreak.problems.testbed import FAMILIES, TESTBED
 from tiebreak.remarks import unsaid
 from tiebreak.solve import minimize
 

@@ -9,7 +9,7 @@ from tiebreak.budget import Many, calls, steps_within
 from tiebreak.experiments.charts import Axis, Chart, Series
 from tiebreak.experiments.evidence import bounds_of
 from tiebreak.experiments.tables import Table
-from tiebreak.theory import Plan
+from tiebreak.theory.plans import Plan
 
 __all__ = ["batches_chart", "plan_curves", "residuals_chart"]
 

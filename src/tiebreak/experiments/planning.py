@@ -17,7 +17,9 @@ from tiebreak.remarks import unsaid
 from tiebreak.result import Result, Status
 from tiebreak.schedules import LEGAL, Power, Schedule
 from tiebreak.solve import minimize
-from tiebreak.theory import Bounds, Constants, Plan
+from tiebreak.theory import Constants
+from tiebreak.theory.bounds import Bounds
+from tiebreak.theory.plans import Plan
 
 __all__ = [
     "Entry",

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from tiebreak.decision import Choice, Decision, Seen
-from tiebreak.estimators import Estimator, enters_direction
+from tiebreak.estimators import Estimator
+from tiebreak.estimators.contract import enters_direction
 from tiebreak.optax import estimates, laws, trees
 from tiebreak.optax.axes import Axes, vary
 from tiebreak.optax.estimates import LEVELS

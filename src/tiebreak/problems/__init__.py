@@ -1,26 +1,18 @@
 """Problems to try methods on: one file each, with its objectives, samplers, start and solution.
 
-:func:`named` gives those of the test bed by name; :data:`TESTBED` is its standard selection.
+:func:`named` gives those of the test bed by name; :data:`tiebreak.problems.testbed.TESTBED` is its standard selection.
 """
 
-from tiebreak.problems.dictionary import DictionaryData, dictionary, dictionary_data, recovery
-from tiebreak.problems.noises import Phase, Proportional, Student
+from tiebreak.problems.dictionary import dictionary, dictionary_data, recovery
 from tiebreak.problems.paper import paper
 from tiebreak.problems.problem import Problem
 from tiebreak.problems.random import random_problem
-from tiebreak.problems.regression import RegressionData, regression, regression_data
-from tiebreak.problems.testbed import FAMILIES, TESTBED, named
+from tiebreak.problems.regression import regression, regression_data
+from tiebreak.problems.testbed import named
 from tiebreak.problems.worst import worst_case
 
 __all__ = [
-    "FAMILIES",
-    "TESTBED",
-    "DictionaryData",
-    "Phase",
     "Problem",
-    "Proportional",
-    "RegressionData",
-    "Student",
     "dictionary",
     "dictionary_data",
     "named",

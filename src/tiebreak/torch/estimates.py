@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiebreak.estimators import Estimator, Minibatch, enters_direction
+from tiebreak.estimators import Estimator, Minibatch
+from tiebreak.estimators.contract import enters_direction
 from tiebreak.schedules import Parameters
 from tiebreak.torch.gradients import LEVELS, Gradients
 from tiebreak.torch.packing import Kept
