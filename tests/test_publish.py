@@ -175,7 +175,7 @@ def test_latex_compiles_all_of_it(which, request, tmp_path):
     """Without an error, and with nothing that is wider than its column."""
     if which == "log":
         place = tmp_path / "run_5%.csv"
-        place.write_text("step,skipped,excess,noise,lower_loss\n0,0,1.5,0.1,1\n1,0,0.5,0.1,0.5\n")
+        place.write_text("step,skipped,excess,noise,lower_loss,seconds\n0,0,1.5,0.1,1,0.1\n1,0,0.5,0.1,0.5,0.2\n")
         publish(place, tmp_path / "paper")
     else:
         shutil.copytree(request.getfixturevalue(which)[0].parent, tmp_path / "paper")

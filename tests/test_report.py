@@ -274,7 +274,7 @@ def test_a_verification_of_ones_own_case_has_no_rates_and_a_page_all_the_same(tm
 @pytest.mark.parametrize(("excess", "good", "word"), [("0.89", True, "Inside"), ("1.11", False, "Outside")])
 def test_a_training_run_is_inside_up_to_one_tolerance(excess, good, word, tmp_path):
     path = tmp_path / "run.csv"
-    path.write_text(f"step,multiplier,skipped,excess,noise\n0,1.0,0,5.0,0.1\n1,2.0,0,{excess},0.1\n")
+    path.write_text(f"step,multiplier,skipped,excess,noise,seconds\n0,1.0,0,5.0,0.1,1\n1,2.0,0,{excess},0.1,2\n")
     verdict = page_of(path).verdict
     assert (verdict.good, verdict.word) == (good, f"{word} the tolerance")
 
@@ -293,7 +293,7 @@ def test_a_training_run_has_a_time_axis(places):
 
 def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
     path = tmp_path / "run.csv"
-    path.write_text("step,multiplier,skipped,excess,noise\n0,1.0,0,1.12,0.44\n")
+    path.write_text("step,multiplier,skipped,excess,noise,seconds\n0,1.0,0,1.12,0.44,1\n")
     verdict = page_of(path).verdict
     assert (verdict.good, verdict.word) == (None, "Not decided by the batches")
     assert "over all training data" in verdict.found[1]
@@ -301,11 +301,11 @@ def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
 
 def test_a_new_run_in_an_old_file_is_the_one_that_counts(tmp_path):
     path = tmp_path / "run.csv"
-    old = "".join(f"{k},1.0,0,0.5,0.01\n" for k in range(100))
-    path.write_text(f"step,multiplier,skipped,excess,noise\n{old}0,1.0,0,9.0,0.01\n1,1.0,0,8.0,0.01\n")
+    old = "".join(f"{k},1.0,0,0.5,0.01,{k}\n" for k in range(100))
+    path.write_text(f"step,multiplier,skipped,excess,noise,seconds\n{old}0,1.0,0,9.0,0.01,100\n1,1.0,0,8.0,0.01,101\n")
     verdict = page_of(path).verdict
     assert verdict.good is False
-    assert verdict.found[1] == "2 steps, none skipped."
+    assert verdict.found[1] == "2 steps, none skipped, in 0:02."
 
 
 def test_the_time_of_a_new_run_in_an_old_file_is_its_own(tmp_path):
@@ -324,8 +324,8 @@ def test_losses_are_compared_by_averages_of_many_batches(slope, went, tmp_path):
     path = tmp_path / "run.csv"
     losses = [100 + slope * k for k in range(50)]
     losses[0], losses[1] = losses[0] + 90 * slope, losses[1] - 90 * slope  # a single batch would tell the opposite
-    rows = "".join(f"{k},1.0,0,{loss}\n" for k, loss in enumerate(losses))
-    path.write_text(f"step,multiplier,skipped,upper_loss\n{rows}")
+    rows = "".join(f"{k},1.0,0,{loss},{k}\n" for k, loss in enumerate(losses))
+    path.write_text(f"step,multiplier,skipped,upper_loss,seconds\n{rows}")
     said = page_of(path).verdict.found[1]
     assert said.startswith(f"The upper loss {went}, from ")
     first, last = 100 + 2 * slope, 100 + 47 * slope
@@ -337,8 +337,8 @@ def test_losses_are_compared_by_averages_of_many_batches(slope, went, tmp_path):
 def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
     """0.87 beside 1.57, not 8.70e-1; nothing is said of the last iterate, which the log does not know."""
     path = tmp_path / "run.csv"
-    rows = "".join(f"{k},1.0,0,{1.57 if k < 5 else 0.87},0.2,0.05\n" for k in range(10))
-    path.write_text(f"step,multiplier,skipped,upper_loss,excess,noise\n{rows}")
+    rows = "".join(f"{k},1.0,0,{1.57 if k < 5 else 0.87},0.2,0.05,{k}\n" for k in range(10))
+    path.write_text(f"step,multiplier,skipped,upper_loss,excess,noise,seconds\n{rows}")
     found = page_of(path).verdict.found
     assert "from 1.57 to 0.87," in found[2]
     assert (
@@ -350,19 +350,19 @@ def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
 
 def test_a_log_of_lower_only_training_is_called_so(tmp_path):
     path = tmp_path / "fit.csv"
-    path.write_text("step,multiplier,upper_loss,lower_loss,skipped\n0,,,2.0,\n1,,,1.0,\n")
+    path.write_text("step,multiplier,upper_loss,lower_loss,skipped,seconds\n0,,,2.0,,1\n1,,,1.0,,2\n")
     assert page_of(path).verdict.word == "Lower-only training"
 
 
 def test_a_log_without_tolerance_resumed_and_cut_off(tmp_path):
     """Steps that were made again count once, by their last line; half a line at the end is no step."""
     path = tmp_path / "run.csv"
-    lines = ["step,multiplier,gg,upper_loss,lower_loss,skipped"]
-    lines += ["0,2,4,5,6,0", "1,9,9,9,9,0", "1,3,5,6,7,0", "2,,,,,1", "3,1"]
+    lines = ["step,multiplier,gg,upper_loss,lower_loss,skipped,seconds"]
+    lines += ["0,2,4,5,6,0,1", "1,9,9,9,9,0,2", "1,3,5,6,7,0,3", "2,,,,,1,4", "3,1"]
     path.write_text("\n".join(lines))
     page = page_of(path)
     assert page.verdict.good is None
-    assert page.verdict.found[0] == "3 steps, 1 of those logged were skipped."
+    assert page.verdict.found[0] == "3 steps, 1 of those logged were skipped, in 0:04."
     chart = next(chart for chart in parts(page, Chart) if chart.y[0].key == "multiplier")
     assert [series.name for series in chart.series] == ["this run"]
     assert chart.series[0].columns["multiplier"].tolist() == [2.0, 3.0]
@@ -373,7 +373,7 @@ def test_what_is_no_result_gets_a_sentence(tmp_path, places):
         (lambda path: None, "no such file or folder"),
         (lambda path: path.mkdir(), "no configuration"),
         (lambda path: path.write_text("a,b\n1,2\n"), "it has none of them"),
-        (lambda path: path.write_text("step,skipped\n"), "no step yet"),
+        (lambda path: path.write_text("step,skipped,seconds\n"), "no step yet"),
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is no table"),
     ):
         path = tmp_path / f"place{len(list(tmp_path.iterdir()))}"
@@ -457,8 +457,8 @@ def test_text_is_text_whatever_it_holds():
 def test_curves_are_thinned_rather_than_refused(tmp_path, monkeypatch):
     """Both ends of a curve stay; and all charts of a page together have what a page of 6 MB has room for."""
     path = tmp_path / "run.csv"
-    path.write_text("step,skipped,multiplier\n" + "".join(f"{k},0,{k * k}\n" for k in range(3000)))
-    for cells, points in ((120_000, 1500), (400, 200)):  # of two columns
+    path.write_text("step,skipped,seconds,multiplier\n" + "".join(f"{k},0,{k},{k * k}\n" for k in range(3000)))
+    for cells, points in ((120_000, 1500), (600, 200)):  # of three columns
         monkeypatch.setattr("tiebreak.report._CELLS", cells)
         (chart,) = parts(page_of(path), Chart)
         curve = chart.series[0].columns["multiplier"]

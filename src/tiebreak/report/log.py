@@ -1,5 +1,6 @@
 """The CSV log of a training run as a page: what :class:`tiebreak.torch.CSVLog` writes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from tiebreak.experiments.charts import Axis, Chart, Mark, Series
 from tiebreak.experiments.tables import Sheet, Table, scientific
 from tiebreak.live import clock
 from tiebreak.report.reading import columns, record
-from tiebreak.report.section import Page, Part, Section, Verdict, origin
+from tiebreak.report.section import Page, Section, Verdict, origin
 
 __all__ = ["page"]
 
@@ -21,6 +22,7 @@ _RESIDUALS = (
     Axis("ff", "‖∇f‖²", "log"),
 )
 _LOSSES = {"lower_loss": "lower loss", "average_loss": "lower loss, averaged", "reference": "its reference"}
+_UPPER = (Axis("upper_loss", "upper loss"),)
 _DURING = (
     Axis("multiplier", "multiplier λ", "log"),
     Axis("ratio", "λ in units of ‖∇f‖/‖∇g‖", "log"),
@@ -30,135 +32,136 @@ _DURING = (
 
 def page(path: Path) -> Page:
     """The page of a log."""
-    table = _last_lines(columns(path, "step", "skipped"))
+    table = _last_run(columns(path, "step", "skipped", "seconds"))
     if not len(table["step"]):
         raise ValueError(f"{str(path)!r} has no step yet: a report needs one")
-    made = {name: column[table["skipped"] != 1] for name, column in table.items()}
-    sections = [Section("Curves", _curves(made))]
-    if _there(made, "excess"):
-        sections.insert(0, Section("The tolerance", [_tolerance(made)]))
-    during = _chart("Multiplier and noise", "By the optimizer's own record, step by step.", _DURING, made)
-    sections.append(Section("During the run", [] if during is None else [during]))
-    sections.append(Section("Tables", [_ends(table, made)]))
+    steps = {name: column[table["skipped"] != 1] for name, column in table.items()}
+    curves = _chart("Residuals", "Of the gradients that the rule saw, batch by batch.", _RESIDUALS, steps)
+    curves += _lower_chart(steps)
+    curves += _chart("The upper loss", "What is improved.", _UPPER, steps)
+    during = _chart("Multiplier and noise", "By the optimizer's own record, step by step.", _DURING, steps)
+    sections = [Section("The tolerance", [_tolerance_chart(steps)])] if len(_known(steps, "excess")) else []
     facts = {"log": path.name, "steps logged": len(table["step"]), "columns": ", ".join(table)}
-    beside = path.with_name(f"{path.name}.json")
-    sections.append(origin(facts | (record(beside) if beside.exists() else {})))
-    return Page(f"Training run: {path.name}", _verdict(table, made), sections)
+    settings = path.with_name(f"{path.name}.json")
+    sections += [
+        Section("Curves", curves),
+        Section("During the run", during),
+        Section("Tables", [_ends(steps)]),
+        origin(facts | (record(settings) if settings.exists() else {})),
+    ]
+    return Page(f"Training run: {path.name}", _verdict(table, steps), sections)
 
 
-def _last_lines(table: Table) -> Table:
-    """Where the steps begin again, after a resume or in a new run, what stood from there on does not count.
+def _last_run(table: Table) -> Table:
+    """The rows of the last run, and of each of its steps the last row.
 
-    Of a new run nothing before counts: its time begins where the last run's ended.
+    Where the steps begin again, after a resume or in a new run, earlier rows of the same and later steps do not count.
+    The time of a new run begins where the last run's ended.
     """
     later = np.minimum.accumulate(np.append(table["step"], np.inf)[::-1])[::-1][1:]
-    kept = table["step"] < later
-    begins = int(np.argmax(kept)) if kept.any() else 0
-    found = {name: column[kept] for name, column in table.items() if column.dtype.kind == "f"}
-    if begins and "seconds" in found and np.isfinite(table["seconds"][begins - 1]):
-        found["seconds"] = found["seconds"] - table["seconds"][begins - 1]
-    return found
+    valid = table["step"] < later
+    first = int(np.argmax(valid)) if valid.any() else 0
+    rows = {name: column[valid] for name, column in table.items() if column.dtype.kind == "f"}
+    if first:
+        rows["seconds"] = rows["seconds"] - table["seconds"][first - 1]
+    return rows
 
 
-def _there(table: Table, name: str) -> bool:
-    return name in table and bool(np.isfinite(table[name]).any())
+def _known(table: Table, name: str) -> Any:
+    """The finite values of a column; none if the log has no such column."""
+    column = table.get(name, np.zeros(0))
+    return column[np.isfinite(column)]
 
 
-def _along(table: Table) -> list[Axis]:
-    """What curves can be drawn against: steps, and the time where the log has it for all of them."""
-    return [axis for axis in _ALONG if axis.key in table and bool(np.isfinite(table[axis.key]).all())]
+def _series(name: str, table: Table, look: int, dash: str | None = None, **values: Any) -> Series:
+    return Series(name, {"step": table["step"], "seconds": table["seconds"], **values}, look, dash=dash)
 
 
-def _kept(table: Table, **named: Any) -> dict[str, Any]:
-    """Columns of a series by name, with those of both axes."""
-    return {axis.key: table[axis.key] for axis in _along(table)} | named
+def _chart(title: str, about: str, axes: Sequence[Axis], table: Table) -> list[Chart]:
+    """A chart of those quantities that the log has; none if it has none of them."""
+    shown = [axis for axis in axes if len(_known(table, axis.key))]
+    series = _series("this run", table, 0, "solid", **{axis.key: table[axis.key] for axis in shown})
+    return [Chart(title, about, _ALONG, shown, [series])] if shown else []
 
 
-def _chart(title: str, about: str, axes: Any, table: Table) -> Chart | None:
-    """A chart of those axes that the log has."""
-    there = [axis for axis in axes if _there(table, axis.key)]
-    if not there:
-        return None
-    columns = _kept(table, **{axis.key: table[axis.key] for axis in there})
-    return Chart(title, about, _along(table), there, [Series("this run", columns, 0, dash="solid")])
+def _lower_chart(table: Table) -> list[Chart]:
+    series = []
+    for look, (name, text) in enumerate(_LOSSES.items()):
+        if len(_known(table, name)):
+            series.append(_series(text, table, look, loss=table[name]))
+    chart = Chart("The lower loss", "What must stay optimal.", _ALONG, [Axis("loss", "lower loss")], series)
+    return [chart] if series else []
 
 
-def _curves(table: Table) -> list[Part]:
-    parts = [_chart("Residuals", "Of the gradients that the rule saw, batch by batch.", _RESIDUALS, table)]
-    lower = [
-        Series(text, _kept(table, loss=table[name]), i)
-        for i, (name, text) in enumerate(_LOSSES.items())
-        if _there(table, name)
-    ]
-    if lower:
-        axes = [Axis("loss", "lower loss")]
-        parts.append(Chart("The lower loss", "What must stay optimal.", _along(table), axes, lower))
-    parts.append(_chart("The upper loss", "What is improved.", [Axis("upper_loss", "upper loss")], table))
-    return [part for part in parts if part is not None]
-
-
-def _tolerance(table: Table) -> Chart:
-    found, excess = {"excess": table["excess"]}, table["excess"]
-    if _there(table, "noise"):
-        found |= {"excess:low": excess - table["noise"], "excess:high": excess + table["noise"]}
+def _tolerance_chart(table: Table) -> Chart:
+    excess = table["excess"]
+    band = {}
+    if len(_known(table, "noise")):
+        band = {"excess:low": excess - table["noise"], "excess:high": excess + table["noise"]}
     return Chart(
         "Excess of the averaged lower loss over its reference",
         "In tolerances; the band is its standard error. Inside is at most 1.",
-        _along(table), [Axis("excess", "excess, in tolerances", "symlog")],
-        [Series("excess", _kept(table, **found), 0)],
+        _ALONG,
+        [Axis("excess", "excess, in tolerances", "symlog")],
+        [_series("excess", table, 0, excess=excess, **band)],
         [Mark("excess", 1.0, "the tolerance")],
-    )  # fmt: skip
-
-
-def _verdict(table: Table, made: Table) -> Verdict:
-    skipped = int(np.sum(table["skipped"] == 1))
-    steps = int(table["step"][-1]) + 1
-    found = [f"{steps:,} steps" + (f", {skipped:,} of those logged were skipped." if skipped else ", none skipped.")]
-    if _there(table, "seconds"):
-        found[0] = f"{found[0][:-1]}, in {clock(float(np.nanmax(table['seconds'])))}."
-    for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
-        if _there(made, name):
-            found.append(_change(text, made[name]))
-    weighed = ["multiplier", "upper_loss", "excess"]
-    if _there(made, "lower_loss") and not any(_there(made, name) for name in weighed):
-        return Verdict("Lower-only training", None, "What does training on the lower loss alone reach?", found)
-    if not _there(made, "excess"):
-        return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", found)
-    last = float(made["excess"][np.isfinite(made["excess"])][-1])
-    noise: Any = made["noise"][np.isfinite(made["noise"])] if _there(made, "noise") else ()
-    within = f", known to ± {noise[-1]:.2g}" if len(noise) else ""
-    found.insert(
-        0,
-        f"The lower loss ended {last:.2g} tolerances above its reference{within}: both averaged over recent steps. The "
-        "last iterate may differ where the learning rate did not fall.",
     )
-    if _there(made, "returns") and (back := made["returns"][np.isfinite(made["returns"])])[-1] > 0:
-        step = int(made["step"][np.isfinite(made["returns"])][np.argmax(back == back[-1])])
-        often = "once, at" if back[-1] == 1 else f"{back[-1]:,.0f} times, the last time at"
-        found.insert(
-            1,
-            f"The model was set to its twin {often} step {step:,}: many steps on the lower loss alone had not brought "
-            "it back. What the upper loss had gained until then was given up.",
-        )
-    if _there(made, "upper_loss"):
+
+
+def _verdict(table: Table, steps: Table) -> Verdict:
+    skipped = int(np.sum(table["skipped"] == 1))
+    told = f"{skipped:,} of those logged were skipped" if skipped else "none skipped"
+    found = [f"{int(table['step'][-1]) + 1:,} steps, {told}, in {clock(table['seconds'].max())}."]
+    for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
+        if len(_known(steps, name)):
+            found.append(_change(text, _known(steps, name)))
+    excess = _known(steps, "excess")
+    if not len(excess):
+        weighed = len(_known(steps, "multiplier")) or len(_known(steps, "upper_loss"))
+        if len(_known(steps, "lower_loss")) and not weighed:
+            return Verdict("Lower-only training", None, "What does training on the lower loss alone reach?", found)
+        return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", found)
+    noise = _known(steps, "noise")
+    within = f", known to ± {noise[-1]:.2g}" if len(noise) else ""
+    first = [
+        f"The lower loss ended {excess[-1]:.2g} tolerances above its reference{within}: both averaged over recent "
+        "steps. The last iterate may differ where the learning rate did not fall."
+    ]
+    undecided = len(noise) > 0 and abs(excess[-1] - 1) <= noise[-1]
+    if undecided:
+        first.append("That is too near the tolerance to tell: evaluate both losses over all training data.")
+    found = [*first, *_returns(steps), *found]
+    if len(_known(steps, "upper_loss")):
         found.append(
             "That compares the upper loss with its own start, not with training on the lower loss alone: with a twin, "
             "evaluate it there, too, `with torch.no_grad(), opt.reference(): …`. All of this is before `opt.finish()`, "
             "which says itself where it has left the model."
         )
     asked = "Does the lower loss stay within its tolerance while the upper loss improves?"
-    if len(noise) and abs(last - 1) <= noise[-1]:
-        found.insert(1, "That is too near the tolerance to tell: evaluate both losses over all training data.")
+    if undecided:
         return Verdict("Not decided by the batches", None, asked, found)
-    good = last <= 1
-    return Verdict("Inside the tolerance" if good else "Outside the tolerance", good, asked, found)
+    inside = bool(excess[-1] <= 1)
+    return Verdict("Inside the tolerance" if inside else "Outside the tolerance", inside, asked, found)
+
+
+def _returns(table: Table) -> list[str]:
+    """How often and when the model was set to its twin."""
+    count = _known(table, "returns")
+    if not len(count) or count[-1] == 0:
+        return []
+    step = int(table["step"][np.argmax(table["returns"] == count[-1])])
+    often = "once, at" if count[-1] == 1 else f"{count[-1]:,.0f} times, the last time at"
+    return [
+        f"The model was set to its twin {often} step {step:,}: many steps on the lower loss alone had not brought "
+        "it back. What the upper loss had gained until then was given up."
+    ]
 
 
 def _change(text: str, losses: Any) -> str:
-    """Where a loss began and ended. A single batch tells next to nothing: averages of many are compared."""
-    known = losses[np.isfinite(losses)]
-    tenth = max(1, len(known) // 10)
-    first, last = float(known[:tenth].mean()), float(known[-tenth:].mean())
+    """Where a loss began and ended, by averages: a single batch tells next to nothing."""
+    tenth = max(1, len(losses) // 10)
+    first = float(losses[:tenth].mean())
+    last = float(losses[-tenth:].mean())
     went = "rose" if last > first else "fell" if last < first else "stayed the same"
     return (
         f"The {text} loss {went}, from {first:.3g} to {last:.3g}, averaged over the first and the last tenth of the "
@@ -166,11 +169,11 @@ def _change(text: str, losses: Any) -> str:
     )
 
 
-def _ends(table: Table, made: Table) -> Sheet:
+def _ends(table: Table) -> Sheet:
     rows = []
-    for name, column in made.items():
-        known = column[np.isfinite(column)]
-        if name not in ("step", "skipped", "seconds") and len(known):
-            values = (known[0], known[-1], known.min(), float(np.median(known)), known.max())
-            rows.append([name, *(scientific(float(value), 2) for value in values)])
+    for name in table:
+        values = _known(table, name)
+        if name not in ("step", "skipped", "seconds") and len(values):
+            numbers = (values[0], values[-1], values.min(), np.median(values), values.max())
+            rows.append([name, *(scientific(float(number), 2) for number in numbers)])
     return Sheet("What was logged", ("quantity", "first", "last", "least", "median", "largest"), rows)
