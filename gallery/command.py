@@ -11,9 +11,9 @@ from rich.markup import escape
 from gallery import EXAMPLES, place
 from tiebreak.checks import install
 from tiebreak.cli.console import INTERRUPTED, Console, kindly, number, say, show_sheets, spoken
-from tiebreak.cli.live import Quiet, loading, waiting
-from tiebreak.cli.report import Report
-from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, bar, engine_from, kept, store_in
+from tiebreak.cli.live import bar, loading, waiting
+from tiebreak.cli.options import Overwrite, Quiet, Report, Scheduler, Workers
+from tiebreak.cli.sweeping import engine_from, kept, store_in
 from tiebreak.experiments.workers import cores
 
 __all__ = ["app"]

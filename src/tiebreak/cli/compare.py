@@ -9,13 +9,15 @@ import typer
 from rich.markup import escape
 
 from tiebreak.cli.console import Console, completing, counted, kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, loading, waiting
-from tiebreak.cli.report import Report, reported
-from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
+from tiebreak.cli.live import loading, waiting
+from tiebreak.cli.options import Folder, Overwrite, Quiet, Report, Scheduler, Seed, Workers
+from tiebreak.cli.report import reported
+from tiebreak.cli.sweeping import claim, engine_from, written
 from tiebreak.experiments import Comparison
 from tiebreak.experiments import compare as run
 from tiebreak.experiments.comparing_report import PROSE, notes, sheets
 from tiebreak.experiments.contenders import PLANNED
+from tiebreak.experiments.engines import Engine
 from tiebreak.experiments.entrants import rehearse
 from tiebreak.methods import NAMED
 from tiebreak.problems.noises import NOISES
@@ -60,8 +62,6 @@ Steps: TypeAlias = Annotated[str | None, typer.Option(metavar="N", help="End a r
 Kept: TypeAlias = Annotated[
     str | None, typer.Option(metavar="log|all|N", help="Write the curves, too: 50 steps a decade, all, each N-th.")
 ]
-Seed: TypeAlias = Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")]
-Folder: TypeAlias = Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")]
 
 
 def compare(
@@ -84,13 +84,11 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run all methods on all problems, step sizes tuned alike: profiles, and who is best where."""
-    given = {"budgets": budgets, "runs": runs, "trials": trials}
-    usual = _QUICK if quick else _USUAL
-    texts = {name: usual[name] if text is None else text for name, text in given.items()}
-    texts |= {"problems": ",".join(problems), "methods": ",".join(methods), "seed": seed}
-    texts |= {name: text for name, text in (("steps", steps), ("record", record)) if text is not None}
-    with reported(report, output):
-        _compared(texts, output, overwrite, workers, scheduler, as_is=False)
+    texts = {"problems": ",".join(problems), "methods": ",".join(methods), "budgets": budgets, "runs": runs}
+    texts |= {"trials": trials, "steps": steps, "record": record, "seed": seed}
+    with reported(report, output), kindly():
+        asked = _comparison(_QUICK if quick else _USUAL, texts, as_is=False)
+        _run(asked, engine_from(workers, scheduler), output, overwrite)
 
 
 def sweep(
@@ -109,33 +107,35 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run methods on problems as they are: no step size is tuned, and no schedule put into a problem's units."""
-    texts = {"budgets": budgets or _USUAL["budgets"], "runs": runs or _USUAL["runs"], "trials": "1", "seed": seed}
-    texts |= {"problems": ",".join(problems), "methods": ",".join(methods)}
-    texts |= {name: text for name, text in (("steps", steps), ("record", record)) if text is not None}
-    with reported(report, output):
-        _compared(texts, output, overwrite, workers, scheduler, as_is=True)
+    texts = {"problems": ",".join(problems), "methods": ",".join(methods), "budgets": budgets, "runs": runs}
+    texts |= {"steps": steps, "record": record, "seed": seed}
+    with reported(report, output), kindly():
+        asked = _comparison(_USUAL | {"trials": "1"}, texts, as_is=True)
+        _run(asked, engine_from(workers, scheduler), output, overwrite)
 
 
-def _compared(
-    texts: Mapping[str, str], output: Path, overwrite: bool, workers: str | None, scheduler: str | None, as_is: bool
-) -> None:
-    with kindly():
-        words: dict[str, Any] = {name: texts[name] for name in ("problems", "methods")}
-        words |= {name: number(text) for name, text in texts.items() if name not in ("problems", "methods", "budgets")}
-        asked = Comparison(as_is=as_is, budgets=[number(part) for part in texts["budgets"].split(",")], **words)
-        engine = engine_from(workers, scheduler)
-        counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
-        say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")
-        claim(output, asked.command, overwrite)
-        with waiting("Preparing") as line:  # what cannot be run is told before anything is
-            rehearse(asked.entrants, asked.contenders, asked.budgets, line.rename)
-        for doubt in (doubt for entrant in asked.entrants for doubt in entrant.doubts):
-            say(f"tiebreak: {doubt}", always=True)
-        with loading("matplotlib"):
-            from tiebreak.experiments.saving import save_comparison
+def _comparison(usual: Mapping[str, str], texts: Mapping[str, str | None], as_is: bool) -> Comparison:
+    """The comparison of these texts, and of the usual ones where there is None."""
+    words: dict[str, Any] = {**usual, **{name: text for name, text in texts.items() if text is not None}}
+    for name in words.keys() - {"problems", "methods", "budgets"}:
+        words[name] = number(words[name])
+    words["budgets"] = [number(part) for part in words["budgets"].split(",")]
+    return Comparison(as_is=as_is, **words)
 
-        with unsaid():  # it has been said
-            found = written(output, partial(run, asked, engine=engine), save_comparison)
+
+def _run(asked: Comparison, engine: Engine, output: Path, overwrite: bool) -> None:
+    counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
+    say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")
+    claim(output, asked.command, overwrite)
+    with waiting("Preparing") as line:  # what cannot be run is told before anything is
+        rehearse(asked.entrants, asked.contenders, asked.budgets, line.rename)
+    for doubt in (doubt for entrant in asked.entrants for doubt in entrant.doubts):
+        say(f"tiebreak: {doubt}", always=True)
+    with loading("matplotlib"):
+        from tiebreak.experiments.saving import save_comparison  # and matplotlib with it
+
+    with unsaid():  # it has been said
+        found = written(output, partial(run, asked, engine=engine), save_comparison)
     show_sheets(sheets(found), notes(found), PROSE)
     say(f"Written to {output}. {found.seconds:.0f} s.")
 

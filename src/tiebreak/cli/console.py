@@ -23,7 +23,6 @@ __all__ = [
     "Console",
     "completing",
     "counted",
-    "hush",
     "hushed",
     "kindly",
     "number",
@@ -38,21 +37,15 @@ INTERRUPTED = 130
 _TERMINATED, _NO_READER = 143, 141  # likewise, by SIGTERM and by SIGPIPE
 
 
-_state = {"hushed": False}
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PLACES = {"place": "", "name": ""}  # what has no option, whatever the command calls it
 _words: ContextVar[dict[str, str]] = ContextVar("_words")  # of the command that runs, by Python's names
-
-
-def hush(wanted: bool) -> bool:
-    """Whether remarks are wanted none; what ``--quiet`` calls, given or not."""
-    _state["hushed"] = wanted
-    return wanted
+_quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
 
 
 def hushed() -> bool:
-    """Whether ``--quiet`` was given."""
-    return _state["hushed"]
+    """Whether the command that runs has ``--quiet``."""
+    return _quiet.get()
 
 
 class Console(rich.console.Console):
@@ -83,15 +76,17 @@ def _fail(text: str) -> NoReturn:
 
 
 def spoken(command: _Command) -> _Command:
-    """A command whose errors name its options as they are typed: ``--budget 0``, not ``budget=0``."""
+    """A command that knows ``--quiet``, and whose errors name options as they are typed: ``--budget 0``."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
-        before = _words.set(_typed(command))
+        words = _words.set(_typed(command))
+        quiet = _quiet.set(kwargs.get("quiet", False))
         try:
             return command(*args, **kwargs)
         finally:
-            _words.reset(before)
+            _words.reset(words)
+            _quiet.reset(quiet)
 
     return run  # type: ignore[return-value]  # with the command's own signature
 

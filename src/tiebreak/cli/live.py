@@ -1,20 +1,15 @@
-"""The line that shows how a long command is going, and ``--quiet``."""
+"""The line that shows how a long command is going."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import typer
 
-from tiebreak.cli.console import INTERRUPTED, hush, hushed, say
+from tiebreak.cli.console import INTERRUPTED, hushed, say
 from tiebreak.live import Line, show
 
-__all__ = ["Quiet", "bar", "loading", "waiting"]
-
-Quiet: TypeAlias = Annotated[
-    bool,
-    typer.Option("--quiet", callback=hush, is_eager=True, help="No progress and no remarks; tables and errors stay."),
-]
+__all__ = ["bar", "before_writing", "loading", "waiting"]
 
 
 @contextmanager
@@ -30,11 +25,17 @@ def waiting(what: str) -> Line:
 
 
 @contextmanager
-def loading(what: str) -> Iterator[None]:
-    """A line for a library that is slow to load, before anything is run: Ctrl-C leaves nothing behind."""
+def before_writing() -> Iterator[None]:
+    """Ctrl-C in work that has left nothing behind ends the command, and says so."""
     try:
-        with waiting(f"Loading {what}"):
-            yield
+        yield
     except KeyboardInterrupt:
         say("Interrupted; nothing was written.")
         raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """A line for a library that is slow to load, before anything is run."""
+    with before_writing(), waiting(f"Loading {what}"):
+        yield

@@ -1,17 +1,18 @@
 """``tiebreak plan``."""
 
 import shlex
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tiebreak import theory
-from tiebreak.cli.console import INTERRUPTED, completing, kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, bar, loading, waiting
-from tiebreak.cli.report import Report, reported
-from tiebreak.cli.table import CONSTANTS_HELP, smoothness
+from tiebreak.cli.console import completing, kindly, number, say, show_sheets
+from tiebreak.cli.live import bar, before_writing, loading, waiting
+from tiebreak.cli.options import ConstantsOption, Folder, NoiseSmoothness, Quiet, Report, Seed
+from tiebreak.cli.report import reported
+from tiebreak.cli.table import smoothness
 from tiebreak.experiments import Experiment
 from tiebreak.experiments.entrants import entrants
 from tiebreak.experiments.outcome import origin
@@ -27,6 +28,7 @@ from tiebreak.experiments.planning import (
 )
 from tiebreak.experiments.tables import SYMBOLS, Sheet, document, scientific
 from tiebreak.problems import Problem
+from tiebreak.result import Result
 from tiebreak.theory.plans import CHOICES, Plan
 
 __all__ = ["plan"]
@@ -68,10 +70,8 @@ def plan(
             autocompletion=completing("horizon", "anytime"),
         ),
     ] = None,
-    constants: Annotated[str | None, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = None,
-    noise_smoothness: Annotated[
-        str | None, typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive.")
-    ] = None,
+    constants: ConstantsOption = None,
+    noise_smoothness: NoiseSmoothness = None,
     problem: Annotated[
         str | None, typer.Option(metavar="NAME", help="For this problem: one of the test bed, or FILE.py:NAME.")
     ] = None,
@@ -85,8 +85,8 @@ def plan(
         bool, typer.Option("--compare", help="And compare it there with the paper's rows; needs a budget.")
     ] = False,
     runs: Annotated[str, typer.Option(metavar="N", help="Runs for --run and --compare.")] = "100",
-    seed: Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = "0",
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results/plan"),
+    seed: Seed = "0",
+    output: Folder = Path("results/plan"),
     report: Report = False,
     quiet: Quiet = False,
 ) -> None:
@@ -97,13 +97,13 @@ def plan(
             here = "neither is there" if budget is None else f"--budget {budget} and --epsilon {epsilon} are both there"
             raise ValueError(f"a plan is for --budget CALLS or for --epsilon E: give one of them; {here}")
         place, known = _problem(problem, estimate, constants, asked.seed)
-        calls, accuracy = (None if text is None else number(text) for text in (budget, epsilon))
-        if compare_ and (calls is None or place is not None or known != constants_from("paper")):
-            given = "no --budget" if calls is None else f"--problem {problem}" if place else f"--constants {constants}"
+        limits = {"budget": budget and number(budget), "epsilon": epsilon and number(epsilon)}
+        if compare_ and (epsilon is not None or place is not None or known != constants_from("paper")):
+            given = "no --budget" if epsilon else f"--problem {problem}" if place else f"--constants {constants}"
             raise ValueError(f"--compare needs a budget, and the paper's problem and constants; here is {given}")
-        asked_for = {"budget": calls, "epsilon": accuracy, "method": method, "objective": objective, "kind": kind}
-        asked_for["noise_smoothness"] = smoothness(noise_smoothness)
-        chosen = _planned(known, asked_for)
+        options = {**limits, "method": method, "objective": objective, "kind": kind}
+        options["noise_smoothness"] = smoothness(noise_smoothness)
+        chosen = _planned(known, options)
         if run:
             check_runnable(chosen, place)
         say(f"Planned: {chosen.method.name}, {chosen.steps:,} steps.")  # before what is slow to load
@@ -114,32 +114,37 @@ def plan(
         check_folder(output)
         if (output / "plan.json").exists():
             say(f"The plan in {str(output)!r} will be replaced.")
-        sheets, record, result = [Sheet("The plan", ("", ""), chosen.rows())], record_of(chosen), None
-        try:
-            with bar() if run or compare_ else nullcontext(lambda what, share: None) as hear:
-                if run:
-                    result = run_plan(chosen, asked.runs, asked.seed, lambda share: hear("The plan", share), place)
-                entries = compare(chosen.budget, asked.runs, asked.seed, hear) if compare_ else []
-        except KeyboardInterrupt:
-            say("Interrupted; nothing was written.")
-            raise typer.Exit(INTERRUPTED) from None
-        if result is not None:
-            ends = {name: float(getattr(result.last, name).mean()) for name in SYMBOLS}
-            record["measured"] = ends | {"runs": asked.runs, "seed": asked.seed}
-            title = f"Measured at the last iterate, {asked.runs} runs"
-            sheets.append(Sheet(title, tuple(SYMBOLS.values()), [[scientific(value) for value in ends.values()]]))
-        if entries:
-            record["comparison"] = [entry.record() for entry in entries]
-            sheets.append(comparison_sheet(entries, chosen.budget, asked.runs))
-        flags = {"run": run, "compare": compare_, "runs": asked.runs, "seed": asked.seed, "constants": constants}
-        flags |= {"problem": problem, "estimate": estimate}
-        record |= {"command": _command(asked_for | flags), **origin((record["method"],))}
+        sheets = [Sheet("The plan", ("", ""), chosen.rows())]
+        record = record_of(chosen)
+        curves = None
+        entries = []
+        with before_writing(), bar() as hear:
+            if run:
+                result = run_plan(chosen, asked.runs, asked.seed, partial(hear, "The plan"), place)
+                curves = measured(result)
+                record["measured"], sheet = _ends(result, asked)
+                sheets.append(sheet)
+            if compare_:
+                entries = compare(chosen.budget, asked.runs, asked.seed, hear)
+                record["comparison"] = [entry.record() for entry in entries]
+                sheets.append(comparison_sheet(entries, chosen.budget, asked.runs))
+        options |= {"run": run, "compare": compare_, "runs": asked.runs, "seed": asked.seed}
+        options |= {"constants": constants, "problem": problem, "estimate": estimate}
+        record |= {"command": _command(options), **origin((record["method"],))}
         notes = _NOTES if entries else ()
-        summary = document("Plan", [f"    {record['command']}"], sheets, notes)
         with waiting("Writing the files"):
-            save_plan(output, record, summary, plan_curves(chosen), None if result is None else measured(result))
+            summary = document("Plan", [f"    {record['command']}"], sheets, notes)
+            save_plan(output, record, summary, plan_curves(chosen), curves)
         show_sheets(sheets, notes, prose=("",))
         say(f"Written to {output}: plan.json, its tables and figures.")
+
+
+def _ends(result: Result, asked: Experiment) -> tuple[dict[str, Any], Sheet]:
+    """The residuals at the last iterate, for the record and as a table."""
+    ends = {name: float(getattr(result.last, name).mean()) for name in SYMBOLS}
+    title = f"Measured at the last iterate, {asked.runs} runs"
+    sheet = Sheet(title, tuple(SYMBOLS.values()), [[scientific(value) for value in ends.values()]])
+    return ends | {"runs": asked.runs, "seed": asked.seed}, sheet
 
 
 def _problem(
@@ -181,15 +186,11 @@ def _command(given: dict[str, Any]) -> str:
 
 def _planned(constants: theory.Constants, asked: dict[str, Any]) -> Plan:
     """The plan; on the way to an accuracy, which may take a while, what has been looked at is shown."""
-    with waiting("Planning") as line:
+    with before_writing(), waiting("Planning") as line:
 
         def show(found: Plan) -> None:
             reached = found.prediction or found.bounds
             worst = max(reached.lower_gradient_squared, reached.direction_squared)
             line.rename(f"Planning: {scientific(found.budget)} calls for an accuracy of {scientific(worst)}")
 
-        try:
-            return theory.plan(constants, progress=show, **asked)
-        except KeyboardInterrupt:
-            say("Interrupted; nothing was written.")
-            raise typer.Exit(INTERRUPTED) from None
+        return theory.plan(constants, progress=show, **asked)

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli.console import counted, kindly, say, show_sheets
-from tiebreak.cli.live import Quiet, waiting
+from tiebreak.cli.live import waiting
+from tiebreak.cli.options import Quiet
 
 __all__ = ["diff", "publish", "repeat"]
 

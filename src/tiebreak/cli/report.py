@@ -3,18 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import typer
 
 from tiebreak.cli.console import kindly, say
 from tiebreak.cli.live import waiting
 
-__all__ = ["Report", "report", "reported"]
-
-Report: TypeAlias = Annotated[
-    bool, typer.Option("--report", help="And report.html, one page of it all that opens anywhere, offline.")
-]
+__all__ = ["report", "reported"]
 
 
 def report(

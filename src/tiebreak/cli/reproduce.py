@@ -1,15 +1,15 @@
 """``tiebreak reproduce``."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tiebreak.cli.console import INTERRUPTED, counted, kindly, number, numbers, say, show_sheets
-from tiebreak.cli.live import Quiet, loading, waiting
-from tiebreak.cli.report import Report, reported
-from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, bar, claim, engine_from, kept, store_in
+from tiebreak.cli.live import bar, loading, waiting
+from tiebreak.cli.options import Folder, Overwrite, Quiet, Report, Scheduler, Seed, Workers
+from tiebreak.cli.report import reported
+from tiebreak.cli.sweeping import claim, engine_from, kept, store_in
 from tiebreak.experiments import Experiment, run
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.outcome import Outcome
@@ -27,14 +27,14 @@ def reproduce(
     ] = [*_DEFAULT.methods],  # noqa: B006  # typer only reads it
     runs: Annotated[str, typer.Option(metavar="N", help="Independent runs of each method.")] = str(_DEFAULT.runs),
     budget: Annotated[str, typer.Option(metavar="CALLS", help="Oracle calls of each run.")] = "1e8",
-    seed: Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = "0",
+    seed: Seed = "0",
     start: Annotated[str, typer.Option(metavar="X,Y", help="Where every run starts.")] = "1.5,1.5",
     noise: Annotated[
         str, typer.Option(metavar="SIGMA", help="Per coordinate of a sampled gradient; F,G if they differ.")
     ] = "0.5",
     record: Annotated[str, typer.Option(metavar="log|all|N", help="Steps kept: 50 a decade, all, each N-th.")] = "log",
     per_sample: Annotated[bool, typer.Option("--per-sample", help="Draw every sample: slow, the same law.")] = False,
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results"),
+    output: Folder = Path("results"),
     overwrite: Overwrite = False,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -71,31 +71,33 @@ def reproduce(
 
 def _write(outcome: Outcome, output: Path, store: Store) -> None:
     """Write and show what was reached; Ctrl-C loses no data. Blocks are kept if some are missing."""
-    from tiebreak.experiments import draw, save
+    from tiebreak.experiments import draw
 
     if not outcome.methods:
         say(f"Interrupted before a method was done; nothing was written. {kept(output)}")
         raise typer.Exit(INTERRUPTED)
-    began = time.perf_counter()
     saved = False
     try:
         with waiting("Writing the files"):
-            save(outcome, output)
+            _save(outcome, output, store)
         saved = True
-        if not outcome.interrupted:
-            store.clear()
         with waiting("Drawing the figures"):
             draw(outcome, output)
     except KeyboardInterrupt:
         if not saved:  # what took long to compute takes a moment to save
-            save(outcome, output)
-        if not outcome.interrupted:
-            store.clear()
+            _save(outcome, output, store)
         say(f"Interrupted while writing. The data are saved, and `tiebreak plot {output}` draws them.")
         raise typer.Exit(INTERRUPTED) from None
     show_sheets(sheets(outcome), notes(outcome))
-    seconds = sum(outcome.seconds.values())
-    say(f"Written to {output}. Runs {seconds:.1f} s, files {time.perf_counter() - began:.1f} s.")
+    say(f"Written to {output}. {sum(outcome.seconds.values()):.1f} s.")
     if outcome.interrupted:
         say(f"Interrupted: the files hold what was reached, and the summary says what is missing. {kept(output)}")
         raise typer.Exit(INTERRUPTED)
+
+
+def _save(outcome: Outcome, output: Path, store: Store) -> None:
+    from tiebreak.experiments import save
+
+    save(outcome, output)
+    if not outcome.interrupted:
+        store.clear()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
@@ -12,20 +12,9 @@ from tiebreak.cli.live import bar, loading, waiting
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.engines import Engine, checked
 
-__all__ = ["Overwrite", "Scheduler", "Workers", "bar", "claim", "engine_from", "kept", "store_in", "written"]
+__all__ = ["claim", "engine_from", "kept", "store_in", "written"]
 
 Found = TypeVar("Found")
-
-Workers: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="N", help="Local processes; if not said, as many as pay.")
-]
-Scheduler: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, or local:4 to start one.")
-]
-
-Overwrite: TypeAlias = Annotated[
-    bool, typer.Option("--overwrite", help="Replace results of another command that are in the folder.")
-]
 
 
 def engine_from(workers: str | None, scheduler: str | None) -> Engine:

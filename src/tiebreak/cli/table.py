@@ -7,6 +7,7 @@ import typer
 
 from tiebreak.cli.console import kindly, number, show_sheets
 from tiebreak.cli.live import waiting
+from tiebreak.cli.options import ConstantsOption, NoiseSmoothness
 from tiebreak.experiments.latex import as_latex
 from tiebreak.experiments.planning import constants_from
 from tiebreak.experiments.tables import Sheet, as_markdown, scientific
@@ -15,11 +16,8 @@ from tiebreak.theory.complexity import LOWER_BOUNDS, TABLE
 from tiebreak.theory.plans import COMPUTED
 from tiebreak.theory.reduction import noise_smoothness_of
 
-__all__ = ["CONSTANTS_HELP", "orders", "smoothness", "table"]
+__all__ = ["orders", "smoothness", "table"]
 
-CONSTANTS_HELP = (  # with spaces, or a narrow terminal cuts it off
-    "paper, or all of L_f, L_g, G_f, sigma_f, sigma_g, delta_f and delta_g, as L_f=1,L_g=2,…; paper,L_f=2 changes one."
-)
 _SUPERSCRIPTS = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
 _PROSE = ("setting", "extra assumption", "source", "what this is")
 _NOTES = (
@@ -35,10 +33,8 @@ _NOTES = (
 
 def table(
     epsilon: Annotated[str, typer.Option(metavar="E", help="The accuracy of both residuals.")] = "0.01",
-    constants: Annotated[str, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = "paper",
-    noise_smoothness: Annotated[
-        str | None, typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; orders without it.")
-    ] = None,
+    constants: ConstantsOption = None,
+    noise_smoothness: NoiseSmoothness = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX, with booktabs.")] = False,
 ) -> None:
@@ -47,7 +43,7 @@ def table(
         if markdown and latex:
             raise ValueError("--markdown and --latex: give one of them")
         smooth = smoothness(noise_smoothness)
-        sheets = orders(), numbers_at(number(epsilon), constants, smooth)
+        sheets = orders(), numbers_at(number(epsilon), "paper" if constants is None else constants, smooth)
     if latex:
         labels = ("tab:orders", "tab:numbers")
         typer.echo("\n".join(as_latex(sheet, _PROSE, label) for sheet, label in zip(sheets, labels, strict=True)))

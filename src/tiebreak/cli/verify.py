@@ -7,10 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from tiebreak.cli.console import kindly, number, say, show_sheets
-from tiebreak.cli.live import Quiet, loading
-from tiebreak.cli.report import Report, reported
-from tiebreak.cli.sweeping import Overwrite, Scheduler, Workers, claim, engine_from, written
-from tiebreak.cli.table import CONSTANTS_HELP, smoothness
+from tiebreak.cli.live import loading
+from tiebreak.cli.options import (
+    ConstantsOption,
+    Folder,
+    NoiseSmoothness,
+    Overwrite,
+    Quiet,
+    Report,
+    Scheduler,
+    Seed,
+    Workers,
+)
+from tiebreak.cli.report import reported
+from tiebreak.cli.sweeping import claim, engine_from, written
+from tiebreak.cli.table import smoothness
 from tiebreak.experiments import Verification
 from tiebreak.experiments import verify as run
 from tiebreak.experiments.verification_report import PROSE, notes, sheets
@@ -20,7 +31,7 @@ __all__ = ["verify"]
 
 def verify(
     runs: Annotated[str, typer.Option(metavar="N", help="Independent runs of everything.")] = "32",
-    seed: Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = "0",
+    seed: Seed = "0",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and problems: seconds, not minutes.")] = False,
     problem: Annotated[
         str | None,
@@ -31,11 +42,9 @@ def verify(
         typer.Option(metavar="NAME", help="With it: a method with a proved bound, 'plan NAME', or FILE.py:NAME."),
     ] = None,
     steps: Annotated[str | None, typer.Option(metavar="K", help="With it: how many steps.")] = None,
-    constants: Annotated[str | None, typer.Option(metavar="VALUES", help=CONSTANTS_HELP)] = None,
-    noise_smoothness: Annotated[
-        str | None, typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive.")
-    ] = None,
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("results/verify"),
+    constants: ConstantsOption = None,
+    noise_smoothness: NoiseSmoothness = None,
+    output: Folder = Path("results/verify"),
     overwrite: Overwrite = False,
     workers: Workers = None,
     scheduler: Scheduler = None,

@@ -73,14 +73,14 @@ def _known(table: Table, name: str) -> Any:
     return column[np.isfinite(column)]
 
 
-def _series(name: str, table: Table, look: int, dash: str | None = None, **values: Any) -> Series:
-    return Series(name, {"step": table["step"], "seconds": table["seconds"], **values}, look, dash=dash)
+def _series(name: str, table: Table, values: Table, look: int = 0) -> Series:
+    return Series(name, {"step": table["step"], "seconds": table["seconds"], **values}, look, dash="solid")
 
 
 def _chart(title: str, about: str, axes: Sequence[Axis], table: Table) -> list[Chart]:
     """A chart of those quantities that the log has; none if it has none of them."""
     shown = [axis for axis in axes if len(_known(table, axis.key))]
-    series = _series("this run", table, 0, "solid", **{axis.key: table[axis.key] for axis in shown})
+    series = _series("this run", table, {axis.key: table[axis.key] for axis in shown})
     return [Chart(title, about, _ALONG, shown, [series])] if shown else []
 
 
@@ -88,22 +88,22 @@ def _lower_chart(table: Table) -> list[Chart]:
     series = []
     for look, (name, text) in enumerate(_LOSSES.items()):
         if len(_known(table, name)):
-            series.append(_series(text, table, look, loss=table[name]))
+            series.append(_series(text, table, {"loss": table[name]}, look))
     chart = Chart("The lower loss", "What must stay optimal.", _ALONG, [Axis("loss", "lower loss")], series)
     return [chart] if series else []
 
 
 def _tolerance_chart(table: Table) -> Chart:
     excess = table["excess"]
-    band = {}
+    values = {"excess": excess}
     if len(_known(table, "noise")):
-        band = {"excess:low": excess - table["noise"], "excess:high": excess + table["noise"]}
+        values |= {"excess:low": excess - table["noise"], "excess:high": excess + table["noise"]}
     return Chart(
         "Excess of the averaged lower loss over its reference",
         "In tolerances; the band is its standard error. Inside is at most 1.",
         _ALONG,
         [Axis("excess", "excess, in tolerances", "symlog")],
-        [_series("excess", table, 0, excess=excess, **band)],
+        [_series("excess", table, values)],
         [Mark("excess", 1.0, "the tolerance")],
     )
 
