@@ -203,7 +203,7 @@ def test_what_is_missing_or_does_not_match_is_named():
         ({"barrier": 1.0, "penalty": 0.5}, "penalty=0.5 has no effect"),
         ({"barrier": 1.0, "reference": 0.5}, "reference=0.5 has no effect without tolerance="),
         ({"method": "sdbgd", "barrier": 1.0}, "barrier=1.0 and method='sdbgd'"),
-        ({"method": "auto"}, "the rule of 'auto' has a memory, which tiebreak.minimize keeps"),
+        ({"method": "auto"}, "'auto' has the estimator .*tiebreak.minimize takes every method"),
         ({"tolerance": "much", "reference": 1.0}, "tolerance='much'"),
         ({"tolerance": 0, "reference": 1.0}, "tolerance=0 must be a number > 0"),
         ({"tolerance": "2%", "reference": 0.0}, "tolerance='2%' of reference=0.0 is 0"),
