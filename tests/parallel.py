@@ -106,9 +106,13 @@ def alone(way="closures", kind="adamw", dtype=torch.float64, hidden=7, **options
     model, world, data = network(dtype, hidden), dist.get_world_size(), batches(dtype=dtype)
     opt = make(model.parameters(), kind, **options, process_group=False)
     if way != "closures":
-        order = [(i, r) for i in range(2) for r in range(world)]
-        data = [[torch.cat([part(t, r, world).chunk(2)[i] for i, r in order]) for t in batch] for batch in data]
+        data = [[halves_together(t, world) for t in batch] for batch in data]
     return train(model, opt, data, way), [p.detach() for p in model.parameters()]
+
+
+def halves_together(tensor, world):
+    """The first halves of all ranks' parts, then the second ones."""
+    return torch.cat([part(tensor, rank, world).chunk(2)[i] for i in range(2) for rank in range(world)])
 
 
 def whole(model, parameters=None):
@@ -187,7 +191,6 @@ def flat_parameters_in_micro_batches(rank, world):
 def flat_parameters_with_options(rank, world):
     check(flat(), rank, world, max_norm=0.05)
     check(flat(), rank, world, estimator="average")
-    check(flat(), rank, world, correct_noise=True, way="levels")
     check(flat(), rank, world, tolerance=0.1, reference=0.5)
     offloaded = flat()
     offloaded.cpu_offload = CPUOffload(offload_params=True)  # torch asks for an accelerator to make such a one
@@ -226,7 +229,6 @@ def sharded_in_micro_batches(rank, world):
 def sharded_with_options(rank, world):
     check(sharded(), rank, world, max_norm=0.05)
     check(sharded(), rank, world, estimator="average")
-    check(sharded(), rank, world, correct_noise=True, way="levels")
     check(sharded(), rank, world, tolerance=0.1, reference=0.5)
     check(sharded(), rank, world, tolerance="20%", reference=0.5)
     check(sharded(), rank, world, rule="by_value", barrier=None, others={"target": 0.1})
@@ -325,7 +327,7 @@ def in_two_dimensions(rank, world):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     for kind in ("adamw", "sdbgd"):
         check(sharded(mesh), rank, world, kind=kind)  # HSDP
-    check(sharded(mesh), rank, world, "levels", correct_noise=True)
+    check(sharded(mesh), rank, world, "levels")
     for original in (True, False):
         groups = (mesh["shards"].get_group(), mesh["replicas"].get_group())
         strategy = ShardingStrategy.HYBRID_SHARD
@@ -356,7 +358,7 @@ def sequence_parallel(rank, world):
         ("closures", {}),
         ("closures", {"tolerance": 0.1, "reference": "twin", "max_norm": 0.05}),
         ("closures", {"estimator": "average"}),
-        ("levels", {"correct_noise": True}),
+        ("levels", {}),
     ):
         columns, rows = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()
         model = parallelize_module(normed(), mesh, {"0": SequenceParallel(sequence_dim=0), "1": columns, "3": rows})
@@ -587,12 +589,21 @@ def told_later(rank, world):
 
 @case
 def noise(rank, world):
-    """The noise is taken out as in one process; what cannot be known is refused."""
-    check(DistributedDataParallel(network()), rank, world, "levels", correct_noise=True)
+    """The noise is measured as in one process; without synchronisation after each micro-batch it counts as 0."""
+
+    def measured(model, batch, around=None, **options):
+        opt = make(model.parameters(), **options)
+        train(model, opt, [batch], "levels", around)
+        return opt.noise.state["noise"]
+
+    batch = batches()[0]
+    mine = [part(t, rank, world) for t in batch]
+    expected = measured(network(), [halves_together(t, world) for t in batch], process_group=False)
+    assert expected != 0
+    for model in (DistributedDataParallel(network()), flat(), sharded()):
+        torch.testing.assert_close(measured(model, mine), expected, rtol=1e-9, atol=0)
     model = DistributedDataParallel(network())
-    refused("correct_noise", lambda: check(model, rank, world, "levels", around=model.no_sync, correct_noise=True))
-    other = flat()
-    refused("FSDP keeps", lambda: check(other, rank, world, "levels", around=other.no_sync, correct_noise=True))
+    assert measured(model, mine, model.no_sync) == 0
 
 
 @case
@@ -781,7 +792,6 @@ def settings_that_differ(rank, world):
         "regularizer=": {"regularizer": 1e-3 + rank},
         "momentum=": {"estimator": "average", "momentum": 0.1 + 0.2 * rank},
         "normalize=": {"normalize": bool(rank)},
-        "correct_noise=": {"correct_noise": bool(rank)},
         "reference=": {"tolerance": 0.1, "reference": 0.5 + 0.1 * rank},
         "reference=: 0.5": {"tolerance": 0.1, "reference": "twin" if rank else 0.5},
         "reference=: \"'start'\"": {"tolerance": 0.1, "reference": "twin" if rank else "start"},

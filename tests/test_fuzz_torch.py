@@ -40,7 +40,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "rule": {"barrier": 1.0, "regularizer": 1e-3},
     "law": {"barrier": lambda k: 1 + k, "regularizer": 0.0},
     "average": {"barrier": 1.0, "estimator": "average"},
-    "noise": {"barrier": 1.0, "correct_noise": True},
     "number": {"tolerance": 0.05, "reference": 0.3},
     "given": {"tolerance": "5%", "reference": "given"},
     "start": {"tolerance": 0.05, "reference": "start"},
@@ -508,7 +507,7 @@ NAMES = (
     "estimator",
     "momentum",
 )
-NAMES += ("normalize", "correct_noise", "max_norm", "nonfinite", "fused", "generators", "model", "sharded")
+NAMES += ("normalize", "max_norm", "nonfinite", "fused", "generators", "model", "sharded")
 GOOD = [
     0.1,
     "2%",

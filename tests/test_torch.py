@@ -324,7 +324,6 @@ def test_other_misuse_is_explained():
         ({"tolerance": 0.1, "reference": 1.0, "momentum": 0.5}, "momentum=0.5 has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "estimator": "average"}, "estimator='average' has no effect"),
         ({"tolerance": 0.1, "reference": 1.0, "normalize": False}, "normalize=False has no effect with tolerance=0.1"),
-        ({"tolerance": 0.1, "reference": 1.0, "correct_noise": True}, "correct_noise=True has no effect"),
         ({"tolerance": 0.1}, 'needs reference=: a number .*"start".*"twin".*"given".*CSV'),
         ({"tolerance": 0.1, "reference": "begin"}, "reference='begin' must be a number"),
         ({"tolerance": "lots", "reference": 1.0}, "tolerance='lots' must be a number > 0"),
@@ -628,16 +627,14 @@ def noisy_steps(opt, x, micro, generator, scale=3.0, steps=60):
 
 
 def test_the_noise_share_is_told_by_micro_batches():
-    """ν² = 9d/m beside ‖μ‖² = d: with m = 4 the share is 9/13; correct_noise takes it out of gg (ρ = gg tells)."""
+    """ν² = 9d/m beside ‖μ‖² = d: with m = 4 the share is 9/13."""
     x = torch.nn.Parameter(torch.zeros(2000, dtype=torch.float64))
-    opt = DynamicBarrier(
-        torch.optim.SGD([x], lr=0.0), correct_noise=True, rule="sdbgd", barrier=1.0, regularizer=2000.0
-    )
-    last = noisy_steps(opt, x, 4, torch.Generator().manual_seed(0))[-1]
-    share = 1 - 2000 / last.gg.item()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0)
+    opt.noise.due = lambda count: True
+    with pytest.warns(RuntimeWarning, match="noise makes up"):
+        last = noisy_steps(opt, x, 4, torch.Generator().manual_seed(0))[-1]
     assert opt.noise.share().item() == pytest.approx(9 / 13, abs=0.05)
-    assert share == pytest.approx(9 / 13, abs=0.05)
-    assert last.multiplier.item() == pytest.approx(0.5, abs=0.07)  # gg/(gg+ρ) with the signal's gg = ρ
+    assert 1 - 2000 / last.gg.item() == pytest.approx(9 / 13, abs=0.05)
 
 
 def test_high_noise_warns_once_and_names_the_remedy():
@@ -646,11 +643,10 @@ def test_high_noise_warns_once_and_names_the_remedy():
         opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, **options)
         noisy_steps(opt, x, 2, torch.Generator().manual_seed(0), steps=120)
 
-    with pytest.warns(RuntimeWarning, match=r"noise makes up \d+% .*estimator='average'") as caught:
+    with pytest.warns(RuntimeWarning, match=r"noise makes up \d+% .*tolerance=….*estimator='average'") as caught:
         run()
     assert len(caught) == 1
     run(estimator="average")  # warnings are errors here: silence is what is tested
-    run(correct_noise=True)
 
 
 @pytest.mark.skipif(
@@ -676,7 +672,8 @@ def test_the_compiled_step_is_the_same_step():
 def test_unequal_micro_batches_tell_the_noise_by_their_weights():
     """64 + 1 samples: without weights the small one would pass for noise."""
     x = torch.nn.Parameter(torch.zeros(500, dtype=torch.float64))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, correct_noise=True)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0)
+    opt.noise.due = lambda count: True
     generator = torch.Generator().manual_seed(0)
     for _ in range(60):
         for size in (64, 1):
@@ -719,9 +716,7 @@ def test_a_step_that_failed_is_over(fails):
 @pytest.mark.parametrize("estimator", ["minibatch", "average"])
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_after_a_bad_batch_training_goes_on(estimator, policy):
-    options = {"estimator": estimator, "nonfinite": policy} | (
-        {"correct_noise": True} if estimator == "minibatch" else {}
-    )
+    options = {"estimator": estimator, "nonfinite": policy}
     model, opt, batches = setup(dtype=torch.float64, **options)
     twin, other, _ = setup(dtype=torch.float64, **options)
     bad = {"upper": lambda: losses(model, batches[0])[0] * math.nan, "lower": lambda: losses(model, batches[0])[1]}
@@ -767,7 +762,7 @@ def test_an_average_does_not_know_the_scale():
 def test_a_first_look_at_the_noise_that_is_not_finite_is_forgotten():
     from tiebreak.torch.noise import Noise
 
-    noise = Noise(True)
+    noise = Noise()
     for squares in ((math.inf, math.nan), (2.0, 6.0), (2.0, 6.0)):
         for square in squares:
             noise.add(torch.tensor(square, dtype=torch.float64), 1.0)
@@ -776,8 +771,8 @@ def test_a_first_look_at_the_noise_that_is_not_finite_is_forgotten():
 
 
 def test_a_discarded_accumulation_leaves_nothing():
-    model, opt, batches = setup(dtype=torch.float64, correct_noise=True)
-    twin, other, _ = setup(dtype=torch.float64, correct_noise=True)
+    model, opt, batches = setup(dtype=torch.float64)
+    twin, other, _ = setup(dtype=torch.float64)
     with opt.lower():
         losses(model, batches[3])[1].backward()
     opt.zero_grad()

@@ -614,12 +614,6 @@ def test_an_estimator_may_remember_the_gradient_itself():
             "made with maximize=True: turn the signs",
         ),
         (
-            lambda x: DynamicBarrier(
-                torch.optim.SGD([x], lr=0.1), barrier=1.0, estimator="average", correct_noise=True
-            ),
-            "correct_noise=True has no effect with Average",
-        ),
-        (
             lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, others={"foo": 1.0}),
             "foo=1.0 has no effect",
         ),
@@ -711,7 +705,8 @@ def test_a_copy_between_the_levels_has_the_losses_too():
 def test_the_noise_share_does_not_know_the_scale():
     def run(scales):
         x = torch.nn.Parameter(torch.ones(50, dtype=torch.float64))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.1, correct_noise=True)
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.1)
+        opt.noise.due = lambda count: True
         generator, found = torch.Generator().manual_seed(0), []
         for scale in scales:
             scaler = torch.amp.GradScaler("cpu", init_scale=scale)
@@ -722,7 +717,7 @@ def test_the_noise_share_does_not_know_the_scale():
             with opt.upper():
                 scaler.scale((-x).sum()).backward()
             scaler.step(opt)
-            found.append(opt.last.multiplier.item())
+            found.append(opt.noise.share().item())
             opt.__dict__.pop("grad_scale", None), opt.__dict__.pop("found_inf", None)
         return found
 

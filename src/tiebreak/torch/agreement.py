@@ -42,7 +42,6 @@ def _settings(opt: Any) -> dict[str, str]:
             {n: _values(v) for n, v in getattr(estimator, "__dict__", {}).items()},
         ),
         "normalize=": decision.normalize,
-        "correct_noise=": opt.noise.correct,
         "max_norm=": opt.max_norm,
         "nonfinite=": opt.guard.policy,
         "step_size=": None if sizes is None else _values(sizes.step_size),

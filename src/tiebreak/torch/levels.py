@@ -157,9 +157,7 @@ class TwoLevels(Optimizer):
             raise
         finally:
             self._active = ""
-        if level == "lower" and not self._compares and self.noise.wanted(self.count):
-            if self.noise.correct:
-                self.ranks.between(correct_noise=True)
+        if level == "lower" and not self._compares and self.noise.due(self.count):
             pairs = ((p, p.grad) for p in self.gradients.parameters())
             self.noise.add(self.ranks.squares([(p, g) for p, g in pairs if g is not None and usable(g)]), weight)
         if self.guard.scaled is not False:

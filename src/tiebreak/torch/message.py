@@ -162,31 +162,28 @@ class Message:
         values, given = facts[:3], facts[7:10]
         found, scale, touched, each = facts[3:7].unbind()
         *present, count, fingerprint, forgot = facts[10:].unbind()
-        own = seen = sums[:3]
-        rest = sums[3:]
-        if self.measured.seen is not self.measured.own:
-            seen, rest = rest[:3], rest[3:]
-        noise = None if self.noise is None else rest[:3]
-        twin = None if self.measured.twin is None else rest[-1]
         losses = {
             name: value / n if self.shares.given[name] or self.measured.losses[name] is not None else None
             for name, value, n in zip(NAMES, values, given, strict=True)
         }
-        apart = _apart(own, signs[:3])
-        if seen is not own:  # an average that was loaded differently
+        own = seen = sums[:3]
+        apart = _apart(own, signs[:3]) | (each.abs() > _EACH)
+        if self.measured.seen is not self.measured.own:  # an average, which may have been loaded differently
+            seen = sums[3:6]
             apart = apart | _apart(seen, signs[3:6])
-        if twin is not None:
+        twin = None
+        if self.measured.twin is not None:
+            twin = sums[-1]
             apart = apart | (signs[-1].abs() > _APART * twin)
-        apart = apart | (each.abs() > _EACH)
-        uneven = torch.zeros_like(apart)
-        if self.noise is not None:
-            at = len(sums) - 3 - (twin is not None)
-            uneven = (signs[at : at + 3].abs() > _APART * sums[at : at + 3].abs()).any()
+        noise = None
+        if self.noise is not None:  # of no use if micro-batches have other weights or gradients on other ranks
+            noise = sums[-3:]
+            uneven = (signs[-3:].abs() > _APART * noise.abs()).any()
+            noise = torch.where(uneven, torch.nan, noise)
         other = _OTHER if total.dtype == torch.float64 else 1e-4
         missing = [there < 0.5 for there in present]
         doubts = [
             apart,
-            uneven,
             *missing,
             count.abs() > 1e-3,
             fingerprint.abs() > other,
@@ -213,9 +210,9 @@ ONE_LEVEL = (
 )
 
 
-def refuse(doubts: list[bool], correct_noise: bool, late: bool = False) -> None:
+def refuse(doubts: list[bool], late: bool = False) -> None:
     """Raise if the ranks do not fit together; all of them have the same doubts. `late` is one step too late."""
-    apart, uneven, no_upper, no_lower, count, other, scale, touched, forgot = doubts
+    apart, no_upper, no_lower, count, other, scale, touched, forgot = doubts
     if forgot:
         raise RuntimeError(
             "a rank had no upper gradients or no lower gradients in this step: put the backward passes in `with "
@@ -249,9 +246,4 @@ def refuse(doubts: list[bool], correct_noise: bool, late: bool = False) -> None:
             "first backward, nor two backwards of one forward. The last micro-batch of each level belongs outside "
             "no_sync(). What no wrapper averages, average yourself; name "
             "parameters that each rank has for itself in sharded=…"
-        )
-    if uneven and correct_noise:
-        raise RuntimeError(
-            "correct_noise=True needs the gradient of every micro-batch averaged over the ranks, which no_sync() "
-            "leaves out, and micro-batches of the same weights on every rank: leave no_sync() out"
         )

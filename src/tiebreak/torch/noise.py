@@ -15,21 +15,15 @@ from tiebreak.torch.said import warn
 
 __all__ = ["Noise"]
 
-_LOOK = 50  # steps between two looks where only a warning is at stake: looking costs a pass over ∇g and a sync
+_LOOK = 50  # steps between two looks: a look costs a pass over ∇g and a synchronisation
 _HIGH = 0.5
 
 
 class Noise:
-    """The share of noise in gg, averaged over steps.
+    """The share of noise in gg, averaged over the steps that are looked at; warns if it is large."""
 
-    Parameters
-    ----------
-    correct : bool
-        Whether the share is needed at every step, to take it out of gg.
-    """
-
-    def __init__(self, correct: bool) -> None:
-        self.correct, self.warned = correct, False
+    def __init__(self) -> None:
+        self.warned = False
         self.state: dict[str, Any] = {"noise": None, "total": None}
         self.begin()
 
@@ -39,9 +33,9 @@ class Noise:
         self._weight = 0.0
         self._last: Tensor | None = None
 
-    def wanted(self, count: int) -> bool:
+    def due(self, count: int) -> bool:
         """Whether to measure in this step."""
-        return self.correct or (not self.warned and count % _LOOK == 0)
+        return not self.warned and count % _LOOK == 0
 
     def add(self, square: Tensor, weight: float) -> None:
         """The squared norm of the lower gradient as far as it has accumulated, after a micro-batch of this weight."""
@@ -52,15 +46,14 @@ class Noise:
         self._last = square
 
     def sums(self, kinds: int, like: Tensor) -> Tensor:
-        """What a rank has to tell of this step's sums, by kind of parameters: of shape (kinds, 3)."""
+        """This rank's part of the sums of this step, by kind of parameters: of shape (kinds, 3)."""
         if self._last is None:
             return like.new_zeros(kinds, 3)
         return torch.stack([self._sums[3], self._sums[4], self._last], -1).to(like)
 
-    def take(self, total: Tensor, uneven: Tensor) -> None:
-        """The sums over all ranks; of no use where they are `uneven`, which is harmless where nothing is corrected."""
+    def take(self, total: Tensor) -> None:
+        """The sums over all ranks."""
         if self._last is not None:
-            total = torch.where(uneven.to(total.device), torch.nan, total)
             self._sums[3], self._sums[4], self._last = total.unbind()
 
     def share(self, inverse_scale: Tensor | None = None) -> Tensor | None:
@@ -86,24 +79,16 @@ class Noise:
         share: Tensor = self.state["noise"] / (self.state["total"] + (self.state["total"] == 0))
         return share.clamp(0.0, 1.0)
 
-    def removed(self, count: int, batch_alone: bool, inverse_scale: Tensor | None = None) -> Tensor | None:
-        """The share to take out of gg, where the rule sees the batch's own; warns where nothing takes it out."""
-        if not self.wanted(count) or (not self.correct and self._last is not None and capturing(self._last.device)):
-            return None
-        share = self.share(inverse_scale)
-        if batch_alone and not self.correct:
-            self.warn(share)
-        # Never all of it: where the estimate says that all is noise, a tenth of gg keeps the multiplier finite.
-        return share.clamp_max(0.9) if share is not None and self.correct and batch_alone else None
-
-    def warn(self, share: Tensor | None) -> None:
-        """Say once that the multiplier is drowning."""
-        if self.warned or share is None:
+    def look(self, count: int, batch_alone: bool, inverse_scale: Tensor | None = None) -> None:
+        """Update the share if a look is due, and warn once if it is large and the rule sees the batch alone."""
+        if not self.due(count) or (self._last is not None and capturing(self._last.device)):
             return
-        value = float(share)
-        if value > _HIGH:
-            self.warned = True
-            warn(
-                f"noise makes up {value:.0%} of the lower gradient's squared norm: the multiplier falls towards the "
-                "fixed weight `barrier`. Use estimator='average', correct_noise=True, tolerance=…, or larger batches."
-            )
+        share = self.share(inverse_scale)
+        if share is None or not batch_alone or float(share) <= _HIGH:
+            return
+        self.warned = True
+        warn(
+            f"noise makes up {float(share):.0%} of the lower gradient's squared norm: the multiplier falls towards the "
+            "fixed weight `barrier`. Use tolerance=…, larger batches, or an average of the gradients: "
+            "method.replace(estimator='average', momentum=0.1)"
+        )

@@ -79,8 +79,6 @@ class DynamicBarrier(TwoLevels):
     normalize : bool
         Step along d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` the step is always along
         d/max(s, λ), s the averaged ‖∇f‖/‖∇g‖.
-    correct_noise : bool
-        Take the noise out of gg, where a step has several micro-batches to tell it by.
     max_norm : float, optional
         The direction is no longer than this: clipping, at no cost.
     nonfinite : {"raise", "skip", "ignore"}
@@ -128,7 +126,6 @@ class DynamicBarrier(TwoLevels):
         estimator: Any = None,
         momentum: Any = None,
         normalize: bool | None = None,
-        correct_noise: bool = False,
         max_norm: float | None = None,
         nonfinite: str = "raise",
         fused: bool | None = None,
@@ -137,7 +134,7 @@ class DynamicBarrier(TwoLevels):
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.decision, self.schedule, kind, target = settings(arguments)
-        parts = (Guard(nonfinite), Noise(bool(correct_noise)), Ranks(process_group, sharded))
+        parts = (Guard(nonfinite), Noise(), Ranks(process_group, sharded))
         super().__init__(base, target, tolerance is not None, *parts)
         self.generators, self.max_norm = tuple(generators), max_norm
         self.estimates, self.engines = Estimates(kind), Engines(fused)
@@ -227,6 +224,8 @@ class DynamicBarrier(TwoLevels):
         if twin is not None and self.estimates.batch_alone:
             same_weight(self, own[1], twin, used, inverse_scale)
         self.guard.same_again(passes.home, self._changes())
+        if self.decision.tolerance is None:
+            self.noise.look(self.count, self.estimates.batch_alone, inverse_scale)
         # decide
         made = self.maker.make(self, passes, parameters, (own, seen), losses, used, inverse_scale, twin)
         if made is None:

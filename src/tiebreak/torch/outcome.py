@@ -60,7 +60,6 @@ def outcome(
     used: dict[str, Any],
     memory: Any,
     longest: Any,
-    share: Any = None,
 ) -> tuple[Choice, tuple[Any, Any]]:
     """The decision on any scalars, the direction no longer than `longest`; and the residuals.
 
@@ -70,15 +69,13 @@ def outcome(
         fg, gg and ff of the gradients in the direction, and as the rule sees them.
     used : dict
         The losses that the decision needs, and with a tolerance the learning rate.
-    share : scalar, optional
-        The share of noise that is taken out of gg.
     """
     if decision.tolerance is not None:
         fg, gg, ff = own
         measured = Seen(fg, gg, ff, ff**0.5, gg**0.5, **used)
     else:
         fg, gg, ff = seen
-        measured = Seen(fg, gg if share is None else gg * (1 - share), ff, **used)
+        measured = Seen(fg, gg, ff, **used)
     choice = decision(parameters, measured, memory)
     if longest is not None:
         (fg, gg, ff), a, b = own, choice.upper_weight, choice.lower_weight
@@ -113,12 +110,9 @@ class Maker:
     ) -> Made | None:
         """The numbers, or None where the host knows that they are not finite."""
         own, seen = products
-        share = None
-        if opt.decision.tolerance is None:
-            share = opt.noise.removed(opt.count, opt.estimates.batch_alone, inverse_scale)
         compiling = torch.compiler.is_compiling()
         simple = plain(opt.decision)
-        unscaled = inverse_scale is None and opt.guard.found_inf is None and share is None and twin is None
+        unscaled = inverse_scale is None and opt.guard.found_inf is None and twin is None
         there = passes.on_device and passes.by_kernels and own is seen and own.device == passes.home
         if simple and there and unscaled and not compiling:
             return self._by_kernel(opt, passes, parameters, own, losses, used)
@@ -127,7 +121,7 @@ class Maker:
         used = {n: (_host(v) if host else v.to(own)) if isinstance(v, Tensor) else v for n, v in used.items()}
         if opt.guard.refuses(own, None if seen is own else seen, *used.values(), twin):
             return None
-        made = (_by_host if host else _by_tensors)(opt, parameters, products, used, losses, share)
+        made = (_by_host if host else _by_tensors)(opt, parameters, products, used, losses)
         return None if opt.guard.refuses(made.weights) else made
 
     def _by_kernel(
@@ -153,13 +147,11 @@ def _by_host(
     products: tuple[Tensor, Tensor],
     used: dict[str, Any],
     losses: dict[str, Any],
-    share: Tensor | None,
 ) -> Made:
     """Of Python's numbers: one tensor at the end instead of dozens on the way."""
     own = products[0].tolist()
     seen = own if products[1] is products[0] else products[1].tolist()
-    left = None if share is None else _host(share)
-    choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(host=True), opt.max_norm, left)
+    choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(host=True), opt.max_norm)
     row = dict(zip(RESIDUES, (choice.multiplier, *seen, *both), strict=True))
     if choice.reading is not None:
         row |= {name: getattr(choice.reading, field) for name, field in READINGS.items()}
@@ -177,12 +169,10 @@ def _by_tensors(
     products: tuple[Tensor, Tensor],
     used: dict[str, Any],
     losses: dict[str, Any],
-    share: Tensor | None,
 ) -> Made:
     """Of torch's operations; what is not finite is left to the guard."""
     own, seen = (part.unbind() for part in products)
-    left = None if share is None else share.to(own[1])
-    choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm, left)
+    choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm)
     pair = (choice.upper_weight, choice.lower_weight)
     weights = torch.stack([w if isinstance(w, Tensor) else own[0].new_tensor(w) for w in pair])
     multiplier = choice.multiplier if isinstance(choice.multiplier, Tensor) else own[0].new_tensor(choice.multiplier)

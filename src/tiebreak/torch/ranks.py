@@ -27,7 +27,7 @@ __all__ = ["Ranks"]
 
 _HELD = (
     "FSDP keeps the gradients of a pass without synchronisation to itself, and those of the next level would be added "
-    "to them: do all micro-batches of one level, the last of them{} with set_requires_gradient_sync(True) or outside "
+    "to them: do all micro-batches of one level, the last of them with set_requires_gradient_sync(True) or outside "
     "no_sync(), then those of the other"
 )
 
@@ -90,10 +90,10 @@ class Ranks:
         self.cut = any(map(is_dtensor, parameters)) or len(self.layout.kinds) > 1
         self.anew = flattened(parameters, self.around)
 
-    def between(self, correct_noise: bool = False) -> None:
+    def between(self) -> None:
         """Another level or the step begins: no wrapper may still keep gradients of the level before to itself."""
         if held(self.around):
-            raise RuntimeError(_HELD.format(" (with correct_noise=True every micro-batch)" if correct_noise else ""))
+            raise RuntimeError(_HELD)
 
     @property
     def mute(self) -> bool:
@@ -179,7 +179,7 @@ class Ranks:
             vector = opt.guard.wait(vector) if waits else vector
             found, noise, bad, doubts = message.read(vector)
             if on_host(doubts):
-                refuse(doubts.tolist(), opt.noise.correct)
+                refuse(doubts.tolist())
         except BaseException:  # half a step is none: the next one begins anew
             opt.forget()
             raise
@@ -188,7 +188,7 @@ class Ranks:
         opt.guard.found_inf = bad
         self._sizes = found.own[[2, 1]]
         if noise is not None:
-            opt.noise.take(noise, doubts[1])
+            opt.noise.take(noise)
         return found
 
     def _each(self, levels: Any, count: int, inverse_scale: Tensor | None) -> Tensor | None:
@@ -221,7 +221,7 @@ class Ranks:
         later, self._later = self._later, None
         if later is not None:
             try:
-                refuse([bool(doubt) for doubt in later.read()], opt.noise.correct, late=True)
+                refuse([bool(doubt) for doubt in later.read()], late=True)
             except RuntimeError:
                 opt.forget()
                 raise

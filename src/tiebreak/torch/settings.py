@@ -11,7 +11,7 @@ import torch
 from tiebreak import rules
 from tiebreak.checks import floating
 from tiebreak.decision import Decision
-from tiebreak.estimators import Estimator, Minibatch
+from tiebreak.estimators import Estimator
 from tiebreak.options import chosen_method, tolerant
 from tiebreak.schedules import Schedule
 from tiebreak.torch.levels import TwoLevels
@@ -50,10 +50,6 @@ def settings(given: Mapping[str, Any]) -> Settings:
             if given[name]:
                 raise ValueError(f'{name}=… has no effect: no closure is called twice (reference="twin", "start")')
     _own_model(given["model"], base)
-    if given["correct_noise"] and type(found.estimator) is not Minibatch:
-        raise ValueError(
-            f"correct_noise=True has no effect with {type(found.estimator).__name__}: it sees no batch alone"
-        )
     return found
 
 
@@ -69,7 +65,6 @@ def _own_model(model: Any, base: torch.optim.Optimizer) -> None:
 
 def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
     unused = {name: given[name] for name in ("rule", "others", "method", "normalize")}
-    unused |= {"correct_noise": given["correct_noise"] or None}
     laws = {name: given[name] for name in _LAWS}
     if isinstance(given["reference"], torch.Tensor) and given["reference"].numel() == 1:  # a loss as it comes
         given = {**given, "reference": float(given["reference"].detach())}
