@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 from gallery.methods import METHODS
 from gallery.report import TITLES, Row, Spread, rows
 from gallery.study import Findings
-from tiebreak.experiments.style import COLOURS, footnote, legend, style
+from tiebreak.experiments.colours import COLOURS
+from tiebreak.experiments.style import footnote, legend, style
 
 __all__ = ["plane"]
 

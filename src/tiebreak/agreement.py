@@ -7,8 +7,6 @@ import numpy as np
 
 from tiebreak.oracles import Array, Exact, Oracle
 
-__all__ = ["check_oracle", "disagreements"]
-
 _ASIDE = 1e-2  # the point lies so far from x, relatively: a kink or a stationary point is mostly at x itself
 _STEPS = (1e-2, 1e-3, 1e-5, 1e-7, 1e-9)  # of the differences; where one of them agrees, so does the gradient
 _NEAR = 1e-2  # relatively: a wrong sign, factor or coordinate is off by more

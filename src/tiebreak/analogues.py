@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from tiebreak import rules
 from tiebreak.rules import Scalar
 
-__all__ = ["Averaged", "Dual"]
-
 
 @dataclass(frozen=True)
 class Averaged:

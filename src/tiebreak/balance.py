@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 from tiebreak.rules import Scalar, dbgd
 
-__all__ = ["Balance", "Known"]
-
 
 class Known(NamedTuple):
     """What the rule remembers of a run.

@@ -24,19 +24,6 @@ Values = NDArray[np.float64]
 #: A step's parameters, and what it is charged at the upper and at the lower level.
 Charged: TypeAlias = tuple[Parameters, tuple[int, int]]
 
-__all__ = [
-    "Batches",
-    "Charged",
-    "Many",
-    "Steps",
-    "batches",
-    "calls",
-    "first_cost",
-    "law_values",
-    "limit",
-    "steps_within",
-]
-
 _LARGEST = 2**63 - 1  # calls are counted in 64 bits
 _LARGE = 1e12  # a batch in which single calls do not matter
 _AHEAD = 256  # steps whose parameters are made at once

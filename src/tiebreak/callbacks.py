@@ -11,8 +11,6 @@ from tiebreak.schedules import Parameters
 from tiebreak.state import Configuration
 from tiebreak.working import Now, for_all
 
-__all__ = ["answered", "recorded"]
-
 
 def recorded(
     now: Now, parameters: Parameters, configuration: Configuration, alive: Sequence[int], measurer: Measurer

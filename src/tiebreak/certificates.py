@@ -20,8 +20,6 @@ from tiebreak.stationarity import best_multiplier
 
 Values = NDArray[np.float64]
 
-__all__ = ["UNDECIDABLE", "Certificate", "Interval", "certify"]
-
 UNDECIDABLE = "cannot be decided"
 _CHOICES = (0, 0.25, 0.5, 0.75, 1, 1.5)  # times the λ that the estimates have for the best
 _FARTHEST = 30  # powers of e: more samples than that are not asked for

@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["floating", "install", "nearest", "one_of", "whole"]
-
 
 def floating(value: Any) -> float:
     """A number as a float: infinite where a whole number is too large for one, which whoever knows the range refuses.

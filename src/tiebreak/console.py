@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-__all__ = ["interrupts", "terminations"]
-
 
 @contextmanager
 def interrupts(terminations: bool = False) -> Iterator[Callable[[], bool]]:

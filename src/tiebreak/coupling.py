@@ -13,8 +13,6 @@ import numpy as np
 from tiebreak.estimators.contract import LEVELS
 from tiebreak.methods import Method
 
-__all__ = ["kept_apart"]
-
 _CLOSE = 1e-3  # a row that depends on another is off by more; one that is summed in another order by far less
 
 

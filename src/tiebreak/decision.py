@@ -20,8 +20,6 @@ from tiebreak import rules
 from tiebreak import tolerance as law
 from tiebreak.rules import Scalar
 
-__all__ = ["Choice", "Decision", "Seen", "Tolerance", "arguments", "limited", "residuals"]
-
 
 class Seen(NamedTuple):
     """What a step measured.

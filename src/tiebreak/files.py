@@ -20,8 +20,6 @@ from typing import IO, Any
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["atomic", "locked", "regular"]
-
 _LOCKS = sys.platform != "win32"  # elsewhere nothing is removed, because nobody knows whose it is
 _SUFFIX = ".tiebreak"
 

@@ -14,8 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["Finish", "Totals", "finish", "search"]
-
 INSIDE = 1.0  # an excess up to this stays where it is
 LIMIT = 0.95  # and a point that is moved to has one up to this
 BACK = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)

@@ -12,8 +12,6 @@ from tiebreak.checks import floating
 #: Any function of k.
 Law: TypeAlias = Callable[[int], float]
 
-__all__ = ["Capped", "Law", "Power"]
-
 
 @dataclass(frozen=True)
 class Power:

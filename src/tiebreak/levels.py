@@ -9,8 +9,6 @@ from numpy.random import Generator, SeedSequence, default_rng
 
 from tiebreak.oracles import Array, Exact, Gaussian, Oracle
 
-__all__ = ["Level", "Stream"]
-
 _LARGEST_BLOCK = 2**21  # numbers drawn ahead at most (16 MiB), however many runs and dimensions there are
 
 

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from shutil import get_terminal_size
 from typing import IO, Any, NamedTuple, Protocol, Self
 
-__all__ = ["SILENCE", "Line", "Progress", "Share", "clock", "count", "progress_line", "show", "sparkline"]
-
 #: Seconds that nothing may be silent for.
 SILENCE = 2.0
 _OFTEN = 0.1  # seconds between two lines in a terminal

@@ -31,28 +31,6 @@ from tiebreak.estimators.recursive import Watched
 from tiebreak.laws import Capped
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
 
-__all__ = [
-    "METHODS",
-    "NAMED",
-    "Method",
-    "asked",
-    "auto",
-    "dbgd",
-    "get",
-    "lazy_penalty",
-    "penalty",
-    "pr_sdbpg",
-    "sdbgd",
-    "sdbgd_averaged",
-    "sdbgd_dual",
-    "sdbpg",
-    "spider_penalty",
-    "spider_sdbgd",
-    "storm_penalty",
-    "storm_sdbgd",
-    "vr_pr_sdbpg",
-]
-
 
 def asked(rule: rules.Rule) -> tuple[str, ...]:
     """The names that a rule asks for, after fg and gg.

@@ -21,17 +21,6 @@ from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 from tiebreak.tolerance import AUTO, MOVING, NUMBER, START, adaptive
 
-__all__ = [
-    "MEASURED",
-    "allowed",
-    "chosen_method",
-    "recorded",
-    "refuse_unasked",
-    "tolerant",
-    "training_method",
-    "within",
-]
-
 #: References that are measured at every step.
 MEASURED = ("start", "twin", "given")
 _DEFAULTS = {"regularizer": 1e-8, "momentum": 0.1}  # where the rule or the estimator asks, and nothing was given

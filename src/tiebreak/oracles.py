@@ -38,8 +38,6 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.floating[Any]]
 Function: TypeAlias = Callable[..., Any]
 
-__all__ = ["Exact", "Gaussian", "Oracle", "checked", "known"]
-
 
 @runtime_checkable
 class Oracle(Protocol):

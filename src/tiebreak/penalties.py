@@ -13,8 +13,6 @@ from typing import Any
 from tiebreak.checks import floating, one_of, whole
 from tiebreak.schedules import Power, Schedule
 
-__all__ = ["CONSTANTS", "POWERS", "schedule"]
-
 _PENALTY = {"step_size": -1 / 4, "barrier": 1 / 4, "selection": -1 / 2}  # selection ∝ η/β
 _SDBGD = {"step_size": -1 / 4, "barrier": -1 / 4, "regularizer": -3 / 2}
 

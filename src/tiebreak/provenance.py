@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["commit", "made_by", "origin_of", "sentence", "stamp"]
-
 
 @cache
 def commit() -> str | None:

@@ -25,8 +25,6 @@ from tiebreak.stationarity import dot, residuals
 
 Columns = dict[str, NDArray[Any]]
 
-__all__ = ["Glance", "Measurer", "Record", "Recorder", "fault", "means", "start_values", "wanted"]
-
 _PER_DECADE = 50
 _TOGETHER = 64  # iterates that are measured at once
 _MANY = 2**16  # numbers that may wait for that

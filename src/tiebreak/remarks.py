@@ -9,9 +9,6 @@ import numpy as np
 from tiebreak.result import Result, Status
 from tiebreak.stationarity import dot
 
-__all__ = ["Remark", "remarks", "unsaid", "warned"]
-
-
 _CLEAR = 0.1  # of g itself: a small rise is one of a run that has only begun, say across a ridge
 _MANY = 10.0  # a g with some curvature downwards may rise by a few times that on its way
 

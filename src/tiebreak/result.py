@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Values = NDArray[np.float64]
 
-__all__ = ["History", "Point", "Result", "Status"]
-
 
 class Status(Enum):
     """Why a run ended.

@@ -34,20 +34,6 @@ Scalar: TypeAlias = Any
 #: ``rule(fg, gg, …)``: the further arguments are taken by name from the schedule (``barrier``, ``regularizer``, …).
 Rule: TypeAlias = Callable[..., Scalar]
 
-__all__ = [
-    "RULES",
-    "by_value",
-    "constant",
-    "dbgd",
-    "least",
-    "multiplier",
-    "penalized",
-    "remembers",
-    "sdbgd",
-    "sdbpg",
-    "stability",
-]
-
 
 def remembers(rule: Rule) -> bool:
     """Whether a rule has a memory."""

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tiebreak.checks import floating, whole
-from tiebreak.laws import Capped, Law, Power
-
-__all__ = ["PAPER", "Capped", "Law", "Parameters", "Power", "Schedule", "anytime", "horizon", "largest_step_size"]
+from tiebreak.laws import Capped as Capped
+from tiebreak.laws import Law as Law
+from tiebreak.laws import Power as Power
 
 
 class Parameters(NamedTuple):

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-__all__ = ["replacements"]
-
 
 def replacements(rngs: Sequence[Generator], weights: Sequence[float], total: float) -> NDArray[np.bool_]:
     """Whether the iterate of each step replaces the kept one, (steps, runs).

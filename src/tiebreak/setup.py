@@ -19,8 +19,6 @@ from tiebreak.result import MEASURES, Result
 from tiebreak.schedules import Power
 from tiebreak.state import Configuration, State, load_state
 
-__all__ = ["Setup", "prepare"]
-
 
 class Setup(NamedTuple):
     """A checked problem and the state to start from."""

@@ -35,8 +35,6 @@ from tiebreak.stationarity import dot, products
 from tiebreak.watching import Watching
 from tiebreak.working import Kept, Now, alike, descended, frozen
 
-__all__ = ["minimize"]
-
 
 def minimize(
     upper: Any,

@@ -10,8 +10,6 @@ from numpy.random import PCG64, SeedSequence
 from tiebreak.checks import floating
 from tiebreak.result import MEASURES, Status
 
-__all__ = ["check"]
-
 _COUNTS = ("step", "upper_calls", "lower_calls")  # of a history, one for all runs
 
 

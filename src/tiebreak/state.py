@@ -16,8 +16,6 @@ from tiebreak.provenance import stamp
 from tiebreak.result import MEASURES, History, Point, Result, Status
 from tiebreak.soundness import check
 
-__all__ = ["Configuration", "State", "load"]
-
 _FORMAT = 1
 
 

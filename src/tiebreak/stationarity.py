@@ -17,8 +17,6 @@ Values = NDArray[np.float64]
 _WIDE = np.dtype(np.float64)
 _ROW = 2**13  # numbers in an inner product that BLAS computes on one thread
 
-__all__ = ["Residuals", "best_multiplier", "dot", "products", "residuals"]
-
 
 def dot(a: Array, b: Array) -> Values:
     """⟨a, b⟩ along the last axis, accumulated in float64, one row like another whatever the number of rows."""

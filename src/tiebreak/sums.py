@@ -16,8 +16,6 @@ Indices: TypeAlias = NDArray[np.int64]
 #: Indices, and how often each occurs; None where every one stands for itself.
 Token: TypeAlias = tuple[Indices, Indices | None]
 
-__all__ = ["FiniteSum"]
-
 _WORTH_A_CALL = 64  # terms of a sum: below, calling the function costs more than they do
 
 

@@ -35,12 +35,12 @@ tensors and JAX tracers; nothing is imported. Inputs must be finite; then so is 
 from typing import NamedTuple
 
 from tiebreak.rules import Scalar
-from tiebreak.tolerance_constants import AUTO, MOVING, NUMBER, START, Constants, adaptive
-
-__all__ = [
-    "AUTO", "MOVING", "NUMBER", "START", "Constants", "Memory", "Reading",
-    "adaptive", "begin", "beyond", "follow", "headroom", "rejoined", "roomy",
-]  # fmt: skip
+from tiebreak.tolerance_constants import AUTO as AUTO
+from tiebreak.tolerance_constants import MOVING as MOVING
+from tiebreak.tolerance_constants import NUMBER as NUMBER
+from tiebreak.tolerance_constants import START as START
+from tiebreak.tolerance_constants import Constants as Constants
+from tiebreak.tolerance_constants import adaptive as adaptive
 
 _E = 2.718281828459045
 ALONE = 100.0  # from this w on a step counts as one on g alone

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from tiebreak.rules import Scalar
 
-__all__ = ["AUTO", "MOVING", "NUMBER", "START", "Constants", "adaptive"]
-
 
 class Constants(NamedTuple):
     """The constants of the tolerance rule, without units; by the searches of ``benchmarks.tolerance`` and by hand."""

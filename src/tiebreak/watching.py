@@ -11,8 +11,6 @@ from tiebreak.methods import Method
 from tiebreak.oracles import Array
 from tiebreak.stationarity import Values, dot
 
-__all__ = ["Watching"]
-
 _SMALLEST, _LARGEST = 1e-75, 1e75  # of x_0: its curvatures are squared
 
 

@@ -16,8 +16,6 @@ from tiebreak.oracles import Array
 from tiebreak.result import Status
 from tiebreak.state import State
 
-__all__ = ["Kept", "Now", "alike", "descended", "for_all", "frozen"]
-
 _WIDE = np.dtype(np.float64)
 _FEW, _SMALL = 4, 16  # numbers that Python moves, and that it looks at, in less time than NumPy
 

@@ -8,8 +8,6 @@ from tiebreak.estimators.contract import LEVELS, Estimator, Value, asked, enters
 from tiebreak.estimators.plain import Minibatch
 from tiebreak.schedules import Parameters
 
-__all__ = ["Held", "PerLevel"]
-
 
 class _Slower:
     """The parameters of a step, counted in steps of the held estimator."""

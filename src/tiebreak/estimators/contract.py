@@ -16,19 +16,6 @@ WATCHED = (
     *("moved", "away", "resolution"),
 )
 
-__all__ = [
-    "LEVELS",
-    "WATCHED",
-    "Estimator",
-    "Memory",
-    "Value",
-    "asked",
-    "enters_direction",
-    "estimate",
-    "of_level",
-    "points",
-]
-
 
 class Estimator(Protocol):
     """Turns mini-batch gradients into the estimates that the rule sees."""

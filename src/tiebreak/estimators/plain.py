@@ -6,8 +6,6 @@ from typing import Any
 from tiebreak.estimators.contract import Value, of_level
 from tiebreak.schedules import Law, Parameters
 
-__all__ = ["Average", "Minibatch", "WithMomentum"]
-
 
 @dataclass(frozen=True)
 class Minibatch:

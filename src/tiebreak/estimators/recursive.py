@@ -12,8 +12,6 @@ from tiebreak.estimators.contract import Value, points
 from tiebreak.estimators.plain import WithMomentum
 from tiebreak.schedules import Parameters
 
-__all__ = ["Page", "Spider", "Storm", "Watched", "coin"]
-
 
 @dataclass(frozen=True)
 class Storm(WithMomentum):

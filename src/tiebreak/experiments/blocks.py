@@ -18,8 +18,6 @@ from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Task
 from tiebreak.files import atomic, locked, regular
 
-__all__ = ["Block", "Interrupted", "Store"]
-
 _FORMAT = 1
 _SUFFIX = ".block"
 

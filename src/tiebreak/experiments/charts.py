@@ -6,8 +6,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-__all__ = ["NEUTRAL", "Axis", "Chart", "Mark", "Numbers", "Scale", "Series", "spread", "thinned"]
-
 #: The look of a series that is drawn for comparison and is not a method.
 NEUTRAL = -1
 

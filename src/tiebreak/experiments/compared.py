@@ -20,8 +20,6 @@ from tiebreak.experiments.tables import Table, chosen, estimate
 from tiebreak.experiments.tasks import Reference
 from tiebreak.levels import Level
 
-__all__ = ["MANY_TRIALS", "Compared", "Comparison"]
-
 MANY_TRIALS = 9  # 4^4 is far from what anybody publishes
 
 

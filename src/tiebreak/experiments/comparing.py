@@ -28,8 +28,6 @@ from tiebreak.methods import Method
 from tiebreak.provenance import stamp
 from tiebreak.remarks import Remark
 
-__all__ = ["compare"]
-
 _TRIAL_RUNS = 3
 _GONE = 1e3  # units of f, or lengths
 _NUMBERS = 2**22  # in the iterates of a block, at most: a step makes some ten arrays like them

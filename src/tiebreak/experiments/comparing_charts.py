@@ -9,8 +9,6 @@ from tiebreak.experiments.charts import Axis, Chart, Scale, Series, spread, thin
 from tiebreak.experiments.comparing_report import calls
 from tiebreak.experiments.tables import Table, chosen
 
-__all__ = ["distinct", "profiles_chart", "recorded_chart", "residuals_chart"]
-
 _LARGEST = 1e3  # the τ at which the profiles end
 _RESIDUALS = {
     "residual": "larger of both residuals",

@@ -12,8 +12,6 @@ from tiebreak.experiments.profiles import FLOOR, profile
 from tiebreak.experiments.tables import Sheet, chosen, document, scientific, with_error
 from tiebreak.provenance import sentence
 
-__all__ = ["FACTORS", "PROSE", "calls", "notes", "report", "sheets"]
-
 PROSE = ("best",)  # a column of words
 #: The τ at which tables show the profiles.
 FACTORS = (1.0, 2.0, 10.0)

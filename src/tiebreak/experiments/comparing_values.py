@@ -5,8 +5,6 @@ import numpy as np
 from tiebreak.experiments.compared import Compared
 from tiebreak.experiments.tables import Sheet, chosen, short
 
-__all__ = ["value_notes", "values"]
-
 _APART = 0.1  # of what g is about: its largest value among the start and all ends
 _ROUNDING = 1e-6
 

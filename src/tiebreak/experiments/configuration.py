@@ -11,8 +11,6 @@ from tiebreak.budget import first_cost, limit
 from tiebreak.checks import nearest, whole
 from tiebreak.methods import METHODS, NAMED
 
-__all__ = ["Experiment", "describe", "label", "reconstructed"]
-
 _LARGEST = 1e100  # squares of such numbers, and sums of them, are numbers still
 
 

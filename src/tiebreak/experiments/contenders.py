@@ -22,8 +22,6 @@ from tiebreak.theory.constants import Constants
 from tiebreak.theory.plans import CHOICES
 from tiebreak.theory.proved import reduces
 
-__all__ = ["ALL", "OF_CONSTANTS", "PLANNED", "Planned", "Units", "fit", "fitted", "scales"]
-
 
 @dataclass(frozen=True)
 class Units:

@@ -7,8 +7,6 @@ from matplotlib.figure import Figure
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.style import footnote, legend, log_grid, look, method_lines, panels, style
 
-__all__ = ["comparison"]
-
 _BAND = (0.1, 0.9)
 
 

@@ -17,8 +17,6 @@ from tiebreak.experiments.charts import Axis, Chart, Series
 from tiebreak.experiments.latex import in_latex
 from tiebreak.experiments.style import log_grid, look_of, save
 
-__all__ = ["Width", "draw_chart", "save_chart"]
-
 Width = Literal["column", "page"]
 _DASHES: dict[str | None, Any] = {"solid": "-", "dash": (0, (5, 1.6)), "dot": (0, (1.2, 1.2))}
 _MARKERS = "osD^vP*X"

@@ -17,8 +17,6 @@ Engine: TypeAlias = Executor | int | str | None
 
 HERE = "here"
 
-__all__ = ["HERE", "Engine", "checked", "gone", "lost", "opened"]
-
 _WAIT = 30  # seconds, for a scheduler and its first worker
 
 

@@ -22,8 +22,6 @@ from tiebreak.problems.testbed import FAMILIES, TESTBED
 from tiebreak.remarks import unsaid
 from tiebreak.solve import minimize
 
-__all__ = ["Contender", "Entrant", "contenders", "entrants", "left_out", "rehearse"]
-
 #: What "name+constant=value" may set of a problem of the test bed.
 _CHANGEABLE = ("sigma", "sigma_f", "sigma_g", "dimension", "noise")
 

@@ -28,8 +28,6 @@ Values: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 Hear: TypeAlias = Callable[[float], Any]
 
-__all__ = ["RESIDUALS", "Case", "bounds_of", "deviations", "grid", "rates", "simulate", "theorem", "verdicts"]
-
 #: The two residuals of the theorem, by the names of :class:`tiebreak.Point`.
 RESIDUALS = ("direction_squared", "lower_gradient_squared")
 ERRORS = 6  # standard errors

@@ -10,8 +10,6 @@ from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.report import markdown
 from tiebreak.experiments.style import save
 
-__all__ = ["comparison", "draw", "trajectories"]
-
 
 def draw(outcome: Outcome, folder: str | os.PathLike[str]) -> list[Path]:
     """Write summary.md, and both figures as PNG and PDF; the paths written. The same data give the same bytes.

@@ -21,8 +21,6 @@ from tiebreak.files import atomic, regular
 from tiebreak.provenance import origin_of
 from tiebreak.result import MEASURES, write_csv
 
-__all__ = ["DRAWN", "check_folder", "load", "read_table", "save", "write"]
-
 #: What is made from the data, and out of date as soon as the data change.
 DRAWN = ("summary.md", "comparison.png", "comparison.pdf", "trajectories.png", "trajectories.pdf")
 

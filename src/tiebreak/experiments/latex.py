@@ -5,8 +5,6 @@ from collections.abc import Collection, Sequence
 
 from tiebreak.experiments.tables import Sheet, fitted, widths
 
-__all__ = ["as_latex", "in_latex", "parts"]
-
 # How many letters fit side by side; a page may be a little too small, and then has smaller letters.
 _COLUMN, _PAGE = 46, 130
 _LONG = 44  # letters of a cell of words, from which on it is set in several lines

@@ -15,8 +15,6 @@ from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.style import footnote, legend, look, method_lines, style
 from tiebreak.problems.paper import CENTER, lower_value
 
-__all__ = ["trajectories"]
-
 _WIDE = 2.2  # width by height of the whole view
 _THIN = 20  # runs drawn one by one: more of them only hide each other
 _FAR = 1e3  # where no map of g can be read

@@ -16,8 +16,6 @@ from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, chosen, joined
 from tiebreak.provenance import stamp
 
-__all__ = ["Outcome", "origin", "run"]
-
 
 @dataclass(frozen=True)
 class Outcome:

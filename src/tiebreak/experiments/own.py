@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from tiebreak.experiments.tasks import Reference, told
 
-__all__ = ["KEPT", "checksum", "copies", "copy_name", "in_files", "kindly", "path_of", "sources"]
-
 _Made = TypeVar("_Made")
 
 #: The folder of the copies, in that of a result.

@@ -11,8 +11,6 @@ from tiebreak.experiments.evidence import bounds_of
 from tiebreak.experiments.tables import Table
 from tiebreak.theory.plans import Plan
 
-__all__ = ["batches_chart", "plan_curves", "residuals_chart"]
-
 _RESIDUALS = (Axis("direction_squared", "‖d‖²", "log"), Axis("lower_gradient_squared", "‖∇g‖²", "log"))
 
 

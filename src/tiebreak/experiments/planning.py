@@ -21,18 +21,6 @@ from tiebreak.theory import Constants
 from tiebreak.theory.bounds import Bounds
 from tiebreak.theory.plans import Plan
 
-__all__ = [
-    "Entry",
-    "check_runnable",
-    "compare",
-    "comparison_sheet",
-    "constants_from",
-    "measured",
-    "record_of",
-    "run_plan",
-    "schedule_of",
-]
-
 _ROWS = ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg", "penalty")
 _LONGEST = 10**6  # steps that may be asked to be run
 

@@ -17,8 +17,6 @@ Values = NDArray[np.float64]
 #: Residuals below this, in the problem's units, are rounding: they count as equal.
 FLOOR = 1e-24
 
-__all__ = ["FLOOR", "grid", "profile", "ratios"]
-
 
 def ratios(residuals: Any) -> Values:
     """Each residual over the least of its row, a row for each problem and a column for each method; ∞ for failures.

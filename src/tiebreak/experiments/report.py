@@ -13,8 +13,6 @@ from tiebreak.experiments.tables import Estimate, Sheet, document, estimate, sci
 from tiebreak.provenance import sentence
 from tiebreak.result import MEASURES
 
-__all__ = ["Row", "markdown", "notes", "sheets", "summarize"]
-
 
 @dataclass(frozen=True)
 class Row:

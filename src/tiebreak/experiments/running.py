@@ -21,8 +21,6 @@ from tiebreak.remarks import unsaid
 from tiebreak.result import MEASURES, Point, Result, Status
 from tiebreak.solve import minimize
 
-__all__ = ["BLOCK", "problem_of", "solve", "solving"]
-
 #: Runs of a block. Vectorised, so many take little more time than one.
 BLOCK = 512
 _STEP = 8e-5  # seconds, about

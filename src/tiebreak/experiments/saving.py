@@ -21,8 +21,6 @@ from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.verification import Findings
 from tiebreak.experiments.verification_charts import verification_charts
 
-__all__ = ["profiles_table", "save_comparison", "save_plan", "save_verification"]
-
 
 def save_comparison(found: Compared, folder: str | os.PathLike[str]) -> list[Path]:
     """Write tables (CSV and Parquet), configuration.json, summary.md, the profiles (PNG and PDF), own files' copies.

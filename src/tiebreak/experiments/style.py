@@ -20,20 +20,6 @@ from tiebreak.files import atomic
 from tiebreak.methods import METHODS
 from tiebreak.provenance import made_by
 
-__all__ = [
-    "COLOURS",
-    "TITLES",
-    "footnote",
-    "legend",
-    "log_grid",
-    "look",
-    "look_of",
-    "method_lines",
-    "panels",
-    "save",
-    "style",
-]
-
 #: Told apart without any colour.
 _DASHES: tuple[Any, ...] = (
     "-",

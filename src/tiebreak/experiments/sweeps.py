@@ -23,8 +23,6 @@ from tiebreak.experiments.tasks import SweepError, Task, one_thread, perform
 from tiebreak.experiments.workers import Processes, cores
 from tiebreak.live import Share
 
-__all__ = ["Swept", "split", "sweep"]
-
 _PATIENCE = 4.0  # seconds of work for which it does not pay to start processes
 _LOOK = 5.0  # seconds, after which to see whether the executor is still there
 _GRACE = 5.0  # seconds, for what blocks in flight have reached

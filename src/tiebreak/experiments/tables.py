@@ -10,23 +10,6 @@ from numpy.typing import NDArray
 #: Columns of equal length, by name.
 Table: TypeAlias = dict[str, NDArray[Any]]
 
-__all__ = [
-    "SYMBOLS",
-    "Estimate",
-    "Sheet",
-    "Table",
-    "as_markdown",
-    "chosen",
-    "document",
-    "estimate",
-    "fitted",
-    "joined",
-    "scientific",
-    "short",
-    "widths",
-    "with_error",
-]
-
 #: What tables call the residuals.
 SYMBOLS = {"direction_squared": "‖d‖²", "lower_gradient_squared": "‖∇g‖²", "stationarity_squared": "min over λ"}
 

@@ -28,8 +28,6 @@ from tiebreak.experiments.workers import packed, tell, unpacked
 #: Where something is, and the text of its file if it is in one; made by :func:`reference`, found by :func:`found`.
 Reference: TypeAlias = dict[str, str | None]
 
-__all__ = ["Reference", "SweepError", "Task", "found", "held", "perform", "reference", "stays", "told"]
-
 
 class SweepError(RuntimeError):
     """A sweep cannot go on, and why; what it has finished is kept."""
@@ -63,7 +61,7 @@ class Task:
 
     Examples
     --------
-    >>> from tiebreak.experiments import reference
+    >>> from tiebreak.experiments.tasks import reference
     >>> task = Task("mine", reference("tiebreak.experiments.running:solve"), {"seed": 0})
     >>> task.name, len(task.fingerprint)
     ('mine', 64)

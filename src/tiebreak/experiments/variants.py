@@ -12,8 +12,6 @@ from typing import Any
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, Power, Schedule, corollary_powers
 
-__all__ = ["Changes", "split_changes", "varied"]
-
 Changes = Mapping[str, Any]
 
 _SETS = re.compile(r"\+(?=[A-Za-z_]\w*=)")

@@ -33,8 +33,6 @@ from tiebreak.problems import Problem, named, paper, random_problem, worst_case
 from tiebreak.schedules import anytime
 from tiebreak.theory.proved import reduces
 
-__all__ = ["Findings", "Verification", "case_of", "cases", "check", "verify", "verify_case"]
-
 
 class Sizes(NamedTuple):
     """How much of everything."""

@@ -7,8 +7,6 @@ from typing import Literal
 from tiebreak.experiments.charts import Axis, Chart, Mark, Series
 from tiebreak.experiments.tables import Table, chosen
 
-__all__ = ["verification_charts"]
-
 _RESIDUALS = {"direction_squared": "E‖d‖²", "lower_gradient_squared": "E‖∇g‖²"}
 _STEPS = (Axis("K", "steps K", "log"),)
 

@@ -9,8 +9,6 @@ from tiebreak.experiments.tables import SYMBOLS, Sheet, chosen, document, scient
 from tiebreak.experiments.verification import Findings
 from tiebreak.provenance import sentence
 
-__all__ = ["PROSE", "notes", "report", "sheets"]
-
 PROSE = ("schedule", "residual")  # columns of words
 
 

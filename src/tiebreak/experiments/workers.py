@@ -31,8 +31,6 @@ from tiebreak.checks import whole
 P = ParamSpec("P")
 T = TypeVar("T")
 
-__all__ = ["Processes", "WorkerDied", "cores", "packed", "serve", "unpacked"]
-
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tiebreak.experiments import workers as w; w.serve()"
 )

@@ -32,8 +32,6 @@ from tiebreak.sums import FiniteSum
 
 Values = NDArray[np.float64]
 
-__all__ = ["DictionaryData", "ball", "dictionary", "dictionary_data", "recovery"]
-
 #: Steps on coefficients are ten times as long as those on atoms: a sample's coefficients weigh 1/n' in the mean.
 STRETCH = 10**0.5
 

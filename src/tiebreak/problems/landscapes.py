@@ -17,8 +17,6 @@ from tiebreak.stationarity import dot
 
 Values = NDArray[np.float64]
 
-__all__ = ["Landscape", "ball", "fourth", "gorge", "pull", "rings", "sine", "waves", "weighted", "wells"]
-
 
 @dataclass(frozen=True)
 class Landscape:

@@ -13,8 +13,6 @@ from numpy.random import Generator, default_rng
 from tiebreak.oracles import Array, Function, Gaussian, Oracle
 from tiebreak.sums import FiniteSum
 
-__all__ = ["NOISES", "Phase", "Proportional", "Student", "noisy", "waves"]
-
 _CHUNK = 2**16  # numbers drawn at a time
 _TERMS = 32  # of a sum; drawing a large batch takes a number for each
 

@@ -13,8 +13,6 @@ from tiebreak.oracles import Array, Gaussian
 from tiebreak.problems.problem import Problem
 from tiebreak.theory.constants import Constants
 
-__all__ = ["paper"]
-
 CENTER = (7.1, 1.0)
 _DOUBLE = np.dtype(np.float64)
 _ALONE = (1, 2)  # the shape of a single point

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from tiebreak.oracles import Array, Oracle
 from tiebreak.theory.constants import Constants
 
-__all__ = ["Problem"]
-
 
 @dataclass(frozen=True)
 class Problem:

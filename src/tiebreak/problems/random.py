@@ -24,8 +24,6 @@ from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
 
-__all__ = ["random_problem"]
-
 
 class _Upper:
     """f as two terms, each with a weight, 1 unless told otherwise."""

@@ -24,8 +24,6 @@ from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
 
-__all__ = ["RegressionData", "Rows", "regression", "regression_data"]
-
 
 @dataclass(frozen=True)
 class Rows:

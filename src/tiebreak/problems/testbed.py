@@ -27,8 +27,6 @@ from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
 
-__all__ = ["FAMILIES", "TESTBED", "describe", "named"]
-
 _LARGEST = 10**6  # dimensions
 _SAMPLED = 10**4  # likewise, where every coordinate has a wave for each term
 

@@ -10,8 +10,6 @@ from tiebreak.problems.noises import Phase
 from tiebreak.problems.problem import Problem
 from tiebreak.theory.constants import Constants
 
-__all__ = ["worst_case"]
-
 
 def worst_case(slope: float, sigma: float = 1.0, noise_smoothness: float = 1.0, delta_g: float = 1.0) -> Problem:
     """Near the worst case of descent on f + βg: f pulls along y, which g holds stiffly; along z, g falls slowly.
