@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gallery.language import Lines, read
 
-__all__ = ["DIGITS", "Records", "chance", "exposure", "forgetting", "leak", "ranks", "records", "sentence", "tokens"]
+__all__ = ["DIGITS", "Records", "exposure", "forgetting", "leak", "ranks", "records", "sentence", "tokens"]
 
 DIGITS = "0123456789"
 _FIRST = (
@@ -118,11 +118,6 @@ def leak(truth: Tensor, others: Tensor, most: float) -> Tensor:
     z = (truth - others.mean(1)) / spread
     tail: Tensor = torch.special.log_ndtr(-z.abs().double())
     return (-1 - tail / math.log(2)).clamp(max=most)
-
-
-def chance(candidates: int) -> float:
-    """Mean exposure of secrets that the model never saw: all ranks are equally likely."""
-    return float(exposure(torch.arange(1, candidates + 1, dtype=torch.float64), candidates).mean())
 
 
 def forgetting(model: nn.Module, secrets: Lines, others: Lines, batch: int) -> dict[str, float]:

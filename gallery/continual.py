@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from gallery.batches import Epochs
 from gallery.example import Example, Metric, OwnMethod, Size, Task
-from gallery.fashion import PACKAGE, Images, accuracy, adam, cosine, entropy, split, trained
-from gallery.rates import scaling
+from gallery.fashion import PACKAGE, Images, accuracy, entropy, split, trained
+from gallery.rates import adam, cosine, move, scheduled
 
 __all__ = ["EXAMPLE", "agem", "build", "ewc", "halves", "joint", "rehearsal", "task"]
 
@@ -68,47 +68,30 @@ def _gradient(task: Task, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, _parameters(task), materialize_grads=True))
 
 
-def _move(task: Task, steps: int, direction: Any) -> Iterator[None]:
-    """The base optimizer along `direction(step)`, the task's learning rates over so many steps."""
-    optimizer = task.base(task.model.parameters())
-    scale = scaling(optimizer)
-    for step in range(steps):
-        scale(task.rate(step / steps))
-        for p, d in zip(_parameters(task), direction(step), strict=True):
-            p.grad = d
-        optimizer.step()
-        yield
-
-
 def rehearsal(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     """Plain rehearsal: a batch of old and one of new images, added up as they are."""
-
-    def direction(step: int) -> list[Tensor]:
+    for step, optimizer in scheduled(task, task.steps):
         old, new = task.batches(step)
-        return _gradient(task, task.lower(task.model, old) + task.upper(task.model, new))
-
-    for _ in _move(task, task.steps, direction):
+        move(optimizer, _gradient(task, task.lower(task.model, old) + task.upper(task.model, new)))
         yield 2
 
 
 def agem(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     """A-GEM: the new task's gradient, less its part against the old one's where the two conflict."""
-
-    def direction(step: int) -> list[Tensor]:
+    for step, optimizer in scheduled(task, task.steps):
         old, new = task.batches(step)
         b = _gradient(task, task.lower(task.model, old))
         a = _gradient(task, task.upper(task.model, new))
         along = torch.stack([(u * v).sum() for u, v in zip(a, b, strict=True)]).sum()
         size = torch.stack([(v * v).sum() for v in b]).sum()
         factor = along.clamp(max=0) / size.clamp(min=1e-30)
-        return [u - factor * v for u, v in zip(a, b, strict=True)]
-
-    for _ in _move(task, task.steps, direction):
+        move(optimizer, [u - factor * v for u, v in zip(a, b, strict=True)])
         yield 2
 
 
 def ewc(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     """EWC: f + c/2 Σ F (x − x₀)², F the mean squared gradient of the old images' log-likelihood at the start."""
+    weight = settings["weight"]
     start = [p.detach().clone() for p in _parameters(task)]
     fisher = [torch.zeros_like(p) for p in start]
     old: Images = task.extra["old"]
@@ -120,24 +103,19 @@ def ewc(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
             total += g.square() / images
     yield images  # at once: who times steps is to see those that follow
 
-    def direction(step: int) -> list[Tensor]:
+    for step, optimizer in scheduled(task, 2 * task.steps - images):
         a = _gradient(task, task.upper(task.model, task.batches(step)[1]))
         now = (p.detach() for p in _parameters(task))
-        return [u + settings["weight"] * f * (p - q) for u, f, p, q in zip(a, fisher, now, start, strict=True)]
-
-    for _ in _move(task, 2 * task.steps - images, direction):
+        move(optimizer, [u + weight * f * (p - q) for u, f, p, q in zip(a, fisher, now, start, strict=True)])
         yield 1
 
 
 def joint(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
-    """All old and all new images together."""
+    """All old and all new images together, as if the first ones had never gone."""
     everything = Images(*(torch.cat(parts) for parts in zip(task.extra["old"], task.extra["new"], strict=True)))
     rows = Epochs(len(everything.labels), task.extra["batch"], task.extra["seed"] + 3, str(everything.labels.device))
-
-    def direction(step: int) -> list[Tensor]:
-        return _gradient(task, entropy(task.model, everything.where(rows(step))))
-
-    for _ in _move(task, 2 * task.steps, direction):
+    for step, optimizer in scheduled(task, 2 * task.steps):
+        move(optimizer, _gradient(task, entropy(task.model, everything.where(rows(step)))))
         yield 1
 
 

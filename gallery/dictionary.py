@@ -5,17 +5,17 @@ atoms in the unit ball and coefficients in the 1-norm ball, batches of samples. 
 these sets themselves and with all samples at every step, is in the same table.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gallery.batches import Epochs
 from gallery.constrained import METHODS, left_over
 from gallery.example import Example, Metric, OwnMethod, Size, Task
+from gallery.rates import adam, cosine
 from tiebreak.problems.dictionary import STRETCH, DictionaryData, Values, dictionary_data, recovery
 
 __all__ = ["EXAMPLE", "Dictionary", "task_of"]
@@ -76,12 +76,9 @@ def task_of(data: DictionaryData, *, steps: int, seed: int, device: str = "cpu",
         atoms, coefficients = data.decode(model.free())
         return data.lower(atoms), data.upper(atoms, coefficients)
 
-    def base(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=rate)
-
     return Task(
-        model, lower, upper, lambda step: (first(step), second(step)), base, steps, losses,
-        partial(_metrics, data), lambda share: 0.5 * (1 + float(np.cos(np.pi * share))), {"data": data},
+        model, lower, upper, lambda step: (first(step), second(step)), adam(rate), steps, losses,
+        partial(_metrics, data), cosine, {"data": data},
     )  # fmt: skip
 
 

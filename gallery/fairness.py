@@ -5,7 +5,7 @@ groups' mean predicted probability, for equalised odds summed over the two label
 decisions at 1/2, on test data.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 from gallery.batches import Epochs
 from gallery.example import Example, Metric, Size, Task
 from gallery.needs import reading
+from gallery.rates import adam, cosine
 
 __all__ = ["ADULT_ODDS", "ADULT_PARITY", "COMPAS_ODDS", "COMPAS_PARITY", "Rows", "gaps", "smooth_gap", "task_of"]
 
@@ -121,13 +122,8 @@ def task_of(
         return float(lower(model, train)), float(upper(model, train))
 
     return Task(
-        model, lower, upper, batches, partial(_base, rate=rate), steps, losses, partial(_metrics, train, test),
-        lambda share: 0.5 * (1 + float(np.cos(np.pi * share))),
+        model, lower, upper, batches, adam(rate), steps, losses, partial(_metrics, train, test), cosine,
     )  # fmt: skip
-
-
-def _base(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=rate)
 
 
 @torch.no_grad()

@@ -3,8 +3,7 @@
 import functools
 import gzip
 import itertools
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +16,10 @@ from torch.nn.functional import cross_entropy
 from gallery import needs
 from gallery.batches import Epochs
 from gallery.kept import kept
-from gallery.rates import scaling
+from gallery.rates import adam, cosine, scaling
 
 __all__ = [
-    "PACKAGE", "Images", "accuracy", "adam", "cosine", "entropy", "fit", "load", "perceptron", "split", "trained",
+    "PACKAGE", "Images", "accuracy", "entropy", "fit", "load", "perceptron", "split", "trained",
 ]  # fmt: skip
 
 PACKAGE = "dataset-fashion-mnist"
@@ -80,16 +79,6 @@ def entropy(model: nn.Module, images: Images) -> Tensor:
 def accuracy(model: nn.Module, images: Images) -> float:
     """The share of images whose class the model names."""
     return float((model(images.inputs).argmax(1) == images.labels).double().mean())
-
-
-def cosine(share: float) -> float:
-    """From 1 down to 0 along half a wave."""
-    return (1 + math.cos(math.pi * min(share, 1.0))) / 2
-
-
-def adam(rate: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-    """What makes an Adam of this learning rate."""
-    return lambda parameters: torch.optim.Adam(parameters, lr=rate)
 
 
 def fit(model: nn.Module, images: Images, rate: float, batch: int, steps: int, seed: int) -> nn.Module:

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from gallery.canaries import logarithms
 from gallery.example import OwnMethod, Task
-from gallery.rates import scaling
+from gallery.rates import move, scheduled
 
 __all__ = ["LOSSES", "METHODS"]
 
@@ -51,37 +50,23 @@ _Settings = Mapping[str, float]
 _Direction = Callable[[list[Tensor], list[Tensor], Tensor], list[Tensor]]
 
 
-def _steps(
-    task: Task, cost: int, factor: float = 1.0
-) -> Iterator[tuple[Any, Any, list[nn.Parameter], torch.optim.Optimizer]]:
-    """The batches of each step, with the task's learning rate times `factor`; as many as the budget pays for."""
-    parameters = [p for p in task.model.parameters() if p.requires_grad]
-    optimizer, steps = task.base(parameters), 2 * task.steps // cost
-    scale = scaling(optimizer)
-    for k in range(steps):
-        scale(factor * task.rate(k / steps))
-        yield *task.batches(k), parameters, optimizer
-
-
 def _ascending(task: Task, settings: _Settings) -> Iterator[int]:
-    for _, batch, parameters, optimizer in _steps(task, 1, settings["rate"]):
-        loss = task.extra["forget"]("ascent", task.model, batch)
-        for p, u in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            p.grad = u
-        optimizer.step()
+    for step, optimizer in scheduled(task, 2 * task.steps, settings["rate"]):
+        loss = task.extra["forget"]("ascent", task.model, task.batches(step)[1])
+        move(optimizer, torch.autograd.grad(loss, optimizer.param_groups[0]["params"]))
         yield 1
 
 
 def _two(kind: str, begin: Callable[[Task, _Settings], _Direction], task: Task, settings: _Settings) -> Iterator[int]:
     """Steps along a direction made of both gradients."""
     direction = begin(task, settings)
-    for lower, upper, parameters, optimizer in _steps(task, 2):
+    for step, optimizer in scheduled(task, task.steps):
+        lower, upper = task.batches(step)
+        parameters = optimizer.param_groups[0]["params"]
         g = task.lower(task.model, lower)
         retain = list(torch.autograd.grad(g, parameters))
         forget = list(torch.autograd.grad(task.extra["forget"](kind, task.model, upper), parameters))
-        for p, u in zip(parameters, direction(forget, retain, g.detach()), strict=True):
-            p.grad = u
-        optimizer.step()
+        move(optimizer, direction(forget, retain, g.detach()))
         yield 2
 
 

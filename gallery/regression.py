@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gallery.batches import Epochs
 from gallery.example import Example, Metric, Size, Task
 from gallery.needs import Missing
+from gallery.rates import cosine
 from tiebreak.problems.regression import RegressionData, Rows, Values, regression_data
 
 __all__ = ["EXAMPLE", "task_of"]
@@ -53,7 +54,7 @@ def task_of(data: RegressionData, *, steps: int, seed: int, device: str = "cpu",
 
     return Task(
         model, partial(loss, parts[0]), partial(loss, parts[1]), lambda step: (epochs[0](step), epochs[1](step)), base,
-        steps, losses, partial(_metrics, data, solution), lambda share: 0.5 * (1 + float(np.cos(np.pi * share))),
+        steps, losses, partial(_metrics, data, solution), cosine,
     )  # fmt: skip
 
 

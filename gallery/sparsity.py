@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from gallery import pruning
 from gallery.batches import Epochs
 from gallery.example import Example, Metric, Size, Task
-from gallery.fashion import PACKAGE, Images, accuracy, adam, cosine, entropy, split, trained
+from gallery.fashion import PACKAGE, Images, accuracy, entropy, split, trained
+from gallery.rates import adam, cosine
 
 __all__ = ["EXAMPLE", "build", "penalty", "task"]
 

@@ -27,6 +27,7 @@ from gallery.example import Example, Metric, Size, Task
 from gallery.images import CLASSES, Images, cifar10
 from gallery.kept import kept
 from gallery.network import Network, Recipe, drawn, log_probabilities, trained
+from gallery.rates import cosine
 from gallery.unlearning_losses import METHODS, Batch, Loss, prediction_loss, retain_loss, struck_out
 from gallery.unlearning_measures import Measures, Split
 
@@ -148,7 +149,7 @@ def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
         steps=chosen.steps,
         losses=losses,
         metrics=made.measures,
-        rate=lambda share: 0.5 * (1 + math.cos(math.pi * share)),
+        rate=cosine,
         extra={
             "retrained": made.retrained.state_dict,
             "retraining": chosen.recipe.epochs * math.ceil(len(parts.retain) / chosen.recipe.batch),

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gallery.example import OwnMethod, Task
+from gallery.rates import scheduled
 
 __all__ = ["METHODS", "Batch", "Loss", "prediction_loss", "retain_loss", "struck_out"]
 
@@ -49,15 +49,12 @@ def _beside(loss: Loss) -> Callable[[Task, Mapping[str, float]], Iterator[int]]:
 
     def train(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
         weight = settings["weight"]
-        optimizer = task.base(task.model.parameters())
-        rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: task.rate(step / task.steps))
-        for step in range(task.steps):
+        for step, optimizer in scheduled(task, task.steps):
             retain, forget = task.batches(step)
             optimizer.zero_grad()
             both = task.lower(task.model, retain) + weight * loss(task.model, forget)
             (both / (1 + weight)).backward()  # type: ignore[no-untyped-call]  # torch
             optimizer.step()
-            rates.step()
             yield 2
 
     return train

@@ -15,6 +15,7 @@ from torch import nn
 from gallery import continual, fashion, figure, needs, pruning, sparsity
 from gallery.fashion import Images
 from gallery.methods import METHODS
+from gallery.rates import move, scheduled
 from gallery.training import Goal, train
 
 CLASSES = 10
@@ -255,13 +256,10 @@ def test_ewc_holds_what_the_old_images_need():
     plain = continual_task()
     torch.manual_seed(0)
     images = min(200, plain.steps)
-    for _ in continual._move(
-        plain, 2 * plain.steps - images,
-        lambda step: torch.autograd.grad(
-            plain.upper(plain.model, plain.batches(step)[1]), list(plain.model.parameters())
-        ),
-    ):  # fmt: skip
-        pass
+    parameters = list(plain.model.parameters())
+    for step, optimizer in scheduled(plain, 2 * plain.steps - images):
+        loss = plain.upper(plain.model, plain.batches(step)[1])
+        move(optimizer, torch.autograd.grad(loss, parameters))
     assert all(map(torch.equal, plain.model.parameters(), task.model.parameters()))
 
 
