@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -118,7 +118,7 @@ def example(
                 if not findings.interrupted:
                     store.clear()
             if report:
-                written.append(_page(folder))
+                written.append(_page(findings, folder))
         except Missing as missing:
             raise ValueError(str(missing)) from None
     show_sheets(sheets(findings), notes(findings), prose=PROSE)
@@ -128,11 +128,11 @@ def example(
         raise typer.Exit(INTERRUPTED)
 
 
-def _page(folder: Path) -> Path:
+def _page(findings: Any, folder: Path) -> Path:
     from gallery.page import write_page
 
     with waiting("Writing the report"):
-        return write_page(folder)
+        return write_page(findings, folder)
 
 
 def _chosen(file: Path) -> dict[str, dict[str, float]]:

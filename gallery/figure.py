@@ -10,7 +10,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from gallery.methods import METHODS
-from gallery.report import TITLES, Row, Spread, rows
+from gallery.report import TITLES, Row, Spread, rows, swept
 from gallery.study import Findings
 from tiebreak.experiments.colours import COLOURS
 from tiebreak.experiments.style import footnote, legend, style
@@ -31,13 +31,13 @@ def plane(findings: Findings) -> Figure:
     with style():
         figure = Figure(figsize=(7.4, 4.6), layout=ConstrainedLayoutEngine(h_pad=0.06))
         both = figure.subplots(1, 2)
-        for axes, name in zip(both, (metric.name, None), strict=True):
+        for axes, name in zip(both, (metric.name, "upper"), strict=True):
             _sweep(axes, findings, name)
             for row in found:
-                _point(axes, row, row.upper if name is None else row.metrics[name], looks[row.method])
+                _point(axes, row, row.upper if name == "upper" else row.metrics[name], looks[row.method])
             _tolerance(axes)
             axes.set_xlabel("excess of the lower loss, in tolerances")
-            axes.set_title("upper loss" if name is None else name, loc="left")
+            axes.set_title("upper loss" if name == "upper" else name, loc="left")
         lines = [Line2D([], [], linestyle="", label=row.title, **looks[row.method]) for row in found]
         swept = Line2D([], [], color="0.6", linewidth=1, label="weights swept")
         legend(figure, [swept, *lines], 4, length=1.2)
@@ -76,16 +76,11 @@ def _tolerance(axes: Axes) -> None:
     axes.axvline(0, color="0.8", linewidth=0.7)
 
 
-def _sweep(axes: Axes, findings: Findings, name: str | None) -> None:
-    """The weighted sum's trials, means over the tuning seeds, in the order of their weights."""
-    runs = [run for run in findings.runs if run.budget == "tuning" and run.method == "weighted-sum"]
-    points = []
-    for weight in sorted({run.knobs["weight"] for run in runs}):
-        some = [run for run in runs if run.knobs["weight"] == weight]
-        heights = [run.upper if name is None else run.metrics.get(name, math.nan) for run in some]
-        points.append((Spread.of([run.excess for run in some]).mean, Spread.of(heights).mean))
-    if points:
-        axes.plot(*zip(*points, strict=True), color="0.6", linewidth=1, marker=".", markersize=4, zorder=1)
+def _sweep(axes: Axes, findings: Findings, name: str) -> None:
+    """The weighted sum's trials, as a line."""
+    trials = swept(findings)
+    if trials:
+        axes.plot(trials["excess"], trials[name], color="0.6", linewidth=1, marker=".", markersize=4, zorder=1)
 
 
 def _point(axes: Axes, row: Row, height: Spread, look: dict[str, Any]) -> None:

@@ -10,7 +10,20 @@ from gallery.methods import METHODS, AnyMethod, chosen
 from gallery.study import Findings, Run
 from tiebreak.experiments.tables import Sheet, as_markdown, scientific, short
 
-__all__ = ["PROSE", "TITLES", "Row", "Spread", "Winner", "markdown", "notes", "rows", "sheets", "title", "winner"]
+__all__ = [
+    "PROSE",
+    "TITLES",
+    "Row",
+    "Spread",
+    "Winner",
+    "markdown",
+    "notes",
+    "rows",
+    "sheets",
+    "swept",
+    "title",
+    "winner",
+]
 
 #: What tables of a budget are called.
 TITLES = {"evaluations": "After equal gradient evaluations", "seconds": "After equal time"}
@@ -161,6 +174,26 @@ def winner(found: Sequence[Row], metric: Metric) -> Winner | None:
         return row is not best and _cost(metric, theirs.mean) - _cost(metric, mine.mean) <= 2 * apart
 
     return Winner(best.method, inside, tuple(row.method for row in able if near(row)))
+
+
+def swept(findings: Findings) -> dict[str, list[float]]:
+    """The weighted sum's trials in the order of their weights: means over the tuning seeds of "excess", "upper" and
+    each metric. Empty where it was not tuned.
+    """
+    runs = [run for run in findings.runs if (run.budget, run.method) == ("tuning", "weighted-sum")]
+    by_weight: dict[float, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.knobs["weight"]):
+        by_weight.setdefault(run.knobs["weight"], []).append(run)
+    if not by_weight:
+        return {}
+    columns = {
+        "excess": [Spread.of([run.excess for run in some]).mean for some in by_weight.values()],
+        "upper": [Spread.of([run.upper for run in some]).mean for some in by_weight.values()],
+    }
+    for metric in findings.study.example.metrics:
+        values = [[run.metrics.get(metric.name, math.nan) for run in some] for some in by_weight.values()]
+        columns[metric.name] = [Spread.of(some).mean for some in values]
+    return columns
 
 
 def sheets(findings: Findings) -> list[Sheet]:
