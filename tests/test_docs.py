@@ -151,7 +151,7 @@ def test_what_was_measured_takes_the_place_of_what_was_not(tmp_path: Path) -> No
     # The quick size has a place of its own, if there are seeds enough for a table.
     for seeds in (1, 5):
         summary["study"] |= {"quick": True, "seeds": seeds}
-        summary["command"] = "tiebreak example mine"
+        summary["command"] = "python -m gallery mine"
         (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
         if seeds == 1:
             with pytest.raises(SystemExit, match="is quick, and has fewer than 5 seeds"):
