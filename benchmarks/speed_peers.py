@@ -265,11 +265,9 @@ def jax_direction(kind, loss, options):
     if kind == "tiebreak":
         import tiebreak.optax
 
-        both = tiebreak.optax.value_and_grads(lambda p, u, l: loss(p, *u), lambda p, u, l: loss(p, *l))
-
         def two(params, upper, lower):
-            (_, g), (df, dg) = both(params, upper, lower)
-            return df, {"lower_grads": dg, "lower_value": g}
+            g, dg = jax.value_and_grad(loss)(params, *lower)
+            return jax.grad(loss)(params, *upper), {"lower_grads": dg, "lower_value": g}
 
         return tiebreak.optax.dynamic_barrier(**options), two
 

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import tiebreak
-from jax_problem import METHODS, PAPER, Halved, both, by_hand, core, f, random_problem, trajectory
+from jax_problem import METHODS, PAPER, Halved, by_hand, core, gradients, random_problem, trajectory
 from tiebreak import rules
 from tiebreak.optax import (
     dynamic_barrier,
@@ -23,7 +23,6 @@ from tiebreak.optax import (
     pr_sdbpg,
     sdbgd,
     sdbpg,
-    value_and_grads,
     with_twin,
 )
 
@@ -83,7 +82,7 @@ def test_runs_under_vmap_equal_separate_runs():
     def run(key):
         def step(carry, key):
             x, state = carry
-            _, (df, dg) = both(x)
+            df, dg = gradients(x)
             noise = 0.1 * jax.random.normal(key, (2, 2))
             updates, state = optimizer.update(df + noise[0], state, x, lower_grads=dg + noise[1])
             return (optax.apply_updates(x, updates), state), state[0].multiplier
@@ -283,29 +282,6 @@ def test_complex_leaves_whole_numbers_and_empty_trees():
     assert float(state.multiplier) == 0
 
 
-def test_gradients_pass_through():
-    """The iterate after ten steps, differentiated by the start and by the barrier, is finite and right."""
-
-    def after(x, barrier):
-        optimizer = optax.chain(dynamic_barrier(barrier=lambda k: barrier, regularizer=0.1), optax.sgd(0.1))
-
-        def step(carry, _):
-            x, state = carry
-            _, (df, dg) = both(x)
-            updates, state = optimizer.update(df, state, x, lower_grads=dg)
-            return (optax.apply_updates(x, updates), state), None
-
-        return f(jax.lax.scan(step, (x, optimizer.init(x)), length=10)[0][0])
-
-    with jax.enable_x64(True):
-        x, barrier = jnp.array([1.5, 1.5]), jnp.array(0.5)
-        by_x, by_barrier = jax.grad(after, argnums=(0, 1))(x, barrier)
-        assert np.isfinite(by_x).all()
-        h = 1e-6
-        numeric = (after(x, barrier + h) - after(x, barrier - h)) / (2 * h)
-        assert float(by_barrier) == pytest.approx(float(numeric), rel=1e-5)
-
-
 BAD = {
     "upper gradient": {"updates": jnp.array([jnp.inf, 1.0])},
     "lower gradient": {"lower_grads": jnp.array([jnp.nan, 1.0])},
@@ -392,13 +368,6 @@ def test_states_survive_flax_serialization():
         _, state = transform.update(upper, transform.init(params), params, lower_grads=lower, lower_value=1.0)
         restored = serialization.from_bytes(transform.init(params), serialization.to_bytes(state))
         jax.tree.map(np.testing.assert_array_equal, restored, state)
-
-
-def test_value_and_grads_passes_arguments_and_extras():
-    both = value_and_grads(lambda x, c, d=1: (c * x, "f"), lambda x, c, d=1: (d * x**2, "g"), has_aux=True)
-    ((f_, g_), (df, dg)) = both(jnp.array(3.0), 2.0, d=5.0)
-    assert (f_, g_) == ((6.0, "f"), (45.0, "g"))
-    assert (float(df), float(dg)) == (2.0, 30.0)
 
 
 def test_measure_gives_what_the_state_asks_for():

@@ -4,7 +4,7 @@ from tiebreak.optax.aliases import dbgd, from_method, penalty, pr_sdbpg, sdbgd, 
 from tiebreak.optax.axes import state_specs
 from tiebreak.optax.barrier import BarrierState, Reading
 from tiebreak.optax.finishing import finish
-from tiebreak.optax.losses import log, measure, value_and_grads
+from tiebreak.optax.losses import log, measure
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.optax.twin import TwinState, with_twin
 
@@ -23,6 +23,5 @@ __all__ = [
     "sdbgd",
     "sdbpg",
     "state_specs",
-    "value_and_grads",
     "with_twin",
 ]

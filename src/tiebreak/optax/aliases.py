@@ -83,13 +83,13 @@ def sdbgd(
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> from tiebreak.optax import value_and_grads
-    >>> both = value_and_grads(lambda x: jnp.sum((x - jnp.array([3.0, 1.0])) ** 2), lambda x: (x[0] - x[1]) ** 2)
+    >>> from tiebreak.optax import measure
+    >>> evaluate = measure(lambda x: jnp.sum((x - jnp.array([3.0, 1.0])) ** 2), lambda x: (x[0] - x[1]) ** 2)
     >>> optimizer, x = sdbgd(0.05), jnp.zeros(2)
     >>> def step(carry, _):
     ...     x, state = carry
-    ...     _, (df, dg) = both(x)
-    ...     updates, state = optimizer.update(df, state, x, lower_grads=dg)
+    ...     grads, measured = evaluate(x, state)
+    ...     updates, state = optimizer.update(grads, state, x, **measured)
     ...     return (optax.apply_updates(x, updates), state), None
     >>> (x, state), _ = jax.lax.scan(step, (x, optimizer.init(x)), length=3000)
     >>> x.round(1)  # the points with x₁ = x₂ minimise g; f prefers (3, 1)

@@ -12,7 +12,7 @@ from tiebreak import finishing
 from tiebreak.finishing import Finish, Totals
 from tiebreak.optax import trees
 from tiebreak.optax.barrier import BarrierState
-from tiebreak.optax.losses import parts
+from tiebreak.optax.losses import states_of
 from tiebreak.optax.trees import Tree
 from tiebreak.optax.twin import TwinState
 from tiebreak.options import allowed
@@ -71,7 +71,7 @@ def finish(
     >>> [round(float(value), 2) for value in x], found.place, round(found.excess, 2)
     ([1.0, 2.38], 1.375, 0.95)
     """
-    anchor = _of_state(anchor)
+    anchor = _anchor_params(anchor)
     for name, loss in (("lower", lower), ("upper", upper)):
         if not callable(loss) and not (loss is None and name == "upper"):
             raise TypeError(f"{name}={loss!r} must be a function of the parameters that returns its loss over all data")
@@ -83,46 +83,52 @@ def finish(
                 f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__}; leaves must be arrays or numbers: "
                 "with Equinox take equinox.partition(model, equinox.is_array)[0], and combine in the losses"
             )
-    leaves, structure = jax.tree.flatten(params)
-    begins = trees.match(params, anchor, ("params", "anchor"))
-    begins = [_beside(*pair) for pair in zip(begins, leaves, strict=True)]
+    ends, structure = jax.tree.flatten(params)
+    begins = [
+        _like(begin, end) for begin, end in zip(trees.match(params, anchor, ("params", "anchor")), ends, strict=True)
+    ]
     total = Totals(_number)
 
     def at(place: float) -> Tree:
-        def between(end: Any, begin: Any) -> Any:
-            if place in (0, 1) or not trees.differentiable(end):
-                return begin if place == 0 else end
-            wide = trees.widen(begin)
-            return (wide + place * (trees.widen(end) - wide)).astype(jnp.result_type(end))
-
-        return jax.tree.unflatten(structure, [between(*pair) for pair in zip(leaves, begins, strict=True)])
+        leaves = [_between(begin, end, place) for begin, end in zip(begins, ends, strict=True)]
+        return jax.tree.unflatten(structure, leaves)
 
     def measure(place: float) -> tuple[float, float]:
-        here = at(place)
-        above = math.nan if upper is None else total("upper", upper(here))
-        return total("lower", lower(here)), above
+        point = at(place)
+        upper_loss = math.nan if upper is None else total("upper", upper(point))
+        return total("lower", lower(point)), upper_loss
 
     reference = None if reference is None else _number("reference=", reference)
-    found = finishing.finish(measure, allowed(tolerance), reference, wanted=upper is not None, stacklevel=2)
-    return at(found.place), found
+    result = finishing.finish(measure, allowed(tolerance), reference, wanted=upper is not None, stacklevel=2)
+    return at(result.place), result
 
 
-def _of_state(anchor: Tree) -> Tree:
-    """The anchor that a state has; anything else is one itself."""
-    twins = [twin.reference_params for twin in parts(anchor, TwinState)]
-    states = [] if twins else parts(anchor, BarrierState)
-    found = twins or [state.start for state in states if jax.tree.leaves(state.start)]
-    if len(found) > 1:
-        raise ValueError(f"anchor= has {len(found)} {'twins' if twins else 'starts'}: give the parameters of one")
-    if states and not found:
+def _anchor_params(anchor: Tree) -> Tree:
+    """The parameters that the state of an optimizer keeps; any other anchor is a tree of parameters itself."""
+    twins = [twin.reference_params for twin in states_of(TwinState, anchor)]
+    barriers = [] if twins else states_of(BarrierState, anchor)
+    anchors = twins or [barrier.start for barrier in barriers if jax.tree.leaves(barrier.start)]
+    if len(anchors) > 1:
+        raise ValueError(f"anchor= has {len(anchors)} {'twins' if twins else 'starts'}: give the parameters of one")
+    if barriers and not anchors:
         raise ValueError(
             'anchor= is a state that keeps no parameters: only with_twin and reference="start" do; give those that '
             "training began with, or those that reached the number"
         )
-    return found[0] if found else anchor
+    return anchors[0] if anchors else anchor
 
 
-def _beside(begin: Any, end: Any) -> Any:
+def _between(begin: Any, end: Any, place: float) -> Any:
+    """begin + place · (end − begin), in float32 or wider, rounded once."""
+    if place == 0:
+        return begin
+    if place == 1 or not trees.differentiable(end):
+        return end
+    wide = trees.widen(begin)
+    return (wide + place * (trees.widen(end) - wide)).astype(jnp.result_type(end))
+
+
+def _like(begin: Any, end: Any) -> Any:
     """The anchor's leaf in the precision of the trained one, and on its devices."""
     if trees.differentiable(end) and jnp.result_type(begin) != jnp.result_type(end):
         begin = jnp.asarray(begin).astype(jnp.result_type(end))

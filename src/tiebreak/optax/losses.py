@@ -11,63 +11,7 @@ from tiebreak.optax.barrier import BarrierState
 from tiebreak.optax.trees import Tree
 from tiebreak.optax.twin import TwinState
 
-__all__ = ["log", "measure", "parts", "value_and_grads"]
-
-
-def value_and_grads(
-    upper_loss: Callable[..., Any],
-    lower_loss: Callable[..., Any],
-    has_aux: bool = False,
-    *,
-    axis_name: Any = None,
-    param_specs: Any = None,
-) -> Callable[..., tuple[tuple[Any, Any], tuple[Tree, Tree]]]:
-    """Both losses and both gradients: ``function(params, *args)`` returns ``((f, g), (grads_f, grads_g))``.
-
-    Both losses get the same arguments. What they have in common, such as a forward pass on the same batch, is computed
-    once under ``jax.jit``. With `has_aux`, both return ``(loss, aux)`` and stand so in place of f and g. `axis_name`
-    and `param_specs` are those of :func:`measure`.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> both = value_and_grads(lambda x, c: (x - c) ** 2, lambda x, c: c * x)
-    >>> (f, g), (df, dg) = both(jnp.array(1.0), 3.0)
-    >>> float(f), float(g), float(df), float(dg)
-    (4.0, 3.0, -4.0, 3.0)
-    """
-    axes = axes_named(axis_name, param_specs)
-    upper, lower = (_differentiated(loss, axes, has_aux) for loss in (upper_loss, lower_loss))
-
-    def both(params: Tree, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], tuple[Tree, Tree]]:
-        (f, grads_f), (g, grads_g) = upper(params, *args, **kwargs), lower(params, *args, **kwargs)
-        if has_aux:
-            values = axes.mean([f[0], g[0]])
-            return ((values[0], f[1]), (values[1], g[1])), (grads_f, grads_g)
-        f, g = axes.mean([f, g])
-        return (f, g), (grads_f, grads_g)
-
-    return both
-
-
-def _differentiated(loss: Callable[..., Any], axes: Axes, has_aux: bool = False) -> Callable[..., Any]:
-    """As jax.value_and_grad: each device's own loss, and the gradient of their mean."""
-    if not axes.names:
-        return jax.value_and_grad(loss, has_aux=has_aux)
-
-    def share(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        found = loss(params, *args, **kwargs)
-        value = found[0] if has_aux else found
-        # What differs by its type is summed over the devices by JAX; elsewhere `averaged` does the same afterwards.
-        return value / size(axis for axis in axes.names if axis in varying(value)), found
-
-    gradient = jax.value_and_grad(share, has_aux=True)
-
-    def function(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Tree]:
-        (_, found), grads = gradient(params, *args, **kwargs)
-        return found, axes.averaged(grads, params)
-
-    return function
+__all__ = ["log", "measure", "states_of"]
 
 
 def measure(
@@ -111,50 +55,68 @@ def measure(
     ['lower_grads', 'lower_value', 'reference_grads', 'reference_value', 'upper_value']
     """
     axes = axes_named(axis_name, param_specs)
-    upper, lower = (_differentiated(loss, axes, has_aux) for loss in (upper_loss, lower_loss))
-
-    def split(found: Any) -> tuple[Any, Any]:
-        return found if has_aux else (found, None)
+    upper, lower = (_differentiated(_with_aux(loss, has_aux), axes) for loss in (upper_loss, lower_loss))
 
     def evaluate(params: Tree, state: Any, *args: Any, **kwargs: Any) -> Any:
         barriers = _barriers(state)
-        found, upper_grads = upper(params, *args, **kwargs)
-        losses, aux, given = {}, {}, {}
-        losses["upper_value"], aux["upper"] = split(found)
-        found, given["lower_grads"] = lower(params, *args, **kwargs)
-        losses["lower_value"], aux["lower"] = split(found)
-        for twin in parts(state, TwinState):
-            found, given["reference_grads"] = lower(twin.reference_params, *args, **kwargs)
-            losses["reference_value"] = split(found)[0]
+        (upper_value, upper_aux), upper_grads = upper(params, *args, **kwargs)
+        (lower_value, lower_aux), lower_grads = lower(params, *args, **kwargs)
+        losses = {"upper_value": upper_value, "lower_value": lower_value}
+        gradients = {"lower_grads": lower_grads}
+        for twin in states_of(TwinState, state):
+            (losses["reference_value"], _), gradients["reference_grads"] = lower(twin.reference_params, *args, **kwargs)
         for barrier in barriers:
-            _check(losses, axes, barrier)
+            _check_axes(losses, axes, barrier)
             if not isinstance(barrier.start, optax.EmptyState):
-                losses["reference_value"] = split(lower_loss(barrier.start, *args, **kwargs))[0]
-        measured = dict(zip(losses, axes.mean(list(losses.values())), strict=True)) | given
-        return (upper_grads, measured, (aux["upper"], aux["lower"])) if has_aux else (upper_grads, measured)
+                losses["reference_value"], _ = _with_aux(lower_loss, has_aux)(barrier.start, *args, **kwargs)
+        means = axes.mean(list(losses.values()))
+        arguments = dict(zip(losses, means, strict=True)) | gradients
+        return (upper_grads, arguments, (upper_aux, lower_aux)) if has_aux else (upper_grads, arguments)
 
     return evaluate
 
 
+def _with_aux(loss: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any, Any]]:
+    """The loss as a function that returns ``(loss, aux)``."""
+    return loss if has_aux else lambda *args, **kwargs: (loss(*args, **kwargs), None)
+
+
+def _differentiated(loss: Callable[..., tuple[Any, Any]], axes: Axes) -> Callable[..., Any]:
+    """As ``jax.value_and_grad(loss, has_aux=True)``: each device's own loss, and the gradient of the mean loss."""
+    if not axes.names:
+        return jax.value_and_grad(loss, has_aux=True)
+
+    def share(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        value, aux = loss(params, *args, **kwargs)
+        # JAX sums a loss over the devices if its type says that it differs; `averaged` sums the others afterwards.
+        return value / size(axis for axis in axes.names if axis in varying(value)), (value, aux)
+
+    def value_and_grad(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Tree]:
+        (_, value_and_aux), grads = jax.value_and_grad(share, has_aux=True)(params, *args, **kwargs)
+        return value_and_aux, axes.averaged(grads, params)
+
+    return value_and_grad
+
+
 def _barriers(state: Any) -> list[BarrierState]:
     """The barriers of an optimizer's state, if they can be measured for."""
-    found = parts(state, BarrierState)
-    if not found:
+    barriers = states_of(BarrierState, state)
+    if not barriers:
         raise TypeError(
             f"measure needs the optimizer's state, evaluate(params, state, *args); got a {type(state).__name__} "
             "without a barrier in it"
         )
-    if any(parts(part.inner_opt_state, BarrierState) for part in parts(state, optax.MultiStepsState)):
+    if any(states_of(BarrierState, steps.inner_opt_state) for steps in states_of(optax.MultiStepsState, state)):
         raise ValueError(
             "optax.MultiSteps around a barrier averages the upper gradients alone, and pairs them with the lower "
             "gradient of the last micro-batch: average both, then update once; or put it behind the barrier, "
             "with_twin(optax.MultiSteps(…).gradient_transformation(), …)"
         )
-    return found
+    return barriers
 
 
-def _check(losses: dict[str, Any], axes: Axes, barrier: BarrierState) -> None:
-    """What a loss differs over is named, or there is a run of its own in every place."""
+def _check_axes(losses: dict[str, Any], axes: Axes, barrier: BarrierState) -> None:
+    """Raise if a loss differs over an axis that is not named, and along which there are no independent runs."""
     for name, value in losses.items():
         if more := varying(value) - set(axes.names) - varying(barrier.fg):
             where, names = words(more), words(more | set(axes.names))
@@ -176,13 +138,14 @@ def log(state: Any) -> dict[str, Any]:
     >>> log(state)
     {'multiplier': 0.0, 'fg': 2.0, 'gg': 2.0, 'ff': 2.0, 'skipped': False}
     """
-    found = parts(state, BarrierState)
-    if len(found) != 1:
-        raise ValueError(f"the state has {len(found)} barriers; log(state) is for one")
-    last: dict[str, Any] = {name: getattr(found[0], name) for name in ("multiplier", "fg", "gg", "ff", "skipped")}
-    if not isinstance(found[0].reading, optax.EmptyState):
-        last |= found[0].reading._asdict()
-    for twin in parts(state, TwinState):
+    barriers = states_of(BarrierState, state)
+    if len(barriers) != 1:
+        raise ValueError(f"the state has {len(barriers)} barriers; log(state) is for one")
+    barrier = barriers[0]
+    last: dict[str, Any] = {name: getattr(barrier, name) for name in ("multiplier", "fg", "gg", "ff", "skipped")}
+    if not isinstance(barrier.reading, optax.EmptyState):
+        last |= barrier.reading._asdict()
+    for twin in states_of(TwinState, state):
         last["returns"] = twin.returns
     if any(isinstance(value, jax.core.Tracer) for value in last.values()):
         raise TypeError(
@@ -193,10 +156,7 @@ def log(state: Any) -> dict[str, Any]:
     return {name: value.tolist() for name, value in zip(last, values, strict=True)}
 
 
-def parts(state: Any, kind: type) -> list[Any]:
-    """The states of this kind, wherever in a chain they are."""
-
-    def wanted(node: Any) -> bool:
-        return isinstance(node, kind)
-
-    return [node for node in jax.tree.leaves(state, is_leaf=wanted) if wanted(node)]
+def states_of(kind: type, state: Any) -> list[Any]:
+    """The states of this type, wherever in the state of a chain they are."""
+    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
+    return [node for node in nodes if isinstance(node, kind)]

@@ -40,33 +40,31 @@ def match(upper: Tree, lower: Tree, names: tuple[str, str] = ("updates", "lower_
     ValueError
         Where the trees differ, or the shapes of two leaves; the leaf is named.
     """
-    here, there = jax.tree.flatten(upper), jax.tree.flatten(lower)
-    if here[1] != there[1]:  # type: ignore[operator]  # jaxlib has no types
-        there = (_aligned(upper, lower, names), here[1])
-    for u, g in zip(here[0], there[0], strict=True):
+    leaves, structure = jax.tree.flatten(lower)
+    if structure != jax.tree.structure(upper):  # type: ignore[operator]  # jaxlib has no types
+        leaves = _aligned(upper, lower, names)
+    for (path, u), g in zip(jax.tree_util.tree_leaves_with_path(upper), leaves, strict=True):
         if jnp.shape(u) != jnp.shape(g):
-            at = next(p for p, leaf in jax.tree_util.tree_leaves_with_path(upper) if leaf is u)
-            path = jax.tree_util.keystr(at)
+            place = jax.tree_util.keystr(path)
             raise ValueError(
-                f"{names[1]}{path} has shape {jnp.shape(g)}; it must be that of {names[0]}{path}, {jnp.shape(u)}"
+                f"{names[1]}{place} has shape {jnp.shape(g)}; it must be that of {names[0]}{place}, {jnp.shape(u)}"
             )
-    return there[0]
+    return leaves
 
 
 def _aligned(upper: Tree, lower: Tree, names: tuple[str, str]) -> list[Any]:
     """`lower`'s leaves by the paths of `upper`'s, for trees of different structure."""
-    found = {jax.tree_util.keystr(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(lower)}
+    by_path = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(lower)}
     nodes = jax.tree_util.tree_leaves_with_path(upper, is_leaf=is_masked)
-    paths = [(jax.tree_util.keystr(p), is_masked(node)) for p, node in nodes]
-    wanted = [path for path, masked in paths if not masked]
-    hidden = tuple(path for path, masked in paths if masked)
-    for path in wanted:
-        if path not in found:
+    paths = [jax.tree_util.keystr(path) for path, node in nodes if not is_masked(node)]
+    masked = [jax.tree_util.keystr(path) for path, node in nodes if is_masked(node)]
+    for path in paths:
+        if path not in by_path:
             raise ValueError(f"{names[1]} has no leaf {path or '(the tree itself)'}, which {names[0]} has")
-    for path in found:
-        if path not in wanted and not _below(path, hidden):
+    for path in by_path:
+        if path not in paths and not _below(path, masked):
             raise ValueError(f"{names[1]} has a leaf {path or '(the tree itself)'}, which {names[0]} has not")
-    return [found[path] for path in wanted]
+    return [by_path[path] for path in paths]
 
 
 def _below(path: str, parents: Sequence[str]) -> bool:
@@ -110,12 +108,12 @@ def finite(leaves: Sequence[Any]) -> jax.Array:
 
 def largest(leaves: Sequence[Any]) -> jax.Array:
     """The largest real or imaginary part, in absolute value; 0 of nothing."""
-    found = jnp.zeros((), jnp.float32)
-    for v in leaves:
-        parts = (v.real, v.imag) if jnp.iscomplexobj(v) else (v,)
+    maximum = jnp.zeros((), jnp.float32)
+    for leaf in leaves:
+        parts = (leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,)
         for part in parts:
-            found = jnp.maximum(found, jnp.max(jnp.abs(widen(part)), initial=0.0))
-    return found
+            maximum = jnp.maximum(maximum, jnp.max(jnp.abs(widen(part)), initial=0.0))
+    return maximum
 
 
 def dots(upper: Sequence[Any], lower: Sequence[Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
