@@ -16,7 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gallery import EXAMPLES, get, training
+from gallery import EXAMPLES, get, training, work
 from gallery.command import app
 from gallery.example import Metric
 from gallery.fairness import Rows, gaps, smooth_gap, task_of
@@ -31,6 +31,7 @@ from tiebreak import live
 from tiebreak.experiments import sweeps
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.engines import HERE
+from tiebreak.experiments.tasks import SweepError
 from tiebreak.live import Line
 from tiebreak.torch import DynamicBarrier
 
@@ -276,6 +277,20 @@ def test_stopped_and_resumed_is_never_stopped_and_processes_change_nothing(findi
             assert (one.method, one.seed, one.knobs, one.steps) == (two.method, two.seed, two.knobs, two.steps)
             assert (one.lower, one.upper, one.metrics, one.excess) == (two.lower, two.upper, two.metrics, two.excess)
             assert np.array_equal(one.curve["lower"], two.curve["lower"], equal_nan=True)
+
+
+def test_results_of_other_code_are_not_reused(tmp_path, monkeypatch):
+    study = small(own(tmp_path)[0], methods=("lower-only",), budgets=("evaluations",), seeds=1)
+    counts = []
+    with Store(tmp_path / "blocks") as store:
+        for digest in (work.code_digest(), work.code_digest(), "other"):
+            monkeypatch.setattr(work, "code_digest", lambda digest=digest: digest)
+            run(study, store=store)
+            counts.append(len(list((tmp_path / "blocks").glob("*.block"))))
+    assert counts[0] == counts[1]
+    assert counts[2] == 2 * counts[0]
+    with pytest.raises(SweepError, match="another version of the gallery"):
+        work.timed(lambda share: None, example=study.where, code="older", size="quick", device="cpu", knobs={})
 
 
 def test_the_starting_model_is_a_reference_of_its_own_seed(tmp_path):
