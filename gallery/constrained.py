@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gallery.problems.dictionary import STRETCH, DictionaryData
 from tiebreak import rules
-from tiebreak.problems.dictionary import STRETCH, DictionaryData
 
 Values = NDArray[np.float64]
 Pair: TypeAlias = tuple[Values, Values]

@@ -1,6 +1,6 @@
 """Dictionary learning that must not forget: old samples stay as well reconstructed as they are, new ones are learnt.
 
-The problem of :mod:`tiebreak.problems.dictionary` for training loops: the same samples, free variables that stand for
+The problem of :mod:`gallery.problems.dictionary` for training loops: the same samples, free variables that stand for
 atoms in the unit ball and coefficients in the 1-norm ball, batches of samples. The literature's CG-BiO, which works on
 these sets themselves and with all samples at every step, is in the same table.
 """
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from gallery.batches import Epochs
 from gallery.constrained import METHODS, left_over
 from gallery.example import Example, Metric, OwnMethod, Size, Task
+from gallery.problems.dictionary import STRETCH, DictionaryData, Values, dictionary_data, recovery
 from gallery.rates import adam, cosine
-from tiebreak.problems.dictionary import STRETCH, DictionaryData, Values, dictionary_data, recovery
 
 __all__ = ["EXAMPLE", "Dictionary", "task_of"]
 
@@ -24,7 +24,7 @@ _SHARE = 0.5  # of all samples, in a batch
 
 
 class Dictionary(nn.Module):
-    """Atoms and coefficients as smooth functions of free variables; see :mod:`tiebreak.problems.dictionary`."""
+    """Atoms and coefficients as smooth functions of free variables; see :mod:`gallery.problems.dictionary`."""
 
     def __init__(self, data: DictionaryData) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Over-parametrised regression: among all models that fit the training rows, one that suits the validation rows.
 
-The problem of :mod:`tiebreak.problems.regression` for training loops: the same rows, a linear model, batches of rows.
+The problem of :mod:`gallery.problems.regression` for training loops: the same rows, a linear model, batches of rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from gallery.batches import Epochs
 from gallery.example import Example, Metric, Size, Task
 from gallery.needs import Missing
+from gallery.problems.regression import RegressionData, Rows, Values, regression_data
 from gallery.rates import cosine
-from tiebreak.problems.regression import RegressionData, Rows, Values, regression_data
 
 __all__ = ["EXAMPLE", "task_of"]
 

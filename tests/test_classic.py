@@ -6,9 +6,8 @@ import pytest
 import tiebreak
 from gallery import constrained
 from gallery.constrained import cut, left_over, onto_one_norm_ball
-from tiebreak.problems import dictionary, dictionary_data, recovery, regression, regression_data
-from tiebreak.problems.dictionary import ball, ball_pullback, unball
-from tiebreak.problems.regression import RegressionData, Rows
+from gallery.problems.dictionary import ball, ball_pullback, dictionary, dictionary_data, recovery, unball
+from gallery.problems.regression import RegressionData, Rows, regression, regression_data
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from gallery.constrained import left_over
+from gallery.problems.dictionary import dictionary_data, recovery
+from gallery.problems.regression import regression_data
 from tiebreak.experiments.style import COLOURS, legend, log_grid, panels, style
-from tiebreak.problems import dictionary_data, recovery, regression_data
 
 __all__ = ["report"]
 

@@ -9,8 +9,9 @@ import numpy as np
 import tiebreak
 from benchmarks.classic.methods import Candidate, Units, candidates, defaults
 from gallery import constrained
+from gallery.problems.dictionary import dictionary, dictionary_data, recovery
+from gallery.problems.regression import regression, regression_data
 from tiebreak import Exact
-from tiebreak.problems import dictionary, dictionary_data, recovery, regression, regression_data
 
 __all__ = ["STUDIES", "Study", "measure"]
 

@@ -3,23 +3,16 @@
 :func:`named` gives those of the test bed by name; :data:`tiebreak.problems.testbed.TESTBED` is its standard selection.
 """
 
-from tiebreak.problems.dictionary import dictionary, dictionary_data, recovery
 from tiebreak.problems.paper import paper
 from tiebreak.problems.problem import Problem
 from tiebreak.problems.random import random_problem
-from tiebreak.problems.regression import regression, regression_data
 from tiebreak.problems.testbed import named
 from tiebreak.problems.worst import worst_case
 
 __all__ = [
     "Problem",
-    "dictionary",
-    "dictionary_data",
     "named",
     "paper",
     "random_problem",
-    "recovery",
-    "regression",
-    "regression_data",
     "worst_case",
 ]

@@ -32,6 +32,13 @@ class Batch:
     ----------
     k, size : int
         The step, and its number of samples B_k, over all ranks.
+
+    Examples
+    --------
+    >>> batches = GrowingBatches(range(100), lambda k: 4, micro_batch=2, seed=0)
+    >>> batch = next(iter(batches))
+    >>> batch.k, batch.size, [weight for _, weight in batch]
+    (0, 4, [0.5, 0.5])
     """
 
     k: int
