@@ -1,7 +1,7 @@
 """Inner products of two gradients, at any scale that their dtype can hold.
 
-A float32 squared underflows below 1e-19 and overflows above 1e19. Where that is near, the products are made once more,
-of each gradient over a power of two of its own; anywhere else these scales are 1, and nothing is done twice.
+The square of a float32 underflows below 1e-19 and overflows above 1e19. Near these limits each gradient is divided by
+a power of two, and the products are computed again; otherwise both scales are 1.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,9 @@ class Products(NamedTuple):
 
     def rescaled(self, upper: Any, lower: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """fg, gg and ff of ∇f over `upper` and ∇g over `lower`."""
-        a, b = self.upper_scale / upper, self.lower_scale / lower
-        large = jnp.isinf(a)  # then b is small, and has to come between
+        a = self.upper_scale / upper
+        b = self.lower_scale / lower
+        large = jnp.isinf(a)  # then b is small: multiply by b before the division
         fg = self.fg * b * jnp.where(large, self.upper_scale, a) / jnp.where(large, upper, 1.0)
         return fg, self.gg * b * b, self.ff * a * a
 
@@ -44,9 +45,9 @@ def inner_products(
     spread: Spread | None = None,
     others: Sequence[Sequence[Any]] = (),
 ) -> tuple[Products, list[jax.Array]]:
-    """The products of two lists of leaves; on many devices those of all, and the means of `numbers` with them.
+    """The products of two lists of leaves and the means of `numbers`, over all devices.
 
-    There fg is NaN where copies of a gradient are not equal: of these two, or of `others`, lists like them.
+    fg is NaN where the devices' copies of a gradient are not equal: of these two, or of `others`, lists like them.
 
     Examples
     --------
@@ -55,14 +56,13 @@ def inner_products(
     >>> round(float(fg), 4), round(float(gg), 4), float(ff)
     (3.0, 9.0, 5.0)
     """
-    taking = [i for i, leaf in enumerate(upper) if trees.differentiable(leaf)]
-    upper, lower, *others = (tuple(leaves[i] for i in taking) for leaves in (upper, lower, *others))
+    places = [i for i, leaf in enumerate(upper) if trees.differentiable(leaf)]
+    upper, lower, *others = (tuple(leaves[i] for i in places) for leaves in (upper, lower, *others))
     compared = () if spread is None or spread.trusted else tuple(others)
-    found: tuple[Products, list[jax.Array]] = _inner_products(upper, lower, tuple(numbers), compared, spread=spread)
-    return found
+    return _inner_products(upper, lower, tuple(numbers), compared, spread=spread)  # type: ignore[no-any-return]  # a jit
 
 
-# A jit, so that a call outside of any other compiles its condition once, and not every time.
+# Jitted, so that an update outside of any other jit compiles the condition once, and not at every step.
 @partial(jax.jit, static_argnames="spread")
 def _inner_products(
     upper: tuple[Any, ...],
@@ -76,24 +76,27 @@ def _inner_products(
             return trees.dots(upper, lower), list(numbers), True
         return spread.reduced(upper, lower, numbers, others)
 
-    (fg, gg, ff), means, alike = dots(upper, lower, numbers, others)
-    one, info = jnp.ones_like(fg), trees.limits(fg)
-    least, most = info.tiny / info.eps**2, info.max * info.eps**2
+    (fg, gg, ff), means, copies_equal = dots(upper, lower, numbers, others)
+    one = jnp.ones_like(fg)
+    info = trees.limits(fg)
+    least = info.tiny / info.eps**2
+    most = info.max * info.eps**2
 
-    def again() -> Products:
+    def scaled() -> Products:
         largest = [trees.largest(leaves).astype(fg.dtype) for leaves in (upper, lower)]
         scales = [_power_of_two(value) for value in (largest if spread is None else spread.largest(*largest))]
-        parts = [
-            [trees.widen(v) / c.astype(trees.real(v)) for v in leaves]
-            for leaves, c in zip((upper, lower), scales, strict=True)
-        ]
-        products, _, same = dots(*parts)
-        products = [p.astype(fg.dtype) for p in products]
-        return Products(jnp.where(same, products[0], jnp.nan), *products[1:], *scales)
+        quotients = [_divided(leaves, scale) for leaves, scale in zip((upper, lower), scales, strict=True)]
+        products, _, scaled_copies_equal = dots(*quotients)
+        products = [product.astype(fg.dtype) for product in products]
+        return Products(jnp.where(scaled_copies_equal, products[0], jnp.nan), *products[1:], *scales)
 
     ordinary = (least < gg) & (gg < most) & (least < ff) & (ff < most)
-    found = jax.lax.cond(ordinary, lambda: Products(fg, gg, ff, one, one), again)
-    return found._replace(fg=jnp.where(alike, found.fg, jnp.nan)), means
+    products = jax.lax.cond(ordinary, lambda: Products(fg, gg, ff, one, one), scaled)
+    return products._replace(fg=jnp.where(copies_equal, products.fg, jnp.nan)), means
+
+
+def _divided(leaves: Sequence[Any], scale: jax.Array) -> list[jax.Array]:
+    return [trees.widen(leaf) / scale.astype(trees.real(leaf)) for leaf in leaves]
 
 
 def _power_of_two(value: jax.Array) -> jax.Array:
@@ -105,17 +108,17 @@ def _power_of_two(value: jax.Array) -> jax.Array:
 
 
 def first_scale(norm: jax.Array, scale: jax.Array) -> jax.Array:
-    """A power of two near `norm` · `scale`; 0 where there is nothing to tell by."""
+    """A power of two near `norm` · `scale`; 0 where the norm is 0."""
     most = 2.0**126
     return jnp.where(norm > 0, jnp.clip(_power_of_two(norm) * scale, 1 / most, most), 0.0)
 
 
 def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value: Any) -> tuple[Seen, Parameters]:
-    """What a rule is to see, at a scale where nothing in it is lost.
+    """The arguments of a rule, at a scale that loses none of them.
 
-    The library's rules give the same λ where both gradients are divided by c, and by c² what has the dimension of gg:
-    the regularizer, 1/μ, and the lower loss with its target. A rule of one's own need not, and sees gg as it is, but
-    never 0 where ∇g is not.
+    The library's rules give the same λ if both gradients are divided by c, and everything with the dimension of gg by
+    c²: the regularizer, 1/μ, and the lower loss with its target. A user's rule need not, and gets gg itself, but never
+    0 unless ∇g is 0.
     """
     if rule not in RULES.values():
         fg, gg, ff = products.rescaled(1.0, 1.0)
@@ -123,24 +126,23 @@ def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value
         return Seen(fg, gg, ff, lower_value=lower_value), parameters
     scaled = (products.upper_scale != 1) | (products.lower_scale != 1)
     slacks = [parameters.regularizer, None if parameters.penalty is None else 1 / parameters.penalty]
-    # Where ∇f is so much larger that fg would overflow, gg can afford to be small.
+    # Where ∇f is so much larger that fg would overflow, gg may be small.
     between = jnp.sqrt(products.upper_scale) * jnp.sqrt(products.lower_scale)
     largest = jnp.maximum(products.lower_scale, 2.0**-50 * between)
-    for slack in slacks:  # beside a large one gg may vanish, and with it divided by less it would overflow
+    for slack in slacks:  # divided by less, a large slack would overflow; beside it gg may vanish
         if slack is not None:
             largest = jnp.maximum(largest, jnp.sqrt(jax.lax.stop_gradient(slack)))
     c = jnp.where(scaled, _power_of_two(largest), 1.0)
     fg, gg, _ = products.rescaled(c, c)
-    inverse = _power_of_two(
-        1 / c
-    )  # exact, and not a division: XLA makes v/(c·c) of v/c/c, and c·c is more than it holds
+    # Exact, and no division: XLA rewrites v/c/c as v/(c·c), and c·c may overflow.
+    inverse = _power_of_two(1 / c)
 
     def over(value: Any) -> Any:
         return None if value is None else value * inverse * inverse
 
     others = {name: over(value) if name == "target" else value for name, value in parameters.others.items()}
     penalty = parameters.penalty
-    if penalty is not None:  # so large that its inverse is nothing, but not infinite, which the rule refuses
+    if penalty is not None:  # the rule refuses an infinite penalty
         penalty = jnp.where(jnp.isfinite(penalty), jnp.minimum(penalty * c * c, trees.limits(c).max), penalty)
     parameters = parameters._replace(regularizer=over(parameters.regularizer), penalty=penalty, others=others)
     return Seen(fg, gg, lower_value=over(lower_value)), parameters
@@ -154,5 +156,5 @@ def root(square: jax.Array) -> jax.Array:
     >>> float(root(jnp.array(4.0))), float(jax.grad(root)(0.0))
     (2.0, 0.0)
     """
-    none = square == 0
-    return jnp.where(none, 0.0, jnp.sqrt(jnp.where(none, 1.0, square)))
+    is_zero = square == 0
+    return jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, square)))

@@ -47,38 +47,41 @@ class TwinState(NamedTuple):
 
 
 def _rescales(base: optax.GradientTransformation) -> bool:
-    """Whether twice the gradient makes another step than twice as long; True where that cannot be found out."""
+    """Whether the step for twice the gradient is not twice as long; True if that cannot be determined."""
 
-    def second(gradient: Any) -> Any:
-        state, here = base.init(gradient), jnp.zeros(2)  # at 0 no weight decays
+    def second_step(gradient: Any) -> Any:
+        state = base.init(gradient)
         for _ in range(2):  # a warm-up begins with a rate of 0
-            step, state = base.update(gradient, state, here)
+            step, state = base.update(gradient, state, jnp.zeros(2))  # at 0 no weight decays
         return step
 
     try:
         with jax.ensure_compile_time_eval():
-            one, two = (second(jnp.full(2, size)) for size in (1e-3, 2e-3))
-            return not bool(jnp.all((one != 0) & (jnp.abs(two - 2 * one) <= 1e-3 * jnp.abs(two))))
-    except Exception:  # a base for certain parameters alone, or one that asks for more than gradients
+            step = second_step(jnp.full(2, 1e-3))
+            longer = second_step(jnp.full(2, 2e-3))
+            return not bool(jnp.all((step != 0) & (jnp.abs(longer - 2 * step) <= 1e-3 * jnp.abs(longer))))
+    except Exception:  # a base for certain parameters alone, or one that needs more than gradients
         return True
 
 
-def _told(base: Any, twin: Any) -> Any:
-    """The twin's state with the hyperparameters that stand in the model's, where they were set between two steps.
+def _with_hyperparameters(twin: Any, base: Any) -> Any:
+    """The twin's state with the hyperparameters of the model's, which a user may set between two steps.
 
-    ``optax.inject_hyperparams`` keeps them in the state, to be set there; those that follow a schedule it makes anew.
+    ``optax.inject_hyperparams`` keeps them in the state; it computes those that follow a schedule at every step.
     """
 
-    def injected(state: Any) -> bool:
+    def is_injected(state: Any) -> bool:
         return "hyperparams" in getattr(state, "_fields", ())
 
-    def one(mine: Any, its: Any) -> Any:
-        if not injected(mine):
-            return its
-        inner = {"inner_state": _told(mine.inner_state, its.inner_state)} if hasattr(mine, "inner_state") else {}
-        return its._replace(hyperparams=mine.hyperparams, **inner)
+    def copy(of_twin: Any, of_base: Any) -> Any:
+        if not is_injected(of_base):
+            return of_twin
+        if hasattr(of_base, "inner_state"):
+            inner = _with_hyperparameters(of_twin.inner_state, of_base.inner_state)
+            of_twin = of_twin._replace(inner_state=inner)
+        return of_twin._replace(hyperparams=of_base.hyperparams)
 
-    return jax.tree.map(one, base, twin, is_leaf=injected)
+    return jax.tree.map(copy, twin, base, is_leaf=is_injected)
 
 
 def with_twin(
@@ -126,16 +129,15 @@ def with_twin(
             "lifts the model, and nothing has to be measured"
         )
     options.setdefault("rescales", _rescales(base))
-    barrier, rest = (
-        dynamic_barrier(tolerance=tolerance, reference="given", **options),
-        optax.with_extra_args_support(base),
-    )
+    barrier = dynamic_barrier(tolerance=tolerance, reference="given", **options)
+    base = optax.with_extra_args_support(base)
 
     def init(params: Tree) -> TwinState:
-        begun, copy = barrier.init(params), trees.copied(params)
-        state = TwinState(begun, rest.init(params), trees.copied(rest.init(copy)), copy)
-        # A step that is held keeps all of it, counters too: it differs wherever the decision to hold does.
-        return vary(state, varying(begun.skipped))  # type: ignore[no-any-return]  # as it came
+        barrier_state = barrier.init(params)
+        twin = trees.copied(params)
+        state = TwinState(barrier_state, base.init(params), trees.copied(base.init(twin)), twin)
+        # A skipped step keeps all of it, counters too: it differs over the axes that the decision to skip differs over.
+        return vary(state, varying(barrier_state.skipped))  # type: ignore[no-any-return]  # as it came
 
     def update(
         updates: Tree,
@@ -153,36 +155,36 @@ def with_twin(
             )
         if params is None:
             raise TypeError("a twin needs update(upper_grads, state, params, …): the model may be set to it")
-        # Where either of them cannot step, neither does.
-        told = {"reference_grads": reference_grads, "reference_value": reference_value}
-        direction, after = barrier.update(updates, state.barrier, params, **told, **extra)
-        moved, base_state = rest.update(direction, state.base, params, **extra)
-        its_base = _told(state.base, state.reference_base)
-        changes, twin_base = rest.update(reference_grads, its_base, state.reference_params, **extra)
-        twin = (twin_base, optax.apply_updates(state.reference_params, changes))
-        before = (its_base, state.reference_params)
-        twin_base, twin_params = jax.tree.map(lambda new, old: jnp.where(after.skipped, old, new), twin, before)
-        # Where steps on the lower loss alone do not repair what the upper one did, the model is set to its twin.
+        reference = {"reference_grads": reference_grads, "reference_value": reference_value}
+        direction, after = barrier.update(updates, state.barrier, params, **reference, **extra)
+        moved, base_state = base.update(direction, state.base, params, **extra)
+        twin_base = _with_hyperparameters(state.reference_base, state.base)
+        twin_moved, new_twin_base = base.update(reference_grads, twin_base, state.reference_params, **extra)
+        # If the model or the twin cannot step, neither does.
+        twin_base, twin_params = jax.tree.map(
+            lambda old, new: jnp.where(after.skipped, old, new),
+            (twin_base, state.reference_params),
+            (new_twin_base, optax.apply_updates(state.reference_params, twin_moved)),
+        )
+        # If steps on the lower loss alone do not repair what the upper one did, the model is set to its twin.
         values, scales = after.memory
         memory = Memory(*values)
-        back = beyond(memory) & ~after.skipped
+        returns = beyond(memory) & ~after.skipped
 
-        def either(one: Any, other: Any) -> Any:
-            def pick(a: Any, b: Any) -> Any:
-                found = jnp.where(back, a, b)
-                return found if found.dtype == getattr(b, "dtype", found.dtype) else found.astype(b.dtype)
-
-            return jax.tree.map(pick, one, other)
+        def on_return(new: Any, old: Any) -> Any:
+            picked = jnp.where(returns, new, old)
+            return picked.astype(getattr(old, "dtype", picked.dtype))
 
         def move(t: Any, p: Any, m: Any, *lower: Any) -> Any:
             if not trees.differentiable(p):
                 return m
             wide = jnp.promote_types(m.dtype, jnp.float32)  # in 16 bits p + (t − p) need not be near t
-            reached = [jnp.any(g != 0) for g in lower]  # what the lower loss does not reach stays
-            return jnp.where(back & (reached[0] | reached[1]), t.astype(wide) - p.astype(wide), m.astype(wide))
+            reached = jnp.any(lower[0] != 0) | jnp.any(lower[1] != 0)  # a leaf that the lower loss does not reach stays
+            return jnp.where(returns & reached, t.astype(wide) - p.astype(wide), m.astype(wide))
 
         moved = jax.tree.map(move, twin_params, params, moved, reference_grads, extra["lower_grads"])
-        after = after._replace(memory=(either(tuple(rejoined(memory)), values), scales))
-        return moved, TwinState(after, either(twin_base, base_state), twin_base, twin_params)
+        values = jax.tree.map(on_return, tuple(rejoined(memory)), values)
+        base_state = jax.tree.map(on_return, twin_base, base_state)
+        return moved, TwinState(after._replace(memory=(values, scales)), base_state, twin_base, twin_params)
 
     return optax.GradientTransformationExtraArgs(init, update)
