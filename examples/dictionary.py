@@ -84,8 +84,9 @@ def new_loss(model: Dictionary) -> torch.Tensor:
 
 def train(with_old: bool) -> Dictionary:
     model = Dictionary()
-    base = torch.optim.Adam(model.parameters(), lr=0.01)
-    opt = tiebreak.torch.DynamicBarrier(base, tolerance="5%", reference="start") if with_old else base
+    opt = torch.optim.Adam(model.parameters(), lr=0.01)
+    if with_old:
+        opt = tiebreak.torch.DynamicBarrier(opt, tolerance="5%", reference="start", model=model)
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(opt, STEPS)
     for _ in range(STEPS):
         if with_old:

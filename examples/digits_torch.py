@@ -43,7 +43,7 @@ def train(name, how, seed, steps):
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     adam = torch.optim.Adam(model.parameters(), lr=3e-3)
-    opt = DynamicBarrier(adam, **how)
+    opt = DynamicBarrier(adam, model=model, **how)
     opt.register_step_post_hook(Progress(steps, name=f"{name}, seed {seed}"))  # a line on standard error
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
     for _ in range(steps):

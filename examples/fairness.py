@@ -44,7 +44,7 @@ def train(inputs, labels, groups, steps, fair):
     model = torch.nn.Sequential(torch.nn.Linear(inputs.shape[1], 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
     opt = torch.optim.Adam(model.parameters(), lr=0.01)
     if fair:
-        opt = DynamicBarrier(opt, tolerance="2%", reference="twin")
+        opt = DynamicBarrier(opt, tolerance="2%", reference="twin", model=model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
 
     def lower(rows):

@@ -77,7 +77,7 @@ def by_torch(steps: int) -> np.ndarray:
         return lambda: 0.5 * (model(features[batch]).squeeze(1) - targets[batch]).square().mean()
 
     base = torch.optim.SGD(model.parameters(), lr=8.0, momentum=0.9)
-    opt = tiebreak.torch.DynamicBarrier(base, tolerance=0.005, reference="twin")
+    opt = tiebreak.torch.DynamicBarrier(base, tolerance=0.005, reference="twin", model=model)
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
     for _ in range(steps):
         opt.step(lower=batch_loss(train, 44), upper=batch_loss(validation, 61))

@@ -101,7 +101,7 @@ def main(count: int = 6000, batch: int = 128, dense: int = 400, sparse: int = 12
     report("dense", limit)
 
     base = torch.optim.Adam(model.parameters(), lr=rate)
-    opt = DynamicBarrier(base, tolerance="1%", reference="start")
+    opt = DynamicBarrier(base, tolerance="1%", reference="start", model=model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, sparse)
     for _ in range(sparse):
         rows = torch.randint(count, (batch,))

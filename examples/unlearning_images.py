@@ -81,7 +81,7 @@ def unlearn(model: nn.Module, pictures: Tensor, labels: Tensor, steps: int, batc
     """The retain loss stays within 0.05 of the trained network's; the class is forgotten as far as that goes."""
     kept, gone = (labels != GONE).nonzero().squeeze(1), (labels == GONE).nonzero().squeeze(1)
     base = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    optimizer = DynamicBarrier(base, tolerance=0.05, reference="start")
+    optimizer = DynamicBarrier(base, tolerance=0.05, reference="start", model=model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         keep, forget = (part[torch.randint(len(part), (batch,))] for part in (kept, gone))

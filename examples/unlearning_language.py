@@ -91,7 +91,7 @@ for _ in range(options.learning):  # so that there is something to forget
 show("before")
 
 base = torch.optim.AdamW(trained, lr=3e-4, weight_decay=0)
-opt = DynamicBarrier(base, tolerance=0.05, reference="start")
+opt = DynamicBarrier(base, tolerance=0.05, reference="start", model=model)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, options.steps)
 for step in itertools.count(1):
     blocks = text[torch.randint(len(text), (4,), generator=generator)]

@@ -23,13 +23,14 @@ def train(
 ) -> tuple[torch.nn.Module, DynamicBarrier]:
     set_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    model = accelerator.prepare(model)  # first: under several processes the barrier looks at its wrapper
     base = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    barrier = DynamicBarrier(base, tolerance=0.05, reference=0.0)
+    barrier = DynamicBarrier(base, tolerance=0.05, reference=0.0, model=model)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(barrier, T_max=200 * accelerator.num_processes)
     inputs = torch.randn(640, 20)
     data = TensorDataset(inputs, inputs[:, :3].sum(dim=1, keepdim=True))
     loader = DataLoader(data, batch_size=32 // accelerator.num_processes, shuffle=True)
-    model, optimizer, loader, scheduler = accelerator.prepare(model, barrier, loader, scheduler)
+    optimizer, loader, scheduler = accelerator.prepare(barrier, loader, scheduler)
     first = 0
     if resume:
         accelerator.load_state(folder)

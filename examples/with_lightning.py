@@ -45,7 +45,9 @@ class Sparse(pl.LightningModule):
 
     def configure_optimizers(self):
         base = torch.optim.AdamW(self.parameters(), lr=1e-2, weight_decay=0.0)
-        opt = DynamicBarrier(base, tolerance=0.05, reference="twin", max_norm=1.0)  # clips the direction
+        everybody = torch.distributed.group.WORLD  # with several processes each has the whole model
+        options = {"max_norm": 1.0, "process_group": everybody}  # clips the direction
+        opt = DynamicBarrier(base, tolerance=0.05, reference="twin", model=self, **options)
         return [opt], [torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=240)]
 
 

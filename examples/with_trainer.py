@@ -22,7 +22,10 @@ class KeepingTrainer(Trainer):
     def create_optimizer(self, *args, **kwargs):
         if not isinstance(self.optimizer, DynamicBarrier):
             base = super().create_optimizer(*args, **kwargs)
-            self.optimizer = self.barrier = DynamicBarrier(base, tolerance=0.05, reference="start")
+            everybody = torch.distributed.group.WORLD  # with several processes each has the whole model
+            self.optimizer = self.barrier = DynamicBarrier(
+                base, tolerance=0.05, reference="start", model=self.model, process_group=everybody
+            )
         return self.optimizer
 
     def training_step(self, model, inputs, num_items_in_batch=None):

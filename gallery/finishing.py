@@ -63,8 +63,8 @@ def finish(task: Task, reference: float, tolerance: float, anchor: Mapping[str, 
 
     moved: Any = [p for p in task.model.parameters() if p.requires_grad]
     # The base makes no step: it holds the parameters that are moved.
-    opt = DynamicBarrier(torch.optim.SGD(moved, lr=0.0), tolerance=tolerance, reference=reference)
-    found = opt.finish(lower=lower, upper=lambda: seen[-1][1], anchor=anchor, model=task.model)
+    opt = DynamicBarrier(torch.optim.SGD(moved, lr=0.0), tolerance=tolerance, reference=reference, model=task.model)
+    found = opt.finish(lower=lower, upper=lambda: seen[-1][1], anchor=anchor)
     seconds = time.perf_counter() - began
     metrics = {name: float(v) for name, v in task.metrics(task.model).items()}
     below = min((g for g, _ in seen), key=lambda g: abs((g - reference) / tolerance - found.excess))

@@ -66,8 +66,8 @@ def with_reference(model, rank, world, reference, way, **options):
         return
     mine = [[part(t, rank, world) for t in batch] for batch in batches()]
     plain = network()
-    expected = by_blocks(plain, make(plain.parameters(), process_group=False, **options), batches())
-    found = by_blocks(model, make(model.parameters(), **options), mine)
+    expected = by_blocks(plain, make(plain, process_group=False, **options), batches())
+    found = by_blocks(model, make(model, **options), mine)
     same(model, found, (expected, [p.detach() for p in plain.parameters()]))
 
 
@@ -101,7 +101,7 @@ def twins_are_lower_only_training(rank, world):
     for maker in (replicas, sharded, flat):
         for kind in ("adamw", "sgd"):
             model, expected = maker(), maker()
-            opt = make(model.parameters(), kind, tolerance=0.01, reference="twin")
+            opt = make(model, kind, tolerance=0.01, reference="twin")
             train(model, opt, mine)
             base = torch.optim.AdamW if kind == "adamw" else torch.optim.SGD
             plain = base(expected.parameters(), lr=0.01 if kind == "adamw" else 0.1)
@@ -125,19 +125,19 @@ def references_in_other_ways(rank, world):
         options = {"tolerance": 0.01, "reference": reference}
         plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
         model = parallelize_module(network(hidden=8), mesh, plan)
-        same(model, train(model, make(model.parameters(), **options), batches()), alone(hidden=8, **options))
+        same(model, train(model, make(model, **options), batches()), alone(hidden=8, **options))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     narrow = [[part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)]
     for reference in ("twin", "start"):
         options = {"tolerance": 0.01, "reference": reference}
         model = sharded(dtype=torch.float32, mp_policy=policy)
-        found = train(model, make(model.parameters(), **options), narrow)
+        found = train(model, make(model, **options), narrow)
         same(model, found, (found, whole(model)))
         expected, _ = alone(dtype=torch.float32, **options)
         torch.testing.assert_close(found[0][0].double(), expected[0][0].double(), rtol=0.1, atol=0)
     model = replicas()
     model.mixed_precision = policy  # torch asks for an accelerator to make such a one
-    opt = make(model.parameters(), tolerance=0.01, reference="twin")
+    opt = make(model, tolerance=0.01, reference="twin")
     refused("exchanges the parameters itself", lambda: train(model, opt, narrow))
 
 
@@ -175,7 +175,7 @@ def made(maker, what, seed=None):
             for p in model.parameters():
                 p.add_(0.1)
     base, options = SAVED[what]
-    return model, DynamicBarrier(BASES[base](model.parameters()), **options)
+    return model, DynamicBarrier(BASES[base](model.parameters()), model=model, **options)
 
 
 def states(model, opt, flattened):
@@ -278,7 +278,7 @@ def growing_batches(rank, world):
 
     def begin():
         model = network() if dist.get_world_size() == 1 else replicas()
-        return model, make(model.parameters(), "sgd", tolerance=0.01, reference=0.5)
+        return model, make(model, "sgd", tolerance=0.01, reference=0.5)
 
     state, curves = f"{FOLDER}/growing", {}
     for size in (1, 2, 3):

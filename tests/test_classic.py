@@ -261,7 +261,11 @@ def test_a_barrier_learns_the_new_and_keeps_the_old(atoms):
 
     task = task_of(atoms, steps=150, seed=0)
     opt = tiebreak.torch.DynamicBarrier(
-        task.base(task.model.parameters()), tolerance=EXAMPLE.tolerance, reference=EXAMPLE.reference, headroom=10
+        task.base(task.model.parameters()),
+        tolerance=EXAMPLE.tolerance,
+        reference=EXAMPLE.reference,
+        model=task.model,
+        headroom=10,
     )
     rate = torch.optim.lr_scheduler.LambdaLR(opt, lambda k: task.rate(k / task.steps))
     before = task.losses(task.model)

@@ -102,9 +102,8 @@ def test_units(lower, upper):
 
 def trained(reference="twin", tolerance=0.05, steps=40, **options):
     model, batches = network(), data(8)
-    opt = DynamicBarrier(
-        torch.optim.SGD(model.parameters(), lr=0.1), tolerance=tolerance, reference=reference, **options
-    )
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = DynamicBarrier(base, tolerance=tolerance, reference=reference, model=model, **options)
     for k in range(steps):
         opt.step(lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda: size(model))
     return model, opt, batches
@@ -197,6 +196,8 @@ def test_a_number_needs_the_model_that_reached_it():
     with torch.no_grad():
         reached = float(sum(fit(fitted, b) for b in batches) / 8)
     opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.02, reference=reached)
+    with pytest.raises(TypeError, match=r"reference=.* has no copy of the model"):
+        opt.finish(**losses, anchor=fitted)
     found = opt.finish(**losses, anchor=fitted, model=model)
     assert found.excess_before > 1 >= found.excess
     assert found.place < 1
@@ -214,7 +215,8 @@ def test_a_number_needs_the_model_that_reached_it():
 def test_what_the_lower_loss_does_not_reach_stays():
     """A head of the upper loss's own is trained by it alone, and the twin has it as it was at first."""
     x, head = (torch.nn.Parameter(torch.tensor([3.0, 1.0]).double()) for _ in range(2))
-    opt = DynamicBarrier(torch.optim.SGD([x, head], lr=0.05), tolerance=0.1, reference="twin")
+    base, model = torch.optim.SGD([x, head], lr=0.05), torch.nn.ParameterList([x, head])
+    opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
 
     def lower():
         return (x[0] - x[1]).square()
@@ -264,7 +266,8 @@ def test_after_a_checkpoint_the_same(tmp_path):
 def test_half_precision(dtype):
     """Places are worked out in float32, and what stays keeps its bits."""
     x = torch.nn.Parameter(torch.tensor([3.0, 1.0], dtype=dtype))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), tolerance=0.5, reference="start")
+    base, model = torch.optim.SGD([x], lr=0.05), torch.nn.ParameterList([x])
+    opt = DynamicBarrier(base, tolerance=0.5, reference="start", model=model)
     losses = {"lower": lambda: (x[0] - x[1]).float().square(), "upper": lambda: x.float().square().sum()}
     for _ in range(20):
         opt.step(**losses)
@@ -359,13 +362,14 @@ class Own(torch.nn.Module):
 
 @pytest.mark.parametrize("reference", ["twin", "number"])
 def test_nothing_of_a_pass_stays(reference):
-    """Buffers that a module replaces, and those of a head that the upper loss alone calls."""
+    """Buffers that a module replaces, and those of a head that is no part of the line: it begins where it ends."""
     torch.manual_seed(0)
     model, head, batches = Own(), torch.nn.BatchNorm1d(2).double(), data()
-    start = copy.deepcopy(model)
-    opt = DynamicBarrier(
-        torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.3, reference=0.7 if reference == "number" else "twin"
-    )
+    start, base = copy.deepcopy(model), torch.optim.SGD(model.parameters(), lr=0.1)
+    if reference == "number":
+        opt = DynamicBarrier(base, tolerance=0.3, reference=0.7, model=[model, head])
+    else:
+        opt = DynamicBarrier(base, tolerance=0.3, reference="twin", model=model)
 
     def upper(batch):
         return (head(model(batch[0])) - 1).square().mean() + size(model)
@@ -373,11 +377,12 @@ def test_nothing_of_a_pass_stays(reference):
     for k in range(20):
         opt.step(lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda b=batches[k % 8]: upper(b))
     model.cache, model.queue = None, torch.zeros(1)
+    head.train(reference == "number")
     before, outside = everything(model), everything(head)
     found = opt.finish(
         lower=lambda: [fit(model, b) for b in batches],
         upper=lambda: [upper(b) for b in batches],
-        **({"anchor": start, "model": model} if reference == "number" else {}),
+        **({"anchor": [start, copy.deepcopy(head)]} if reference == "number" else {}),
     )
     assert found.place > 1
     assert same(everything(head), outside)
@@ -388,23 +393,26 @@ def test_nothing_of_a_pass_stays(reference):
         assert torch.equal(model.mean, found.place * before["mean"])  # which was 0
 
 
-def test_buffers_after_a_checkpoint_without_their_model():
-    """Whose they are is known after a pass alone: it is made, and leaves nothing, in the twin neither."""
+def test_finishing_after_a_checkpoint_leaves_the_twin_as_it_is():
     model, opt, batches = trained()
     again = network()
-    other = DynamicBarrier(torch.optim.SGD(again.parameters(), lr=0.1), tolerance=0.05, reference="twin")
+    other = DynamicBarrier(torch.optim.SGD(again.parameters(), lr=0.1), tolerance=0.05, reference="twin", model=again)
     again.load_state_dict(model.state_dict())
     other.load_state_dict(copy.deepcopy(opt.state_dict()))
-    kept = [value.clone() for value in opt.target.copy.buffers.values()]
+
+    def twin(net, optimizer):
+        with torch.no_grad(), optimizer.reference():
+            return everything(net)
+
+    kept = twin(model, opt)
     random = torch.get_rng_state()
     one = told(model, opt, batches)
     assert torch.equal(torch.get_rng_state(), random)
     assert one == told(again, other, batches)
     assert same(everything(model), everything(again))
     assert torch.equal(torch.get_rng_state(), random)
-    for optimizer in (opt, other):
-        for value, before in zip(optimizer.target.copy.buffers.values(), kept, strict=True):
-            assert torch.equal(value, before)
+    assert same(twin(model, opt), kept)
+    assert same(twin(again, other), kept)
 
 
 def test_one_mode_at_all_places():
@@ -427,7 +435,8 @@ def test_one_mode_at_all_places():
 
 def test_complex_parameters_move():
     w = torch.nn.Parameter(torch.tensor([3 + 1j, 1 - 1j]))
-    opt = DynamicBarrier(torch.optim.SGD([w], lr=0.05), tolerance=0.5, reference="start")
+    base, model = torch.optim.SGD([w], lr=0.05), torch.nn.ParameterList([w])
+    opt = DynamicBarrier(base, tolerance=0.5, reference="start", model=model)
     losses = {"lower": lambda: (w[0] - w[1]).abs().square(), "upper": lambda: w.abs().square().sum()}
     for _ in range(5):
         opt.step(**losses)
@@ -493,7 +502,8 @@ def test_losses_that_change():
 
 def test_jax_and_torch_find_the_same():
     x = torch.nn.Parameter(torch.tensor([3.0, 1.0]).double())
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="start")
+    base, model = torch.optim.SGD([x], lr=0.1), torch.nn.ParameterList([x])
+    opt = DynamicBarrier(base, tolerance=0.1, reference="start", model=model)
     opt.step(lower=lambda: (x[0] - x[1]).square(), upper=lambda: x.square().sum())
     end = copy.deepcopy(x).detach()
     torch_found = opt.finish(lower=lambda: (x[0] - x[1]).square(), upper=lambda: x.square().sum())

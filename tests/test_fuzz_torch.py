@@ -84,8 +84,8 @@ class Life(RuleBasedStateMachine):
         model = Net(model)
         params = [{"params": list(layers[0].parameters())}, {"params": [p for m in layers[1:] for p in m.parameters()]}]
         if self.base == "sdbgd":
-            return model, SDBGD(params, lr=0.05, **self.options)
-        return model, DynamicBarrier(BASES[self.base](params), **self.options)
+            return model, SDBGD(params, lr=0.05, model=model, **self.options)
+        return model, DynamicBarrier(BASES[self.base](params), model=model, **self.options)
 
     def pairs(self) -> list[tuple[Any, Any]]:
         return [(self.model, self.opt), (self.twin_model, self.twin_opt)]
@@ -341,7 +341,8 @@ class Life(RuleBasedStateMachine):
         finally:
             self.options, self.kind = mine
         before = copy.deepcopy(self.opt.state_dict())
-        with only_ours() as said:
+        with warnings.catch_warnings(), only_ours() as said:
+            warnings.simplefilter("ignore")  # of a tolerance in other words
             other.load_state_dict(copy.deepcopy(self.opt.state_dict()))
         assert same(before, self.opt.state_dict())
         assert said or kind == self.kind or kind in ALIKE.get(self.kind, ()), (self.kind, kind)
@@ -530,7 +531,7 @@ def test_arguments(options: dict[str, Any]) -> None:
     x = torch.nn.Parameter(torch.tensor([1.5, 0.5]))
     with warnings.catch_warnings(), only_ours():
         warnings.simplefilter("ignore")
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.01), **options)
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.01), **{"model": torch.nn.ParameterList([x])} | options)
         for _ in range(2):
             opt.step(lower=lambda: x[0].square(), upper=lambda: (x - 1).square().sum())
         assert bool(torch.isfinite(x).all()) or options.get("nonfinite") == "ignore"

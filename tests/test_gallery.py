@@ -141,7 +141,8 @@ def test_ours_is_the_loop_of_the_readme(tmp_path):
     example = own(tmp_path)[1]
     task, fresh = example.build("quick", 3, "cpu"), example.build("quick", 3, "cpu")
     done = train(task, METHODS["tolerance-twin"], {}, GOAL)
-    opt = DynamicBarrier(torch.optim.SGD(fresh.model.parameters(), lr=0.1), tolerance=0.5, reference="twin")
+    base = torch.optim.SGD(fresh.model.parameters(), lr=0.1)
+    opt = DynamicBarrier(base, tolerance=0.5, reference="twin", model=fresh.model)
     for k in range(20):
         opt.param_groups[0]["lr"] = 0.1 * (1 - k / 20)
         lower, upper = fresh.batches(k)
@@ -346,7 +347,8 @@ def test_finishing_is_that_of_the_library(tmp_path):
     start = copy.deepcopy(fresh.model.state_dict())
     goal = Goal.of(fresh.losses(fresh.model)[0], 0.5)
     done = train(task, METHODS["tolerance-start"], {}, goal, anchor=lambda: start)
-    opt = DynamicBarrier(torch.optim.SGD(fresh.model.parameters(), lr=0.1), tolerance=0.5, reference="start")
+    base = torch.optim.SGD(fresh.model.parameters(), lr=0.1)
+    opt = DynamicBarrier(base, tolerance=0.5, reference="start", model=fresh.model)
     for k in range(25):
         opt.param_groups[0]["lr"] = 0.1 * (1 - k / 25)
         lower, upper = fresh.batches(k)

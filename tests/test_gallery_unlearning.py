@@ -260,7 +260,8 @@ def test_a_few_steps(made, cache):
     lower, upper = now.losses(now.model)
     assert (lower, upper) == now.losses(now.model)
     assert upper >= 0
-    optimizer = DynamicBarrier(now.base(now.model.parameters()), tolerance=example.tolerance, reference="start")
+    base = now.base(now.model.parameters())
+    optimizer = DynamicBarrier(base, tolerance=example.tolerance, reference="start", model=now.model)
     for step in range(now.steps):
         retain, forget = now.batches(step)
         found = optimizer.step(

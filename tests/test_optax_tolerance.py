@@ -95,7 +95,8 @@ def torch_side(options, steps, rate=0.1):
     from tiebreak.torch import DynamicBarrier
 
     b, w = (torch.nn.Parameter(torch.tensor(np.asarray(leaf))) for leaf in jax.tree.leaves(start()))
-    opt = DynamicBarrier(torch.optim.SGD([b, w], lr=0.1, momentum=0.5), **options)
+    base, model = torch.optim.SGD([b, w], lr=0.1, momentum=0.5), torch.nn.ParameterList([b, w])
+    opt = DynamicBarrier(base, model=model, **options)
     for k in range(steps):
         rows, targets = torch.tensor(ROWS[k]), torch.tensor(TARGETS[k])
         opt.param_groups[0]["lr"] = rate(k) if callable(rate) else rate
@@ -268,7 +269,8 @@ def test_a_model_beyond_repair_is_set_to_its_twin():
     assert log(state)["excess"] <= 1
 
     theirs = torch.nn.Parameter(torch.ones(1))
-    opt = DynamicBarrier(torch.optim.SGD([theirs], lr=0.05, momentum=0.5), tolerance=0.1, reference="twin")
+    base, model = torch.optim.SGD([theirs], lr=0.05, momentum=0.5), torch.nn.ParameterList([theirs])
+    opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
 
     def train():
         for k, c in enumerate(factors.tolist()):

@@ -104,7 +104,7 @@ def test_states_are_plain_data(tmp_path: Path) -> None:
 
     for options in ({"tolerance": "2%", "reference": "twin"}, {"barrier": 1.0, "estimator": "storm"}):
         x = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
-        opt = DynamicBarrier(torch.optim.AdamW([x]), **options)
+        opt = DynamicBarrier(torch.optim.AdamW([x]), model=torch.nn.ParameterList([x]), **options)
         opt.step(lower=lambda x=x: x[0].square(), upper=lambda x=x: x.abs().sum())
         torch.save(opt.state_dict(), tmp_path / "state.pt")
         opt.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
@@ -201,7 +201,7 @@ class TestStates:
         from tiebreak.torch import SDBGD
 
         x = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
-        opt = SDBGD([x], lr=0.1, **options)
+        opt = SDBGD([x], lr=0.1, model=torch.nn.ParameterList([x]), **options)
         opt.step(lower=lambda: x[0].square(), upper=lambda: x.abs().sum())
         return x, opt
 

@@ -377,7 +377,7 @@ def test_parameters_that_one_loss_does_not_reach():
 def test_where_the_upper_gradient_vanishes_the_lower_loss_still_descends():
     for options in ({"barrier": 1.0}, {"tolerance": 1.0, "reference": 0.0}, {"tolerance": 1.0, "reference": "twin"}):
         x = torch.nn.Parameter(torch.tensor([2.0]))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **options)
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), model=torch.nn.ParameterList([x]), **options)
         for _ in range(60):
             opt.step(upper=lambda x=x: 0 * x.sum(), lower=lambda x=x: x.square().sum())
         assert abs(x.item()) < 0.1

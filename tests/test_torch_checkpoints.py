@@ -41,7 +41,7 @@ def made(case, base, seed=0, groups=False):
     model = network(seed)
     first, rest = list(model.parameters())[:2], list(model.parameters())[2:]
     params = [{"params": first}, {"params": rest, "lr": 0.03}] if groups else model.parameters()
-    return model, DynamicBarrier(BASES[base](params), **CASES[case])
+    return model, DynamicBarrier(BASES[base](params), model=model, **CASES[case])
 
 
 def train(model, opt, batches):
@@ -213,7 +213,7 @@ def test_frozen_parameters(tmp_path):
     def frozen(seed=0):
         model = network(seed)
         model[0].requires_grad_(False)
-        return model, DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.02), **CASES["twin"])
+        return model, DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.02), model=model, **CASES["twin"])
 
     whole, _ = train(*frozen(), batches)
     half = train(*frozen(), batches[:3])
@@ -269,7 +269,7 @@ def test_the_state_shows_the_bases_and_ours():
 
 
 def test_a_state_that_was_loaded_can_be_saved_before_a_step():
-    """The buffers of a twin, too, although nobody knows yet whose they are."""
+    """The buffers of a twin, too."""
     batches = data()
     whole, _ = train(*made("twin", "adamw"), batches)
     model, opt = train(*made("twin", "adamw"), batches[:3])

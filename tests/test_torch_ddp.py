@@ -41,7 +41,7 @@ def batches():
 
 
 def train(model, kind, data):
-    params, options = model.parameters(), {"barrier": 2.0, "regularizer": 1e-3}
+    params, options = model.parameters(), {"barrier": 2.0, "regularizer": 1e-3, "model": model}
     if kind == "sdbgd":
         opt = SDBGD(params, lr=0.1, **options)
     else:

@@ -87,7 +87,8 @@ def test_losses_of_other_parameters_are_told_in_the_words_of_who_wrote_closures(
     x = point()
     other = x.detach().clone().requires_grad_()
     for reference in ("twin", "start", 4.0):
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.5, reference=reference)
+        base, model = torch.optim.SGD([x], lr=0.1), torch.nn.ParameterList([x])
+        opt = DynamicBarrier(base, tolerance=0.5, reference=reference, model=model)
         for own, level in ((other, "lower"), (x, "upper")):
             with pytest.raises(RuntimeError, match=f"the {level} closure's loss does not depend on .* copied"):
                 opt.step(lower=lambda own=own: g(own), upper=lambda: f(other))
@@ -312,7 +313,7 @@ def test_a_state_of_another_kind_is_refused_before_anything_changes():
 
     def make(name):
         x = point()
-        return x, DynamicBarrier(torch.optim.Adam([x], lr=0.1), **made[name])
+        return x, DynamicBarrier(torch.optim.Adam([x], lr=0.1), model=torch.nn.ParameterList([x]), **made[name])
 
     for ours in made:
         for theirs in made:
@@ -468,7 +469,8 @@ def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
 @pytest.mark.parametrize("reference", ["start", "twin", "given"])
 def test_a_reference_on_the_same_batch_is_not_advised_to_who_has_one(reference):
     x = point()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.001, reference=reference)
+    base, model = torch.optim.SGD([x], lr=0.0), torch.nn.ParameterList([x])
+    opt = DynamicBarrier(base, tolerance=0.001, reference=reference, model=model)
     opt.count = 1000
     with pytest.warns(RuntimeWarning, match="larger batches or a larger tolerance") as caught:
         opt.concerns.heard(opt, Reading(1.0, 1.0, 4.0, 4.0, 0.0, noise=2.0))
@@ -633,7 +635,7 @@ def test_more_that_has_no_effect(make, message):
         (lambda x: DynamicBarrier(SDBGD([x], lr=0.1), barrier=1.0), "base is a SDBGD"),
         (
             lambda x: DynamicBarrier(
-                torch.optim.SGD([x], lr=0.1), tolerance=1.0, reference="twin", generators=torch.Generator()
+                torch.optim.SGD([x], lr=0.1), tolerance=1.0, reference="given", generators=torch.Generator()
             ),
             "must be a list of torch.Generator",
         ),
@@ -682,7 +684,8 @@ def test_a_scaler_and_a_bad_reference_is_an_error_of_ours():
 def test_optimizers_can_be_sent_elsewhere():
     for reference in (0.5, "given", "twin", "start"):
         x = point()
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference=reference)
+        base, model = torch.optim.SGD([x], lr=0.1), torch.nn.ParameterList([x])
+        opt = DynamicBarrier(base, tolerance=0.1, reference=reference, model=model)
         if reference != "given":
             stepped(opt, x)
         again = pickle.loads(pickle.dumps(opt))
@@ -768,7 +771,7 @@ def test_closures_that_call_backward_get_one_sentence(level, loss, reference):
 
     def step(eager):
         x = point()
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **options)
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), model=torch.nn.ParameterList([x]), **options)
 
         def closure():
             if eager:

@@ -409,7 +409,11 @@ def test_sharded_parameters(monkeypatch):
         values = [torch.randn(4, 4), torch.randn(4)]
         given = [distribute_tensor(v, mesh, [Shard(0)]) if mesh else v for v in values]
         params = [torch.nn.Parameter(v) for v in given]
-        opt = SDBGD(params, lr=0.1) if kind == "sdbgd" else DynamicBarrier(kind(params), barrier=1.0)
+        model = torch.nn.ParameterList(params)
+        if kind == "sdbgd":
+            opt = SDBGD(params, lr=0.1, model=model)
+        else:
+            opt = DynamicBarrier(kind(params), barrier=1.0, model=model)
         for _ in range(3):
             opt.step(
                 upper=lambda: sum((p - 1).square().sum() for p in params),

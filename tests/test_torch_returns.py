@@ -20,7 +20,9 @@ def parameter(*values):
 
 def made(x, base=None, **options):
     base = torch.optim.SGD([x], lr=0.1, momentum=0.9) if base is None else base
-    return DynamicBarrier(base, **{"tolerance": 0.1, "reference": "twin"} | options)
+    return DynamicBarrier(
+        base, **{"tolerance": 0.1, "reference": "twin", "model": torch.nn.ParameterList([x])} | options
+    )
 
 
 def step(opt, x, lower=1.0):
@@ -300,7 +302,7 @@ def test_the_rate_is_the_highest_of_the_groups_and_what_a_schedule_makes_of_it()
     base = torch.optim.SGD([{"params": [y], "lr": 0.0}, {"params": [x]}], lr=0.05)
     assert rate(made(x, base, reference="start")) == 0.05
     law = tiebreak.Schedule(step_size=lambda k: 0.05 / (k + 1))
-    own = SDBGD([x], schedule=law, tolerance=0.1, reference="start", headroom=10)
+    own = SDBGD([x], schedule=law, tolerance=0.1, reference="start", model=torch.nn.ParameterList([x]), headroom=10)
     for k in range(3):
         assert rate(own) == pytest.approx(0.05 / (k + 1))
         step(own, x)

@@ -17,7 +17,9 @@ KINDS = {
     "schedule": lambda p: SDBGD(p),
     "average": lambda p: DynamicBarrier(torch.optim.SGD(p, lr=0.05), **RULE, estimator="average"),
     "groups": lambda p: DynamicBarrier(torch.optim.SGD([{"params": [q]} for q in p], lr=0.05), **RULE),
-    "twin": lambda p: DynamicBarrier(torch.optim.AdamW(p, lr=0.01), tolerance=0.1, reference="twin"),
+    "twin": lambda p: DynamicBarrier(
+        torch.optim.AdamW(p, lr=0.01), tolerance=0.1, reference="twin", model=torch.nn.ParameterList(p)
+    ),
 }
 
 
@@ -315,7 +317,8 @@ def test_autocast_around_the_step(kind):
 
     def run(around):
         model = network()
-        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.05), tolerance=0.05, reference=kind)
+        base = torch.optim.SGD(model.parameters(), lr=0.05)
+        opt = DynamicBarrier(base, tolerance=0.05, reference=kind, model=model)
         autocast = partial(torch.autocast, "cpu", torch.bfloat16)
         for batch in batches():
 

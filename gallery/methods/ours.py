@@ -28,8 +28,8 @@ def _tolerance(reference: Any, share: bool = True, headroom: Any = 0.0) -> Any:
         number = reference is None
         given: Any = setting.reference if number else reference
         amount = setting.allowed if share and not number else setting.tolerance
-        model = None if number else setting.model
-        wrapped = DynamicBarrier(setting.optimizer, tolerance=amount, reference=given, headroom=headroom, model=model)
+        options = {"headroom": headroom, "model": setting.model}
+        wrapped = DynamicBarrier(setting.optimizer, tolerance=amount, reference=given, **options)
         return _step(wrapped, 1.0, ratio=True)  # this law has no units
 
     return begin

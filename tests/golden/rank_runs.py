@@ -37,13 +37,13 @@ def start_in_parallel(folder: Path) -> Trace:
 
 def number_in_parallel(folder: Path) -> Trace:
     model = DistributedDataParallel(network())
-    opt = DynamicBarrier(adam(model), tolerance=0.05, reference=0.3)
+    opt = DynamicBarrier(adam(model), tolerance=0.05, reference=0.3, model=model)
     return record(folder, opt, model, data=_parts())
 
 
 def rule_in_parallel(folder: Path) -> Trace:
     model = DistributedDataParallel(network())
-    return record(folder, DynamicBarrier(adam(model), **rule()), model, data=_parts())
+    return record(folder, DynamicBarrier(adam(model), **rule(), model=model), model, data=_parts())
 
 
 def skip_in_parallel(folder: Path) -> Trace:
@@ -70,7 +70,7 @@ def accumulation_in_parallel(folder: Path) -> Trace:
             upper.backward()
         opt.step()
 
-    return record(folder, DynamicBarrier(adam(model), **rule()), model, step, data=_parts())
+    return record(folder, DynamicBarrier(adam(model), **rule(), model=model), model, step, data=_parts())
 
 
 SCENARIOS: tuple[Callable[[Path], Trace], ...] = (

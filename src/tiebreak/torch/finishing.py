@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tiebreak.finishing import Finish, Totals
 from tiebreak.finishing import finish as search_line
+from tiebreak.torch.buffers import modules_of
 from tiebreak.torch.context import RandomState
 from tiebreak.torch.layout import local, whole
 from tiebreak.torch.line import Line
@@ -42,11 +43,12 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
     optimizer.ranks.look(list(optimizer.gradients.parameters()))
     random = RandomState(optimizer.generators)
     totals = Totals(_number)
-    line = Line(optimizer, *_pairs(optimizer, lambda: totals("lower", lower()), anchor, model))
+    modules = modules_of(model) or optimizer.modules
+    line = Line(optimizer, modules, *_pairs(optimizer, anchor, model))
 
     def evaluate(name: str, loss: Any) -> float:
         random.restore()
-        line.begin(name)
+        line.reset_modes()
         return totals(name, loss())
 
     def measure(place: float) -> tuple[float, float]:
@@ -60,7 +62,7 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
     at, ended = optimizer.target.at, 1.0
     reference = None if tolerance.moving or at is None else float(at(optimizer.count))
     try:
-        with torch.no_grad(), line.watched():
+        with torch.no_grad():
             allowed = tolerance.amount, tolerance.relative
             found = search_line(measure, allowed, reference, wanted=upper is not None, stacklevel=4)
             ended = found.place
@@ -87,50 +89,62 @@ def _number(name: str, loss: Any) -> float:
 _Pairs = list[tuple[Tensor, Tensor]]
 
 
-def _pairs(optimizer: "DynamicBarrier", look: Any, anchor: Any, model: Any) -> tuple[_Pairs, _Pairs]:
-    """Parameters and buffers of the model, each with its value in the anchor; `look` calls the modules, if need be."""
+def _pairs(optimizer: "DynamicBarrier", anchor: Any, model: Any) -> tuple[_Pairs, _Pairs]:
+    """Return parameters and buffers of the model, each with its value in the anchor."""
     copy = optimizer.target.copy
     if copy is None:
-        return _given(optimizer, anchor, model)
+        return _pairs_with(optimizer, anchor, modules_of(model) or optimizer.modules)
     if anchor is not None or model is not None:
         raise ValueError(f"anchor= and model= have no effect with reference={optimizer.target}: that is the anchor")
     if not copy.begun:
         raise RuntimeError("opt.finish() comes after the last step: no step was made yet")
-    with torch.no_grad():
-        copy.buffers.find(lambda: copy.exchanged(optimizer), look)
     return list(copy.reached().items()), copy.buffers.pairs()
 
 
-def _given(optimizer: "DynamicBarrier", anchor: Any, model: Any) -> tuple[_Pairs, _Pairs]:
-    if anchor is None or not isinstance(model, nn.Module):
+def _pairs_with(optimizer: "DynamicBarrier", anchor: Any, modules: Sequence[nn.Module]) -> tuple[_Pairs, _Pairs]:
+    if anchor is None or not modules:
         raise TypeError(
             f"reference={optimizer.target} has no copy of the model to begin the line at: opt.finish(…, anchor=a model "
             "that is inside, such as the one that reached the number, or its state_dict(), model=the trained model)"
         )
+    anchors = anchor if isinstance(anchor, (list, tuple)) else [anchor]
+    if len(anchors) != len(modules):
+        raise ValueError(f"anchor has {len(anchors)} models; it must have as many as model=, {len(modules)}")
+    trained = {id(p) for p in optimizer.gradients.parameters()}  # those that are frozen by now, too
+    if not trained <= {id(p) for module in modules for p in module.parameters()}:
+        raise ValueError("model has not all parameters that this optimizer trains: give the model that it was made for")
+    parameters: _Pairs = []
+    buffers: _Pairs = []
+    for one, module in zip(anchors, modules, strict=True):
+        values = _values(one)
+        mine = {_bare(name): p for name, p in module.named_parameters() if id(p) in trained}
+        parameters += [(p, _value(name, p, values)) for name, p in mine.items()]
+        own = {_bare(name): buffer for name, buffer in module.named_buffers()}
+        buffers += [(b, _value(name, b, values)) for name, b in own.items() if name in values]  # others stay
+    return parameters, buffers
+
+
+def _values(anchor: Any) -> dict[str, Tensor]:
+    """Return the tensors of a module or its state_dict by name."""
     values = anchor.state_dict() if isinstance(anchor, nn.Module) else anchor
     if not isinstance(values, Mapping):
         raise TypeError(f"anchor is a {type(anchor).__name__}; it must be a module or its state_dict()")
-    values = {_bare(name): value for name, value in values.items() if isinstance(value, Tensor)}
-    ours = {id(p) for p in optimizer.gradients.parameters()}  # those that are frozen by now, too
-    mine = {_bare(name): p for name, p in model.named_parameters() if id(p) in ours}
-    if len(mine) < len(ours):
-        raise ValueError("model has not all parameters that this optimizer trains: give the model that it was made for")
-    for name, p in mine.items():
-        if name not in values:
-            raise ValueError(f"anchor has no value for {name!r}: its names must be those of model.state_dict()")
-        if p.numel() and local(values[name]).data_ptr() == local(p).data_ptr():
-            raise ValueError(
-                f"anchor[{name!r}] is the model's own: state_dict() makes no copy, so keep copy.deepcopy(model) or "
-                "copy.deepcopy(model.state_dict()) of the model that reached the reference"
-            )
-    # A buffer that the anchor does not have stays as it is.
-    buffers = {_bare(name): buffer for name, buffer in model.named_buffers()}
-    buffers = {name: buffer for name, buffer in buffers.items() if name in values}
-    for name, tensor in (mine | buffers).items():
-        shapes = tuple(local(values[name]).shape), tuple(local(tensor).shape)
-        if shapes[0] != shapes[1]:
-            raise ValueError(f"anchor[{name!r}] has shape {shapes[0]} here; the model's has {shapes[1]}")
-    return [(p, values[name]) for name, p in mine.items()], [(b, values[name]) for name, b in buffers.items()]
+    return {_bare(name): value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def _value(name: str, tensor: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+    """Return the anchor's value for a tensor of the model; raise unless it has that shape and its own memory."""
+    if name not in values:
+        raise ValueError(f"anchor has no value for {name!r}: its names must be those of model.state_dict()")
+    shapes = tuple(local(values[name]).shape), tuple(local(tensor).shape)
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"anchor[{name!r}] has shape {shapes[0]} here; the model's has {shapes[1]}")
+    if tensor.numel() and local(values[name]).data_ptr() == local(tensor).data_ptr():
+        raise ValueError(
+            f"anchor[{name!r}] is the model's own: state_dict() makes no copy, so keep copy.deepcopy(model) or "
+            "copy.deepcopy(model.state_dict()) of the model that reached the reference"
+        )
+    return values[name]
 
 
 def _bare(name: str) -> str:

@@ -4,20 +4,21 @@ Whatever the parallelism, a rank holds a *piece* of each parameter, and so may o
 it. That is all that sums over the ranks need: an inner product is the sum over the pieces, each counted once.
 """
 
-import gc
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tiebreak.torch.buffers import parts_of
+
 __all__ = [
     "Kind",
     "Layout",
     "Wrappers",
+    "covered",
     "flattened",
     "held",
     "is_dtensor",
@@ -80,7 +81,7 @@ class Kind(NamedTuple):
 
 
 class Wrappers(NamedTuple):
-    """The live modules around these parameters: DistributedDataParallel, FSDP of both kinds."""
+    """The wrappers among the modules of `model=`: DistributedDataParallel, FSDP of both kinds."""
 
     ddp: list[Any]
     flat: list[Any]  # FullyShardedDataParallel
@@ -95,34 +96,38 @@ class Layout(NamedTuple):
     of: dict[Tensor, int]
 
 
-def wrappers(parameters: Sequence[Tensor]) -> Wrappers:
-    """Look for them: a parameter does not know its wrapper, so all modules that are alive are asked once."""
+def wrappers(modules: Sequence[nn.Module]) -> Wrappers:
+    """Return the wrappers among these modules and their parts."""
     found = Wrappers([], [], [])
     if not (dist.is_available() and dist.is_initialized()):  # one rank may be wrapped, too
         return found
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.nn.parallel import DistributedDataParallel
 
-    mine = set(parameters)
-
-    # What gc.freeze() hides is not among the objects; fully_shard has a list of its modules.
-    known = getattr(getattr(dist, "_composable_state", None), "_module_state_mapping", ())
-    objects = [*gc.get_objects(), *known]
-    modules = {kind for kind in set(map(type, objects)) if issubclass(kind, nn.Module)}
-    for module in {id(m): m for m in objects if type(m) in modules}.values():
-        kind = type(module)
-        its: Callable[[], Iterable[Tensor]] = module.parameters
-        if issubclass(kind, DistributedDataParallel):
-            place = found.ddp
-        elif issubclass(kind, FullyShardedDataParallel):  # which has no parameters between forward and backward
-            place, its = found.flat, partial(_flat, [module])
-        elif any(base.__name__ == "FSDPModule" for base in kind.__mro__):  # public since torch 2.6, not where it lies
-            place, its = found.sharded, partial(_sharded, module)
-        else:
-            continue
-        if not mine.isdisjoint(its()):
-            place.append(module)
+    for module in parts_of(modules):
+        if isinstance(module, DistributedDataParallel):
+            found.ddp.append(module)
+        elif isinstance(module, FullyShardedDataParallel):
+            found.flat.append(module)
+        elif any(base.__name__ == "FSDPModule" for base in type(module).__mro__):  # public since torch 2.6
+            found.sharded.append(module)
     return found
+
+
+def covered(parameters: Sequence[Tensor], modules: Sequence[nn.Module], around: Wrappers) -> None:
+    """Raise where a parameter was cut over the ranks, and `modules` do not contain what did it."""
+    flat = _flat(around.flat)
+    if any(getattr(p, "_fsdp_flattened", False) and p not in flat for p in parameters):
+        raise RuntimeError(
+            "a parameter belongs to a FullyShardedDataParallel that model= does not contain: give the wrapped model, "
+            "DynamicBarrier(base, …, model=model)"
+        )
+    if any(map(is_dtensor, parameters)):
+        known = {p for module in modules for p in module.parameters()}.union(*map(_sharded, around.sharded))
+        if not known.issuperset(filter(is_dtensor, parameters)):
+            raise RuntimeError(
+                "a parameter is a DTensor of no module in model=: give the model, DynamicBarrier(base, …, model=model)"
+            )
 
 
 def _sharded(module: Any) -> set[Tensor]:
@@ -182,11 +187,6 @@ def _of_one(
     if flat.get(p) is not None:
         over = flat[p]
         return ("FSDP", dist.get_world_size(over)), (dist.get_rank(over),), ()
-    if p not in flat and getattr(p, "_fsdp_flattened", False):
-        raise RuntimeError(
-            "a parameter belongs to a FullyShardedDataParallel that cannot be found: keep a reference to the model, "
-            "and call no gc.freeze() before the first step"
-        )
     return ("replica",), (), ()
 
 
@@ -229,9 +229,10 @@ def _whole(group: Any, groups: set[tuple[int, ...]]) -> Any:
         return group
     if not groups:
         raise RuntimeError(
-            f"{len(everybody)} processes run, and no DistributedDataParallel, FSDP or DTensor says how the parameters "
-            "lie over them: give process_group=torch.distributed.group.WORLD where all hold the same (replicas), "
-            "sharded=… besides where each holds others, or process_group=False where this process trains alone"
+            f"{len(everybody)} processes run, and no DistributedDataParallel, FSDP or DTensor in model= says how the "
+            "parameters lie over them: give the wrapped model, model=DistributedDataParallel(…), "
+            "process_group=torch.distributed.group.WORLD where all hold the same (replicas), sharded=… besides where "
+            "each holds others, or process_group=False where this process trains alone"
         )
     if set().union(*groups) != everybody and math.prod(len(ranks) for ranks in groups) != len(everybody):
         seen = sorted(set().union(*groups))

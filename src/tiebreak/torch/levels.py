@@ -191,9 +191,11 @@ class TwoLevels(Optimizer):
             (a list, or a generator: ``lambda: (fit(model, batch) for batch in loader)``), of which the mean is taken.
             Without `upper` a model that is inside stays where it is. The model's mode (``train()``, ``eval()``) is
             yours, and the one in which the reference was measured; random numbers are the same at every place.
-        anchor, model : optional
+        anchor : Module or state_dict, or a list of them, optional
             For a reference that has no copy of its own, a number say: a model that is inside, such as the one that
-            reached the number (a module, or its ``state_dict()``), and the model that was trained.
+            reached the number. As many as there are modules in `model`.
+        model : Module or list of Modules, optional
+            With `anchor`, the model that was trained, unless the optimizer was made with ``model=``.
 
         Returns
         -------
@@ -204,9 +206,11 @@ class TwoLevels(Optimizer):
         --------
         >>> import torch
         >>> from tiebreak.torch import DynamicBarrier
-        >>> x = torch.nn.Parameter(torch.tensor([3.0, 1.0]))
-        >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="twin")
-        >>> g, f = (lambda: (x[0] - x[1]).square()), (lambda: x.square().sum())
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> base = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
+        >>> inputs = torch.tensor([[1.0, -1.0]])
+        >>> g, f = (lambda: model(inputs).square().sum()), (lambda: model.weight.square().sum())
         >>> for _ in range(100):
         ...     _ = opt.step(lower=g, upper=f)
         >>> opt.finish(lower=g, upper=f).excess <= 1

@@ -1,19 +1,12 @@
-"""The line from one model to another: a model's parameters and buffers set to a place on it.
+"""The line from one model to another: a model's parameters and buffers set to a place on it."""
 
-Whatever is evaluated there leaves nothing behind: buffers of every module that a pass has called are put back, also
-those that no end of the line has a value for, and a loss finds every module in the mode in which it found it at first.
-"""
-
-import threading
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
+from tiebreak.torch.buffers import parts_of
 from tiebreak.torch.exchange import let_go
 from tiebreak.torch.layout import local
 
@@ -28,12 +21,18 @@ class Line:
     Parameters
     ----------
     optimizer : DynamicBarrier
+    modules : sequence of Module
+        The model. Whatever is evaluated leaves the modes and buffers of these modules as they are now.
     parameters, buffers : iterable of pairs of tensors
-        One of the model's, and the anchor's value of it.
+        A tensor of the model with the anchor's value of it.
     """
 
     def __init__(
-        self, optimizer: Any, parameters: Iterable[tuple[Tensor, Tensor]], buffers: Iterable[tuple[Tensor, Tensor]]
+        self,
+        optimizer: Any,
+        modules: Sequence[nn.Module],
+        parameters: Iterable[tuple[Tensor, Tensor]],
+        buffers: Iterable[tuple[Tensor, Tensor]],
     ) -> None:
         self._optimizer = optimizer
         let_go(optimizer)
@@ -42,18 +41,21 @@ class Line:
             for pairs, buffer in ((parameters, False), (buffers, True))
             for tensor, there in pairs
         ]
-        # Modules that were called, by their id: some have a hash that changes. Of their buffers: what was there before,
-        # and its numbers; and by loss their modes.
-        self._first: dict[tuple[int, str], tuple[nn.Module, Tensor | None, Tensor | None]] = {}
-        self._modes: dict[str, dict[int, tuple[nn.Module, bool]]] = {}
-        self._now: dict[int, tuple[nn.Module, bool]] = {}
+        parts = parts_of(modules)
+        self._modes = [(part, part.training) for part in parts]
+        self._buffers: list[tuple[nn.Module, str, Tensor | None, Tensor | None]] = []
+        for part in parts:
+            for name, buffer in part._buffers.items():
+                value = None if buffer is None else local(buffer.detach()).clone()
+                self._buffers.append((part, name, buffer, value))
 
     @torch.no_grad()
     def go(self, place: float) -> None:
         """Set the model to a place; at 0 and 1 to the ends themselves, bit for bit."""
         let_go(self._optimizer)
-        for (_, name), (module, buffer, value) in self._first.items():
-            module._buffers[name] = buffer  # a module may have put a new one there
+        self.reset_modes()
+        for part, name, buffer, value in self._buffers:
+            part._buffers[name] = buffer  # the module may have put another one there
             if buffer is not None and value is not None:
                 _set(buffer, value)
         for tensor, end, anchor, is_buffer in self._ends:
@@ -63,36 +65,10 @@ class Line:
                 _set(tensor, _between(anchor.to(end.device), end, place, is_buffer))
         torch.clear_autocast_cache()
 
-    def begin(self, loss: str) -> None:
-        """An evaluation begins: every module that this loss has called is in the mode in which it was at first."""
-        self._now = self._modes.setdefault(loss, {})
-        for module, mode in self._now.values():
-            module.training = mode
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Around all evaluations: every module that is called is noted, with its mode and its buffers."""
-        here = threading.get_ident()
-
-        def note(module: nn.Module, inputs: Any) -> None:
-            # Compiled code was called through a module that is noted; the hook is every thread's, the pass is ours.
-            if torch.compiler.is_compiling() or threading.get_ident() != here or id(module) in self._now:
-                return
-            for part in module.modules():
-                self._now.setdefault(id(part), (part, part.training))
-                for name, buffer in part._buffers.items():
-                    if (id(part), name) not in self._first:
-                        kept = None if buffer is None else local(buffer.detach()).clone()
-                        self._first[id(part), name] = part, buffer, kept
-
-        handle = register_module_forward_pre_hook(note)  # one: compiled code is made anew for every other one
-        try:
-            with warnings.catch_warnings():
-                # A compiled model says that it calls the hook twice, which does no harm.
-                warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
-                yield
-        finally:
-            handle.remove()
+    def reset_modes(self) -> None:
+        """Set every module to the mode (``train()``, ``eval()``) that it had at first."""
+        for part, mode in self._modes:
+            part.training = mode
 
 
 def _set(tensor: Tensor, value: Tensor) -> None:

@@ -58,8 +58,10 @@ class DynamicBarrier(TwoLevels):
         ``reference="start"``: "auto", with :meth:`finish`. It measures how far that rate lifts the lower loss by
         itself, and allows as much and half again. Not where the rate stays high: the loss would end above its
         tolerance.
-    model : Module, optional
-        Whose buffers belong to the copy; without it those of the modules that the first pass calls.
+    model : Module or list of Modules, optional
+        The model that is trained, with the wrapper that cuts or averages it over ranks, if there is one. Needed for
+        ``reference="start"`` and ``"twin"``, whose copy has the buffers of these modules, and under
+        DistributedDataParallel and FSDP; :meth:`finish` moves it. Bare parameters: ``torch.nn.ParameterList``.
     generators : sequence of torch.Generator
         Private random generators that closures draw from, where a closure is called more than once a step.
     barrier, regularizer, penalty : float or function of the step, optional
@@ -90,8 +92,8 @@ class DynamicBarrier(TwoLevels):
         Whether to make the passes over the parameters by Triton kernels: None where they can run, False never, True
         or an error. On a CPU there are none to choose.
     process_group : ProcessGroup or False, optional
-        The ranks that hold a part of the model or of the batch, where DistributedDataParallel, FSDP and DTensor do not
-        say it all; False where this process trains a model of its own. λ is then that of all of them together.
+        The ranks that hold a part of the model or of the batch, where the wrappers in `model` do not say it all; False
+        where this process trains a model of its own. λ is then that of all of them together.
     sharded : True, iterable of parameters, or mapping of ProcessGroup to these
         Parameters of which every rank of the group holds others: experts, stages of a pipeline. Plain parameters are
         replicas otherwise, and DTensor and FSDP say themselves what lies where.
@@ -100,7 +102,8 @@ class DynamicBarrier(TwoLevels):
     --------
     >>> import torch
     >>> model = torch.nn.Linear(2, 1)
-    >>> opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.01, reference="twin")
+    >>> base = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> opt = DynamicBarrier(base, tolerance=0.01, reference="twin", model=model)
     >>> info = opt.step(
     ...     lower=lambda: (model(torch.ones(4, 2)) - 1).square().mean(), upper=lambda: model.weight.abs().sum()
     ... )
@@ -115,7 +118,7 @@ class DynamicBarrier(TwoLevels):
         tolerance: float | str | None = None,
         reference: Any = None,
         headroom: float | Literal["auto"] = 0.0,
-        model: nn.Module | None = None,
+        model: nn.Module | Sequence[nn.Module] | None = None,
         generators: Sequence[torch.Generator] = (),
         barrier: Any = None,
         regularizer: Any = None,
@@ -133,8 +136,8 @@ class DynamicBarrier(TwoLevels):
         sharded: Any = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self.decision, self.schedule, kind, target = settings(arguments)
-        parts = (Guard(nonfinite), Noise(), Ranks(process_group, sharded))
+        self.decision, self.schedule, kind, target, self.modules = settings(arguments)
+        parts = (Guard(nonfinite), Noise(), Ranks(process_group, sharded, self.modules))
         super().__init__(base, target, tolerance is not None, *parts)
         self.generators, self.max_norm = tuple(generators), max_norm
         self.estimates, self.engines = Estimates(kind), Engines(fused)

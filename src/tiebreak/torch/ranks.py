@@ -12,13 +12,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from tiebreak.torch.agreement import compare_settings, folded, share_out
 from tiebreak.torch.context import cannot_repeat, capturing
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.later import Later, on_host
-from tiebreak.torch.layout import Layout, Wrappers, flattened, held, is_dtensor, layout, local, placed, wrappers
+from tiebreak.torch.layout import (
+    Layout,
+    Wrappers,
+    covered,
+    flattened,
+    held,
+    is_dtensor,
+    layout,
+    local,
+    placed,
+    wrappers,
+)
 from tiebreak.torch.message import NAMES, Measured, Message, Shares, refuse
 from tiebreak.torch.replicas import each, looks
 from tiebreak.torch.rows import Row, wide
@@ -41,15 +52,18 @@ class Ranks:
         The ranks that take part in a step; None to find them, False where this process trains alone.
     sharded : iterable of parameters, bool or mapping, optional
         Parameters of which every rank has others.
+    modules : sequence of Module
+        The model, with its wrappers.
     """
 
-    def __init__(self, group: Any, sharded: Any) -> None:
+    def __init__(self, group: Any, sharded: Any, modules: Sequence[nn.Module] = ()) -> None:
         if group is not None and group is not False and not isinstance(group, dist.ProcessGroup):
             raise TypeError(f"process_group={group!r} must be a torch.distributed group, None or False")
         if group is False and sharded:
             raise ValueError("sharded=… has no effect with process_group=False")
         self.given = group
         self.sharded = _named(sharded)
+        self.modules = modules
         self._forget()
 
     def _forget(self) -> None:
@@ -65,17 +79,18 @@ class Ranks:
         self._later: Later | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"given": self.given, "sharded": self.sharded}  # groups and modules are found anew
+        return {"given": self.given, "sharded": self.sharded, "modules": self.modules}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
-        sharded = self.sharded
-        if isinstance(sharded, Mapping):
-            return Ranks(self.given, {group: copy.deepcopy(kept, memo) for group, kept in sharded.items()})
-        return Ranks(self.given, copy.deepcopy(sharded, memo))
+        modules = copy.deepcopy(self.modules, memo)
+        if isinstance(self.sharded, Mapping):  # by group, and a group cannot be copied
+            sharded = {group: copy.deepcopy(parameters, memo) for group, parameters in self.sharded.items()}
+            return Ranks(self.given, sharded, modules)
+        return Ranks(self.given, copy.deepcopy(self.sharded, memo), modules)
 
     # --- how the parameters lie --------------------------------------------------------------------------------------
 
@@ -84,7 +99,9 @@ class Ranks:
         ids = list(map(id, parameters))
         if ids == self._ids:
             return
-        self.around = Wrappers([], [], []) if self.given is False else wrappers(parameters)
+        self.around = wrappers(() if self.given is False else self.modules)
+        if self.given is not False:
+            covered(parameters, self.modules, self.around)
         self.layout = layout(parameters, self.given, self.sharded, self.around)
         self._ids, self._shares, self._compared = ids, None, False
         self.cut = any(map(is_dtensor, parameters)) or len(self.layout.kinds) > 1

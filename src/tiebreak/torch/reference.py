@@ -65,10 +65,10 @@ class Reference:
         return single(f"the reference at step {step}", self.at(step))
 
 
-def chosen(reference: Any, model: nn.Module | None) -> Reference:
+def chosen(reference: Any, modules: Sequence[nn.Module]) -> Reference:
     """The reference by its word, number, file or function."""
     if reference in ("start", "twin"):
-        return Reference(None, Copy(twin=reference == "twin", model=model))
+        return Reference(None, Copy(reference == "twin", modules))
     if reference == "given":
         return Reference(None)
     if isinstance(reference, Real):
@@ -128,15 +128,15 @@ class Copy:
     ----------
     twin : bool
         Whether it is trained.
-    model : Module, optional
-        Whose buffers belong to it; without it, those of the modules called in the first pass.
+    modules : sequence of Module
+        Whose buffers belong to it.
     """
 
-    def __init__(self, twin: bool, model: nn.Module | None) -> None:
+    def __init__(self, twin: bool, modules: Sequence[nn.Module]) -> None:
         self.twin = twin
         self.values: dict[Tensor, Tensor] = {}
         self.base: Any = None
-        self.buffers = Buffers(model)
+        self.buffers = Buffers(modules)
         self._left: list[dict[str, Any]] = []  # the base's groups as its last step left them
         self._trained: set[Tensor] = set()  # parameters that the lower loss has reached
         self._written: set[str] = set()  # options of groups that the base's own step writes: it may count there

@@ -193,6 +193,8 @@ def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
     if written[0]["version"] != _VERSION:
         raise ValueError(f"this state has the form {written[0]['version']}; this version of tiebreak reads {_VERSION}")
     parts = {i: packing.split(mine) for i, mine in state["state"].items()}
+    for i, (theirs, ours) in parts.items():
+        soundness.check_twin(i, theirs, ours.get("base", {}))
     kept = [parts[i][1] if i in parts else {} for i in chain.from_iterable(group["params"] for group in groups)]
     first = 0
     for mine, group, there in zip(written, groups, opt.param_groups, strict=False):

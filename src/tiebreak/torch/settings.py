@@ -14,6 +14,7 @@ from tiebreak.decision import Decision
 from tiebreak.estimators import Estimator
 from tiebreak.options import chosen_method, tolerant
 from tiebreak.schedules import Schedule
+from tiebreak.torch.buffers import modules_of
 from tiebreak.torch.levels import TwoLevels
 from tiebreak.torch.reference import Reference, chosen
 
@@ -27,6 +28,7 @@ class Settings(NamedTuple):
     schedule: Schedule
     estimator: Estimator
     target: Reference
+    modules: tuple[torch.nn.Module, ...] = ()
 
 
 def settings(given: Mapping[str, Any]) -> Settings:
@@ -44,26 +46,26 @@ def settings(given: Mapping[str, Any]) -> Settings:
     generators = given["generators"]
     if not isinstance(generators, Sequence) or not all(isinstance(g, torch.Generator) for g in generators):
         raise TypeError(f"generators={generators!r} must be a list of torch.Generator")
-    found = _rule_mode(given) if given["tolerance"] is None else _tolerance_mode(given)
-    if found.target.copy is None:
-        for name in ("generators", "model"):
-            if given[name]:
-                raise ValueError(f'{name}=… has no effect: no closure is called twice (reference="twin", "start")')
-    _own_model(given["model"], base)
-    return found
+    modules = _modules(given["model"], base)
+    found = _rule_mode(given) if given["tolerance"] is None else _tolerance_mode(given, modules)
+    if generators and found.target.copy is None:
+        raise ValueError('generators=… has no effect: no closure is called twice (reference="twin", "start")')
+    return found._replace(modules=modules)
 
 
-def _own_model(model: Any, base: torch.optim.Optimizer) -> None:
-    """Raise unless `model` is one whose parameters the base trains."""
+def _modules(model: Any, base: torch.optim.Optimizer) -> tuple[torch.nn.Module, ...]:
+    """Return the modules that `model` names; raise unless the base trains one of their parameters."""
+    modules = modules_of(model)
     trained = {id(p) for group in base.param_groups for p in group["params"]}
-    if isinstance(model, torch.nn.Module) and not any(id(p) in trained for p in model.parameters()):
+    if modules and not any(id(p) in trained for module in modules for p in module.parameters()):
         raise ValueError(
-            f"model={type(model).__name__}(…) has no parameter that `base` trains: give the model that it was made for "
-            "(was the model copied or re-created since?)"
+            f"model={type(modules[0]).__name__}(…) has no parameter that `base` trains: give the model that it was "
+            "made for (was the model copied or re-created since?)"
         )
+    return modules
 
 
-def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
+def _tolerance_mode(given: Mapping[str, Any], modules: Sequence[torch.nn.Module]) -> Settings:
     unused = {name: given[name] for name in ("rule", "others", "method", "normalize")}
     laws = {name: given[name] for name in _LAWS}
     if isinstance(given["reference"], torch.Tensor) and given["reference"].numel() == 1:  # a loss as it comes
@@ -77,7 +79,14 @@ def _tolerance_mode(given: Mapping[str, Any]) -> Settings:
         raise ValueError(
             "tolerance= keeps a loss small, and the base optimizer was made with maximize=True: turn the signs"
         )
-    return Settings(Decision(tolerance=tolerance), schedule, kind, chosen(given["reference"], given["model"]))
+    if given["reference"] in ("start", "twin") and not modules:
+        reference = given["reference"]
+        raise ValueError(
+            f'reference="{reference}" needs the model whose copy is {"trained" if reference == "twin" else "kept"}: '
+            f'DynamicBarrier(base, tolerance={given["tolerance"]!r}, reference="{reference}", model=model); for bare '
+            "parameters model=torch.nn.ParameterList(parameters)"
+        )
+    return Settings(Decision(tolerance=tolerance), schedule, kind, chosen(given["reference"], modules))
 
 
 def _rule_mode(given: Mapping[str, Any]) -> Settings:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from tiebreak.checks import floating
 from tiebreak.torch.gradients import LEVELS
-from tiebreak.torch.packing import Kept, read_tensor
+from tiebreak.torch.packing import Kept
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["check", "explained", "read_text"]
+__all__ = ["check", "check_twin", "explained", "read_text"]
 
 _AT_LEAST_0 = ("steps", "ratio", "change", "upper", "lower", "steep", "lifted")  # of what the law remembers
 
@@ -60,12 +60,16 @@ def check(
     for i, (p, mine) in enumerate(zip(parameters, kept, strict=True)):
         _parameter(opt, i, p, mine)
     if opt.target.copy is not None:
-        names, values = buffers["names"], buffers["values"]
-        _must("buffers", "names and values", "as many of each", len(list(names)) == len(list(values)) or not names)
-        for value in values:
-            if value is not None:
-                read_tensor(value)
+        opt.target.copy.buffers.check(buffers)
         _options(opt, options)
+
+
+def check_twin(i: Any, base: Mapping[str, Any], twin: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the twin's optimizer state of a parameter has the types of the base's."""
+    for name in base.keys() & twin.keys():
+        tensors = [isinstance(state[name], Tensor) for state in (base, twin)]
+        fits = tensors[0] == tensors[1] and (tensors[0] or type(base[name]) is type(twin[name]))
+        _must(f"the twin's {name} of parameter {i}", twin[name], "of the type of the base's", fits)
 
 
 def _tolerance(opt: "DynamicBarrier", value: Any) -> None:
