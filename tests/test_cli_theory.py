@@ -16,7 +16,7 @@ from command import call, interrupt
 from tiebreak import minimize, theory
 from tiebreak.cli.app import app
 from tiebreak.experiments import verification
-from tiebreak.experiments.planning import compare, constants_from, record_of, schedule_of
+from tiebreak.experiments.planning import constants_from, record_of
 from tiebreak.experiments.tables import scientific
 from tiebreak.problems import paper
 from tiebreak.theory import oracle_complexity, plan, proved
@@ -81,7 +81,7 @@ def test_table_on_the_screen_says_the_same_and_says_it_plainly() -> None:
 def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("plan") / "new"
     options = ("--budget", "2e4", "--objective", "practice", "--runs", "5", "--seed", "3", "--output", folder)
-    return folder, call("plan", "--run", "--compare", *options).stdout
+    return folder, call("plan", "--run", *options).stdout
 
 
 def test_a_plan_is_printed_and_can_be_rebuilt(planned: tuple[Path, str]) -> None:
@@ -91,7 +91,6 @@ def test_a_plan_is_printed_and_can_be_rebuilt(planned: tuple[Path, str]) -> None
         assert re.search(rf"^{re.escape(name)} +{re.escape(value)} *$", shown, re.MULTILINE), name
     saved = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     assert {key: saved[key] for key in record_of(chosen)} == json.loads(json.dumps(record_of(chosen)))
-    assert schedule_of(saved) == chosen.schedule
     assert (
         proved(chosen.method, PAPER.constants, saved["steps"]).direction_squared == saved["bounds"]["direction_squared"]
     )
@@ -111,36 +110,6 @@ def test_what_was_measured_is_what_the_solver_gives(planned: tuple[Path, str]) -
     for name in ("direction_squared", "lower_gradient_squared", "stationarity_squared"):
         assert saved[name] == getattr(result.last, name).mean()
         assert scientific(saved[name]) in shown
-
-
-def test_compare_shows_every_row_honestly(planned: tuple[Path, str]) -> None:
-    """The same numbers as from Python, each of which is a run of the solver's; a row for each method and plan."""
-    folder, shown = planned
-    entries = compare(20_000, runs=5, seed=3)
-    saved = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["comparison"]
-    assert saved == json.loads(json.dumps([entry.record() for entry in entries]))
-    assert [entry.name for entry in entries] == [
-        "SDBGD",
-        "SDBPG",
-        "PR-SDBPG†",
-        "VR-PR-SDBPG†",
-        "Penalty",
-        "SDBGD, plan for the bound",
-        "SDBGD, plan for practice",
-        "Penalty, plan for the bound",
-        "Penalty, plan for practice",
-    ]
-    table = shown[shown.index("The paper's problem, 20,000 calls, 5 runs") :]
-    for entry in entries:
-        line = next(line for line in table.splitlines() if re.match(rf"{re.escape(entry.name)}  ", line))
-        assert f" {entry.steps:,} " in line
-        for measure in entry.measured.values():
-            assert f"{scientific(measure.mean)} ± {scientific(measure.error, 0)}" in line
-        assert (entry.bounds is None) == (" – " in line)
-    options = {"budget": 20_000, "runs": 5, "seed": 3}
-    for entry, method in ((entries[3], "vr_pr_sdbpg"), (entries[5], plan(PAPER.constants, budget=20_000))):
-        last = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, **options).last
-        assert entry.measured["lower_gradient_squared"].mean == last.lower_gradient_squared.mean()
 
 
 @pytest.mark.parametrize(
@@ -179,7 +148,6 @@ def test_every_option_reaches_the_plan(words: str, options: dict[str, object], t
         ("plan --budget 1e5 --runs 0 --run", ("--runs 0", "whole number ≥ 1")),
         ("plan --epsilon 0.01 --run", ("steps=9,057,884", "at most 1,000,000")),
         ("plan --budget 1e5 --constants paper,L_f=2 --run", ("--constants ", "paper's problem")),
-        ("plan --epsilon 0.5 --compare", ("compare needs a budget", "no --budget")),
         ("verify --runs 3", ("--runs 3", "whole number ≥ 4")),
         ("verify --seed -1", ("--seed -1", "≥ 0")),
     ],

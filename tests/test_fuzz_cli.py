@@ -52,7 +52,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--runs": TEXT,
         "--seed": TEXT,
         "--run": None,
-        "--compare": None,
         "--output": place,
     },
     "reproduce": {
@@ -98,7 +97,7 @@ def stop(*_: object, **__: object) -> Any:
 def no_work() -> Iterator[None]:
     """Everything up to the work: what is run, drawn and swept has tests of its own, and takes seconds."""
     patch = pytest.MonkeyPatch()
-    for name in ("reproduce.run", "verify.run", "plan.run_plan", "plan.compare", "compare.run"):
+    for name in ("reproduce.run", "verify.run", "plan.run_plan", "compare.run"):
         patch.setattr(f"tiebreak.cli.{name}", stop)
     patch.setattr("tiebreak.experiments.saving.save_chart", lambda chart, path: [])
     patch.setenv("COLUMNS", "100")

@@ -21,7 +21,6 @@ import tiebreak
 from fuzzing import DEEP, NUMBERS, WORDS, as_json, damaged, inputs, limited, mangled, only_ours
 from tiebreak.experiments import Experiment, load, run, save
 from tiebreak.experiments.blocks import Block, Store, _encoded
-from tiebreak.experiments.planning import record_of, schedule_of
 from tiebreak.experiments.report import markdown
 from tiebreak.experiments.tasks import Task
 from tiebreak.options import recorded
@@ -254,7 +253,7 @@ def test_made_up_results(results: Path, tmp_path: Path, data: st.DataObject) -> 
 
 math_nan = float("nan")
 
-# --- logs and curves, plans -------------------------------------------------------------------------------------------
+# --- logs and curves -------------------------------------------------------------------------------------------------
 
 LOG = "step,multiplier,lower_loss,skipped\n0,1.0,2.0,0\n1,,,1\n2,0.5,1.5,0\n10,0.25,1.25,0\n"
 
@@ -268,13 +267,6 @@ def test_damaged_curves(tmp_path: Path, data: st.DataObject) -> None:
         steps, losses = recorded(path)
         assert steps == sorted(set(steps))
         assert np.isfinite(losses).all()
-
-
-@inputs(0.03, 100)
-@given(record=mangled(json.loads(json.dumps(record_of(tiebreak.theory.plan(PAPER.constants, budget=10**4))))))
-def test_made_up_plans(record: Any) -> None:
-    with only_ours():
-        repr(schedule_of(record))
 
 
 # --- what is no file at all -------------------------------------------------------------------------------------------

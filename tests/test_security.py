@@ -14,7 +14,6 @@ import pytest
 import tiebreak
 from fuzzing import limited
 from tiebreak.experiments.blocks import Block, Store, _encoded
-from tiebreak.experiments.planning import schedule_of
 from tiebreak.experiments.tasks import Task
 from tiebreak.options import recorded
 
@@ -168,12 +167,6 @@ def test_a_block_with_a_right_checksum_and_nothing_in_it(tmp_path: Path) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert store.read(task) is not None
-
-
-@pytest.mark.parametrize("record", [0, {}, {"schedule": 1}, {"schedule": {"step_size": {"constant": "x"}}}])
-def test_a_plan_without_a_schedule(record: Any) -> None:
-    with pytest.raises(ValueError, match="there is no schedule in this record of a plan"):
-        schedule_of(record)
 
 
 def test_whole_numbers_beyond_floats() -> None:

@@ -19,8 +19,6 @@ from tiebreak.experiments.outcome import origin
 from tiebreak.experiments.plan_charts import plan_curves
 from tiebreak.experiments.planning import (
     check_runnable,
-    compare,
-    comparison_sheet,
     constants_from,
     measured,
     record_of,
@@ -32,14 +30,6 @@ from tiebreak.result import Result
 from tiebreak.theory.plans import CHOICES, Plan
 
 __all__ = ["plan"]
-
-_NOTES = (
-    "‖d‖² is ‖∇f+λ∇g‖² with each method's own λ; the least over all λ ≥ 0 compares methods. Proved: Theorem 1, or the "
-    "bound of plain penalty descent. Both speak of x_{N_K}, not of the last iterate.",
-    "The constants of the first five rows were picked by hand. A plan is a fair comparison with SDBGD by hand, not "
-    "with competitors that were tuned as well: see the documentation (docs/planning.md).",
-    "† Our reconstruction of the rule.",
-)
 
 
 def plan(
@@ -81,10 +71,7 @@ def plan(
     run: Annotated[
         bool, typer.Option("--run", help="Run it on the problem, too; the paper's, if none is named.")
     ] = False,
-    compare_: Annotated[
-        bool, typer.Option("--compare", help="And compare it there with the paper's rows; needs a budget.")
-    ] = False,
-    runs: Annotated[str, typer.Option(metavar="N", help="Runs for --run and --compare.")] = "100",
+    runs: Annotated[str, typer.Option(metavar="N", help="Runs for --run.")] = "100",
     seed: Seed = "0",
     output: Folder = Path("results/plan"),
     report: Report = False,
@@ -98,9 +85,6 @@ def plan(
             raise ValueError(f"a plan is for --budget CALLS or for --epsilon E: give one of them; {here}")
         place, known = _problem(problem, estimate, constants, asked.seed)
         limits = {"budget": budget and number(budget), "epsilon": epsilon and number(epsilon)}
-        if compare_ and (epsilon is not None or place is not None or known != constants_from("paper")):
-            given = "no --budget" if epsilon else f"--problem {problem}" if place else f"--constants {constants}"
-            raise ValueError(f"--compare needs a budget, and the paper's problem and constants; here is {given}")
         options = {**limits, "method": method, "objective": objective, "kind": kind}
         options["noise_smoothness"] = smoothness(noise_smoothness)
         chosen = _planned(known, options)
@@ -117,25 +101,19 @@ def plan(
         sheets = [Sheet("The plan", ("", ""), chosen.rows())]
         record = record_of(chosen)
         curves = None
-        entries = []
         with before_writing(), bar() as hear:
             if run:
                 result = run_plan(chosen, asked.runs, asked.seed, partial(hear, "The plan"), place)
                 curves = measured(result)
                 record["measured"], sheet = _ends(result, asked)
                 sheets.append(sheet)
-            if compare_:
-                entries = compare(chosen.budget, asked.runs, asked.seed, hear)
-                record["comparison"] = [entry.record() for entry in entries]
-                sheets.append(comparison_sheet(entries, chosen.budget, asked.runs))
-        options |= {"run": run, "compare": compare_, "runs": asked.runs, "seed": asked.seed}
+        options |= {"run": run, "runs": asked.runs, "seed": asked.seed}
         options |= {"constants": constants, "problem": problem, "estimate": estimate}
         record |= {"command": _command(options), **origin((record["method"],))}
-        notes = _NOTES if entries else ()
         with waiting("Writing the files"):
-            summary = document("Plan", [f"    {record['command']}"], sheets, notes)
+            summary = document("Plan", [f"    {record['command']}"], sheets, ())
             save_plan(output, record, summary, plan_curves(chosen), curves)
-        show_sheets(sheets, notes, prose=("",))
+        show_sheets(sheets, (), prose=("",))
         say(f"Written to {output}: plan.json, its tables and figures.")
 
 

@@ -1,27 +1,23 @@
-"""Plans as files, figures and comparisons: what ``tiebreak plan`` does around :func:`tiebreak.theory.plan`."""
+"""Plans as plain data, and their runs: what ``tiebreak plan`` does around :func:`tiebreak.theory.plan`."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+from collections.abc import Callable
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 
-from tiebreak import methods, theory
-from tiebreak.experiments.configuration import Experiment, label
+from tiebreak import methods
 from tiebreak.experiments.evidence import RESIDUALS
-from tiebreak.experiments.tables import SYMBOLS, Estimate, Sheet, Table, estimate, scientific, with_error
+from tiebreak.experiments.tables import SYMBOLS, Table
 from tiebreak.live import Share
 from tiebreak.problems import Problem, paper
 from tiebreak.remarks import unsaid
 from tiebreak.result import Result, Status
-from tiebreak.schedules import LEGAL, Power, Schedule
+from tiebreak.schedules import LEGAL
 from tiebreak.solve import minimize
 from tiebreak.theory import Constants
-from tiebreak.theory.bounds import Bounds
 from tiebreak.theory.plans import Plan
 
-_ROWS = ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg", "penalty")
 _LONGEST = 10**6  # steps that may be asked to be run
 
 
@@ -56,7 +52,12 @@ def constants_from(text: str) -> Constants:
 
 
 def record_of(plan: Plan) -> dict[str, Any]:
-    """All of a plan as plain data, for a JSON file; :func:`schedule_of` makes a schedule of it again."""
+    """All of a plan as plain data, for a JSON file.
+
+    >>> chosen = theory.plan(constants_from("paper"), budget=10**6)
+    >>> record_of(chosen)["steps"] == chosen.steps
+    True
+    """
     key = next(name for name, row in methods.METHODS.items() if row.name == plan.method.name)
     set_laws = {name: getattr(plan.schedule, name) for name in LEGAL}
     prediction = plan.prediction
@@ -74,21 +75,6 @@ def record_of(plan: Plan) -> dict[str, Any]:
         "constants": asdict(plan.constants),
         "noise_smoothness": plan.noise_smoothness,
     }
-
-
-def schedule_of(record: Mapping[str, Any]) -> Schedule:
-    """The schedule that a record of a plan holds.
-
-    >>> import json
-    >>> chosen = theory.plan(constants_from("paper"), budget=10**6)
-    >>> schedule_of(json.loads(json.dumps(record_of(chosen)))) == chosen.schedule
-    True
-    """
-    try:
-        found: dict[str, Any] = {name: Power(**law) for name, law in record["schedule"].items()}
-        return Schedule(**found)
-    except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
-        raise ValueError(f"there is no schedule in this record of a plan: {error}") from None
 
 
 def check_runnable(plan: Plan, problem: Problem | None = None) -> None:
@@ -139,60 +125,3 @@ def measured(result: Result) -> Table:
         low, high = np.nanquantile(values, (0.1, 0.9), axis=1)
         table |= {name: np.nanmean(values, axis=1), f"{name}:low": low, f"{name}:high": high}
     return table
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of the comparison: how a method ends, and what is proved of it, if anything is."""
-
-    name: str
-    steps: int
-    measured: Mapping[str, Estimate]
-    bounds: Bounds | None
-
-    def record(self) -> dict[str, Any]:
-        """As plain data."""
-        proved = None if self.bounds is None else {name: getattr(self.bounds, name) for name in RESIDUALS}
-        measured = {name: each._asdict() for name, each in self.measured.items()}
-        return {"name": self.name, "steps": self.steps, "measured": measured, "bounds": proved}
-
-
-def compare(
-    budget: int, runs: int = 100, seed: int = 0, hear: Callable[[str, float], Any] = lambda what, share: None
-) -> list[Entry]:
-    """The paper's rows, the penalty and the plans on the paper's problem, all with the same budget; last iterates."""
-    asked = Experiment(methods=_ROWS, budget=budget, runs=runs, seed=seed)  # checks them
-    constants = paper().constants
-    assert constants is not None
-    rows: dict[str, Any] = {label(name): methods.METHODS[name] for name in _ROWS}
-    for name, method, objective in (
-        ("SDBGD, plan for the bound", "sdbgd", "bound"),
-        ("SDBGD, plan for practice", "sdbgd", "practice"),
-        ("Penalty, plan for the bound", "penalty", "bound"),
-        ("Penalty, plan for practice", "penalty", "practice"),
-    ):
-        rows[name] = theory.plan(constants, budget=asked.budget, method=method, objective=objective)
-    entries = []
-    for name, row in rows.items():
-        result = _result(row, asked.budget, asked.runs, asked.seed, partial(hear, name))
-        hear(name, 1.0)
-        steps, bounds = int(result.steps[0]), getattr(row, "bounds", None)
-        if row is methods.sdbgd:
-            bounds = theory.residual_bounds(row.schedule, constants, steps)
-        measured = {m: estimate(getattr(result.last, m)) for m in (*RESIDUALS, "stationarity_squared")}
-        entries.append(Entry(name, steps, measured, bounds))
-    return entries
-
-
-def comparison_sheet(entries: list[Entry], budget: int, runs: int) -> Sheet:
-    """The comparison as a table."""
-    columns = {"direction_squared": f"{SYMBOLS['direction_squared']}, own λ"}
-    columns |= {name: SYMBOLS[name] for name in ("stationarity_squared", "lower_gradient_squared")}
-    rows = []
-    for entry in entries:
-        measured = [with_error(scientific(mean), error) for mean, error in (entry.measured[name] for name in columns)]
-        proved = ["–"] * 2 if entry.bounds is None else [scientific(getattr(entry.bounds, m)) for m in RESIDUALS]
-        rows.append([entry.name, f"{entry.steps:,}", *measured, *proved])
-    header = ("method", "steps", *columns.values(), "E‖d‖² ≤", "E‖∇g‖² ≤")
-    many = "one run" if runs == 1 else f"{runs} runs"
-    return Sheet(f"The paper's problem, {budget:,} calls, {many}, last iterate", header, rows)

@@ -22,7 +22,7 @@ def page(folder: Path) -> Page:
     sections = [
         Section("Curves", [residuals_chart(curves, measured)]),
         Section("Batches", [batches_chart(curves)]),
-        *closing(folder, saved, "comparison"),
+        *closing(folder, saved),
     ]
     return Page("A plan", _verdict(saved), sections)
 
