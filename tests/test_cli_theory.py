@@ -1,9 +1,10 @@
 """``tiebreak table``, ``plan`` and ``verify`` as a user meets them: their words, files and exit codes."""
 
 import json
+import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from command import call, interrupt
 from tiebreak import minimize, theory
 from tiebreak.cli.app import app
-from tiebreak.experiments import verification
+from tiebreak.experiments import sweeps, verification
 from tiebreak.experiments.planning import constants_from, record_of
 from tiebreak.experiments.tables import scientific
 from tiebreak.problems import paper
@@ -24,7 +25,6 @@ from tiebreak.theory.complexity import LOWER_BOUNDS, TABLE
 
 PAPER = paper()
 OTHER = "L_f=2,L_g=0.5,G_f=3,sigma_f=1,sigma_g=2,delta_f=10,delta_g=4"
-TINY = verification.Sizes(60, 60, 30, (2,), 1, 100)
 
 
 def cells(markdown: str) -> list[list[str]]:
@@ -77,36 +77,29 @@ def test_table_on_the_screen_says_the_same_and_says_it_plainly() -> None:
     ) == 1
 
 
-@pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("plan") / "new"
-    options = ("--budget", "2e4", "--objective", "practice", "--runs", "5", "--seed", "3", "--output", folder)
-    return folder, call("plan", "--run", *options).stdout
-
-
-def test_a_plan_is_printed_and_can_be_rebuilt(planned: tuple[Path, str]) -> None:
-    folder, shown = planned
+def test_a_plan_is_printed_and_can_be_rebuilt(planned: Path) -> None:
+    shown = planned.with_name("shown.txt").read_text(encoding="utf-8")
     chosen = plan(PAPER.constants, budget=20_000, objective="practice")
     for name, value in chosen.rows():
         assert re.search(rf"^{re.escape(name)} +{re.escape(value)} *$", shown, re.MULTILINE), name
-    saved = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    saved = json.loads((planned / "plan.json").read_text(encoding="utf-8"))
     assert {key: saved[key] for key in record_of(chosen)} == json.loads(json.dumps(record_of(chosen)))
     assert (
         proved(chosen.method, PAPER.constants, saved["steps"]).direction_squared == saved["bounds"]["direction_squared"]
     )
-    assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
-    assert (folder / "plan.pdf").read_bytes().startswith(b"%PDF-")
-    assert {path.name for path in folder.iterdir()} == {
+    assert (planned / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert (planned / "plan.pdf").read_bytes().startswith(b"%PDF-")
+    assert {path.name for path in planned.iterdir()} == {
         "batches.pdf", "batches.png", "curves.csv", "measured.csv", "plan.json", "plan.pdf", "plan.png", "summary.md",
     }  # fmt: skip
 
 
-def test_what_was_measured_is_what_the_solver_gives(planned: tuple[Path, str]) -> None:
-    folder, shown = planned
+def test_what_was_measured_is_what_the_solver_gives(planned: Path) -> None:
+    shown = planned.with_name("shown.txt").read_text(encoding="utf-8")
     chosen = plan(PAPER.constants, budget=20_000, objective="practice")
     options = {"budget": 20_000, "runs": 5, "seed": 3}
     result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, **options)
-    saved = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["measured"]
+    saved = json.loads((planned / "plan.json").read_text(encoding="utf-8"))["measured"]
     for name in ("direction_squared", "lower_gradient_squared", "stationarity_squared"):
         assert saved[name] == getattr(result.last, name).mean()
         assert scientific(saved[name]) in shown
@@ -121,6 +114,7 @@ def test_what_was_measured_is_what_the_solver_gives(planned: tuple[Path, str]) -
         ("--epsilon 1e-8", {"epsilon": 1e-8}),
     ],
 )
+@pytest.mark.usefixtures("no_figures")
 def test_every_option_reaches_the_plan(words: str, options: dict[str, object], tmp_path: Path) -> None:
     call("plan", *words.split(), "--output", tmp_path)
     chosen = plan(**{"constants": PAPER.constants} | options)  # type: ignore[arg-type]
@@ -176,36 +170,35 @@ def test_a_folder_that_cannot_be_written(command: str, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_verify_passes_writes_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "_QUICK", TINY)
-    done = call("verify", "--quick", "--runs", "4", "--seed", "2", "--output", tmp_path)
-    assert done.stderr.splitlines()[-1] == "PASS: no bound is violated."
-    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
+def test_verify_passes_writes_and_shows(verified: Path) -> None:
+    shown = verified.with_name("shown.txt").read_text(encoding="utf-8")
+    assert verified.with_name("said.txt").read_text(encoding="utf-8").splitlines()[-1] == "PASS: no bound is violated."
+    saved = json.loads((verified / "configuration.json").read_text(encoding="utf-8"))
     assert saved["passed"] is True
     assert saved["verification"]["runs"] == 4
     assert saved["verification"]["seed"] == 2
-    assert f"{saved['verdicts']['PASS']} comparisons passed, 0 failed" in done.stdout
-    summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert f"{saved['verdicts']['PASS']} comparisons passed, 0 failed" in shown
+    summary = (verified / "summary.md").read_text(encoding="utf-8")
     for line in summary.splitlines():
         if line.startswith(("| SDBGD", "| Penalty", "| random", "| paper", "| 0.")):
             words = [cell.strip() for cell in line.strip("|").split("|")]
-            assert any(all(word in shown for word in words) for shown in done.stdout.splitlines()), line
-    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".parquet", ".png", ".pdf", ".md", ".json"}
+            assert any(all(word in each for word in words) for each in shown.splitlines()), line
+    assert {path.suffix for path in verified.iterdir()} == {".csv", ".parquet", ".png", ".pdf", ".md", ".json"}
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_verify_finds_a_planted_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants far below the truth: exit code 1, and every place says FAIL."""
     wrong = {"sigma_f": 1e-9, "sigma_g": 1e-9, "G_f": 1e-6, "delta_f": 1e-9, "delta_g": 1e-9}
-    real = verification.case_of
+    case_of = verification.case_of
 
-    def with_wrong_constants(spec: Mapping[str, Any]) -> Any:
-        case = real(spec)
-        constants = case.problem.constants
-        assert constants is not None
-        return case._replace(problem=replace(case.problem, constants=constants.replace(**wrong)))
+    def planted(spec: Any) -> Any:
+        case = case_of(spec)
+        return case._replace(problem=replace(case.problem, constants=case.constants.replace(**wrong)))
 
-    monkeypatch.setattr(verification, "_QUICK", TINY)
-    monkeypatch.setattr(verification, "case_of", with_wrong_constants)
+    monkeypatch.setattr(verification, "case_of", planted)
+    monkeypatch.setattr(verification, "_QUICK", verification.Sizes(60, 60, 30, (2,), 1, 50))
+    monkeypatch.setattr(sweeps, "_PATIENCE", math.inf)
     done = call("verify", "--quick", "--runs", "4", "--output", tmp_path, code=1)
     assert re.search(r"^FAIL: [1-9]\d* comparisons violate a bound", done.stderr, re.MULTILINE)
     assert re.search(r"^Penalty, planned .* FAIL$", done.stdout, re.MULTILINE)
@@ -247,9 +240,10 @@ def test_help_names_the_commands() -> None:
     assert all(re.search(rf"\b{command}\b", shown) for command in ("table", "plan", "verify"))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_saved_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
     """Of options with two words, too."""
-    given = ["plan", "--budget", "1e5", "--method", "storm_sdbgd", "--noise-smoothness", "0.5,0.25"]
+    given = ["plan", "--budget", "1e4", "--method", "storm_sdbgd", "--noise-smoothness", "0.5,0.25"]
     assert CliRunner().invoke(app, [*given, "--output", str(tmp_path / "one")]).exit_code == 0
     saved = json.loads((tmp_path / "one" / "plan.json").read_text(encoding="utf-8"))
     again = [*saved["command"].split()[1:], "--output", str(tmp_path / "two")]

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fuzzing import NUMBERS, WORDS, inputs, limited
 from tiebreak.cli.app import app
+from tiebreak.experiments.entrants import rehearse
 
 NUMBER = st.one_of(
     st.sampled_from(
@@ -100,6 +101,10 @@ def no_work() -> Iterator[None]:
     for name in ("reproduce.run", "verify.run", "plan.run_plan", "compare.run"):
         patch.setattr(f"tiebreak.cli.{name}", stop)
     patch.setattr("tiebreak.experiments.saving.save_chart", lambda chart, path: [])
+    patch.setattr(
+        "tiebreak.cli.compare.rehearse",
+        lambda problems, methods, *options: rehearse(problems[:2], methods[:4], *options),  # of hundreds of pairs
+    )
     patch.setenv("COLUMNS", "100")
     yield
     patch.undo()

@@ -119,6 +119,5 @@ def _recorded_columns(rows: Table, problem: str, names: list[str], points: int, 
 
     columns = {"step": steps[rows_shown], "calls": np.nanmax(by_step("calls"), axis=1)}
     for name in names:
-        values = spread(f"{problem} {name}", by_step(name))
-        columns |= values if banded else {f"{problem} {name}": values[f"{problem} {name}"]}
+        columns |= spread(f"{problem} {name}", by_step(name), (0.1, 0.9) if banded else None)
     return columns

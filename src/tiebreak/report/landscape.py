@@ -52,7 +52,7 @@ def landscape(outcome: Outcome) -> Landscape:
 
 def _path(outcome: Outcome, method: str) -> Path:
     calls, _ = outcome.curve(method, "step")
-    x, y, step = (spread("", outcome.curve(method, name)[1])[""] for name in ("x0", "x1", "step"))
+    x, y, step = (spread("", outcome.curve(method, name)[1], None)[""] for name in ("x0", "x1", "step"))
     on_map = np.flatnonzero((np.abs(x) <= _FAR) & (np.abs(y) <= _FAR))
     rows = on_map[thinned(len(on_map), _POINTS)]
     return Path(label(method), list(METHODS).index(method), x[rows], y[rows], step[rows], calls[rows])
