@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,16 +180,13 @@ def read_folder(folder: Path) -> None:
     markdown(load(folder))
 
 
-FILES = ("configuration.json", "points.csv", "curves.csv", "curves.parquet")
+FILES = ("configuration.json", "points.csv", "curves.csv")
 
 
 def with_file(results: Path, folder: Path, name: str, content: bytes | None) -> None:
     """A copy of the results with another content of a file."""
     for each in FILES:
-        if {each, name} != {"curves.parquet", "curves.csv"}:  # one of them is read
-            shutil.copyfile(results / each, folder / each)
-        else:
-            (folder / each).unlink(missing_ok=True)
+        shutil.copyfile(results / each, folder / each)
     if content is not None:
         (folder / name).write_bytes(content)
 
@@ -209,12 +203,12 @@ def test_damaged_results(results: Path, tmp_path: Path, data: st.DataObject) -> 
 @inputs(0.1, 120)
 @given(data=st.data())
 def test_made_up_results(results: Path, tmp_path: Path, data: st.DataObject) -> None:
-    """JSON, CSV and Parquet as they should be, with something else in them."""
+    """JSON and CSV as they should be, with something else in them."""
     name = data.draw(st.sampled_from(FILES))
     if name.endswith(".json"):
         saved = data.draw(mangled(json.loads((results / name).read_text(encoding="utf-8"))))
         content = as_json(saved).encode()
-    elif name.endswith(".csv"):
+    else:
         rows = [line.split(",") for line in (results / name).read_text(encoding="utf-8").splitlines()]
         cells = st.one_of(st.sampled_from([*WORDS, *map(repr, NUMBERS)]), st.text(max_size=10))
         made = data.draw(mangled(rows, st.one_of(cells, st.lists(cells, max_size=3))))
@@ -224,34 +218,10 @@ def test_made_up_results(results: Path, tmp_path: Path, data: st.DataObject) -> 
             else [str(made)]
         )
         content = "\n".join(lines).encode("utf-8", "replace")
-    else:
-        table = pa.parquet.read_table(results / name)
-        columns = {n: table.column(n).to_pylist() for n in table.column_names}
-        chosen = data.draw(st.sampled_from(sorted(columns)))
-        rows = len(columns[chosen])
-        kinds: list[Any] = [
-            None,
-            [None] * rows,
-            [math_nan] * rows,
-            ["x"] * rows,
-            [[1]] * rows,
-            [2**62] * rows,
-            [b"\xff"] * rows,
-        ]
-        kinds += [[{"a": 1}] * rows, [True] * rows, [-1] * rows, [1e308] * rows, [None, *columns[chosen][1:]]]
-        other = data.draw(st.sampled_from(kinds))
-        columns = {n: c for n, c in columns.items() if n != chosen} | ({} if other is None else {chosen: other})
-        if data.draw(st.booleans()) and data.draw(st.booleans()):
-            columns = {n: c[:0] for n, c in columns.items()}
-        sink = io.BytesIO()
-        pa.parquet.write_table(pa.table(columns), sink)
-        content = sink.getvalue()
     with_file(results, tmp_path, name, content)
     with only_ours():
         read_folder(tmp_path)
 
-
-math_nan = float("nan")
 
 # --- logs and curves -------------------------------------------------------------------------------------------------
 

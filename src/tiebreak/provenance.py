@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -54,16 +55,18 @@ def origin_of(record: Any) -> dict[str, Any]:
     return {name: record[name] for name in known if name in record} if "date" in record else known
 
 
-def sentence(made: Any) -> str:
-    """What :func:`stamp` says, for the reader of a summary; what an older file does not say is left out.
+def sentence(made: Mapping[str, Any]) -> str:
+    """What :func:`stamp` says, for the reader of a summary.
 
     Examples
     --------
-    >>> sentence({"date": "2026-01-02T03:04:05+00:00", "versions": {"tiebreak": "0.1.0", "numpy": "2.0"}})
-    'Made on 2026-01-02 by tiebreak 0.1.0, numpy 2.0.'
+    >>> versions = {"tiebreak": "0.1.0", "python": "3.11.7", "numpy": "2.0"}
+    >>> sentence({"date": "2026-01-02T03:04:05+00:00", "commit": None, "versions": versions})
+    'Made on 2026-01-02 by tiebreak 0.1.0, python 3.11.7, numpy 2.0.'
     """
-    versions, found = made.get("versions", {}), made.get("commit")
+    versions = made["versions"]
+    revision = made["commit"]
     named = [f"{name} {versions[name]}" for name in ("tiebreak", "python", "numpy") if name in versions]
-    if found and named:
-        named[0] += f" (commit {found[:12]}{'-dirty' * found.endswith('-dirty')})"
-    return f"Made on {str(made.get('date', 'an unknown day'))[:10]} by {', '.join(named)}."
+    if revision and named:
+        named[0] += f" (commit {revision[:12]}{'-dirty' * revision.endswith('-dirty')})"
+    return f"Made on {made['date'][:10]} by {', '.join(named)}."

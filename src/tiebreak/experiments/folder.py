@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
+from types import UnionType
 from typing import IO, Any
 
 import numpy as np
@@ -194,7 +195,7 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
 def _configuration(saved: Any) -> tuple[Experiment, dict[str, Any]]:
     """The experiment, and what came of it besides tables; ValueError if something is missing or of another type."""
 
-    def part(name: str, kind: type, words: str) -> Any:
+    def part(name: str, kind: type | UnionType, words: str) -> Any:
         if name not in saved:
             raise ValueError(f"there is no {name!r}")
         if not isinstance(saved[name], kind):
@@ -213,6 +214,9 @@ def _configuration(saved: Any) -> tuple[Experiment, dict[str, Any]]:
         "interrupted": part("interrupted", bool, "true or false"),
         "faults": part("faults", list, "a list of texts"),
     }
+    part("date", str, "a text")
+    part("commit", str | None, "a text or null")
+    part("versions", dict, "an object")
     seconds, faults = known["seconds"], known["faults"]
     if not seconds or any(
         name not in experiment.methods or type(value) not in (int, float) for name, value in seconds.items()
