@@ -142,6 +142,7 @@ def test_plot_draws_the_same_again(reproduced: Path, tmp_path: Path) -> None:
         assert (folder / name).read_bytes() == (reproduced / name).read_bytes(), name
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_saved_command_gives_the_same_bytes(reproduced: Path, tmp_path: Path) -> None:
     command = json.loads((reproduced / "configuration.json").read_text(encoding="utf-8"))["command"].split()
     call(*command[1:], "--output", tmp_path)
@@ -173,6 +174,7 @@ def test_bad_values_get_one_kind_line(options: tuple[str, ...], words: tuple[str
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_every_option_reaches_the_experiment(tmp_path: Path) -> None:
     """Methods by commas and repeated, in any spelling; numbers that begin with a minus are values, not options."""
     words = "--methods SDBGD,penalty --methods dbgd --runs 2 --budget 300 --seed 3 --start -1.5,-2 --noise 0.25"
@@ -251,6 +253,7 @@ def test_ctrl_c_while_writing_keeps_the_data(stage: str, tmp_path: Path, monkeyp
     assert load(tmp_path).methods == ("sdbgd",)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_runs_that_could_not_go_on_are_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(*arguments: Any, **options: Any) -> Outcome:
         return replace(run(*arguments, **options), faults=("SDBGD, run 0 at step 3: the upper gradient is not finite",))
