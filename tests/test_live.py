@@ -224,6 +224,7 @@ Console.print = print_and_end
     assert loaded == "[]"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_plans_of_a_comparison_are_announced_while_they_are_made(tmp_path, monkeypatch):
     """Twenty problems' plans take half a minute: before they are made the count is said, and each while it is."""
     monkeypatch.setattr(live, "SILENCE", 0.1)
@@ -234,6 +235,7 @@ def test_plans_of_a_comparison_are_announced_while_they_are_made(tmp_path, monke
     assert any("Preparing 1 of 1: Penalty bound on paper" in line for line in said)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_taken_folder_is_said_before_plans_are_made(tmp_path, monkeypatch):
     words = ("compare", "--problems", "paper", "--methods", "sdbgd", "--trials", "1", "--output", tmp_path)
     call(*words, "--budgets", "1e3")
@@ -256,6 +258,7 @@ def test_help_names_every_constant_on_a_narrow_screen(monkeypatch):
         assert all(re.search(rf"\b{name}\b", shown) for name in ("L_f", "G_f", "sigma_g", "delta_f", "delta_g"))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_quiet_commands_show_tables_and_nothing_else(tmp_path):
     words = ("reproduce", "--budget", "2e4", "--runs", "2", "--methods", "sdbgd", "--output", tmp_path)
     done = call(*words, "--quiet")
