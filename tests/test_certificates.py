@@ -47,7 +47,9 @@ CASES = {  # what the lower gradient looks like beside a noise of 1/16 in its me
 }
 
 
-@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize(
+    "confidence", [pytest.param(0.8, marks=pytest.mark.long), 0.95, pytest.param(0.99, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("kind", ["gaussian", "student", "skew"])
 @pytest.mark.parametrize("case", CASES)
 def test_intervals_cover(confidence, kind, case):

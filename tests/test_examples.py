@@ -20,16 +20,30 @@ NEEDS = {
     "with_trainer.py": "transformers",
     "unlearning_language.py": "transformers",
 }
+#: Each of these takes two seconds of a processor or more.
+LONG = {
+    "dictionary.py",
+    "digits_jax.py",
+    "digits_torch.py",
+    "regression.py",
+    "scikit_learn_estimator.py",
+    "sharded_jax.py",
+    "unlearning_language.py",
+    "with_accelerate.py",
+    "with_lightning.py",
+    "with_trainer.py",
+}
+NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in NAMES]
+)
 def test_it_runs(name, tmp_path):
     command = [sys.executable, str(EXAMPLES / name), *OPTIONS.get(name, [])]
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed: pip install '.[frameworks]'")
     environment = os.environ | {"MPLBACKEND": "Agg"}
-    if name in NEEDS:
-        environment["OMP_NUM_THREADS"] = "1"  # small tensors: threads would only wait for each other
     found = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

@@ -259,7 +259,10 @@ def test_table_1_is_the_papers_and_the_penalty_beats_its_stochastic_rows():
             assert all(p <= other for p, other in zip(rows["penalty"], rows[row.key], strict=True))
 
 
-@pytest.mark.parametrize("method", COMPUTED)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=pytest.mark.long) if name.startswith(("spider", "storm")) else name for name in COMPUTED],
+)
 def test_complexity_with_constants_has_the_tables_exponents(method):
     """Calls at ε and ε/10, deep enough for the leading term: their ratio's exponent is the table's.
 
@@ -497,6 +500,7 @@ def test_estimated_constants_are_near_the_true_ones():
     assert isinstance(plan(found, budget=10**6, objective="practice").steps, int)
 
 
+@pytest.mark.long
 def test_the_intervals_of_sigma_hold_for_the_largest_of_several_points():
     # With each point's own interval at that of the largest estimate, 174 of these 200 held.
     held = 0
