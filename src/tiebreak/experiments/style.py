@@ -29,8 +29,6 @@ _DASHES: tuple[Any, ...] = (
     (0, (8, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
-#: The residuals of the theorem.
-TITLES = {"direction_squared": r"$\mathbb{E}\|d\|^2$", "lower_gradient_squared": r"$\mathbb{E}\|\nabla g\|^2$"}
 _STYLE = matplotlib.rc_params_from_file(
     str(resources.files("tiebreak.styles").joinpath("base.mplstyle")), use_default_template=False
 )
