@@ -79,8 +79,8 @@ def test_every_kind_is_known_and_has_a_verdict_charts_tables_and_an_origin(kind,
     assert kind_of(places[kind]) == kind
     page = page_of(places[kind])
     assert page.verdict.word
-    assert page.verdict.asked.endswith("?")
-    assert page.verdict.found
+    assert page.verdict.question.endswith("?")
+    assert page.verdict.findings
     assert parts(page, Chart)
     assert all(sheet.rows for sheet in parts(page, Sheet))
     assert page.sections[-1].title == "Repeat and cite"
@@ -177,8 +177,8 @@ def test_a_winner_that_left_g_behind_is_said_in_the_verdict(places, tmp_path):
     note = "g ended above where it began on paper, from 1: SDBGD (2). Look at g before the ratios."
     with (tmp_path / "copy" / "summary.md").open("a", encoding="utf-8") as file:
         file.write(f"- {note}\n")
-    assert note in page_of(tmp_path / "copy").verdict.found
-    assert not [text for text in page_of(places["compare"]).verdict.found if text.startswith("g ended above")]
+    assert note in page_of(tmp_path / "copy").verdict.findings
+    assert not [text for text in page_of(places["compare"]).verdict.findings if text.startswith("g ended above")]
 
 
 def test_curves_are_the_means_of_what_was_recorded(places):
@@ -246,7 +246,7 @@ def test_a_verification_that_fails_is_said_first(places, tmp_path):
     verdict = page_of(tmp_path).verdict
     assert verdict.good is False
     assert "FAIL" in verdict.word
-    assert "3 comparisons inside their bound, 2 outside" in verdict.found[0]
+    assert "3 comparisons inside their bound, 2 outside" in verdict.findings[0]
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -279,7 +279,7 @@ def test_a_training_run_has_a_time_axis(places):
     facts = dict(parts(page, Facts)[0].pairs)
     assert facts["versions, torch"] == torch.__version__
     assert facts["optimizer"].startswith("DynamicBarrier(tolerance=0.1")
-    assert "in 0:0" in " ".join(page.verdict.found)
+    assert "in 0:0" in " ".join(page.verdict.findings)
 
 
 def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
@@ -287,7 +287,7 @@ def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
     path.write_text("step,multiplier,skipped,excess,noise,seconds\n0,1.0,0,1.12,0.44,1\n")
     verdict = page_of(path).verdict
     assert (verdict.good, verdict.word) == (None, "Not decided by the batches")
-    assert "over all training data" in verdict.found[1]
+    assert "over all training data" in verdict.findings[1]
 
 
 def test_a_new_run_in_an_old_file_is_the_one_that_counts(tmp_path):
@@ -296,7 +296,7 @@ def test_a_new_run_in_an_old_file_is_the_one_that_counts(tmp_path):
     path.write_text(f"step,multiplier,skipped,excess,noise,seconds\n{old}0,1.0,0,9.0,0.01,100\n1,1.0,0,8.0,0.01,101\n")
     verdict = page_of(path).verdict
     assert verdict.good is False
-    assert verdict.found[1] == "2 steps, none skipped, in 0:02."
+    assert verdict.findings[1] == "2 steps, none skipped, in 0:02."
 
 
 def test_the_time_of_a_new_run_in_an_old_file_is_its_own(tmp_path):
@@ -304,10 +304,10 @@ def test_the_time_of_a_new_run_in_an_old_file_is_its_own(tmp_path):
     old = "".join(f"{k},1.0,0,{600 + k}\n" for k in range(100))
     path.write_text(f"step,multiplier,skipped,seconds\n{old}0,1.0,0,700.5\n1,1.0,0,702.0\n")
     page = page_of(path)
-    assert "in 0:03" in page.verdict.found[0]
+    assert "in 0:03" in page.verdict.findings[0]
     assert parts(page, Chart)[0].series[0].columns["seconds"] == pytest.approx([1.5, 3.0])
     path.write_text(f"step,multiplier,skipped,seconds\n{old}50,1.0,0,700.5\n")  # resumed: the same run
-    assert "in 11:40" in page_of(path).verdict.found[0]
+    assert "in 11:40" in page_of(path).verdict.findings[0]
 
 
 @pytest.mark.parametrize(("slope", "went"), [(1, "rose"), (-1, "fell"), (0, "stayed the same")])
@@ -317,7 +317,7 @@ def test_losses_are_compared_by_averages_of_many_batches(slope, went, tmp_path):
     losses[0], losses[1] = losses[0] + 90 * slope, losses[1] - 90 * slope  # a single batch would tell the opposite
     rows = "".join(f"{k},1.0,0,{loss},{k}\n" for k, loss in enumerate(losses))
     path.write_text(f"step,multiplier,skipped,upper_loss,seconds\n{rows}")
-    said = page_of(path).verdict.found[1]
+    said = page_of(path).verdict.findings[1]
     assert said.startswith(f"The upper loss {went}, from ")
     first, last = 100 + 2 * slope, 100 + 47 * slope
     assert [float(word.rstrip(",")) for word in said.split() if word[0].isdigit()] == pytest.approx(
@@ -330,7 +330,7 @@ def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
     path = tmp_path / "run.csv"
     rows = "".join(f"{k},1.0,0,{1.57 if k < 5 else 0.87},0.2,0.05,{k}\n" for k in range(10))
     path.write_text(f"step,multiplier,skipped,upper_loss,excess,noise,seconds\n{rows}")
-    found = page_of(path).verdict.found
+    found = page_of(path).verdict.findings
     assert "from 1.57 to 0.87," in found[2]
     assert (
         "both averaged over recent steps. The last iterate may differ where the learning rate did not fall." in found[0]
@@ -353,7 +353,7 @@ def test_a_log_without_tolerance_resumed_and_cut_off(tmp_path):
     path.write_text("\n".join(lines))
     page = page_of(path)
     assert page.verdict.good is None
-    assert page.verdict.found[0] == "3 steps, 1 of those logged were skipped, in 0:04."
+    assert page.verdict.findings[0] == "3 steps, 1 of those logged were skipped, in 0:04."
     chart = next(chart for chart in parts(page, Chart) if chart.y[0].key == "multiplier")
     assert [series.name for series in chart.series] == ["this run"]
     assert chart.series[0].columns["multiplier"].tolist() == [2.0, 3.0]

@@ -88,7 +88,7 @@ def test_the_page_tells_of_returns(tmp_path):
         with CSVLog(path) as log:
             for k, count in enumerate(returns):
                 log.add(k, multiplier=1.0, excess=0.5, noise=0.1, returns=count)
-        said = [text for text in page(path).verdict.found if "set to its twin" in text]
+        said = [text for text in page(path).verdict.findings if "set to its twin" in text]
         assert [words in text for text in said] == [True] * (words is not None)
 
 

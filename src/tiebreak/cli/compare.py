@@ -87,8 +87,8 @@ def compare(
     texts = {"problems": ",".join(problems), "methods": ",".join(methods), "budgets": budgets, "runs": runs}
     texts |= {"trials": trials, "steps": steps, "record": record, "seed": seed}
     with reported(report, output), kindly():
-        asked = _comparison(_QUICK if quick else _USUAL, texts, as_is=False)
-        _run(asked, engine_from(workers, scheduler), output, overwrite)
+        comparison = _comparison(_QUICK if quick else _USUAL, texts, as_is=False)
+        _run(comparison, engine_from(workers, scheduler), output, overwrite)
 
 
 def sweep(
@@ -110,8 +110,8 @@ def sweep(
     texts = {"problems": ",".join(problems), "methods": ",".join(methods), "budgets": budgets, "runs": runs}
     texts |= {"steps": steps, "record": record, "seed": seed}
     with reported(report, output), kindly():
-        asked = _comparison(_USUAL | {"trials": "1"}, texts, as_is=True)
-        _run(asked, engine_from(workers, scheduler), output, overwrite)
+        comparison = _comparison(_USUAL | {"trials": "1"}, texts, as_is=True)
+        _run(comparison, engine_from(workers, scheduler), output, overwrite)
 
 
 def _comparison(usual: Mapping[str, str], texts: Mapping[str, str | None], as_is: bool) -> Comparison:
@@ -123,21 +123,22 @@ def _comparison(usual: Mapping[str, str], texts: Mapping[str, str | None], as_is
     return Comparison(as_is=as_is, **words)
 
 
-def _run(asked: Comparison, engine: Engine, output: Path, overwrite: bool) -> None:
-    counts = f"{counted(len(asked.contenders), 'method')} on {counted(len(asked.entrants), 'problem')}"
-    say(f"{counts}, {counted(len(asked.budgets), 'budget')}, runs: {asked.runs}, step sizes tried: {asked.trials}.")
-    claim(output, asked.command, overwrite)
+def _run(comparison: Comparison, engine: Engine, output: Path, overwrite: bool) -> None:
+    counts = f"{counted(len(comparison.contenders), 'method')} on {counted(len(comparison.entrants), 'problem')}"
+    budgets = counted(len(comparison.budgets), "budget")
+    say(f"{counts}, {budgets}, runs: {comparison.runs}, step sizes tried: {comparison.trials}.")
+    claim(output, comparison.command, overwrite)
     with waiting("Preparing") as line:  # what cannot be run is told before anything is
-        rehearse(asked.entrants, asked.contenders, asked.budgets, line.rename)
-    for doubt in (doubt for entrant in asked.entrants for doubt in entrant.doubts):
+        rehearse(comparison.entrants, comparison.contenders, comparison.budgets, line.rename)
+    for doubt in (doubt for entrant in comparison.entrants for doubt in entrant.doubts):
         say(f"tiebreak: {doubt}", always=True)
     with loading("matplotlib"):
         from tiebreak.experiments.saving import save_comparison  # and matplotlib with it
 
     with unsaid():  # it has been said
-        found = written(output, partial(run, asked, engine=engine), save_comparison)
-    show_sheets(sheets(found), notes(found), PROSE)
-    say(f"Written to {output}. {found.seconds:.0f} s.")
+        compared = written(output, partial(run, comparison, engine=engine), save_comparison)
+    show_sheets(sheets(compared), notes(compared), PROSE)
+    say(f"Written to {output}. {compared.seconds:.0f} s.")
 
 
 def problems() -> None:

@@ -34,7 +34,8 @@ __all__ = [
 
 #: What shells expect of a program that Ctrl-C ended.
 INTERRUPTED = 130
-_TERMINATED, _NO_READER = 143, 141  # likewise, by SIGTERM and by SIGPIPE
+_TERMINATED = 143  # by SIGTERM
+_NO_READER = 141  # by SIGPIPE
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -93,15 +94,15 @@ def spoken(command: _Command) -> _Command:
 
 def _typed(command: Callable[..., Any]) -> dict[str, str]:
     """How each argument of a command is typed: an option's name, or nothing for one that has its place."""
-    found = {}
+    typed = {}
     for name, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
                 long = [word for word in info.param_decls or () if word.startswith("--")]
-                found[name] = long[0] if long else f"--{name.strip('_').replace('_', '-')}"
+                typed[name] = long[0] if long else f"--{name.strip('_').replace('_', '-')}"
             elif isinstance(info, ArgumentInfo):
-                found[name] = ""
-    return found
+                typed[name] = ""
+    return typed
 
 
 def _as_typed(text: str, words: dict[str, str]) -> str:
@@ -161,8 +162,8 @@ def number(text: str) -> Any:
 
 def numbers(text: str) -> Any:
     """The numbers that a text spells between commas; else the text."""
-    found = [number(part) for part in text.split(",")]
-    return text if any(isinstance(part, str) for part in found) else found
+    parts = [number(part) for part in text.split(",")]
+    return text if any(isinstance(part, str) for part in parts) else parts
 
 
 def completing(*names: str) -> Callable[[str], list[str]]:
@@ -201,12 +202,12 @@ def show_sheets(sheets: Iterable[Sheet], notes: Iterable[str] = (), prose: Colle
         console.width = max(console.width, 120)
     for sheet in _cut(sheets, prose, console.width):
         console.print(f"[bold]{escape(sheet.title)}[/]")
-        shown = Table(box=None, pad_edge=False, header_style="dim", show_header=any(sheet.header))
+        table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(sheet.header))
         for i, name in enumerate(sheet.header):
-            shown.add_column(name, justify="left" if i == 0 or name in prose else "right", overflow="fold")
+            table.add_column(name, justify="left" if i == 0 or name in prose else "right", overflow="fold")
         for row in sheet.rows:
-            shown.add_row(*(f"[red]{cell}[/]" if cell == "FAIL" else escape(cell) for cell in row))
-        console.print(shown)
+            table.add_row(*(f"[red]{cell}[/]" if cell == "FAIL" else escape(cell) for cell in row))
+        console.print(table)
         console.print()
     for text in notes:
         console.print(f"• {escape(text)}", style="dim")

@@ -79,15 +79,16 @@ def plan(
 ) -> None:
     """Choose all constants of a schedule, for a budget or for an accuracy."""
     with reported(report, output), kindly():
-        asked = Experiment(runs=number(runs), seed=number(seed))
+        experiment = Experiment(runs=number(runs), seed=number(seed))
         if (budget is None) == (epsilon is None):  # before anything that takes long
-            here = "neither is there" if budget is None else f"--budget {budget} and --epsilon {epsilon} are both there"
-            raise ValueError(f"a plan is for --budget CALLS or for --epsilon E: give one of them; {here}")
-        place, known = _problem(problem, estimate, constants, asked.seed)
+            clash = f"--budget {budget} and --epsilon {epsilon} are both there"
+            which = "neither is there" if budget is None else clash
+            raise ValueError(f"a plan is for --budget CALLS or for --epsilon E: give one of them; {which}")
+        place, values = _problem(problem, estimate, constants, experiment.seed)
         limits = {"budget": budget and number(budget), "epsilon": epsilon and number(epsilon)}
         options = {**limits, "method": method, "objective": objective, "kind": kind}
         options["noise_smoothness"] = smoothness(noise_smoothness)
-        chosen = _planned(known, options)
+        chosen = _planned(values, options)
         if run:
             check_runnable(chosen, place)
         say(f"Planned: {chosen.method.name}, {chosen.steps:,} steps.")  # before what is slow to load
@@ -103,11 +104,11 @@ def plan(
         curves = None
         with before_writing(), bar() as hear:
             if run:
-                result = run_plan(chosen, asked.runs, asked.seed, partial(hear, "The plan"), place)
+                result = run_plan(chosen, experiment.runs, experiment.seed, partial(hear, "The plan"), place)
                 curves = measured(result)
-                record["measured"], sheet = _ends(result, asked)
+                record["measured"], sheet = _ends(result, experiment)
                 sheets.append(sheet)
-        options |= {"run": run, "runs": asked.runs, "seed": asked.seed}
+        options |= {"run": run, "runs": experiment.runs, "seed": experiment.seed}
         options |= {"constants": constants, "problem": problem, "estimate": estimate}
         record |= {"command": _command(options), **origin((record["method"],))}
         with waiting("Writing the files"):
@@ -117,12 +118,12 @@ def plan(
         say(f"Written to {output}: plan.json, its tables and figures.")
 
 
-def _ends(result: Result, asked: Experiment) -> tuple[dict[str, Any], Sheet]:
+def _ends(result: Result, experiment: Experiment) -> tuple[dict[str, Any], Sheet]:
     """The residuals at the last iterate, for the record and as a table."""
     ends = {name: float(getattr(result.last, name).mean()) for name in SYMBOLS}
-    title = f"Measured at the last iterate, {asked.runs} runs"
+    title = f"Measured at the last iterate, {experiment.runs} runs"
     sheet = Sheet(title, tuple(SYMBOLS.values()), [[scientific(value) for value in ends.values()]])
-    return ends | {"runs": asked.runs, "seed": asked.seed}, sheet
+    return ends | {"runs": experiment.runs, "seed": experiment.seed}, sheet
 
 
 def _problem(
@@ -134,19 +135,19 @@ def _problem(
             raise ValueError("--estimate needs --problem: constants are estimated from a problem's samples")
         return None, constants_from(constants or "paper")
     (entrant,) = entrants([name])
-    made = entrant.problem
+    chosen = entrant.problem
     if constants is not None and estimate:
         raise ValueError(f"--constants {constants} and --estimate: give one of them")
     if constants is not None:
-        return made, constants_from(constants)
+        return chosen, constants_from(constants)
     if estimate:
         with waiting("Estimating the constants"):
-            found = theory.estimate_constants(made, seed=seed)
-        say(str(found))
-        return made, found
-    if made.constants is None:
+            estimates = theory.estimate_constants(chosen, seed=seed)
+        say(str(estimates))
+        return chosen, estimates
+    if chosen.constants is None:
         raise ValueError(f"--problem {name} has no constants, and a plan needs them: say --estimate, or --constants")
-    return made, made.constants
+    return chosen, chosen.constants
 
 
 def _command(given: dict[str, Any]) -> str:

@@ -77,8 +77,8 @@ def repeat(
 def _compare(first: Path, second: Path, tolerance: float) -> None:
     from tiebreak.report.difference import difference
 
-    found = difference(first, second)
-    show_sheets(found.sheets(), prose=("first", "second", "column"))
-    say(found.verdict, always=True)
-    if found.largest > tolerance:
+    result = difference(first, second)
+    show_sheets(result.sheets(), prose=("first", "second", "column"))
+    say(result.verdict, always=True)
+    if result.largest > tolerance:
         raise typer.Exit(1)

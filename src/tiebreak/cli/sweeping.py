@@ -14,7 +14,7 @@ from tiebreak.experiments.engines import Engine, checked
 
 __all__ = ["claim", "engine_from", "kept", "store_in", "written"]
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def engine_from(workers: str | None, scheduler: str | None) -> Engine:
@@ -47,16 +47,16 @@ def kept(output: Path) -> str:
     return f"Finished blocks are kept ({count}), and the same command goes on from there." if count else ""
 
 
-def written(output: Path, sweep: Callable[..., Found], save: Callable[[Found, Path], Any]) -> Found:
-    """What ``sweep(hear, store)`` finds, saved in the folder; until then its finished blocks are kept there."""
+def written(output: Path, sweep: Callable[..., Result], save: Callable[[Result, Path], Any]) -> Result:
+    """The result of ``sweep(hear, store)``, saved in the folder; until then its finished blocks are kept there."""
     with store_in(output) as store:
         try:
             with bar() as hear:
-                found = sweep(hear, store=store)
+                result = sweep(hear, store=store)
         except KeyboardInterrupt:
             say(f"Interrupted; nothing was written. {kept(output)}")
             raise typer.Exit(INTERRUPTED) from None
         with waiting("Writing the files"):
-            save(found, output)
+            save(result, output)
         store.clear()
-    return found
+    return result

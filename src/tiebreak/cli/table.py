@@ -88,29 +88,30 @@ def _order(power: float) -> str:
 
 def numbers_at(epsilon: float, constants: str, noise_smoothness: float | tuple[float, float] | None = None) -> Sheet:
     """Table 1 in numbers, with constants where a theorem gives them."""
-    known, rows = constants_from(constants), []
+    values = constants_from(constants)
+    rows = []
     for row in TABLE:
         if not row.key:
             continue
         reduced = row.assumption == TABLE[-1].assumption
         exact = row.key in COMPUTED and (noise_smoothness is not None or not reduced)
         smooth = noise_smoothness if exact and reduced else None
-        found = oracle_complexity(epsilon, row.key, known if exact else None, smooth)
-        counts = [scientific(value, 2) for value in (found.iterations, found.upper_calls, found.lower_calls)]
+        costs = oracle_complexity(epsilon, row.key, values if exact else None, smooth)
+        counts = [scientific(value, 2) for value in (costs.iterations, costs.upper_calls, costs.lower_calls)]
         unknown = "known with --noise-smoothness" if row.key in COMPUTED else "unknown"
-        rows.append([row.name, *counts, "enough" if found.exact else f"order only, constants {unknown}"])
+        rows.append([row.name, *counts, "enough" if costs.exact else f"order only, constants {unknown}"])
     for row, smooth in zip(LOWER_BOUNDS, (None, noise_smoothness), strict=True):
         if row is not LOWER_BOUNDS[1] or smooth is not None:
-            rows.append(_least(row.name, epsilon, known, smooth))
+            rows.append(_least(row.name, epsilon, values, smooth))
     header = ("method", "iterations", "upper calls", "lower calls", "what this is")
     return Sheet(f"At ε = {epsilon:g}, constants: {constants}", header, rows)
 
 
-def _least(name: str, epsilon: float, known: Constants, smooth: Any) -> list[str]:
+def _least(name: str, epsilon: float, constants: Constants, smooth: Any) -> list[str]:
     with_it = "" if smooth is None else ", with mean-squared smoothness"
     try:
-        found = least_complexity(epsilon, known, smooth)
+        costs = least_complexity(epsilon, constants, smooth)
     except ValueError:
         return [name, "–", "–", "–", f"ε is too large for the lower bound{with_it}"]
-    counts = [scientific(found.iterations, 2), "–", scientific(found.lower_calls, 2)]
+    counts = [scientific(costs.iterations, 2), "–", scientific(costs.lower_calls, 2)]
     return [name, *counts, f"needed in the worst case, up to a constant{with_it}"]

@@ -53,17 +53,17 @@ def verify(
 ) -> None:
     """Check the theorems against simulation; fails if a bound is violated."""
     with reported(report, output), kindly():
-        own: dict[str, Any] = {"problem": problem, "method": method, "constants": constants}
-        own["steps"] = None if steps is None else number(steps)
-        own["noise_smoothness"] = smoothness(noise_smoothness)
-        asked = Verification(runs=number(runs), seed=number(seed), quick=quick, **own)
+        options: dict[str, Any] = {"problem": problem, "method": method, "constants": constants}
+        options["steps"] = None if steps is None else number(steps)
+        options["noise_smoothness"] = smoothness(noise_smoothness)
+        verification = Verification(runs=number(runs), seed=number(seed), quick=quick, **options)
         engine = engine_from(workers, scheduler)
-        say(f"The theorems against simulation, {asked.runs} runs of each case.")
+        say(f"The theorems against simulation, {verification.runs} runs of each case.")
         with loading("matplotlib"):
             from tiebreak.experiments.saving import save_verification
 
-        claim(output, asked.command, overwrite)
-        findings = written(output, partial(run, asked, engine=engine), save_verification)
+        claim(output, verification.command, overwrite)
+        findings = written(output, partial(run, verification, engine=engine), save_verification)
     show_sheets(sheets(findings), notes(findings), PROSE)
     say(f"Written to {output}. {findings.seconds:.0f} s.")
     if not findings.passed:

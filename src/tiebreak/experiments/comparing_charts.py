@@ -68,21 +68,21 @@ def residuals_chart(table: Table, constants: Mapping[str, Any]) -> Chart:
     for problem in problems:
         for name, label in _RESIDUALS.items():
             axes.append(Axis(f"{problem} {name}", f"{problem}: {label}", "log", problem))
-    known = [each is not None for each in constants.values()]
-    units = ", in the problem's units" if any(known) else ", as they are"
-    units += " where its constants are known" if any(known) and not all(known) else ""
+    scaled = [each is not None for each in constants.values()]
+    units = ", in the problem's units" if any(scaled) else ", as they are"
+    units += " where its constants are known" if any(scaled) and not all(scaled) else ""
     about = f"Means over runs at the last iterate{units}."
     return Chart("Residuals against the budget", about, [Axis("budget", "calls", "log")], axes, series)
 
 
 def recorded_chart(table: Table) -> Chart:
     """The recorded curves of the runs with the largest budget, means over the runs."""
-    shown = [name for name in _RECORDED if name in table and np.isfinite(table[name]).any()]
+    names = [name for name in _RECORDED if name in table and np.isfinite(table[name]).any()]
     problems = distinct(table, "problem")
     methods = distinct(table, "method")
     several = len(np.unique(table["run"])) > 1
     banded = several and len(problems) * len(methods) <= _BANDED
-    room = _NUMBERS // (len(problems) * len(methods) * len(shown) * (3 if banded else 1))
+    room = _NUMBERS // (len(problems) * len(methods) * len(names) * (3 if banded else 1))
     series = []
     axes = []
     for problem in problems:
@@ -90,9 +90,9 @@ def recorded_chart(table: Table) -> Chart:
         for look, method in enumerate(methods):
             rows = chosen(of_problem, method=method)
             rows = chosen(rows, budget=rows["budget"].max())  # a method that depends on the budget has more curves
-            columns = _recorded_columns(rows, problem, shown, min(max(room, 25), 400), banded)
+            columns = _recorded_columns(rows, problem, names, min(max(room, 25), 400), banded)
             series.append(Series(method, columns, look))
-        for name in shown:
+        for name in names:
             if np.isfinite(of_problem[name]).any():
                 label, scale = _RECORDED[name]
                 axes.append(Axis(f"{problem} {name}", f"{problem}: {label}", scale, problem))

@@ -38,11 +38,13 @@ def draw_chart(chart: Chart, x: Axis, panels: Sequence[Axis], width: Width) -> F
         figure = Figure(layout=ConstrainedLayoutEngine(h_pad=0.03, w_pad=0.03))
         names: dict[str, Line2D] = {}
         for axes, y in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            shown = [series for series in chart.series if x.key in series.columns and y.key in series.columns]
-            for series in shown:
+            visible = [series for series in chart.series if x.key in series.columns and y.key in series.columns]
+            for series in visible:
                 names.setdefault(series.name, _draw_series(axes, series, x.key, y.key))
             for axis, letter in ((x, "x"), (y, "y")):
-                _set_scale(axes, axis, letter, [np.asarray(series.columns[axis.key], dtype=float) for series in shown])
+                _set_scale(
+                    axes, axis, letter, [np.asarray(series.columns[axis.key], dtype=float) for series in visible]
+                )
             for mark in chart.marks:
                 if mark.key in (x.key, y.key):
                     line = axes.axvline if mark.key == x.key else axes.axhline
@@ -69,18 +71,18 @@ def _add_legend(figure: Figure, names: dict[str, Line2D], width: Width) -> None:
 
 
 def _draw_series(axes: Axes, series: Series, x: str, y: str) -> Line2D:
-    own = look_of(series.look)
+    look = look_of(series.look)
     columns = {name: np.asarray(column, dtype=float) for name, column in series.columns.items()}
     if f"{y}:low" in columns:
         axes.fill_between(
-            columns[x], columns[f"{y}:low"], columns[f"{y}:high"], color=own["color"], alpha=0.18, linewidth=0
+            columns[x], columns[f"{y}:low"], columns[f"{y}:high"], color=look["color"], alpha=0.18, linewidth=0
         )
     if f"{y}:error" in columns:
-        axes.errorbar(columns[x], columns[y], columns[f"{y}:error"], linestyle="", color=own["color"], elinewidth=0.6)
+        axes.errorbar(columns[x], columns[y], columns[f"{y}:error"], linestyle="", color=look["color"], elinewidth=0.6)
     marker = _MARKERS[series.look % len(_MARKERS)] if "markers" in series.mode else ""
-    dashes = "" if series.mode == "markers" else _DASHES.get(series.dash, own["linestyle"])
+    dashes = "" if series.mode == "markers" else _DASHES.get(series.dash, look["linestyle"])
     steps: Any = {"drawstyle": "steps-post"} if series.shape == "hv" else {}
-    (line,) = axes.plot(columns[x], columns[y], color=own["color"], linestyle=dashes, marker=marker, **steps)
+    (line,) = axes.plot(columns[x], columns[y], color=look["color"], linestyle=dashes, marker=marker, **steps)
     return line
 
 

@@ -39,25 +39,25 @@ def page(folder: Path) -> Page:
 def _verdict(saved: dict[str, Any], results: Table, notes: Sequence[str]) -> Verdict:
     problems = _counted(distinct(results, "problem"), "problem")
     methods = distinct(results, "method")
-    found = []
+    findings = []
     for budget in distinct(results, "budget"):
         rows = chosen(results, budget=budget)
         ratios = {method: chosen(rows, method=method)["ratio"] for method in methods}
         best = max(methods, key=lambda name: np.sum(ratios[name] == 1))
-        found.append(
+        findings.append(
             f"{calls(int(budget))}: {best} is best on {np.sum(ratios[best] == 1)} of {problems}, and within a "
             f"factor of 2 of the best on {np.sum(ratios[best] <= 2)}."
         )
     failed = int(results["failed"].sum())
-    found.append(f"{failed} runs could not go on." if failed else "Every run went as far as its budget.")
+    findings.append(f"{failed} runs could not go on." if failed else "Every run went as far as its budget.")
     # A small residual at a saddle of g wins a comparison and is worth nothing: the verdict must say so.
-    found += [note for note in notes if note.startswith("g ended above where it began")]
-    asked = (
+    findings += [note for note in notes if note.startswith("g ended above where it began")]
+    question = (
         f"Which of {_counted(methods, 'method')} has the smallest residual on {problems} at "
         f"{_counted(saved['budgets'], 'budget')}, {saved['runs']} runs each?"
     )
     word = "Complete, with runs that failed" if failed else "Complete"
-    return Verdict(word, None if failed else True, asked, found)
+    return Verdict(word, None if failed else True, question, findings)
 
 
 def _counted(values: Sequence[Any], noun: str) -> str:

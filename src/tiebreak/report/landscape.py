@@ -25,8 +25,8 @@ def landscape(outcome: Outcome) -> Landscape:
     paths = [_path(outcome, method) for method in outcome.methods]
     reached = np.concatenate([np.stack([path.x, path.y], axis=1) for path in paths])
     start = outcome.experiment.start
-    whole = _window(np.concatenate([reached, [start, CENTER, (0, 0), _SOLUTION]]), 1.0)
-    (left, right), (bottom, top) = whole
+    view = _window(np.concatenate([reached, [start, CENTER, (0, 0), _SOLUTION]]), 1.0)
+    (left, right), (bottom, top) = view
     x = np.linspace(left, right, 160)
     y = np.linspace(bottom, top, 90)
     period = 2 * math.pi
@@ -46,7 +46,7 @@ def landscape(outcome: Outcome) -> Landscape:
             ("bilevel solution", "star", [_SOLUTION]),
             ("start", "square", [(start[0], start[1])]),
         ],
-        {"whole": whole, "closer": _window(np.concatenate([reached, [start]]), 0.3)},
+        {"whole": view, "closer": _window(np.concatenate([reached, [start]]), 0.3)},
     )
 
 

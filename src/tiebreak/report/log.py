@@ -79,9 +79,9 @@ def _series(name: str, table: Table, values: Table, look: int = 0) -> Series:
 
 def _chart(title: str, about: str, axes: Sequence[Axis], table: Table) -> list[Chart]:
     """A chart of those quantities that the log has; none if it has none of them."""
-    shown = [axis for axis in axes if len(_known(table, axis.key))]
-    series = _series("this run", table, {axis.key: table[axis.key] for axis in shown})
-    return [Chart(title, about, _ALONG, shown, [series])] if shown else []
+    logged = [axis for axis in axes if len(_known(table, axis.key))]
+    series = _series("this run", table, {axis.key: table[axis.key] for axis in logged})
+    return [Chart(title, about, _ALONG, logged, [series])] if logged else []
 
 
 def _lower_chart(table: Table) -> list[Chart]:
@@ -110,17 +110,17 @@ def _tolerance_chart(table: Table) -> Chart:
 
 def _verdict(table: Table, steps: Table) -> Verdict:
     skipped = int(np.sum(table["skipped"] == 1))
-    told = f"{skipped:,} of those logged were skipped" if skipped else "none skipped"
-    found = [f"{int(table['step'][-1]) + 1:,} steps, {told}, in {clock(table['seconds'].max())}."]
+    skips = f"{skipped:,} of those logged were skipped" if skipped else "none skipped"
+    findings = [f"{int(table['step'][-1]) + 1:,} steps, {skips}, in {clock(table['seconds'].max())}."]
     for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
         if len(_known(steps, name)):
-            found.append(_change(text, _known(steps, name)))
+            findings.append(_change(text, _known(steps, name)))
     excess = _known(steps, "excess")
     if not len(excess):
         weighed = len(_known(steps, "multiplier")) or len(_known(steps, "upper_loss"))
         if len(_known(steps, "lower_loss")) and not weighed:
-            return Verdict("Lower-only training", None, "What does training on the lower loss alone reach?", found)
-        return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", found)
+            return Verdict("Lower-only training", None, "What does training on the lower loss alone reach?", findings)
+        return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", findings)
     noise = _known(steps, "noise")
     within = f", known to ± {noise[-1]:.2g}" if len(noise) else ""
     first = [
@@ -130,18 +130,18 @@ def _verdict(table: Table, steps: Table) -> Verdict:
     undecided = len(noise) > 0 and abs(excess[-1] - 1) <= noise[-1]
     if undecided:
         first.append("That is too near the tolerance to tell: evaluate both losses over all training data.")
-    found = [*first, *_returns(steps), *found]
+    findings = [*first, *_returns(steps), *findings]
     if len(_known(steps, "upper_loss")):
-        found.append(
+        findings.append(
             "That compares the upper loss with its own start, not with training on the lower loss alone: with a twin, "
             "evaluate it there, too, `with torch.no_grad(), opt.reference(): …`. All of this is before `opt.finish()`, "
             "which says itself where it has left the model."
         )
-    asked = "Does the lower loss stay within its tolerance while the upper loss improves?"
+    question = "Does the lower loss stay within its tolerance while the upper loss improves?"
     if undecided:
-        return Verdict("Not decided by the batches", None, asked, found)
+        return Verdict("Not decided by the batches", None, question, findings)
     inside = bool(excess[-1] <= 1)
-    return Verdict("Inside the tolerance" if inside else "Outside the tolerance", inside, asked, found)
+    return Verdict("Inside the tolerance" if inside else "Outside the tolerance", inside, question, findings)
 
 
 def _returns(table: Table) -> list[str]:

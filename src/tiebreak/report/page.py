@@ -85,10 +85,10 @@ def _resource(name: str) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     kind = {True: "good", False: "bad", None: "open"}[verdict.good]
-    found = "".join(f"<li>{escape(text)}</li>" for text in verdict.found)
+    items = "".join(f"<li>{escape(text)}</li>" for text in verdict.findings)
     return (
         f'<section id="verdict" class="verdict {kind}" aria-label="Verdict"><p class="word">{escape(verdict.word)}</p>'
-        f'<p class="asked">{escape(verdict.asked)}</p><ul>{found}</ul></section>'
+        f'<p class="asked">{escape(verdict.question)}</p><ul>{items}</ul></section>'
     )
 
 

@@ -29,18 +29,18 @@ def page(folder: Path) -> Page:
 
 def _verdict(saved: dict[str, Any]) -> Verdict:
     bounds, prediction, measured = saved["bounds"], saved["prediction"], saved.get("measured")
-    asked = f"Which constants for {saved['budget']:,} gradient calls, for the {_OBJECTIVES[saved['objective']]}?"
-    found = [f"Proved at x_N: E{SYMBOLS[name]} ≤ {scientific(bounds[name])}." for name in RESIDUALS]
+    question = f"Which constants for {saved['budget']:,} gradient calls, for the {_OBJECTIVES[saved['objective']]}?"
+    findings = [f"Proved at x_N: E{SYMBOLS[name]} ≤ {scientific(bounds[name])}." for name in RESIDUALS]
     if prediction:
         for name in RESIDUALS:
-            found.append(f"Expected, by a model: {SYMBOLS[name]} about {scientific(prediction[name])}.")
+            findings.append(f"Expected, by a model: {SYMBOLS[name]} about {scientific(prediction[name])}.")
     if not measured:
-        return Verdict(f"{saved['steps']:,} steps planned; not run", None, asked, found)
+        return Verdict(f"{saved['steps']:,} steps planned; not run", None, question, findings)
     good = all(measured[name] <= bounds[name] for name in RESIDUALS)
     ends = ", ".join(f"{SYMBOLS[name]} {scientific(measured[name])}" for name in SYMBOLS)
-    found.append(f"Measured at the last iterate, {measured['runs']} runs: {ends}.")
-    found.append(
+    findings.append(f"Measured at the last iterate, {measured['runs']} runs: {ends}.")
+    findings.append(
         "The bounds speak of x_N, drawn among all iterates; the last one is not promised anything, and often better."
     )
     word = "Inside what is proved" if good else "Outside what is proved"
-    return Verdict(f"{word}, {saved['steps']:,} steps", good, asked, found)
+    return Verdict(f"{word}, {saved['steps']:,} steps", good, question, findings)

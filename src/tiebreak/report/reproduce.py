@@ -63,23 +63,23 @@ def page(folder: Path) -> Page:
 def _verdict(outcome: Outcome) -> Verdict:
     rows = summarize(outcome)
     experiment = outcome.experiment
-    asked = (
+    question = (
         f"Which method has the smallest residuals after {experiment.budget:,} gradient calls, on the paper's problem, "
         f"{experiment.runs} run{'s' * (experiment.runs > 1)}, seed {experiment.seed}?"
     )
-    found = []
+    findings = []
     for axis in _CURVES[1:3]:
         ends = {row.method: row.last[axis.key].mean for row in rows}
         best = min(ends, key=lambda name: ends[name] if np.isfinite(ends[name]) else np.inf)
-        found.append(f"By {axis.label}: {label(best)}, {scientific(ends[best])} at the last iterate.")
+        findings.append(f"By {axis.label}: {label(best)}, {scientific(ends[best])} at the last iterate.")
     most = max(row.calls[1] for row in rows)
-    found.append(f"Calls: at most {most:,} of {experiment.budget:,} a run, inside the budget.")
+    findings.append(f"Calls: at most {most:,} of {experiment.budget:,} a run, inside the budget.")
     if outcome.faults:
-        found.append(f"{len(outcome.faults)} runs could not go on.")
+        findings.append(f"{len(outcome.faults)} runs could not go on.")
     if outcome.interrupted:
-        found.append("It was interrupted: methods may be missing or cut short.")
+        findings.append("It was interrupted: methods may be missing or cut short.")
     good = most <= experiment.budget and not outcome.faults and not outcome.interrupted
-    return Verdict("Complete, inside the budget" if good else "Not complete", good, asked, found)
+    return Verdict("Complete, inside the budget" if good else "Not complete", good, question, findings)
 
 
 def _series(outcome: Outcome, method: str) -> Series:

@@ -112,8 +112,8 @@ class Verdict:
 
     word: str
     good: bool | None
-    asked: str
-    found: Sequence[str]
+    question: str
+    findings: Sequence[str]
 
 
 @dataclass(frozen=True)
