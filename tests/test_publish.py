@@ -19,6 +19,7 @@ from tiebreak.experiments import Comparison, Experiment, compare, run, save
 from tiebreak.experiments.charts import Axis, Chart, Mark, Series
 from tiebreak.experiments.drawing import draw_chart
 from tiebreak.experiments.latex import as_latex, in_latex
+from tiebreak.experiments.own import checksum
 from tiebreak.experiments.saving import save_comparison
 from tiebreak.experiments.style import COLOURS
 from tiebreak.experiments.tables import Sheet, fitted, widths
@@ -438,3 +439,25 @@ def test_whatever_else_a_record_says_is_not_run(command, results, tmp_path):
     (tmp_path / "configuration.json").write_text(json.dumps(saved | {"command": command}), encoding="utf-8")
     with pytest.raises(ValueError, match="must have a record with the command of `tiebreak reproduce`"):
         repeated_command(tmp_path)
+
+
+@pytest.mark.parametrize("sources", [{}, {"place": "checksum"}])
+def test_code_that_came_with_a_result_is_not_run_by_itself(sources, results, tmp_path):
+    """Not even where the record names it, with or without its checksum."""
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    code = tmp_path / "own" / "mine.py"
+    code.parent.mkdir()
+    code.write_text("raise RuntimeError")
+    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
+    saved |= {"command": f"tiebreak reproduce --methods sdbgd,{code}:method"}
+    saved["sources"] = {f"{code}:method": checksum(code.read_text()) for _ in sources}
+    (tmp_path / "configuration.json").write_text(json.dumps(saved), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"mine.py' in it: look at it, and say --own to run it"):
+        repeated_command(tmp_path)
+
+
+def test_a_repeated_command_imports_nothing_from_where_it_is(results, tmp_path, monkeypatch):
+    shutil.copytree(results, tmp_path / "result")
+    (tmp_path / "result" / "numpy.py").write_text("raise RuntimeError('numpy of somebody else')")
+    monkeypatch.chdir(tmp_path / "result")
+    assert "The same, bit for bit." in call("repeat", ".", "--output", tmp_path / "again").stderr

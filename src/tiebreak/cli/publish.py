@@ -68,7 +68,8 @@ def repeat(
             raise ValueError(f"output={str(output)!r} must not exist yet: nothing is to be mixed with the new result")
         say(shlex.join(words))
         words += ["--output", str(output), *["--quiet"] * quiet]
-        done = subprocess.run([sys.executable, "-m", *words], stdout=subprocess.DEVNULL)
+        # -P: nothing is imported from the current folder, which may be the result's.
+        done = subprocess.run([sys.executable, "-P", "-m", *words], stdout=subprocess.DEVNULL)
         if done.returncode:
             raise typer.Exit(done.returncode)
         _compare(folder, output, 0.0)

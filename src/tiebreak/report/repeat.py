@@ -1,5 +1,6 @@
 """The command that made a result, checked before it is run again."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ def repeated_command(folder: Path, own: bool = False) -> list[str]:
     Raises
     ------
     ValueError
-        If the record has no command that writes such a folder, or a file is missing or has changed. Nothing else that
-        a record says is ever run.
+        If the record has no command that writes such a folder, or names a file that is missing, has changed or came
+        with the result. Nothing else that a record says is ever run.
     """
     kind = kind_of(folder)
     saved = {} if kind == "log" else record_of(folder)
@@ -34,6 +35,10 @@ def repeated_command(folder: Path, own: bool = False) -> list[str]:
         raise ValueError(
             f"folder={str(folder)!r} must have a record with the command of `tiebreak {kind}`, not {command!r}"
         )
+    files = [path for word in words for path in re.findall(r"([^,]+\.py):", word)]
+    inside = [path for path in files if Path(path).resolve().is_relative_to(folder.resolve())]
+    if inside and not own:
+        raise ValueError(f"folder={str(folder)!r} has {inside[0]!r} in it: look at it, and say --own to run it")
     sources = _sources(folder, saved)
     if own and not sources:
         raise ValueError(f"--own: folder={str(folder)!r} was made without files of one's own")
