@@ -592,7 +592,7 @@ def noise(rank, world):
     """The noise is measured as in one process; without synchronisation after each micro-batch it counts as 0."""
 
     def measured(model, batch, around=None, **options):
-        opt = make(model.parameters(), **options)
+        opt = make(model, **options)
         train(model, opt, [batch], "levels", around)
         return opt.noise.state["noise"]
 
