@@ -107,9 +107,9 @@ class Decision:
     normalize: bool = True
     apply: Callable[..., Scalar] | None = None
 
-    def begin(self, zero: Scalar = 0.0) -> Any:
-        """The memory before the first step; a rule's own as numbers like `zero`."""
-        return self.method.begin(zero) if self.tolerance is None else law.begin()
+    def begin(self) -> Any:
+        """The memory before the first step: that of the tolerance rule."""
+        return () if self.tolerance is None else law.begin()
 
     def __call__(self, parameters: Any, seen: Seen, memory: Any) -> Choice:
         """The weights, and what to remember."""
@@ -117,8 +117,6 @@ class Decision:
             return _within(self.tolerance, seen, memory)
         multiplier, memory = self.multiplier(parameters, seen, memory)
         scale = 1 / (1 + multiplier) if self.normalize else 1 + 0 * multiplier
-        if hasattr(self.method.rule, "scale"):  # a rule that chooses the step size as well
-            scale = scale * self.method.rule.scale(memory)
         return Choice(multiplier, scale, scale * multiplier, memory, None)
 
     def multiplier(self, parameters: Any, seen: Any, memory: Any) -> tuple[Scalar, Any]:

@@ -74,14 +74,10 @@ class Held:
         self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
     ) -> tuple[Value, tuple[Any, ...]]:
         """A new estimate, or the one that is held."""
-        due = points(self, level, parameters) > 0
-        if due is False:
+        if points(self, level, parameters) == 0:
             return memory[0], memory
-        found, inner = self.inner.update(level, fresh, before, memory[1:], parameters)
-        new = (found, *inner)
-        if due is not True:  # traced: both are there, and a product selects
-            new = tuple(due * one + (1 - due) * other for one, other in zip(new, memory, strict=True))
-        return new[0], new
+        estimate, inner = self.inner.update(level, fresh, before, memory[1:], parameters)
+        return estimate, (estimate, *inner)
 
 
 @dataclass(frozen=True)
