@@ -74,7 +74,7 @@ def _known(table: Table, name: str) -> Any:
 
 
 def _series(name: str, table: Table, values: Table, look: int = 0) -> Series:
-    return Series(name, {"step": table["step"], "seconds": table["seconds"], **values}, look, dash="solid")
+    return Series(name, {"step": table["step"], "seconds": table["seconds"], **values}, look)
 
 
 def _chart(title: str, about: str, axes: Sequence[Axis], table: Table) -> list[Chart]:
