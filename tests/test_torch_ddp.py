@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tiebreak.torch import SDBGD, DynamicBarrier
+from training import simple_method
 
 RANK = """
     import sys
@@ -41,12 +42,13 @@ def batches():
 
 
 def train(model, kind, data):
-    params, options = model.parameters(), {"barrier": 2.0, "regularizer": 1e-3, "model": model}
+    params = model.parameters()
+    estimator = "average" if kind == "average" else "minibatch"
+    method = simple_method(barrier=2.0, regularizer=1e-3, estimator=estimator)
     if kind == "sdbgd":
-        opt = SDBGD(params, lr=0.1, **options)
+        opt = SDBGD(params, lr=0.1, method=method, model=model)
     else:
-        mean = {"estimator": "average"} if kind == "average" else {}
-        opt = DynamicBarrier(torch.optim.AdamW(params, lr=0.01), **options, **mean)
+        opt = DynamicBarrier(torch.optim.AdamW(params, lr=0.01), method=method, model=model)
     for x, y in data:
         opt.step(lower=lambda x=x, y=y: (model(x) - y).square().mean(), upper=lambda x=x: model(x).abs().mean())
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), opt.last.multiplier

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Log, Step
+from training import simple_method
 
 COLUMNS = ["step", *Step._fields, "seconds"]
 TOLERANCE = ("average_loss", "reference", "excess", "noise", "ratio", "returns")
@@ -41,7 +42,7 @@ def problem(kind="barrier", **options):
     groups = [{"params": [x]}, {"params": [y]}]
     if kind == "sdbgd":
         return (x, y), SDBGD(groups, **options)
-    return (x, y), DynamicBarrier(torch.optim.AdamW(groups, lr=0.1), **{"barrier": 1.0} | options)
+    return (x, y), DynamicBarrier(torch.optim.AdamW(groups, lr=0.1), **{"method": simple_method()} | options)
 
 
 def step(opt, parameters, bad=False, told=True):

@@ -140,10 +140,11 @@ class CSVLog(StepLog):
 
     Examples
     --------
-    >>> import tempfile, torch
+    >>> import tempfile, torch, tiebreak
     >>> path = Path(tempfile.mkdtemp()) / "log.csv"
     >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
+    >>> method = tiebreak.methods.sdbgd.replace(barrier=1.0, regularizer=0.0)
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=method)
     >>> with CSVLog(path) as log:
     ...     handle = opt.register_step_post_hook(log)
     ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
