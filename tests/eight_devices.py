@@ -15,7 +15,6 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tiebreak.optax import dynamic_barrier, measure, state_specs, with_twin
-from training import simple_method
 
 BOTH = ("data", "model")
 SPECS = {"first": P(None, "model"), "second": P("model"), "bias": P()}
@@ -75,11 +74,9 @@ def barrier(**options):
 
 
 OPTIMIZERS = {
-    "average": partial(barrier(method=simple_method(estimator="average", barrier=3.0)), optax.sgd(0.01)),
+    "average": partial(barrier(barrier=3.0, estimator="average"), optax.sgd(0.01)),
     "start": partial(barrier(tolerance="10%", reference="start"), optax.sgd(0.01)),
-    "several steps": partial(
-        barrier(method=simple_method(barrier=3.0)), optax.MultiSteps(optax.sgd(0.01), 2).gradient_transformation()
-    ),
+    "several steps": partial(barrier(barrier=3.0), optax.MultiSteps(optax.sgd(0.01), 2).gradient_transformation()),
     "twin": partial(with_twin, optax.adam(0.01), tolerance=0.1),
 }
 NAMED = {"over": {"axis_name": BOTH}, "data": {"axis_name": "data"}}
@@ -110,13 +107,16 @@ def alone():
     return run
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", ["average", *(pytest.param(name, marks=pytest.mark.long) for name in ("start", "several steps", "twin"))]
+)
 def test_shards_decide_as_one_device_does(name, alone):
     run = partial(whole, OPTIMIZERS[name], model="model", **NAMED)
     mapped = jax.shard_map(run, mesh=mesh(), in_specs=(SPECS, BATCHES), out_specs=(SPECS, P()))
     assert_equal(jax.jit(mapped)(*problem()), alone(name))
 
 
+@pytest.mark.long
 def test_where_types_say_nothing_the_specs_do(alone):
     """And every one of the eight devices has the same bits."""
 
@@ -132,7 +132,7 @@ def test_where_types_say_nothing_the_specs_do(alone):
     assert_equal((params, jax.tree.map(lambda v: v[0], seen)), alone("twin"))
 
 
-@pytest.mark.parametrize("kind", [jax.pmap, jax.vmap])
+@pytest.mark.parametrize("kind", [jax.pmap, pytest.param(jax.vmap, marks=pytest.mark.long)])
 def test_copies_with_a_batch_each(kind, alone):
     """Parameters and NaN the same on all; gradients averaged by `measure`."""
     same, (params, (x, y, spoil)) = {"axis_name": "i", "param_specs": P()}, problem()
@@ -143,6 +143,7 @@ def test_copies_with_a_batch_each(kind, alone):
         assert_equal(jax.tree.map(lambda v, i=i: v[i], found), alone("several steps"))
 
 
+@pytest.mark.long
 def test_parameters_sharded_over_the_axis_of_the_batch(alone):
     """As in FSDP: gathered in the loss, their gradients scattered by JAX."""
 
@@ -170,6 +171,7 @@ def test_parameters_sharded_over_the_axis_of_the_batch(alone):
         assert_equal(jax.jit(mapped)(params, (x, y, spoil)), alone("several steps"))
 
 
+@pytest.mark.long
 def test_under_jit_with_sharded_arrays_nothing_has_to_be_said(alone):
     params, batches = problem()
     placed = (jax.tree.map(lambda v, s: jax.device_put(v, NamedSharding(mesh(), s)), params, SPECS), batches)
@@ -178,6 +180,7 @@ def test_under_jit_with_sharded_arrays_nothing_has_to_be_said(alone):
     assert found[0]["first"].sharding.is_equivalent_to(NamedSharding(mesh(), SPECS["first"]), 2)
 
 
+@pytest.mark.long
 def test_under_jit_with_shardings_in_the_types():
     """Explicit axes, which `jax.make_mesh` makes."""
     params, _ = problem()
@@ -210,6 +213,7 @@ def stepper(over, optimizer, params):
     return jax.jit(step, donate_argnums=0), lambda params, state, k: (place(params, SPECS), place(state, specs), k)
 
 
+@pytest.mark.long
 def test_a_state_is_donated_saved_and_resumed_on_fewer_devices(alone, tmp_path):
     """Three steps on eight devices, saved as a list of arrays, three more on two, and the same in the end."""
     params, batches = problem()
@@ -250,7 +254,7 @@ def collectives(jaxpr, inside=False):
 
 
 @pytest.mark.parametrize("check", [True, False])
-@pytest.mark.parametrize("name", ["several steps", "twin"])
+@pytest.mark.parametrize("name", ["several steps", pytest.param("twin", marks=pytest.mark.long)])
 def test_an_update_sends_a_few_numbers_once(name, check):
     params, _ = problem()
     optimizer = OPTIMIZERS[name](**({"axis_name": BOTH} if check else SAID))
@@ -286,9 +290,9 @@ def test_gradients_of_any_scale(scale):
     u = np.float32(scale) * np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
     v = np.float32(scale) * np.random.default_rng(2).normal(size=(8, 3)).astype(np.float32)
     u[3], v[5] = 0, 0
-    one = dynamic_barrier(method=simple_method(barrier=3.0, regularizer=0.0), normalize=False)
+    one = dynamic_barrier(barrier=3.0, regularizer=0.0, normalize=False)
     expected, state = jax.jit(lambda u, v: one.update(u, one.init(u), u, lower_grads=v))(u, v)
-    many = dynamic_barrier(method=simple_method(barrier=3.0, regularizer=0.0), normalize=False, axis_name=BOTH)
+    many = dynamic_barrier(barrier=3.0, regularizer=0.0, normalize=False, axis_name=BOTH)
 
     def run(u, v):
         direction, state = many.update(u, many.init(u), u, lower_grads=v)
@@ -306,7 +310,7 @@ def test_derivatives_are_those_of_one_device():
     u, v = np.random.default_rng(3).normal(size=(2, 8, 3))
 
     def number(u, v, total=lambda value: value, **named):
-        transform = dynamic_barrier(method=simple_method(barrier=3.0), **named)
+        transform = dynamic_barrier(barrier=3.0, **named)
         return total(jnp.sum(transform.update(u, transform.init(u), u, lower_grads=v)[0] ** 3))
 
     many = partial(number, total=lambda value: jax.lax.psum(value, BOTH), axis_name=BOTH)
@@ -320,7 +324,7 @@ def test_runs_of_their_own_side_by_side():
     u, v = rng.normal(size=(2, 8, 3)), rng.normal(size=(2, 8, 3))
 
     def run(u, v, **named):
-        transform = dynamic_barrier(method=simple_method(barrier=3.0), **named)
+        transform = dynamic_barrier(barrier=3.0, **named)
         state, _ = jax.lax.scan(
             lambda state, _: (transform.update(u, state, u, lower_grads=v)[1], None), transform.init(u), length=2
         )
@@ -333,6 +337,7 @@ def test_runs_of_their_own_side_by_side():
     np.testing.assert_allclose(rows, jax.jit(jax.vmap(run))(u, v)[:, 0], rtol=1e-12)
 
 
+@pytest.mark.long
 def test_seeds_over_devices_in_a_scan():
     """Runs along an axis that `axis_name` leaves out: all that a state counts and remembers is theirs."""
     params, (x, y, spoil) = problem()
@@ -341,7 +346,7 @@ def test_seeds_over_devices_in_a_scan():
     over = {"axis_name": "model"}
     for make in (
         partial(with_twin, optax.adam(optax.cosine_decay_schedule(0.01, 8)), tolerance=0.1),
-        partial(barrier(method=simple_method(estimator="average", barrier=3.0)), optax.sgd(0.01)),
+        partial(barrier(barrier=3.0, estimator="average"), optax.sgd(0.01)),
     ):
 
         def run(params, x, y, spoil, make=make):
@@ -369,7 +374,7 @@ def attempt(transform, same=False, grads=lambda p: p, loss=None, check=True):
 
 
 def test_what_cannot_be_right_is_refused():
-    rule, index = partial(dynamic_barrier, method=simple_method()), lambda: jax.lax.axis_index("data")
+    rule, index = partial(dynamic_barrier, barrier=1.0), lambda: jax.lax.axis_index("data")
     with pytest.raises(ValueError, match=r"differ over 'data'.* a parameter or the state does not.*axis_name='data'"):
         attempt(rule())
     with pytest.raises(ValueError, match=r"updates\['b'\] differs over 'data', and the parameter does not: average it"):
@@ -402,7 +407,7 @@ def test_gradients_that_were_not_averaged_make_the_direction_nan():
     for spoilt in (False, True):
 
         def run(p, spoilt=spoilt):
-            transform = dynamic_barrier(method=simple_method(), axis_name="i", param_specs=P())
+            transform = dynamic_barrier(barrier=1.0, axis_name="i", param_specs=P())
             g = p * (1 + 0.1 * spoilt * jax.lax.axis_index("i"))
             return transform.update(p, transform.init(p), p, lower_grads=g)[1].skipped
 

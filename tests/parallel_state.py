@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 import parallel
 from parallel import alone, batches, check, flat, lower, make, network, part, refused, same, sharded, train, whole
 from tiebreak.torch import DynamicBarrier, GrowingBatches
-from training import simple_method
 
 WORLD = 4
 CASES = {}
@@ -36,14 +35,16 @@ def replicas(**options):
 
 TRIED = [  # how it is wrapped, the reference, and who makes the passes
     (replicas, "twin", "closures"),
+    (sharded, "start", "closures"),
+    (flat, "twin", "closures"),
+]
+MORE = [
     (replicas, "start", "blocks"),
     (lambda: replicas(find_unused_parameters=True), "start", "closures"),
     (sharded, "twin", "blocks"),
-    (sharded, "start", "closures"),
     (lambda: sharded(reshard_after_forward=True), "twin", "closures"),
     (lambda: sharded(reshard_after_forward=False), "twin", "blocks"),
     (lambda: sharded(reshard_after_forward=False), "start", "blocks"),
-    (flat, "twin", "closures"),
     (flat, "start", "blocks"),
     (lambda: flat(use_orig_params=False), "twin", "blocks"),
     (lambda: flat(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP), "start", "closures"),
@@ -55,6 +56,13 @@ TRIED = [  # how it is wrapped, the reference, and who makes the passes
 def references(rank, world):
     """The multiplier, the losses and the parameters are those of one process, with a twin and with a frozen copy."""
     for maker, reference, way in TRIED:
+        with_reference(maker(), rank, world, reference, way)
+
+
+@case
+def more_references(rank, world):
+    """The same for other options of the wrappers, by blocks, and with a clipped direction."""
+    for maker, reference, way in MORE:
         with_reference(maker(), rank, world, reference, way)
     for maker in (sharded, flat):
         check(maker(), rank, world, tolerance=0.01, reference="twin", max_norm=0.05)
@@ -160,7 +168,7 @@ SAVED = {
     "twin, adamw": ("adamw", {"tolerance": "5%", "reference": "twin"}),
     "start": ("plain", {"tolerance": 0.01, "reference": "start"}),
     "number": ("adamw", {"tolerance": 0.01, "reference": 0.5}),
-    "average": ("momentum", {"method": simple_method(estimator="average", barrier=2.0)}),
+    "average": ("momentum", {"barrier": 2.0, "estimator": "average"}),
 }
 BASES = {
     "plain": lambda params: torch.optim.SGD(params, lr=0.1),

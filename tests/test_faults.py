@@ -222,6 +222,7 @@ def test_processes_of_a_pool_killed_at_random_moments(tmp_path):
     assert 0 < again <= TIMES  # a process may be killed between two blocks
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # Dask's own
 def test_dask_workers_killed_at_random_moments(tmp_path):
     pytest.importorskip("distributed")

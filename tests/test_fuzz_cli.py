@@ -151,7 +151,7 @@ def run(words: list[str], folder: Path) -> Any:
         os.chdir(before)
 
 
-@inputs(0.12, 150)
+@inputs(0.12, 50)
 @given(words=command_lines())
 def test_command_lines(folder: Path, words: list[str]) -> None:
     done = run(words, folder)

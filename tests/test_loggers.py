@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tiebreak.torch import DynamicBarrier, Log  # noqa: E402
-from training import simple_method  # noqa: E402
 
 STEPS = 5
 #: Two groups, and a step that is skipped: every shape that a row may have.
@@ -21,7 +20,7 @@ import math, json, torch, tiebreak.torch
 torch.manual_seed(0)
 x, y = (torch.nn.Parameter(torch.randn(3, dtype=torch.float64)) for _ in range(2))
 base = torch.optim.SGD([{{"params": [x]}}, {{"params": [y]}}], lr=0.01)
-opt = tiebreak.torch.DynamicBarrier(base, method=tiebreak.methods.dbgd.replace(barrier=1.0), nonfinite="skip")
+opt = tiebreak.torch.DynamicBarrier(base, barrier=1.0, nonfinite="skip")
 def train(log):
     rows = []
     with log:
@@ -79,6 +78,7 @@ def test_tensorboard(tmp_path):
     check(rows, [k for k, _ in one], [value for _, value in one], [value for _, value in scalars["tiebreak/skipped"]])
 
 
+@pytest.mark.long
 @needs("wandb")
 def test_wandb(tmp_path):
     """Offline; read back from the file that a later `wandb sync` would send."""
@@ -114,6 +114,7 @@ def test_wandb(tmp_path):
           [row["tiebreak/skipped"] for row in history])  # fmt: skip
 
 
+@pytest.mark.long
 @needs("trackio")
 def test_trackio(tmp_path):
     """Its own file, by its own reader."""
@@ -137,6 +138,7 @@ def test_trackio(tmp_path):
           [row["tiebreak/skipped"] for _, row in history])  # fmt: skip
 
 
+@pytest.mark.long
 @needs("mlflow")
 def test_mlflow(tmp_path):
     rows, one, skipped = process(
@@ -165,7 +167,7 @@ class Plain:
 
 def one_step(log):
     x = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
     opt.register_step_post_hook(log)
     opt.step(lower=lambda: x[0].square(), upper=lambda: (x - 3).square().sum())
     return opt

@@ -54,10 +54,12 @@ PROCESS = """
 """
 
 
-def test_on_eight_devices():
+@pytest.mark.parametrize("marker", ["not long", pytest.param("long", marks=pytest.mark.long)])
+def test_on_eight_devices(marker):
     """The tests of tests/eight_devices.py."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=eight_devices.py"]
+    program += ["-m", marker]
     done = subprocess.run(
         [*program, str(TESTS / "eight_devices.py")],
         env=os.environ | FAST | flags,
@@ -71,6 +73,7 @@ def test_on_eight_devices():
     assert "skipped" not in done.stdout
 
 
+@pytest.mark.long
 def test_in_two_processes(tmp_path):
     """A NaN in one process alone: both hold that step, and both end where one process would."""
     with socket.socket() as free:

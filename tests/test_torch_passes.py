@@ -3,6 +3,7 @@
 The Triton kernels run on the GPU where there is one, and in Triton's interpreter elsewhere: slow, but the same code.
 """
 
+import itertools
 import os
 import sys
 
@@ -17,7 +18,6 @@ from tiebreak.torch.foreach import Foreach
 from tiebreak.torch.passes import Engines
 from tiebreak.torch.pieces import Pieces
 from tiebreak.torch.rows import NARROW, Row, alike, dense
-from training import simple_method
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -124,12 +124,14 @@ def close(found, expected, terms):
     assert (error <= 4 * wide * size + 2 * tiny).all(), error.max()
 
 
-@pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", SIZES)
+def sizes_and_dtypes():
+    for name, dtype, size in itertools.product(ENGINES, DTYPES, SIZES):
+        slow = name == "fused" and not CUDA and size > 2**15  # in Triton's interpreter
+        yield pytest.param(name, dtype, size, marks=[pytest.mark.long] if slow else [])
+
+
+@pytest.mark.parametrize(("name", "dtype", "size"), list(sizes_and_dtypes()))
 def test_sizes_and_dtypes(name, dtype, size):
-    if name == "fused" and not CUDA and size > 2**15 and dtype != torch.float32:
-        pytest.skip("the interpreter is slow")
     generator = torch.Generator().manual_seed(size)
     rows = [make(generator, (size,), dtype), make(generator, (3, 5), dtype)]
     check(name, rows, [[0.5, 0.25]])
@@ -219,11 +221,7 @@ def test_pieces_cover_everything_once(shapes, layout, dtype, piece, seed):
 
 def fused_optimizer(kind, params, **options):
     """An optimizer whose passes are the kernels, also where there is no GPU."""
-    opt = (
-        SDBGD(params, lr=0.1, **options)
-        if kind == "sdbgd"
-        else DynamicBarrier(kind(params), method=simple_method(), **options)
-    )
+    opt = SDBGD(params, lr=0.1, **options) if kind == "sdbgd" else DynamicBarrier(kind(params), barrier=1.0, **options)
     if not CUDA:
         pytest.importorskip("triton")
         from tiebreak.torch.fused import Fused
@@ -256,7 +254,7 @@ def test_the_optimizer_is_the_same_whichever_engine_works(kind):
     def plain(kind, groups):
         if kind == "sdbgd":
             return SDBGD(groups, lr=0.1, fused=False)
-        return DynamicBarrier(kind(groups), method=simple_method(), fused=False)
+        return DynamicBarrier(kind(groups), barrier=1.0, fused=False)
 
     (ours, ours_last), (theirs, theirs_last) = trained(True), trained(False)
     for a, b in zip(ours, theirs, strict=True):
@@ -268,7 +266,7 @@ def test_the_optimizer_is_the_same_whichever_engine_works(kind):
 def test_sdbgd_is_the_formula_in_one_pass_and_leaves_the_gradients():
     x = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
     a, b = torch.tensor([1.0, -1.0, 0.5]).double(), torch.tensor([-2.0, 0.3, 1.0]).double()
-    opt = SDBGD([x], lr=0.1, method=simple_method(barrier=0.5, regularizer=0.2))
+    opt = SDBGD([x], lr=0.1, barrier=0.5, regularizer=0.2)
     info = opt.step(lower=lambda: b @ x, upper=lambda: a @ x)
     multiplier = rules.sdbgd(float(a @ b), float(b @ b), 0.5, 0.2)
     assert info.multiplier.item() == pytest.approx(multiplier, rel=1e-14)
@@ -289,7 +287,7 @@ def test_hooks_of_the_base_see_the_direction():
 def test_complex_parameters_are_pairs_of_real_ones(estimator):
     def trained(make):
         x = torch.nn.Parameter(make(torch.tensor([1 + 2j, -1j, 0.5], dtype=torch.complex128)))
-        opt = SDBGD([x], lr=0.1, method=simple_method(estimator=estimator))
+        opt = SDBGD([x], lr=0.1, estimator=estimator)
         real = (lambda: torch.view_as_real(x)) if x.is_complex() else (lambda: x)
         for _ in range(3):
             opt.step(upper=lambda: (real() - 1).square().sum(), lower=lambda: real()[0].square().sum())
@@ -418,7 +416,7 @@ def test_sharded_parameters(monkeypatch):
         if kind == "sdbgd":
             opt = SDBGD(params, lr=0.1, model=model)
         else:
-            opt = DynamicBarrier(kind(params), method=simple_method(), model=model)
+            opt = DynamicBarrier(kind(params), barrier=1.0, model=model)
         for _ in range(3):
             opt.step(
                 upper=lambda: sum((p - 1).square().sum() for p in params),

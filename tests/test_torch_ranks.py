@@ -6,17 +6,29 @@ import pytest
 
 import parallel
 
-NAMES = [(world, name) for world, cases in parallel.CASES.items() for name in cases]
+LONG = {
+    "finished",
+    "flat_parameters",
+    "in_two_dimensions",
+    "sequence_parallel",
+    "sharded_in_micro_batches",
+    "tensor_parallel_and_more",
+}
+NAMES = [
+    pytest.param(world, name, id=name, marks=[pytest.mark.long] if name in LONG else [])
+    for world, cases in parallel.CASES.items()
+    for name in cases
+]
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
+def said(request):
     """What each rank says of each case, from one group of processes for all cases."""
-    return parallel.said(parallel.__file__, tmp_path_factory)
+    return parallel.said(parallel.__file__, request)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are made by a fork")
-@pytest.mark.parametrize(("world", "name"), NAMES, ids=[name for _, name in NAMES])
+@pytest.mark.parametrize(("world", "name"), NAMES)
 def test_ranks_are_one_process(said, world, name):
     for rank in range(world):
         assert said[f"{world}-{rank}"][name] == ""
