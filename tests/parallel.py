@@ -34,11 +34,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tiebreak.torch import SDBGD, DynamicBarrier
 from tiebreak.torch.memory import LawMemory
-from training import simple_method
 
 STEPS, SAMPLES = 3, 24
-RULE = simple_method(barrier=2.0, regularizer=1e-3)
-AVERAGED = simple_method(barrier=2.0, regularizer=1e-3, estimator="average")
 PATIENCE = datetime.timedelta(seconds=60)  # where ranks do not meet
 CASES = {3: {}, 4: {}}  # by the number of ranks: three where nothing needs two dimensions, and 7, 6 and 3 do not divide
 
@@ -77,9 +74,9 @@ def make(wrapped, kind="adamw", parameters=None, **options):
     if isinstance(wrapped, list):
         wrapped = torch.nn.ParameterList(wrapped)
     parameters = list(wrapped.parameters()) if parameters is None else parameters
-    options = {"model": wrapped} | options
-    if options.get("tolerance") is None:
-        options = {"method": RULE} | options
+    options = {"barrier": 2.0, "regularizer": 1e-3, "model": wrapped} | options
+    if options.get("tolerance") is not None:
+        options |= {"barrier": None, "regularizer": None}
     if kind == "sdbgd":
         return SDBGD(parameters, lr=0.1, **options)
     base = torch.optim.AdamW(parameters, lr=0.01) if kind == "adamw" else torch.optim.SGD(parameters, lr=0.1)
@@ -196,7 +193,7 @@ def flat_parameters_in_micro_batches(rank, world):
 @case
 def flat_parameters_with_options(rank, world):
     check(flat(), rank, world, max_norm=0.05)
-    check(flat(), rank, world, method=AVERAGED)
+    check(flat(), rank, world, estimator="average")
     check(flat(), rank, world, tolerance=0.1, reference=0.5)
     offloaded = flat()
     offloaded.cpu_offload = CPUOffload(offload_params=True)  # torch asks for an accelerator to make such a one
@@ -231,10 +228,10 @@ def sharded_in_micro_batches(rank, world):
 @case
 def sharded_with_options(rank, world):
     check(sharded(), rank, world, max_norm=0.05)
-    check(sharded(), rank, world, method=AVERAGED)
+    check(sharded(), rank, world, estimator="average")
     check(sharded(), rank, world, tolerance=0.1, reference=0.5)
     check(sharded(), rank, world, tolerance="20%", reference=0.5)
-    check(sharded(), rank, world, method=simple_method("by_value", others={"target": 0.1}))
+    check(sharded(), rank, world, rule="by_value", barrier=None, others={"target": 0.1})
     check(sharded(dtype=torch.float32), rank, world, rtol=1e-4, dtype=torch.float32)
 
 
@@ -360,7 +357,7 @@ def sequence_parallel(rank, world):
     for way, options in (
         ("closures", {}),
         ("closures", {"tolerance": 0.1, "reference": "twin", "max_norm": 0.05}),
-        ("closures", {"method": AVERAGED}),
+        ("closures", {"estimator": "average"}),
         ("levels", {}),
     ):
         columns, rows = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()
@@ -515,6 +512,7 @@ def replicas(rank, world):
     for way in ("closures", "levels", "turns"):
         check(DistributedDataParallel(network()), rank, world, way)
     check(DistributedDataParallel(network()), rank, world, kind="sdbgd")
+    check(DistributedDataParallel(network()), rank, world, estimator="average")
     check(DistributedDataParallel(network()), rank, world, tolerance=0.1, reference=0.5)
     for way in ("levels", "turns"):
         model = DistributedDataParallel(network())
@@ -526,7 +524,7 @@ def replicas(rank, world):
     from torch.distributed.optim import ZeroRedundancyOptimizer  # which warns of its own code
 
     base = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
-    same(model, train(model, DynamicBarrier(base, method=RULE, model=model), data), alone())
+    same(model, train(model, DynamicBarrier(base, barrier=2.0, regularizer=1e-3, model=model), data), alone())
     joined = DistributedDataParallel(network())
     with joined.join():
         refused("join()", lambda: train(joined, make(joined), data))
@@ -804,15 +802,15 @@ def settings_that_differ(rank, world):
     for name, options in {
         "max_norm=": {"max_norm": 1.0 + rank},
         "nonfinite=": {"nonfinite": "skip" if rank else "raise"},
-        "estimator=": {"method": AVERAGED if rank else RULE},
-        "barrier=": {"method": RULE.replace(barrier=lambda k: 2.0 + rank * (k > 5))},
-        "regularizer=": {"method": RULE.replace(regularizer=1e-3 + rank)},
-        "momentum=": {"method": AVERAGED.replace(momentum=0.1 + 0.2 * rank)},
+        "estimator=": {"estimator": "average" if rank else "minibatch"},
+        "barrier=": {"barrier": lambda k: 2.0 + rank * (k > 5)},
+        "regularizer=": {"regularizer": 1e-3 + rank},
+        "momentum=": {"estimator": "average", "momentum": 0.1 + 0.2 * rank},
         "normalize=": {"normalize": bool(rank)},
         "reference=": {"tolerance": 0.1, "reference": 0.5 + 0.1 * rank},
         "reference=: 0.5": {"tolerance": 0.1, "reference": "twin" if rank else 0.5},
         "reference=: \"'start'\"": {"tolerance": 0.1, "reference": "twin" if rank else "start"},
-        "others=": {"method": simple_method("by_value", others={"target": 0.1 * (1 + rank)})},
+        "others=": {"rule": "by_value", "barrier": None, "others": {"target": 0.1 * (1 + rank)}},
     }.items():
         model = DistributedDataParallel(network())
         opt = make(model, **options)
@@ -829,9 +827,9 @@ def states_that_differ(rank, world):
     """What changes on one rank between two steps is noticed by all at the next."""
     data = [[part(t, rank, world) for t in batch] for batch in batches()]
 
-    def fresh(method=None):
+    def fresh(estimator=None):
         model = DistributedDataParallel(network())
-        options = {"method": method} if method else {"tolerance": 0.1, "reference": 0.5}
+        options = {"estimator": estimator} if estimator else {"tolerance": 0.1, "reference": 0.5}
         opt = make(model, **options)
         train(model, opt, data[:1])
         return model, opt
@@ -853,7 +851,7 @@ def states_that_differ(rank, world):
         opt.load_state_dict(other.state_dict())
         if not mine:
             train(model, opt, data[1:2])
-    model, opt = fresh(AVERAGED)
+    model, opt = fresh("average")
     for memory in opt.estimates.memory.values():
         for p, (value, *_) in memory.items():
             value.mul_(1 + 0.1 * (rank == 1)) if p.dim() else None
@@ -983,7 +981,7 @@ def collectives(rank, world):
         raise AssertionError("another collective")
 
     for maker in (lambda: DistributedDataParallel(network()), sharded, flat):
-        for options in ({"method": AVERAGED, "max_norm": 1.0}, {"tolerance": 0.1, "reference": 0.5}):
+        for options in ({"estimator": "average", "max_norm": 1.0}, {"tolerance": 0.1, "reference": 0.5}):
             model = maker()
             opt = make(model, **options)
             train(model, opt, data[:1])
@@ -1031,16 +1029,18 @@ def run(rank, world, folder, names):
     dist.destroy_process_group()
 
 
-def said(script, folders):
-    """What each rank says of each case of a script like this one, from one group of processes for all cases.
+def said(script, request):
+    """What each rank says of each selected case of a script like this one, from one group of processes for all cases.
 
-    `folders` is pytest's tmp_path_factory. With several workers the first one runs the script; the others wait, and
-    read what it found.
+    `request` is that of a fixture of the module whose tests have the parameter `name`. With several workers the first
+    one runs the script; the others wait, and read what it found.
     """
-    name = Path(script).stem
+    name, folders = Path(script).stem, request.getfixturevalue("tmp_path_factory")
+    items = [item for item in request.session.items if item.path == request.path]
+    names = [item.callspec.params["name"] for item in items]
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = folders.mktemp(name)
-        _ask(script, folder)
+        _ask(script, folder, names)
     else:
         import fcntl  # where ranks are made by a fork, this is there
 
@@ -1051,17 +1051,18 @@ def said(script, folders):
             place.seek(0)
             if not (told := place.read()):
                 told = str(folders.mktemp(name))
-                _ask(script, told)
+                _ask(script, told, names)
                 place.write(told)
         folder = Path(told)
     return {file.stem: torch.load(file) for file in folder.glob("*-*.pt")}
 
 
-def _ask(script, folder):
+def _ask(script, folder, names):
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}  # a machine may have no other network
     path = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     host = {"CUDA_VISIBLE_DEVICES": ""}  # else FSDP moves models to a GPU, and the data stay behind
-    subprocess.run([sys.executable, script, str(folder)], env=os.environ | loopback | path | host, timeout=600)
+    command = [sys.executable, script, str(folder), *names]
+    subprocess.run(command, env=os.environ | loopback | path | host, timeout=600, check=False)
 
 
 def main(folder, *names):
