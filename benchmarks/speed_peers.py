@@ -303,7 +303,7 @@ METHODS = [
     Method("humancompatible-train, ALM", False, torch_run(augmented_lagrangian), ("humancompatible",)),
     Method("torchopt MetaSGD, hypergradient", False, torch_run(meta_sgd), ("torchopt",)),
     Method("optax, weighted sum", False, jax_run("sum"), ("jax", "optax"), jax=True),
-    Method("optax + tiebreak.optax", True, jax_run("tiebreak", barrier=1.0), ("jax", "optax"), jax=True),
+    Method("optax + tiebreak.optax", True, jax_run("tiebreak", method=torch_peers.METHOD), ("jax", "optax"), jax=True),
     Method("optax, DBGD by hand", True, jax_run("hand"), ("jax", "optax"), jax=True),
 ]
 
@@ -318,7 +318,7 @@ def check(task, accuracy=1e-5):
     accuracy : float
         Allowed difference, as a share of the largest change of a parameter.
     """
-    exact = {"barrier": 1.0, "regularizer": 1e-12, "normalize": False}
+    exact = {"method": torch_peers.METHOD.replace(regularizer=1e-12), "normalize": False}
     same = [
         Method("DynamicBarrier", True, torch_run(lambda _, o: _closures(DynamicBarrier(o, **exact)))),
         Method("SDBGD", True, ours_sdbgd(**exact)),

@@ -7,7 +7,10 @@ that return the losses on this step's batch. The base optimizer is the same for 
 import torch
 
 from gallery.methods import peers
+from tiebreak import methods
 from tiebreak.torch import DynamicBarrier
+
+METHOD = methods.sdbgd.replace(barrier=1.0, regularizer=1e-8)
 
 
 def parameters(optimizer):
@@ -69,7 +72,7 @@ def ours(**options):
         if given.get("tolerance"):
             given = {"reference": reference} | given | {"tolerance": tolerance}
         else:
-            given = {"barrier": 1.0} | given
+            given = {"method": METHOD} | given
         wrapped = DynamicBarrier(optimizer, **given)
 
         def step(upper, lower):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import report, speed_peers
+from benchmarks import report, speed_peers, torch_peers
 from benchmarks.table import Table
 from benchmarks.training import Language, Perceptron, waiting, where
 
@@ -56,10 +56,10 @@ def methods(base, graph=False):
     found = {REFERENCE: plain()}
     if base == "AdamW":
         found["the same, AdamW(fused=True)"] = plain(fused=True)
-    found["ours: default, barrier"] = ours(barrier=1.0)
+    found["ours: default, barrier"] = ours(method=torch_peers.METHOD)
     found["ours: default, tolerance"] = ours(**tolerance)
     if not graph:
-        found["ours: nonfinite='ignore', barrier"] = ours(barrier=1.0, nonfinite="ignore")
+        found["ours: nonfinite='ignore', barrier"] = ours(method=torch_peers.METHOD, nonfinite="ignore")
         found["DBGD by hand"] = lambda model: speed_peers.by_hand(model, kind(model.parameters()))
     return found
 

@@ -20,6 +20,7 @@ import optax
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from tiebreak import methods
 from tiebreak.optax import dynamic_barrier, measure, with_twin
 
 BATCH, SEEDS, TOLERANCE = 64, 5, 0.02
@@ -83,9 +84,12 @@ def train(optimizer, key, steps):
 
 
 def optimizers(steps):
-    """Weighted sums are the rule `constant`, λ = c: the same code, another rule."""
+    """Weighted sums are the method `penalty` with a constant weight: the same code, another rule."""
     adam = optax.adam(optax.cosine_decay_schedule(3e-3, steps))
-    sums = {f"f + {c:g} g": optax.chain(dynamic_barrier(rule="constant", barrier=c), adam) for c in (0.02, 0.2, 2)}
+    sums = {
+        f"f + {c:g} g": optax.chain(dynamic_barrier(method=methods.penalty.replace(barrier=c)), adam)
+        for c in (0.02, 0.2, 2)
+    }
     return sums | {f"twin + {TOLERANCE}": with_twin(adam, tolerance=TOLERANCE)}
 
 

@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.nn.functional import cross_entropy
 
+from tiebreak import methods
 from tiebreak.torch import DynamicBarrier, Progress
 
 BATCH, TOLERANCE = 64, 0.02
@@ -69,8 +70,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
-    # Weighted sums are the rule `constant`, λ = c: the same code, another rule.
-    ways = {f"f + {c:g} g": {"rule": "constant", "barrier": c} for c in (0.02, 0.2, 2)}
+    # Weighted sums are the method `penalty` with a constant weight: the same code, another rule.
+    ways = {f"f + {c:g} g": {"method": methods.penalty.replace(barrier=c)} for c in (0.02, 0.2, 2)}
     ways[f"twin + {TOLERANCE}"] = {"tolerance": TOLERANCE, "reference": "twin"}
     print(f"{options.seeds} seeds, {options.steps} steps of {BATCH} images: means")
     print(f"{'optimizer':<18} {'train loss':>10} {'accuracy':>9} {'weights left':>13} {'last λ':>8} {'excess':>7}")

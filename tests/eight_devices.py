@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tiebreak.optax import dynamic_barrier, measure, state_specs, with_twin
+from training import simple_method
 
 BOTH = ("data", "model")
 SPECS = {"first": P(None, "model"), "second": P("model"), "bias": P()}
@@ -74,9 +75,11 @@ def barrier(**options):
 
 
 OPTIMIZERS = {
-    "average": partial(barrier(barrier=3.0, estimator="average"), optax.sgd(0.01)),
+    "average": partial(barrier(method=simple_method(estimator="average", barrier=3.0)), optax.sgd(0.01)),
     "start": partial(barrier(tolerance="10%", reference="start"), optax.sgd(0.01)),
-    "several steps": partial(barrier(barrier=3.0), optax.MultiSteps(optax.sgd(0.01), 2).gradient_transformation()),
+    "several steps": partial(
+        barrier(method=simple_method(barrier=3.0)), optax.MultiSteps(optax.sgd(0.01), 2).gradient_transformation()
+    ),
     "twin": partial(with_twin, optax.adam(0.01), tolerance=0.1),
 }
 NAMED = {"over": {"axis_name": BOTH}, "data": {"axis_name": "data"}}
@@ -290,9 +293,9 @@ def test_gradients_of_any_scale(scale):
     u = np.float32(scale) * np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
     v = np.float32(scale) * np.random.default_rng(2).normal(size=(8, 3)).astype(np.float32)
     u[3], v[5] = 0, 0
-    one = dynamic_barrier(barrier=3.0, regularizer=0.0, normalize=False)
+    one = dynamic_barrier(method=simple_method(barrier=3.0, regularizer=0.0), normalize=False)
     expected, state = jax.jit(lambda u, v: one.update(u, one.init(u), u, lower_grads=v))(u, v)
-    many = dynamic_barrier(barrier=3.0, regularizer=0.0, normalize=False, axis_name=BOTH)
+    many = dynamic_barrier(method=simple_method(barrier=3.0, regularizer=0.0), normalize=False, axis_name=BOTH)
 
     def run(u, v):
         direction, state = many.update(u, many.init(u), u, lower_grads=v)
@@ -310,7 +313,7 @@ def test_derivatives_are_those_of_one_device():
     u, v = np.random.default_rng(3).normal(size=(2, 8, 3))
 
     def number(u, v, total=lambda value: value, **named):
-        transform = dynamic_barrier(barrier=3.0, **named)
+        transform = dynamic_barrier(method=simple_method(barrier=3.0), **named)
         return total(jnp.sum(transform.update(u, transform.init(u), u, lower_grads=v)[0] ** 3))
 
     many = partial(number, total=lambda value: jax.lax.psum(value, BOTH), axis_name=BOTH)
@@ -324,7 +327,7 @@ def test_runs_of_their_own_side_by_side():
     u, v = rng.normal(size=(2, 8, 3)), rng.normal(size=(2, 8, 3))
 
     def run(u, v, **named):
-        transform = dynamic_barrier(barrier=3.0, **named)
+        transform = dynamic_barrier(method=simple_method(barrier=3.0), **named)
         state, _ = jax.lax.scan(
             lambda state, _: (transform.update(u, state, u, lower_grads=v)[1], None), transform.init(u), length=2
         )
@@ -346,7 +349,7 @@ def test_seeds_over_devices_in_a_scan():
     over = {"axis_name": "model"}
     for make in (
         partial(with_twin, optax.adam(optax.cosine_decay_schedule(0.01, 8)), tolerance=0.1),
-        partial(barrier(barrier=3.0, estimator="average"), optax.sgd(0.01)),
+        partial(barrier(method=simple_method(estimator="average", barrier=3.0)), optax.sgd(0.01)),
     ):
 
         def run(params, x, y, spoil, make=make):
@@ -374,7 +377,7 @@ def attempt(transform, same=False, grads=lambda p: p, loss=None, check=True):
 
 
 def test_what_cannot_be_right_is_refused():
-    rule, index = partial(dynamic_barrier, barrier=1.0), lambda: jax.lax.axis_index("data")
+    rule, index = partial(dynamic_barrier, method=simple_method()), lambda: jax.lax.axis_index("data")
     with pytest.raises(ValueError, match=r"differ over 'data'.* a parameter or the state does not.*axis_name='data'"):
         attempt(rule())
     with pytest.raises(ValueError, match=r"updates\['b'\] differs over 'data', and the parameter does not: average it"):
@@ -407,7 +410,7 @@ def test_gradients_that_were_not_averaged_make_the_direction_nan():
     for spoilt in (False, True):
 
         def run(p, spoilt=spoilt):
-            transform = dynamic_barrier(barrier=1.0, axis_name="i", param_specs=P())
+            transform = dynamic_barrier(method=simple_method(), axis_name="i", param_specs=P())
             g = p * (1 + 0.1 * spoilt * jax.lax.axis_index("i"))
             return transform.update(p, transform.init(p), p, lower_grads=g)[1].skipped
 

@@ -34,8 +34,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tiebreak.torch import SDBGD, DynamicBarrier
 from tiebreak.torch.memory import LawMemory
+from training import simple_method
 
 STEPS, SAMPLES = 3, 24
+RULE = simple_method(barrier=2.0, regularizer=1e-3)
+AVERAGED = simple_method(barrier=2.0, regularizer=1e-3, estimator="average")
 PATIENCE = datetime.timedelta(seconds=60)  # where ranks do not meet
 CASES = {3: {}, 4: {}}  # by the number of ranks: three where nothing needs two dimensions, and 7, 6 and 3 do not divide
 
@@ -74,9 +77,9 @@ def make(wrapped, kind="adamw", parameters=None, **options):
     if isinstance(wrapped, list):
         wrapped = torch.nn.ParameterList(wrapped)
     parameters = list(wrapped.parameters()) if parameters is None else parameters
-    options = {"barrier": 2.0, "regularizer": 1e-3, "model": wrapped} | options
-    if options.get("tolerance") is not None:
-        options |= {"barrier": None, "regularizer": None}
+    options = {"model": wrapped} | options
+    if options.get("tolerance") is None:
+        options = {"method": RULE} | options
     if kind == "sdbgd":
         return SDBGD(parameters, lr=0.1, **options)
     base = torch.optim.AdamW(parameters, lr=0.01) if kind == "adamw" else torch.optim.SGD(parameters, lr=0.1)
@@ -193,7 +196,7 @@ def flat_parameters_in_micro_batches(rank, world):
 @case
 def flat_parameters_with_options(rank, world):
     check(flat(), rank, world, max_norm=0.05)
-    check(flat(), rank, world, estimator="average")
+    check(flat(), rank, world, method=AVERAGED)
     check(flat(), rank, world, tolerance=0.1, reference=0.5)
     offloaded = flat()
     offloaded.cpu_offload = CPUOffload(offload_params=True)  # torch asks for an accelerator to make such a one
@@ -228,10 +231,10 @@ def sharded_in_micro_batches(rank, world):
 @case
 def sharded_with_options(rank, world):
     check(sharded(), rank, world, max_norm=0.05)
-    check(sharded(), rank, world, estimator="average")
+    check(sharded(), rank, world, method=AVERAGED)
     check(sharded(), rank, world, tolerance=0.1, reference=0.5)
     check(sharded(), rank, world, tolerance="20%", reference=0.5)
-    check(sharded(), rank, world, rule="by_value", barrier=None, others={"target": 0.1})
+    check(sharded(), rank, world, method=simple_method("by_value", others={"target": 0.1}))
     check(sharded(dtype=torch.float32), rank, world, rtol=1e-4, dtype=torch.float32)
 
 
@@ -357,7 +360,7 @@ def sequence_parallel(rank, world):
     for way, options in (
         ("closures", {}),
         ("closures", {"tolerance": 0.1, "reference": "twin", "max_norm": 0.05}),
-        ("closures", {"estimator": "average"}),
+        ("closures", {"method": AVERAGED}),
         ("levels", {}),
     ):
         columns, rows = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()
@@ -524,7 +527,7 @@ def replicas(rank, world):
     from torch.distributed.optim import ZeroRedundancyOptimizer  # which warns of its own code
 
     base = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
-    same(model, train(model, DynamicBarrier(base, barrier=2.0, regularizer=1e-3, model=model), data), alone())
+    same(model, train(model, DynamicBarrier(base, method=RULE, model=model), data), alone())
     joined = DistributedDataParallel(network())
     with joined.join():
         refused("join()", lambda: train(joined, make(joined), data))
@@ -802,15 +805,15 @@ def settings_that_differ(rank, world):
     for name, options in {
         "max_norm=": {"max_norm": 1.0 + rank},
         "nonfinite=": {"nonfinite": "skip" if rank else "raise"},
-        "estimator=": {"estimator": "average" if rank else "minibatch"},
-        "barrier=": {"barrier": lambda k: 2.0 + rank * (k > 5)},
-        "regularizer=": {"regularizer": 1e-3 + rank},
-        "momentum=": {"estimator": "average", "momentum": 0.1 + 0.2 * rank},
+        "estimator=": {"method": AVERAGED if rank else RULE},
+        "barrier=": {"method": RULE.replace(barrier=lambda k: 2.0 + rank * (k > 5))},
+        "regularizer=": {"method": RULE.replace(regularizer=1e-3 + rank)},
+        "momentum=": {"method": AVERAGED.replace(momentum=0.1 + 0.2 * rank)},
         "normalize=": {"normalize": bool(rank)},
         "reference=": {"tolerance": 0.1, "reference": 0.5 + 0.1 * rank},
         "reference=: 0.5": {"tolerance": 0.1, "reference": "twin" if rank else 0.5},
         "reference=: \"'start'\"": {"tolerance": 0.1, "reference": "twin" if rank else "start"},
-        "others=": {"rule": "by_value", "barrier": None, "others": {"target": 0.1 * (1 + rank)}},
+        "others=": {"method": simple_method("by_value", others={"target": 0.1 * (1 + rank)})},
     }.items():
         model = DistributedDataParallel(network())
         opt = make(model, **options)
@@ -827,9 +830,9 @@ def states_that_differ(rank, world):
     """What changes on one rank between two steps is noticed by all at the next."""
     data = [[part(t, rank, world) for t in batch] for batch in batches()]
 
-    def fresh(estimator=None):
+    def fresh(method=None):
         model = DistributedDataParallel(network())
-        options = {"estimator": estimator} if estimator else {"tolerance": 0.1, "reference": 0.5}
+        options = {"method": method} if method else {"tolerance": 0.1, "reference": 0.5}
         opt = make(model, **options)
         train(model, opt, data[:1])
         return model, opt
@@ -851,7 +854,7 @@ def states_that_differ(rank, world):
         opt.load_state_dict(other.state_dict())
         if not mine:
             train(model, opt, data[1:2])
-    model, opt = fresh("average")
+    model, opt = fresh(AVERAGED)
     for memory in opt.estimates.memory.values():
         for p, (value, *_) in memory.items():
             value.mul_(1 + 0.1 * (rank == 1)) if p.dim() else None
@@ -981,7 +984,7 @@ def collectives(rank, world):
         raise AssertionError("another collective")
 
     for maker in (lambda: DistributedDataParallel(network()), sharded, flat):
-        for options in ({"estimator": "average", "max_norm": 1.0}, {"tolerance": 0.1, "reference": 0.5}):
+        for options in ({"method": AVERAGED, "max_norm": 1.0}, {"tolerance": 0.1, "reference": 0.5}):
             model = maker()
             opt = make(model, **options)
             train(model, opt, data[:1])

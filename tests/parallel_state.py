@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import parallel
 from parallel import alone, batches, check, flat, lower, make, network, part, refused, same, sharded, train, whole
 from tiebreak.torch import DynamicBarrier, GrowingBatches
+from training import simple_method
 
 WORLD = 4
 CASES = {}
@@ -168,7 +169,7 @@ SAVED = {
     "twin, adamw": ("adamw", {"tolerance": "5%", "reference": "twin"}),
     "start": ("plain", {"tolerance": 0.01, "reference": "start"}),
     "number": ("adamw", {"tolerance": 0.01, "reference": 0.5}),
-    "average": ("momentum", {"barrier": 2.0, "estimator": "average"}),
+    "average": ("momentum", {"method": simple_method(estimator="average", barrier=2.0)}),
 }
 BASES = {
     "plain": lambda params: torch.optim.SGD(params, lr=0.1),

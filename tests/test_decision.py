@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tiebreak import Average, Method, Schedule, rules, tolerance
 from tiebreak.decision import Choice, Decision, Seen, Tolerance, arguments, limited
-from tiebreak.options import allowed, chosen_method, recorded, tolerant, within
+from tiebreak.options import allowed, recorded, training_method, within
 
 SDBGD = Method("SDBGD", rules.sdbgd, Schedule(barrier=0.5, regularizer=0.1))
 positive = st.floats(1e-6, 1e6)
@@ -148,18 +148,20 @@ def test_a_reference_is_a_number_a_word_a_file_or_a_function(tmp_path):
         within(0.1, None, {})
 
 
-def test_numbers_that_nothing_asks_for_are_refused():
-    with pytest.raises(ValueError, match=r"momentum=0.5 has no effect with tolerance=0.1"):
-        tolerant(0.1, 1.0, None, {"momentum": 0.5}, {})
-    found, kind, schedule = tolerant(0.1, 1.0, Average(), {"momentum": 0.5}, {})
-    assert (found.amount, type(kind).__name__, schedule.at(0).momentum) == (0.1, "Average", 0.5)
-    with pytest.raises(ValueError, match="penalty=2 has no effect: neither the rule 'sdbgd' nor Minibatch asks for it"):
-        chosen_method(None, "sdbgd", {"barrier": 1.0, "penalty": 2}, None, None)
+def test_a_method_beside_a_tolerance_is_refused():
+    with pytest.raises(ValueError, match=r"method='sdbgd' has no effect with tolerance=0.1"):
+        within(0.1, 1.0, {"method": "sdbgd"})
+
+
+def test_an_optimizer_follows_some_methods():
     with pytest.raises(ValueError, match="nothing says how to choose the multiplier"):
-        chosen_method(None, None, {}, None, None)
-    with pytest.raises(ValueError, match=r"the rule of 'by_value' needs \['target'\]"):
-        chosen_method(None, "by_value", {}, None, None)
-    assert chosen_method(None, "by_value", {}, {"target": 0.1}, None).needs[-1] == "regularizer"
+        training_method(None)
+    with pytest.raises(ValueError, match=r"'STORM-SDBGD' has the estimator Storm\(.*two points.*tiebreak.minimize"):
+        training_method("storm_sdbgd")
+    with pytest.raises(ValueError, match=r"the rule of .* has a memory, which tiebreak.minimize keeps"):
+        training_method("sdbgd_dual")
+    averaged = SDBGD.replace(estimator=Average(0.1, direction=False))
+    assert training_method(averaged) is averaged
 
 
 def test_a_log_is_read_as_far_as_it_goes(tmp_path):

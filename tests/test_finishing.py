@@ -16,6 +16,7 @@ from tiebreak import finishing
 from tiebreak.finishing import FARTHEST, INSIDE, LIMIT, Finish, search
 from tiebreak.optax import dynamic_barrier, finish, with_twin
 from tiebreak.torch import DynamicBarrier, line
+from training import simple_method
 
 numbers = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
 
@@ -291,7 +292,7 @@ def test_wrong_uses():
         fit(model, batch).backward()
     with pytest.raises(RuntimeError, match="not within one"):
         opt.finish(lower=lambda: fit(model, batch))
-    rule = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), barrier=1.0)
+    rule = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method())
     with pytest.raises(RuntimeError, match="with tolerance="):
         rule.finish(lower=lambda: 1.0)
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tiebreak.torch import DynamicBarrier
+from training import simple_method
 
 ROOT = Path(__file__).parent.parent
 NEEDS = {"lightning": "pytorch_lightning", "accelerate": "accelerate", "trainer": "transformers"}
@@ -143,7 +144,7 @@ def test_lightning_clips_the_direction(tmp_path):
             def configure_optimizers():
                 base = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
                 limit = {} if combine is not None else {"max_norm": 1.0}
-                return DynamicBarrier(base, barrier=1.0, regularizer=0.0, **limit)
+                return DynamicBarrier(base, method=simple_method(regularizer=0.0), **limit)
 
             def training_step(batch, batch_idx):
                 opt = model.optimizers()
@@ -262,7 +263,7 @@ def test_accelerate_is_the_plain_loop(precision, dtype, tmp_path, monkeypatch):
 def test_accelerate_clips_the_direction_or_says_how():
     accelerator = example("accelerate").Accelerator(cpu=True)
     layer = torch.nn.Linear(3, 1)
-    barrier = DynamicBarrier(torch.optim.SGD(layer.parameters(), lr=0.1), barrier=1.0, regularizer=0.0)
+    barrier = DynamicBarrier(torch.optim.SGD(layer.parameters(), lr=0.1), method=simple_method(regularizer=0.0))
     model, optimizer = accelerator.prepare(layer, barrier)
     for level in (barrier.lower, barrier.upper):
         loss = model(torch.ones(2, 3)).square().mean()

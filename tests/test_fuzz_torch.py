@@ -28,6 +28,7 @@ from fuzzing import NUMBERS, VALUES, damaged, inputs, mangled, only_ours
 torch = pytest.importorskip("torch")
 
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, GrowingBatches  # noqa: E402  # after the skip
+from training import simple_method  # noqa: E402
 
 BASES = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
@@ -37,9 +38,9 @@ BASES = {
     "sdbgd": None,
 }
 KINDS: dict[str, dict[str, Any]] = {
-    "rule": {"barrier": 1.0, "regularizer": 1e-3},
-    "law": {"barrier": lambda k: 1 + k, "regularizer": 0.0},
-    "average": {"barrier": 1.0, "estimator": "average"},
+    "rule": {"method": simple_method(regularizer=1e-3)},
+    "law": {"method": simple_method(barrier=lambda k: 1 + k, regularizer=0.0)},
+    "average": {"method": simple_method(estimator="average")},
     "number": {"tolerance": 0.05, "reference": 0.3},
     "given": {"tolerance": "5%", "reference": "given"},
     "start": {"tolerance": 0.05, "reference": "start"},
@@ -384,11 +385,8 @@ class Life(RuleBasedStateMachine):
 
 
 ALIKE = {
-    "rule": ("law", "group", "tensor", "noise"),
-    "law": ("rule", "group", "tensor", "noise"),
-    "group": ("rule", "law", "tensor", "noise"),
-    "tensor": ("rule", "law", "group", "noise"),
-    "noise": ("rule", "law", "group", "tensor"),
+    "rule": ("law",),
+    "law": ("rule",),
     "number": ("given",),
     "given": ("number",),
 }
@@ -499,14 +497,7 @@ def test_damaged_logs_are_continued_or_refused(tmp_path: Path, data: st.DataObje
 NAMES = (
     "tolerance",
     "reference",
-    "barrier",
-    "regularizer",
-    "penalty",
-    "rule",
-    "others",
     "method",
-    "estimator",
-    "momentum",
 )
 NAMES += ("normalize", "max_norm", "nonfinite", "fused", "generators", "model", "sharded")
 GOOD = [
@@ -516,11 +507,10 @@ GOOD = [
     "start",
     "given",
     "sdbgd",
-    "average",
-    "storm",
+    "storm_sdbgd",
     "skip",
-    "constant",
-    "penalized",
+    simple_method(),
+    simple_method("constant", estimator="average"),
 ]
 
 

@@ -18,6 +18,7 @@ from tiebreak.budget import first_cost
 from tiebreak.experiments import Comparison, compare, entrants, solving, sweep
 from tiebreak.experiments.tasks import Task, reference
 from tiebreak.live import Line, Progress, Share, sparkline
+from training import simple_method
 
 PROBLEM = tiebreak.problems.paper()
 
@@ -312,7 +313,7 @@ class TestTraining:
         from tiebreak.torch import DynamicBarrier, Progress
 
         x, stream = torch.nn.Parameter(torch.ones(2, dtype=torch.float64)), io.StringIO()
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), barrier=1.0)
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), method=simple_method())
         shown = Progress(steps=3, stream=stream)
         opt.register_step_post_hook(shown)
         for _ in range(3):
@@ -337,7 +338,7 @@ class TestTraining:
         assert "2 skipped" in said.splitlines()[-1]
 
     def test_without_a_tolerance_there_is_no_excess(self):
-        _, said = self.run(tolerance=None, reference=None, barrier=1.0)
+        _, said = self.run(tolerance=None, reference=None, method=simple_method())
         assert "excess" not in said
         assert "λ" in said
 

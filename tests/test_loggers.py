@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tiebreak.torch import DynamicBarrier, Log  # noqa: E402
+from training import simple_method  # noqa: E402
 
 STEPS = 5
 #: Two groups, and a step that is skipped: every shape that a row may have.
@@ -20,7 +21,7 @@ import math, json, torch, tiebreak.torch
 torch.manual_seed(0)
 x, y = (torch.nn.Parameter(torch.randn(3, dtype=torch.float64)) for _ in range(2))
 base = torch.optim.SGD([{{"params": [x]}}, {{"params": [y]}}], lr=0.01)
-opt = tiebreak.torch.DynamicBarrier(base, barrier=1.0, nonfinite="skip")
+opt = tiebreak.torch.DynamicBarrier(base, method=tiebreak.methods.dbgd.replace(barrier=1.0), nonfinite="skip")
 def train(log):
     rows = []
     with log:
@@ -167,7 +168,7 @@ class Plain:
 
 def one_step(log):
     x = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     opt.register_step_post_hook(log)
     opt.step(lower=lambda: x[0].square(), upper=lambda: (x - 3).square().sum())
     return opt

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import tiebreak
 from jax_problem import Halved, evaluate, f, g
 from tiebreak import rules
-from tiebreak.optax import dynamic_barrier, log, measure, sdbgd, twin, with_twin
+from tiebreak.optax import dynamic_barrier, from_method, log, measure, twin, with_twin
 from tiebreak.optax.twin import _rescales as rescales
+from training import simple_method
 
 ROWS = np.random.default_rng(0).normal(size=(40, 16, 3))  # mini-batches
 TARGETS = ROWS @ np.array([1.0, -2.0, 0.5]) + 0.1 * np.random.default_rng(1).normal(size=(40, 16))
@@ -40,14 +41,14 @@ def start():
 
 
 OPTIONS = {
-    "rule": {"barrier": 0.7, "normalize": False},
-    "rule, normalized": {"barrier": 0.7},
-    "penalized": {"barrier": 0.7, "regularizer": 0.01, "penalty": 2.0, "rule": "penalized"},
-    "by value": {"rule": "by_value", "others": {"target": 0.1, "rate": 3.0}},
-    "a law": {"barrier": tiebreak.Power(1.0, -0.3), "regularizer": tiebreak.Power(1.0, -1.0)},
-    "average": {"barrier": 0.7, "estimator": "average", "momentum": 0.2},
-    "average in the direction": {"barrier": 0.7, "estimator": tiebreak.Average(0.2)},
-    "own estimator": {"barrier": 0.7, "estimator": Halved()},
+    "rule": {"method": simple_method(barrier=0.7), "normalize": False},
+    "rule, normalized": {"method": simple_method(barrier=0.7)},
+    "penalized": {"method": simple_method("penalized", barrier=0.7, regularizer=0.01, penalty=2.0)},
+    "by value": {"method": simple_method("by_value", others={"target": 0.1, "rate": 3.0})},
+    "a law": {"method": simple_method(barrier=tiebreak.Power(1.0, -0.3), regularizer=tiebreak.Power(1.0, -1.0))},
+    "average": {"method": simple_method(estimator="average", barrier=0.7, momentum=0.2)},
+    "average in the direction": {"method": simple_method(estimator=tiebreak.Average(0.2), barrier=0.7)},
+    "own estimator": {"method": simple_method(estimator=Halved(), barrier=0.7)},
     "method": {"method": "pr_sdbpg"},
     "tolerance, number": {"tolerance": 0.1, "reference": 0.05},
     "tolerance, share": {"tolerance": "50%", "reference": 0.05},
@@ -387,7 +388,7 @@ def test_the_rules_see_gradients_of_any_scale(u, v, upper_scale, lower_scale, ru
     given = named | others | ({"lower_value": loss} if "lower_value" in asked else {})
     with np.errstate(all="ignore"):
         expected = float(rules.RULES[rule](a @ b, b @ b, **given))
-    transform = dynamic_barrier(rule=rule, normalize=False, others=others or None, **named)
+    transform = dynamic_barrier(method=simple_method(rule, others=others, **named), normalize=False)
     extra = {"lower_value": np.float32(loss)} if "lower_value" in asked else {}
     direction, state = transform.update(jnp.array(u), transform.init(jnp.array(u)), lower_grads=jnp.array(v), **extra)
     # What cancels in β gg − fg is lost in any arithmetic of that width.
@@ -404,7 +405,7 @@ def test_the_rules_see_gradients_of_any_scale(u, v, upper_scale, lower_scale, ru
 def test_the_rules_see_gradients_of_any_scale_when_compiled(scale, regularizer):
     """XLA rewrites quotients of quotients, which may overflow then."""
     u, v = (jnp.array(a, jnp.float32) * jnp.float32(scale) for a in ([1.0, -2.0, 0.5], [0.3, 1.0, -1.0]))
-    transform = dynamic_barrier(barrier=3.0, regularizer=regularizer, normalize=False)
+    transform = dynamic_barrier(method=simple_method(barrier=3.0, regularizer=regularizer), normalize=False)
     state = jax.jit(lambda u, v: transform.update(u, transform.init(u), u, lower_grads=v)[1])(u, v)
     a, b = (np.float64(np.asarray(w)) for w in (u, v))
     assert float(state.multiplier) == pytest.approx(rules.sdbgd(a @ b, b @ b, 3.0, regularizer), rel=1e-5)
@@ -413,7 +414,7 @@ def test_the_rules_see_gradients_of_any_scale_when_compiled(scale, regularizer):
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_rule_of_ones_own_never_sees_zero_where_the_gradient_is_not(scale):
     v = jnp.array([scale, scale], jnp.float32)
-    transform = dynamic_barrier(rule=lambda fg, gg: jnp.where(gg > 0, 1.0, 7.0))
+    transform = dynamic_barrier(method=simple_method(lambda fg, gg: jnp.where(gg > 0, 1.0, 7.0)))
     for lower, expected in ((v, 1.0), (0 * v, 7.0)):
         _, state = transform.update(v, transform.init(v), lower_grads=lower)
         assert bool(state.skipped) == (scale > 1e19 and expected == 1)  # there gg is infinite
@@ -426,15 +427,15 @@ def test_ordinary_gradients_keep_their_bits():
     """The look at the scale changes nothing where none is needed."""
     key = jax.random.key(0)
     u, v = jax.random.normal(key, (2, 1000))
-    _, state = (t := dynamic_barrier(barrier=0.5)).update(u, t.init(u), lower_grads=v)
+    _, state = (t := dynamic_barrier(method=simple_method(barrier=0.5))).update(u, t.init(u), lower_grads=v)
     for found, (a, b) in zip((state.fg, state.gg, state.ff), ((u, v), (v, v), (u, u)), strict=True):
         assert float(found) == float(jax.jit(lambda a, b: jnp.sum(a * b))(a, b))
 
 
 MODES = {
-    "sdbgd": {"barrier": 0.5},
-    "dbgd": {"rule": "dbgd", "barrier": 0.5},
-    "average": {"barrier": 0.5, "estimator": "average"},
+    "sdbgd": {"method": simple_method(barrier=0.5)},
+    "dbgd": {"method": simple_method("dbgd", barrier=0.5)},
+    "average": {"method": simple_method(estimator="average", barrier=0.5)},
     "tolerance": {"tolerance": 0.1, "reference": 0.5},
     "share": {"tolerance": "10%", "reference": "given"},
 }
@@ -467,7 +468,9 @@ def test_derivatives_by_the_barrier_and_by_the_tolerance_are_right(x64):
 
     @partial(jax.jit, static_argnames="tolerant")
     def after(x, number, tolerant):
-        options = {"tolerance": number, "reference": 0.1} if tolerant else {"barrier": lambda k: number}
+        options = (
+            {"tolerance": number, "reference": 0.1} if tolerant else {"method": simple_method(barrier=lambda k: number)}
+        )
         optimizer = optax.chain(dynamic_barrier(**options), optax.sgd(0.1))
 
         def step(carry, _):
@@ -492,7 +495,7 @@ def test_what_the_state_remembers_is_in_one_dtype(x64):
     x = jnp.ones(2, jnp.float32)
     for optimizer in (
         dynamic_barrier(tolerance="5%", reference=1.0),
-        sdbgd(0.1),
+        from_method("sdbgd", 0.1),
         with_twin(optax.sgd(0.1), tolerance=1.0),
     ):
         state = optimizer.init(x)
@@ -528,7 +531,7 @@ def test_the_learning_rate_is_told_or_counts_as_one_that_stays(x64):
         last[name] = log(descend(optimizer, 3900, jnp.array([0.01, 0.0]))[1])["excess"]
     assert last["not told"] == last["constant"] < last["told"] - 0.1
     with pytest.raises(ValueError, match=r"learning_rate=0\.1 has no effect without tolerance="):
-        dynamic_barrier(barrier=0.5, learning_rate=0.1)
+        dynamic_barrier(method=simple_method(barrier=0.5), learning_rate=0.1)
     for wrong in (-0.05, "0.05", float("nan"), float("inf"), True, np.full(3, 0.1), 0.1j, [0.1]):
         with pytest.raises(ValueError, match=r"^learning_rate=.* must be a number ≥ 0, or a function of the step"):
             with_twin(optax.sgd(0.1), tolerance=0.1, learning_rate=wrong)
@@ -544,7 +547,7 @@ def test_the_learning_rate_is_told_or_counts_as_one_that_stays(x64):
     with pytest.raises(ValueError, match=r"headroom has shape \(2,\); it must be one number"):
         dynamic_barrier(tolerance=0.1, reference="start", headroom=jnp.ones(2), learning_rate=lambda k: 0.1)
     with pytest.raises(ValueError, match=r"headroom=5 has no effect without tolerance="):
-        dynamic_barrier(barrier=0.5, headroom=5)
+        dynamic_barrier(method=simple_method(barrier=0.5), headroom=5)
     with pytest.raises(
         ValueError, match=r"headroom='auto' must be a number of tolerances: the learning rate lifts a twin"
     ):

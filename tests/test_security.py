@@ -16,6 +16,7 @@ from fuzzing import limited
 from tiebreak.experiments.blocks import Block, Store, _encoded
 from tiebreak.experiments.tasks import Task
 from tiebreak.options import recorded
+from training import simple_method
 
 PACKAGE = Path(tiebreak.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -101,7 +102,7 @@ def test_states_are_plain_data(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from tiebreak.torch import DynamicBarrier
 
-    for options in ({"tolerance": "2%", "reference": "twin"}, {"barrier": 1.0, "estimator": "average"}):
+    for options in ({"tolerance": "2%", "reference": "twin"}, {"method": simple_method(estimator="average")}):
         x = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
         opt = DynamicBarrier(torch.optim.AdamW([x]), model=torch.nn.ParameterList([x]), **options)
         opt.step(lower=lambda x=x: x[0].square(), upper=lambda x=x: x.abs().sum())
@@ -224,13 +225,13 @@ class TestStates:
 
     @pytest.mark.parametrize("state", [3, None, {}, {"param_groups": 3}, {"param_groups": [], "state": {}}])
     def test_what_is_no_state(self, state: Any) -> None:
-        _, opt = self.made(barrier=1.0)
+        _, opt = self.made(method=simple_method())
         with pytest.raises(ValueError, match=r"no state of such an optimizer|another optimizer"):
             opt.load_state_dict(state)
 
     def test_flags_and_memories(self) -> None:
         torch = pytest.importorskip("torch")
-        _, opt = self.made(barrier=1.0, estimator="average")
+        _, opt = self.made(method=simple_method(estimator="average"))
         for name, value, said in (
             ("tiebreak", "x", "must be a whole number"),
             ("tiebreak_lower_0", torch.ones(7), "lower memory of parameter 0"),
@@ -246,7 +247,7 @@ class TestStates:
         [
             {"tolerance": 0.1, "reference": "start"},
             {"tolerance": 0.1, "reference": "twin"},
-            {"barrier": 1.0, "estimator": "average"},
+            {"method": simple_method(estimator="average")},
         ],
     )
     def test_a_model_that_is_moved(self, options: dict[str, Any]) -> None:
@@ -262,7 +263,7 @@ class TestStates:
     @pytest.mark.parametrize("sharded", [0.1, "x", {3: True}, [None]])
     def test_sharded_names_parameters(self, sharded: Any) -> None:
         with pytest.raises(TypeError, match=r"sharded=.* must be True, parameters, or a mapping"):
-            self.made(barrier=1.0, sharded=sharded)
+            self.made(method=simple_method(), sharded=sharded)
 
     def test_a_log_with_another_header(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import tiebreak
 from tiebreak import rules
 from tiebreak.torch import SDBGD, DynamicBarrier
+from training import simple_method
 
 PAPER = tiebreak.problems.paper(sigma=0)
 CENTER = torch.tensor([7.1, 1.0], dtype=torch.float64)
@@ -42,8 +43,7 @@ def test_equals_the_core_step_by_step(name):
     method = tiebreak.methods.get(name)
     expected = core(method, 60)
     x = start()
-    rule = {"pr_sdbpg": "penalized"}.get(name, name)
-    opt = SDBGD([x], schedule=method.schedule.replace(regularizer=method.schedule.regularizer or 0), rule=rule)
+    opt = SDBGD([x], method=name)
     for k in range(60):
         np.testing.assert_allclose(x.detach(), expected.history.x[k], rtol=1e-10)
         info = opt.step(upper=lambda: f(x), lower=lambda: g(x))
@@ -61,7 +61,9 @@ def test_the_average_enters_the_multiplier_alone():
     """λ from the average of ∇g, its weights adding up to 1; d with the fresh gradient."""
     x = start()
     opt = DynamicBarrier(
-        torch.optim.SGD([x], lr=0.1), barrier=0.5, regularizer=0.1, estimator="average", normalize=False
+        torch.optim.SGD([x], lr=0.1),
+        method=simple_method(estimator="average", barrier=0.5, regularizer=0.1),
+        normalize=False,
     )
     total, weight = torch.zeros(2, dtype=torch.float64), 0.0
     for _ in range(20):
@@ -85,10 +87,9 @@ def setup(seed=0, dtype=torch.float32, base=torch.optim.SGD, **options):
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).to(dtype)
     batches = [(torch.randn(16, 4, dtype=dtype), torch.randn(16, 2, dtype=dtype)) for _ in range(10)]
-    given = options if options.get("tolerance") is not None else {"normalize": False} | options
-    said = {"tolerance", "rule", "barrier", "method"} & {name for name, value in options.items() if value is not None}
-    given = given if said else {"barrier": 1.0} | given
-    return model, DynamicBarrier(base(model.parameters(), lr=0.01), **given), batches
+    if options.get("tolerance") is None:
+        options = {"normalize": False, "method": simple_method()} | options
+    return model, DynamicBarrier(base(model.parameters(), lr=0.01), **options), batches
 
 
 def train(model, opt, batches, scheduler=None):
@@ -124,8 +125,8 @@ def by_hand(model, batches, rule, lr=0.01, **parameters):
 @pytest.mark.parametrize("name", ["dbgd", "sdbpg", "sdbgd", "penalized", "constant"])
 def test_every_rule_equals_its_formula(name):
     needed = {"dbgd": 1, "constant": 1, "sdbpg": 2, "sdbgd": 2, "penalized": 3}[name]
-    parameters = dict(list({"barrier": 0.7, "regularizer": 0.01, "penalty": 2.0}.items())[:needed])
-    model, opt, batches = setup(dtype=torch.float64, rule=name, **parameters)
+    parameters = dict([("barrier", 0.7), ("regularizer", 0.01), ("penalty", 2.0)][:needed])
+    model, opt, batches = setup(dtype=torch.float64, method=simple_method(name, **parameters))
     twin = copy.deepcopy(model)
     train(model, opt, batches)
     by_hand(twin, batches, rules.RULES[name], **parameters)
@@ -143,7 +144,9 @@ def test_any_shapes_and_dtypes(shapes, dtype, seed):
     generator = torch.Generator().manual_seed(seed)
     params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
     grads = [[torch.randn(p.shape, generator=generator).to(dtype) for p in params] for _ in range(2)]
-    opt = DynamicBarrier(torch.optim.SGD(params, lr=0.0), barrier=0.5, regularizer=0.1, normalize=False)
+    opt = DynamicBarrier(
+        torch.optim.SGD(params, lr=0.0), method=simple_method(barrier=0.5, regularizer=0.1), normalize=False
+    )
     for level, gs in zip((opt.upper, opt.lower), grads, strict=True):
         with level():
             for p, v in zip(params, gs, strict=True):
@@ -181,8 +184,8 @@ def test_is_an_optimizer_in_every_respect():
     "options",
     [
         {},
-        {"estimator": "average"},
-        {"estimator": tiebreak.Average(0.2)},
+        {"method": simple_method(estimator="average")},
+        {"method": simple_method(estimator=tiebreak.Average(0.2))},
         {"tolerance": 0.01, "reference": 0.5},
         {"tolerance": "3%", "reference": 0.5},
     ],
@@ -227,7 +230,7 @@ def test_a_saved_state_stays_what_it_was():
 
 
 def test_deepcopy_goes_its_own_way():
-    model, opt, batches = setup(estimator="average")
+    model, opt, batches = setup(method=simple_method(estimator="average"))
     torch.optim.lr_scheduler.StepLR(opt, step_size=3)
     train(model, opt, batches[:3])
     twin_model, twin = copy.deepcopy((model, opt))
@@ -305,36 +308,25 @@ def test_other_misuse_is_explained():
         SDBGD(model.parameters(), lr=0.1, weight_decay=0.1)
     with pytest.raises(TypeError, match=r"base is a int; it must be a torch.optim.Optimizer"):
         DynamicBarrier(3)
-    with pytest.raises(ValueError, match=r"nothing says how .* tolerance=… with reference=.* barrier=.* method="):
+    with pytest.raises(ValueError, match=r"nothing says how .* tolerance=… with reference=.* method=….*barrier="):
         DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1))
     for change, message in (
-        ({"rule": "magic"}, "rule='magic' must be one of"),
-        (
-            {"barrier": 1.0, "estimator": "storm"},
-            r"Storm\(.*takes Minibatch\(\) or Average.*tiebreak.minimize",
-        ),
-        ({"estimator": "ema"}, "estimator='ema' must be one of"),
+        ({"method": "magic"}, "method='magic' must be a Method"),
+        ({"method": "storm_sdbgd"}, r"Storm\(.*takes Minibatch\(\) or Average.*tiebreak.minimize"),
         ({"nonfinite": "pray"}, "nonfinite='pray' must be one of"),
         ({"tolerance": -0.1, "reference": 1.0}, "tolerance=-0.1 must be a number > 0"),
         ({"tolerance": 0.0, "reference": 1.0}, "tolerance=0.0 must be a number > 0"),
         ({"tolerance": "2", "reference": 1.0}, "tolerance='2' must be a number > 0, or a share such as \"2%\""),
         ({"tolerance": "2%", "reference": 0.0}, "tolerance='2%' of reference=0.0 is 0"),
-        ({"tolerance": 0.1, "reference": 1.0, "rule": "dbgd"}, "rule='dbgd' has no effect with tolerance=0.1"),
-        ({"tolerance": 0.1, "reference": 1.0, "barrier": 1.0}, "barrier=1.0 has no effect with tolerance=0.1"),
-        ({"tolerance": 0.1, "reference": 1.0, "momentum": 0.5}, "momentum=0.5 has no effect with tolerance=0.1"),
-        ({"tolerance": 0.1, "reference": 1.0, "estimator": "average"}, "estimator='average' has no effect"),
+        ({"tolerance": 0.1, "reference": 1.0, "method": "dbgd"}, "method='dbgd' has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "normalize": False}, "normalize=False has no effect with tolerance=0.1"),
         ({"tolerance": 0.1}, 'needs reference=: a number .*"start".*"twin".*"given".*CSV'),
         ({"tolerance": 0.1, "reference": "begin"}, "reference='begin' must be a number"),
         ({"tolerance": "lots", "reference": 1.0}, "tolerance='lots' must be a number > 0"),
-        ({"reference": 0.1, "barrier": 1.0}, "reference=0.1 has no effect without tolerance="),
-        ({"barrier": 1.0, "momentum": 0.5}, "momentum=0.5 has no effect: neither the rule 'sdbgd' nor Minibatch asks"),
-        ({"rule": "constant", "barrier": 1.0, "regularizer": 0.1}, "regularizer=0.1 has no effect"),
-        ({"method": "sdbgd", "barrier": 1.0}, "barrier=1.0 and method='sdbgd': change the method"),
-        ({"barrier": 1.0, "max_norm": 0.0}, "max_norm=0.0 must be a number, finite and > 0"),
-        ({"barrier": 1.0, "generators": [torch.Generator()]}, "generators=… has no effect"),
+        ({"reference": 0.1}, "reference=0.1 has no effect without tolerance="),
+        ({"max_norm": 0.0}, "max_norm=0.0 must be a number, finite and > 0"),
+        ({"generators": [torch.Generator()]}, "generators=… has no effect"),
         ({"tolerance": 0.1, "reference": math.inf}, "reference=inf must be finite"),
-        ({"barrier": -1.0}, "barrier=-1.0 must be finite and ≥ 0"),
     ):
         with pytest.raises(ValueError, match=message):
             setup(**change)
@@ -350,7 +342,7 @@ def test_other_misuse_is_explained():
 
 def test_sparse_gradients_are_refused_by_name():
     table = torch.nn.Embedding(10, 3, sparse=True)
-    opt = DynamicBarrier(torch.optim.SGD(table.parameters(), lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD(table.parameters(), lr=0.1), method=simple_method())
     for level in (opt.upper, opt.lower):
         with level():
             table(torch.tensor([1, 2])).sum().backward()
@@ -361,7 +353,9 @@ def test_sparse_gradients_are_refused_by_name():
 def test_parameters_that_one_loss_does_not_reach():
     x, y, frozen = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(3))
     frozen.requires_grad_(False)
-    opt = DynamicBarrier(torch.optim.SGD([x, y, frozen], lr=0.1), barrier=1.0, regularizer=0.0, normalize=False)
+    opt = DynamicBarrier(
+        torch.optim.SGD([x, y, frozen], lr=0.1), method=simple_method(regularizer=0.0), normalize=False
+    )
     with opt.upper():
         (3 * x).sum().backward()
     with opt.lower():
@@ -375,7 +369,11 @@ def test_parameters_that_one_loss_does_not_reach():
 
 
 def test_where_the_upper_gradient_vanishes_the_lower_loss_still_descends():
-    for options in ({"barrier": 1.0}, {"tolerance": 1.0, "reference": 0.0}, {"tolerance": 1.0, "reference": "twin"}):
+    for options in (
+        {"method": simple_method()},
+        {"tolerance": 1.0, "reference": 0.0},
+        {"tolerance": 1.0, "reference": "twin"},
+    ):
         x = torch.nn.Parameter(torch.tensor([2.0]))
         opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), model=torch.nn.ParameterList([x]), **options)
         for _ in range(60):
@@ -388,7 +386,7 @@ def test_where_the_upper_gradient_vanishes_the_lower_loss_still_descends():
 def test_non_finite_policies(level, bad):
     def stepped(policy, estimator="minibatch"):
         x = torch.nn.Parameter(torch.ones(3))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, nonfinite=policy, estimator=estimator)
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method(estimator=estimator), nonfinite=policy)
         for name in ("upper", "lower"):
             with getattr(opt, name)():
                 (x.sum() * (bad if name == level else 1.0)).backward()
@@ -428,8 +426,8 @@ def test_plain_steps_are_skipped_without_asking(level):
 def test_the_four_lines_of_a_gradient_scaler(level, order):
     """A finite step equals the unscaled one; an overflow at either level skips the step and lowers the scale."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    model, opt, batches = setup(dtype=torch.float64, regularizer=0.01)
-    twin, plain, _ = setup(dtype=torch.float64, regularizer=0.01)
+    model, opt, batches = setup(dtype=torch.float64, method=simple_method(regularizer=0.01))
+    twin, plain, _ = setup(dtype=torch.float64, method=simple_method(regularizer=0.01))
     before = weights(model).clone()
     pair = dict(zip(("upper", "lower"), losses(model, batches[0]), strict=True))
     for name in order:
@@ -514,7 +512,7 @@ def test_all_groups_have_one_multiplier():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
     groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}]
-    opt = DynamicBarrier(torch.optim.SGD(groups, lr=0.0), barrier=0.5, normalize=False)
+    opt = DynamicBarrier(torch.optim.SGD(groups, lr=0.0), method=simple_method(barrier=0.5), normalize=False)
     batch = (torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64))
     upper, lower = losses(model, batch)
     parameters = list(model.parameters())
@@ -534,7 +532,9 @@ def test_all_groups_have_one_multiplier():
 
 def test_normalized_steps_are_not_lengthened_by_the_multiplier():
     x = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=1.0), barrier=1e6, regularizer=0.0, normalize=True)
+    opt = DynamicBarrier(
+        torch.optim.SGD([x], lr=1.0), method=simple_method(barrier=1e6, regularizer=0.0), normalize=True
+    )
     info = opt.step(upper=lambda: 0 * x.sum(), lower=lambda: x.square().sum() / 2)
     assert info.multiplier.item() == pytest.approx(1e6)
     assert abs(x.item()) < 1e-5  # λ/(1+λ) ∇g, not λ∇g
@@ -629,7 +629,7 @@ def noisy_steps(opt, x, micro, generator, scale=3.0, steps=60):
 def test_the_noise_share_is_told_by_micro_batches():
     """ν² = 9d/m beside ‖μ‖² = d: with m = 4 the share is 9/13."""
     x = torch.nn.Parameter(torch.zeros(2000, dtype=torch.float64))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method())
     opt.noise.due = lambda count: True
     with pytest.warns(RuntimeWarning, match="noise makes up"):
         last = noisy_steps(opt, x, 4, torch.Generator().manual_seed(0))[-1]
@@ -638,15 +638,15 @@ def test_the_noise_share_is_told_by_micro_batches():
 
 
 def test_high_noise_warns_once_and_names_the_remedy():
-    def run(**options):
+    def run(estimator):
         x = torch.nn.Parameter(torch.zeros(200, dtype=torch.float64))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, **options)
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(estimator=estimator))
         noisy_steps(opt, x, 2, torch.Generator().manual_seed(0), steps=120)
 
     with pytest.warns(RuntimeWarning, match=r"noise makes up \d+% .*tolerance=….*estimator='average'") as caught:
-        run()
+        run("minibatch")
     assert len(caught) == 1
-    run(estimator="average")  # warnings are errors here: silence is what is tested
+    run("average")  # warnings are errors here: silence is what is tested
 
 
 @pytest.mark.skipif(
@@ -672,7 +672,7 @@ def test_the_compiled_step_is_the_same_step():
 def test_unequal_micro_batches_tell_the_noise_by_their_weights():
     """64 + 1 samples: without weights the small one would pass for noise."""
     x = torch.nn.Parameter(torch.zeros(500, dtype=torch.float64))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method())
     opt.noise.due = lambda count: True
     generator = torch.Generator().manual_seed(0)
     for _ in range(60):
@@ -716,7 +716,7 @@ def test_a_step_that_failed_is_over(fails):
 @pytest.mark.parametrize("estimator", ["minibatch", "average"])
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_after_a_bad_batch_training_goes_on(estimator, policy):
-    options = {"estimator": estimator, "nonfinite": policy}
+    options = {"method": simple_method(estimator=estimator), "nonfinite": policy}
     model, opt, batches = setup(dtype=torch.float64, **options)
     twin, other, _ = setup(dtype=torch.float64, **options)
     bad = {"upper": lambda: losses(model, batches[0])[0] * math.nan, "lower": lambda: losses(model, batches[0])[1]}
@@ -746,7 +746,7 @@ def test_an_average_does_not_know_the_scale():
 
     def trained(scales):
         x = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), estimator="average", barrier=1.0, regularizer=0.1)
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method(estimator="average", regularizer=0.1))
         for scale in scales:
             scaler = torch.amp.GradScaler("cpu", init_scale=scale) if scale else None
             for level, loss in ((opt.lower, x.square().sum()), (opt.upper, (x - 3).square().sum())):
@@ -797,7 +797,8 @@ def weights_sum(model):
 
 def test_a_scheduler_multiplies_the_schedules_step_size():
     x = start()
-    opt = SDBGD([x], schedule=tiebreak.Schedule(tiebreak.Power(0.1, -0.5), 0.5, 0.1))
+    laws = {"step_size": tiebreak.Power(0.1, -0.5), "barrier": 0.5, "regularizer": 0.1}
+    opt = SDBGD([x], method=tiebreak.methods.sdbgd.replace(**laws))
     scheduler = torch.optim.lr_scheduler.StepLR(opt, step_size=1, gamma=0.5)
     for k in range(3):
         before = x.detach().clone()
@@ -811,7 +812,7 @@ def test_a_scheduler_multiplies_the_schedules_step_size():
 
 def test_groups_that_join_late_are_averaged_without_bias():
     x, y = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, estimator="average", momentum=0.1)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(estimator="average", momentum=0.1))
     for _ in range(10):
         opt.step(upper=lambda: 0 * x.sum(), lower=lambda: x.sum())
     opt.add_param_group({"params": [y], "lr": 0.0})

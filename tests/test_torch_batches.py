@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import tiebreak
 from tiebreak.torch import DynamicBarrier, GrowingBatches
+from training import simple_method
 
 # Other tests of the same process may have started JAX, which warns of every fork; workers do not use it.
 pytestmark = [
@@ -147,7 +148,7 @@ def test_micro_batches_equal_one_batch_in_gradient_and_loss(sampling):
     for micro_batch in (7, 1000):
         model, data = regression()
         model.eval()  # dropout would draw different masks for different shapes
-        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.0), barrier=1.0)
+        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.0), method=simple_method())
         backward(model, opt, next(iter(GrowingBatches(data, 50, micro_batch=micro_batch, sampling=sampling))))
         gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
         with opt.upper():
@@ -287,7 +288,7 @@ def train(model, opt, levels, steps):
 def test_a_resumed_training_run_with_dropout_equals_the_uninterrupted_one(sampling):
     def make(seed):
         model, data = regression(seed)
-        opt = DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.01), barrier=1.0)
+        opt = DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.01), method=simple_method())
         options = {"sampling": sampling, "micro_batch": 8, "seed": 4}
         data = data if seed == 0 else regression(0)[1]
         levels = [

@@ -11,10 +11,11 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from tiebreak.torch import CSVLog, DynamicBarrier
 from tiebreak.torch.packing import KEY
+from training import simple_method
 
 CASES = {
-    "rule": {"barrier": 1.0, "regularizer": 1e-3},
-    "average": {"barrier": 1.0, "estimator": "average"},
+    "rule": {"method": simple_method(regularizer=1e-3)},
+    "average": {"method": simple_method(estimator="average")},
     "number": {"tolerance": 0.05, "reference": 0.3},
     "start": {"tolerance": 0.05, "reference": "start"},
     "twin": {"tolerance": "5%", "reference": "twin"},

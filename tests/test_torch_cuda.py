@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier
+from training import simple_method
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -17,8 +18,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 MODE = "thread_local"
 
 
+AVERAGED = simple_method(estimator="average")
+
+
 def _said(options):
-    return options if "tolerance" in options else {"barrier": 1.0} | options
+    return options if "tolerance" in options else {"method": simple_method()} | options
 
 
 def setup(device, dtype=torch.float32, base=torch.optim.SGD, model=None, **options):
@@ -52,7 +56,7 @@ def train(model, opt, batches):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"estimator": "average"}, {"tolerance": "5%", "reference": 1.0}, {"normalize": True}],
+    [{}, {"method": AVERAGED}, {"tolerance": "5%", "reference": 1.0}, {"normalize": True}],
 )
 @pytest.mark.parametrize("base", [torch.optim.SGD, None])
 @pytest.mark.parametrize("fused", [True, False])
@@ -182,7 +186,7 @@ def test_a_captured_step_is_the_same_step(base, nonfinite, options, fused):
     def one(model, opt, batch):
         train(model, opt, [batch])
 
-    laws = {} if "tolerance" in options else {"barrier": 0.5, "regularizer": 0.1}  # SDBGD's own change
+    laws = {} if "tolerance" in options else {"method": simple_method(barrier=0.5, regularizer=0.1)}
     options = {"nonfinite": nonfinite, "fused": fused} | laws | options
     model, opt, batches = setup("cuda", base=base, **options)
     twin, other, _ = setup("cuda", base=base, **options)
@@ -214,8 +218,8 @@ def test_a_captured_step_is_the_same_step(base, nonfinite, options, fused):
     ("options", "says"),
     [
         ({"nonfinite": "raise"}, "nonfinite='raise'"),
-        ({"nonfinite": "ignore", "barrier": lambda k: 1 / (k + 1)}, "must be constants"),
-        ({"nonfinite": "ignore", "estimator": "average"}, "estimator='minibatch'"),
+        ({"nonfinite": "ignore", "method": simple_method(barrier=lambda k: 1 / (k + 1))}, "must be constants"),
+        ({"nonfinite": "ignore", "method": AVERAGED}, "the estimator of the method remembers"),
     ],
 )
 def test_what_cannot_be_captured_says_so(options, says):

@@ -13,6 +13,7 @@ import tiebreak
 from tiebreak import Average, Method, Power, Schedule, rules
 from tiebreak.tolerance import Reading
 from tiebreak.torch import SDBGD, DynamicBarrier, from_method
+from training import simple_method
 
 TOLERANT = {"tolerance": 0.1, "reference": 0.5}
 
@@ -104,7 +105,9 @@ def test_losses_of_other_parameters_are_told_in_the_words_of_who_wrote_closures(
 def test_a_rule_that_returns_no_number_is_no_step(bad):
     for policy in ("raise", "skip"):
         x = point()
-        opt = DynamicBarrier(torch.optim.Adam([x], lr=0.1), rule=lambda fg, gg: bad * gg, nonfinite=policy)
+        opt = DynamicBarrier(
+            torch.optim.Adam([x], lr=0.1), method=simple_method(lambda fg, gg: bad * gg), nonfinite=policy
+        )
         if policy == "raise":
             with pytest.raises(FloatingPointError):
                 stepped(opt, x)
@@ -135,7 +138,7 @@ def test_where_the_upper_gradient_vanishes_after_it_was_active_the_lower_loss_de
 
 def test_a_block_without_a_backward_pass():
     x = point()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     with opt.upper():
         f(x).backward()
     with pytest.raises(RuntimeError, match=r"no gradient came out of `with opt.lower"), opt.lower():
@@ -147,7 +150,7 @@ def test_a_block_without_a_backward_pass():
 
 def test_an_exception_that_is_swallowed_does_not_make_half_a_step():
     x = point()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     with opt.upper():
         f(x).backward()
     with contextlib.suppress(KeyError), opt.lower():  # a loop that catches it and goes on
@@ -163,7 +166,7 @@ def test_gradients_that_are_gone_are_missed(order):
     """model.zero_grad() between the blocks and the step, or between the blocks."""
     for when in ("between", "after"):
         model = torch.nn.Linear(2, 1)
-        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), barrier=1.0)
+        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method())
         for i, level in enumerate(order):
             with getattr(opt, level)():
                 model(torch.ones(1, 2)).square().sum().backward()
@@ -180,7 +183,7 @@ def test_gradients_that_are_gone_are_missed(order):
 
 def test_clipping_in_the_usual_place_is_noticed():
     x = point()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     for level, loss in (("lower", g), ("upper", f)):
         with getattr(opt, level)():
             loss(x).backward()
@@ -203,7 +206,7 @@ def test_clipping_in_the_usual_place_is_noticed():
     assert info.gg.item() == pytest.approx(0.01, rel=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"barrier": 1.0}, TOLERANT])
+@pytest.mark.parametrize("options", [{"method": simple_method()}, TOLERANT])
 @pytest.mark.parametrize("longest", [1e-3, 0.5, 1e3])
 def test_max_norm_is_clipping_the_direction(options, longest):
     """As clip_grad_norm_ of d would: the same direction, no longer than that."""
@@ -220,7 +223,7 @@ def test_max_norm_is_clipping_the_direction(options, longest):
 def test_a_hook_before_the_base_sees_the_direction():
     """The other recipe for clipping: a hook must return None."""
     x = point()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=1.0), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=1.0), method=simple_method())
 
     def clip(base, args, kwargs):
         torch.nn.utils.clip_grad_norm_([p for group in base.param_groups for p in group["params"]], 0.01)
@@ -233,7 +236,7 @@ def test_a_hook_before_the_base_sees_the_direction():
 def test_unscaling_belongs_after_both_blocks():
     x = point()
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     with opt.lower():
         scaler.scale(g(x)).backward()
         with pytest.raises(RuntimeError, match="belongs after both blocks"):
@@ -279,7 +282,7 @@ def test_micro_batches_add_up_to_their_mean_however_they_are_written(how, scaled
 
 def test_what_is_no_loss_and_no_weight():
     x = point()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     for loss, error, message in (
         (x.square(), ValueError, r"the lower loss has shape \(2,\); a loss must be one number"),
         ("3", TypeError, "the lower loss is a str"),
@@ -304,11 +307,11 @@ def test_what_is_no_loss_and_no_weight():
 
 def test_a_state_of_another_kind_is_refused_before_anything_changes():
     made = {
-        "rule": {"barrier": 1.0},
+        "rule": {"method": simple_method()},
         "tolerance": TOLERANT,
         "twin": {"tolerance": 0.1, "reference": "twin"},
         "start": {"tolerance": 0.1, "reference": "start"},
-        "average": {"barrier": 1.0, "estimator": "average"},
+        "average": {"method": simple_method(estimator="average")},
     }
 
     def make(name):
@@ -339,10 +342,10 @@ def test_a_state_of_another_kind_is_refused_before_anything_changes():
 def test_an_average_is_loaded_in_the_precision_it_has():
     """A bfloat16 parameter's average is float32, before and after."""
     x = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, estimator="average")
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(estimator="average"))
     for k in range(3):
         opt.step(upper=lambda: x.sum(), lower=lambda k=k: (x * (k + 0.1)).sum())
-    fresh = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, estimator="average")
+    fresh = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(estimator="average"))
     fresh.load_state_dict(opt.state_dict())
     (mean, weight), (again, weight_again) = (o.estimates.memory["lower"][x] for o in (opt, fresh))
     assert mean.dtype == again.dtype == torch.float32
@@ -361,7 +364,6 @@ def test_a_schedules_others_and_a_methods_rule_travel():
     expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=25).x
     for make in (
         lambda x: from_method(method, [x]),
-        lambda x: SDBGD([x], schedule=schedule, rule="by_value"),
         lambda x: SDBGD([x], method=method),
     ):
         x = point()
@@ -414,7 +416,7 @@ def test_an_estimator_of_ones_own_is_used():
     np.testing.assert_allclose(x.detach(), expected, rtol=1e-10)
     assert opt.estimates.memory["lower"][x] == (20.0,)
     with pytest.raises(ValueError, match="or an object with `evaluations`, `begin` and `update`"):
-        DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, estimator=object())
+        simple_method(estimator=object())
 
 
 def test_the_average_may_enter_the_direction():
@@ -428,7 +430,7 @@ def test_the_average_may_enter_the_direction():
         stepped(opt, x)
     np.testing.assert_allclose(x.detach(), expected, rtol=1e-10)
     with pytest.raises(ValueError, match="sets no step_size: give one of them"):
-        SDBGD([x], schedule=Schedule(barrier=1.0, regularizer=0.1))
+        SDBGD([x], method=simple_method())
 
 
 # --------------------------------------------------------------------------------------------- what the tolerance says
@@ -446,7 +448,7 @@ def test_the_tolerance_can_be_changed_on_the_way():
     with pytest.raises(ValueError, match=r"tolerance=-1 must be a number > 0"):
         opt.tolerance = -1
     with pytest.raises(ValueError, match="this optimizer follows a rule"):
-        DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0).tolerance = 0.1
+        DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method()).tolerance = 0.1
 
 
 def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
@@ -510,7 +512,7 @@ def test_micro_batches_must_agree_in_what_they_give():
             f(x).backward()
         with pytest.raises(RuntimeError, match=message):
             opt.step()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     with opt.lower():
         g(x).backward()
     with pytest.raises(RuntimeError, match="no gradient came out"), opt.lower():  # the second block, too
@@ -539,7 +541,7 @@ def test_any_gradient_that_changes_after_its_block_is_noticed():
 
     for change in (replaced, second, outside):
         x, y = point(), point(3.0)
-        opt = DynamicBarrier(torch.optim.SGD([x, y], lr=0.1), barrier=1.0)
+        opt = DynamicBarrier(torch.optim.SGD([x, y], lr=0.1), method=simple_method())
         for level in ("lower", "upper"):
             with getattr(opt, level)():
                 (x.square().sum() + y.square().sum()).backward()
@@ -551,7 +553,7 @@ def test_any_gradient_that_changes_after_its_block_is_noticed():
 def test_clipping_after_unscaling_is_noticed():
     x = point()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     for level, loss in (("lower", g), ("upper", f)):
         with getattr(opt, level)():
             scaler.scale(loss(x)).backward()
@@ -563,7 +565,7 @@ def test_clipping_after_unscaling_is_noticed():
 
 def test_frozen_parameters_stay_whatever_is_remembered_of_them():
     x, y = point(), point(1.0)
-    opt = DynamicBarrier(torch.optim.SGD([x, y], lr=0.1), barrier=1.0, estimator=Average(0.5))
+    opt = DynamicBarrier(torch.optim.SGD([x, y], lr=0.1), method=simple_method(estimator=Average(0.5)))
     ends = []
     for _ in range(3):
         opt.step(
@@ -588,7 +590,7 @@ def test_an_estimator_may_remember_the_gradient_itself():
             return fresh + memory[1] * (fresh - memory[0]), (fresh, 0 * memory[1] + 1)
 
     x = point(1.5, 1.5)
-    given = {"rule": "constant", "barrier": 1.0, "normalize": False, "estimator": Optimistic()}
+    given = {"method": simple_method("constant", estimator=Optimistic()), "normalize": False}
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), **given)
     expected, last = torch.tensor([1.5, 1.5], dtype=torch.float64), None
     for _ in range(5):
@@ -602,25 +604,19 @@ def test_an_estimator_may_remember_the_gradient_itself():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: SDBGD([x], lr=0.1, momentum=0.9), "momentum=0.9 has no effect"),
-        (lambda x: SDBGD([x], lr=0.1, penalty=7.0), "penalty=7.0 has no effect"),
-        (lambda x: SDBGD([x], lr=0.1, step_size=0.5), "step_size=0.5 has no effect"),
-        (lambda x: SDBGD([x], lr=0.1, others={"foo": 1.0}), "foo=1.0 has no effect"),
-        (lambda x: from_method("vr_pr_sdbpg", [x], **TOLERANT), "method='vr_pr_sdbpg' has no effect with tolerance="),
-        (
-            lambda x: SDBGD([x], schedule=Schedule(0.1, barrier=1.0), **TOLERANT),
-            "barrier of the schedule has no effect with tolerance=",
-        ),
+        (lambda x: from_method("pr_sdbpg", [x], **TOLERANT), "method='pr_sdbpg' has no effect with tolerance="),
         (
             lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1, maximize=True), **TOLERANT),
             "made with maximize=True: turn the signs",
         ),
         (
-            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, others={"foo": 1.0}),
-            "foo=1.0 has no effect",
+            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method(), normalize="no"),
+            "must be True or False",
         ),
-        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, normalize="no"), "must be True or False"),
-        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, max_norm="1"), "max_norm='1' must be"),
+        (
+            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method(), max_norm="1"),
+            "max_norm='1' must be",
+        ),
     ],
 )
 def test_more_that_has_no_effect(make, message):
@@ -631,15 +627,17 @@ def test_more_that_has_no_effect(make, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: DynamicBarrier(torch.optim.LBFGS([x]), barrier=1.0), "base is a LBFGS"),
-        (lambda x: DynamicBarrier(SDBGD([x], lr=0.1), barrier=1.0), "base is a SDBGD"),
+        (lambda x: DynamicBarrier(torch.optim.LBFGS([x]), method=simple_method()), "base is a LBFGS"),
+        (lambda x: DynamicBarrier(SDBGD([x], lr=0.1), method=simple_method()), "base is a SDBGD"),
         (
             lambda x: DynamicBarrier(
                 torch.optim.SGD([x], lr=0.1), tolerance=1.0, reference="given", generators=torch.Generator()
             ),
             "must be a list of torch.Generator",
         ),
-        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, others=3), "others=3 must be a mapping"),
+        (lambda x: SDBGD([x], lr=0.1, momentum=0.9), "momentum is none of SDBGD's"),
+        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=3), "method=3 must be"),
+        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0), "unexpected keyword argument"),
     ],
 )
 def test_what_is_of_the_wrong_kind(make, message):
@@ -647,12 +645,12 @@ def test_what_is_of_the_wrong_kind(make, message):
         make(point())
 
 
-def test_step_sizes_of_a_schedule_with_a_tolerance():
+def test_the_step_sizes_of_sdbgd_with_a_tolerance():
     x = point()
-    opt = SDBGD([x], schedule=Schedule(Power(0.1, -0.5)), **TOLERANT)
+    opt = SDBGD([x], **TOLERANT)
     for _ in range(3):
         stepped(opt, x)
-    assert opt._own_rates()[0] == pytest.approx(0.05)
+    assert opt._own_rates()[0] == pytest.approx(0.05 * 4**-0.25)
 
 
 def test_opposite_gradients_and_max_norm():
@@ -660,7 +658,9 @@ def test_opposite_gradients_and_max_norm():
     for seed in range(20):
         v = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
         x = torch.nn.Parameter(torch.zeros(1000))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1e-9, regularizer=0.0, max_norm=1.0)
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.1), method=simple_method(barrier=1e-9, regularizer=0.0), max_norm=1.0
+        )
         info = opt.step(lower=lambda x=x, v=v: (v * x).sum(), upper=lambda x=x, v=v: -3 * (v * x).sum())
         assert not info.skipped
         assert torch.isfinite(x).all()
@@ -708,7 +708,7 @@ def test_a_copy_between_the_levels_has_the_losses_too():
 def test_the_noise_share_does_not_know_the_scale():
     def run(scales):
         x = torch.nn.Parameter(torch.ones(50, dtype=torch.float64))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.1)
+        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(regularizer=0.1))
         opt.noise.due = lambda count: True
         generator, found = torch.Generator().manual_seed(0), []
         for scale in scales:
@@ -729,7 +729,7 @@ def test_the_noise_share_does_not_know_the_scale():
 
 def test_hooks_around_states_are_called():
     x, called = point(), []
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     opt.register_state_dict_pre_hook(lambda o: called.append("save"))
     opt.register_state_dict_post_hook(lambda o, state: state | {"mine": 3})
     opt.register_load_state_dict_pre_hook(lambda o, state: called.append(state.pop("mine")))
@@ -767,7 +767,7 @@ def test_more_sentences():
 @pytest.mark.parametrize("level", ["upper", "lower"])
 def test_closures_that_call_backward_get_one_sentence(level, loss, reference):
     """A linear loss has a graph that can be gone through twice, so that its gradients would be doubled, or others'."""
-    options = {"barrier": 1.0} if reference is None else {"tolerance": 0.1, "reference": reference}
+    options = {"method": simple_method()} if reference is None else {"tolerance": 0.1, "reference": reference}
 
     def step(eager):
         x = point()
@@ -805,7 +805,7 @@ def test_a_loss_changed_in_place_before_the_step_is_told_or_does_not_matter():
     from tiebreak.torch.losses import Term
 
     x = point()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0)
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     lower = x.square().sum()
     expected = lower.item()
     with opt.lower(lower):

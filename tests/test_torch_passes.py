@@ -18,6 +18,7 @@ from tiebreak.torch.foreach import Foreach
 from tiebreak.torch.passes import Engines
 from tiebreak.torch.pieces import Pieces
 from tiebreak.torch.rows import NARROW, Row, alike, dense
+from training import simple_method
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -221,7 +222,11 @@ def test_pieces_cover_everything_once(shapes, layout, dtype, piece, seed):
 
 def fused_optimizer(kind, params, **options):
     """An optimizer whose passes are the kernels, also where there is no GPU."""
-    opt = SDBGD(params, lr=0.1, **options) if kind == "sdbgd" else DynamicBarrier(kind(params), barrier=1.0, **options)
+    opt = (
+        SDBGD(params, lr=0.1, **options)
+        if kind == "sdbgd"
+        else DynamicBarrier(kind(params), method=simple_method(), **options)
+    )
     if not CUDA:
         pytest.importorskip("triton")
         from tiebreak.torch.fused import Fused
@@ -254,7 +259,7 @@ def test_the_optimizer_is_the_same_whichever_engine_works(kind):
     def plain(kind, groups):
         if kind == "sdbgd":
             return SDBGD(groups, lr=0.1, fused=False)
-        return DynamicBarrier(kind(groups), barrier=1.0, fused=False)
+        return DynamicBarrier(kind(groups), method=simple_method(), fused=False)
 
     (ours, ours_last), (theirs, theirs_last) = trained(True), trained(False)
     for a, b in zip(ours, theirs, strict=True):
@@ -266,7 +271,7 @@ def test_the_optimizer_is_the_same_whichever_engine_works(kind):
 def test_sdbgd_is_the_formula_in_one_pass_and_leaves_the_gradients():
     x = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
     a, b = torch.tensor([1.0, -1.0, 0.5]).double(), torch.tensor([-2.0, 0.3, 1.0]).double()
-    opt = SDBGD([x], lr=0.1, barrier=0.5, regularizer=0.2)
+    opt = SDBGD([x], lr=0.1, method=simple_method(barrier=0.5, regularizer=0.2))
     info = opt.step(lower=lambda: b @ x, upper=lambda: a @ x)
     multiplier = rules.sdbgd(float(a @ b), float(b @ b), 0.5, 0.2)
     assert info.multiplier.item() == pytest.approx(multiplier, rel=1e-14)
@@ -287,7 +292,7 @@ def test_hooks_of_the_base_see_the_direction():
 def test_complex_parameters_are_pairs_of_real_ones(estimator):
     def trained(make):
         x = torch.nn.Parameter(make(torch.tensor([1 + 2j, -1j, 0.5], dtype=torch.complex128)))
-        opt = SDBGD([x], lr=0.1, estimator=estimator)
+        opt = SDBGD([x], lr=0.1, method=simple_method(estimator=estimator))
         real = (lambda: torch.view_as_real(x)) if x.is_complex() else (lambda: x)
         for _ in range(3):
             opt.step(upper=lambda: (real() - 1).square().sum(), lower=lambda: real()[0].square().sum())
@@ -416,7 +421,7 @@ def test_sharded_parameters(monkeypatch):
         if kind == "sdbgd":
             opt = SDBGD(params, lr=0.1, model=model)
         else:
-            opt = DynamicBarrier(kind(params), barrier=1.0, model=model)
+            opt = DynamicBarrier(kind(params), method=simple_method(), model=model)
         for _ in range(3):
             opt.step(
                 upper=lambda: sum((p - 1).square().sum() for p in params),

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tiebreak import Power, Schedule
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier
+from training import simple_method
 
 
 def network(seed=0):
@@ -348,7 +348,7 @@ def test_a_reference_that_nobody_gives_is_asked_for():
     told = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="given")
     with pytest.raises(RuntimeError, match="is for reference="), told.reference():
         pass
-    rule = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), barrier=1.0)
+    rule = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method())
     with pytest.raises(ValueError, match=r"reference=0.1 has no effect without tolerance="):
         rule.lower(1.0, reference=0.1)
     with pytest.raises(ValueError, match="needs the loss that it is compared with"):
@@ -813,8 +813,7 @@ def test_what_is_not_the_twins_stays_at_a_return(monkeypatch):
 def test_a_step_size_law_is_not_taken_over(monkeypatch):
     """The twin's group has the rate of its step, the model's the rate that the law multiplies."""
     x = torch.nn.Parameter(torch.ones(2))
-    model = torch.nn.ParameterList([x])
-    opt = SDBGD([x], schedule=Schedule(Power(0.1, -0.5)), tolerance=0.1, reference="twin", model=model)
+    opt = SDBGD([x], tolerance=0.1, reference="twin", model=torch.nn.ParameterList([x]))
     rate = opt.param_groups[0]["lr"]
     monkeypatch.setattr(opt.memory, "beyond", lambda: True)
     for _ in range(4):

@@ -9,14 +9,17 @@ import pytest
 import torch
 
 from tiebreak.torch import SDBGD, DynamicBarrier
+from training import simple_method
 
-RULE = {"barrier": 2.0, "regularizer": 1e-3}
+RULE = simple_method(barrier=2.0, regularizer=1e-3)
 KINDS = {
-    "momentum": lambda p: DynamicBarrier(torch.optim.SGD(p, lr=0.05, momentum=0.9), **RULE),
-    "adamw": lambda p: DynamicBarrier(torch.optim.AdamW(p, lr=0.01), **RULE, max_norm=0.5),
+    "momentum": lambda p: DynamicBarrier(torch.optim.SGD(p, lr=0.05, momentum=0.9), method=RULE),
+    "adamw": lambda p: DynamicBarrier(torch.optim.AdamW(p, lr=0.01), method=RULE, max_norm=0.5),
     "schedule": lambda p: SDBGD(p),
-    "average": lambda p: DynamicBarrier(torch.optim.SGD(p, lr=0.05), **RULE, estimator="average"),
-    "groups": lambda p: DynamicBarrier(torch.optim.SGD([{"params": [q]} for q in p], lr=0.05), **RULE),
+    "average": lambda p: DynamicBarrier(
+        torch.optim.SGD(p, lr=0.05), method=RULE.replace(estimator="average", momentum=0.1)
+    ),
+    "groups": lambda p: DynamicBarrier(torch.optim.SGD([{"params": [q]} for q in p], lr=0.05), method=RULE),
     "twin": lambda p: DynamicBarrier(
         torch.optim.AdamW(p, lr=0.01), tolerance=0.1, reference="twin", model=torch.nn.ParameterList(p)
     ),
@@ -100,7 +103,7 @@ def test_clipping_in_the_usual_place_is_max_norm():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         opt.step()
 
-    KINDS["loose"] = lambda p: DynamicBarrier(torch.optim.AdamW(p, lr=0.01), **RULE)
+    KINDS["loose"] = lambda p: DynamicBarrier(torch.optim.AdamW(p, lr=0.01), method=RULE)
     try:
         torch.testing.assert_close(train("loose", clipped)[0], train("adamw")[0], rtol=1e-5, atol=1e-6)
     finally:
@@ -168,7 +171,7 @@ def test_a_direction_that_the_scaler_refuses():
 
 def test_a_skipped_step_stays_skipped():
     model = network()
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), **RULE, nonfinite="skip")
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), method=RULE, nonfinite="skip")
     before = [p.detach().clone() for p in model.parameters()]
     blocks(model, opt, (torch.full((4, 6), float("nan")), torch.zeros(4, 2)))
     opt.combine()

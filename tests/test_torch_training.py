@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from tiebreak.torch import DynamicBarrier
+from training import simple_method
 
 
 class Transformer(nn.Module):
@@ -83,6 +84,6 @@ def test_training_is_deterministic(digits):
         torch.manual_seed(1)
         torch.set_num_threads(1)
         model = cnn()
-        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.05), barrier=1.0, estimator="average")
+        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.05), method=simple_method(estimator="average"))
         found.append(train(model, opt, digits, 1, barrier=True))
     assert found[0] == found[1]

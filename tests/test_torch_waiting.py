@@ -24,6 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:Runtim
 from tiebreak import rules  # noqa: E402  # after the interpreter is chosen
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, bases, fused, logs  # noqa: E402
 from tiebreak.torch.passes import Passes  # noqa: E402
+from training import simple_method  # noqa: E402
 
 KINDS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sdbgd": None}
 KINDS |= {"momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, weight_decay=0.1)}
@@ -45,7 +46,8 @@ def setup(kind="sgd", on=DEVICE, **options):
     drawn = [torch.randn(n, dtype=torch.float64) for n in (5, 3)]  # by the CPU: every device begins at the same point
     params = [torch.nn.Parameter(x.to(on)) for x in drawn]
     groups = [{"params": [params[0]]}, {"params": [params[1]], "lr": 0.05}]
-    options = options if {"tolerance", "rule"} & set(options) or kind == "sdbgd" else {"barrier": 1.0} | options
+    if "tolerance" not in options and kind != "sdbgd":
+        options = {"method": simple_method()} | options
     make = KINDS[kind]
     opt = SDBGD(groups, lr=0.1, **options) if make is None else DynamicBarrier(make(groups, lr=0.1), **options)
     if not CUDA:
@@ -85,10 +87,13 @@ def state(opt):
     return [v.clone() for _, s in sorted(kept.items()) for _, v in sorted(s.items()) if isinstance(v, torch.Tensor)]
 
 
-CASES = [{"rule": name, "barrier": 0.7, "regularizer": 0.1} for name in ("sdbgd", "sdbpg", "penalized")]
-CASES += [{"rule": name, "barrier": lambda k: 1 / (k + 1)} for name in ("dbgd", "constant")]
-CASES += [{"rule": "by_value", "others": {"target": 0.5}}, {"rule": "least", "barrier": 1.0, "others": {"target": 0.5}}]
-CASES += [{"barrier": 1.0, "max_norm": 0.5}, {"barrier": 1.0, "normalize": False}]
+CASES = [{"method": simple_method(name, barrier=0.7, regularizer=0.1)} for name in ("sdbgd", "sdbpg", "penalized")]
+CASES += [{"method": simple_method(name, barrier=lambda k: 1 / (k + 1))} for name in ("dbgd", "constant")]
+CASES += [
+    {"method": simple_method("by_value", others={"target": 0.5})},
+    {"method": simple_method("least", others={"target": 0.5})},
+]
+CASES += [{"method": simple_method(), "max_norm": 0.5}, {"method": simple_method(), "normalize": False}]
 CASES += [{"tolerance": t, "reference": r} for t in (0.1, "5%") for r in (1.0, "given", lambda k: 1 + 1 / (k + 1))]
 CASES += [{"tolerance": 0.1, "reference": 1.0, "max_norm": 0.3}]
 
@@ -133,7 +138,7 @@ def test_the_kernel_makes_the_numbers_of_the_host(options, device, monkeypatch):
 
 
 def test_every_rule_of_the_library_can_be_compiled():
-    assert {case["rule"] for case in CASES if "rule" in case} == set(rules.RULES)
+    assert {case["method"].rule for case in CASES if "method" in case} == set(rules.RULES.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -261,7 +266,7 @@ def test_the_warning_of_a_tolerance_comes_from_the_device_too(device):
 
 
 def test_a_rule_of_ones_own_takes_the_other_way(device, monkeypatch):
-    _, opt, step = setup(rule=lambda fg, gg: torch.clamp(gg - fg, min=0) / gg)
+    _, opt, step = setup(method=simple_method(lambda fg, gg: torch.clamp(gg - fg, min=0) / gg))
     monkeypatch.setattr(type(opt.maker), "_by_kernel", lambda *_: pytest.fail("no kernel can make this"))
     step()
     opt.check()

@@ -39,7 +39,7 @@ def torch() -> str:
 
     torch.manual_seed(0)
     inputs, targets = torch.randn(64, 3), torch.randn(64, 1)
-    for options in ({"tolerance": 0.05, "reference": "twin"}, {"barrier": 1.0}):
+    for options in ({"tolerance": 0.05, "reference": "twin"}, {"method": "sdbgd"}):
         model = torch.nn.Linear(3, 1)
         base = torch.optim.Adam(model.parameters(), lr=0.05)
         barrier = tiebreak.torch.DynamicBarrier(base, **options)

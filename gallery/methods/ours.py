@@ -3,6 +3,7 @@
 from typing import Any
 
 from gallery.methods.method import BACKWARD, FORWARD, WEIGHTS, Closure, Knobs, Method, Seen, Setting, Step
+from tiebreak import methods
 from tiebreak.torch import DynamicBarrier
 
 __all__ = [
@@ -36,7 +37,8 @@ def _tolerance(reference: Any, share: bool = True, headroom: Any = 0.0) -> Any:
 
 
 def _barrier(setting: Setting, knobs: Knobs) -> Step:
-    return _step(DynamicBarrier(setting.optimizer, barrier=knobs["barrier"]), setting.unit, ratio=False)
+    method = methods.sdbgd.replace(barrier=knobs["barrier"], regularizer=1e-8)
+    return _step(DynamicBarrier(setting.optimizer, method=method), setting.unit, ratio=False)
 
 
 TOLERANCE_TWIN = Method(
@@ -62,6 +64,6 @@ TOLERANCE_NUMBER = Method(
     _tolerance(None), 2 * BACKWARD, needs_reference=True, ours=True,
 )  # fmt: skip
 BARRIER = Method(
-    "ours: barrier rule", "DynamicBarrier(barrier=β), the paper's rule on each batch.", _barrier, 2 * BACKWARD,
-    tuple({"barrier": weight} for weight in WEIGHTS), ours=True,
+    "ours: barrier rule", "DynamicBarrier(method=…), the paper's rule with the weight β on each batch.", _barrier,
+    2 * BACKWARD, tuple({"barrier": weight} for weight in WEIGHTS), ours=True,
 )  # fmt: skip

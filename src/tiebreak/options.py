@@ -1,7 +1,6 @@
-"""From the words of an engineer to a decision: what :mod:`tiebreak.torch` and :mod:`tiebreak.optax` both take.
+"""The arguments that :mod:`tiebreak.torch` and :mod:`tiebreak.optax` share: a tolerance with a reference, or a method.
 
-Either a tolerance and a reference, or a rule with its numbers, or a whole method. Whatever would have no effect is
-refused, and so is a choice that nobody made.
+An argument without effect is refused, and so are both or neither of them.
 """
 
 import csv
@@ -11,24 +10,22 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from tiebreak import methods, rules
-from tiebreak.checks import floating, one_of
+from tiebreak import methods
+from tiebreak.checks import floating
 from tiebreak.decision import Tolerance
-from tiebreak.estimators import Estimator, named
-from tiebreak.estimators.contract import enters_direction
 from tiebreak.files import regular
 from tiebreak.methods import Method
-from tiebreak.schedules import Schedule
+from tiebreak.schedules import LEGAL, WHOLE, Schedule
 from tiebreak.tolerance import AUTO, MOVING, NUMBER, START, adaptive
 
 #: References that are measured at every step.
 MEASURED = ("start", "twin", "given")
-_DEFAULTS = {"regularizer": 1e-8, "momentum": 0.1}  # where the rule or the estimator asks, and nothing was given
-
+#: Laws that the solver follows and an optimizer does not.
+SOLVER_LAWS = ("step_size", "probability", "selection", *WHOLE)
 _CHOICES = (
-    "tolerance=… with reference=… keeps the lower loss near what training on it alone reaches; barrier=… takes the "
-    "paper's rule, whose multiplier falls to that weight where batches are noisy; method=… takes a row of "
-    "tiebreak.methods"
+    "tolerance=… with reference=… keeps the lower loss near what training on it alone reaches; method=… takes a row of "
+    "tiebreak.methods, as method=methods.sdbgd.replace(barrier=0.5, regularizer=1e-8), the paper's rule, whose "
+    "multiplier falls to that weight where batches are noisy"
 )
 _REFERENCES = (
     'a number (the final training loss of lower-only training, over all its data), "start" (a frozen copy of the '
@@ -103,28 +100,6 @@ def _room(headroom: Any) -> dict[str, float]:
     return {"headroom": float(headroom)}
 
 
-def tolerant(
-    tolerance: Any,
-    reference: Any,
-    estimator: Any,
-    laws: Mapping[str, Any],
-    unused: Mapping[str, Any],
-    rescales: bool = True,
-    headroom: Any = 0.0,
-) -> tuple[Tolerance, Estimator, Schedule]:
-    """The tolerance, the estimator beside it and its numbers; `laws` that it does not ask for are refused."""
-    kind = _followed(named(estimator or "minibatch"), "estimator= is")
-    if not enters_direction(kind):
-        raise ValueError(f"estimator={estimator!r} has no effect with tolerance=: it needs no inner products")
-    asked = getattr(kind, "needs", ())
-    given = {name: law for name, law in laws.items() if name in asked and law is not None}
-    filled = {name: law for name, law in _DEFAULTS.items() if name in asked}
-    own = getattr(kind, "momentum", None)
-    schedule = Schedule(**filled | given | ({} if own is None else {"momentum": own}))
-    refused = {n: v for n, v in laws.items() if n not in asked} | dict(unused)
-    return within(tolerance, reference, refused, rescales, headroom), kind, schedule
-
-
 def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
     """The steps of a CSV log, in order, and its column ``lower_loss``; lines without a loss are left out.
 
@@ -181,32 +156,6 @@ def _losses(reader: "csv.DictReader[str]") -> dict[int, float] | None:
     return found
 
 
-def chosen_method(
-    method: Any, rule: Any, laws: Mapping[str, Any], others: Mapping[str, Any] | None, estimator: Any
-) -> Method:
-    """The method: as given, or of a rule, its numbers and an estimator. Numbers that nothing asks for are refused."""
-    given = {name: law for name, law in laws.items() if law is not None}
-    if method is not None:
-        clash = {"rule": rule, "others": others, "estimator": estimator} | given
-        for name, value in clash.items():
-            if value is not None:
-                raise ValueError(f"{name}={value!r} and method={method!r}: change the method, method.replace({name}=…)")
-        return training_method(method)
-    if rule is None and "barrier" not in given:
-        raise ValueError(f"nothing says how to choose the multiplier: {_CHOICES}")
-    if isinstance(rule, str):
-        one_of("rule", rule, tuple(rules.RULES))
-    chosen = rules.RULES[rule or "sdbgd"] if rule is None or isinstance(rule, str) else rule
-    kind = named(estimator or "minibatch")
-    label = getattr(chosen, "__name__", type(chosen).__name__)
-    asked = {*methods.asked(chosen), *getattr(kind, "needs", ())}
-    if others is not None and not isinstance(others, Mapping):
-        raise TypeError(f"others={others!r} must be a mapping of names to numbers or functions of the step")
-    refuse_unasked(given | dict(others or {}), label, asked, kind)
-    filled = {name: law for name, law in _DEFAULTS.items() if name in asked and name not in given}
-    return training_method(Method(label, chosen, Schedule(**filled | given, others=dict(others or {})), kind))
-
-
 def training_method(method: Any) -> Method:
     """Return the method of this name, or the method itself, if an optimizer can follow it.
 
@@ -226,7 +175,11 @@ def training_method(method: Any) -> Method:
     if method is None:
         raise ValueError(f"nothing says how to choose the multiplier: {_CHOICES}")
     row = methods.get(method)
-    _followed(row.estimator, f"method={row.name!r} has the estimator")
+    if hasattr(row.estimator, "asks") or row.estimator.evaluations != 1:
+        raise ValueError(
+            f"method={row.name!r} has the estimator {row.estimator!r}, which chooses its batches or evaluates them at "
+            "two points; an optimizer takes Minibatch() or Average(…). tiebreak.minimize takes every method"
+        )
     if row.remembers:
         raise ValueError(
             f"the rule of {row.name!r} has a memory, which tiebreak.minimize keeps; an optimizer takes rules without "
@@ -235,20 +188,16 @@ def training_method(method: Any) -> Method:
     return row
 
 
-def _followed(estimator: Estimator, where: str) -> Estimator:
-    """Return the estimator if a step can follow it; `where` says whose it is."""
-    if hasattr(estimator, "asks") or estimator.evaluations != 1:
-        raise ValueError(
-            f"{where} {estimator!r}, which chooses its batches or evaluates them at two points; an optimizer takes "
-            "Minibatch() or Average(…). tiebreak.minimize takes every method"
-        )
-    return estimator
+def training_schedule(method: Method) -> Schedule:
+    """Return the laws that the rule and the estimator of a method may use; step size and batches are left out.
 
+    Constant numbers need no evaluation at each step if no other law is set.
 
-def refuse_unasked(given: Mapping[str, Any], label: str, asked: Any, kind: Estimator) -> None:
-    """Raise where a number is given that neither the rule nor the estimator asks for."""
-    for name, value in given.items():
-        if name not in asked:
-            raise ValueError(
-                f"{name}={value!r} has no effect: neither the rule {label!r} nor {type(kind).__name__} asks for it"
-            )
+    Examples
+    --------
+    >>> print(training_schedule(methods.sdbgd.replace(barrier=0.5, regularizer=0.1)))
+    upper_batch=1, lower_batch=1, barrier=0.5, regularizer=0.1
+    """
+    names = [name for name in LEGAL if name in method.needs or name not in SOLVER_LAWS]
+    laws = {name: getattr(method.schedule, name) for name in names}
+    return Schedule(**laws, others=method.schedule.others)

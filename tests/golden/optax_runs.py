@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from golden.trace import Trace, structure
-from tiebreak import Power
+from tiebreak import Method, Power, methods
 from tiebreak.optax import dynamic_barrier, finish, log, measure, with_twin
 
 STEPS = 200
@@ -27,9 +27,9 @@ def size(params: Any, batch: Any) -> Any:
     return jnp.sum(params["w"] ** 2) + 0.1 * jnp.sum(jnp.abs(params["w"]))
 
 
-def rule(barrier: Any = 0.7, regularizer: Any = 1e-8, **options: Any) -> dict[str, Any]:
-    """The SDBGD rule with these numbers, as arguments of the transformation."""
-    return {"barrier": barrier, "regularizer": regularizer, **options}
+def rule(barrier: Any = 0.7, regularizer: Any = 1e-8, **changes: Any) -> Method:
+    """The SDBGD rule with these numbers."""
+    return methods.sdbgd.replace(barrier=barrier, regularizer=regularizer, **changes)
 
 
 def scenario(name: str, make: Callable[[], Any], **options: Any) -> None:
@@ -84,10 +84,10 @@ def chained(**options: Any) -> Callable[[], Any]:
 
 cosine = optax.cosine_decay_schedule(0.1, STEPS)
 
-scenario("optax_rule", chained(**rule(normalize=False)))
-scenario("optax_rule_normalized", chained(**rule()))
-scenario("optax_law", chained(**rule(Power(1.0, -0.3), Power(1.0, -1.0))))
-scenario("optax_average", chained(**rule(estimator="average", momentum=0.2)))
+scenario("optax_rule", chained(method=rule(), normalize=False))
+scenario("optax_rule_normalized", chained(method=rule()))
+scenario("optax_law", chained(method=rule(Power(1.0, -0.3), Power(1.0, -1.0))))
+scenario("optax_average", chained(method=rule(estimator="average", momentum=0.2)))
 scenario("optax_method", chained(method="pr_sdbpg"))
 scenario("optax_number", chained(tolerance="200%", reference=0.05))
 scenario("optax_function", chained(tolerance=0.1, reference=lambda k: 1 / (k + 1.0)))

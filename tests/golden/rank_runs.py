@@ -43,7 +43,7 @@ def number_in_parallel(folder: Path) -> Trace:
 
 def rule_in_parallel(folder: Path) -> Trace:
     model = DistributedDataParallel(network())
-    return record(folder, DynamicBarrier(adam(model), **rule(), model=model), model, data=_parts())
+    return record(folder, DynamicBarrier(adam(model), method=rule(), model=model), model, data=_parts())
 
 
 def skip_in_parallel(folder: Path) -> Trace:
@@ -70,7 +70,7 @@ def accumulation_in_parallel(folder: Path) -> Trace:
             upper.backward()
         opt.step()
 
-    return record(folder, DynamicBarrier(adam(model), **rule(), model=model), model, step, data=_parts())
+    return record(folder, DynamicBarrier(adam(model), method=rule(), model=model), model, step, data=_parts())
 
 
 SCENARIOS: tuple[Callable[[Path], Trace], ...] = (

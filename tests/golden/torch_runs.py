@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from golden.trace import Trace, structure
-from tiebreak import Average, methods
+from tiebreak import Average, Method, methods
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, GrowingBatches
 
 STEPS = 200
@@ -68,9 +68,9 @@ def cosine(optimizer: torch.optim.Optimizer) -> Any:
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 
 
-def rule(barrier: Any = 0.5, regularizer: Any = 1e-8, **options: Any) -> dict[str, Any]:
-    """The SDBGD rule with these numbers, as arguments of the optimizer."""
-    return {"barrier": barrier, "regularizer": regularizer, **options}
+def rule(barrier: Any = 0.5, regularizer: Any = 1e-8, **changes: Any) -> Method:
+    """The SDBGD rule with these numbers."""
+    return methods.sdbgd.replace(barrier=barrier, regularizer=regularizer, **changes)
 
 
 def closures(opt: DynamicBarrier, model: torch.nn.Module, batch: Any) -> None:
@@ -276,27 +276,27 @@ def tolerance_changes(folder: Path) -> Trace:
 @scenario
 def rule_mode(folder: Path) -> Trace:
     model = network()
-    return record(folder, DynamicBarrier(adam(model), **rule()), model)
+    return record(folder, DynamicBarrier(adam(model), method=rule()), model)
 
 
 @scenario
 def rule_without_normalizing(folder: Path) -> Trace:
     model = network()
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.02), **rule(0.7, 1e-3, normalize=False))
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.02), method=rule(0.7, 1e-3), normalize=False)
     return record(folder, opt, model)
 
 
 @scenario
 def rule_average(folder: Path) -> Trace:
     model = network()
-    opt = DynamicBarrier(adam(model), **rule(estimator="average", momentum=0.1))
+    opt = DynamicBarrier(adam(model), method=rule(estimator="average", momentum=0.1))
     return record(folder, opt, model)
 
 
 @scenario
 def rule_average_in_direction(folder: Path) -> Trace:
     model = network()
-    opt = DynamicBarrier(adam(model), **rule(estimator=Average(0.2)))
+    opt = DynamicBarrier(adam(model), method=rule(estimator=Average(0.2)))
     return record(folder, opt, model)
 
 
@@ -333,7 +333,7 @@ def accumulation(folder: Path) -> Trace:
     def step(opt: DynamicBarrier, model: torch.nn.Module, batch: Any) -> None:
         blocks(opt, model, batch, (slice(0, 7), slice(7, 16)))
 
-    return record(folder, DynamicBarrier(adam(model), **rule()), model, step)
+    return record(folder, DynamicBarrier(adam(model), method=rule()), model, step)
 
 
 @scenario
@@ -384,7 +384,7 @@ def _scaled(opt: DynamicBarrier, model: torch.nn.Module, scaler: Any, twin: bool
 @scenario
 def gradient_scaler(folder: Path) -> Trace:
     model = network()
-    opt = DynamicBarrier(adam(model), **rule())
+    opt = DynamicBarrier(adam(model), method=rule())
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=20)
     return record(folder, opt, model, _scaled(opt, model, scaler, False))
 
@@ -456,7 +456,7 @@ def nonfinite_skip(folder: Path) -> Trace:
 @scenario
 def nonfinite_skip_rule(folder: Path) -> Trace:
     model = network()
-    return record(folder, DynamicBarrier(adam(model), **rule(nonfinite="skip")), model, data=spoiled())
+    return record(folder, DynamicBarrier(adam(model), method=rule(), nonfinite="skip"), model, data=spoiled())
 
 
 @scenario
@@ -470,14 +470,14 @@ def nonfinite_raise(folder: Path) -> Trace:
 def nonfinite_raise_later(folder: Path) -> Trace:
     """Plain SGD: the device knows that the step is not made, and the next call raises."""
     model = network()
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.02), **rule())
+    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.02), method=rule())
     return record(folder, opt, model, data=spoiled())
 
 
 @scenario
 def nonfinite_ignore(folder: Path) -> Trace:
     model = network()
-    return record(folder, DynamicBarrier(adam(model), **rule(nonfinite="ignore")), model, data=spoiled())
+    return record(folder, DynamicBarrier(adam(model), method=rule(), nonfinite="ignore"), model, data=spoiled())
 
 
 @scenario
@@ -497,7 +497,7 @@ def growing_batches(folder: Path) -> Trace:
         opt.step()
 
     model[1] = torch.nn.Identity()  # the first micro-batches are too small for batch norm
-    opt = DynamicBarrier(adam(model), **rule(methods.sdbgd.schedule.barrier))
+    opt = DynamicBarrier(adam(model), method=rule(methods.sdbgd.schedule.barrier))
     return record(folder, opt, model, step, data=growing)
 
 

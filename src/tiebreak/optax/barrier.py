@@ -1,7 +1,7 @@
 """One step of the transformation: measure, decide, guard, move."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from tiebreak.decision import Choice, Decision, Seen
-from tiebreak.estimators import Estimator
+from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.estimators.contract import enters_direction
 from tiebreak.optax import estimates, laws, trees
 from tiebreak.optax.axes import Axes, vary
@@ -77,8 +77,9 @@ class BarrierState(NamedTuple):
     Examples
     --------
     >>> import jax.numpy as jnp
+    >>> from tiebreak import methods
     >>> from tiebreak.optax import dynamic_barrier
-    >>> optimizer = dynamic_barrier(barrier=1.0, regularizer=0.0)
+    >>> optimizer = dynamic_barrier(method=methods.sdbgd.replace(barrier=1.0, regularizer=0.0))
     >>> state = optimizer.init(jnp.zeros(1))
     >>> _, state = optimizer.update(jnp.array([1.0]), state, lower_grads=jnp.array([4.0]))
     >>> int(state.count), float(state.multiplier), float(state.gg)
@@ -105,11 +106,19 @@ class Barrier:
     """
 
     decision: Decision
-    estimator: Estimator
-    schedule: Schedule
-    reference: Any
-    axes: Axes = field(default_factory=Axes)
+    axes: Axes
+    reference: Any = None
     rate: Any = None
+
+    @property
+    def estimator(self) -> Estimator:
+        """The method's; with a tolerance the gradients are taken as they are."""
+        return Minibatch() if self.decision.method is None else self.decision.method.estimator
+
+    @property
+    def schedule(self) -> Schedule:
+        """The method's; a tolerance needs none."""
+        return Schedule() if self.decision.method is None else self.decision.method.schedule
 
     def transformation(self) -> optax.GradientTransformationExtraArgs:
         """As optax takes it."""
@@ -167,15 +176,14 @@ class Barrier:
         parameters = laws.parameters(self.schedule, state.count, dtype)
         seen, remembered = estimates.update(self.estimator, fresh, state.estimates, parameters)
         own = seen if enters_direction(self.estimator) else fresh
-        measured = own if tolerant else seen
         # What moves something, but is not in the products.
         others = [
-            own[level] for level in LEVELS if any(a is not b for a, b in zip(own[level], measured[level], strict=True))
+            own[level] for level in LEVELS if any(a is not b for a, b in zip(own[level], seen[level], strict=True))
         ]
         others += [grads["reference_grads"]] if reference_grads is not None else []
         bad = ~trees.finite([leaf for leaves in others for leaf in leaves])
         numbers = (*losses.values(), bad.astype(dtype))
-        products, (*means, bad) = inner_products(measured["upper"], measured["lower"], numbers, spread, others)
+        products, (*means, bad) = inner_products(seen["upper"], seen["lower"], numbers, spread, others)
         losses = dict(zip(losses, means, strict=True))
         # decide
         choice, scales, memory = self._decide(products, parameters, losses, state.memory)

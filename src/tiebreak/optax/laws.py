@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiebreak.methods import Method
-from tiebreak.schedules import LEGAL, WHOLE, Capped, Parameters, Power, Schedule
+from tiebreak.options import SOLVER_LAWS
+from tiebreak.schedules import LEGAL, Capped, Parameters, Power, Schedule
 
 #: A number, or a function of the step: a power law of ours, a schedule of optax, or your own in jax.numpy.
 Law: TypeAlias = Any
@@ -75,8 +76,7 @@ def rate(value: Law) -> Law:
 
 def parameters(schedule: Schedule, count: jax.Array, dtype: Any) -> Parameters:
     """The schedule at a traced step; step size and batches are not a transformation's."""
-    # What tells how many samples a step takes is the solver's.
-    names = [n for n in LEGAL if n not in ("step_size", "probability", "selection", *WHOLE)]
+    names = [name for name in LEGAL if name not in SOLVER_LAWS]
     laws: Mapping[str, Any] = {n: getattr(schedule, n) for n in names if getattr(schedule, n) is not None}
     others: Mapping[str, Any] = schedule.others
     found, others = (

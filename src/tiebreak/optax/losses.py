@@ -132,8 +132,8 @@ def log(state: Any) -> dict[str, Any]:
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from tiebreak.optax import sdbgd
-    >>> optimizer = sdbgd(0.1)
+    >>> from tiebreak.optax import from_method
+    >>> optimizer = from_method("sdbgd", 0.1)
     >>> updates, state = optimizer.update(jnp.ones(2), optimizer.init(jnp.zeros(2)), lower_grads=jnp.ones(2))
     >>> log(state)
     {'multiplier': 0.0, 'fg': 2.0, 'gg': 2.0, 'ff': 2.0, 'skipped': False}

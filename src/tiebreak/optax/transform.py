@@ -9,17 +9,17 @@ import jax
 import numpy as np
 import optax
 
+from tiebreak import methods
 from tiebreak.decision import Decision
 from tiebreak.methods import Method
 from tiebreak.optax import laws
-from tiebreak.optax.axes import axes_named
+from tiebreak.optax.axes import Axes, axes_named
 from tiebreak.optax.barrier import Barrier
 from tiebreak.optax.laws import Law
 from tiebreak.optax.reference import at_step, is_number
-from tiebreak.options import chosen_method, tolerant
-from tiebreak.rules import Rule
+from tiebreak.options import training_method, within
 
-__all__ = ["dynamic_barrier"]
+__all__ = ["dynamic_barrier", "from_method"]
 
 
 def dynamic_barrier(
@@ -27,14 +27,7 @@ def dynamic_barrier(
     tolerance: Any = None,
     reference: Any = None,
     headroom: Any = None,
-    barrier: Law = None,
-    regularizer: Law = None,
-    penalty: Law = None,
-    rule: str | Rule | None = None,
-    others: Mapping[str, Law] | None = None,
     method: Method | str | None = None,
-    estimator: Any = None,
-    momentum: Law = None,
     normalize: bool | None = None,
     learning_rate: Law = None,
     rescales: bool | None = None,
@@ -63,20 +56,14 @@ def dynamic_barrier(
         0, ``reference="start"``: "auto", with :func:`finish`. It measures how far that rate lifts the lower loss by
         itself, and allows as much and half again. It takes `learning_rate`, a schedule. Not where the rate stays high:
         the loss would end above its tolerance.
-    barrier, regularizer, penalty : float or function of the step, optional
-        β, ρ and μ of the rule: numbers, :class:`tiebreak.Power`, schedules of optax, or functions that JAX can trace.
-    rule : str or callable, optional
-        A name of :data:`tiebreak.rules.RULES`, or a function ``rule(fg, gg, …)``; "sdbgd" with a barrier.
-    others : mapping of name to law, optional
-        What a rule asks for beyond these.
     method : Method or str, optional
-        Rule, numbers and estimator at once: a row of :mod:`tiebreak.methods`. Step size and batches are yours; see
-        :func:`from_method`.
-    estimator : {"minibatch", "average"} or Estimator
-        What the rule sees of the gradients: the mini-batch, or an exponential average of ∇g, for λ alone, because
-        optimizers that follow smooth the direction again (``tiebreak.Average()`` enters the direction, too).
-    momentum : float or function of the step
-        Weight of the newest gradient in the average.
+        In place of a tolerance, a rule with its numbers and its estimator: a row of :mod:`tiebreak.methods`, such as
+        ``methods.sdbgd.replace(barrier=0.5, regularizer=1e-8)``, the name of a row, or ``Method("mine", rule,
+        Schedule(barrier=0.5))`` with a function ``rule(fg, gg, barrier)`` that JAX can trace. Numbers may be functions
+        of the step: :class:`tiebreak.Power`, schedules of optax, or others that JAX can trace. Step size and batches
+        are yours; see :func:`from_method`. The rule sees the gradients of the mini-batch, or an exponential average of
+        ∇g: ``method.replace(estimator="average", momentum=0.1)`` averages for λ alone, because most optimizers smooth
+        the direction themselves; with ``estimator=Average(0.1)`` the direction is averaged, too.
     normalize : bool
         Return d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` it is always d/max(s, λ), s the
         averaged ‖∇f‖/‖∇g‖.
@@ -109,7 +96,8 @@ def dynamic_barrier(
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> optimizer = optax.chain(dynamic_barrier(barrier=0.5), optax.adamw(1e-3))
+    >>> method = methods.sdbgd.replace(barrier=0.5, regularizer=1e-8)
+    >>> optimizer = optax.chain(dynamic_barrier(method=method), optax.adamw(1e-3))
     >>> params = {"w": jnp.array([1.0, 2.0])}
     >>> state = optimizer.init(params)
     >>> upper, lower = {"w": jnp.array([1.0, 0.0])}, {"w": jnp.array([-2.0, 0.0])}
@@ -118,21 +106,12 @@ def dynamic_barrier(
     (1.0, -2.0, 4.0)
     """
     axes = axes_named(axis_name, param_specs)
-    given = {"barrier": barrier, "regularizer": regularizer, "penalty": penalty, "momentum": momentum}
-    given = {name: laws.held(law) for name, law in given.items()}
-    others = None if others is None else {name: laws.held(law) for name, law in others.items()}
     if tolerance is None:
         without = {"reference": reference, "headroom": headroom, "learning_rate": learning_rate, "rescales": rescales}
         for name, value in without.items():
             if value is not None:
                 raise ValueError(f"{name}={value!r} has no effect without tolerance=")
-        row = chosen_method(method, rule, given, others, estimator)
-
-        def apply(fg: Any, gg: Any, named: Mapping[str, Any]) -> Any:
-            return laws.multiplier(row, fg, gg, named) + (fg - fg) + (gg - gg)  # NaN, where they are too large to see
-
-        decision = Decision(row, normalize=normalize is not False, apply=apply)
-        return Barrier(decision, row.estimator, row.schedule, None, axes).transformation()
+        return _by_rule(training_method(method), normalize, axes)
     if isinstance(reference, str) and reference == "twin":
         raise ValueError(
             'reference="twin" trains a copy with the optimizer that follows, which a link of a chain does not know: '
@@ -155,18 +134,64 @@ def dynamic_barrier(
             f"headroom={headroom!r} goes as the learning rate falls: learning_rate={learning_rate!r} must be the "
             "schedule of the optimizer that follows"
         )
-    unused = {"rule": rule, "others": others, "method": method, "normalize": normalize}
+    unused = {"method": method, "normalize": normalize}
     # What JAX may trace cannot be checked: a number stands for it while the rest is.
     known = 1.0 if isinstance(tolerance, jax.Array) else tolerance
     checked = 1.0 if is_number(reference) else laws.held if hasattr(reference, "shape") else reference
     room = 0.0 if headroom is None or isinstance(headroom, jax.Array) else headroom
-    allowance, kind, schedule = tolerant(known, checked, estimator, given, unused, rescales is not False, room)
+    allowance = within(known, checked, unused, rescales is not False, room)
     if known is not tolerance:
         allowance = replace(allowance, amount=tolerance)
     if isinstance(headroom, jax.Array):
         assert allowance.constants is not None
         allowance = replace(allowance, constants=allowance.constants._replace(headroom=headroom))
     compared = at_step(reference) or reference
-    return Barrier(
-        Decision(tolerance=allowance), kind, schedule, compared, axes, laws.rate(learning_rate)
-    ).transformation()
+    return Barrier(Decision(tolerance=allowance), axes, compared, laws.rate(learning_rate)).transformation()
+
+
+def _by_rule(method: Method, normalize: bool | None, axes: Axes) -> optax.GradientTransformationExtraArgs:
+    def apply(fg: Any, gg: Any, named: Mapping[str, Any]) -> Any:
+        # NaN where the inner products are too large to be seen.
+        return laws.multiplier(method, fg, gg, named) + (fg - fg) + (gg - gg)
+
+    return Barrier(Decision(method, normalize=normalize is not False, apply=apply), axes).transformation()
+
+
+def from_method(
+    method: Method | str,
+    step_size: Law | None = None,
+    *,
+    normalize: bool = False,
+    axis_name: Any = None,
+    param_specs: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    """A row of :mod:`tiebreak.methods`, or your own, as an optimizer: x ← x − η_k (∇f + λ∇g).
+
+    Parameters
+    ----------
+    method : Method or str
+        Its rule, schedule and estimator; batch sizes are yours to follow.
+    step_size : float or function of the step, optional
+        η_k, in place of the schedule's.
+    normalize, axis_name, param_specs
+        As of :func:`dynamic_barrier`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> optimizer = from_method("sdbgd", step_size=optax.cosine_decay_schedule(0.1, 1000))
+    >>> state = optimizer.init(jnp.zeros(2))
+    >>> updates, state = optimizer.update(jnp.ones(2), state, lower_grads=jnp.array([0.0, 1.0]))
+    >>> updates
+    Array([-0.1, -0.1], dtype=float32)
+    """
+    row = methods.get(method)
+    if step_size is not None:
+        row = row.replace(step_size=laws.held(step_size))
+    law: Any = row.schedule.step_size
+    if law is None:
+        raise ValueError(f"the schedule of {row.name!r} sets no step_size: give one, from_method(…, step_size=…)")
+    return optax.chain(
+        dynamic_barrier(method=row, normalize=normalize, axis_name=axis_name, param_specs=param_specs),
+        optax.scale_by_learning_rate(lambda count: laws.at("step_size", law, count)),
+    )

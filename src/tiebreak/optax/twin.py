@@ -102,8 +102,8 @@ def with_twin(
     tolerance : float or str
         As of :func:`dynamic_barrier`.
     **options
-        `learning_rate` (give the schedule that `base` has), `headroom`, `estimator`, `momentum`, `rescales`,
-        `axis_name` and `param_specs`, as there.
+        `learning_rate` (give the schedule that `base` has), `headroom`, `rescales`, `axis_name` and `param_specs`, as
+        there.
 
     Examples
     --------

@@ -35,13 +35,14 @@ class Log(StepLog):
 
     Examples
     --------
-    >>> import torch
+    >>> import torch, tiebreak
     >>> from tiebreak.torch import DynamicBarrier
     >>> class Run:
     ...     def log(self, data, step=None):
     ...         print(step, data["tiebreak/multiplier"], data["tiebreak/lower_loss"])
     >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
+    >>> method = tiebreak.methods.sdbgd.replace(barrier=1.0, regularizer=0.0)
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=method)
     >>> handle = opt.register_step_post_hook(Log(Run()))
     >>> info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
     0 0.75 4.0

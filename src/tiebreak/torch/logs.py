@@ -25,7 +25,7 @@ __all__ = ["CSVLog", "Row", "StepLog"]
 
 Row: TypeAlias = dict[str, Any]  # what a step did, by the names of Step
 _MOST = 64  # steps that a device may be behind
-_SECONDS = "seconds"
+_COLUMNS = ("step", *Step._fields, "seconds")
 _LONGEST = 100  # letters, for the last cell of a line
 
 
@@ -140,10 +140,11 @@ class CSVLog(StepLog):
 
     Examples
     --------
-    >>> import tempfile, torch
+    >>> import tempfile, torch, tiebreak
     >>> path = Path(tempfile.mkdtemp()) / "log.csv"
     >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
+    >>> method = tiebreak.methods.sdbgd.replace(barrier=1.0, regularizer=0.0)
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=method)
     >>> with CSVLog(path) as log:
     ...     handle = opt.register_step_post_hook(log)
     ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
@@ -196,8 +197,9 @@ class _Sheet:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._columns, before = _header(path)
-        self._began = time.monotonic() - before
+        seconds = _continued(path)
+        self._has_header = seconds is not None
+        self._began = time.monotonic() - (seconds or 0.0)
         self._stamps: dict[int, float] = {}  # of steps that are not written yet
         self.file = path.open("a", encoding="utf-8", newline="", buffering=1)  # 1: line by line
         self._writer = csv.writer(self.file, lineterminator="\n")
@@ -205,7 +207,7 @@ class _Sheet:
     def leave(self) -> None:
         """Nothing will be written: a file that has nothing in it goes."""
         self.file.close()
-        if self._columns is None:
+        if not self._has_header:
             self.path.unlink(missing_ok=True)
 
     def stamp(self, k: int) -> None:
@@ -214,17 +216,11 @@ class _Sheet:
 
     def write(self, k: int, row: Row) -> None:
         """A line."""
-        columns = ["step", *row, _SECONDS]
         seconds = self._stamps.get(k, time.monotonic()) - self._began
         self._stamps = {step: at for step, at in self._stamps.items() if step > k}  # those between are not written
-        if self._columns is None:
-            self._writer.writerow(columns)
-            self._columns = columns
-        elif columns != self._columns:
-            raise ValueError(
-                f"{self.path} has the columns {', '.join(self._columns)}; what is to be written has "
-                f"{', '.join(columns)}: give it another file"
-            )
+        if not self._has_header:
+            self._writer.writerow(_COLUMNS)
+            self._has_header = True
         numbers = [int(v) if isinstance(v, bool) else v for v in row.values()]
         self._writer.writerow([k, *numbers, f"{seconds:.3f}"])
 
@@ -237,16 +233,16 @@ def _describe(path: Path, optimizer: DynamicBarrier) -> None:
         json.dump({"optimizer": repr(optimizer), **made}, file, indent=2)
 
 
-def _header(path: Path) -> tuple[list[str] | None, float]:
-    """The columns of a log that exists, after half a line at its end, left by a crash, was cut off; and its seconds."""
+def _continued(path: Path) -> float | None:
+    """Cut off half a line that a crash left at the end of a log; return the last line's seconds, None without a log."""
     if not path.exists() or not path.stat().st_size:
-        return None, 0.0
+        return None
     with path.open("rb+") as file:
-        first = file.readline()
-        columns = first.decode("utf-8", "replace").removesuffix("\n").split(",")  # no name of ours needs quotes
-        known = set(columns) <= {"step", *Step._fields, _SECONDS}
-        if columns[:1] != ["step"] or not known or not first.endswith(b"\n"):  # not ours: cut nothing off
-            raise ValueError(f"path={str(path)!r} exists and is no log of this kind; give another name, or move it")
+        if file.readline() != f"{','.join(_COLUMNS)}\n".encode():  # somebody else's file: cut nothing off
+            raise ValueError(
+                f"path={str(path)!r} exists and is no log of this kind, whose columns are {', '.join(_COLUMNS)}; give "
+                "another name, or move it"
+            )
         size = end = file.seek(0, os.SEEK_END)
         while True:  # from the end, a block at a time: a long log is not read whole
             begin = max(0, end - 65536)
@@ -255,17 +251,12 @@ def _header(path: Path) -> tuple[list[str] | None, float]:
             if newline >= 0:
                 break
             end = begin
-        if begin + newline + 1 < size:
-            file.truncate(begin + newline + 1)
         whole_lines = begin + newline
+        if whole_lines + 1 < size:
+            file.truncate(whole_lines + 1)
         file.seek(max(0, whole_lines - _LONGEST))
         last = file.read(min(_LONGEST, whole_lines))
-    return columns, _number(last.rpartition(b",")[2])
-
-
-def _number(text: bytes) -> float:
-    """Seconds that end a line; 0 where it is the header, or somebody has changed it."""
     try:
-        return max(0.0, float(text))
-    except ValueError:
+        return max(0.0, float(last.rpartition(b",")[2]))
+    except ValueError:  # the header, or somebody has changed it
         return 0.0

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tiebreak import rules
-from tiebreak.options import allowed
-from tiebreak.schedules import Parameters
+from tiebreak.estimators import Minibatch
+from tiebreak.methods import Method
+from tiebreak.options import allowed, training_schedule
+from tiebreak.schedules import Parameters, Schedule
 from tiebreak.tolerance import Reading
 from tiebreak.torch import bases, closures, combining, saving
 from tiebreak.torch.concerns import Concerns
@@ -29,7 +30,13 @@ from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.record import READINGS, RESIDUES, Step, record
 from tiebreak.torch.room import Room, asked, rate, shown
 from tiebreak.torch.rows import Row
-from tiebreak.torch.settings import settings
+from tiebreak.torch.settings import (
+    check_arguments,
+    reference_for,
+    rule_decision,
+    tolerance_decision,
+    trained_modules,
+)
 from tiebreak.torch.wrapped import on_itself
 
 __all__ = ["DynamicBarrier", "Step"]
@@ -64,20 +71,13 @@ class DynamicBarrier(TwoLevels):
         DistributedDataParallel and FSDP; :meth:`finish` moves it. Bare parameters: ``torch.nn.ParameterList``.
     generators : sequence of torch.Generator
         Private random generators that closures draw from, where a closure is called more than once a step.
-    barrier, regularizer, penalty : float or function of the step, optional
-        β, ρ and μ of the rule.
-    rule : str or callable, optional
-        A name of :data:`tiebreak.rules.RULES`, or a function ``rule(fg, gg, …)``; "sdbgd" with a barrier.
-    others : mapping of name to law, optional
-        What a rule asks for beyond these.
     method : Method or str, optional
-        Rule, numbers and estimator at once: a row of :mod:`tiebreak.methods`. The step size is the base's, and the
-        batches are yours to follow.
-    estimator : {"minibatch", "average"} or Estimator
-        What the rule sees of the gradients: the mini-batch, or an exponential average of ∇g (for λ alone: the direction
-        keeps the fresh gradient, because the base smooths it again).
-    momentum : float or function of the step
-        Weight of the newest gradient in the average.
+        In place of a tolerance, a rule with its numbers and its estimator: a row of :mod:`tiebreak.methods`, such as
+        ``methods.sdbgd.replace(barrier=0.5, regularizer=1e-8)``, the name of a row, or ``Method("mine", rule,
+        Schedule(barrier=0.5))`` with a function ``rule(fg, gg, barrier)`` of your own. The step size is the base's, and
+        the batches are yours to follow. The rule sees the gradients of the mini-batch, or an exponential average of
+        ∇g: ``method.replace(estimator="average", momentum=0.1)`` averages for λ alone, because most optimizers smooth
+        the direction themselves; with ``estimator=Average(0.1)`` the direction is averaged, too.
     normalize : bool
         Step along d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` the step is always along
         d/max(s, λ), s the averaged ‖∇f‖/‖∇g‖.
@@ -120,14 +120,7 @@ class DynamicBarrier(TwoLevels):
         headroom: float | Literal["auto"] = 0.0,
         model: nn.Module | Sequence[nn.Module] | None = None,
         generators: Sequence[torch.Generator] = (),
-        barrier: Any = None,
-        regularizer: Any = None,
-        penalty: Any = None,
-        rule: str | rules.Rule | None = None,
-        others: Any = None,
-        method: Any = None,
-        estimator: Any = None,
-        momentum: Any = None,
+        method: Method | str | None = None,
         normalize: bool | None = None,
         max_norm: float | None = None,
         nonfinite: str = "raise",
@@ -135,12 +128,22 @@ class DynamicBarrier(TwoLevels):
         process_group: Any = None,
         sharded: Any = None,
     ) -> None:
-        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self.decision, self.schedule, kind, target, self.modules = settings(arguments)
+        check_arguments(base, normalize, max_norm, fused, generators)
+        self.modules = trained_modules(model, base)
+        if isinstance(reference, Tensor) and reference.numel() == 1:  # a loss as it comes
+            reference = float(reference.detach())
+        if tolerance is None:
+            self.decision = rule_decision(method, normalize, reference, headroom)
+        else:
+            self.decision = tolerance_decision(base, tolerance, reference, headroom, method, normalize)
+        target = reference_for(reference, self.modules, generators, tolerance)
+        row = self.decision.method
+        self.schedule = Schedule() if row is None else training_schedule(row)
         parts = (Guard(nonfinite), Noise(), Ranks(process_group, sharded, self.modules))
         super().__init__(base, target, tolerance is not None, *parts)
         self.generators, self.max_norm = tuple(generators), max_norm
-        self.estimates, self.engines = Estimates(kind), Engines(fused)
+        self.estimates = Estimates(Minibatch() if row is None else row.estimator)
+        self.engines = Engines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
         self.concerns = Concerns()
@@ -331,7 +334,7 @@ class DynamicBarrier(TwoLevels):
         if tolerance is not None and tolerance.moving and (self.target.copy is not None or self.target.at is not None):
             return "the reference is another one at every step"
         if not self.estimates.batch_alone:
-            return "the estimator remembers: estimator='minibatch' does not"
+            return "the estimator of the method remembers: Minibatch() does not"
         if self.decision.method is not None:
             asked = self.decision.method.needs
             if "k" in asked or not self.schedule.constant(*asked):

@@ -34,10 +34,11 @@ class Progress(StepLog):
 
     Examples
     --------
-    >>> import io, torch
+    >>> import io, torch, tiebreak
     >>> from tiebreak.torch import DynamicBarrier
     >>> x, stream = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64)), io.StringIO()
-    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), barrier=1.0, regularizer=0.0)
+    >>> method = tiebreak.methods.sdbgd.replace(barrier=1.0, regularizer=0.0)
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=method)
     >>> with Progress(steps=4, every=1, stream=stream) as shown:
     ...     handle = opt.register_step_post_hook(shown)
     ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())

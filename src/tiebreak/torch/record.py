@@ -51,7 +51,8 @@ class Step(NamedTuple):
     --------
     >>> import torch, tiebreak.torch
     >>> x = torch.nn.Parameter(torch.tensor([2.0]))
-    >>> opt = tiebreak.torch.DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0, regularizer=0.0)
+    >>> method = tiebreak.methods.sdbgd.replace(barrier=1.0, regularizer=0.0)
+    >>> opt = tiebreak.torch.DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=method)
     >>> done = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
     >>> done.multiplier.item(), done.lower_loss.item(), bool(done.skipped)
     (0.75, 4.0, False)

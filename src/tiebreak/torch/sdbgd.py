@@ -5,12 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiebreak import methods, rules
-from tiebreak.checks import one_of
-from tiebreak.estimators import named
 from tiebreak.methods import Method
-from tiebreak.options import refuse_unasked
-from tiebreak.schedules import LEGAL, Schedule
+from tiebreak.options import training_method
 from tiebreak.torch import bases
 from tiebreak.torch.optimizer import DynamicBarrier
 from tiebreak.torch.passes import Passes
@@ -28,14 +24,13 @@ class SDBGD(DynamicBarrier):
     params : iterable
         Parameters or groups, as for any torch optimizer.
     lr : float, optional
-        A constant step size; without it, the schedule's `step_size`. Learning-rate schedulers multiply either.
-    schedule : Schedule, optional
-        In place of the method's: η_k (without `lr`), β_k, ρ_k and whatever else the rule asks for. Batch sizes are
-        yours to follow (:class:`~tiebreak.torch.GrowingBatches`).
+        A constant step size; without it, the `step_size` of the method's schedule. Learning-rate schedulers multiply
+        either.
     method : Method or str
-        Another row of :mod:`tiebreak.methods`, or your own.
+        Another row of :mod:`tiebreak.methods`, or your own. Batch sizes are yours to follow
+        (:class:`~tiebreak.torch.GrowingBatches`).
     **options
-        Those of :class:`DynamicBarrier`; `rule`, `barrier`, `estimator` and so on replace what the method says.
+        Those of :class:`DynamicBarrier`.
 
     Examples
     --------
@@ -51,7 +46,6 @@ class SDBGD(DynamicBarrier):
         params: Any,
         lr: float | None = None,
         *,
-        schedule: Schedule | None = None,
         method: Method | str = "sdbgd",
         **options: Any,
     ) -> None:
@@ -59,19 +53,17 @@ class SDBGD(DynamicBarrier):
             raise TypeError(
                 "params is an optimizer; SDBGD has its own, and DynamicBarrier(optimizer) goes around another"
             )
-        foreign = sorted({"weight_decay", "nesterov", "dampening", "maximize", "foreach"} & set(options))
+        foreign = sorted({"momentum", "weight_decay", "nesterov", "dampening", "maximize", "foreach"} & set(options))
         if foreign:
             raise TypeError(f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))")
-        if schedule is not None and not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule={schedule!r} must be a tiebreak.Schedule")
+        row = training_method(method)
         if options.get("tolerance") is None:
-            row = _changed(methods.get(method), schedule, options)
             options = {"normalize": False, "method": row} | options
-            steps, name = row.schedule, row.name
-        else:  # then the step sizes are all that a method brings
-            steps, name = _only_step_sizes(method, schedule), "SDBGD"
+        elif method != "sdbgd":  # only the step sizes of SDBGD have an effect
+            raise ValueError(f"method={method!r} has no effect with tolerance=: give one of them")
+        steps = row.schedule
         if lr is None and steps.step_size is None:
-            raise ValueError(f"lr=None and the schedule of {name!r} sets no step_size: give one of them")
+            raise ValueError(f"lr=None and the schedule of {row.name!r} sets no step_size: give one of them")
         base = torch.optim.SGD(params, lr=steps.at(0).step_size if lr is None else lr)
         self._step_sizes = steps if lr is None else None
         super().__init__(base, **options)
@@ -125,32 +117,6 @@ def from_method(method: Method | str, params: Any, lr: float | None = None, **op
     >>> info = opt.step(upper=lambda: (x - 3).square().sum(), lower=lambda: x[0].square())
     """
     return SDBGD(params, lr, method=method, **options)
-
-
-def _only_step_sizes(method: Any, schedule: Schedule | None) -> Schedule:
-    if method != "sdbgd":
-        raise ValueError(f"method={method!r} has no effect with tolerance=: give one of them")
-    chosen = Schedule(methods.sdbgd.schedule.step_size) if schedule is None else schedule
-    for name in ("barrier", "regularizer", "penalty", "momentum"):
-        if getattr(chosen, name) is not None:
-            raise ValueError(f"{name} of the schedule has no effect with tolerance=: a Schedule(step_size=…) has")
-    return chosen
-
-
-def _changed(row: Method, schedule: Schedule | None, options: dict[str, Any]) -> Method:
-    """The method with another schedule and what the options replace in it; they are taken out of `options`."""
-    laws = {name: options.pop(name) for name in LEGAL if options.get(name) is not None}
-    parts = {name: options.pop(name) for name in ("rule", "estimator", "others") if options.get(name) is not None}
-    if isinstance(parts.get("rule"), str):
-        one_of("rule", parts["rule"], tuple(rules.RULES))
-        parts["rule"] = rules.RULES[parts["rule"]]
-    rule, kind = parts.get("rule", row.rule), named(parts.get("estimator", row.estimator))
-    needed = {*methods.asked(rule), *getattr(kind, "needs", ())}
-    refuse_unasked(laws | dict(parts.get("others", {})), getattr(rule, "__name__", "rule"), needed, kind)
-    parts |= {} if schedule is None else {"schedule": schedule}
-    if "momentum" in needed and (schedule or row.schedule).momentum is None:
-        laws.setdefault("momentum", 0.1)
-    return row.replace(**laws, **parts) if laws or parts else row
 
 
 def _rated(weights: Tensor, rates: list[Any]) -> Tensor:

@@ -1,59 +1,78 @@
-"""The arguments of an optimizer, checked, as the parts that it is made of."""
+"""The arguments of :class:`~tiebreak.torch.DynamicBarrier`, checked before anything is built from them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from tiebreak import rules
 from tiebreak.checks import floating
 from tiebreak.decision import Decision
-from tiebreak.estimators import Estimator
-from tiebreak.options import chosen_method, tolerant
-from tiebreak.schedules import Schedule
+from tiebreak.options import training_method, within
 from tiebreak.torch.buffers import modules_of
 from tiebreak.torch.levels import TwoLevels
 from tiebreak.torch.reference import Reference, chosen
 
-__all__ = ["Settings", "settings"]
+__all__ = ["check_arguments", "reference_for", "rule_decision", "tolerance_decision", "trained_modules"]
 
 
-class Settings(NamedTuple):
-    """How to decide, what changes with the step, what the rule sees, and what the lower loss is compared with."""
-
-    decision: Decision
-    schedule: Schedule
-    estimator: Estimator
-    target: Reference
-    modules: tuple[torch.nn.Module, ...] = ()
-
-
-def settings(given: Mapping[str, Any]) -> Settings:
-    """The parts, from the arguments of :class:`DynamicBarrier` by name; what would have no effect is refused."""
-    base, longest = given["base"], given["max_norm"]
+def check_arguments(base: Any, normalize: Any, max_norm: Any, fused: Any, generators: Any) -> None:
+    """Raise if one of these arguments is illegal by itself."""
     if not isinstance(base, torch.optim.Optimizer) or isinstance(base, (TwoLevels, torch.optim.LBFGS)):
         what = "it must be a torch.optim.Optimizer that steps on gradients it is given, such as AdamW(…)"
         raise TypeError(f"base is a {type(base).__name__}; {what}")
-    if given["fused"] not in (None, True, False):
-        raise ValueError(f"fused={given['fused']!r} must be None, True or False")
-    if longest is not None and not _positive(longest):
-        raise ValueError(f"max_norm={longest!r} must be a number, finite and > 0")
-    if given["normalize"] not in (None, True, False):
-        raise ValueError(f"normalize={given['normalize']!r} must be True or False")
-    generators = given["generators"]
+    if fused not in (None, True, False):
+        raise ValueError(f"fused={fused!r} must be None, True or False")
+    if max_norm is not None and not _positive(max_norm):
+        raise ValueError(f"max_norm={max_norm!r} must be a number, finite and > 0")
+    if normalize not in (None, True, False):
+        raise ValueError(f"normalize={normalize!r} must be True or False")
     if not isinstance(generators, Sequence) or not all(isinstance(g, torch.Generator) for g in generators):
         raise TypeError(f"generators={generators!r} must be a list of torch.Generator")
-    modules = _modules(given["model"], base)
-    found = _rule_mode(given) if given["tolerance"] is None else _tolerance_mode(given, modules)
-    if generators and found.target.copy is None:
+
+
+def rule_decision(method: Any, normalize: bool | None, reference: Any, headroom: Any) -> Decision:
+    """The decision by the rule of a method; a reference and a headroom would have no effect."""
+    for name, value in (("reference", reference), ("headroom", headroom or None)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} has no effect without tolerance=")
+    row = training_method(method)
+    return Decision(row, normalize=normalize is not False, apply=partial(_shaped, row.rule))
+
+
+def tolerance_decision(
+    base: torch.optim.Optimizer, tolerance: Any, reference: Any, headroom: Any, method: Any, normalize: bool | None
+) -> Decision:
+    """The decision by a tolerance; a method and `normalize` would have no effect."""
+    # An optimizer that divides by the size of its gradients, such as Adam, guards the quotient with an eps.
+    rescales = any("eps" in group for group in base.param_groups)
+    unused = {"method": method, "normalize": normalize}
+    allowance = within(tolerance, reference, unused, rescales, headroom)
+    if any(group.get("maximize") for group in base.param_groups):
+        raise ValueError(
+            "tolerance= keeps a loss small, and the base optimizer was made with maximize=True: turn the signs"
+        )
+    return Decision(tolerance=allowance)
+
+
+def reference_for(reference: Any, modules: Sequence[torch.nn.Module], generators: Any, tolerance: Any) -> Reference:
+    """The reference; a copy of the model needs its modules, and generators have an effect on a copy alone."""
+    if reference in ("start", "twin") and not modules:
+        raise ValueError(
+            f'reference="{reference}" needs the model whose copy is {"trained" if reference == "twin" else "kept"}: '
+            f'DynamicBarrier(base, tolerance={tolerance!r}, reference="{reference}", model=model); for bare '
+            "parameters model=torch.nn.ParameterList(parameters)"
+        )
+    target = Reference(None) if reference is None else chosen(reference, modules)
+    if generators and target.copy is None:
         raise ValueError('generators=… has no effect: no closure is called twice (reference="twin", "start")')
-    return found._replace(modules=modules)
+    return target
 
 
-def _modules(model: Any, base: torch.optim.Optimizer) -> tuple[torch.nn.Module, ...]:
+def trained_modules(model: Any, base: torch.optim.Optimizer) -> tuple[torch.nn.Module, ...]:
     """Return the modules that `model` names; raise unless the base trains one of their parameters."""
     modules = modules_of(model)
     trained = {id(p) for group in base.param_groups for p in group["params"]}
@@ -65,45 +84,8 @@ def _modules(model: Any, base: torch.optim.Optimizer) -> tuple[torch.nn.Module, 
     return modules
 
 
-def _tolerance_mode(given: Mapping[str, Any], modules: Sequence[torch.nn.Module]) -> Settings:
-    unused = {name: given[name] for name in ("rule", "others", "method", "normalize")}
-    laws = {name: given[name] for name in _LAWS}
-    if isinstance(given["reference"], torch.Tensor) and given["reference"].numel() == 1:  # a loss as it comes
-        given = {**given, "reference": float(given["reference"].detach())}
-    # What divides by the size of its gradients guards the quotient with an eps; Adam, RMSprop and their kin do.
-    rescales = any("eps" in group for group in given["base"].param_groups)
-    tolerance, kind, schedule = tolerant(
-        given["tolerance"], given["reference"], given["estimator"], laws, unused, rescales, given["headroom"]
-    )
-    if any(group.get("maximize") for group in given["base"].param_groups):
-        raise ValueError(
-            "tolerance= keeps a loss small, and the base optimizer was made with maximize=True: turn the signs"
-        )
-    if given["reference"] in ("start", "twin") and not modules:
-        reference = given["reference"]
-        raise ValueError(
-            f'reference="{reference}" needs the model whose copy is {"trained" if reference == "twin" else "kept"}: '
-            f'DynamicBarrier(base, tolerance={given["tolerance"]!r}, reference="{reference}", model=model); for bare '
-            "parameters model=torch.nn.ParameterList(parameters)"
-        )
-    return Settings(Decision(tolerance=tolerance), schedule, kind, chosen(given["reference"], modules))
-
-
-def _rule_mode(given: Mapping[str, Any]) -> Settings:
-    for name, value in (("reference", given["reference"]), ("headroom", given["headroom"] or None)):
-        if value is not None:
-            raise ValueError(f"{name}={value!r} has no effect without tolerance=")
-    laws = {name: given[name] for name in _LAWS}
-    method = chosen_method(given["method"], given["rule"], laws, given["others"], given["estimator"])
-    decision = Decision(method, normalize=given["normalize"] is not False, apply=partial(_shaped, method.rule))
-    return Settings(decision, method.schedule, method.estimator, Reference(None))
-
-
 def _positive(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and 0 < floating(value) < math.inf
-
-
-_LAWS = ("barrier", "regularizer", "penalty", "momentum")
 
 
 def _shaped(rule: rules.Rule, fg: Any, gg: Any, arguments: dict[str, Any]) -> Any:
