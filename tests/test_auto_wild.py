@@ -44,7 +44,7 @@ def _wild(seed):
     return levels, start, curvatures, floor
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 30))])
 def test_it_never_diverges(seed):
     """f and g between 10⁻⁶ and 10⁶, lengths between 10⁻³ and 10³, starts up to a hundred lengths away, every noise.
 
