@@ -197,7 +197,7 @@ def test_what_is_missing_is_said():
     newer = copy.deepcopy(states[1])
     for group in newer["param_groups"]:
         group["tiebreak"] = group["tiebreak"].replace('"version":1', '"version":7')
-    with pytest.raises(ValueError, match="this state has the form 7; this version of tiebreak reads 1"):
+    with pytest.raises(ValueError, match="in this state version is 7; it must be 1"):
         loaded(newer)
     with pytest.raises(ValueError, match=r"the state was saved with .*, and this optimizer has "):
         loaded(states[1], "start")

@@ -10,7 +10,7 @@ import base64
 import json
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,8 +54,15 @@ def _named(kept: Kept, blank: Kept) -> dict[str, Any]:
     return {KEY: flags} | named
 
 
-def split(state: dict[str, Any]) -> tuple[dict[str, Any], Kept]:
-    """The state of one parameter: the base's, and ours, without what only kept a place."""
+class Parts(NamedTuple):
+    """The state of one parameter: the base's, and the optimizer's own."""
+
+    base: dict[str, Any]
+    own: Kept
+
+
+def split(state: dict[str, Any]) -> Parts:
+    """Divide the state of one parameter; zeros that only kept a place are left out."""
     theirs = {name: value for name, value in state.items() if not _ours(name)}
     try:
         flags = int(state.get(KEY, 0))
@@ -66,7 +73,7 @@ def split(state: dict[str, Any]) -> tuple[dict[str, Any], Kept]:
         if flags >> number & 1:
             begin = f"{KEY}_{kind}_"
             kept[kind] = {name.removeprefix(begin): v for name, v in state.items() if str(name).startswith(begin)}
-    return theirs, kept
+    return Parts(theirs, kept)
 
 
 def _ours(name: Any) -> bool:

@@ -46,7 +46,7 @@ class Reference:
 
     def __repr__(self) -> str:
         if self.copy is not None:
-            return "'twin'" if self.copy.twin else "'start'"
+            return repr(self.copy.kind)
         return "'given'" if self.at is None else str(self.at)
 
     def value(self, step: int, given: Any) -> Any:
@@ -141,6 +141,11 @@ class Copy:
         self._trained: set[Tensor] = set()  # parameters that the lower loss has reached
         self._written: set[str] = set()  # options of groups that the base's own step writes: it may count there
         self._rewritten: set[str] = set()  # and attributes of the base
+
+    @property
+    def kind(self) -> str:
+        """The word for it, ``reference=kind``."""
+        return "twin" if self.twin else "start"
 
     @property
     def begun(self) -> bool:

@@ -1,15 +1,13 @@
 """The state of an optimizer: saved whole, and checked before anything is replaced by it."""
 
-from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from tiebreak.torch import packing, soundness
 from tiebreak.torch.agreement import folded
 from tiebreak.torch.context import store
+from tiebreak.torch.layout import local
 from tiebreak.torch.packing import KEY
 from tiebreak.torch.record import RESIDUES, Step, record
 from tiebreak.torch.room import shown
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
 __all__ = ["begin", "load", "only_to_begin", "state_of"]
-
-_VERSION = 1
 
 
 def state_of(opt: "DynamicBarrier") -> dict[str, Any]:
@@ -50,14 +46,15 @@ def state_of(opt: "DynamicBarrier") -> dict[str, Any]:
 
 def _texts(opt: "DynamicBarrier", own: list[dict[str, Any]]) -> list[str]:
     """For each group: the numbers of the whole optimizer, and what belongs to the group."""
-    copy, given = opt.target.copy, opt.decision.tolerance
-    common: dict[str, Any] = {"version": _VERSION, "count": opt.count}
+    copy = opt.target.copy
+    given = opt.decision.tolerance
+    common: dict[str, Any] = {"version": soundness.VERSION, "count": opt.count}
     common |= {"estimator": type(opt.estimates.estimator).__name__}
     common |= {"law": packing.as_numbers("the law", opt.memory.state_dict())}
     common |= {"noise": packing.as_numbers("the noise", opt.noise.state)}
     common |= {"tolerance": None if given is None else [given.amount, given.relative]}
     common |= {"headroom": opt.headroom}
-    common |= {"copy": None if copy is None else "twin" if copy.twin else "start"}
+    common |= {"copy": None if copy is None else copy.kind}
     texts, first = [], 0
     for i, group in enumerate(opt.base.param_groups):
         size = len(group["params"])
@@ -90,7 +87,7 @@ def only_to_begin(opt: "DynamicBarrier") -> bool:
     if any(bool(group.get("lr", 0) != 0) for group in groups):
         return False
     grads = [p.grad for group in groups for p in group["params"] if p.requires_grad]
-    return bool(grads) and all(grad is not None and not _local(grad).any() for grad in grads)
+    return bool(grads) and all(grad is not None and not local(grad).any() for grad in grads)
 
 
 def begin(opt: "DynamicBarrier") -> Step:
@@ -102,23 +99,25 @@ def begin(opt: "DynamicBarrier") -> Step:
     return record([unknown] * len(RESIDUES), (None, None), torch.tensor(True))
 
 
-def _local(tensor: Any) -> Tensor:
-    """This rank's part of a tensor."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]  # a DTensor's
-
-
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Saved:
-    """A state, read: the base's, what every parameter has, and the numbers."""
+class _Checkpoint(NamedTuple):
+    """A state that this optimizer can take up.
+
+    Attributes
+    ----------
+    base : dict
+        The state of the base optimizer.
+    kept : list of dict
+        What belongs to each parameter, in the order of the parameters.
+    groups : list of dict
+        The text of each group; the first has the numbers of the whole optimizer.
+    """
 
     base: dict[str, Any]
-    kept: list[packing.Kept]  # in the order of the parameters
-    numbers: dict[str, Any]
-    options: list[dict[str, Any]]  # of a twin's groups
-    buffers: dict[str, Any]
+    kept: list[packing.Kept]
+    groups: list[dict[str, Any]]
 
 
 def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
@@ -126,22 +125,42 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
     for before in opt._optimizer_load_state_dict_pre_hooks.values():
         state = before(opt, state) or state
     try:
-        saved = _checked(opt, state)
+        checkpoint = _read(opt, state)
+        soundness.check(opt, checkpoint.kept, checkpoint.groups)
     except (KeyError, IndexError, AttributeError, TypeError, OverflowError) as error:
         raise soundness.explained(error) from None
-    parameters, numbers, copy = list(opt.gradients.parameters()), saved.numbers, opt.target.copy
     try:
-        opt.base.load_state_dict(saved.base)
+        opt.base.load_state_dict(checkpoint.base)
     except Exception as error:  # it changes nothing before it has looked at all
         raise ValueError(f"{type(opt.base).__name__}, the base, cannot load its part of the state: {error}") from error
+    parameters = list(opt.gradients.parameters())
+    numbers = checkpoint.groups[0]
     opt.count = int(numbers["count"])
-    opt.estimates.load(parameters, saved.kept)
+    opt.estimates.load(parameters, checkpoint.kept)
     opt.memory.load_state_dict(numbers["law"])
-    home = parameters[0].device
-    for name, value in numbers["noise"].items():
-        there = opt.noise.state[name]
-        value = None if value is None else torch.as_tensor(value, dtype=wide(home), device=home)
-        store(opt.noise.state, name, value if there is None or value is None else value.to(there))
+    _load_noise(opt.noise.state, numbers["noise"], parameters[0].device)
+    _load_tolerance(opt, numbers)
+    if opt.target.copy is not None:
+        options = [group["options"] for group in checkpoint.groups]
+        opt.target.copy.load(opt, checkpoint.kept, options, numbers["buffers"])
+    law = {name: value for name, value in numbers["law"].items() if name != "rate"}  # stages may have their own
+    opt.ranks.loaded = folded([opt.count, *law.values(), *numbers["noise"].values()])
+    opt.forget()
+    _announce(opt)
+    for after in opt._optimizer_load_state_dict_post_hooks.values():
+        after(opt)
+
+
+def _load_noise(state: dict[str, Any], saved: dict[str, Any], device: torch.device) -> None:
+    for name, number in saved.items():
+        value = None if number is None else torch.as_tensor(number, dtype=wide(device), device=device)
+        if value is not None and state[name] is not None:
+            value = value.to(state[name])
+        store(state, name, value)
+
+
+def _load_tolerance(opt: "DynamicBarrier", numbers: dict[str, Any]) -> None:
+    """Set the tolerance of the state; warn if it or the headroom is another one than the optimizer was made with."""
     if numbers["tolerance"] is not None:
         given = opt.tolerance
         opt.allow(*numbers["tolerance"])
@@ -154,33 +173,10 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
     if numbers["headroom"] != opt.headroom:
         then, now = shown(numbers["headroom"]), shown(opt.headroom)
         warn(f"the state was saved with headroom={then}; the run goes on with {now}")
-    if copy is not None:
-        copy.load(opt, saved.kept, saved.options, saved.buffers)
-    law = {name: value for name, value in numbers["law"].items() if name != "rate"}  # stages may have their own
-    opt.ranks.loaded = folded([opt.count, *law.values(), *numbers["noise"].values()])
-    opt.forget()
-    _announce(opt)
-    for after in opt._optimizer_load_state_dict_post_hooks.values():
-        after(opt)
 
 
-def _checked(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
-    """The state, if it can be taken up by this optimizer."""
-    saved = _read(opt, state)
-    numbers, copy = saved.numbers, opt.target.copy
-    opt.estimates.check(numbers["estimator"])
-    opt.memory.check(numbers["law"])
-    kinds = numbers["copy"], None if copy is None else "twin" if copy.twin else "start"
-    if kinds[0] != kinds[1]:
-        theirs, own = (f'reference="{kind}"' if kind else "a reference without a copy" for kind in kinds)
-        raise ValueError(f"the state was saved with {theirs}, and this optimizer has {own}: make it with the same")
-    for i, (p, mine) in enumerate(zip(opt.gradients.parameters(), saved.kept, strict=False)):
-        _check_alike(i, p, mine)
-    soundness.check(opt, numbers, saved.kept, saved.options, saved.buffers)
-    return saved
-
-
-def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
+def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Checkpoint:
+    """Divide a state into the base's and the optimizer's own."""
     groups = state["param_groups"]
     texts = [group.get(KEY) for group in groups]
     if not any(texts):
@@ -189,39 +185,22 @@ def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Saved:
         )
     if not all(texts):
         raise ValueError(f"some groups of this state have no {KEY!r}: it is made of the states of two optimizers")
-    written = [soundness.read_text(text) for text in texts]
-    if written[0]["version"] != _VERSION:
-        raise ValueError(f"this state has the form {written[0]['version']}; this version of tiebreak reads {_VERSION}")
-    parts = {i: packing.split(mine) for i, mine in state["state"].items()}
-    for i, (theirs, ours) in parts.items():
-        soundness.check_twin(i, theirs, ours.get("base", {}))
-    kept = [parts[i][1] if i in parts else {} for i in chain.from_iterable(group["params"] for group in groups)]
-    first = 0
-    for mine, group, there in zip(written, groups, opt.param_groups, strict=False):
+    own = [soundness.read_text(text) for text in texts]
+    parts = {i: packing.split(entries) for i, entries in state["state"].items()}
+    kept: list[packing.Kept] = []
+    for text, group, there in zip(own, groups, opt.param_groups, strict=False):
         size = len(group["params"])
         found = sum(KEY in state["state"].get(i, {}) for i in group["params"])
-        empty = sum(_local(p).numel() == 0 for p in there["params"])  # of these nothing is saved
-        if size == mine["parameters"] and found + empty < mine["kept"]:
+        empty = sum(local(p).numel() == 0 for p in there["params"])  # of these nothing is saved
+        if size == text["parameters"] and found + empty < text["kept"]:
             raise ValueError(
-                f"the state lacks what was saved for {mine['kept'] - found} parameters, numbers {first} and on. "
+                f"the state lacks what was saved for {text['kept'] - found} parameters, numbers {len(kept)} and on. "
                 "torch's set_state_dict leaves out those with requires_grad=False: unfreeze them while it loads; with "
                 "flatten_optimizer_state_dict=True call get_optimizer_state_dict before it"
             )
-        first += size
-    base = {i: theirs for i, (theirs, _) in parts.items() if theirs}
+        kept += [parts[i].own if i in parts else {} for i in group["params"]]
+    for i, part in parts.items():
+        soundness.check_twin(i, part.base, part.own.get("base", {}))
+    base = {i: part.base for i, part in parts.items() if part.base}
     plain = [{name: value for name, value in group.items() if name != KEY} for group in groups]
-    copied = written[0]["copy"] is not None
-    options = [mine["options"] for mine in written] if copied else []
-    buffers = written[0]["buffers"] if copied else {}
-    return _Saved({**state, "state": base, "param_groups": plain}, kept, written[0], options, buffers)
-
-
-def _check_alike(i: int, p: Any, kept: packing.Kept) -> None:
-    """A value of a parameter must be cut like the parameter."""
-    value = kept.get("copy", {}).get("value", p)
-    if value.shape != p.shape or hasattr(value, "placements") != hasattr(p, "placements"):
-        raise ValueError(
-            f"the state's copy of parameter {i} has shape {tuple(value.shape)} as a {type(value).__name__}, the "
-            f"parameter has {tuple(p.shape)} as a {type(p.data).__name__}: where ranks share parameters load by "
-            "torch.distributed.checkpoint.state_dict.set_state_dict"
-        )
+    return _Checkpoint({**state, "state": base, "param_groups": plain}, kept, own)

@@ -10,13 +10,15 @@ from torch import Tensor
 
 from tiebreak.checks import floating
 from tiebreak.torch.gradients import LEVELS
+from tiebreak.torch.layout import is_dtensor
 from tiebreak.torch.packing import Kept
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["check", "check_twin", "explained", "read_text"]
+__all__ = ["VERSION", "check", "check_twin", "explained", "read_text"]
 
+VERSION = 1
 _AT_LEAST_0 = ("steps", "ratio", "change", "upper", "lower", "steep", "lifted")  # of what the law remembers
 
 
@@ -30,7 +32,8 @@ def read_text(text: Any) -> dict[str, Any]:
         raise ValueError(f"a group's text in this state is {text!r}; it must be an object in JSON"[:200])
     for name in ("parameters", "kept"):
         _must(name, found.get(name), "a whole number ≥ 0", _count(found.get(name)))
-    _must("version", found.get("version"), "a whole number ≥ 1", _count(found.get("version")) and found["version"])
+    version = found.get("version")
+    _must("version", version, f"{VERSION}, the form that this tiebreak writes", version == VERSION)
     return found
 
 
@@ -39,10 +42,12 @@ def explained(error: Exception) -> ValueError:
     return ValueError(f"this is no state of such an optimizer, or not all of one ({type(error).__name__}: {error})")
 
 
-def check(
-    opt: "DynamicBarrier", numbers: Mapping[str, Any], kept: Sequence[Kept], options: Sequence[Any], buffers: Any
-) -> None:
+def check(opt: "DynamicBarrier", kept: Sequence[Kept], groups: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError with what is wrong; or TypeError and the like where not even that can be asked."""
+    numbers, copy = groups[0], opt.target.copy
+    opt.estimates.check(numbers["estimator"])
+    opt.memory.check(numbers["law"])
+    _same_reference(numbers["copy"], None if copy is None else copy.kind)
     _must("count", numbers["count"], "a whole number ≥ 0", _count(numbers["count"]))
     for name, value in numbers["law"].items():
         least = 0 if name in _AT_LEAST_0 else -math.inf
@@ -59,9 +64,15 @@ def check(
     _must("the number of parameters", str(len(kept)), str(len(parameters)), len(kept) == len(parameters))
     for i, (p, mine) in enumerate(zip(parameters, kept, strict=True)):
         _parameter(opt, i, p, mine)
-    if opt.target.copy is not None:
-        opt.target.copy.buffers.check(buffers)
-        _options(opt, options)
+    if copy is not None:
+        copy.buffers.check(numbers["buffers"])
+        _options(opt, [group["options"] for group in groups])
+
+
+def _same_reference(saved: str | None, own: str | None) -> None:
+    if saved != own:
+        there, here = (f'reference="{kind}"' if kind else "a reference without a copy" for kind in (saved, own))
+        raise ValueError(f"the state was saved with {there}, and this optimizer has {here}: make it with the same")
 
 
 def check_twin(i: Any, base: Mapping[str, Any], twin: Mapping[str, Any]) -> None:
@@ -88,8 +99,14 @@ def _parameter(opt: "DynamicBarrier", i: int, p: Tensor, kept: Kept) -> None:
             wanted = opt.estimates.blank(p).get(level, {})
             fits = set(kept[level]) == set(wanted) and all(_alike(kept[level][n], v) for n, v in wanted.items())
             _must(f"the {level} memory of parameter {i}", "what is there", f"{len(wanted)} values of its shape", fits)
-    value = kept.get("copy", {"value": p}).get("value")
-    _must(f"the copy of parameter {i}", repr(value)[:100], "a tensor of numbers", _alike(value, p))
+    value: Any = kept.get("copy", {"value": p}).get("value")
+    _must(f"the copy of parameter {i}", repr(value)[:100], "a tensor of numbers", _numbers(value))
+    if value.shape != p.shape or is_dtensor(value) != is_dtensor(p):
+        raise ValueError(
+            f"the state's copy of parameter {i} has shape {tuple(value.shape)} as a {type(value).__name__}, the "
+            f"parameter has {tuple(p.shape)} as a {type(p.data).__name__}: where ranks share parameters load by "
+            "torch.distributed.checkpoint.state_dict.set_state_dict"
+        )
 
 
 def _options(opt: "DynamicBarrier", options: Sequence[Any]) -> None:
@@ -104,8 +121,11 @@ def _options(opt: "DynamicBarrier", options: Sequence[Any]) -> None:
 def _alike(value: Any, like: Any) -> bool:
     if not isinstance(like, Tensor):
         return _number(value)
-    real = isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
-    return real and value.shape == like.shape
+    return _numbers(value) and value.shape == like.shape
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _number(value: Any) -> bool:
