@@ -11,7 +11,9 @@ _ASIDE = 1e-2  # the point lies so far from x, relatively: a kink or a stationar
 _STEPS = (1e-2, 1e-3, 1e-5, 1e-7, 1e-9)  # of the differences; where one of them agrees, so does the gradient
 _NEAR = 1e-2  # relatively: a wrong sign, factor or coordinate is off by more
 _ROUGH = 0.1  # a difference that rounding may change by more than this share of it says nothing
-_BATCHES, _SIZE = 32, 256  # of samples
+# of samples
+_BATCHES = 32
+_SIZE = 256
 _FAR = 8.0  # standard errors of a mean of 32: chance takes it there once in 10⁸ times
 
 
@@ -135,7 +137,8 @@ def _of_values(oracle: Any, x: Array, gradient: Array, ways: list[_Way]) -> list
     length = 1 + np.linalg.norm(x) / np.sqrt(x.size)
     known = hasattr(oracle, "exact_gradient")
     for name, way, slope, _, spread in ways:
-        slopes, error = [], 0.0 if known else spread
+        slopes = []
+        error = 0.0 if known else spread
         for step in (length * each for each in _STEPS):
             ends = [_numbers(_safely(value, x + sign * step * way)) for sign in (1, -1)]  # NaN where there is none
             if any(end.size != 1 or not np.isfinite(end).all() for end in ends):

@@ -234,7 +234,8 @@ class Balance:
         k: int,
     ) -> tuple[Scalar, Scalar]:
         """β in the problem's units, and in the user's."""
-        pull, push = ff**0.5, gg**0.5
+        pull = ff**0.5
+        push = gg**0.5
         bent, curved = (self._unit(level) for level in (upper, lower))
         # A slope that does not change on the way has no curvature to take a unit from: then the way is one, and what
         # f's slope was at its steepest. As it is now it could be noise, more and more averaged: β would fall for ever.

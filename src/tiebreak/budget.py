@@ -91,8 +91,12 @@ class Steps(Iterator[Parameters]):
     def __init__(
         self, method: Method, *, steps: int | None = None, budget: int | None = None, k: int = 0, spent: int = 0
     ) -> None:
-        self.k, self.spent, self.ended = k, spent, Status.RUNNING
-        self._method, self._steps, self._budget = method, steps, budget
+        self.k = k
+        self.spent = spent
+        self.ended = Status.RUNNING
+        self._method = method
+        self._steps = steps
+        self._budget = budget
         self._coming = self._from(k)
 
     def __next__(self) -> Parameters:
@@ -108,8 +112,10 @@ class Steps(Iterator[Parameters]):
         if self.ended is not Status.RUNNING:
             return []
         found: list[Charged] = []
-        most, few = _LARGEST if self._budget is None else self._budget, min(upper, lower) < math.inf
-        spent, append = self.spent, found.append
+        most = _LARGEST if self._budget is None else self._budget
+        few = min(upper, lower) < math.inf
+        spent = self.spent
+        append = found.append
         for step in islice(self._coming, count):
             parameters, (for_upper, for_lower) = step
             after = spent + for_upper + for_lower
@@ -123,10 +129,12 @@ class Steps(Iterator[Parameters]):
             spent = after
             append(step)
             if few:
-                upper, lower = upper - parameters.upper_batch, lower - parameters.lower_batch
+                upper = upper - parameters.upper_batch
+                lower = lower - parameters.lower_batch
                 if upper <= 0 or lower <= 0:
                     break
-        self.k, self.spent = self.k + len(found), spent
+        self.k = self.k + len(found)
+        self.spent = spent
         return found
 
     def _from(self, k: int) -> Iterator[Charged]:
@@ -213,7 +221,9 @@ def steps_within(method: Method | str, budget: int, horizon: int | None = None) 
         uppers, lowers = (level.astype(np.int64) if small else level for level in charged)
         left = budget - upper - lower
         fit = int(np.searchsorted(np.cumsum(uppers + lowers), left if left <= _LARGEST else float(left), side="right"))
-        steps, upper, lower = steps + fit, upper + int(uppers[:fit].sum()), lower + int(lowers[:fit].sum())
+        steps = steps + fit
+        upper = upper + int(uppers[:fit].sum())
+        lower = lower + int(lowers[:fit].sum())
         if fit < size:
             break
         size *= 2

@@ -16,8 +16,10 @@ def recorded(
     now: Now, parameters: Parameters, configuration: Configuration, alive: Sequence[int], measurer: Measurer
 ) -> Record:
     """The step just made, with views that cannot be written to."""
-    count, single = len(alive), configuration.single
-    x, multiplier = for_all(now.x, count), for_all(now.multipliers, count)
+    count = len(alive)
+    single = configuration.single
+    x = for_all(now.x, count)
+    multiplier = for_all(now.multipliers, count)
     memory = [for_all(m, count) for m in now.rule]
     points = x.reshape(count, *configuration.shape)
     shown = [(a[0] if single else a).view() for a in (points, multiplier.reshape(-1, 1))]

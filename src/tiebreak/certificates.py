@@ -148,7 +148,8 @@ def certify(
     point = np.array(x, dtype=np.float64)
     if point.size == 0 or not np.isfinite(point).all():
         raise ValueError("x must be finite and not empty")
-    total, most = whole("samples", samples), whole("groups", groups)
+    total = whole("samples", samples)
+    most = whole("groups", groups)
     if total < 16 or most < 16:
         raise ValueError(f"samples={samples!r} and groups={groups!r} must be at least 16: an interval needs them")
     if isinstance(confidence, (bool, str)) or not 0 < confidence < 1:
@@ -156,7 +157,8 @@ def certify(
     target = _target(epsilon)
     count = min(total, most) // 2 * 2
     size = total // count
-    half, risk = count // 2, 1 - confidence
+    half = count // 2
+    risk = 1 - confidence
     rngs = default_rng(seed).spawn(2)
     try:
         levels = [Level(n, o, point.shape, point.dtype) for n, o in (("upper", upper), ("lower", lower))]
@@ -172,10 +174,12 @@ def certify(
     guess = float(best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0)))
     choices = [guess * factor for factor in _CHOICES]
     multiplier = min(choices, key=lambda factor: _square(a[:half] + factor * b[:half]).limit(risk / 4))
-    a2, b2 = a[half:], b[half:]
+    a2 = a[half:]
+    b2 = b[half:]
     c2 = a2 + multiplier * b2
     own = _square(c2)
-    cross, curvature = _UStatistic(c2, b2), _square(b2).limit(-risk / 12)
+    cross = _UStatistic(c2, b2)
+    curvature = _square(b2).limit(-risk / 12)
     # min over λ ≥ 0 of ‖c + (λ−λ̂)b‖² from below: ⟨c, b⟩ is near 0 at the minimiser, so little is lost.
     lost = 0.0
     for slope, room in ((-cross.limit(-risk / 24), math.inf), (cross.limit(risk / 24), multiplier)):
@@ -185,7 +189,8 @@ def certify(
     high = own.limit(risk / 4)
     low = min(max(0.0, own.limit(-risk / 12) - lost), max(high, 0.0))
     stationarity = Interval(own.value, low, max(high, 0.0))
-    verdict, more = "", 0
+    verdict = ""
+    more = 0
     if target is not None:
         judged = ((stationarity, target[0]), (lower_gradient_squared, target[1]))
         if all(interval.high <= limit for interval, limit in judged):
@@ -233,8 +238,11 @@ class _UStatistic:
 
         `factor` times as many samples make the groups' variances so many times smaller.
         """
-        n, z = self.n, _student(abs(tail), self.n - 1)
-        linear, degenerate, largest = self.linear / factor, self.degenerate / factor**2, self.largest / factor
+        n = self.n
+        z = _student(abs(tail), self.n - 1)
+        linear = self.linear / factor
+        degenerate = self.degenerate / factor**2
+        largest = self.largest / factor
         if tail > 0:
             # The linear part, 4μᵀΣμ, is small wherever the estimate of μ happens to be; but μ may be off by e with
             # eᵀΣe ~ tr Σ²/n, and an upper limit must reckon with that. (Below, a small estimate only widens.)
@@ -274,7 +282,8 @@ def _factor(a: Values, b: Values, target: tuple[float, float], risk: float) -> f
     gg = _square(b)
     best = float(best_multiplier(_UStatistic(a, b).value, gg.likely()))
     tried = [_square(a + best * choice * b) for choice in _CHOICES]
-    values, lower = [each.likely(target[0]) for each in tried], gg.likely(target[1])
+    values = [each.likely(target[0]) for each in tried]
+    lower = gg.likely(target[1])
     least, value = min(zip(tried, values, strict=True), key=lambda each: each[1])
     cross = _UStatistic(a + best * b, b)
 
@@ -291,9 +300,11 @@ def _factor(a: Values, b: Values, target: tuple[float, float], risk: float) -> f
         lost = cross.width(-risk / 24, half) ** 2 / curvature
         return value - least.width(-risk / 12, half) - lost > target[0]
 
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while not decides(math.exp(high)):
-        low, high = high, high + 1
+        low = high
+        high = high + 1
         if high > _FARTHEST:
             return None
     while high - low > 0.01:
@@ -316,7 +327,8 @@ def _group_gradients(level: Level, rng: np.random.Generator, point: Values, size
 
 def _student(tail: float, degrees: int) -> float:
     """The upper `tail` quantile of Student's t, by its expansion around the normal one; good from 15 degrees on."""
-    z, v = NormalDist().inv_cdf(1 - tail), degrees
+    z = NormalDist().inv_cdf(1 - tail)
+    v = degrees
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384

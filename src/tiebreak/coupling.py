@@ -64,7 +64,8 @@ def _mixes(made: Callable[[int], list[Any]]) -> bool:
 
 def _estimates(method: Method, rows: int, dimension: int, dtype: Any) -> list[Any]:
     """Two estimates of each level, of so many rows."""
-    rng, found = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    found = []
     for level in LEVELS:
         memory = method.estimator.begin(level, np.zeros((rows, dimension), dtype), np.zeros((rows, 1), dtype))
         for k in (0, 1):
@@ -78,9 +79,12 @@ def _estimates(method: Method, rows: int, dimension: int, dtype: Any) -> list[An
 
 def _multipliers(method: Method, rows: int) -> list[Any]:
     """λ of two steps, of so many rows."""
-    rng, found, memory = np.random.default_rng(0), [], method.begin(np.zeros(rows))
+    rng = np.random.default_rng(0)
+    found = []
+    memory = method.begin(np.zeros(rows))
     for k in (0, 1):
-        fg, gg = rng.normal(size=2)[:rows], rng.uniform(1, 2, size=2)[:rows]
+        fg = rng.normal(size=2)[:rows]
+        gg = rng.uniform(1, 2, size=2)[:rows]
         measured = {name: rng.uniform(1, 2, size=2)[:rows] for name in method.measured}
         given = method.arguments(method.at(k)) | measured
         if method.remembers:

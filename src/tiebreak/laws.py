@@ -59,7 +59,8 @@ class Power:
         >>> Power(1, 2.5).values(2, 3) == [Power(1, 2.5)(k) for k in (2, 3, 4)]
         True
         """
-        constant, exponent = self.constant, self.exponent
+        constant = self.constant
+        exponent = self.exponent
         if exponent == 0:
             return [float(constant)] * count
         if self.start != 1 or self.stop is not None:

@@ -35,7 +35,10 @@ class Level:
             oracle = Exact(oracle)
         if hasattr(oracle, "bind"):
             oracle = oracle.bind(shape)
-        self.name, self.oracle, self.shape, self.dtype = name, oracle, shape, dtype
+        self.name = name
+        self.oracle = oracle
+        self.shape = shape
+        self.dtype = dtype
         self.dimension = int(np.prod(shape, dtype=int))
         self.vectorized = bool(getattr(oracle, "vectorized", False))
         self.has_exact = hasattr(oracle, "exact_gradient")
@@ -97,11 +100,14 @@ class Level:
             return self._check("gradient", self._at(x, tokens), x.shape).astype(self.dtype, copy=False)
         # STORM comes back to the point before, with another token. A point that nobody can write to is known again.
         point, exact, before, earlier = self._seen
-        shape, dtype = x.shape, self.dtype
+        shape = x.shape
+        dtype = self.dtype
         if x is before:
             exact = earlier
         elif x is not point:
-            before, earlier, oracle = point, exact, self.oracle
+            before = point
+            earlier = exact
+            oracle = self.oracle
             # Looked up at every step: a callback may give an oracle another one.
             exact = oracle.exact(x) if self._bare and "gradient" not in oracle.__dict__ else self._at(x)
             if not (type(exact) is np.ndarray and exact.dtype is dtype and exact.shape == shape):
@@ -132,7 +138,8 @@ class Level:
 
     def _evaluate(self, what: str, x: Array, shape: tuple[int, ...], *tokens: Any) -> Array:
         """The oracle's function `what` at every row of x, in one call where it can, as an array (…, *shape)."""
-        function, leading = getattr(self.oracle, what), x.shape[:-1]
+        function = getattr(self.oracle, what)
+        leading = x.shape[:-1]
         points = x.reshape(*leading, *self.shape)
         if self.vectorized:
             return self._check(what, function(points, *tokens), (*leading, *shape))
@@ -180,7 +187,8 @@ class Stream:
         self, rngs: list[Generator], draw: Callable[[Sequence[Generator], Sequence[Any]], Any], cheap: bool = False
     ) -> None:
         self.rngs = rngs
-        self._draw, self._every = draw, 8 if cheap else 1
+        self._draw = draw
+        self._every = 8 if cheap else 1
         self._before: list[Any] = []  # the states before the oldest of `_blocks`
         self._blocks: list[Sequence[Any]] = []
         self._open = False  # whether the last of them may still be undone
@@ -188,7 +196,8 @@ class Stream:
     def block(self, arguments: Sequence[Any]) -> Any:
         """Draw for as many steps as there are arguments."""
         if len(self._blocks) % self._every == 0:
-            self._before, self._blocks = self.states(), []
+            self._before = self.states()
+            self._blocks = []
         self._blocks.append(arguments)
         self._open = True
         return self._draw(self.rngs, arguments)

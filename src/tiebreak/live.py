@@ -142,14 +142,21 @@ class Line:
     """
 
     def __init__(self, stream: IO[str] | None = None, quiet: bool = False, name: str = "") -> None:
-        self.stream, self.quiet = sys.stderr if stream is None else stream, quiet
+        self.stream = sys.stderr if stream is None else stream
+        self.quiet = quiet
         self.terminal = bool(getattr(self.stream, "isatty", lambda: False)())
-        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
         self._began = self._stage = time.monotonic()
-        self._share, self._first, self._fresh = math.nan, math.nan, False
-        self._name, self._words = name, list[str]()
+        self._share = math.nan
+        self._first = math.nan
+        self._fresh = False
+        self._name = name
+        self._words = list[str]()
         self._curves: dict[str, dict[str, deque[float]]] = {}  # by name: several may be going on
-        self._written, self._width, self._some = -math.inf, 0, False
+        self._written = -math.inf
+        self._width = 0
+        self._some = False
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> Self:
@@ -189,8 +196,12 @@ class Line:
         with self._lock:
             now = time.monotonic()
             if not share >= self._share:
-                self._stage, self._first = now, share  # another stage: its time left is its own
-            self._share, self._name, self._fresh = share, name, True
+                # another stage: its time left is its own
+                self._stage = now
+                self._first = share
+            self._share = share
+            self._name = name
+            self._fresh = True
             self._words = [f"step {steps:,}"] if steps is not None else []
             self._words += [words] if words else []
             self._words += [f"{key} {_short(value)}" for key, value in (numbers or {}).items() if math.isfinite(value)]
@@ -217,7 +228,9 @@ class Line:
                     self._write()
 
     def _write(self, last: bool = False) -> None:
-        self._written, self._fresh, self._some = time.monotonic(), False, True
+        self._written = time.monotonic()
+        self._fresh = False
+        self._some = True
         text = self._text()
         try:
             if not self.terminal:

@@ -157,7 +157,8 @@ class Method:
 
     def arguments(self, parameters: Parameters) -> dict[str, float]:
         """What the rule gets at a step, but for ``ff`` and ``lower_value``, which only the step knows."""
-        others, known = parameters.others, self._known
+        others = parameters.others
+        known = self._known
         named = {}
         for name in self._arguments if others else known:
             value = others[name] if name in others else getattr(parameters, name) if name in known else None
@@ -213,7 +214,8 @@ class Method:
                 if self._plain:
                     found = self.rule(fg, gg, **arguments)
                     return found if type(found) is float else _array(found, (1,))
-                fg, gg = np.array([fg]), np.array([gg])
+                fg = np.array([fg])
+                gg = np.array([gg])
             return _array(self.rule(fg, gg, **arguments), fg.shape)
         except (TypeError, ValueError) as error:
             raise self._failed(error) from error
@@ -223,7 +225,8 @@ class Method:
     ) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
         """A rule with a memory on arrays: λ as an array of their shape, and what it remembers, as such arrays."""
         if type(fg) is float:
-            fg, gg = np.array([fg]), np.array([gg])
+            fg = np.array([fg])
+            gg = np.array([gg])
         try:
             returned = self.rule(fg, gg, memory, **arguments)
             if not (isinstance(returned, tuple) and len(returned) == 2 and len(returned[1]) == len(memory)):

@@ -59,7 +59,9 @@ class Measurer:
     """Evaluates residuals and values at any iterates, as far as the oracles can tell."""
 
     def __init__(self, method: Method, upper: Level, lower: Level) -> None:
-        self.method, self.upper, self.lower = method, upper, lower
+        self.method = method
+        self.upper = upper
+        self.lower = lower
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -153,7 +155,9 @@ class Recorder:
     """Collects the history."""
 
     def __init__(self, measurer: Measurer, runs: int, keep_iterates: bool, history: Columns | None = None) -> None:
-        self._measurer, self._runs, self._keep_iterates = measurer, runs, keep_iterates
+        self._measurer = measurer
+        self._runs = runs
+        self._keep_iterates = keep_iterates
         self._blocks: list[Columns] = [history] if history else []
         self._pending: list[tuple[int, Parameters, int, int, Array, Array, tuple[Any, ...]]] = []
 
@@ -183,7 +187,8 @@ class Recorder:
             return
         self._pending = []
         made, parameters, upper_calls, lower_calls, iterates, multipliers, memories = zip(*pending, strict=True)
-        x, memory = np.stack(iterates), [np.stack(column) for column in zip(*memories, strict=True)]
+        x = np.stack(iterates)
+        memory = [np.stack(column) for column in zip(*memories, strict=True)]
         columns = {"multiplier": np.stack(multipliers)} | self._measurer(x, parameters, memory)
         block: Columns = {name: self._widen(column, alive) for name, column in columns.items()}
         block["step"] = np.array(made, dtype=np.int64)
@@ -225,7 +230,9 @@ class Glance:
     """
 
     def __init__(self, measurer: Measurer) -> None:
-        self._measurer, self._due, self._found = measurer, -math.inf, (math.nan,) * 3
+        self._measurer = measurer
+        self._due = -math.inf
+        self._found = (math.nan,) * 3
 
     def __call__(self, x: Array, multiplier: Any, parameters: Parameters, memory: Sequence[Any]) -> tuple[float, ...]:
         """λ, ‖d‖² and ‖∇g‖² of the runs that go on, `x` and whatever is known of them."""

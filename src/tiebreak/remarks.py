@@ -31,14 +31,16 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         found.append(f"{result.method}: {runs}{lost[0]}{more}")
     if resumed_at is not None:
-        limits, spent = result.state.configuration, int(np.max(result.calls))
+        limits = result.state.configuration
+        spent = int(np.max(result.calls))
         given = {"steps": (limits.steps, resumed_at), "budget": (limits.budget, spent)}
         for name, (most, made) in given.items():
             if most is not None and made > most:
                 found.append(
                     f"{result.method}: resumed with {name}={most}, and {made:,} are made already: nothing was done"
                 )
-    rise, slope = result.rise, result.last.lower_gradient_squared
+    rise = result.rise
+    slope = result.last.lower_gradient_squared
     if rise is not None and slope is not None and (rise > 0).any() and result.start is not None:
         ends, begun = (np.asarray(point.x).reshape(len(rise), -1) for point in (result.last, result.start))
         way = ends - begun

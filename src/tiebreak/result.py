@@ -166,7 +166,8 @@ class History:
         """Columns of equal length, a row for each run and recorded step, runs one after another."""
         rows, runs = np.nonzero(self.step[:, None] <= self.last_step[None, :])
         order = np.lexsort((rows, runs))
-        rows, runs = rows[order], runs[order]
+        rows = rows[order]
+        runs = runs[order]
         table: dict[str, NDArray[Any]] = {"run": np.asarray(self.runs, dtype=np.int64)[runs]}
         for name in ("step", "upper_calls", "lower_calls", "calls"):
             table[name] = self[name][rows]
@@ -348,5 +349,6 @@ class Result:
 
 
 def _span(values: Any) -> str:
-    low, high = np.min(values), np.max(values)
+    low = np.min(values)
+    high = np.max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -150,7 +150,8 @@ def least(
     0.5
     """
     # 0 · gg gives a Python float gg's type: torch would make float32 of a float times a comparison.
-    value, gradient = rate * (lower_value - target) + 0 * gg, barrier * gg
+    value = rate * (lower_value - target) + 0 * gg
+    gradient = barrier * gg
     # Selecting by a product is exact in every library; the differences keep what is not finite from being lost by it.
     smaller = value * (value <= gradient) + gradient * (gradient < value)
     return multiplier(fg, gg, smaller + (value - value) + (gradient - gradient), regularizer)

@@ -351,7 +351,8 @@ def _corollary(
     powers = corollary_powers(a)
     laws: dict[str, Any] = {n: law(float(c), powers[n]) for n, c in zip(names, (step_size, *rest), strict=True)}
     if cap is not None:
-        largest, top = laws["step_size"](0), laws["barrier"](0)
+        largest = laws["step_size"](0)
+        top = laws["barrier"](0)
         if largest > cap:
             raise ValueError(f"step_size reaches {largest!r}; the theorem allows at most 1/(2(L_f+2L_g)) = {cap!r}")
         if top > 1:

@@ -45,7 +45,8 @@ def prepare(
 ) -> Setup:
     """Check every argument of :func:`tiebreak.minimize`; start afresh, or from the result or file `resume`."""
     if budget is None and steps is None and resume is None:  # a plan knows
-        budget, steps = getattr(method, "budget", None), getattr(method, "steps", None)
+        budget = getattr(method, "budget", None)
+        steps = getattr(method, "steps", None)
     budget = None if budget is None else limit("budget", budget)
     steps = None if steps is None else limit("steps", steps)
     if resume is None:
@@ -55,7 +56,8 @@ def prepare(
         state = _fresh(x0, chosen, budget, steps, runs, seed, record, keep_iterates)
     else:
         if isinstance(resume, Result):
-            state, resume = copy.deepcopy(resume.state), "the result"
+            state = copy.deepcopy(resume.state)
+            resume = "the result"
         elif isinstance(resume, (str, os.PathLike)):
             state = load_state(resume)
         else:
@@ -179,7 +181,8 @@ def _record(given: Any, budget: int | None) -> str | int | tuple[int, ...] | Non
 
 def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any) -> Method:
     """The method to go on with; whatever was given again must be what it was."""
-    c, given = state.configuration, method
+    c = state.configuration
+    given = method
     if method is None:
         named = [m for m in methods.NAMED.values() if m.name == c.method]
         if not named:
@@ -209,10 +212,12 @@ def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
 
 def _check_memory(state: State, path: Any, method: Method) -> None:
     """Raise unless the file remembers what the method's estimator is going to ask for."""
-    there, asked = len(state.rule), len(method.begin(np.zeros(1)))
+    there = len(state.rule)
+    asked = len(method.begin(np.zeros(1)))
     if there != asked:
         raise ValueError(f"{os.fspath(path)!r} remembers {there} numbers for the rule of {method.name}; it has {asked}")
-    rows, twice = state.x[state.alive], method.estimator.evaluations == 2
+    rows = state.x[state.alive]
+    twice = method.estimator.evaluations == 2
     for level, memory in state.memory.items():
         begun = method.estimator.begin(level, 0 * rows, 0 * rows[:, :1])
         needed = [_kind(array) for array in ((rows, *begun) if twice else begun)]

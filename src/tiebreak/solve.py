@@ -134,11 +134,17 @@ class _Solver:
         checkpoint_every: int,
     ) -> None:
         self.started = time.perf_counter()
-        self.configuration, self.method = setup.configuration, setup.method
-        self.upper, self.lower, state = setup.upper, setup.lower, setup.state
-        self.callback, self.progress = callback, progress
-        self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
-        self.state, self.weight = state, state.weight
+        self.configuration = setup.configuration
+        self.method = setup.method
+        self.upper = setup.upper
+        self.lower = setup.lower
+        state = setup.state
+        self.callback = callback
+        self.progress = progress
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.state = state
+        self.weight = state.weight
         self.now = Now.of(state, alike(state, self.upper, self.lower))
         numbers = [self.configuration.runs[r] for r in state.alive]
         seed = SeedSequence(self.configuration.entropy, spawn_key=self.configuration.spawn_key)
@@ -188,7 +194,9 @@ class _Solver:
 
     def upcoming(self) -> tuple[list[Charged], Status]:
         """The next steps that fit the limits, a block at most, and the limit that ends them."""
-        now, c, alive = self.now, self.configuration, len(self.state.alive)
+        now = self.now
+        c = self.configuration
+        alive = len(self.state.alive)
         size = min(self.upper.block_size(alive), self.lower.block_size(alive))
         if self.checkpoint is not None:  # a block ends where a checkpoint is due
             size = min(size, self.checkpoint_every - now.k % self.checkpoint_every)
@@ -203,7 +211,8 @@ class _Solver:
 
     def advance(self, charged: Sequence[Charged], interrupted: Callable[[], bool]) -> None:
         """Make these steps, or as many of them as nothing stops."""
-        first, steps = self.now.k, [parameters for parameters, _ in charged]
+        first = self.now.k
+        steps = [parameters for parameters, _ in charged]
         weights = [p.weight for p in steps]
         failures: dict[int, str] = {}
         try:
@@ -214,7 +223,8 @@ class _Solver:
             selecting = [
                 row if some else None for row, some in zip(replaced, replaced.any(axis=1).tolist(), strict=True)
             ]
-            record, before = self.configuration.record, self.now.upper_calls + self.now.lower_calls
+            record = self.configuration.record
+            before = self.now.upper_calls + self.now.lower_calls
             given = isinstance(record, tuple)  # call counts
             spent = list(accumulate((sum(cost) for _, cost in charged), initial=before)) if given else []
             noted = wanted(record, first, len(steps), spent)
@@ -256,15 +266,20 @@ class _Solver:
         method = self.method
         k, x, upper_memory, lower_memory, memory, selected, upper_calls, lower_calls, _ = self.now
         # measure
-        self.upper.tokens, self.lower.tokens = upper_tokens, lower_tokens
+        self.upper.tokens = upper_tokens
+        self.lower.tokens = lower_tokens
         estimator, (from_upper, from_lower) = method.estimator, self.evaluate
         if self.minibatches:  # the estimates are the gradients, and nothing is remembered
-            seen_a, seen_b, upper_memory, lower_memory = from_upper(x), from_lower(x), (), ()
+            seen_a = from_upper(x)
+            seen_b = from_lower(x)
+            upper_memory = ()
+            lower_memory = ()
         else:
             seen_a, a, upper_memory = estimate(estimator, "upper", from_upper, x, upper_memory, parameters, _zero)
             seen_b, b, lower_memory = estimate(estimator, "lower", from_lower, x, lower_memory, parameters, _zero)
         if self.in_direction:
-            a, b = seen_a, seen_b
+            a = seen_a
+            b = seen_b
         fg, gg = products(seen_a, seen_b)
         seen = Seen(fg, gg, **self.measured(seen_a, parameters)) if self.measures else (fg, gg)
         # decide
@@ -292,14 +307,17 @@ class _Solver:
                 tuple(np.where(replaced, one, old) for one, old in zip(memory, selected.rule, strict=True)),
             )
         self.parameters = parameters
-        upper_calls, lower_calls = upper_calls + cost[0], lower_calls + cost[1]
+        upper_calls = upper_calls + cost[0]
+        lower_calls = lower_calls + cost[1]
         now = k + 1, moved, upper_memory, lower_memory, rule, selected, upper_calls, lower_calls, multiplier
         self.now = tuple.__new__(Now, now)  # what its name does, in half the time
         return failures
 
     def measured(self, upper: Array, parameters: Parameters) -> dict[str, Any]:
         """What else the rule asks for."""
-        asked, x, found = self.method.measured, self.now.x, dict[str, Any]()
+        asked = self.method.measured
+        x = self.now.x
+        found = dict[str, Any]()
         if "ff" in asked:
             found["ff"] = dot(upper, upper)
         if "lower_value" in asked:
@@ -330,7 +348,8 @@ class _Solver:
 
     def bury(self, failures: dict[int, str], parameters: Parameters) -> None:
         """Put aside the runs that cannot go on; the step that failed was charged but not made."""
-        state, now = self.state, self.now
+        state = self.state
+        now = self.now
         if len(now.x) < len(state.alive):  # one row for all runs
             failures = dict.fromkeys(range(len(state.alive)), failures[0])
         for row, reason in failures.items():
@@ -347,10 +366,12 @@ class _Solver:
 
     def snapshot(self, status: Status, measured: bool = True) -> State:
         """The state as of now, whole and, but for emergencies, measured."""
-        state, now = self.state, self.now
+        state = self.state
+        now = self.now
         for row, run in enumerate(state.alive):
             now.store(state, run, row, now.k, status)
-        state.k, state.weight = now.k, self.weight
+        state.k = now.k
+        state.weight = self.weight
         state.memory = now.memory()
         state.streams = {name: stream.states() for name, stream in self.streams.items()}
         if measured:
@@ -358,10 +379,13 @@ class _Solver:
         state.history = self.recorder.history()
         # An iterate is measured with the parameters of the step that it starts; the last one starts none, and takes
         # those in force: a schedule need not be defined beyond the last step.
-        ends, picks = [max(0, made - 1) for made in state.steps.tolist()], state.selected_step.tolist()
+        ends = [max(0, made - 1) for made in state.steps.tolist()]
+        picks = state.selected_step.tolist()
         known = {k: self.method.at(k) for k in {*ends, *picks}}  # thousands of runs share few steps
-        each, chosen = [known[k] for k in ends], [known[k] for k in picks]
-        state.last_measures, state.selected_measures = {}, {}
+        each = [known[k] for k in ends]
+        chosen = [known[k] for k in picks]
+        state.last_measures = {}
+        state.selected_measures = {}
         if measured:
             state.last_measures, state.selected_measures = (
                 {name: column[0] for name, column in self.measurer(x[None], parameters, memory).items()}
@@ -384,7 +408,8 @@ class _Solver:
             warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def report(self) -> Progress:
-        now, c = self.now, self.configuration
+        now = self.now
+        c = self.configuration
         numbers: tuple[float, ...] = self.recorder.latest()
         if c.record is None and self.parameters is not None and self.state.alive:
             numbers = self.glance(now.x, now.multipliers, self.parameters, now.rule)

@@ -17,7 +17,9 @@ def check(state: Any) -> None:
     """Raise ValueError, TypeError or KeyError with what is wrong; `state` is a :class:`tiebreak.state.State`."""
     c = state.configuration
     _configuration(c)
-    runs, dimension, dtype = len(c.runs), math.prod(c.shape), np.dtype(c.dtype)
+    runs = len(c.runs)
+    dimension = math.prod(c.shape)
+    dtype = np.dtype(c.dtype)
     _must("k", state.k, "a whole number ≥ 0", _count(state.k))
     for name in ("weight", "elapsed"):
         value = getattr(state, name)
@@ -57,7 +59,8 @@ def check(state: Any) -> None:
 
 def _configuration(c: Any) -> None:
     optional = {name: getattr(c, name) for name in ("budget", "steps")}
-    record, legal = c.record, "None, 'log', a whole number ≥ 1 or such numbers that grow"
+    record = c.record
+    legal = "None, 'log', a whole number ≥ 1 or such numbers that grow"
     for name, value in optional.items():
         _must(name, value, "None or a whole number ≥ 1", value is None or (_count(value) and value >= 1))
     each = record if isinstance(record, tuple) else (record,)

@@ -89,8 +89,10 @@ def residuals(upper: Array, lower: Array, multiplier: Any) -> Residuals:
     >>> float(r.direction_squared), float(r.lower_gradient_squared), float(r.stationarity_squared)
     (2.0, 4.0, 1.0)
     """
-    upper, lower = np.asarray(upper), np.asarray(lower)
-    fg, gg = dot(upper, lower), dot(lower, lower)
+    upper = np.asarray(upper)
+    lower = np.asarray(lower)
+    fg = dot(upper, lower)
+    gg = dot(lower, lower)
     own = np.asarray(multiplier(fg, gg) if callable(multiplier) else multiplier, dtype=np.float64)
 
     def along(factor: Any) -> Values:

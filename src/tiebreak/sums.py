@@ -60,7 +60,8 @@ class FiniteSum:
     -3.0
     """
 
-    block_size, samples_ahead = 64, 2**14
+    block_size = 64
+    samples_ahead = 2**14
 
     def __init__(
         self,
@@ -82,8 +83,12 @@ class FiniteSum:
             raise ValueError(
                 "vectorized=True needs weighted=True: batches of different runs have terms and counts of their own"
             )
-        self.n, self.per_example, self.chunk = whole("n", n), per_example, whole("chunk", chunk)
-        self.weighted, self.vectorized, self.replace = weighted, vectorized, replace
+        self.n = whole("n", n)
+        self.per_example = per_example
+        self.chunk = whole("chunk", chunk)
+        self.weighted = weighted
+        self.vectorized = vectorized
+        self.replace = replace
         self._all = np.arange(self.n)
         self.shape: tuple[int, ...] | None = None
         self._tried = per_example or weighted or self.n < 2  # whether the function is known to give means
@@ -168,7 +173,8 @@ class FiniteSum:
             groups = np.split(indices[order], starts[1:])
             total = sum(int(level) * self._sum(function, x, group) for level, group in zip(levels, groups, strict=True))
         else:  # nearly every term has a count of its own: the least count of all, and the rest by binary digits
-            least, rest = int(levels[0]), counts - levels[0]
+            least = int(levels[0])
+            rest = counts - levels[0]
             total = least * self._sum(function, x, indices)
             for digit in range(int(rest.max()).bit_length()):
                 chosen = indices[rest >> digit & 1 == 1]

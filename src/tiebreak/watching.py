@@ -11,7 +11,9 @@ from tiebreak.methods import Method
 from tiebreak.oracles import Array
 from tiebreak.stationarity import Values, dot
 
-_SMALLEST, _LARGEST = 1e-75, 1e75  # of x_0: its curvatures are squared
+# of x_0: its curvatures are squared
+_SMALLEST = 1e-75
+_LARGEST = 1e75
 
 
 class Watching:
@@ -51,16 +53,19 @@ class Watching:
         """What was noted of both levels in this step, which remembered so much before it; how far the run has come, and
         how short one may be to show a curvature.
         """
-        size, last = np.sqrt(dot(x, x)), x if upper is None else upper[0]
+        size = np.sqrt(dot(x, x))
+        last = x if upper is None else upper[0]
         resolution = self._fineness * np.where(size > 0, size, math.sqrt(x.shape[-1]))
-        moved, away = x - last, x - self._start
+        moved = x - last
+        away = x - self._start
         seen = {"moved": dot(moved, moved), "away": dot(away, away), "resolution": resolution}
         for name, memory in (("upper", upper), ("lower", lower)):
             evaluated = self._evaluated[name]
             if memory is None:  # the first step
                 change = spread = np.zeros_like(x)
             else:  # at x_k and at x_{k−1}
-                change, spread = evaluated[0] - evaluated[1], evaluated[1] - memory[-1]
+                change = evaluated[0] - evaluated[1]
+                spread = evaluated[1] - memory[-1]
             seen |= {f"{name}_change": dot(change, change), f"{name}_along": dot(change, moved)}
             seen[f"{name}_spread"] = dot(spread, spread)
             evaluated.clear()

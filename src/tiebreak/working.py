@@ -17,7 +17,9 @@ from tiebreak.result import Status
 from tiebreak.state import State
 
 _WIDE = np.dtype(np.float64)
-_FEW, _SMALL = 4, 16  # numbers that Python moves, and that it looks at, in less time than NumPy
+# numbers that Python moves, and that it looks at, in less time than NumPy
+_FEW = 4
+_SMALL = 16
 
 
 class Kept(NamedTuple):

@@ -13,7 +13,8 @@ class _Slower:
     """The parameters of a step, counted in steps of the held estimator."""
 
     def __init__(self, parameters: Any, k: Any) -> None:
-        self.k, self._parameters = k, parameters
+        self.k = k
+        self._parameters = parameters
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._parameters, name)

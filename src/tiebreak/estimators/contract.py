@@ -89,10 +89,12 @@ def estimate(
     zero : callable
         Makes the scalar zero of a memory, for a gradient: a number for each run.
     """
-    twice, update = estimator.evaluations == 2, estimator.update
+    twice = estimator.evaluations == 2
+    update = estimator.update
     if memory is None:  # the first step: there is a batch, and no previous point
         fresh = before = gradient(x)
-        inner, last = estimator.begin(level, 0 * fresh, zero(fresh)), x
+        inner = estimator.begin(level, 0 * fresh, zero(fresh))
+        last = x
     elif hasattr(estimator, "asks"):
         count = points(estimator, level, parameters)
         fresh = gradient(x, count > 0)
@@ -101,7 +103,8 @@ def estimate(
         last = memory[0] if twice and count == 0 else x
     else:
         fresh = gradient(x)
-        inner, last = (memory[1:] if twice else memory), x
+        inner = memory[1:] if twice else memory
+        last = x
         before = gradient(memory[0]) if twice else fresh
         update = getattr(estimator, "later", update)
     made: Any = update(level, fresh, before, inner, parameters)  # whatever an estimator of one's own returns
@@ -109,7 +112,8 @@ def estimate(
         given = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
         raise TypeError(f"estimator={type(estimator).__name__}: update must return (estimate, memory), not {given}")
     found, kept = made
-    shape, right = getattr(found, "shape", ()), getattr(fresh, "shape", ())
+    shape = getattr(found, "shape", ())
+    right = getattr(fresh, "shape", ())
     if shape != right:
         raise ValueError(
             f"estimator={type(estimator).__name__}: update returned an estimate of shape {shape}; it must have the "

@@ -49,7 +49,8 @@ class WithMomentum:
 
     def rate(self, level: str, parameters: Parameters) -> Value:
         """α of this step: a method puts an estimator's own law into its schedule."""
-        value, law = of_level(parameters, "momentum", level), self.momentum
+        value = of_level(parameters, "momentum", level)
+        law = self.momentum
         if value is None and law is not None:
             value = float(law(parameters.k) if callable(law) else law)
         if value is None or (isinstance(value, (int, float)) and not 0 <= value <= 1):

@@ -91,7 +91,8 @@ class Watched(Storm):
         quick = min(1.0, 4 * rate)
         gap = gap + quick * (begun * (before - previous) - gap)
         noise = noise + quick * (begun * _square(before - last) / 2 - noise)
-        seen, expected = _square(gap), (quick + rate) * noise
+        seen = _square(gap)
+        expected = (quick + rate) * noise
         # rate · max(1, seen/expected), at most 1, without an infinite quotient; without noise there is nothing to keep.
         nothing = (seen <= 0) & (expected <= 0)
         alpha = rate * (_larger(seen, expected) + nothing) / (_larger(expected, rate * seen) + nothing)
@@ -118,7 +119,8 @@ class _Refreshed:
 
     def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
         """The large batch at one point, or the small one at two."""
-        anew, small = self.anew(parameters), getattr(parameters, f"{level}_batch")
+        anew = self.anew(parameters)
+        small = getattr(parameters, f"{level}_batch")
         return small + anew * (getattr(parameters, f"{level}_refresh") - small), 2 - anew
 
     def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:

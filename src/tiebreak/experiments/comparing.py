@@ -69,8 +69,10 @@ def compare(
     >>> found.results["method"][found.results["best"]].tolist()
     ['Penalty']
     """
-    c, began = comparison or Comparison(), time.perf_counter()
-    source, where = stamp(), _placed(c, engine)
+    c = comparison or Comparison()
+    began = time.perf_counter()
+    source = stamp()
+    where = _placed(c, engine)
     rehearse(c.entrants, c.contenders, c.budgets)
     for doubt in (doubt for entrant in c.entrants for doubt in entrant.doubts):
         warnings.warn(doubt, Remark, stacklevel=2)
@@ -90,7 +92,8 @@ def compare(
         return {case: [swept.blocks[task.name] for task in each] for case, each in tasks.items()}
 
     best = {(*pair, budget): 1.0 for pair in pairs for budget in c.budgets}
-    sizes, means = scales(c.trials), dict[Any, dict[float, float]]()
+    sizes = scales(c.trials)
+    means = dict[Any, dict[float, float]]()
     if tried:
         every = [case for pair in pairs for size in sizes for case in _cases(*pair, size, c.budgets)]
         means = {key: {} for key in best}
@@ -164,7 +167,8 @@ def _cases(entrant: Entrant, contender: Contender, scale: float, budgets: Sequen
 
 
 def _tasks(case: _Case, c: Comparison, runs: int, kind: str) -> list[Task]:
-    entrant, contender = case.entrant, case.contender
+    entrant = case.entrant
+    contender = case.contender
     there = {"problem": entrant.where, "problem_arguments": dict(entrant.arguments)}
     calls = " and ".join(f"{budget:,}" for budget in case.budgets)
     return solving(
@@ -194,7 +198,8 @@ def _curves(case: _Case, blocks: Sequence[Block]) -> Table:
 
 def _labelled(case: _Case, budget: int, blocks: Sequence[Block]) -> Table:
     """The iterates of all runs when this budget is spent, with what they are of, and what is known of the problem."""
-    points, p = selected(joined(b.tables["last"] for b in blocks), budget=budget), case.entrant.problem
+    points = selected(joined(b.tables["last"] for b in blocks), budget=budget)
+    p = case.entrant.problem
     count = len(points["run"])
     words = {"problem": case.entrant.label, "dimension": p.x0.size, "method": case.contender.label}
     words |= {"budget": budget, "read_from": case.budgets[-1], "scale": case.scale}

@@ -128,7 +128,8 @@ def notes(found: Compared) -> list[str]:
             "The step size that was best in the trials failed when it was judged, and the best smaller one was taken, "
             f"for {'; '.join(found.fallen)}."
         )
-    read, several = found.read_off, len(c.budgets) > 1
+    read = found.read_off
+    several = len(c.budgets) > 1
     if several and any(read.values()):
         apart = [label for label, once in read.items() if not once]
         why = (

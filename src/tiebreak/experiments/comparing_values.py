@@ -23,13 +23,15 @@ def values(found: Compared, title: str, budget: int) -> list[Sheet]:
 
 def value_notes(found: Compared, budget: int) -> list[str]:
     """On which problems g ended above its start, and where methods end at different g."""
-    risen, apart = [], []
+    risen = []
+    apart = []
     for problem, (_, start) in found.starts.items():
         here = chosen(found.results, problem=problem, budget=budget)
         known = np.isfinite(here["lower_value"])
         if not known.any():
             continue
-        ends, names = here["lower_value"][known], here["method"][known]
+        ends = here["lower_value"][known]
+        names = here["method"][known]
         size = np.abs(np.append(ends, start if np.isfinite(start) else ends[0])).max()
         above = [
             f"{name} ({_short(end)})" for name, end in zip(names, ends, strict=True) if end - start > _ROUNDING * size

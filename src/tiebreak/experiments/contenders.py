@@ -101,7 +101,8 @@ def _batched(constants: Constants | None, budget: int) -> Method:
 
 
 def _planned(method: str, objective: str) -> Planned:
-    name, title = f"{method}_{objective}", f"{METHODS[method].name} {objective}"
+    name = f"{method}_{objective}"
+    title = f"{METHODS[method].name} {objective}"
     needs = ("noise_smoothness",) if reduces(METHODS[method]) else ()
 
     @cache  # every step size that is tried asks for it
@@ -158,7 +159,8 @@ def fit(
     as_is : bool
         Whether schedules are what :func:`tiebreak.minimize` would run, and not translated into the problem's units.
     """
-    own, units = changes or {}, Units() if as_is else Units.of(problem)
+    own = changes or {}
+    units = Units() if as_is else Units.of(problem)
     if isinstance(method, str) and method in NAMED:  # `auto` has found out the units for itself
         return (Units() if method == "auto" else units).translated(varied(NAMED[method], own), scale)
     if isinstance(method, str):

@@ -212,7 +212,8 @@ def rehearse(
     are made here, which takes a while where there are many problems: `hear` is told what is tried.
     """
     for i, (entrant, contender) in enumerate(product(problems, methods), 1):
-        text, where = f"{contender.label} on {entrant.label}", (entrant.where, contender.method)
+        text = f"{contender.label} on {entrant.label}"
+        where = (entrant.where, contender.method)
         hear(f"Preparing {i} of {len(problems) * len(methods)}: {text}")
         for budget in budgets:
             method = kindly(text, where, partial(contender.fitted, entrant.problem, budget))

@@ -109,7 +109,8 @@ def weighted(case: Case, result: Result, name: str, K: Steps) -> Values:
 
 
 def _compared(case: Case, estimate: str, K: Steps, values: Mapping[str, Values]) -> Table:
-    bounds, tables = bounds_of(case.method, case.constants, K, case.noise_smoothness), []
+    bounds = bounds_of(case.method, case.constants, K, case.noise_smoothness)
+    tables = []
     for name, each in values.items():
         mean, error = _mean(each, axis=1)
         table = {"K": K, "residual": np.full(len(K), name), "estimate": np.full(len(K), estimate)}
@@ -125,7 +126,9 @@ def verdicts(mean: Any, error: Any, bound: Any, decided: bool = False) -> NDArra
     >>> verdicts(np.array([1.0, 1.0, 1.0]), np.array([0.1, 0.2, 0.1]), np.array([2.0, 2.0, 0.1])).tolist()
     ['PASS', 'open', 'FAIL']
     """
-    refuted, shown = ~(mean - ERRORS * error <= bound), mean + ERRORS * error <= bound  # NaN is refuted
+    # NaN is refuted
+    refuted = ~(mean - ERRORS * error <= bound)
+    shown = mean + ERRORS * error <= bound
     return np.where(refuted, "FAIL", np.where(shown | decided, "PASS", "open"))
 
 
@@ -152,7 +155,8 @@ def deviations(case: Case, result: Result, seed: int, draws: int) -> Table:
 def _deviation(case: Case, points: Any, parameters: Parameters, seed: int, draws: int) -> Values:
     """‖d − d̂‖² for many mini-batches at each point: (draws, points)."""
     shape = np.shape(case.problem.x0)
-    x, arguments = np.ascontiguousarray(points).reshape(len(points), -1), case.method.arguments(parameters)
+    x = np.ascontiguousarray(points).reshape(len(points), -1)
+    arguments = case.method.arguments(parameters)
     rngs = default_rng([seed, parameters.k]).spawn(2 * len(x))
     levels = [Level(name, getattr(case.problem, name), shape, x.dtype) for name in ("upper", "lower")]
 
@@ -175,10 +179,13 @@ def _deviation(case: Case, points: Any, parameters: Parameters, seed: int, draws
 def rates(case: Case, result: Result) -> tuple[Table, list[dict[str, Any]]]:
     """Corollary 1: both residuals against K, and how fast they fall over the last decade; `result` has ``record=1``."""
     K = grid(case.steps, per_decade=20)
-    late, bounds = case.steps / 10 <= K, bounds_of(case.method, case.constants, K, case.noise_smoothness)
-    curves, slopes = [], []
+    late = case.steps / 10 <= K
+    bounds = bounds_of(case.method, case.constants, K, case.noise_smoothness)
+    curves = []
+    slopes = []
     for name in RESIDUALS:
-        means, last = weighted(case, result, name, K), result.history[name][K]
+        means = weighted(case, result, name, K)
+        last = result.history[name][K]
         table = {"schedule": np.full(len(K), case.label), "residual": np.full(len(K), name), "K": K}
         curves.append(
             table | {"weighted": means.mean(axis=1), "last": last.mean(axis=1), "bound": np.asarray(bounds[name])}

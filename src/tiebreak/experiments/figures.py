@@ -74,7 +74,8 @@ def _curve(axes: Axes, outcome: Outcome, method: str, column: str) -> None:
     values = np.where(np.isfinite(values), values, np.nan)
     # The start has cost nothing, and has no place on a logarithmic axis.
     drawn = (calls > 0) & ~np.isnan(values).all(axis=1)
-    calls, values = calls[drawn], values[drawn]
+    calls = calls[drawn]
+    values = values[drawn]
     if not len(calls):
         return
     low, high = np.nanquantile(values, _BAND, axis=1)
@@ -97,7 +98,8 @@ def trajectories(outcome: Outcome) -> Figure:
         figure = Figure(figsize=(7.4, 4.4), layout=ConstrainedLayoutEngine(h_pad=0.07))
         axes = figure.subplots()
         axes.set(aspect="equal", xlabel="$x_1$", ylabel="$x_2$")
-        start, solution = outcome.experiment.start, (_PERIOD, 0.0)
+        start = outcome.experiment.start
+        solution = (_PERIOD, 0.0)
         paths = {method: _path(outcome, method) for method in outcome.methods}
         places = [path.reshape(-1, 2) for path in paths.values()] + [np.array([start, CENTER, (0, 0), solution])]
         _map(axes, np.concatenate(places))
@@ -132,9 +134,11 @@ def _path(outcome: Outcome, method: str) -> Any:
 def _map(axes: Axes, places: Any) -> None:
     """Contours of g around these places."""
     near = places[(np.abs(places) <= _FAR).all(axis=1)]
-    low, high = near.min(axis=0) - 1.4, near.max(axis=0) + 1.4
+    low = near.min(axis=0) - 1.4
+    high = near.max(axis=0) + 1.4
     first, second = np.meshgrid(*np.linspace(low, high, 400).T)
-    values, levels = lower_value(np.stack([first, second], axis=-1)), np.linspace(0, 3, 13)
+    values = lower_value(np.stack([first, second], axis=-1))
+    levels = np.linspace(0, 3, 13)
     axes.contourf(first, second, values, levels, cmap=LinearSegmentedColormap.from_list("", ["#FFFFFF", "#C9CED6"]))
     axes.contour(first, second, values, levels, colors="0.62", linewidths=0.4)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))

@@ -95,7 +95,8 @@ def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated:
     `outdated` then are removed, and so is the report of a folder whose data are written. Parquet files say what made
     them as configuration.json does: date, commit, versions.
     """
-    place, made = Path(folder), json.dumps(origin_of(contents.get("configuration.json", {})))
+    place = Path(folder)
+    made = json.dumps(origin_of(contents.get("configuration.json", {})))
     with ExitStack() as stack:
         for name, content in contents.items():
             kind = Path(name).suffix
@@ -160,7 +161,8 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
     >>> load(folder).methods
     ('sdbgd',)
     """
-    place, wanted = Path(folder), f"folder={os.fspath(folder)!r} must be one that `tiebreak reproduce` wrote"
+    place = Path(folder)
+    wanted = f"folder={os.fspath(folder)!r} must be one that `tiebreak reproduce` wrote"
     if not place.is_dir():
         raise ValueError(f"{wanted}; it is no folder")
     missing = [name for name in _DATA if not (place / name).exists()]
@@ -204,7 +206,8 @@ def _configuration(saved: Any) -> tuple[Experiment, dict[str, Any]]:
 
     if not isinstance(saved, dict):
         raise ValueError(f"it must be an object, not {saved!r}"[:200])
-    given, legal = part("experiment", dict, "an object"), {field.name for field in fields(Experiment)}
+    given = part("experiment", dict, "an object")
+    legal = {field.name for field in fields(Experiment)}
     odd = sorted(set(given) ^ legal)
     if odd:
         raise ValueError(f"'experiment' must have {', '.join(sorted(legal))}; it differs in {', '.join(odd)}")
@@ -217,7 +220,8 @@ def _configuration(saved: Any) -> tuple[Experiment, dict[str, Any]]:
     part("date", str, "a text")
     part("commit", str | None, "a text or null")
     part("versions", dict, "an object")
-    seconds, faults = known["seconds"], known["faults"]
+    seconds = known["seconds"]
+    faults = known["faults"]
     if not seconds or any(
         name not in experiment.methods or type(value) not in (int, float) for name, value in seconds.items()
     ):

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from tiebreak.experiments.tables import Sheet, fitted, widths
 
 # How many letters fit side by side; a page may be a little too small, and then has smaller letters.
-_COLUMN, _PAGE = 46, 130
+_COLUMN = 46
+_PAGE = 130
 _LONG = 44  # letters of a cell of words, from which on it is set in several lines
 
 _SYMBOLS = {
@@ -39,7 +40,8 @@ def in_latex(text: str, escape: bool = True) -> str:
     >>> print(in_latex("‖∇g‖² 1.4e-2 ± 3e-4, 50 %"))
     $\|\nabla g\|^{2}$ $1.4 \times 10^{-2}$ $\pm$ $3 \times 10^{-4}$, 50 \%
     """
-    found, place = [], 0
+    found = []
+    place = 0
     for match in _MATH.finditer(text):
         found += [text[place : match.start()], f"${_math(match[0])}$"]
         place = match.end()

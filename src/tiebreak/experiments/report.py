@@ -36,7 +36,8 @@ def summarize(outcome: Outcome) -> tuple[Row, ...]:
     """
     rows = []
     for name in outcome.methods:
-        last, selected = outcome.at(name, "last"), outcome.at(name, "selected")
+        last = outcome.at(name, "last")
+        selected = outcome.at(name, "selected")
         at_last, at_selected = ({m: estimate(points[m]) for m in MEASURES} for points in (last, selected))
         steps, calls = ((int(last[c].min()), int(last[c].max())) for c in ("steps", "calls"))
         rows.append(Row(name, steps, calls, at_last, at_selected, outcome.seconds[name]))

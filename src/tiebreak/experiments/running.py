@@ -100,12 +100,15 @@ def solve(
     iterates: bool,
 ) -> Block:
     """Runs from the first to before the last: their curves, their last and their selected iterates."""
-    chosen, row = problem_of(problem, problem_arguments), _method(method, method_arguments)
+    chosen = problem_of(problem, problem_arguments)
+    row = _method(method, method_arguments)
     budgets, several = ([budget], False) if isinstance(budget, int) else (list(budget), True)
     fresh: dict[str, Any] = {"x0": chosen.x0, "runs": range(*runs), "seed": seed, "steps": steps}
     fresh |= {"record": record, "keep_iterates": iterates}
     parts: dict[str, list[Table]] = {"last": [], "selected": []}
-    faults, seconds, options = {}, 0.0, fresh
+    faults = {}
+    seconds = 0.0
+    options = fresh
     own = in_files([problem, method, method_arguments.get("method", "")])
     for calls in budgets:
         heard = partial(_heard, hear, calls / budgets[-1])
@@ -117,7 +120,8 @@ def solve(
             tables.append(words | _points(name, getattr(result, name), result, chosen.x0 if not iterates else None))
         faults[str(calls)] = [f"{result.method}, {fault}" for fault in result.faults.values()]
         # As one run that was never stopped; a history at call counts has no selected iterates and no ends of runs.
-        seconds, options = seconds + result.elapsed, {"resume": result}
+        seconds = seconds + result.elapsed
+        options = {"resume": result}
         if Status.INTERRUPTED in result.status:
             break
     made = {"curves": result.history.tidy()} | {name: joined(tables) for name, tables in parts.items()}

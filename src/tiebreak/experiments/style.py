@@ -90,7 +90,8 @@ def footnote(figure: Figure, text: str, methods: Iterable[str] = ()) -> None:
 
 def save(figure: Figure, path: Path) -> list[Path]:
     """The figure as PNG and PDF, and their paths; the same figure gives the same bytes."""
-    written, maker = [], json.dumps(made_by())
+    written = []
+    maker = json.dumps(made_by())
     for kind, metadata in (("png", {"Software": maker}), ("pdf", {"CreationDate": None, "Creator": maker})):
         written.append(path.with_name(f"{path.name}.{kind}"))
         with style(), atomic(written[-1]) as file:

@@ -113,7 +113,9 @@ def sweep(
 
 class _Sweep:
     def __init__(self, tasks: Sequence[Task], store: Store | None, hear: Callable[[str, float], Any]) -> None:
-        self.tasks, self.store, self.hear = tasks, store, hear
+        self.tasks = tasks
+        self.store = store
+        self.hear = hear
         self.done: dict[str, Block] = {}
         self.partial: dict[str, Block] = {}
         self.current = ""
@@ -144,7 +146,8 @@ class _Sweep:
         """Do tasks here, one after another, until others' help would pay; the tasks that are left then."""
         began = time.monotonic()
         for i, task in enumerate(tasks):
-            left, spent = tasks[i:], time.monotonic() - began
+            left = tasks[i:]
+            spent = time.monotonic() - began
             if min(cores(), len(left)) > 1 and max(spent, sum(t.seconds for t in left)) > patience:
                 return left
             self.current = task.name
@@ -225,7 +228,8 @@ class _Sweep:
         # Rounded once, so that the share never falls by a rounding.
         shares = tuple(self.begun.items()) + tuple((name, 1.0) for name in tuple(self.done))
         done = fsum(self.weights[name] * part for name, part in dict(shares).items())
-        name, news = task.name, share
+        name = task.name
+        news = share
         if getattr(share, "now", None) is not None:
             self.news = name, share
         elif task.name in self.done and self.news[0]:

@@ -97,11 +97,13 @@ def _turned(sheet: Sheet) -> list[tuple[str, ...]]:
 
 def _parts(sheet: Sheet, room: int, letters: Callable[[str], int]) -> Iterator[Sheet]:
     first, *others = widths(sheet, letters)
-    columns, taken = [0], first
+    columns = [0]
+    taken = first
     for i, width in enumerate(others, 1):
         if len(columns) > 1 and taken + width > room:
             yield _cut(sheet, columns)
-            columns, taken = [0], first
+            columns = [0]
+            taken = first
         columns.append(i)
         taken += width
     yield _cut(sheet, columns)

@@ -135,7 +135,8 @@ def stays(made: Any) -> bool:
     return isinstance(made, dict) and str(made["where"]).startswith(_HERE)
 
 
-_SENT, _HERE = "pickle:", "here:"
+_SENT = "pickle:"
+_HERE = "here:"
 _KEPT: dict[str, Any] = {}
 _PROCESS = uuid.uuid4().hex
 

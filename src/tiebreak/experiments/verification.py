@@ -189,10 +189,12 @@ def case_of(spec: Mapping[str, Any]) -> Case:
 
 def _hard(method: str, steps: int) -> Case:
     """Near the worst case: the slope is such that as many steps just use up Δ_g."""
-    known, ell = worst_case(0.1).constants, _WORST[method]
+    known = worst_case(0.1).constants
+    ell = _WORST[method]
     assert known is not None
     chosen = theory.plan(known, budget=40 * steps, method=method, noise_smoothness=ell)
-    p, made = chosen.schedule.at(0), min(steps, chosen.steps)
+    p = chosen.schedule.at(0)
+    made = min(steps, chosen.steps)
     slope = min(0.9, math.sqrt(known.delta_g / (p.step_size * p.barrier * made)))
     problem = worst_case(slope, noise_smoothness=1.0 if ell is None else ell)
     return Case("worst case", problem, f"{chosen.method.name}, planned", chosen.method, made, ell)
@@ -200,7 +202,9 @@ def _hard(method: str, steps: int) -> Case:
 
 def _chosen(spec: Mapping[str, Any]) -> Case:
     """The user's own: a problem of the test bed or a file's, a method or its plan, for so many steps."""
-    name, ell, files = str(spec["method"]), spec["noise_smoothness"], spec.get("files", {})
+    name = str(spec["method"])
+    ell = spec["noise_smoothness"]
+    files = spec.get("files", {})
     where = files.get(spec["problem"])
     problem = named(spec["problem"]) if where is None else problem_of(where, {})
     if not isinstance(problem, Problem):
@@ -220,7 +224,8 @@ def _chosen(spec: Mapping[str, Any]) -> Case:
         label = f"{method.name}, own schedule"
     elif name.startswith("plan "):
         planned = theory.plan(problem.constants, budget=_BUDGET, method=name[5:].strip(), noise_smoothness=ell)
-        method, label = planned.method, f"{planned.method.name}, planned"
+        method = planned.method
+        label = f"{planned.method.name}, planned"
     else:
         method = methods.get(name)
         label = f"{method.name}, own schedule"
@@ -362,7 +367,8 @@ def verify(
     >>> findings.passed
     True
     """
-    v, began = verification or Verification(), time.perf_counter()
+    v = verification or Verification()
+    began = time.perf_counter()
     source = origin(("sdbgd", "penalty"))
     function = reference(f"{__name__}:check")
     common = {"runs": v.runs, "seed": v.seed, "draws": v.sizes.draws}

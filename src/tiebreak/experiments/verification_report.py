@@ -24,7 +24,8 @@ def _theorem(findings: Findings, group: str) -> Sheet:
     rows = []
     for schedule in dict.fromkeys(table["schedule"]):
         for K in chosen(table, schedule=schedule, estimate="sampled", residual="direction_squared")["K"]:
-            row, here = [str(schedule), f"{K:,}"], chosen(table, schedule=schedule, K=K)
+            row = [str(schedule), f"{K:,}"]
+            here = chosen(table, schedule=schedule, K=K)
             for name in RESIDUALS:
                 means = [chosen(here, residual=name, estimate=e)["mean"][0] for e in ("weighted", "sampled")]
                 row += map(scientific, [*means, chosen(here, residual=name)["bound"][0]])
@@ -35,7 +36,9 @@ def _theorem(findings: Findings, group: str) -> Sheet:
 
 
 def _shares(findings: Findings) -> Sheet:
-    bounds, lemma, rows = findings.bounds, findings.deviations, []
+    bounds = findings.bounds
+    lemma = findings.deviations
+    rows = []
     keys = zip(*(bounds[name].tolist() for name in ("group", "dimension", "schedule")), strict=True)
     for group, dimension, schedule in dict.fromkeys(keys):
         key = {"group": group, "dimension": dimension, "schedule": schedule}
@@ -53,7 +56,8 @@ def _shares(findings: Findings) -> Sheet:
 
 
 def _rates(findings: Findings) -> Sheet:
-    t, rows = findings.slopes, []
+    t = findings.slopes
+    rows = []
     for i, name in enumerate(t["residual"].tolist()):
         log = " (log)" if t["log"][i] else ""
         measured = [with_error(f"{t[e][i]:.3f}", t[f"{e}_error"][i]) for e in ("weighted", "last")]
@@ -69,7 +73,8 @@ def _worst(words: Iterable[str]) -> str:
 
 def notes(findings: Findings) -> list[str]:
     """What a reader must know to read the tables."""
-    counts, v = findings.verdicts, findings.verification
+    counts = findings.verdicts
+    v = findings.verification
     steeper = (
         [
             f"{SYMBOLS[name]} at a = {a:g}"

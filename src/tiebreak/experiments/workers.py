@@ -184,7 +184,8 @@ def unpacked(text: str) -> Any:
 def serve() -> None:
     """Be such a process: calls come from standard input, answers go to standard output, what a call prints to error."""
     global _answers
-    calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    calls = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
     _answers = answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

@@ -137,12 +137,14 @@ def sine(count: int) -> Landscape:
     """
 
     def gap(x: Array) -> Any:
-        first, second = _contiguous(x, count), x[..., count : 2 * count]
+        first = _contiguous(x, count)
+        second = x[..., count : 2 * count]
         return first, second - np.sin(first)
 
     def gradient(x: Array) -> Any:
         first, u = gap(x)
-        found, slope = np.zeros_like(x), _phi_slope(u)
+        found = np.zeros_like(x)
+        slope = _phi_slope(u)
         found[..., :count] = -np.cos(first) * slope
         found[..., count : 2 * count] = slope
         return found

@@ -86,7 +86,8 @@ class Student(Gaussian):
 
     def _spread(self, rng: Generator, size: int) -> float:
         """√(ΣW (ν−2)/ν) / B, the standard deviation of the mean of B samples of variance 1, given their W's."""
-        half, total = self.freedom / 2, 0.0
+        half = self.freedom / 2
+        total = 0.0
         for start in range(0, size, _CHUNK):  # ν/χ²_ν = (ν/2)/Γ(ν/2), with Γ a standard gamma variable
             total += float(np.sum(half / rng.standard_gamma(half, size=min(_CHUNK, size - start))))
         return math.sqrt(total * (self.freedom - 2) / self.freedom) / size

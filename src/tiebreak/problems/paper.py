@@ -26,11 +26,13 @@ def upper_value(x: Array) -> Any:
 def upper_gradient(x: Array) -> Array:
     if x.shape == _ALONE and x.dtype is _DOUBLE:  # floats are quicker, and sums, products, roots are those of arrays
         u, v = x.tolist()[0]
-        u, v = u - CENTER[0], v - CENTER[1]
+        u = u - CENTER[0]
+        v = v - CENTER[1]
         norm = math.sqrt(1 + (u * u + v * v))
         return np.array([[u / norm, v / norm]])
     offset: Array = x - _CENTERS[x.dtype]
-    first, second = offset[..., :1], offset[..., 1:]
+    first = offset[..., :1]
+    second = offset[..., 1:]
     offset /= np.sqrt(1 + (first * first + second * second))
     return offset
 
@@ -43,7 +45,8 @@ def lower_value(x: Array) -> Any:
 def lower_gradient(x: Array) -> Array:
     if x.shape == _ALONE and x.dtype is _DOUBLE:
         # Sines and exponentials of arrays all the same: NumPy may have others for a number.
-        y, gradient = x.item(1), np.sin(x)
+        y = x.item(1)
+        gradient = np.sin(x)
         gradient[0, 1] = y * np.exp(np.array([-0.5 * (y * y)])).item()
         return gradient
     first, second = _coordinates(x)

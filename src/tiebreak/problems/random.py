@@ -29,7 +29,9 @@ class _Upper:
     """f as two terms, each with a weight, 1 unless told otherwise."""
 
     def __init__(self, rng: Generator, dimension: int) -> None:
-        self.norm, self.ripple = rng.uniform(0.5, 2), rng.uniform(0.2, 0.8)  # ‖A‖ and κ
+        # ‖A‖ and κ
+        self.norm = rng.uniform(0.5, 2)
+        self.ripple = rng.uniform(0.2, 0.8)
         scales = np.append(self.norm, self.norm * rng.uniform(0.2, 1, dimension - 1))
         left, right = (_orthogonal(rng, dimension) for _ in range(2))
         self.matrix = np.ascontiguousarray(left * scales @ right.T)
@@ -144,8 +146,10 @@ def random_problem(dimension: int = 5, seed: int = 0, noise: str = "additive") -
     if noise not in ("additive", "multiplicative"):
         raise ValueError(f"noise={noise!r} must be 'additive' or 'multiplicative'")
     rng = default_rng([int(seed), size])
-    f, g = _Upper(rng, size), _Lower(rng, size)
-    start, strength = rng.normal(0, 2, size), rng.uniform(0.3, 1, 2).tolist()
+    f = _Upper(rng, size)
+    g = _Lower(rng, size)
+    start = rng.normal(0, 2, size)
+    strength = rng.uniform(0.3, 1, 2).tolist()
 
     def noisy(level: _Upper | _Lower, s: float) -> tuple[Oracle, float]:
         """The oracle, and σ, whose square is the total variance."""

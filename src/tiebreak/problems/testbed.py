@@ -33,7 +33,8 @@ _SAMPLED = 10**4  # likewise, where every coordinate has a wave for each term
 
 def islands(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
     """Disconnected argmin: a lattice of subspaces 2π apart, and most starts are in the basin of a wrong one."""
-    center, start = np.ones(d), np.full(d, -1.0)
+    center = np.ones(d)
+    start = np.full(d, -1.0)
     center[:m], start[:m] = _between(4, 8, m), 2.0
     solution = center.copy()
     solution[:m] = 2 * math.pi * np.rint(center[:m] / (2 * math.pi))  # f grows with the distance to c: the nearest one
@@ -42,7 +43,8 @@ def islands(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, 
 
 def valley(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
     """Argmin a winding manifold of half the dimension, y = sin x: f must be followed around bends."""
-    center, start = np.ones(d), np.full(d, -1.0)
+    center = np.ones(d)
+    start = np.full(d, -1.0)
     center[:m], center[m : 2 * m] = math.pi / 2, 2.0  # one above a crest: no point of the curve is nearer than it
     start[:m], start[m : 2 * m] = _between(-2, -1, m), 1.0
     solution = center.copy()
@@ -53,20 +55,23 @@ def valley(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, V
 def sphere(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
     """Argmin a sphere; the start is on its far side, where f pulls straight through the peak inside."""
     ahead, aside = _directions(d)
-    center, start = 3 * size * ahead, size * (0.5 * aside - ahead)
+    center = 3 * size * ahead
+    start = size * (0.5 * aside - ahead)
     return _pull(center, size), landscapes.rings(size), start, math.sqrt(3) * size * ahead
 
 
 def plateau(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
     """Argmin a ball: g says nothing inside it, and the solution is on its boundary."""
     ahead, aside = _directions(d)
-    center, start = 3 * size * ahead, size * (2 * aside - ahead)
+    center = 3 * size * ahead
+    start = size * (2 * aside - ahead)
     return _pull(center, size), landscapes.ball(size), start, size * ahead
 
 
 def flat(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
     """A degenerate g, of fourth order: its gradient tells little of the distance to its minimisers."""
-    center, start = np.ones(d), np.full(d, -1.0)
+    center = np.ones(d)
+    start = np.full(d, -1.0)
     start[:m], solution = 2.0, np.ones(d)
     solution[:m] = 0.0
     return _pull(center, size), landscapes.fourth(m), start, solution
@@ -74,7 +79,8 @@ def flat(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Val
 
 def saddle(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
     """2^m wells with ridges between them; the start is on the wrong side of every ridge, close to its top."""
-    center, start = np.ones(d), np.full(d, -1.0)
+    center = np.ones(d)
+    start = np.full(d, -1.0)
     signs = np.where(np.arange(m) % 2 == 0, 1.0, -1.0)
     center[:m], start[:m] = 0.5 * signs, -0.1 * signs
     solution = center.copy()
@@ -85,7 +91,8 @@ def saddle(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, V
 def conditioned(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
     """Curvatures of g from 1 to 1/1000 and of f from 1 to 1/100: f pulls hardest where g holds least."""
     scales = np.append(np.geomspace(0.01, 1, m), np.geomspace(0.01, 1, d - m))
-    center, start = np.ones(d), np.full(d, -1.0)
+    center = np.ones(d)
+    start = np.full(d, -1.0)
     start[:m], solution = 2.0, np.ones(d)
     solution[:m] = 0.0
     g = landscapes.weighted(np.geomspace(1, 1e-3, m) if m > 1 else np.array([1e-3]))
@@ -94,7 +101,8 @@ def conditioned(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Valu
 
 def stiff(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
     """A gorge with d − 1 walls: f leans on them, and along the floor g falls gently and long to its minimisers."""
-    center, start = np.zeros(d), np.zeros(d)
+    center = np.zeros(d)
+    start = np.zeros(d)
     center[:-1], start[-1] = _leaning(d - 1), 40.0
     scales = np.append(np.ones(d - 1), 0.0)  # f does not care for the floor
     return landscapes.pull(center, scales, 1.0), landscapes.gorge(d - 1, 0.02, 0.5), start, np.zeros(d)
@@ -116,7 +124,8 @@ def _between(low: float, high: float, count: int) -> Values:
 
 def _directions(d: int) -> tuple[Values, Values]:
     """Two unit vectors, with a right angle between them."""
-    ahead, aside = np.ones(d), np.where(np.arange(d) % 2 == 0, 1.0, -1.0)
+    ahead = np.ones(d)
+    aside = np.where(np.arange(d) % 2 == 0, 1.0, -1.0)
     aside -= aside.mean()
     return ahead / math.sqrt(d), aside / np.linalg.norm(aside)
 
@@ -192,7 +201,8 @@ def named(
     ValueError: name='valey' must begin with one of paper, random, islands, valley, sphere, plateau, flat, saddle, ...
     """
     family, size, kind = _parsed(name)
-    size, kind = _either("dimension", size, dimension), _either("noise", kind, noise)
+    size = _either("dimension", size, dimension)
+    kind = _either("noise", kind, noise)
     d = whole("dimension", FAMILIES[family] if size is None else size)
     kind = "gaussian" if kind is None else kind
     if kind not in NOISES:

@@ -55,9 +55,13 @@ def terms(parameters: Any, constants: Constants, tau_squared: Any = None) -> Ter
     >>> round(float(symbols.tau), 4)
     0.2243
     """
-    p, c = parameters, constants
-    eta, beta, rho = p.step_size, p.barrier, p.regularizer
-    nu_f2, nu_g2 = c.sigma_f**2 / p.upper_batch, c.sigma_g**2 / p.lower_batch
+    p = parameters
+    c = constants
+    eta = p.step_size
+    beta = p.barrier
+    rho = p.regularizer
+    nu_f2 = c.sigma_f**2 / p.upper_batch
+    nu_g2 = c.sigma_g**2 / p.lower_batch
     tau2 = 2 * nu_f2 + 2 * stability(beta, rho, c.G_f) ** 2 * nu_g2 if tau_squared is None else tau_squared
     tau = tau2**0.5
     C_f = c.G_f * tau + c.L_f * eta * tau2
@@ -85,7 +89,9 @@ def upper_descent(parameters: Any, constants: Constants, decrease_f: Any, lower_
     >>> bool(upper_descent(step, tiebreak.problems.paper().constants, 0.0, 1.0) > 0.75)  # β² + βG_f, β = 1/2
     True
     """
-    p, c, size = parameters, constants, lower_gradient
+    p = parameters
+    c = constants
+    size = lower_gradient
     return decrease_f / p.step_size + (p.barrier * size) ** 2 + p.barrier * c.G_f * size + terms(p, c).C_f
 
 
@@ -108,7 +114,8 @@ def lower_descent(parameters: Any, constants: Constants, decrease_g: Any, direct
     >>> bool(lower_descent(step, tiebreak.problems.paper().constants, 0.0, 1.0) > 0.05)  # L_gη and C_g
     True
     """
-    p, c = parameters, constants
+    p = parameters
+    c = constants
     return decrease_g / p.step_size + c.L_g * p.step_size * direction_squared + terms(p, c).C_g
 
 
@@ -132,9 +139,12 @@ def combined_descent(parameters: Parameters, constants: Constants, decrease_f: A
     >>> bound.direction_squared > 0
     True
     """
-    p, c, t = parameters, constants, terms(parameters, constants)
+    p = parameters
+    c = constants
+    t = terms(parameters, constants)
     assert p.barrier is not None
-    eta, beta = p.step_size, p.barrier
+    eta = p.step_size
+    beta = p.barrier
     direction = 4 / eta * decrease_f + (8 * beta * eta * c.L_g + 1) / (eta**2 * c.L_g) * decrease_g + t.R
     lower = 4 * c.L_g * decrease_f + (8 * c.L_g * beta * eta + 2) / eta * decrease_g + eta * c.L_g * t.R + t.C_g
     return Descent(direction, lower)
@@ -169,7 +179,8 @@ def laws(schedule: Schedule, steps: int, start: int = 0, regularized: bool = Tru
             raise ValueError(f"{name} is not set by the schedule, and the bound needs it")
         return law_values(law, steps, start)
 
-    eta, beta = values("step_size"), values("barrier")
+    eta = values("step_size")
+    beta = values("barrier")
     rho = values("regularizer") if regularized else np.zeros(steps)
     selection = None if schedule.selection is None else values("selection")
     return Laws(eta, beta, rho, *batches(schedule, steps, start), selection)
@@ -232,9 +243,14 @@ def theorem_1(parameters: Laws, constants: Constants, add: Adding, tau_squared: 
     tau_squared : array, optional
         E‖d − d̂‖² of estimates that are no mini-batch means. The theorem asks nothing else of them.
     """
-    p, c, t = parameters, constants, terms(parameters, constants, tau_squared)
-    eta, beta, L_g = p.step_size, p.barrier, c.L_g
-    eta0, beta0 = eta[0], beta[0]
+    p = parameters
+    c = constants
+    t = terms(parameters, constants, tau_squared)
+    eta = p.step_size
+    beta = p.barrier
+    L_g = c.L_g
+    eta0 = eta[0]
+    beta0 = beta[0]
     weight = add.total(eta * beta)
     lower = 8 * eta0 * L_g * c.delta_f + (16 * eta0 * beta0 * L_g + 4) * c.delta_g
     lower = (lower + 2 * add.total(eta**2 * L_g * t.R + eta * t.C_g)) / weight

@@ -94,16 +94,20 @@ def _descended(
     function: Callable[..., Values], low: Values, high: Values, rounds: int, seed: int, spread: float
 ) -> tuple[Values, float]:
     """One run of the method: the best point, and the value there."""
-    floor, ceiling, rng = low[:, None], high[:, None], np.random.default_rng(seed)
+    floor = low[:, None]
+    ceiling = high[:, None]
+    rng = np.random.default_rng(seed)
     points = rng.uniform(floor, ceiling, (len(low), 4000))
-    best, least = points[:, 0], math.inf
+    best = points[:, 0]
+    least = math.inf
     for _ in range(rounds):
         with np.errstate(all="ignore"):
             values = function(*points)
         values = np.where(np.isfinite(values), values, np.inf)
         order = np.argsort(values)
         if values[order[0]] < least:
-            best, least = points[:, order[0]], float(values[order[0]])
+            best = points[:, order[0]]
+            least = float(values[order[0]])
         elite = points[:, order[:50]]
         root = np.linalg.cholesky(np.cov(elite) + 1e-12 * np.eye(len(low)))
         moves = spread * root @ rng.standard_normal((len(low), 500))
@@ -122,7 +126,8 @@ def improved(function: Callable[..., float], point: Sequence[float]) -> list[flo
     >>> [round(x) for x in improved(lambda x, y: (x - 3) ** 2 + (y - x) ** 2, [2.0, 5.0])]
     [3, 3]
     """
-    best, least = list(point), function(*point)
+    best = list(point)
+    least = function(*point)
     for step in (0.3, 0.1, 0.03, 0.01, 0.003):
         for _ in range(8):
             before = least
@@ -132,7 +137,8 @@ def improved(function: Callable[..., float], point: Sequence[float]) -> list[flo
                     trial[i] = _moved(best[i], factor)
                     value = function(*trial)
                     if value < least:
-                        best, least = trial, value
+                        best = trial
+                        least = value
             if least >= before * (1 - 1e-6):
                 break
     return best
@@ -160,7 +166,8 @@ def _constant(
     **effort: Any,
 ) -> Choice:
     """The constant schedule with the smallest bound: `parameters` of a point in the box, by its logarithms."""
-    c, ell = goal.constants, goal.noise_smoothness
+    c = goal.constants
+    ell = goal.noise_smoothness
 
     def bound(*logs: Values) -> Values:
         point = [np.exp(log) for log in logs]
@@ -226,7 +233,8 @@ def steps_of_plan(method: Method, budget: int) -> tuple[int, int, int]:
     p = method.schedule.at(0)
     if not isinstance(method.estimator, Spider) or not method.schedule.constant():
         return steps_within(method, budget)
-    refresh, small = p.upper_refresh + p.lower_refresh, 2 * (p.upper_batch + p.lower_batch)
+    refresh = p.upper_refresh + p.lower_refresh
+    small = 2 * (p.upper_batch + p.lower_batch)
     refreshes, left = divmod(budget, refresh + (p.period - 1) * small)
     others = refreshes * (p.period - 1)
     if left >= refresh:
@@ -266,7 +274,8 @@ def fixed_lazy(goal: Goal) -> Choice:
 
     def parameters(beta: Any, variance: Any) -> Parameters:
         L = penalty_smoothness(beta, c)
-        upper, lower = 4 * c.sigma_f**2 / variance, 2 * (beta * c.sigma_g) ** 2 / variance
+        upper = 4 * c.sigma_f**2 / variance
+        lower = 2 * (beta * c.sigma_g) ** 2 / variance
         hold = np.minimum(_LONGEST_HOLD, np.sqrt(2) * L / c.L_f)
         return Parameters(0, 0.5 / L, upper, lower, beta, upper_hold=hold, selection=1)
 
@@ -384,7 +393,8 @@ NODES = np.linspace(0, 1, 60)[:, None]  # of log t / log K
 
 def anytime_penalty(goal: Goal) -> Choice:
     """β_0 and both batches' factors of the anytime penalty, β ~ t^1/4, B_f ~ t^1/2, B_g ~ t."""
-    c, budget = goal.constants, goal.budget
+    c = goal.constants
+    budget = goal.budget
 
     def bound(*logs: Values) -> Values:
         beta, upper, lower = (np.exp(log) for log in logs)
@@ -407,16 +417,19 @@ def anytime_penalty(goal: Goal) -> Choice:
 
 def anytime_sdbgd(goal: Goal) -> Choice:
     """a and the constants of the anytime laws, by Theorem 1."""
-    c, budget = goal.constants, goal.budget
+    c = goal.constants
+    budget = goal.budget
 
     def bound(a: Values, *logs: Values) -> Values:
-        constants, powers = [np.exp(log) for log in logs], corollary_powers(a)
+        constants = [np.exp(log) for log in logs]
+        powers = corollary_powers(a)
         steps = corollary_steps(budget, constants, powers)
         theorem = theorem_1(corollary_laws(NODES * np.log(steps), constants, powers), c, _integrated(steps))
         direction = np.where(powers["barrier"] <= powers["step_size"], theorem.falling, theorem.rising)
         return np.asarray(np.maximum(theorem.lower_gradient_squared, direction))
 
-    cap, size = math.log(c.largest_step_size), largest_batch(goal)
+    cap = math.log(c.largest_step_size)
+    size = largest_batch(goal)
     box = {"a": (0.01, 0.33), "step_size": (cap - 12, cap), "barrier": (-12.0, 0.0), "regularizer": (-40.0, 20.0)}
     box |= {"upper_batch": (-25.0, size), "lower_batch": (-40.0, size)}
     (a, *logs), edges = search(bound, box, BATCHES, CAPPED)
@@ -444,12 +457,14 @@ def corollary_method(a: float, eta: float, beta: float, rho: float, upper: float
 def steps_of(budget: float, laws: Iterable[tuple[Any, Any]]) -> Values:
     """K with Σ_{t≤K} max(1, c t^e), summed over both levels' (c, e), ≈ budget: by bisection on log K."""
     laws = list(laws)
-    low, high = np.zeros_like(laws[0][0]), np.full_like(laws[0][0], math.log(budget / 2 + 1))
+    low = np.zeros_like(laws[0][0])
+    high = np.full_like(laws[0][0], math.log(budget / 2 + 1))
     for _ in range(40):
         middle = (low + high) / 2
         steps = np.exp(middle)
         cost = sum(np.maximum(steps, c * np.exp(e * middle) * (steps / (e + 1) + 0.5)) for c, e in laws)
-        low, high = np.where(cost <= budget, middle, low), np.where(cost <= budget, high, middle)
+        low = np.where(cost <= budget, middle, low)
+        high = np.where(cost <= budget, high, middle)
     return np.asarray(np.exp(low))
 
 

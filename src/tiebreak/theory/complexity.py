@@ -169,7 +169,8 @@ def least_complexity(
     pair = tuple(epsilon) if isinstance(epsilon, (tuple, list)) else (epsilon, epsilon)
     if len(pair) != 2 or any(isinstance(e, (bool, str)) or not 0 < floating(e) < math.inf for e in pair):
         raise ValueError(f"epsilon={epsilon!r} must be finite and > 0, or a pair of such numbers")
-    norm, c = reduced_norm((float(pair[0]), float(pair[1])), constants), constants
+    norm = reduced_norm((float(pair[0]), float(pair[1])), constants)
+    c = constants
     if noise_smoothness is None:
         lower = c.L_g * c.delta_g * c.sigma_g**2 / norm**4
     else:

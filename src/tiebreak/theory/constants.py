@@ -179,7 +179,9 @@ def estimate_constants(
     start = np.array(given, dtype=np.float64)
     if start.size == 0 or not np.isfinite(start).all():
         raise ValueError("x0 must be finite and not empty")
-    steps, batch, points = whole("steps", steps), whole("batch", batch), whole("points", points)
+    steps = whole("steps", steps)
+    batch = whole("batch", batch)
+    points = whole("points", points)
     if whole("repeats", repeats) < 8:
         raise ValueError(f"repeats={repeats!r} must be at least 8: an interval needs them")
     if not 0 < confidence < 1:
@@ -247,7 +249,9 @@ class _Probe:
 
     def __init__(self, name: str, oracle: Any, shape: tuple[int, ...], batch: int, rng: Generator) -> None:
         self.level = Level(name, oracle, shape, np.dtype(np.float64))
-        self.batch, self.rng, self.calls = batch, rng, 0
+        self.batch = batch
+        self.rng = rng
+        self.calls = 0
 
     def constants(self, places: Values, path: Values, repeats: int, confidence: float) -> _LevelConstants:
         """The largest of what is measured at these places, and the decrease along the path."""
@@ -260,7 +264,8 @@ class _Probe:
         interval = (math.sqrt(max(low, 0.0)), math.sqrt(high))
         decrease = self.decrease(path)
         roughness = max(self.roughness(place, repeats) for place in few)
-        steepness, smoothness = max(steepness, 1e-12), max(smoothness, 1e-12)
+        steepness = max(steepness, 1e-12)
+        smoothness = max(smoothness, 1e-12)
         return _LevelConstants(smoothness, steepness, math.sqrt(value), interval, decrease, roughness, self.calls)
 
     def gradient(self, x: Values, token: Any, size: int) -> Values:
@@ -275,7 +280,9 @@ class _Probe:
 
     def curvature(self, x: Values) -> float:
         """‖∇(x+hv) − ∇(x)‖/h for v that power iteration turns to where it is largest."""
-        token, h, largest = self.token(self.batch), _distance(x), 0.0
+        token = self.token(self.batch)
+        h = _distance(x)
+        largest = 0.0
         base = self.gradient(x, token, self.batch)
         direction = self.rng.standard_normal(len(x))
         for _ in range(6):
@@ -294,7 +301,8 @@ class _Probe:
         """Total variance of one sample, and an interval for it."""
         draws = np.stack([self.gradient(x, self.token(1), 1) for _ in range(repeats)])
         squares = np.sum((draws - draws.mean(axis=0)) ** 2, axis=1) * repeats / (repeats - 1)
-        value, error = float(squares.mean()), float(squares.std(ddof=1)) / math.sqrt(repeats)
+        value = float(squares.mean())
+        error = float(squares.std(ddof=1)) / math.sqrt(repeats)
         if value <= 1e-24 * float(np.sum(draws.mean(axis=0) ** 2)):  # rounding, not noise
             return 0.0, 0.0, 0.0
         # On the scale of logarithms: a variance is positive, and its estimate skew.
@@ -303,7 +311,8 @@ class _Probe:
 
     def roughness(self, x: Values, repeats: int) -> float:
         """ℓ: how fast one sample's error changes with x, by its differences between two points, in some directions."""
-        h, largest = _distance(x), 0.0
+        h = _distance(x)
+        largest = 0.0
         tokens = [self.token(1) for _ in range(repeats)]
         base = np.stack([self.gradient(x, token, 1) for token in tokens])
         direction = self.rng.standard_normal(len(x))

@@ -41,7 +41,8 @@ def selected_residuals(gap: Any, p: Laws, constants: Constants, add: Adding) -> 
     the penalty rows draw N, the first maximum is 1; with w = ηβ, as Algorithm 1 does, that of ∇g is, and its bound has
     no logarithm. For constant parameters both are uniform.
     """
-    weight, beta = p.weight, p.barrier
+    weight = p.weight
+    beta = p.barrier
     share = weight * beta / p.step_size
     total = add.total(weight)
     lower = constants.G_f * np.sqrt(add.total(weight / beta**2) / total)
@@ -51,14 +52,16 @@ def selected_residuals(gap: Any, p: Laws, constants: Constants, add: Adding) -> 
 
 def constant_residuals(p: Any, constants: Constants, steps: Any, noise: Any) -> tuple[Any, Any]:
     """Bounds for constant parameters: E‖∇Φ‖² ≤ E = 2(Δ_f+βΔ_g)/(ηK) + `noise` and E‖∇g‖² ≤ (G_f+√E)²/β²."""
-    c, beta = constants, p.barrier
+    c = constants
+    beta = p.barrier
     direction = 2 * (c.delta_f + beta * c.delta_g) / (p.step_size * steps) + noise
     return (c.G_f + np.sqrt(direction)) ** 2 / beta**2, direction
 
 
 def penalty_residuals(p: Laws, constants: Constants, add: Adding) -> tuple[Any, Any]:
     """The bounds of :func:`penalty_bounds` on ‖∇g‖² and ‖∇Φ‖², unchecked, for any way to add up (cf. `theorem_1`)."""
-    eta, beta = p.step_size, p.barrier
+    eta = p.step_size
+    beta = p.barrier
     noise = total_variance(beta, p.upper_batch, p.lower_batch, constants)
     gap = initial_gap(p, constants) + add.total(eta / beta * penalty_smoothness(beta, constants) * eta * noise)
     return selected_residuals(gap, p, constants, add)
@@ -113,9 +116,12 @@ def lazy_residuals(p: Any, constants: Constants, steps: Any, hold: Any) -> tuple
     Σ E‖a_k‖² ≤ (1 + 1/c) K σ_f²/B_f + (1 + c) Q Σ E‖w_k‖², Q = L_f²η² m(m−1)/2. The condition is Lη + (1+c)Q ≤ 1, and
     c is chosen as well as that allows.
     """
-    c, beta, eta = constants, p.barrier, p.step_size
+    c = constants
+    beta = p.barrier
+    eta = p.step_size
     L = penalty_smoothness(beta, c)
-    nu_f2, nu_g2 = c.sigma_f**2 / p.upper_batch, beta**2 * c.sigma_g**2 / p.lower_batch
+    nu_f2 = c.sigma_f**2 / p.upper_batch
+    nu_g2 = beta**2 * c.sigma_g**2 / p.lower_batch
     Q = np.asarray((c.L_f * eta) ** 2 * hold * (hold - 1) / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         most = (1 - L * eta) / Q - 1
@@ -140,7 +146,8 @@ def lazy_bounds(schedule: Schedule, constants: Constants, steps: Any, hold: int)
     >>> print(f"{lazy_bounds(fixed, constants, 10**5, hold=10).direction_squared:.4f}")
     0.0168
     """
-    K, m = checked_steps(steps).astype(np.float64), whole("hold", hold)
+    K = checked_steps(steps).astype(np.float64)
+    m = whole("hold", hold)
     if not schedule.constant():
         raise ValueError(f"the bound for upper batches that are held needs a constant schedule, not {schedule}")
     check_penalty(schedule, laws(schedule, 1, regularized=False), constants)

@@ -99,7 +99,8 @@ class Plan:
 
     def rows(self) -> list[tuple[str, str]]:
         """The plan as a table of two columns."""
-        first, last = self.schedule.at(0), self.schedule.at(self.steps - 1)
+        first = self.schedule.at(0)
+        last = self.schedule.at(self.steps - 1)
         rows = [
             ("method", self.method.name),
             ("objective", self.objective),
@@ -109,7 +110,8 @@ class Plan:
             ("lower calls", f"{self.lower_calls:,}"),
         ]
         for name in LEGAL:
-            law, ends = getattr(self.schedule, name), (getattr(first, name), getattr(last, name))
+            law = getattr(self.schedule, name)
+            ends = (getattr(first, name), getattr(last, name))
             if law is not None and name != "selection":
                 same = f"{ends[0]:g}" if name.endswith("_batch") else f"{law}"  # what is drawn: a law may be below 1
                 rows.append((name, f"{law}   ({ends[0]:.4g} … {ends[1]:.4g})" if ends[0] != ends[1] else same))
@@ -264,14 +266,19 @@ def _cheapest(solve: Callable[[int], Plan], epsilon: float, patient: bool) -> Pl
         larger = max(expected.larger, expected.at_worst) if patient else expected.larger
         return math.log(max(expected.shortfall, larger / epsilon, 1e-300))
 
-    low, high, above, below = 0, _TYPICAL, math.inf, excess(_TYPICAL)
+    low = 0
+    high = _TYPICAL
+    above = math.inf
+    below = excess(_TYPICAL)
     if below <= 0:
         above = excess(low)
         if above <= 0:
             return plans[low]
     way = 512
     while below > 0:  # to larger budgets; not quite as far as the line says, which then leads beyond by little
-        low, high, above = high, high + way, below
+        low = high
+        high = high + way
+        above = below
         if high * _STEP > 250 * math.log(10):
             raise ValueError(f"epsilon={epsilon!r} needs more than 10^250 calls")
         below = excess(high)
@@ -286,9 +293,11 @@ def _cheapest(solve: Callable[[int], Plan], epsilon: float, patient: bool) -> Pl
         middle = min(max(low + math.ceil(share * (high - low)), low + 1), high - 1)
         value = excess(middle)
         if value <= 0:
-            high, below = middle, value
+            high = middle
+            below = value
         else:
-            low, above = middle, value
+            low = middle
+            above = value
     return plans[high]
 
 

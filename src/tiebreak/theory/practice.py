@@ -72,24 +72,30 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Predictio
     >>> f"{predicted(schedule, problem.constants, 1027).lower_gradient_squared:.1e}"  # measured: 3.3e-03
     '3.4e-03'
     """
-    c, penalty = constants, schedule.regularizer is None
+    c = constants
+    penalty = schedule.regularizer is None
     last = laws(schedule, 1, steps - 1, regularized=not penalty)
     path = laws(schedule, steps, regularized=not penalty)
     holds = (path.barrier >= _holds_from(c, path.barrier[-1]) * (1 - 1e-9)) | (not penalty)
-    time, rates = float(np.sum(path.step_size[holds])), path.step_size * path.barrier * c.L_g
+    time = float(np.sum(path.step_size[holds]))
+    rates = path.step_size * path.barrier * c.L_g
     settled_from = 0  # the step from which on β has its last value
     if penalty and isinstance(schedule.barrier, Power) and schedule.barrier.stop is not None:
         settled_from = min(steps, int(schedule.barrier.stop))
     g_time = max(float(np.sum(rates[settled_from:])), 1e-300)
-    count, slope = np.array([float(steps)]), np.array([_slope(schedule, steps)])
+    count = np.array([float(steps)])
+    slope = np.array([_slope(schedule, steps)])
     if penalty:
         along = on_its_way(time, c) + wandering(path, 1.0, c)
-        expected, units = _penalty_model(last, c, count, slope, along), (g_time, FOLDS)
+        expected = _penalty_model(last, c, count, slope, along)
+        units = (g_time, FOLDS)
         shortfall = FOLDS / g_time
     else:
-        expected, units = _sdbgd_model(last, c, count, slope), (time, travel_time(c))
+        expected = _sdbgd_model(last, c, count, slope)
+        units = (time, travel_time(c))
         shortfall = 0.99 * travel_time(c) / time
-    direction, at_worst = float(expected.direction_squared[0]), c.delta_f / time
+    direction = float(expected.direction_squared[0])
+    at_worst = c.delta_f / time
     notes = []
     if shortfall > 1:
         notes.append(f"the transient may not be over: {units[0]:.2g} of {units[1]:.2g} units of time")
@@ -133,7 +139,8 @@ def wandering(path: Any, counts: Any, c: Constants) -> Any:
 
 def _slope(schedule: Schedule, steps: int) -> float:
     """How fast ‖∇g‖ at rest falls, as a power of t: s = (Gρ/β)^{1/3}, or G/β."""
-    rho, beta = schedule.regularizer, schedule.barrier
+    rho = schedule.regularizer
+    beta = schedule.barrier
     if not isinstance(beta, Power):
         return 0.0
     if rho is None:
@@ -165,8 +172,10 @@ def _penalty_model(p: Any, c: Constants, steps: Values, slope: Values, along: Va
 
 
 def _at_rest(p: Any, c: Constants, steps: Values, slope: Values, rest: Values, lag: Values) -> Expectation:
-    eta, multiplier = p.step_size, c.G_f / rest
-    nu_f2, nu_g2 = c.sigma_f**2 / p.upper_batch, c.sigma_g**2 / p.lower_batch
+    eta = p.step_size
+    multiplier = c.G_f / rest
+    nu_f2 = c.sigma_f**2 / p.upper_batch
+    nu_g2 = c.sigma_g**2 / p.lower_batch
     stiffness = eta * (c.L_f + multiplier * c.L_g)
     shaking = np.where(stiffness < 2, stiffness / (2 - stiffness), np.inf) * (nu_f2 + multiplier**2 * nu_g2)
     direction = shaking + (slope * rest / (eta * c.L_g * steps)) ** 2
@@ -179,17 +188,20 @@ def _at_rest(p: Any, c: Constants, steps: Values, slope: Values, rest: Values, l
 
 def practical_sdbgd(goal: Goal) -> Choice:
     """a, ρ₀ and the batches by the model; η₀ and β₀ at their caps, because they set the pace."""
-    c, budget = goal.constants, goal.budget
+    c = goal.constants
+    budget = goal.budget
     eta0 = c.largest_step_size
 
     def product(a: Values, *logs: Values) -> Values:
-        constants, powers = [eta0, 1.0, *(np.exp(log) for log in logs)], corollary_powers(a)
+        constants = [eta0, 1.0, *(np.exp(log) for log in logs)]
+        powers = corollary_powers(a)
         steps = corollary_steps(budget, constants, powers)
         last = corollary_laws(np.log(steps), constants, powers)
         expected = _sdbgd_model(last, c, steps, (powers["barrier"] - powers["regularizer"]) / 3)
         # The model speaks of the time after the transient, so time is needed: some e-foldings at rate βL_g to settle on
         # g, which is a must, and `travel_time` to travel with f, which g may make unnecessary.
-        settling, travelling = 1 + powers["step_size"] + powers["barrier"], 1 + powers["step_size"]
+        settling = 1 + powers["step_size"] + powers["barrier"]
+        travelling = 1 + powers["step_size"]
         settled = np.minimum(1, eta0 * steps**settling / settling * c.L_g / 5)
         travelled = np.minimum(1, eta0 * steps**travelling / travelling / (travel_time(c) + 1e-300))
         noisy = np.maximum(1, 4 * expected.noise_share)  # the model needs ‖∇g‖² to stand out of the noise
@@ -235,8 +247,10 @@ class _Shape(NamedTuple):
 
     def at(self, t: Any, c: Constants, budget: float) -> Laws:
         """The laws at step t."""
-        since, grown = np.maximum(1, t / self.start), np.clip(t, self.start, self.stop) / self.start
-        eta, beta = self.first_step(c) * since**-self.fall, self.barrier / self.growth * grown ** self.rise()
+        since = np.maximum(1, t / self.start)
+        grown = np.clip(t, self.start, self.stop) / self.start
+        eta = self.first_step(c) * since**-self.fall
+        beta = self.barrier / self.growth * grown ** self.rise()
         upper, lower = (np.maximum(1, factor * t**self.swell) for factor in self.batches(c, budget))
         return Laws(eta, beta, 0 * beta, upper, lower)
 
@@ -246,7 +260,9 @@ def practical_penalty(goal: Goal) -> Choice:
 
     The bound for growing weights holds for the schedule as well.
     """
-    c, budget, epsilon = goal.constants, goal.budget, goal.epsilon
+    c = goal.constants
+    budget = goal.budget
+    epsilon = goal.epsilon
     patience = 0.0 if epsilon is None else 1.01 * c.delta_f / epsilon  # Ση with which Δ_f/Ση is below ε
     if c.L_f * patience > _LONGEST:  # no step is longer than 1/L_f
         raise ValueError(
@@ -257,7 +273,8 @@ def practical_penalty(goal: Goal) -> Choice:
     def larger(*point: Values) -> Values:
         shape = _shape(*point)
         t = np.exp(_NODES * np.log(shape.steps))
-        path, end = shape.at(t, c, budget), shape.at(shape.steps, c, budget)
+        path = shape.at(t, c, budget)
+        end = shape.at(shape.steps, c, budget)
         counts = t * np.log(shape.steps) / (len(_NODES) - 1)
         # Time at a weight that holds g: where f went before that, it has to leave again.
         grown = np.minimum(_holds_from(c, end.barrier) * shape.growth / shape.barrier, shape.growth)
@@ -289,7 +306,8 @@ def practical_penalty(goal: Goal) -> Choice:
     natural = ("barrier's growth", "step_size", "steps", "stop")
     point, edges = search(larger, box, natural, rounds=120, restarts=2, spread=1.6)
     shape = _shape(*map(np.asarray, point))
-    start, swell = float(shape.start), float(shape.swell)
+    start = float(shape.start)
+    swell = float(shape.swell)
     upper, lower = shape.batches(c, budget)
     schedule = Schedule(
         step_size=Power((1 - 1e-12) * float(shape.first_step(c)), -float(shape.fall), start),

@@ -185,7 +185,8 @@ def _descent(method: Method, constants: Constants, K: int, ell: tuple[float, flo
             return residuals_of(method, p._replace(momentum=momentum), constants, ell, K)
     if K > _LONGEST:
         raise ValueError(f"steps={K} must be at most {_LONGEST}: with these laws they are gone over one by one")
-    many, p_k = Many(schedule, K), laws(schedule, K, regularized=False)
+    many = Many(schedule, K)
+    p_k = laws(schedule, K, regularized=False)
     errors_f = _errors(upper, "upper", many, constants.sigma_f, ell[0])
     errors_g = _errors(lower, "lower", many, constants.sigma_g, ell[1])
     gap = recursive_gap(p_k, constants, errors_f, errors_g)

@@ -103,10 +103,14 @@ def recursive_gap(p: Laws, constants: Constants, upper: Errors, lower: Errors) -
     s_k/β_k² in place of s_k. The condition: what ‖x_{k+1} − x_k‖² = s_k²‖w_k/β_k‖² causes, s_k Σ y_{k+1} drift_{k+1}
     over both levels, is at most (1 − L_kη_k)/2. Infinite where no c > 0 meets it.
     """
-    eta, beta = p.step_size, p.barrier
-    K, s = len(eta), eta * beta
+    eta = p.step_size
+    beta = p.barrier
+    K = len(eta)
+    s = eta * beta
     slack = (1 - eta * penalty_smoothness(beta, constants)) / 2
-    noise, caused, mixed = np.zeros(2), np.zeros(K), np.zeros(K)
+    noise = np.zeros(2)
+    caused = np.zeros(K)
+    mixed = np.zeros(K)
     for errors, weight in ((upper, s / (2 * beta**2)), (lower, s / 2)):
         keep, fresh, drift = (np.broadcast_to(np.asarray(x, dtype=float), K) for x in errors[1:4])
         price = _prices(weight, keep)
@@ -127,7 +131,8 @@ def recursive_gap(p: Laws, constants: Constants, upper: Errors, lower: Errors) -
 
 def _prices(weight: Values, keep: Values) -> Values:
     """y_k = weight_k + keep_{k+1} y_{k+1}, from the end."""
-    prices, price = weight.tolist(), 0.0
+    prices = weight.tolist()
+    price = 0.0
     next_keep = [*keep.tolist()[1:], 0.0]
     for k in range(len(prices) - 1, -1, -1):
         prices[k] = price = prices[k] + next_keep[k] * price
@@ -168,8 +173,12 @@ def storm_residuals(p: Any, constants: Constants, ell: tuple[float, float], step
     For small α the last term is near (1 + 1/c) αV/2. The textbook's form has 2αV there and 2 for 1 + c: it separates
     noise from differences in the middle, and gives (1−α)² away for 1−α.
     """
-    beta, eta, alpha = p.barrier, p.step_size, p.momentum
-    theta, forgotten = (1 - alpha) ** 2, alpha * (2 - alpha)  # θ and 1 − θ
+    beta = p.barrier
+    eta = p.step_size
+    alpha = p.momentum
+    # θ and 1 − θ
+    theta = (1 - alpha) ** 2
+    forgotten = alpha * (2 - alpha)
     Z = geometric(alpha, steps)
     variance = total_variance(beta, p.upper_batch, p.lower_batch, constants)
     room = 1 - eta * penalty_smoothness(beta, constants)
@@ -214,7 +223,8 @@ def means_of(
     if type(estimator) is not Storm:
         return None
     alpha = of_level(p, "momentum", level)
-    theta, forgotten = (1 - alpha) ** 2, alpha * (2 - alpha)
+    theta = (1 - alpha) ** 2
+    forgotten = alpha * (2 - alpha)
     Z = geometric(alpha, steps)
     with np.errstate(divide="ignore", invalid="ignore"):
         # For α → 0 the sum of all fresh noise tends to 0, and for K = 1 it is 0.
@@ -228,17 +238,23 @@ def barrier_residuals(p: Any, constants: Constants, upper: Means, lower: Means, 
 
     The conditions of Theorem 1 on η, β and ρ are for the caller to check.
     """
-    c, p = constants, first_step(p)
-    eta, beta = p.step_size, p.barrier
-    M, add = stability(beta, p.regularizer, c.G_f), ways_to_add(steps, fixed=True)
+    c = constants
+    p = first_step(p)
+    eta = p.step_size
+    beta = p.barrier
+    M = stability(beta, p.regularizer, c.G_f)
+    add = ways_to_add(steps, fixed=True)
     V = 2 * (upper.noise + M**2 * lower.noise)
     kappa = eta * np.sqrt(2 * (upper.drift + M**2 * lower.drift))
     start = theorem_1(p, c, add, tau_squared=0.0).falling
     linear = 4 * c.G_f
     square = 4 * c.L_f * eta + (8 * beta + 1 / (c.L_g * eta)) * (1 / (2 * beta) + c.L_g * eta)
     with np.errstate(divide="ignore", invalid="ignore"):
-        slope, rest = kappa / (1 - kappa), np.sqrt(V / (1 - kappa**2))  # √T ≤ slope √X + rest
-        A, B = 1 - square * slope**2, slope * (linear + 2 * square * rest)
+        # √T ≤ slope √X + rest
+        slope = kappa / (1 - kappa)
+        rest = np.sqrt(V / (1 - kappa**2))
+        A = 1 - square * slope**2
+        B = slope * (linear + 2 * square * rest)
         C = start + linear * rest + square * rest**2
         root = (B + np.sqrt(B**2 + 4 * A * C)) / (2 * A)  # A X − B √X − C ≤ 0
     T = np.where((kappa < 1) & (A > 0), (slope * root + rest) ** 2, np.inf)
