@@ -482,12 +482,10 @@ def test_time_is_spent_on_steps_not_on_batches():
 
 @pytest.mark.parametrize("name", ["dbgd", "vr_pr_sdbpg", "storm_penalty"])
 @pytest.mark.parametrize("kind", ["function", "vectorized", "no noise"])
-def test_without_noise_all_runs_are_computed_once(name, kind, tmp_path):
-    """As many evaluations as for one run; and every run is that run, but for the iterate that it selects."""
-    seen = []
+def test_without_noise_all_runs_are_the_same(name, kind, tmp_path):
+    """Every run is the run that is made alone; the runs differ in the iterate that each selects."""
 
     def gradient(x):
-        seen.append(x.shape)
         return x * np.array([1.0, 0.0])
 
     def upper(x):
@@ -500,25 +498,22 @@ def test_without_noise_all_runs_are_computed_once(name, kind, tmp_path):
         return kinds(upper, vectorized=True), kinds(gradient, vectorized=True)
 
     def go(runs, **options):
-        seen.clear()
         options = {"method": name, "steps": 40, "seed": 3, "record": 1, "keep_iterates": True} | options
-        return minimize(*levels(), [2.0, 3.0], runs=runs, **options), len(seen)
+        return minimize(*levels(), [2.0, 3.0], runs=runs, **options)
 
     called = []
-    (together, evaluations) = go(6, callback=lambda record: called.append((record.x.copy(), record.multiplier.copy())))
+    together = go(6, callback=lambda record: called.append((record.x.copy(), record.multiplier.copy())))
     assert called[0][0].shape == (6, 2)
     assert called[0][1].shape == (6,)
-    measured = 42 if kind != "function" else 40 + 2 * 6  # the history of one run, and the last and the selected of all
-    assert evaluations <= 40 + measured
     for run in range(6):
-        alone, _ = go([run])
+        alone = go([run])
         for point in ("last", "selected"):
             for column in ("x", "step", "direction_squared", "lower_gradient_squared"):
                 one, all_of_them = getattr(getattr(alone, point), column), getattr(getattr(together, point), column)
                 np.testing.assert_array_equal(one[0], all_of_them[run])
         np.testing.assert_array_equal(alone.history.x[:, 0], together.history.x[:, run])
         np.testing.assert_array_equal(alone.history.multiplier[:, 0], together.history.multiplier[:, run])
-    first, _ = go(6, steps=15)
+    first = go(6, steps=15)
     first.save(tmp_path / "run.npz")
     resumed = minimize(*levels(), resume=tmp_path / "run.npz", steps=40, method=name)
     np.testing.assert_array_equal(resumed.x, together.x)

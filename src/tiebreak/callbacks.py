@@ -9,7 +9,7 @@ import numpy as np
 from tiebreak.recording import Measurer, Record
 from tiebreak.schedules import Parameters
 from tiebreak.state import Configuration
-from tiebreak.working import Now, for_all
+from tiebreak.working import Now
 
 
 def recorded(
@@ -18,17 +18,14 @@ def recorded(
     """The step just made, with views that cannot be written to."""
     count = len(alive)
     single = configuration.single
-    x = for_all(now.x, count)
-    multiplier = for_all(now.multipliers, count)
-    memory = [for_all(m, count) for m in now.rule]
-    points = x.reshape(count, *configuration.shape)
-    shown = [(a[0] if single else a).view() for a in (points, multiplier.reshape(-1, 1))]
+    points = now.x.reshape(count, *configuration.shape)
+    shown = [(a[0] if single else a).view() for a in (points, now.multipliers.reshape(-1, 1))]
     for view in shown:
         view.flags.writeable = False
     runs = tuple(configuration.runs[r] for r in alive)
-    measure = partial(measurer, memory=memory)
+    measure = partial(measurer, memory=now.rule)
     calls = (now.upper_calls, now.lower_calls)
-    return Record(now.k, *calls, shown[0], shown[1][..., 0], parameters, runs, measure, x, single)
+    return Record(now.k, *calls, shown[0], shown[1][..., 0], parameters, runs, measure, now.x, single)
 
 
 def answered(callback: Callable[[Record], Any], record: Record) -> bool:

@@ -199,9 +199,9 @@ class Recorder:
         self._blocks.append(block)
 
     def _widen(self, column: NDArray[Any], alive: Sequence[int]) -> NDArray[Any]:
-        """A column for each run: one may stand for all that go on, and there are none of those that do not."""
+        """A column for each run, NaN for those that do not go on."""
         if len(alive) == self._runs:
-            return column if column.shape[1] == self._runs else np.repeat(column, self._runs, axis=1)
+            return column
         wide = np.full((len(column), self._runs, *column.shape[2:]), np.nan, dtype=column.dtype)
         wide[:, alive] = column
         return wide

@@ -33,7 +33,7 @@ from tiebreak.setup import Setup, prepare
 from tiebreak.state import State
 from tiebreak.stationarity import dot, products
 from tiebreak.watching import Watching
-from tiebreak.working import Kept, Now, alike, descended, frozen
+from tiebreak.working import Kept, Now, descended, frozen
 
 
 def minimize(
@@ -145,7 +145,7 @@ class _Solver:
         self.checkpoint_every = checkpoint_every
         self.state = state
         self.weight = state.weight
-        self.now = Now.of(state, alike(state, self.upper, self.lower))
+        self.now = Now.of(state)
         numbers = [self.configuration.runs[r] for r in state.alive]
         seed = SeedSequence(self.configuration.entropy, spawn_key=self.configuration.spawn_key)
         upper, lower, selection = generators(seed, numbers)
@@ -350,8 +350,6 @@ class _Solver:
         """Put aside the runs that cannot go on; the step that failed was charged but not made."""
         state = self.state
         now = self.now
-        if len(now.x) < len(state.alive):  # one row for all runs
-            failures = dict.fromkeys(range(len(state.alive)), failures[0])
         for row, reason in failures.items():
             run = state.alive[row]
             now.store(state, run, row, now.k - 1, Status.NON_FINITE)
@@ -362,7 +360,7 @@ class _Solver:
         state.alive = [state.alive[row] for row in rows]
         for stream in self.streams.values():
             stream.restrict(rows)
-        self.now = now.without(rows)
+        self.now = now.of_rows(rows)
 
     def snapshot(self, status: Status, measured: bool = True) -> State:
         """The state as of now, whole and, but for emergencies, measured."""
@@ -372,7 +370,7 @@ class _Solver:
             now.store(state, run, row, now.k, status)
         state.k = now.k
         state.weight = self.weight
-        state.memory = now.memory()
+        state.memory = {"upper": now.upper, "lower": now.lower}
         state.streams = {name: stream.states() for name, stream in self.streams.items()}
         if measured:
             self.recorder.flush(state.alive, now.k)

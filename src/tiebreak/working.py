@@ -1,8 +1,4 @@
-"""What a step changes: the working arrays of the solver, a row for each run that goes on, or one for all of them.
-
-Without noise all runs are the same run, but for the iterate that each selects. Then there is one row of everything
-else, and it is written to every run when the state is.
-"""
+"""What a step changes: the working arrays of the solver, with a row for each run that goes on."""
 
 import math
 from typing import Any, NamedTuple
@@ -11,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebreak.estimators.contract import Memory
-from tiebreak.levels import Level
 from tiebreak.oracles import Array
 from tiebreak.result import Status
 from tiebreak.state import State
@@ -49,74 +44,51 @@ class Now(NamedTuple):
         return np.atleast_1d(self.multiplier)
 
     @classmethod
-    def of(cls, state: State, one: bool) -> "Now":
-        """The state's runs that go on; `one` row of what is the same for all of them."""
-        rows = state.alive[:1] if one else state.alive
-        count = len(rows)
+    def of(cls, state: State) -> "Now":
+        """The state's runs that go on."""
+        rows = state.alive
         return cls(
             state.k,
             frozen(state.x[rows]),
-            _first(state.memory["upper"], count),
-            _first(state.memory["lower"], count),
+            state.memory["upper"],
+            state.memory["lower"],
             tuple(column[rows] for column in state.rule),
             Kept(
-                state.selected[state.alive],
-                state.selected_step[state.alive],
-                tuple(column[state.alive] for column in state.selected_rule),
+                state.selected[rows],
+                state.selected_step[rows],
+                tuple(column[rows] for column in state.selected_rule),
             ),
-            int(state.upper_calls[state.alive[0]]) if state.alive else 0,
-            int(state.lower_calls[state.alive[0]]) if state.alive else 0,
-            np.zeros(count),
+            int(state.upper_calls[rows[0]]) if rows else 0,
+            int(state.lower_calls[rows[0]]) if rows else 0,
+            np.zeros(len(rows)),
         )
 
-    def without(self, others: list[int]) -> "Now":
-        """These rows alone. Where there is one for all runs, none is left: they cannot go on together."""
+    def of_rows(self, rows: list[int]) -> "Now":
+        """These rows alone."""
         kept = self.selected
-        shared = others if len(self.x) == len(kept.x) else []
 
-        def of_rows(memory: Memory) -> Memory:
-            return None if memory is None else tuple(array[shared] for array in memory)
+        def remembered(memory: Memory) -> Memory:
+            return None if memory is None else tuple(array[rows] for array in memory)
 
         return self._replace(
-            x=frozen(self.x[shared]),
-            upper=of_rows(self.upper),
-            lower=of_rows(self.lower),
-            rule=tuple(column[shared] for column in self.rule),
-            selected=Kept(kept.x[others], kept.step[others], tuple(column[others] for column in kept.rule)),
-            multiplier=self.multipliers[shared],
+            x=frozen(self.x[rows]),
+            upper=remembered(self.upper),
+            lower=remembered(self.lower),
+            rule=tuple(column[rows] for column in self.rule),
+            selected=Kept(kept.x[rows], kept.step[rows], tuple(column[rows] for column in kept.rule)),
+            multiplier=self.multipliers[rows],
         )
 
     def store(self, state: State, run: int, row: int, steps: int, status: Status) -> None:
         """Write a run's row to the state."""
         kept = self.selected
-        shared = row if len(self.x) == len(kept.x) else 0
-        state.x[run], state.selected[run] = self.x[shared], kept.x[row]
+        state.x[run] = self.x[row]
+        state.selected[run] = kept.x[row]
         state.selected_step[run] = kept.step[row]
-        for rule, columns, place in ((state.rule, self.rule, shared), (state.selected_rule, kept.rule, row)):
-            for into, column in zip(rule, columns, strict=True):
-                into[run] = column[place]
+        for into, column in zip(state.rule + state.selected_rule, self.rule + kept.rule, strict=True):
+            into[run] = column[row]
         state.upper_calls[run], state.lower_calls[run] = self.upper_calls, self.lower_calls
         state.steps[run], state.status[run] = steps, status.name
-
-    def memory(self) -> dict[str, Memory]:
-        """What the estimators remember, a row for each run."""
-        runs = len(self.selected.x)
-        levels = {"upper": self.upper, "lower": self.lower}
-        return {name: None if m is None else tuple(for_all(a, runs) for a in m) for name, m in levels.items()}
-
-
-def alike(state: State, upper: Level, lower: Level) -> bool:
-    """Whether all runs that go on are, and will stay, the same: neither level is random, and they are at one point."""
-    if len(state.alive) < 2 or not (upper.deterministic and lower.deterministic):
-        return False
-    own = [state.x[state.alive], *(column[state.alive] for column in state.rule)]
-    own += [array for memory in state.memory.values() for array in memory or ()]
-    return all(bool((array == array[:1]).all()) for array in own)
-
-
-def for_all(array: Any, runs: int) -> Any:
-    """A row for each run, of an array that may have one for all of them."""
-    return array if len(array) == runs else np.repeat(array, runs, axis=0)
 
 
 def descended(x: Array, a: Array, b: Array, multiplier: Any, pace: Any) -> tuple[Array, bool]:
@@ -150,7 +122,3 @@ def frozen(x: Array) -> Array:
     """Read-only: an oracle that works in place must fail loudly, not corrupt the run."""
     x.flags.writeable = False
     return x
-
-
-def _first(memory: Memory, count: int) -> Memory:
-    return None if memory is None else tuple(array[:count] for array in memory)
