@@ -515,7 +515,7 @@ def replicas(rank, world):
     for way in ("closures", "levels", "turns"):
         check(DistributedDataParallel(network()), rank, world, way)
     check(DistributedDataParallel(network()), rank, world, kind="sdbgd")
-    check(DistributedDataParallel(network()), rank, world, estimator="average")
+    check(DistributedDataParallel(network()), rank, world, method=AVERAGED)
     check(DistributedDataParallel(network()), rank, world, tolerance=0.1, reference=0.5)
     for way in ("levels", "turns"):
         model = DistributedDataParallel(network())
