@@ -21,8 +21,6 @@ from jax.sharding import PartitionSpec
 from tiebreak.optax import trees
 from tiebreak.optax.trees import Tree
 
-__all__ = ["Axes", "Spread", "axes_named", "size", "state_specs", "vary", "varying", "words"]
-
 #: The same on all devices.
 EVERYWHERE: Any = PartitionSpec()  # type: ignore[no-untyped-call]  # jax
 

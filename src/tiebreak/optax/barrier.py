@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import is_not
 from typing import Any, NamedTuple
 
 import jax
@@ -11,15 +12,13 @@ import optax
 from tiebreak.decision import Choice, Decision, Seen
 from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.estimators.contract import enters_direction
-from tiebreak.optax import estimates, laws, trees
+from tiebreak.optax import estimates, schedules, trees
 from tiebreak.optax.axes import Axes, vary
 from tiebreak.optax.estimates import LEVELS
 from tiebreak.optax.products import Products, first_scale, for_rule, inner_products, root
-from tiebreak.optax.reference import one_number
 from tiebreak.optax.trees import Tree
 from tiebreak.schedules import Parameters, Schedule
-
-__all__ = ["Barrier", "BarrierState", "Reading"]
+from tiebreak.tolerance import Memory
 
 
 class Reading(NamedTuple):
@@ -128,26 +127,26 @@ class Barrier:
         """A buffer for every leaf: a state is to be donated."""
         leaves = [p for p in jax.tree.leaves(params) if trees.differentiable(p)]
         dtype = jnp.result_type(jnp.float32, *(trees.real(p) for p in leaves))
-        nothing, tolerant = optax.EmptyState(), self.decision.tolerance is not None
-        own = self.axes.own(params)
+        nothing = optax.EmptyState()
+        tolerant = self.decision.tolerance is not None
 
         def number(value: Any, dtype: Any = dtype) -> jax.Array:
             return jnp.full((), value, dtype)
 
         # A plain tuple: optax.tree.get is to find "reference" and "ratio" in the reading, and nowhere else.
-        law = tuple(number(value) for value in self.decision.begin())
+        values = tuple(number(value) for value in self.decision.begin())
         last = {name: number(0) for name in ("multiplier", "fg", "gg", "ff")}
         state = BarrierState(
             jnp.zeros((), jnp.int32),
             **last,
             skipped=number(False, bool),
             reading=Reading(*(number(0) for _ in Reading._fields)) if tolerant else nothing,
-            memory=(law, (number(0), number(0))) if tolerant else nothing,
+            memory=(values, (number(0), number(0))) if tolerant else nothing,
             estimates=estimates.begin(self.estimator, params),
             start=trees.copied(params) if self.reference == "start" else nothing,
         )
-        # A step that is held keeps all of it: it differs wherever the decision to hold does.
-        return vary(state, own)  # type: ignore[no-any-return]  # it maps over any tree and says Any
+        # A skipped step keeps all of it: it differs over the axes that the decision to skip differs over.
+        return vary(state, self.axes.own(params))  # type: ignore[no-any-return]  # it maps over any tree and says Any
 
     def update(
         self,
@@ -161,29 +160,29 @@ class Barrier:
         reference_grads: Tree = None,
         **extra: Any,
     ) -> tuple[Tree, BarrierState]:
-        """The direction, and the state after the step; a twin's gradients have to be as good as the model's."""
-        dtype, tolerant = state.fg.dtype, self.decision.tolerance is not None
+        """The direction, and the state after the step; a twin's gradients must be finite, too."""
+        dtype = state.fg.dtype
         # measure
         if lower_grads is None:
             raise TypeError("dynamic_barrier needs both gradients: update(upper_grads, state, params, lower_grads=…)")
         upper, structure = jax.tree.flatten(updates)
-        fresh = {"upper": upper, "lower": trees.match(updates, lower_grads)}
-        losses = self._losses(state.count, lower_value, reference_value, dtype)
-        grads = {"updates": upper, "lower_grads": fresh["lower"]}
+        lower = trees.match(updates, lower_grads)
+        gradients = {"updates": upper, "lower_grads": lower}
         if reference_grads is not None:
-            grads["reference_grads"] = trees.match(updates, reference_grads, ("updates", "reference_grads"))
-        spread = self.axes.spread(updates, params, grads, losses, state.fg)
-        parameters = laws.parameters(self.schedule, state.count, dtype)
-        seen, remembered = estimates.update(self.estimator, fresh, state.estimates, parameters)
-        own = seen if enters_direction(self.estimator) else fresh
-        # What moves something, but is not in the products.
-        others = [
-            own[level] for level in LEVELS if any(a is not b for a, b in zip(own[level], seen[level], strict=True))
-        ]
-        others += [grads["reference_grads"]] if reference_grads is not None else []
+            gradients["reference_grads"] = trees.match(updates, reference_grads, ("updates", "reference_grads"))
+        losses = self._losses(state.count, lower_value, reference_value, dtype)
+        spread = self.axes.spread(updates, params, gradients, losses, state.fg)
+        parameters = schedules.parameters(self.schedule, state.count, dtype)
+        fresh = {"upper": upper, "lower": lower}
+        estimated, new_estimates = estimates.update(self.estimator, fresh, state.estimates, parameters)
+        moving = estimated if enters_direction(self.estimator) else fresh
+        # Gradients that move something, but are not in the inner products.
+        others = [moving[level] for level in LEVELS if any(map(is_not, moving[level], estimated[level]))]
+        if reference_grads is not None:
+            others.append(gradients["reference_grads"])
         bad = ~trees.finite([leaf for leaves in others for leaf in leaves])
         numbers = (*losses.values(), bad.astype(dtype))
-        products, (*means, bad) = inner_products(seen["upper"], seen["lower"], numbers, spread, others)
+        products, (*means, bad) = inner_products(estimated["upper"], estimated["lower"], numbers, spread, others)
         losses = dict(zip(losses, means, strict=True))
         # decide
         choice, scales, memory = self._decide(products, parameters, losses, state.memory)
@@ -196,20 +195,16 @@ class Barrier:
 
         # move
         a, b = (jnp.where(fine, weight, jnp.nan) for weight in weights)
-        direction = trees.combine(own["upper"], own["lower"], (a, b), scales)
-        direction = [
-            d.astype(jnp.result_type(u)) if trees.differentiable(u) else u
-            for d, u in zip(direction, upper, strict=True)
-        ]
+        direction = trees.combine(moving["upper"], moving["lower"], (a, b), scales, like=upper)
         fg, gg, ff = products.rescaled(1.0, 1.0)
         last = {"multiplier": choice.multiplier, "fg": fg, "gg": gg, "ff": ff}
         return jax.tree.unflatten(structure, direction), BarrierState(
             optax.safe_increment(state.count),
             **{name: value.astype(dtype) for name, value in last.items()},  # a scan needs one dtype
             skipped=~fine,
-            reading=_reading(choice, dtype) if tolerant else state.reading,
+            reading=state.reading if choice.reading is None else _reading(choice.reading, dtype),
             memory=if_fine(memory, state.memory),
-            estimates=if_fine(remembered, state.estimates),
+            estimates=if_fine(new_estimates, state.estimates),
             start=state.start,
         )
 
@@ -221,47 +216,58 @@ class Barrier:
             if lower_value is None:
                 name = self.decision.method.name
                 raise TypeError(f"the rule {name!r} needs the lower loss: update(…, lower_grads=…, lower_value=…)")
-            return {"lower_value": one_number("lower_value", lower_value, dtype)}
+            return {"lower_value": _one_number("lower_value", lower_value, dtype)}
         if lower_value is None:
             raise TypeError("a tolerance needs the lower loss: update(…, lower_grads=…, lower_value=…)")
-        known = callable(self.reference)
-        if known and reference_value is not None:
-            raise TypeError('reference_value=… has no effect: it is for reference="given" or "start"')
-        if not known and reference_value is None:
+        if callable(self.reference):
+            if reference_value is not None:
+                raise TypeError('reference_value=… has no effect: it is for reference="given" or "start"')
+            reference_value = self.reference(count)
+        elif reference_value is None:
             where = "the lower loss at state.start" if self.reference == "start" else "a loss"
             raise TypeError(f"reference={self.reference!r} needs update(…, reference_value=…), {where} on this batch")
-        compared = self.reference(count) if known else reference_value
-        found = {
-            "lower_value": one_number("lower_value", lower_value, dtype),
-            "reference": one_number("reference_value", compared, dtype),
+        losses = {
+            "lower_value": _one_number("lower_value", lower_value, dtype),
+            "reference": _one_number("reference_value", reference_value, dtype),
         }
-        return (
-            found if self.rate is None else found | {"rate": laws.at("learning_rate", self.rate, count).astype(dtype)}
-        )
+        if self.rate is not None:
+            losses["rate"] = schedules.at("learning_rate", self.rate, count).astype(dtype)
+        return losses
 
     def _decide(
         self, products: Products, parameters: Parameters, losses: Mapping[str, Any], memory: Any
     ) -> tuple[Choice, Any, Any]:
-        """The choice, the scales of the gradients that it is for (None for 1), and what to remember.
+        """The choice, the scales of the gradients that it is for (None for 1), and the new memory.
 
-        With a tolerance they are the norms of the first gradients, about: s, the ratio of the norms, might be more than
-        a number can hold otherwise, and its square, in a derivative, where ∇g is 0.
+        With a tolerance the scales are about the norms of the first gradients. Without them s, the ratio of the norms,
+        might overflow, and so might its square, in a derivative, where ∇g is 0.
         """
         if self.decision.tolerance is None:
             seen, parameters = for_rule(self.decision.method.rule, products, parameters, losses.get("lower_value"))
             return self.decision(parameters, seen, ()), None, memory
-        values, before = memory
-        found = ((root(products.ff), products.upper_scale), (root(products.gg), products.lower_scale))
-        scales = [jnp.where(old == 0, first_scale(*norm), old) for norm, old in zip(found, before, strict=True)]
-        c, e = (jnp.where(scale == 0, 1.0, scale) for scale in scales)
-        upper, lower = (norm * (own / scale) for (norm, own), scale in zip(found, (c, e), strict=True))
-        seen = Seen(None, None, None, upper, lower, **losses)
-        choice = self.decision(parameters, seen, type(self.decision.begin())(*values))
-        remembered = (tuple(choice.memory), tuple(scales))
-        return choice._replace(multiplier=choice.multiplier * c / e), (c, e), remembered
+        values, (upper_scale, lower_scale) = memory
+        upper_norm = root(products.ff)
+        lower_norm = root(products.gg)
+        upper_scale = jnp.where(upper_scale == 0, first_scale(upper_norm, products.upper_scale), upper_scale)
+        lower_scale = jnp.where(lower_scale == 0, first_scale(lower_norm, products.lower_scale), lower_scale)
+        c = jnp.where(upper_scale == 0, 1.0, upper_scale)
+        e = jnp.where(lower_scale == 0, 1.0, lower_scale)
+        upper_norm = upper_norm * (products.upper_scale / c)
+        lower_norm = lower_norm * (products.lower_scale / e)
+        seen = Seen(None, None, None, upper_norm, lower_norm, **losses)
+        choice = self.decision(parameters, seen, Memory(*values))
+        new_memory = (tuple(choice.memory), (upper_scale, lower_scale))
+        return choice._replace(multiplier=choice.multiplier * c / e), (c, e), new_memory
 
 
-def _reading(choice: Choice, dtype: Any) -> Reading:
-    found: Any = choice.reading
-    values = (found.loss, found.reference, found.excess, found.noise, found.ratio)
+def _reading(reading: Any, dtype: Any) -> Reading:
+    values = (reading.loss, reading.reference, reading.excess, reading.noise, reading.ratio)
     return Reading(*(jnp.asarray(value).astype(dtype) for value in values))
+
+
+def _one_number(name: str, value: Any, dtype: Any) -> jax.Array:
+    """A loss, checked as far as its shape goes."""
+    number = jnp.asarray(value)
+    if number.ndim or not jnp.issubdtype(number.dtype, jnp.number) or jnp.iscomplexobj(number):
+        raise ValueError(f"{name} has shape {number.shape} and dtype {number.dtype}; it must be one real number")
+    return number.astype(dtype)

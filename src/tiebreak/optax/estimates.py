@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from tiebreak.estimators import Estimator
 from tiebreak.optax import trees
-from tiebreak.optax.laws import traced
+from tiebreak.optax.schedules import traced
 from tiebreak.optax.trees import Tree
 from tiebreak.schedules import Parameters
 

@@ -17,8 +17,6 @@ from tiebreak.optax.trees import Tree
 from tiebreak.optax.twin import TwinState
 from tiebreak.options import allowed
 
-__all__ = ["finish"]
-
 
 def finish(
     params: Tree,

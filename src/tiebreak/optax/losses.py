@@ -11,8 +11,6 @@ from tiebreak.optax.barrier import BarrierState
 from tiebreak.optax.trees import Tree
 from tiebreak.optax.twin import TwinState
 
-__all__ = ["log", "measure", "states_of"]
-
 
 def measure(
     upper_loss: Callable[..., Any],

@@ -17,8 +17,6 @@ from tiebreak.optax.axes import Spread
 from tiebreak.rules import RULES, Rule
 from tiebreak.schedules import Parameters
 
-__all__ = ["Products", "first_scale", "for_rule", "inner_products", "root"]
-
 
 class Products(NamedTuple):
     """fg, gg and ff of ∇f over `upper_scale` and ∇g over `lower_scale`, both powers of two."""

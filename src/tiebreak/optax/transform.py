@@ -6,20 +6,18 @@ from numbers import Real
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 from tiebreak import methods
-from tiebreak.decision import Decision
+from tiebreak.decision import Decision, Tolerance
 from tiebreak.methods import Method
-from tiebreak.optax import laws
+from tiebreak.optax import schedules
 from tiebreak.optax.axes import Axes, axes_named
 from tiebreak.optax.barrier import Barrier
-from tiebreak.optax.laws import Law
-from tiebreak.optax.reference import at_step, is_number
+from tiebreak.optax.schedules import Law
 from tiebreak.options import training_method, within
-
-__all__ = ["dynamic_barrier", "from_method"]
 
 
 def dynamic_barrier(
@@ -95,7 +93,6 @@ def dynamic_barrier(
 
     Examples
     --------
-    >>> import jax.numpy as jnp
     >>> method = methods.sdbgd.replace(barrier=0.5, regularizer=1e-8)
     >>> optimizer = optax.chain(dynamic_barrier(method=method), optax.adamw(1e-3))
     >>> params = {"w": jnp.array([1.0, 2.0])}
@@ -128,31 +125,38 @@ def dynamic_barrier(
         headroom = headroom.item()
     if np.ndim(headroom):
         raise ValueError(f"headroom has shape {np.shape(headroom)}; it must be one number of tolerances")
-    asked = headroom is not None and (isinstance(headroom, jax.Array) or headroom != 0)
-    if asked and (learning_rate is None or isinstance(learning_rate, (Real, np.ndarray))):
+    more = headroom is not None and (isinstance(headroom, jax.Array) or headroom != 0)
+    if more and (learning_rate is None or isinstance(learning_rate, (Real, np.ndarray))):
         raise ValueError(
             f"headroom={headroom!r} goes as the learning rate falls: learning_rate={learning_rate!r} must be the "
             "schedule of the optimizer that follows"
         )
     unused = {"method": method, "normalize": normalize}
-    # What JAX may trace cannot be checked: a number stands for it while the rest is.
-    known = 1.0 if isinstance(tolerance, jax.Array) else tolerance
-    checked = 1.0 if is_number(reference) else laws.held if hasattr(reference, "shape") else reference
+    decision = Decision(tolerance=_within(tolerance, reference, unused, rescales is not False, headroom))
+    compared = schedules.reference_law(reference) or reference
+    return Barrier(decision, axes, compared, schedules.learning_rate(learning_rate)).transformation()
+
+
+def _within(tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: bool, headroom: Any) -> Tolerance:
+    """The tolerance. An array of JAX may be traced and cannot be checked: a number stands for it meanwhile."""
+    amount: Any = 1.0 if isinstance(tolerance, jax.Array) else tolerance
     room = 0.0 if headroom is None or isinstance(headroom, jax.Array) else headroom
-    allowance = within(known, checked, unused, rescales is not False, room)
-    if known is not tolerance:
+    if isinstance(reference, (jax.Array, np.ndarray, np.generic)):
+        reference = schedules.constant if np.ndim(reference) else 1.0
+    allowance = within(amount, reference, unused, rescales, room)
+    if amount is not tolerance:
         allowance = replace(allowance, amount=tolerance)
     if isinstance(headroom, jax.Array):
         assert allowance.constants is not None
         allowance = replace(allowance, constants=allowance.constants._replace(headroom=headroom))
-    compared = at_step(reference) or reference
-    return Barrier(Decision(tolerance=allowance), axes, compared, laws.rate(learning_rate)).transformation()
+    return allowance
 
 
 def _by_rule(method: Method, normalize: bool | None, axes: Axes) -> optax.GradientTransformationExtraArgs:
-    def apply(fg: Any, gg: Any, named: Mapping[str, Any]) -> Any:
-        # NaN where the inner products are too large to be seen.
-        return laws.multiplier(method, fg, gg, named) + (fg - fg) + (gg - gg)
+    def apply(fg: jax.Array, gg: jax.Array, arguments: Mapping[str, Any]) -> Any:
+        with schedules.traced(f"the rule {method.name!r}"):
+            multiplier = jnp.asarray(method.rule(fg, gg, **arguments)).astype(fg.dtype)
+        return multiplier + (fg - fg) + (gg - gg)  # NaN if an inner product is infinite
 
     return Barrier(Decision(method, normalize=normalize is not False, apply=apply), axes).transformation()
 
@@ -178,7 +182,6 @@ def from_method(
 
     Examples
     --------
-    >>> import jax.numpy as jnp
     >>> optimizer = from_method("sdbgd", step_size=optax.cosine_decay_schedule(0.1, 1000))
     >>> state = optimizer.init(jnp.zeros(2))
     >>> updates, state = optimizer.update(jnp.ones(2), state, lower_grads=jnp.array([0.0, 1.0]))
@@ -187,11 +190,11 @@ def from_method(
     """
     row = methods.get(method)
     if step_size is not None:
-        row = row.replace(step_size=laws.held(step_size))
+        row = row.replace(step_size=schedules.constant(step_size))
     law: Any = row.schedule.step_size
     if law is None:
         raise ValueError(f"the schedule of {row.name!r} sets no step_size: give one, from_method(…, step_size=…)")
     return optax.chain(
         dynamic_barrier(method=row, normalize=normalize, axis_name=axis_name, param_specs=param_specs),
-        optax.scale_by_learning_rate(lambda count: laws.at("step_size", law, count)),
+        optax.scale_by_learning_rate(lambda count: schedules.at("step_size", law, count)),
     )

@@ -10,22 +10,6 @@ import optax
 #: Arrays in any nesting of containers.
 Tree: TypeAlias = Any
 
-__all__ = [
-    "Tree",
-    "combine",
-    "copied",
-    "differentiable",
-    "dots",
-    "finite",
-    "is_masked",
-    "largest",
-    "limits",
-    "match",
-    "products",
-    "real",
-    "widen",
-]
-
 
 def is_masked(node: Any) -> bool:
     """Whether `optax.masked` or `optax.partition` took something out here."""
@@ -133,22 +117,24 @@ def dots(upper: Sequence[Any], lower: Sequence[Any]) -> tuple[jax.Array, jax.Arr
     return fg, gg, ff
 
 
-def combine(upper: Sequence[Any], lower: Sequence[Any], weights: tuple[Any, Any], scales: Any = None) -> list[Any]:
-    """a ∇f + b ∇g, leaf by leaf, in float32 or wider and rounded once, to the dtype of ∇f.
+def combine(
+    upper: Sequence[Any], lower: Sequence[Any], weights: tuple[Any, Any], scales: Any, like: Sequence[Any]
+) -> list[Any]:
+    """a ∇f + b ∇g, leaf by leaf, in float32 or wider and rounded once, to the dtypes of `like`.
 
-    With scales (c, e) ∇f is first multiplied by e/c: one after the other, since e/c may be more than a number can hold.
+    With scales (c, e) ∇f is first multiplied by 1/c, then by e: their quotient may overflow.
     """
 
-    def direction(u: Any, g: Any) -> Any:
-        if not differentiable(u):
-            return u
+    def direction(u: Any, g: Any, leaf: Any) -> Any:
+        if not differentiable(leaf):
+            return leaf
         wide, dtype = widen(u), real(u)
         if scales is not None:
             wide = wide * (1 / scales[0]).astype(dtype) * scales[1].astype(dtype)
         a, b = (weight.astype(dtype) for weight in weights)
-        return (a * wide + b * widen(g)).astype(jnp.result_type(u))
+        return (a * wide + b * widen(g)).astype(jnp.result_type(leaf))
 
-    return [direction(u, g) for u, g in zip(upper, lower, strict=True)]
+    return [direction(*leaves) for leaves in zip(upper, lower, like, strict=True)]
 
 
 def copied(tree: Tree) -> Tree:

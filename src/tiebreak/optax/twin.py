@@ -13,8 +13,6 @@ from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.optax.trees import Tree
 from tiebreak.tolerance import Memory, beyond, rejoined
 
-__all__ = ["TwinState", "with_twin"]
-
 
 class TwinState(NamedTuple):
     """What :func:`with_twin` remembers.
