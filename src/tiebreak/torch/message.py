@@ -1,5 +1,6 @@
 """The handful of floats that a rank adds to the sum of a step, and what can be read from that sum."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -82,6 +83,7 @@ class Shares(NamedTuple):
         return self.on[device]
 
 
+@dataclass(frozen=True)
 class Message:
     """The floats of one step.
 
@@ -110,24 +112,18 @@ class Message:
         What a gradient scaler found, and 1 over its scale.
     """
 
-    def __init__(
-        self,
-        shares: Shares,
-        measured: Measured,
-        noise: Tensor | None,
-        present: tuple[bool, ...],
-        forgot: bool,
-        spoiled: bool,
-        each: Tensor | None,
-        touched: Tensor | None,
-        count: int,
-        fingerprint: float,
-        found: Tensor | None,
-        inverse_scale: Tensor | None,
-    ) -> None:
-        self.shares, self.measured, self.noise, self.present, self.count = shares, measured, noise, present, count
-        self.forgot, self.spoiled, self.each = forgot, spoiled, each
-        self.fingerprint, self.touched, self.found, self.inverse_scale = fingerprint, touched, found, inverse_scale
+    shares: Shares
+    measured: Measured
+    noise: Tensor | None
+    present: tuple[bool, ...]
+    forgot: bool
+    spoiled: bool
+    each: Tensor | None
+    touched: Tensor | None
+    count: int
+    fingerprint: float
+    found: Tensor | None
+    inverse_scale: Tensor | None
 
     def vector(self) -> Tensor:
         """This rank's floats."""

@@ -176,18 +176,18 @@ class Ranks:
             # What this rank alone knows must not be stepped with, where the others hear of it one step later.
             spoiled = opt.guard.looks and (forgot or levels.faulty)
             message = Message(
-                self._shares,
-                measured,
-                noise,
-                levels.present(),
-                forgot,
-                spoiled,
-                self._each(levels, opt.count, inverse_scale),
-                levels.touched,
-                opt.count,
-                self._fingerprint(opt),
-                opt.guard.found_inf,
-                inverse_scale,
+                shares=self._shares,
+                measured=measured,
+                noise=noise,
+                present=levels.present(),
+                forgot=forgot,
+                spoiled=spoiled,
+                each=self._each(levels, opt.count, inverse_scale),
+                touched=levels.touched,
+                count=opt.count,
+                fingerprint=self._fingerprint(opt),
+                found=opt.guard.found_inf,
+                inverse_scale=inverse_scale,
             )
             vector = message.vector()
             there = vector.to(_reachable(group, home))
