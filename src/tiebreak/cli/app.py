@@ -16,8 +16,6 @@ from tiebreak.cli.reproduce import reproduce
 from tiebreak.cli.table import table
 from tiebreak.cli.verify import verify
 
-__all__ = ["app"]
-
 # A traceback is for bugs; rich's would fill the screen with arrays.
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 

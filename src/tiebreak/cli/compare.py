@@ -24,8 +24,6 @@ from tiebreak.problems.noises import NOISES
 from tiebreak.problems.testbed import FAMILIES, TESTBED, describe
 from tiebreak.remarks import unsaid
 
-__all__ = ["compare", "problems", "sweep"]
-
 #: What --quick means for whatever is not said.
 _QUICK = {"budgets": "1e3,1e4,1e5", "runs": "3", "trials": "1"}
 _USUAL = {"budgets": "1e4,1e5,1e6", "runs": "10", "trials": "7"}

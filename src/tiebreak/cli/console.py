@@ -18,20 +18,6 @@ from typer.models import ArgumentInfo, OptionInfo
 from tiebreak.experiments.tables import Sheet, fitted
 from tiebreak.experiments.tasks import SweepError
 
-__all__ = [
-    "INTERRUPTED",
-    "Console",
-    "completing",
-    "counted",
-    "hushed",
-    "kindly",
-    "number",
-    "numbers",
-    "say",
-    "show_sheets",
-    "spoken",
-]
-
 #: What shells expect of a program that Ctrl-C ended.
 INTERRUPTED = 130
 _TERMINATED = 143  # by SIGTERM
@@ -117,7 +103,8 @@ def _as_typed(text: str, words: dict[str, str]) -> str:
     """
 
     def said(match: re.Match[str]) -> str:
-        word, value = words[match["name"]], match["value"]
+        word = words[match["name"]]
+        value = match["value"]
         if not word:
             return value
         return f"no {word}" if value == "None" else f"{word} {value.strip(chr(39) + chr(34)) or value}"

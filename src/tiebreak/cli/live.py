@@ -9,8 +9,6 @@ import typer
 from tiebreak.cli.console import INTERRUPTED, hushed, say
 from tiebreak.live import Line, show
 
-__all__ = ["bar", "before_writing", "loading", "waiting"]
-
 
 @contextmanager
 def bar(first: str = "Starting") -> Iterator[Callable[[str, float], Any]]:

@@ -7,8 +7,6 @@ from tiebreak.experiments.configuration import describe, reconstructed
 from tiebreak.experiments.contenders import PLANNED
 from tiebreak.methods import NAMED
 
-__all__ = ["methods"]
-
 
 def methods() -> None:
     """List the methods: rule, schedule and estimator of each."""

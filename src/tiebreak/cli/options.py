@@ -5,18 +5,6 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = [
-    "ConstantsOption",
-    "Folder",
-    "NoiseSmoothness",
-    "Overwrite",
-    "Quiet",
-    "Report",
-    "Scheduler",
-    "Seed",
-    "Workers",
-]
-
 Seed: TypeAlias = Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")]
 Folder: TypeAlias = Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")]
 Overwrite: TypeAlias = Annotated[

@@ -29,8 +29,6 @@ from tiebreak.problems import Problem
 from tiebreak.result import Result
 from tiebreak.theory.plans import CHOICES, Plan
 
-__all__ = ["plan"]
-
 
 def plan(
     budget: Annotated[str | None, typer.Option(metavar="CALLS", help="Oracle calls that may be spent.")] = None,

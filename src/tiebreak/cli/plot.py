@@ -9,8 +9,6 @@ from tiebreak.cli.console import kindly, say, show_sheets
 from tiebreak.cli.live import waiting
 from tiebreak.experiments.report import notes, sheets
 
-__all__ = ["plot"]
-
 
 def plot(
     folder: Annotated[Path, typer.Argument(help="A folder that `tiebreak reproduce` wrote.", show_default=False)],

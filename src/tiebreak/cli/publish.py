@@ -12,8 +12,6 @@ from tiebreak.cli.console import counted, kindly, say, show_sheets
 from tiebreak.cli.live import waiting
 from tiebreak.cli.options import Quiet
 
-__all__ = ["diff", "publish", "repeat"]
-
 _PLACE = "A folder that a command wrote, or a training run's CSV log."
 
 

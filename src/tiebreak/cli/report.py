@@ -10,8 +10,6 @@ import typer
 from tiebreak.cli.console import kindly, say
 from tiebreak.cli.live import waiting
 
-__all__ = ["report", "reported"]
-
 
 def report(
     place: Annotated[

@@ -15,8 +15,6 @@ from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.report import notes, sheets
 
-__all__ = ["reproduce"]
-
 _DEFAULT = Experiment()
 
 

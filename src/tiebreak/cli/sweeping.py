@@ -12,8 +12,6 @@ from tiebreak.cli.live import bar, loading, waiting
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.engines import Engine, checked
 
-__all__ = ["claim", "engine_from", "kept", "store_in", "written"]
-
 Result = TypeVar("Result")
 
 

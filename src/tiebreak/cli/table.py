@@ -16,8 +16,6 @@ from tiebreak.theory.complexity import LOWER_BOUNDS, TABLE
 from tiebreak.theory.plans import COMPUTED
 from tiebreak.theory.reduction import noise_smoothness_of
 
-__all__ = ["orders", "smoothness", "table"]
-
 _SUPERSCRIPTS = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
 _PROSE = ("setting", "extra assumption", "source", "what this is")
 _NOTES = (

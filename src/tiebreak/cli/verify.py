@@ -26,8 +26,6 @@ from tiebreak.experiments import Verification
 from tiebreak.experiments import verify as run
 from tiebreak.experiments.verification_report import PROSE, notes, sheets
 
-__all__ = ["verify"]
-
 
 def verify(
     runs: Annotated[str, typer.Option(metavar="N", help="Independent runs of everything.")] = "32",

@@ -32,7 +32,8 @@ def page_of(place: str | os.PathLike[str]) -> Page:
     ValueError
         If a file is missing, or is not as the command writes it.
     """
-    path, kind = Path(place), kind_of(place)
+    path = Path(place)
+    kind = kind_of(place)
     make: Callable[[Path], Page] = import_module(f"{__name__}.{kind}").page
     try:
         return _drawable(make(path))

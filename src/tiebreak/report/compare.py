@@ -13,8 +13,6 @@ from tiebreak.experiments.tables import Table, chosen
 from tiebreak.report.reading import closing, columns, record, summary
 from tiebreak.report.section import Page, Section, Verdict
 
-__all__ = ["page"]
-
 
 def page(folder: Path) -> Page:
     """The page of a folder."""

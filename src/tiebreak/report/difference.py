@@ -12,8 +12,6 @@ from tiebreak.experiments.tables import Sheet, Table, scientific
 from tiebreak.report.reading import columns, kind_of, record_of
 from tiebreak.report.section import flat
 
-__all__ = ["ROUNDING", "Change", "Difference", "difference"]
-
 #: Relative differences up to here are rounding: another processor, another library for sin and exp, grown over a run.
 ROUNDING = 1e-9
 _CLOCKS = ("seconds", "elapsed", "date")  # never the same twice

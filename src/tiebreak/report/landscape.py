@@ -12,8 +12,6 @@ from tiebreak.methods import METHODS
 from tiebreak.problems.paper import CENTER, lower_gradient, lower_value, upper_gradient, upper_value
 from tiebreak.report.section import Landscape, Path
 
-__all__ = ["front", "landscape"]
-
 _FAR = 1e3  # iterates beyond are outside every map
 _POINTS = 200  # of a path
 _SOLUTION = (2 * math.pi, 0.0)

@@ -12,8 +12,6 @@ from tiebreak.live import clock
 from tiebreak.report.reading import columns, record
 from tiebreak.report.section import Page, Section, Verdict, origin
 
-__all__ = ["page"]
-
 _ALONG = (Axis("step", "steps"), Axis("seconds", "seconds since the log began"))
 _RESIDUALS = (
     Axis("direction_squared", "‖d‖², own λ", "log"),

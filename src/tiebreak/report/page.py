@@ -16,8 +16,6 @@ from tiebreak.experiments.colours import COLOURS
 from tiebreak.experiments.tables import Sheet
 from tiebreak.report.section import Code, Facts, Landscape, Notes, Page, Part, Section, Verdict
 
-__all__ = ["embedded", "render"]
-
 _DIGITS = 6  # of a number in a chart
 
 # The browser fetches nothing: all that the page needs is in the file.
@@ -118,7 +116,8 @@ def _part(part: Part, name: str) -> str:
 
 
 def _drawn(name: str, part: Chart | Landscape, kind: dict[str, str]) -> str:
-    title, about = escape(part.title), escape(part.about)
+    title = escape(part.title)
+    about = escape(part.about)
     return (
         f'<figure id="{name}" class="drawn"><figcaption><h3>{title}</h3><p>{about}</p></figcaption>'
         f'<div class="controls"></div><div class="plot" role="img" aria-label="{title}. {about}"></div>'

@@ -9,8 +9,6 @@ from tiebreak.experiments.tables import SYMBOLS, scientific
 from tiebreak.report.reading import closing, columns, record
 from tiebreak.report.section import Page, Section, Verdict
 
-__all__ = ["page"]
-
 _OBJECTIVES = {"bound": "best proved bound", "practice": "best expected residuals"}
 
 
@@ -28,7 +26,9 @@ def page(folder: Path) -> Page:
 
 
 def _verdict(saved: dict[str, Any]) -> Verdict:
-    bounds, prediction, measured = saved["bounds"], saved["prediction"], saved.get("measured")
+    bounds = saved["bounds"]
+    prediction = saved["prediction"]
+    measured = saved.get("measured")
     question = f"Which constants for {saved['budget']:,} gradient calls, for the {_OBJECTIVES[saved['objective']]}?"
     findings = [f"Proved at x_N: E{SYMBOLS[name]} ≤ {scientific(bounds[name])}." for name in RESIDUALS]
     if prediction:

@@ -13,8 +13,6 @@ from tiebreak.experiments.tables import Sheet, Table
 from tiebreak.files import regular
 from tiebreak.report.section import Notes, Section, origin
 
-__all__ = ["LEGAL", "closing", "columns", "kind_of", "record", "record_of", "summary"]
-
 LEGAL = (
     "a folder that `tiebreak reproduce`, `compare`, `sweep`, `verify` or `plan` wrote, or the CSV log of a training run"
 )
@@ -115,7 +113,10 @@ def summary(path: Path) -> tuple[list[Sheet], list[str]]:
     """
     if not path.exists():
         return [], []
-    sheets, notes, title, block = [], [], "", list[list[str]]()
+    sheets = []
+    notes = []
+    title = ""
+    block = list[list[str]]()
     for line in [*regular(path).read_text(encoding="utf-8", errors="replace").splitlines(), ""]:
         if line.startswith("| "):
             block.append([cell.strip() for cell in line.strip("|").split(" | ")])

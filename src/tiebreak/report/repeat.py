@@ -8,8 +8,6 @@ from typing import Any
 from tiebreak.experiments.own import KEPT, checksum, copy_name
 from tiebreak.report.reading import kind_of, record_of
 
-__all__ = ["repeated_command"]
-
 
 def repeated_command(folder: Path, own: bool = False) -> list[str]:
     """The words of the command in the record of a result.

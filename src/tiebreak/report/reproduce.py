@@ -16,8 +16,6 @@ from tiebreak.report.landscape import front, landscape
 from tiebreak.report.section import Notes, Page, Section, Verdict, origin
 from tiebreak.schedules import Schedule
 
-__all__ = ["page"]
-
 _CURVES = (
     Axis("direction_squared", "‖d‖², own λ", "log"),
     Axis("stationarity_squared", "min over λ of ‖∇f+λ∇g‖²", "log"),

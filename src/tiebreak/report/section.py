@@ -11,20 +11,6 @@ import tiebreak
 from tiebreak.experiments.charts import Chart, Numbers
 from tiebreak.experiments.tables import Sheet
 
-__all__ = [
-    "CITATION",
-    "Code",
-    "Facts",
-    "Landscape",
-    "Notes",
-    "Page",
-    "Path",
-    "Section",
-    "Verdict",
-    "flat",
-    "origin",
-]
-
 #: The same text as in README.md and CITATION.cff.
 CITATION = f"""@software{{tiebreak,
   title   = {{tiebreak: minimise one objective among the minimisers of another, from stochastic gradients}},

@@ -8,8 +8,6 @@ from tiebreak.experiments.verification_charts import verification_charts
 from tiebreak.report.reading import closing, columns, record
 from tiebreak.report.section import Page, Section, Verdict
 
-__all__ = ["page"]
-
 _COLUMNS = {
     "bounds": ("group", "problem", "schedule", "K", "residual", "estimate", "mean", "bound", "ratio"),
     "deviations": ("group", "problem", "schedule", "step", "ratio"),
