@@ -213,8 +213,8 @@ class Spread(NamedTuple):
 
     def largest(self, *values: jax.Array) -> jax.Array:
         """The largest of each value over all devices."""
-        mine = vary(jax.lax.stop_gradient(jnp.stack(values)), self.names)
-        return jax.lax.pmax(mine, self.names)  # type: ignore[no-untyped-call, no-any-return]  # jax
+        stacked = vary(jax.lax.stop_gradient(jnp.stack(values)), self.names)
+        return jax.lax.pmax(stacked, self.names)  # type: ignore[no-untyped-call, no-any-return]  # jax
 
 
 @dataclass(frozen=True, eq=False)
