@@ -48,7 +48,6 @@ class Level:
         self._additive = bool(getattr(oracle, "additive", False))
         # Where it takes rows as they are, there are one or two calls less at every step.
         self._plain = self.vectorized and len(shape) == 1
-        self._bare = self._plain and type(oracle) in (Exact, Gaussian)
         #: Whether nothing is random, as far as is known: no noise is drawn then.
         self.deterministic = type(oracle) is Exact or (type(oracle) is Gaussian and not np.any(oracle.sigma))
         self.tokens: Any = None  # of the step that is being made
@@ -107,11 +106,7 @@ class Level:
         elif x is not point:
             before = point
             earlier = exact
-            oracle = self.oracle
-            # Looked up at every step: a callback may give an oracle another one.
-            exact = oracle.exact(x) if self._bare and "gradient" not in oracle.__dict__ else self._at(x)
-            if not (type(exact) is np.ndarray and exact.dtype is dtype and exact.shape == shape):
-                exact = self._check("gradient", exact, shape)
+            exact = self._check("gradient", self._at(x), shape)
             if not x.flags.writeable:
                 self._seen = (x, exact, before, earlier)
         if tokens is None:

@@ -98,11 +98,6 @@ class Exact:
         return self._value is not None
 
     @property
-    def exact(self) -> Function:
-        """The function that was given, x ↦ ∇(x)."""
-        return self._gradient
-
-    @property
     def additive(self) -> bool:
         """Yes, unless a subclass has a gradient of its own."""
         return type(self).gradient in (Exact.gradient, Gaussian.gradient)

@@ -164,10 +164,7 @@ class History:
 
     def tidy(self) -> dict[str, NDArray[Any]]:
         """Columns of equal length, a row for each run and recorded step, runs one after another."""
-        rows, runs = np.nonzero(self.step[:, None] <= self.last_step[None, :])
-        order = np.lexsort((rows, runs))
-        rows = rows[order]
-        runs = runs[order]
+        runs, rows = np.nonzero(self.step <= self.last_step[:, None])
         table: dict[str, NDArray[Any]] = {"run": np.asarray(self.runs, dtype=np.int64)[runs]}
         for name in ("step", "upper_calls", "lower_calls", "calls"):
             table[name] = self[name][rows]
