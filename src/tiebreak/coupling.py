@@ -57,9 +57,11 @@ def _mixes(made: Callable[[int], list[Any]]) -> bool:
             alone, again, together = ([np.asarray(found)[0] for found in made(rows)] for rows in (1, 1, 2))
     except Exception:  # what it cannot stand is told where it is run
         return False
-    same = [np.allclose(one, other, rtol=_CLOSE, equal_nan=True) for one, other in zip(alone, again, strict=True)]
-    apart = [np.allclose(one, other, rtol=_CLOSE, equal_nan=True) for one, other in zip(alone, together, strict=True)]
-    return all(same) and not all(apart)
+    return _agree(alone, again) and not _agree(alone, together)
+
+
+def _agree(first: list[Any], second: list[Any]) -> bool:
+    return all(np.allclose(a, b, rtol=_CLOSE, equal_nan=True) for a, b in zip(first, second, strict=True))
 
 
 def _estimates(method: Method, rows: int, dimension: int, dtype: Any) -> list[Any]:

@@ -48,13 +48,10 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
             which = rise > _MANY * np.sqrt(np.atleast_1d(slope) * dot(way, way))
             which &= rise > _CLEAR * np.abs(np.atleast_1d(result.last.lower_value))
         if which.any():
-            which = rise > 0
-            before, after = (np.mean(np.atleast_1d(p.lower_value)[which]) for p in (result.start, result.last))
-            runs = "" if len(rise) == 1 else f" in {which.sum()} of {len(rise)} runs"
             found.append(
-                f"{result.method}: g ended at {after:.4g}, above {before:.2g} where it began{runs}, and hardly any "
-                "slope of g leads back: at best a local minimum of g, however small the residuals are (the "
-                "documentation's page on caveats: where both gradients vanish)"
+                f"{result.method}: {result.rise_in_words}, and hardly any slope of g leads back: at best a local "
+                "minimum of g, however small the residuals are (the documentation's page on caveats: where both "
+                "gradients vanish)"
             )
     return found
 

@@ -309,6 +309,17 @@ class Result:
         return np.where(np.abs(rise) > _ROUNDING * size, rise, 0.0)
 
     @property
+    def rise_in_words(self) -> str:
+        """What :attr:`rise` says, with means over the runs of which g rose; empty if there is none."""
+        rise = self.rise
+        if rise is None or self.start is None or not (rise > 0).any():
+            return ""
+        risen = int(np.sum(rise > 0))
+        before, after = (np.mean(np.atleast_1d(p.lower_value)[rise > 0]) for p in (self.start, self.last))
+        runs = "" if len(rise) == 1 else f" in {risen} of {len(rise)} runs" + " (means)" * (risen > 1)
+        return f"g ended at {after:.4g}, above {before:.2g} where it began{runs}"
+
+    @property
     def _statuses(self) -> Sequence[Status]:
         return [self.status] if isinstance(self.status, Status) else self.status
 
@@ -334,11 +345,8 @@ class Result:
                 lines.append(
                     f"  {name:<24} {np.mean(value):.4g}" + ("" if np.ndim(value) == 0 else " (mean over runs)")
                 )
-        if (rise := self.rise) is not None and (risen := int(np.sum(rise > 0))):
-            which = rise > 0
-            before, after = (np.mean(np.atleast_1d(p.lower_value)[which]) for p in (self.start, self.last) if p)
-            runs = "" if len(rise) == 1 else f" in {risen} of {len(rise)} runs" + " (means)" * (risen > 1)
-            lines.append(f"  g ended at {after:.4g}, above {before:.2g} where it began{runs}")
+        if self.rise_in_words:
+            lines.append(f"  {self.rise_in_words}")
         if self.chosen:
             each = ", ".join(f"{name} {np.median(value):.3g}" for name, value in self.chosen.items())
             lines.append(f"  at the end{'' if isinstance(self.status, Status) else ' (medians)'}: {each}")
