@@ -50,7 +50,14 @@ _QUICK = Sizes(10**4, 5000, 1000, (2, 10), 2, 1000)
 _BUDGET = 10**8  # what the plans are made for
 _A = (0.1, 0.2, 0.25, 0.3)
 _NOISES = ("additive", "multiplicative")
-_PAPER = ("SDBGD, paper's row", "SDBGD, planned", "Penalty, planned", "Penalty, anytime", "Penalty, held")
+#: Schedules on the paper's problem: the paper's own, and plans by their options.
+_PAPER: Mapping[str, Any] = {
+    "SDBGD, paper's row": None,
+    "SDBGD, planned": {"kind": "anytime"},
+    "Penalty, planned": {"method": "penalty"},
+    "Penalty, anytime": {"method": "penalty", "kind": "anytime"},
+    "Penalty, held": {"method": "lazy_penalty"},
+}
 #: Near the worst case, planned for an accuracy: method and ℓ.
 _WORST = {"penalty": None, "spider_penalty": 1.0, "storm_penalty": 1.0, "spider_sdbgd": 0.1, "storm_sdbgd": 0.1}
 _STEP = 1e-4  # seconds, every one of them measured
@@ -174,17 +181,13 @@ def case_of(spec: Mapping[str, Any]) -> Case:
     if "a" in spec:
         law = anytime(spec["a"], step_size=problem.constants.largest_step_size, barrier=0.9)
         return Case("paper", problem, f"a = {spec['a']:g}", methods.sdbgd.replace(schedule=law), steps)
-    if spec["label"] == _PAPER[0]:
-        return Case("paper", problem, _PAPER[0], methods.sdbgd, steps)
-    if spec["label"] == _PAPER[1]:
-        planned = theory.plan(problem.constants, budget=_BUDGET, kind="anytime")
-        return Case("paper", problem, _PAPER[1], planned.method, steps)
-    if spec["label"] == _PAPER[3]:
-        anytime_s = theory.plan(problem.constants, budget=_BUDGET, method="penalty", kind="anytime")
-        return Case("paper", problem, _PAPER[3], anytime_s.method, min(steps, anytime_s.steps))
-    name = "lazy_penalty" if spec["label"] == _PAPER[4] else "penalty"
-    fixed = theory.plan(problem.constants, budget=_BUDGET, method=name)
-    return Case("paper", problem, spec["label"], fixed.method, min(steps, fixed.steps))
+    label = spec["label"]
+    if _PAPER[label] is None:
+        return Case("paper", problem, label, methods.sdbgd, steps)
+    planned = theory.plan(problem.constants, budget=_BUDGET, **_PAPER[label])
+    if "method" in _PAPER[label]:  # these bounds are proved for the planned steps
+        steps = min(steps, planned.steps)
+    return Case("paper", problem, label, planned.method, steps)
 
 
 def _hard(method: str, steps: int) -> Case:
@@ -221,15 +224,12 @@ def _chosen(spec: Mapping[str, Any]) -> Case:
     if name in files:
         given = found(files[name])
         method = methods.get(given(problem.constants, _BUDGET) if callable(given) else given)
-        label = f"{method.name}, own schedule"
     elif name.startswith("plan "):
-        planned = theory.plan(problem.constants, budget=_BUDGET, method=name[5:].strip(), noise_smoothness=ell)
-        method = planned.method
-        label = f"{planned.method.name}, planned"
+        method = theory.plan(problem.constants, budget=_BUDGET, method=name[5:].strip(), noise_smoothness=ell).method
     else:
         method = methods.get(name)
-        label = f"{method.name}, own schedule"
-    case = Case("own", problem, label, method, spec["steps"], ell)
+    source = "planned" if name.startswith("plan ") else "own schedule"
+    case = Case("own", problem, f"{method.name}, {source}", method, spec["steps"], ell)
     theory.proved(method, case.constants, case.steps, ell)  # or there is nothing to check
     return case
 
