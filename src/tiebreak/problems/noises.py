@@ -44,7 +44,7 @@ class Proportional(Gaussian):
 
 
 class Student(Gaussian):
-    """Heavy tails: ∇(x) + √W N(0, s² I), W = ν/χ²_ν, a vector with Student's t law of ν degrees of freedom.
+    """Heavy tails: ∇(x) + √W N(0, s² I), W = ν/χ²_ν, a vector with Student's t law of ν = 3 degrees of freedom.
 
     All coordinates of a sample share W: an outlier is a whole gradient that is far off. Given the W's, the mean of B
     samples is normal with variance s² ΣW/B², so a batch takes B numbers and not B times the dimension.
@@ -54,9 +54,7 @@ class Student(Gaussian):
     gradient, value, shape, vectorized :
         As :class:`tiebreak.Gaussian` takes them.
     sigma : float
-        Standard deviation *per coordinate*: s² = σ² (ν − 2)/ν.
-    freedom : float
-        ν > 2, so that the variance is finite. With ν = 3 the third moment is not.
+        Standard deviation *per coordinate*: s² = σ² (ν − 2)/ν. The third moment is infinite.
 
     Examples
     --------
@@ -66,12 +64,7 @@ class Student(Gaussian):
     array([2., 4.])
     """
 
-    def __init__(self, *common: Any, freedom: float = 3.0, **named: Any) -> None:
-        super().__init__(*common, **named)
-        if isinstance(freedom, (bool, str)) or not 2 < freedom < math.inf:
-            raise ValueError(f"freedom={freedom!r} must be finite and > 2: with less the variance is infinite")
-        self.freedom = float(freedom)
-        self.samples_ahead = 2**19  # drawing is the work, so no more than this is drawn ahead
+    samples_ahead = 2**19  # drawing is the work, so no more than this is drawn ahead
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
         """The noise of the batch means, steps × runs × x's shape."""
@@ -85,12 +78,11 @@ class Student(Gaussian):
         return noise
 
     def _spread(self, rng: Generator, size: int) -> float:
-        """√(ΣW (ν−2)/ν) / B, the standard deviation of the mean of B samples of variance 1, given their W's."""
-        half = self.freedom / 2
+        """√(ΣW (ν−2)/ν) / B, the standard deviation of the mean of B samples of variance 1, given their W's; ν = 3."""
         total = 0.0
         for start in range(0, size, _CHUNK):  # ν/χ²_ν = (ν/2)/Γ(ν/2), with Γ a standard gamma variable
-            total += float(np.sum(half / rng.standard_gamma(half, size=min(_CHUNK, size - start))))
-        return math.sqrt(total * (self.freedom - 2) / self.freedom) / size
+            total += float(np.sum(1.5 / rng.standard_gamma(1.5, size=min(_CHUNK, size - start))))
+        return math.sqrt(total / 3) / size
 
 
 class Phase(Gaussian):
