@@ -120,9 +120,14 @@ def torch_side(options, steps, rate=0.1):
         yield {"b": b.detach().numpy().copy(), "w": w.detach().numpy().copy()}, opt.log()
 
 
-ROOMY = ("tolerance, headroom", "tolerance, headroom measured")  # which need a rate that falls
-FALLING = ("tolerance, number", *ROOMY, "tolerance, given", "tolerance, twin")  # the law knows the rate
-ROWS_OF_OPTIONS = [(n, 0.1) for n in OPTIONS if n not in ROOMY] + [(n, rate_at) for n in FALLING]
+FALLING = (  # the law knows the rate, and headroom needs one that falls
+    "tolerance, number",
+    "tolerance, headroom",
+    "tolerance, headroom measured",
+    "tolerance, given",
+    "tolerance, twin",
+)
+ROWS_OF_OPTIONS = [(name, rate_at if name in FALLING else 0.1) for name in OPTIONS]
 
 
 @pytest.mark.parametrize(("name", "rate"), ROWS_OF_OPTIONS)
@@ -185,7 +190,7 @@ def test_a_recorded_run_is_a_reference(tmp_path):
     path = tmp_path / "fit.csv"
     path.write_text("step,lower_loss,other\n0,2.0,1\n1,,1\n2,1.0,1\n4,0.5,1\n")
     x = jnp.ones(2)
-    for reference in (path, str(path), np.array([2.0, 2.0, 1.0, 1.0, 0.5]), jnp.array([2.0, 2.0, 1.0, 1.0, 0.5])):
+    for reference in (str(path), jnp.array([2.0, 2.0, 1.0, 1.0, 0.5])):
         transform = dynamic_barrier(tolerance=1.0, reference=reference)
         update = jax.jit(lambda x, s, t=transform: t.update(x, s, lower_grads=x, lower_value=3.0)[1])
         state, seen = transform.init(x), []
@@ -441,7 +446,9 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=[pytest.mark.long] if mode == "tolerance" else []) for mode in MODES]
+)
 def test_derivatives_are_finite_where_a_gradient_is_zero(mode):
     """Through three steps, by a factor of both gradients: no 0/0 on the way back."""
     transform = dynamic_barrier(**MODES[mode])
@@ -463,6 +470,7 @@ def test_derivatives_are_finite_where_a_gradient_is_zero(mode):
                 assert np.isfinite(derivative).all(), (upper, lower)
 
 
+@pytest.mark.long
 def test_derivatives_by_the_barrier_and_by_the_tolerance_are_right(x64):
     """Against differences, through ten steps; also by the start."""
 

@@ -23,7 +23,7 @@ from scipy.optimize import minimize_scalar
 
 from tiebreak import rules
 
-MANY = settings(max_examples=200, deadline=None)
+MANY = settings(max_examples=100, deadline=None)
 U = Fraction(1, 2**53)
 NAN, INF = math.nan, math.inf
 
