@@ -64,7 +64,9 @@ class Student(Gaussian):
     array([2., 4.])
     """
 
-    samples_ahead = 2**19  # drawing is the work, so no more than this is drawn ahead
+    def __init__(self, *common: Any, **named: Any) -> None:
+        super().__init__(*common, **named)
+        self.samples_ahead = 2**19  # drawing is the work, so no more than this is drawn ahead
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
         """The noise of the batch means, steps × runs × x's shape."""
