@@ -223,11 +223,10 @@ def named(
         return paper(sigma_f=strengths[0], sigma_g=strengths[1])
     title = f"{family}-{d}" + f"-{kind}" * (kind != "gaussian")
     if family == "random":
-        said: dict[str, Any] = {word: value for word, value in asked.items() if value is not None} or {"sigma": None}
-        if kind not in ("gaussian", "multiplicative") or any(value is not None for value in said.values()):
-            words = ", ".join(f"{word}={value!r}" for word, value in said.items())
+        words = "".join(f", {word}={value!r}" for word, value in asked.items() if value is not None)
+        if words or kind not in ("gaussian", "multiplicative"):
             raise ValueError(
-                f"noise={kind!r}, {words}: random problems have noise of their own strength, and none with heavy "
+                f"noise={kind!r}{words}: random problems have noise of their own strength, and none with heavy "
                 "tails, waves or sampled terms"
             )
         drawn = random_problem(d, 0, "additive" if kind == "gaussian" else kind)
