@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, islice, repeat
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,13 +183,6 @@ def _known(method: Method, k: int, count: int) -> list[Charged]:
     return list(zip(map(Parameters._make, rows), costs, strict=True))
 
 
-class Batches(NamedTuple):
-    """Of many steps, by the names of :class:`~tiebreak.schedules.Parameters`."""
-
-    upper_batch: Values
-    lower_batch: Values
-
-
 def steps_within(method: Method | str, budget: int, horizon: int | None = None) -> tuple[int, int, int]:
     """How many steps fit in the budget (at most `horizon`), and what they are charged at each level.
 
@@ -290,12 +283,6 @@ class Many:
 
     def _values(self, law: Law) -> Values:
         return law_values(law, len(self.k), int(self.k[0]) if len(self.k) else 0)
-
-
-def batches(schedule: Schedule, steps: int, start: int = 0) -> Batches:
-    """The schedule's batch sizes at the steps `start`, …, `start` + `steps` − 1."""
-    many = Many(schedule, steps, start)
-    return Batches(many.upper_batch, many.lower_batch)
 
 
 def law_values(law: Law, steps: int, start: int = 0) -> Values:

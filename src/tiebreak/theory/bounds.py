@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak.budget import batches, law_values
+from tiebreak.budget import Many, law_values
 from tiebreak.rules import stability
 from tiebreak.schedules import Parameters, Schedule
 from tiebreak.theory.constants import Constants
@@ -183,7 +183,8 @@ def laws(schedule: Schedule, steps: int, start: int = 0, regularized: bool = Tru
     beta = values("barrier")
     rho = values("regularizer") if regularized else np.zeros(steps)
     selection = None if schedule.selection is None else values("selection")
-    return Laws(eta, beta, rho, *batches(schedule, steps, start), selection)
+    many = Many(schedule, steps, start)
+    return Laws(eta, beta, rho, many.upper_batch, many.lower_batch, selection)
 
 
 def first_step(parameters: Any) -> Laws:
