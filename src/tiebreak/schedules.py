@@ -65,17 +65,19 @@ class Parameters(NamedTuple):
 
 
 _WHOLE: tuple[str, Callable[[float], bool]] = ("finite (it is floored, and at least 1)", math.isfinite)
+_POSITIVE: tuple[str, Callable[[float], bool]] = ("finite and > 0", lambda v: 0 < v < math.inf)
+_NONNEGATIVE: tuple[str, Callable[[float], bool]] = ("finite and ≥ 0", lambda v: 0 <= v < math.inf)
 _SHARE: tuple[str, Callable[[float], bool]] = ("in [0, 1]", lambda v: 0 <= v <= 1)
 
 #: name → (what is legal, in words; the test). The one place that knows the range of every parameter.
 LEGAL: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
     {
-        "step_size": ("finite and > 0", lambda v: 0 < v < math.inf),
+        "step_size": _POSITIVE,
         "upper_batch": _WHOLE,
         "lower_batch": _WHOLE,
-        "barrier": ("finite and ≥ 0", lambda v: 0 <= v < math.inf),
-        "regularizer": ("finite and ≥ 0", lambda v: 0 <= v < math.inf),
-        "penalty": ("finite and > 0", lambda v: 0 < v < math.inf),
+        "barrier": _NONNEGATIVE,
+        "regularizer": _NONNEGATIVE,
+        "penalty": _POSITIVE,
         "momentum": _SHARE,
         "upper_momentum": _SHARE,
         "lower_momentum": _SHARE,
@@ -85,7 +87,7 @@ LEGAL: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
         "lower_refresh": _WHOLE,
         "upper_hold": _WHOLE,
         "lower_hold": _WHOLE,
-        "selection": ("finite and ≥ 0", lambda v: 0 <= v < math.inf),
+        "selection": _NONNEGATIVE,
     }
 )
 #: Those that are floored, and at least 1.
