@@ -110,11 +110,9 @@ def _gradient(oracle: Any, x: Array, seed: int) -> Array:
     """The exact gradient, or the mean of the mini-batches in its place."""
     if hasattr(oracle, "exact_gradient"):
         return _numbers(oracle.exact_gradient(x))
-    batches = _batches(oracle, x, seed)
-    total = next(batches)
-    for each in batches:
-        total = total + each
-    return total / _BATCHES
+    total: Any = sum(_batches(oracle, x, seed))
+    mean: Array = total / _BATCHES
+    return mean
 
 
 def _ways(gradient: Array, random: Array, batches: Iterator[Array]) -> list[_Way]:

@@ -78,10 +78,14 @@ class Comparison:
         trials = whole("trials", self.trials)
         if trials > MANY_TRIALS:
             raise ValueError(f"trials={self.trials!r} must be from 1 to {MANY_TRIALS}")
-        checked: dict[str, Any] = {"runs": plain.runs, "seed": plain.seed, "trials": trials}
-        checked |= {"budgets": _budgets(self.budgets)}
-        checked |= {"steps": None if self.steps is None else limit("steps", self.steps)}
-        checked |= {"record": None if self.record is None else Experiment(record=self.record).record}
+        checked: dict[str, Any] = {
+            "runs": plain.runs,
+            "seed": plain.seed,
+            "trials": trials,
+            "budgets": _budgets(self.budgets),
+            "steps": None if self.steps is None else limit("steps", self.steps),
+            "record": None if self.record is None else Experiment(record=self.record).record,
+        }
         problems = entrants(self.problems)
         checked |= {"entrants": problems, "contenders": contenders(self.methods, problems, self.as_is)}
         for name, value in checked.items():
@@ -214,11 +218,8 @@ class Compared:
     @property
     def starts(self) -> dict[str, tuple[float, float]]:
         """f and g at the start of each problem; NaN where they are not known."""
-        levels = {e.label: (e.problem, (e.problem.upper, e.problem.lower)) for e in self.comparison.entrants}
-        return {
-            label: tuple(_value(each, problem) for each in both)  # type: ignore[misc]  # of two levels
-            for label, (problem, both) in levels.items()
-        }
+        problems = {e.label: e.problem for e in self.comparison.entrants}
+        return {label: (_value(p.upper, p), _value(p.lower, p)) for label, p in problems.items()}
 
     @property
     def references(self) -> list[str | Reference]:

@@ -138,18 +138,18 @@ def deviations(case: Case, result: Result, seed: int, draws: int) -> Table:
     A row for each step; `ratio` and `limit` are those of the worst of its iterates.
     """
     assert result.history.x is not None
-    rows: dict[str, list[Any]] = {name: [] for name in ("step", "tau2", "mean", "limit", "ratio", "verdict")}
+    rows: list[dict[str, Any]] = []
     for k in grid(case.steps, per_decade=3, start=1) - 1:
         parameters = case.method.schedule.at(int(k))
         off = _deviation(case, result.history.x[k, :_LEMMA_RUNS], parameters, seed, draws)
         mean, error = _mean(off, axis=0)
         tau2 = float(theory.terms(parameters, case.constants).tau) ** 2
+        limit = (mean + ERRORS * error).max()
         words = verdicts(mean, error, tau2)
         worst = next((word for word in ("FAIL", "open") if word in words), "PASS")
-        values = (k, tau2, mean.mean(), (mean + ERRORS * error).max(), (mean / tau2).max(), worst)
-        for column, value in zip(rows.values(), values, strict=True):
-            column.append(value)
-    return _named(case, {name: np.array(column) for name, column in rows.items()})
+        row = {"step": k, "tau2": tau2, "mean": mean.mean(), "limit": limit, "ratio": (mean / tau2).max()}
+        rows.append(row | {"verdict": worst})
+    return _named(case, {name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
 def _deviation(case: Case, points: Any, parameters: Parameters, seed: int, draws: int) -> Values:

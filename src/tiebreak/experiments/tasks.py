@@ -100,17 +100,14 @@ def reference(where: str, name: str = "function") -> Reference:
     wrong = legal if text is None else f"{name}={where!r} cannot be run"
     try:
         found(made)
-    except AttributeError as error:
-        missing = error.name == attribute  # and not something else, in the file itself
-        if missing:
-            raise ValueError(f"{name}={where!r}: {module} has no attribute {attribute!r}") from None
-        raise ValueError(f"{wrong}; {told(error, module)}") from None
     except (ImportError, SyntaxError) as error:
         lacks = error.name if isinstance(error, ModuleNotFoundError) else None
         if lacks and not (text is None and f"{module}.".startswith(f"{lacks}.")):  # it is there, what it imports is not
             raise ValueError(f"{name}={where!r} needs {lacks}, which is not installed") from None
         raise ValueError(f"{wrong}; {error}") from None
     except (Exception, SystemExit) as error:  # somebody's file may raise anything, and odd names of modules too
+        if isinstance(error, AttributeError) and error.name == attribute:  # not something else, in the file itself
+            raise ValueError(f"{name}={where!r}: {module} has no attribute {attribute!r}") from None
         raise ValueError(f"{wrong}; {told(error, module)}") from None
     return made
 
