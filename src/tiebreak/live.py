@@ -21,7 +21,6 @@ _BARS = "▁▂▃▄▅▆▇█"
 _LENGTH = 16  # values of a sparkline
 _MANY = 10**5  # calls or evaluations that are not counted one by one
 _WIDE = 120  # columns, for long sparklines
-_NAMES = 32  # of whose curves are remembered
 _SOON = 0.02  # the share after which the time left is worth a guess
 
 
@@ -209,8 +208,6 @@ class Line:
                 if math.isfinite(value):
                     mine = self._curves.setdefault(name, {})
                     mine.setdefault(key, deque(maxlen=_LENGTH)).append(value)
-            while len(self._curves) > _NAMES:
-                del self._curves[next(iter(self._curves))]
             if now - self._written >= (_OFTEN if self.terminal else SILENCE):
                 self._write()
 
