@@ -85,7 +85,7 @@ def test_sigma_is_per_coordinate_and_broadcasts(sigma):
 def test_blocks_are_the_draws_one_by_one(shape, per_sample):
     """Bit for bit, and the generators stand where they would stand: blocks are a matter of speed alone."""
     oracle = Gaussian(zero, 0.7, shape=shape, per_sample=per_sample)
-    sizes = [1, 5, 2, 9, 1] if math.prod(shape) > 10 else [1, 5, 10_000, 200_000, 3, 1]  # the largest is worth threads
+    sizes = [1, 5, 2, 9, 1] if math.prod(shape) > 10 else [1, 5, 10_000, 200_000, 3, 1]
     blocks, singles = ([generator(s) for s in (1, 2, 3)] for _ in range(2))
     block = oracle.sample_block(blocks, sizes)
     assert block.shape == (len(sizes), 3, *shape)

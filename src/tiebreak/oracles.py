@@ -26,9 +26,7 @@ two methods is an oracle. What else the solver uses, where it is there:
 
 import copy
 import math
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -208,7 +206,7 @@ class Gaussian(Exact):
         noise = np.empty((len(sizes), len(rngs), dimension))
         if self.per_sample:
             for i, size in enumerate(sizes):
-                noise[i] = _means_of_normals(rngs, size, dimension)
+                noise[i] = [_mean_of_normals(rng, size, dimension) for rng in rngs]
         else:
             _fill(noise, rngs)
             noise /= np.sqrt(np.asarray(sizes, dtype=float))[:, None, None]
@@ -239,19 +237,10 @@ def _fill(noise: Array, rngs: Sequence[Generator]) -> None:
 
 
 _CHUNK = 2**14  # normals drawn at a time: 128 KiB stay in the cache between being drawn and being added
-_WORTH_A_THREAD = 2**20  # normals per call, some 10 ms of drawing
-
-
-def _means_of_normals(rngs: Sequence[Generator], size: int, dimension: int) -> list[Array]:
-    """For each generator the mean of `size` standard normal vectors, every one drawn, in O(chunk) memory."""
-    if len(rngs) == 1 or len(rngs) * size * dimension < _WORTH_A_THREAD:
-        return [_mean_of_normals(rng, size, dimension) for rng in rngs]
-    # NumPy lets go of the interpreter while it draws, and every run has a generator of its own.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda rng: _mean_of_normals(rng, size, dimension), rngs))
 
 
 def _mean_of_normals(rng: Generator, size: int, dimension: int) -> Array:
+    """The mean of `size` standard normal vectors, every one drawn, in O(chunk) memory."""
     step = max(1, _CHUNK // dimension)
     total = np.zeros(dimension)
     # Coordinates first, so that the sum runs along memory: summing columns of (size, 2) costs as much as drawing them.
