@@ -81,10 +81,6 @@ class Level:
             )
         return [np.stack(step) for step in tokens]
 
-    def stream(self, rngs: list[Generator]) -> "Stream":
-        """This level's draws from these generators, one a run."""
-        return Stream(rngs, self.draw, cheap=self._draws_blocks and self.samples_ahead == float("inf"))
-
     def gradient(self, x: Array, tokens: Any) -> Array:
         """Mini-batch gradients at the rows of x, one for each run."""
         self.tokens = tokens
@@ -174,39 +170,28 @@ class Stream:
 
     A generator gives the same numbers whether asked for ten steps at once or ten times for one, so blocks are a matter
     of speed alone: `rewind` puts the generators where they would be had only the first steps of the block been drawn.
-    Asking thousands of generators for their state takes as long as drawing a block from them. Where draws are `cheap`
-    that is done every few blocks only, and what was drawn since is drawn again.
     """
 
-    def __init__(
-        self, rngs: list[Generator], draw: Callable[[Sequence[Generator], Sequence[Any]], Any], cheap: bool = False
-    ) -> None:
+    def __init__(self, rngs: list[Generator], draw: Callable[[Sequence[Generator], Sequence[Any]], Any]) -> None:
         self.rngs = rngs
         self._draw = draw
-        self._every = 8 if cheap else 1
-        self._before: list[Any] = []  # the states before the oldest of `_blocks`
-        self._blocks: list[Sequence[Any]] = []
-        self._open = False  # whether the last of them may still be undone
+        self._before: list[Any] = []  # the states before the block
+        self._arguments: Sequence[Any] = ()  # of the block, as long as it may be undone
 
     def block(self, arguments: Sequence[Any]) -> Any:
         """Draw for as many steps as there are arguments."""
-        if len(self._blocks) % self._every == 0:
-            self._before = self.states()
-            self._blocks = []
-        self._blocks.append(arguments)
-        self._open = True
+        self._before = self.states()
+        self._arguments = arguments
         return self._draw(self.rngs, arguments)
 
     def rewind(self, taken: int) -> None:
         """Undo all but the first `taken` steps of the last block."""
-        if self._open and taken < len(self._blocks[-1]):
+        if taken < len(self._arguments):
             for rng, state in zip(self.rngs, self._before, strict=True):
                 rng.bit_generator.state = state
-            self._blocks[-1] = self._blocks[-1][:taken]
-            for arguments in self._blocks:
-                if len(arguments):
-                    self._draw(self.rngs, arguments)
-        self._open = False
+            if taken:
+                self._draw(self.rngs, self._arguments[:taken])
+        self._arguments = ()
 
     def restrict(self, rows: Sequence[int]) -> None:
         """Go on with these runs only."""

@@ -149,8 +149,8 @@ class _Solver:
         numbers = [self.configuration.runs[r] for r in state.alive]
         seed = SeedSequence(self.configuration.entropy, spawn_key=self.configuration.spawn_key)
         upper, lower, selection = generators(seed, numbers)
-        self.streams = {"upper": self.upper.stream(upper), "lower": self.lower.stream(lower)}
-        self.streams["selection"] = Stream(selection, self.select, cheap=True)
+        self.streams = {"upper": Stream(upper, self.upper.draw), "lower": Stream(lower, self.lower.draw)}
+        self.streams["selection"] = Stream(selection, self.select)
         for name, states in state.streams.items():
             for rng, saved in zip(self.streams[name].rngs, states, strict=True):
                 rng.bit_generator.state = saved
