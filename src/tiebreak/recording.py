@@ -102,6 +102,10 @@ class Measurer:
                     columns["exact_multiplier"] = found.multiplier
         return {name: columns[name] for name in MEASURES if name in columns}
 
+    def at(self, x: Array, parameters: Sequence[Parameters], memory: Sequence[Any]) -> Columns:
+        """The measures of one iterate (runs, dimension)."""
+        return {name: column[0] for name, column in self(x[None], parameters, memory).items()}
+
 
 @dataclass(frozen=True)
 class Record:
@@ -238,10 +242,7 @@ class Glance:
         """λ, ‖d‖² and ‖∇g‖² of the runs that go on, `x` and whatever is known of them."""
         began = time.monotonic()
         if began >= self._due:
-            columns = {"multiplier": multiplier} | {
-                name: column[0] for name, column in self._measurer(x[None], [parameters], memory).items()
-            }
-            self._found = means(columns)
+            self._found = means({"multiplier": multiplier} | self._measurer.at(x, [parameters], memory))
             self._due = time.monotonic() + _RARELY * (time.monotonic() - began)
         return self._found
 

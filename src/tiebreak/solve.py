@@ -385,13 +385,8 @@ class _Solver:
         state.last_measures = {}
         state.selected_measures = {}
         if measured:
-            state.last_measures, state.selected_measures = (
-                {name: column[0] for name, column in self.measurer(x[None], parameters, memory).items()}
-                for x, parameters, memory in (
-                    (state.x, each, state.rule),
-                    (state.selected, chosen, state.selected_rule),
-                )
-            )
+            state.last_measures = self.measurer.at(state.x, each, state.rule)
+            state.selected_measures = self.measurer.at(state.selected, chosen, state.selected_rule)
         told = getattr(self.method.rule, "told", None)
         state.chosen = {} if told is None else {n: np.asarray(v, np.float64) for n, v in told(state.rule).items()}
         state.elapsed = time.perf_counter() - self.started
