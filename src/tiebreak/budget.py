@@ -113,9 +113,7 @@ class Steps(Iterator[Parameters]):
             return []
         found: list[Charged] = []
         most = _LARGEST if self._budget is None else self._budget
-        few = min(upper, lower) < math.inf
         spent = self.spent
-        append = found.append
         for step in islice(self._coming, count):
             parameters, (for_upper, for_lower) = step
             after = spent + for_upper + for_lower
@@ -127,13 +125,12 @@ class Steps(Iterator[Parameters]):
                 self.ended = Status.BUDGET
                 break
             spent = after
-            append(step)
-            if few:
-                upper = upper - parameters.upper_batch
-                lower = lower - parameters.lower_batch
-                if upper <= 0 or lower <= 0:
-                    break
-        self.k = self.k + len(found)
+            found.append(step)
+            upper -= parameters.upper_batch
+            lower -= parameters.lower_batch
+            if upper <= 0 or lower <= 0:
+                break
+        self.k += len(found)
         self.spent = spent
         return found
 
