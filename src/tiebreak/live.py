@@ -46,15 +46,6 @@ class Progress(NamedTuple):
     direction_squared: float = math.nan
     lower_gradient_squared: float = math.nan
 
-    @classmethod
-    def at(cls, k: int, spent: int, steps: int | None, budget: int | None, *numbers: float) -> Self:
-        """After k steps and so many calls, with these limits.
-
-        >>> Progress.at(5, 20, 10, 100).fraction
-        0.5
-        """
-        return cls(k, spent, max(k / (steps or math.inf), spent / (budget or math.inf)), *numbers)
-
     def shown(self) -> dict[str, Any]:
         """What :meth:`Line.tell` takes."""
         curves = {"‖d‖²": self.direction_squared, "‖∇g‖²": self.lower_gradient_squared}

@@ -1,5 +1,6 @@
 """The only loop: sample → estimate → inner products → rule → step → record."""
 
+import math
 import os
 import time
 import warnings
@@ -406,7 +407,9 @@ class _Solver:
         numbers: tuple[float, ...] = self.recorder.latest()
         if c.record is None and self.parameters is not None and self.state.alive:
             numbers = self.glance(now.x, now.multipliers, self.parameters, now.rule)
-        return Progress.at(now.k, now.upper_calls + now.lower_calls, c.steps, c.budget, *numbers)
+        calls = now.upper_calls + now.lower_calls
+        fraction = max(now.k / (c.steps or math.inf), calls / (c.budget or math.inf))
+        return Progress(now.k, calls, fraction, *numbers)
 
 
 def _zero(gradient: Array) -> Array:
