@@ -1,16 +1,12 @@
 """Loggers people have: wandb, trackio, TensorBoard, MLflow, and whatever looks like one of them, by one hook."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tiebreak.torch.logs import Row, StepLog
 
 __all__ = ["Log"]
-
-_LEGAL = (
-    "must have log(dict) (wandb, trackio), add_scalar(tag, value, step) (TensorBoard) or log_metrics(dict, step=…) "
-    "(MLflow, Lightning's loggers)"
-)
 
 
 class Log(StepLog):
@@ -49,17 +45,16 @@ class Log(StepLog):
     """
 
     def __init__(self, logger: Any, every: int = 10, prefix: str = "tiebreak/", *, numbered: bool = True) -> None:
-        send = _sender(logger, numbered)
-        if send is None:
-            raise TypeError(f"logger={logger!r} {_LEGAL}")
         if not isinstance(prefix, str):
             raise TypeError(f"prefix={prefix!r} must be a string")
-        self.logger, self.prefix = logger, prefix
+        send = _sender(logger, prefix, numbered)
 
         def write(k: int, row: Row) -> None:
-            send({f"{prefix}{name}": float(value) for name, value in row.items() if value is not None}, k, prefix)
+            send({f"{prefix}{name}": float(value) for name, value in row.items() if value is not None}, k)
 
         super().__init__(every, write, lambda: None)
+        self.logger = logger
+        self.prefix = prefix
 
     def close(self) -> None:
         """End the log; the logger is flushed, if it can be, not closed."""
@@ -68,25 +63,26 @@ class Log(StepLog):
             flush()
 
 
-def _sender(logger: Any, numbered: bool) -> Callable[[dict[str, float], int, str], Any] | None:
-    """How numbers get to this logger, by what it has; the most particular first."""
+def _sender(logger: Any, prefix: str, numbered: bool) -> Callable[[dict[str, float], int], Any]:
+    """Return a function that sends numbers by name and their step to the logger; the most particular method first."""
 
     def has(name: str) -> bool:
         return callable(getattr(logger, name, None))
 
     if has("add_scalar"):
-
-        def scalars(numbers: dict[str, float], k: int, prefix: str) -> None:
-            for name, value in numbers.items():
-                logger.add_scalar(name, value, k)
-
-        return scalars
+        return partial(_add_scalars, logger)
     if has("log_metrics"):
-        return lambda numbers, k, prefix: logger.log_metrics(numbers, step=k)
+        return lambda numbers, k: logger.log_metrics(numbers, step=k)
     if has("log"):
+        if numbered:
+            return lambda numbers, k: logger.log(numbers | {f"{prefix}step": k}, step=k)
+        return lambda numbers, k: logger.log(numbers | {f"{prefix}step": k})
+    raise TypeError(
+        f"logger={logger!r} must have log(dict) (wandb, trackio), add_scalar(tag, value, step) (TensorBoard) or "
+        "log_metrics(dict, step=…) (MLflow, Lightning's loggers)"
+    )
 
-        def log(numbers: dict[str, float], k: int, prefix: str) -> None:
-            logger.log(numbers | {f"{prefix}step": k}, **({"step": k} if numbered else {}))
 
-        return log
-    return None
+def _add_scalars(writer: Any, numbers: dict[str, float], k: int) -> None:
+    for name, value in numbers.items():
+        writer.add_scalar(name, value, k)
