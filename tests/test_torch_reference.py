@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import math
+import pickle
 import warnings
 
 import pytest
@@ -463,6 +464,27 @@ def test_several_modules_of_which_a_pass_calls_some():
     for k, model in enumerate((one, one, two, two)):
         opt.step(lower=lambda m=model: m(), upper=lambda: one.w.sum() + two.w.sum())
         assert (one.passes + two.passes).item() == k + 1
+
+
+def test_parameters_outside_of_the_model_are_copied_too():
+    model, scale = Counter(), torch.nn.Parameter(torch.ones(1))
+    base = torch.optim.SGD([*model.parameters(), scale], lr=0.1)
+    opt = DynamicBarrier(base, tolerance=1.0, reference="twin", model=model)
+    opt.step(lower=lambda: model() + (scale - 2).square().sum(), upper=lambda: 2 * scale.sum())
+    assert opt.target.copy.values[scale].item() == pytest.approx(1.2)
+    assert scale.item() < 1.2
+
+
+def test_an_optimizer_brings_its_model_along():
+    model = Counter()
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = DynamicBarrier(base, tolerance=1.0, reference="twin", model=model)
+    opt.step(lower=model, upper=model.w.sum)
+    for again in (copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):
+        (own,) = again.modules
+        assert again.param_groups[0]["params"][0] is own.w
+        again.step(lower=own, upper=own.w.sum)
+        assert (own.passes.item(), model.passes.item()) == (2, 1)
 
 
 class Norms(torch.nn.Module):
