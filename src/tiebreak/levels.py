@@ -1,6 +1,6 @@
 """An objective as the solver sees it: all runs at once, every shape checked, whatever the oracle can or cannot do."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -135,10 +135,8 @@ class Level:
         if self.vectorized:
             return self._check(what, function(points, *tokens), (*leading, *shape))
         rows = points.reshape(-1, *self.shape)
-        each: Iterable[Any] = (
-            zip(rows, strict=True) if not tokens else zip(rows, _per_run(tokens[0], len(rows)), strict=True)
-        )
-        results = [self._check(what, function(*arguments), shape) for arguments in each]
+        columns = [rows, *(repeat(None, len(rows)) if each is None else each for each in tokens)]
+        results = [self._check(what, function(*arguments), shape) for arguments in zip(*columns, strict=True)]
         return np.stack(results).reshape(*leading, *shape)
 
     def _check(self, what: str, returned: Any, shape: tuple[int, ...]) -> Array:
@@ -159,10 +157,6 @@ class Level:
 
 def _shown(returned: Any) -> str:
     return f"dtype {returned.dtype}" if isinstance(returned, np.ndarray) else repr(returned)
-
-
-def _per_run(tokens: Any, runs: int) -> Iterable[Any]:
-    return repeat(None, runs) if tokens is None else tokens
 
 
 class Stream:
