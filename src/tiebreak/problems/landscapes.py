@@ -6,7 +6,7 @@ with any axes in front of their own, and give the same last bits however many po
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ def weighted(weights: Values) -> Landscape:
     """Σ h_i φ(x_i) over the first coordinates, with weights h: as badly conditioned as these. L = max h, G = ‖h‖."""
     count = len(weights)
     plain = _first(count, lambda t: weights * _phi(t), lambda t: weights * _phi_slope(t), float(weights.max()))
-    return Landscape(plain.value, plain.gradient, plain.smoothness, float(np.linalg.norm(weights)))
+    return replace(plain, slope=float(np.linalg.norm(weights)))
 
 
 def gorge(count: int, slope: float, width: float) -> Landscape:
@@ -112,17 +112,14 @@ def gorge(count: int, slope: float, width: float) -> Landscape:
     Second derivatives are at most 1 and slope/width, which must not be more: L = 1. The gradient: G = √(count+slope²).
     """
 
-    def scaled(x: Array) -> tuple[Array, Array]:
-        return _contiguous(x, count), x[..., count] / width
+    walls = _first(count, _phi, _phi_slope, 1.0)
 
     def value(x: Array) -> Any:
-        walls, floor = scaled(x)
-        return _phi(walls).sum(axis=-1) + slope * width * _phi(floor)
+        return walls.value(x) + slope * width * _phi(x[..., count] / width)
 
     def gradient(x: Array) -> Any:
-        walls, floor = scaled(x)
-        found = np.zeros_like(x)
-        found[..., :count], found[..., count] = _phi_slope(walls), slope * _phi_slope(floor)
+        found = walls.gradient(x)
+        found[..., count] = slope * _phi_slope(x[..., count] / width)
         return found
 
     return Landscape(value, gradient, 1.0, math.sqrt(count + slope**2))
