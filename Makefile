@@ -23,7 +23,10 @@ help:
 reproduce: $(VENV)/.cli
 	$(BIN)/tiebreak reproduce
 
-test: lint check site
+# Types and documentation first, side by side; then the tests, with those of the built pages.
+test: $(VENV)/.dev
+	$(MAKE) --jobs=2 lint docs
+	TIEBREAK_SITE=docs/_build/html $(MAKE) check
 
 check: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 -m "not long"

@@ -97,6 +97,8 @@ else setTimeout(settle, 3000);
 
 
 def test_a_browser_shows_every_page_without_a_network(pages):
+    """Every page but the listings of source code, which have no formulas and one layout: the first of them."""
+    listings = [path for path in pages if "_modules" in path.parts]
     wrong = []
     with browser() as opened:
         opened.execute_cdp_cmd("Network.enable", {})
@@ -105,7 +107,7 @@ def test_a_browser_shows_every_page_without_a_network(pages):
             {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
         )
         opened.set_script_timeout(30)
-        for path in pages:
+        for path in sorted(pages.keys() - {*listings[1:]}):
             name = str(path.relative_to(SITE))
             look(opened, 1280, "light")
             opened.get(path.as_uri())
