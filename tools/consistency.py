@@ -102,11 +102,12 @@ def _changelog(root: Path, now: str) -> list[str]:
 
 
 def _public(source: str) -> list[str]:
-    """`__all__` of a module, from its text."""
-    for node in ast.parse(source).body:
+    """`__all__` of a package, from its text; of a module without, its functions and classes without an underscore."""
+    body = ast.parse(source).body
+    for node in body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return list(ast.literal_eval(node.value))
-    return []
+    return [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
 
 
 def _text(root: Path, name: str) -> str:

@@ -10,8 +10,9 @@ except ImportError as error:
 from tiebreak.torch.batches import Batch, GrowingBatches
 from tiebreak.torch.loggers import Log
 from tiebreak.torch.logs import CSVLog
-from tiebreak.torch.optimizer import DynamicBarrier, Step
+from tiebreak.torch.optimizer import DynamicBarrier
 from tiebreak.torch.progress import Progress
+from tiebreak.torch.record import Step
 from tiebreak.torch.sdbgd import SDBGD, from_method
 
 __all__ = [

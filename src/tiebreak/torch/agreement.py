@@ -14,8 +14,6 @@ from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.layout import Layout, local
 from tiebreak.torch.message import NAMES, Measured, Shares
 
-__all__ = ["compare_settings", "folded", "share_out"]
-
 _STEPS = (0, 1, 10, 1000)  # at which functions of the step are compared
 
 

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["can_skip", "is_plain_sgd", "let_skip", "step"]
-
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)  # torch has them in one kernel, with a flag to skip
 
 

@@ -18,8 +18,6 @@ from tiebreak.schedules import Law, Schedule
 from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.layout import several_ranks
 
-__all__ = ["Batch", "GrowingBatches"]
-
 #: The sample numbers and the weight of each micro-batch of a step.
 _Parts: TypeAlias = list[tuple[list[int], float]]
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from tiebreak.torch.packing import read_tensor, written_tensor
 
-__all__ = ["Buffers", "modules_of", "parts_of"]
-
 
 def modules_of(model: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module, ...]:
     """Return the modules of a `model=` argument: one module, or several in a list or tuple."""

@@ -13,8 +13,6 @@ from tiebreak.torch.losses import itself, propagate, returned
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["call"]
-
 
 def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> None:
     """Call what a step was given; afterwards the gradients of both levels are there, or an error says what is missing.

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
     from tiebreak.torch.record import Step
 
-__all__ = ["Held", "combine", "release"]
-
 
 class Held(NamedTuple):
     """What a step still has to do once its direction is in ``.grad``."""

@@ -17,7 +17,6 @@ from tiebreak.torch.traced import Traced, Writer, finite, kernel
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["Compiled"]
 
 _LOSSES = ("upper_loss", "lower_loss")
 

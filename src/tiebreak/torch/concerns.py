@@ -12,7 +12,6 @@ from tiebreak.torch.said import warn
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["Concerns"]
 
 _LOOK = 200  # steps before noise, reference and swing are judged
 _FAR, _FALL = 3.0, 0.1  # at rest: so many tolerances above, without falling by that share of itself

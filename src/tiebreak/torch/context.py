@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["RandomState", "cannot_repeat", "capturing", "copied", "store"]
-
 
 def capturing(device: torch.device) -> bool:
     """Whether what is launched now goes into a CUDA graph."""

@@ -13,8 +13,6 @@ from tiebreak.torch.gradients import LEVELS, Gradients
 from tiebreak.torch.packing import Kept
 from tiebreak.torch.rows import NARROW, Row
 
-__all__ = ["Estimates"]
-
 _Memory = dict[str, dict[Tensor, tuple[Any, ...]]]
 
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from tiebreak.torch.layout import is_dtensor, local
 
-__all__ = ["clip", "let_go", "same_weight", "swap"]
-
 _SAME, _UNLIKE = 1e-3, 0.1  # losses as near as this are one; norms as far apart as this are two
 
 

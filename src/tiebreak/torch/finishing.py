@@ -21,8 +21,6 @@ from tiebreak.torch.losses import single
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["finish"]
-
 
 def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, model: Any) -> Finish:
     """What :meth:`DynamicBarrier.finish` does; whatever happens, the model is at one place of the line afterwards."""

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from tiebreak.torch.rows import NARROW, Row, wide
 
-__all__ = ["Foreach", "largest", "square_norm"]
-
 _Kind: TypeAlias = tuple[torch.device, torch.dtype]
 
 

@@ -14,8 +14,6 @@ from tiebreak.torch.message import ONE_LEVEL
 from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.rows import Row
 
-__all__ = ["LEVELS", "Gradients", "NoGradient", "Touched", "usable"]
-
 LEVELS = ("upper", "lower")
 _ABSENT = (0, 0)
 

@@ -18,8 +18,6 @@ from tiebreak.torch.later import Later
 from tiebreak.torch.layout import local
 from tiebreak.torch.said import warn
 
-__all__ = ["Guard"]
-
 _MANY = 50  # steps in a row that were not made: nothing is being trained
 
 

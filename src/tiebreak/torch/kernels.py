@@ -10,8 +10,6 @@ Triton reads the bodies as a language of its own: a branch on a constexpr is tak
 import triton
 import triton.language as tl
 
-__all__ = ["combine", "products", "reduce"]
-
 _COLUMNS = tl.constexpr(6)  # of the table: addresses of parameter, upper, lower; length; first chunk; group
 
 

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["Later", "on_host"]
-
 
 def on_host(tensor: Tensor) -> bool:
     """Whether reading it waits for nobody."""

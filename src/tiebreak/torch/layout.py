@@ -14,22 +14,6 @@ from torch import Tensor, nn
 
 from tiebreak.torch.buffers import parts_of
 
-__all__ = [
-    "Kind",
-    "Layout",
-    "Wrappers",
-    "covered",
-    "flattened",
-    "held",
-    "is_dtensor",
-    "layout",
-    "local",
-    "placed",
-    "several_ranks",
-    "whole",
-    "wrappers",
-]
-
 
 def several_ranks() -> bool:
     """Whether there are other ranks at all."""

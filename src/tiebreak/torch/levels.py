@@ -18,8 +18,6 @@ from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.reference import Reference
 from tiebreak.torch.wrapped import on_itself
 
-__all__ = ["TwoLevels"]
-
 
 class TwoLevels(Optimizer):
     """A base optimizer, and backward passes that belong to the upper level, the lower one or the reference.

@@ -8,8 +8,6 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["carry", "like", "rewritten"]
-
 # What every optimizer has from torch, and what schedulers and scalers hang on it.
 _TORCHS = {"state", "param_groups", "defaults", "step", "grad_scale", "found_inf", "_opt_called"}
 _TORCHS |= {"_step_supports_amp_scaling", "_need_device_dtype_check_for_fused"}

@@ -10,8 +10,6 @@ from tiebreak.torch.buffers import parts_of
 from tiebreak.torch.exchange import let_go
 from tiebreak.torch.layout import local
 
-__all__ = ["Line"]
-
 _UNIT = 1e-3  # a vector whose length is as near to 1 as this is a direction
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from tiebreak.torch.logs import Row, StepLog
 
-__all__ = ["Log"]
-
 
 class Log(StepLog):
     """Writes what each step did to the logger that you have: ``opt.register_step_post_hook(Log(wandb.init()))``.

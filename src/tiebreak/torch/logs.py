@@ -19,9 +19,8 @@ from tiebreak.files import atomic
 from tiebreak.provenance import stamp
 from tiebreak.torch.later import Later, on_host
 from tiebreak.torch.losses import single
-from tiebreak.torch.optimizer import DynamicBarrier, Step
-
-__all__ = ["CSVLog", "Row", "StepLog"]
+from tiebreak.torch.optimizer import DynamicBarrier
+from tiebreak.torch.record import Step
 
 Row: TypeAlias = dict[str, Any]  # what a step did, by the names of Step
 _MOST = 64  # steps that a device may be behind

@@ -17,8 +17,6 @@ from torch import Tensor
 from tiebreak.checks import floating
 from tiebreak.torch.layout import whole
 
-__all__ = ["Losses", "itself", "positive_weight", "propagate", "returned", "single"]
-
 
 def single(name: str, loss: Any) -> Any:
     """The loss, if it is one number: a tensor of one element, or a Python number."""

@@ -9,8 +9,6 @@ from torch import Tensor
 from tiebreak.tolerance import Constants, Memory, beyond, rejoined
 from tiebreak.torch.context import copied, store
 
-__all__ = ["LawMemory"]
-
 
 class LawMemory:
     """The memory between steps; empty where there is no law.

@@ -9,8 +9,6 @@ from torch import Tensor
 from tiebreak.torch.losses import Term
 from tiebreak.torch.rows import wide
 
-__all__ = ["NAMES", "ONE_LEVEL", "Measured", "Message", "Shares", "refuse"]
-
 NAMES = ("upper", "lower", "reference")  # of losses
 _APART = 1e-5  # replicas whose sums differ by more, relatively, are none: rounding is far below, wrong gradients above
 

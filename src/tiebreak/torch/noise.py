@@ -13,8 +13,6 @@ from torch import Tensor
 from tiebreak.torch.context import capturing, store
 from tiebreak.torch.said import warn
 
-__all__ = ["Noise"]
-
 _LOOK = 50  # steps between two looks: a look costs a pass over ∇g and a synchronisation
 _HIGH = 0.5
 

@@ -39,8 +39,6 @@ from tiebreak.torch.settings import (
 )
 from tiebreak.torch.wrapped import on_itself
 
-__all__ = ["DynamicBarrier", "Step"]
-
 
 class DynamicBarrier(TwoLevels):
     """Improve the upper loss f among what keeps the lower loss g optimal, with any base optimizer.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tiebreak.torch.compiled import Compiled
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["Made", "Maker", "outcome", "plain"]
 
 Triple = Sequence[Any]
 

@@ -18,7 +18,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["KEY", "Kept", "Together", "as_numbers", "entries", "read_tensor", "split", "text", "written_tensor"]
 
 KEY = "tiebreak"  # of a group's text and of a parameter's flags; the beginning of every name
 KINDS = ("copy", "base", "upper", "lower")  # what there may be for a parameter, in the order of the flags

@@ -19,8 +19,6 @@ from tiebreak.torch.pieces import Pieces
 from tiebreak.torch.rows import Row, alike, ordinary, wide
 from tiebreak.torch.said import warn
 
-__all__ = ["Engines", "Passes"]
-
 
 class Bound(Protocol):
     """What an engine makes of rows; weights have shape (groups, 2), and are on the parameters' device."""

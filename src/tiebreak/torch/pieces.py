@@ -11,8 +11,6 @@ from torch import Tensor
 
 from tiebreak.torch.rows import NARROW, Row, beyond_float32, dense
 
-__all__ = ["Pieces"]
-
 # Elements: three pieces of float32 are 24 MB. Smaller ones stay in smaller caches, but threads meet after each piece:
 # it takes 1.2 times as long at 2^18, and far worse where other programs hold the cores: milliseconds a meeting.
 PIECE = 2**21

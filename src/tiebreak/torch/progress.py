@@ -11,8 +11,6 @@ from tiebreak.torch.logs import Row, StepLog
 from tiebreak.torch.optimizer import DynamicBarrier
 from tiebreak.torch.room import Room
 
-__all__ = ["Progress"]
-
 
 class Progress(StepLog):
     """A line on standard error: steps, λ, the excess in tolerances, both residuals as they fell, and the time left.

@@ -34,8 +34,6 @@ from tiebreak.torch.message import NAMES, Measured, Message, Shares, refuse
 from tiebreak.torch.replicas import each, looks
 from tiebreak.torch.rows import Row, wide
 
-__all__ = ["Ranks"]
-
 _HELD = (
     "FSDP keeps the gradients of a pass without synchronisation to itself, and those of the next level would be added "
     "to them: do all micro-batches of one level, the last of them with set_requires_gradient_sync(True) or outside "

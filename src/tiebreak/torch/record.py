@@ -8,8 +8,6 @@ from torch import Tensor
 
 from tiebreak.tolerance import Reading
 
-__all__ = ["READINGS", "RESIDUES", "Step", "record"]
-
 #: What the record has of the inner products, in its order.
 RESIDUES = ("multiplier", "fg", "gg", "ff", "direction_squared", "stationarity_squared")
 #: And of the law of a tolerance, with its own names.

@@ -29,8 +29,6 @@ from tiebreak.torch.said import warn
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["Copy", "Reference", "chosen", "curve"]
-
 
 class Reference:
     """A reference that needs no copy of the model.

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from tiebreak.torch.rows import NARROW, wide
 
-__all__ = ["each", "looks"]
-
 _LOOK = 64  # steps between two looks, after the first ones of a run
 
 

@@ -11,8 +11,6 @@ from tiebreak.tolerance import headroom, roomy
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["Room", "asked", "rate", "shown"]
-
 
 def asked(tolerance: Tolerance | None) -> float | Literal["auto"]:
     """The headroom that was asked for."""

@@ -5,8 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["NARROW", "Row", "alike", "beyond_float32", "dense", "ordinary", "wide"]
-
 NARROW = (torch.float16, torch.bfloat16)
 
 

@@ -7,8 +7,6 @@ import warnings
 
 import torch
 
-__all__ = ["warn"]
-
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _INSIDE = tuple(folder + os.sep for folder in (_OURS, os.path.dirname(torch.__file__)))
 

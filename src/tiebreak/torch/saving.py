@@ -17,8 +17,6 @@ from tiebreak.torch.said import warn
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["begin", "load", "only_to_begin", "state_of"]
-
 
 def state_of(opt: "DynamicBarrier") -> dict[str, Any]:
     """The base's state, with the optimizer's own in the state of each parameter and in each group."""

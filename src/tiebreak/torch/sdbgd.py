@@ -11,8 +11,6 @@ from tiebreak.torch import bases
 from tiebreak.torch.optimizer import DynamicBarrier
 from tiebreak.torch.passes import Passes
 
-__all__ = ["SDBGD", "from_method"]
-
 
 class SDBGD(DynamicBarrier):
     """x ← x − η_k (∇f + λ∇g), λ by the SDBGD rule, or another method of the core.

@@ -16,8 +16,6 @@ from tiebreak.torch.buffers import modules_of
 from tiebreak.torch.levels import TwoLevels
 from tiebreak.torch.reference import Reference, chosen
 
-__all__ = ["check_arguments", "reference_for", "rule_decision", "tolerance_decision", "trained_modules"]
-
 
 def check_arguments(base: Any, normalize: Any, max_norm: Any, fused: Any, generators: Any) -> None:
     """Raise if one of these arguments is illegal by itself."""

@@ -16,7 +16,6 @@ from tiebreak.torch.packing import Kept
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
-__all__ = ["VERSION", "check", "check_twin", "explained", "read_text"]
 
 VERSION = 1
 _AT_LEAST_0 = ("steps", "ratio", "change", "upper", "lower", "steep", "lifted")  # of what the law remembers

@@ -14,8 +14,6 @@ from typing import Any
 import triton
 import triton.language as tl
 
-__all__ = ["Traced", "Writer", "finite", "kernel"]
-
 
 class Writer:
     """The operations so far, as lines of Triton."""

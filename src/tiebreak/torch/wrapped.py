@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-__all__ = ["on_itself"]
-
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
