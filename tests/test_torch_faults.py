@@ -12,7 +12,7 @@ import torch
 import tiebreak
 from tiebreak import Average, Method, Power, Schedule, rules
 from tiebreak.tolerance import Reading
-from tiebreak.torch import SDBGD, DynamicBarrier, from_method
+from tiebreak.torch import SDBGD, DynamicBarrier
 from training import simple_method
 
 TOLERANT = {"tolerance": 0.1, "reference": 0.5}
@@ -362,15 +362,11 @@ def test_a_schedules_others_and_a_methods_rule_travel():
     method = Method("value", rules.by_value, schedule)
     lower = tiebreak.Exact(lambda x: 2 * x * np.array([1.0, 0.0]), lambda x: x[0] ** 2)
     expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=25).x
-    for make in (
-        lambda x: from_method(method, [x]),
-        lambda x: SDBGD([x], method=method),
-    ):
-        x = point()
-        opt = make(x)
-        for _ in range(25):
-            stepped(opt, x)
-        np.testing.assert_allclose(x.detach(), expected, rtol=1e-10)
+    x = point()
+    opt = SDBGD([x], method=method)
+    for _ in range(25):
+        stepped(opt, x)
+    np.testing.assert_allclose(x.detach(), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", tiebreak.methods.METHODS)
@@ -378,17 +374,17 @@ def test_every_method_equals_the_core(name):
     """Rule, schedule and estimator. What asks for its own batches, or for two points, is refused."""
     if tiebreak.methods.METHODS[name].remembers:
         with pytest.raises(ValueError, match="has a memory"):
-            from_method(name, [point()])
+            SDBGD([point()], method=name)
         return
     estimator = tiebreak.methods.METHODS[name].estimator
     if hasattr(estimator, "asks") or estimator.evaluations == 2:
         with pytest.raises(ValueError, match=r"an optimizer takes Minibatch\(\) or Average\(…\). tiebreak.minimize"):
-            from_method(name, [point()])
+            SDBGD([point()], method=name)
         return
     lower = tiebreak.Exact(lambda x: 2 * x * np.array([1.0, 0.0]), lambda x: x[0] ** 2)
     expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=name, steps=30).x
     x = point()
-    opt = from_method(name, [x])
+    opt = SDBGD([x], method=name)
     for _ in range(30):
         stepped(opt, x)
     np.testing.assert_allclose(x.detach(), expected, rtol=1e-10)
@@ -410,7 +406,7 @@ def test_an_estimator_of_ones_own_is_used():
     lower = tiebreak.Exact(lambda x: 2 * x * np.array([1.0, 0.0]), lambda x: x[0] ** 2)
     expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=20).x
     x = point()
-    opt = from_method(method, [x])
+    opt = SDBGD([x], method=method)
     for _ in range(20):
         stepped(opt, x)
     np.testing.assert_allclose(x.detach(), expected, rtol=1e-10)
@@ -425,7 +421,7 @@ def test_the_average_may_enter_the_direction():
     lower = tiebreak.Exact(lambda x: 2 * x * np.array([1.0, 0.0]), lambda x: x[0] ** 2)
     expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=20).x
     x = point()
-    opt = from_method(method, [x])
+    opt = SDBGD([x], method=method)
     for _ in range(20):
         stepped(opt, x)
     np.testing.assert_allclose(x.detach(), expected, rtol=1e-10)
@@ -604,7 +600,7 @@ def test_an_estimator_may_remember_the_gradient_itself():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: from_method("pr_sdbpg", [x], **TOLERANT), "method='pr_sdbpg' has no effect with tolerance="),
+        (lambda x: SDBGD([x], method="pr_sdbpg", **TOLERANT), "method='pr_sdbpg' has no effect with tolerance="),
         (
             lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1, maximize=True), **TOLERANT),
             "made with maximize=True: turn the signs",

@@ -13,7 +13,7 @@ from tiebreak.torch.logs import CSVLog
 from tiebreak.torch.optimizer import DynamicBarrier
 from tiebreak.torch.progress import Progress
 from tiebreak.torch.record import Step
-from tiebreak.torch.sdbgd import SDBGD, from_method
+from tiebreak.torch.sdbgd import SDBGD
 
 __all__ = [
     "SDBGD",
@@ -24,5 +24,4 @@ __all__ = [
     "Log",
     "Progress",
     "Step",
-    "from_method",
 ]

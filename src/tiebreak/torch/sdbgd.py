@@ -105,18 +105,6 @@ class SDBGD(DynamicBarrier):
         return bases.is_plain_sgd(self.base) and not hooks and "step" not in vars(self.base)
 
 
-def from_method(method: Method | str, params: Any, lr: float | None = None, **options: Any) -> SDBGD:
-    """A row of :mod:`tiebreak.methods`, or your own, as an optimizer: rule, schedule and estimator.
-
-    Examples
-    --------
-    >>> x = torch.nn.Parameter(torch.tensor([1.5, 1.5]))
-    >>> opt = from_method("pr_sdbpg", [x])
-    >>> info = opt.step(upper=lambda: (x - 3).square().sum(), lower=lambda: x[0].square())
-    """
-    return SDBGD(params, lr, method=method, **options)
-
-
 def _rated(weights: Tensor, rates: list[Any]) -> Tensor:
     """Each group's weights times its step size; a number is never sent to the device by itself, for that would wait."""
     if all(isinstance(rate, float) and rate == rates[0] for rate in rates):
