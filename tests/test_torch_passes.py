@@ -145,7 +145,7 @@ def test_layouts(name, layout, shape, monkeypatch):
     """All three alike; `alike` tells which can be taken as plain memory, and the others do not reach the kernels."""
     monkeypatch.setattr(pieces, "PIECE", 37)
     rows = [make(torch.Generator().manual_seed(1), shape, torch.float32, (layout,) * 3)]
-    if name == "fused" and not alike(rows[0]):
+    if name == "fused" and not alike(rows[0].tensors):
         assert layout == "strided"
         assert not dense(rows[0].parameter)
         return
@@ -157,7 +157,7 @@ def test_layouts(name, layout, shape, monkeypatch):
 def test_layouts_that_differ(name, layouts, monkeypatch):
     monkeypatch.setattr(pieces, "PIECE", 37)
     rows = [make(torch.Generator().manual_seed(2), (8, 6, 3), torch.float32, layouts)]
-    assert not alike(rows[0])
+    assert not alike(rows[0].tensors)
     if name in ENGINES:
         check(name, rows, [[0.5, 0.25]])
 

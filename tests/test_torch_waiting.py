@@ -23,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:Runtim
 
 from tiebreak import rules  # noqa: E402  # after the interpreter is chosen
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, bases, fused, logs  # noqa: E402
+from tiebreak.torch.compiled import Compiled  # noqa: E402
 from tiebreak.torch.passes import Passes  # noqa: E402
 from training import simple_method  # noqa: E402
 
@@ -113,8 +114,8 @@ def test_the_kernel_makes_the_numbers_of_the_host(options, device, monkeypatch):
     theirs, host, plain = setup(on=torch.device("cpu"), **options)
     host.engines._engines.clear()
     compiled = []
-    make = type(opt.maker)._by_kernel
-    monkeypatch.setattr(type(opt.maker), "_by_kernel", lambda self, *args: compiled.append(1) or make(self, *args))
+    make = Compiled.make
+    monkeypatch.setattr(Compiled, "make", lambda self, *args: compiled.append(1) or make(self, *args))
     for k in range(6):
         if k == 3 and "tolerance" in options and not isinstance(options["tolerance"], str):
             opt.tolerance = host.tolerance = 0.2
@@ -267,7 +268,7 @@ def test_the_warning_of_a_tolerance_comes_from_the_device_too(device):
 
 def test_a_rule_of_ones_own_takes_the_other_way(device, monkeypatch):
     _, opt, step = setup(method=simple_method(lambda fg, gg: torch.clamp(gg - fg, min=0) / gg))
-    monkeypatch.setattr(type(opt.maker), "_by_kernel", lambda *_: pytest.fail("no kernel can make this"))
+    monkeypatch.setattr(Compiled, "make", lambda *_: pytest.fail("no kernel can make this"))
     step()
     opt.check()
     bad = [lambda: step(math.nan), opt.check]

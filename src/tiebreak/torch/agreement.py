@@ -13,6 +13,7 @@ import torch.distributed as dist
 from tiebreak.torch.foreach import square_norm
 from tiebreak.torch.layout import Layout, local
 from tiebreak.torch.message import NAMES, Measured, Shares
+from tiebreak.torch.rows import wide
 
 _STEPS = (0, 1, 10, 1000)  # at which functions of the step are compared
 
@@ -110,7 +111,9 @@ def share_out(opt: Any, here: Layout, measured: Measured) -> Shares:
         weights.append((1 / len(holders), _sign(holders.index(me), len(holders))))
     given = {name: any(theirs[name] for theirs in told["losses"]) for name in NAMES}
     alike = not any(k.own for k in kinds)
-    return Shares(torch.tensor(weights, dtype=torch.float64).T.contiguous(), _sign(me, len(ranks)), given, alike, {})
+    home = measured.own.device
+    table = torch.tensor(weights, dtype=torch.float64).T.contiguous().to(home, wide(home))
+    return Shares(table, _sign(me, len(ranks)), given, alike)
 
 
 def _gathered(mine: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from tiebreak.torch.gradients import LEVELS, NoGradient, Touched
+from tiebreak.torch.layout import several_ranks
 from tiebreak.torch.losses import itself, propagate, returned
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
                 "scaler.step(opt, lower=…, upper=…): a gradient scaler looks at .grad before closures run: use blocks, "
                 "`with opt.lower(g): scaler.scale(g).backward()`, the same for upper, and scaler.step(opt)"
             )
-        if closure is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        if closure is not None and several_ranks():
             raise RuntimeError(
                 "step(upper=…, lower=…) calls backward past the framework, which then sums no gradients over its "
                 "processes: call it yourself, `with opt.lower(loss): self.manual_backward(loss)`, and so above"

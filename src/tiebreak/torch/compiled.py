@@ -9,6 +9,7 @@ from torch import Tensor
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory
 from tiebreak.torch.context import capturing
+from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.losses import Term
 from tiebreak.torch.outcome import Made, outcome
 from tiebreak.torch.record import READINGS, RESIDUES, Step
@@ -45,9 +46,8 @@ class Compiled:
     ) -> Made:
         """The numbers of a step from its inner products and losses."""
         decision, looks = opt.decision, opt.guard.looks
-        numbers = {"products": own, **_given(used | {"upper_value": losses["upper"]})}
-        if losses["lower"] is not None and "lower_value" not in numbers:  # for the record alone
-            numbers |= _given({"lower_value": losses["lower"]})
+        recorded = {f"{level}_value": losses[level] for level in LEVELS}
+        numbers = {"products": own, **_given(recorded | used)}
         laws: dict[str, Any] = {} if decision.method is None else decision.method.arguments(parameters)
         numbers |= laws if decision.tolerance is None else {"tolerance": decision.tolerance.amount}
         numbers |= {} if opt.max_norm is None else {"longest": opt.max_norm}
@@ -56,7 +56,7 @@ class Compiled:
             formula = (decision.tolerance.moving, decision.tolerance.relative, decision.tolerance.constants)
         key = (formula, looks, tuple(numbers))
         if key not in self._kernels:
-            self._kernels[key] = _kernel(opt, looks, list(numbers), list(laws))
+            self._kernels[key] = _kernel(opt, list(numbers), list(laws), list(used))
         program, names = self._kernels[key]
         report = torch.empty(len(names), dtype=torch.float64, device=self.device)
         skipped = torch.empty((), dtype=torch.bool, device=self.device)
@@ -67,8 +67,8 @@ class Compiled:
         if looks:
             opt.guard.bad = found
         fields: dict[str, Any] = dict(zip(names[2:], report.unbind()[2:], strict=True))
-        missing = {name: None for name in _LOSSES if name not in fields}
-        step = Step(**{name: value for name, value in (fields | missing).items() if name != "skipped"}, skipped=skipped)
+        fields = dict.fromkeys(_LOSSES) | fields | {"skipped": skipped}
+        step = Step(**fields)
         return Made(report[:2], step, None, None, (names, report))
 
     def _on_device(self, name: str, value: Any) -> Tensor:
@@ -97,7 +97,7 @@ def _given(losses: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _kernel(opt: "DynamicBarrier", looks: bool, numbers: list[str], laws: list[str]) -> tuple[Any, list[str]]:
+def _kernel(opt: "DynamicBarrier", numbers: list[str], laws: list[str], needed: list[str]) -> tuple[Any, list[str]]:
     """The kernel for these numbers, and the names of what it reports."""
     decision = opt.decision
     names: list[str] = []
@@ -112,11 +112,8 @@ def _kernel(opt: "DynamicBarrier", looks: bool, numbers: list[str], laws: list[s
                 return there.get(name)
             return there[name] * writer.select(factor < 0, float("nan"), factor)
 
-        values = {name: loss(name) for name in ("upper_value", "lower_value", "reference")}
-        asked = ("lower_value", "reference") if decision.tolerance else ("lower_value",)
-        used = {name: values[name] for name in asked if decision.tolerance or name in decision.method.needs}
-        if decision.tolerance is not None:  # a rule may have an argument of this name
-            used["rate"] = there["rate"]
+        losses = {name: loss(name) for name in dict.fromkeys(("upper_value", "lower_value", *needed))}
+        used = {name: losses[name] for name in needed}
         mine, memory = decision, ()  # type: Any, Any
         if decision.tolerance is not None:
             mine = replace(decision, tolerance=replace(decision.tolerance, amount=there["tolerance"]))  # type: ignore[arg-type]  # traced
@@ -126,13 +123,14 @@ def _kernel(opt: "DynamicBarrier", looks: bool, numbers: list[str], laws: list[s
         parameters = Parameters(**{"k": None} | known, others=others)
         choice, both = outcome(mine, parameters, own, own, used, memory, there.get("longest"))
         weights = (choice.upper_weight, choice.lower_weight)
-        fine = finite([*own, *used.values(), *weights]) if looks else writer.true()
+        fine = finite([*own, *used.values(), *weights]) if opt.guard.looks else writer.true()
         row = dict(zip(RESIDUES, (choice.multiplier, *own, *both), strict=True))
         if choice.reading is not None:
             row |= {name: getattr(choice.reading, field) for name, field in READINGS.items()}
         row = {name: writer.select(fine, value, float("nan")) for name, value in row.items()}
         for name, key in zip(_LOSSES, ("upper_value", "lower_value"), strict=True):
-            row |= {} if values[key] is None else {name: values[key]}
+            if losses[key] is not None:
+                row[name] = losses[key]
         row = {"upper_weight": weights[0], "lower_weight": weights[1], **row, "skipped": fine == 0}
         names.extend(row)
         stored = {f"report + {i}": value for i, value in enumerate(row.values())}

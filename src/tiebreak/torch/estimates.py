@@ -39,24 +39,19 @@ class Estimates:
     ) -> list[Row]:
         """The rows as the rule sees them, without a scaler's scale; nothing is remembered before :meth:`accept`."""
         self._new = {level: {} for level in LEVELS}
-        found = []
+        estimated = []
         for row in rows:
-            pair = [
-                self._estimate(gradients, level, row.parameter, grad, parameters, inverse_scale)
-                for level, grad in zip(LEVELS, (row.upper, row.lower), strict=True)
-            ]
-            found.append(row._replace(upper=pair[0], lower=pair[1]))
-        return found
+            pair: dict[str, Any] = {}
+            for level in LEVELS:
+                pair[level] = self._estimate(gradients, level, row, parameters, inverse_scale)
+            estimated.append(row._replace(**pair))
+        return estimated
 
     def _estimate(
-        self,
-        gradients: Gradients,
-        level: str,
-        p: Tensor,
-        grad: Tensor | None,
-        parameters: Parameters,
-        inverse_scale: Tensor | None,
+        self, gradients: Gradients, level: str, row: Row, parameters: Parameters, inverse_scale: Tensor | None
     ) -> Tensor | None:
+        p = row.parameter
+        grad = getattr(row, level)
         memory = self.memory[level].get(p)
         if not p.requires_grad or (grad is None and memory is None):  # frozen: what is remembered moves it no more
             return None
@@ -83,19 +78,14 @@ class Estimates:
 
     def kept(self, p: Tensor) -> Kept:
         """What is remembered for a parameter, to be saved."""
-        return {
-            level: {str(i): value for i, value in enumerate(self.memory[level][p])}
-            for level in LEVELS
-            if p in self.memory[level]
-        }
+        return _named({level: memory[p] for level, memory in self.memory.items() if p in memory})
 
     def blank(self, p: Tensor) -> Kept:
         """The same of a parameter that nothing is remembered for."""
-        zeros = {
-            level: torch.zeros_like(p, dtype=_wide(p.dtype)) for level in LEVELS
-        }  # each its own: all are read into
-        begun = {level: self.estimator.begin(level, zeros[level], 0.0) for level in LEVELS}
-        return {level: {str(i): v for i, v in enumerate(memory)} for level, memory in begun.items() if memory}
+        begun = {}
+        for level in LEVELS:  # each level has its own zeros: all are read into
+            begun[level] = self.estimator.begin(level, torch.zeros_like(p, dtype=_wide(p.dtype)), 0.0)
+        return _named({level: memory for level, memory in begun.items() if memory})
 
     def check(self, kind: str) -> None:
         """Raise if the state of an estimator of this kind cannot be taken up."""
@@ -105,15 +95,15 @@ class Estimates:
 
     def load(self, parameters: Sequence[Tensor], kept: Sequence[Kept]) -> None:
         """Take up what `kept` gave for each parameter."""
-        pairs = list(zip(parameters, kept, strict=True))
-        self.memory = {
-            level: {
-                p: tuple(_placed(mine[level][str(i)], p, _wide(p.dtype)) for i in range(len(mine[level])))
-                for p, mine in pairs
-                if level in mine
-            }
-            for level in LEVELS
-        }
+        self.memory = {level: {} for level in LEVELS}
+        for p, saved in zip(parameters, kept, strict=True):
+            for level in self.memory.keys() & saved.keys():
+                values = (saved[level][str(i)] for i in range(len(saved[level])))
+                self.memory[level][p] = tuple(_placed(value, p, _wide(p.dtype)) for value in values)
+
+
+def _named(memory: dict[str, tuple[Any, ...]]) -> Kept:
+    return {level: {str(i): value for i, value in enumerate(values)} for level, values in memory.items()}
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -56,11 +56,11 @@ class _Launch(NamedTuple):
 
 
 class _Template(NamedTuple):
-    """For ordinary tensors, all but where their gradients are."""
+    """The launches of some rows before their tables are on the device."""
 
-    layouts: list[tuple[Any, _Layout]]  # types of a launch, and its layout
+    layouts: list[tuple[Any, _Layout]]  # types and alignment of a launch, and its layout
     order: NDArray[np.int64]  # of the rows, kind by kind
-    lines: NDArray[np.int64]  # of the table, without the gradients
+    lines: NDArray[np.int64]  # of the table; the gradients' addresses are those of the first rows
     filled: dict[bytes, list[_Launch]]  # the latest few tables, by where the gradients are
 
 
@@ -103,10 +103,8 @@ class Fused:
     def bind(self, rows: Sequence[Row], kinds: int) -> "Bound":
         """The engine for these tensors."""
         with self.here():
-            if capturing(self.device):
-                return Bound(
-                    self, rows, kinds, self._build(rows, kinds)
-                )  # its tables are filled at a replay: of no use elsewhere
+            if capturing(self.device):  # the tables are filled at a replay: of no use elsewhere
+                return Bound(self, rows, kinds, self._build(rows, kinds))
             found = self._columns(rows, kinds)
             if found is not None:
                 return Bound(self, rows, kinds, self._tables(*found, rows))
@@ -150,23 +148,31 @@ class Fused:
             _make_room(template.filled)
             lines = template.lines.copy()
             lines[:, 1:3] = gradients[:, template.order].T
-            tables = torch.split(self._upload(lines), [len(at.first) for _, at in template.layouts])
-            pairs = zip(template.layouts, tables, strict=True)
-            template.filled[place] = [_Launch(types, True, table, at) for (types, at), table in pairs]
+            template.filled[place] = self._filled(template, lines)
         return template.filled[place]
 
-    def _template(self, rows: Sequence[Row], kinds: int) -> "_Template":
+    def _filled(self, template: _Template, lines: NDArray[np.int64]) -> list[_Launch]:
+        """The launches of a template with these lines of their tables."""
+        tables = torch.split(self._upload(lines), [len(layout.first) for _, layout in template.layouts])
+        return [
+            _Launch(types, aligned, table, layout)
+            for ((types, aligned), layout), table in zip(template.layouts, tables, strict=True)
+        ]
+
+    def _template(self, rows: Sequence[Row], kinds: int) -> _Template:
         by_type: dict[Any, list[int]] = {}
         for i, row in enumerate(rows):
             if row.parameter.numel():
-                by_type.setdefault(tuple(_TYPES[t.dtype] for t in row.tensors), []).append(i)
-        layouts = [self._layout([rows[i] for i in mine], kinds) for mine in by_type.values()]
-        order = [i for mine in by_type.values() for i in mine]
+                aligned = all(t.data_ptr() % 16 == 0 for t in row.tensors)
+                types = tuple(None if t is None else _TYPES[t.dtype] for t in row[:3])
+                by_type.setdefault((types, aligned), []).append(i)
+        layouts = [self._layout([rows[i] for i in places], kinds) for places in by_type.values()]
+        order = [i for places in by_type.values() for i in places]
         firsts = [first for layout in layouts for first in layout.first]
-        lines = [
-            [rows[i].parameter.data_ptr(), 0, 0, rows[i].parameter.numel(), first, rows[i].group]
-            for i, first in zip(order, firsts, strict=True)
-        ]
+        lines = []
+        for i, first in zip(order, firsts, strict=True):
+            addresses = [0 if t is None else t.data_ptr() for t in rows[i][:3]]
+            lines.append([*addresses, rows[i].parameter.numel(), first, rows[i].group])
         table = np.array(lines, dtype=np.int64).reshape(-1, 6)
         return _Template(list(zip(by_type, layouts, strict=True)), np.array(order, dtype=np.int64), table, {})
 
@@ -180,28 +186,12 @@ class Fused:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _build(self, rows: Sequence[Row], kinds: int) -> list[_Launch]:
-        by_type: dict[Any, list[Row]] = {}
-        for row in rows:
-            if row.parameter.numel():
-                aligned = all(t.data_ptr() % 16 == 0 for t in row.tensors)
-                types = tuple(None if t is None else _TYPES[t.dtype] for t in row[:3])
-                by_type.setdefault((types, aligned), []).append(row)
-        if not by_type:
+        template = self._template(rows, kinds)
+        if not template.layouts:
             return []
-        layouts = [self._layout(mine, kinds) for mine in by_type.values()]
         if capturing(self.device):
-            self._held.append(layouts)  # a graph reads them as long as it lives
-        lines = [
-            [*(0 if t is None else t.data_ptr() for t in row[:3]), row.parameter.numel(), first, row.group]
-            for mine, layout in zip(by_type.values(), layouts, strict=True)
-            for row, first in zip(mine, layout.first, strict=True)
-        ]
-        whole = self._upload(np.array(lines, dtype=np.int64))
-        tables = torch.split(whole, [len(mine) for mine in by_type.values()])
-        return [
-            _Launch(types, aligned, table, at)
-            for (types, aligned), table, at in zip(by_type, tables, layouts, strict=True)
-        ]
+            self._held.append(template.layouts)  # a graph reads them as long as it lives
+        return self._filled(template, template.lines)
 
     def _layout(self, rows: Sequence[Row], kinds: int) -> _Layout:
         key = (kinds, *((row.parameter.numel(), row.kind) for row in rows))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tiebreak.checks import one_of
-from tiebreak.torch.context import cannot_repeat, capturing
+from tiebreak.torch.context import capturing
 from tiebreak.torch.later import Later
 from tiebreak.torch.layout import local
 from tiebreak.torch.said import warn
@@ -106,11 +106,6 @@ class Guard:
         return bool(self.scaled) or self.policy != "ignore"
 
     @property
-    def raises(self) -> bool:
-        """Whether a bad number is an error."""
-        return self.policy == "raise" and not self.scaled
-
-    @property
     def must_raise(self) -> bool:
         """Whether the step that was just refused is an error: a scaler lowers its scale for what it found, alone."""
         return self.policy == "raise" and not self.scaler_found
@@ -164,8 +159,9 @@ class Guard:
         self._in_a_row = 0
         if self.bad is not None:
             self.skips = None
-        self._noted = (names, numbers) if self.raises and self.bad is not None else None
-        if self._noted is not None:
+        self._noted = None
+        if self.policy == "raise" and not self.scaled and self.bad is not None:
+            self._noted = (names, numbers)
             self.may_wait(numbers.device)
 
     def hand_over(self, step: int) -> None:
@@ -196,11 +192,6 @@ class Guard:
             f"step {step} (counted from 0): a gradient, a loss or the multiplier is not finite; the step was not made, "
             f"and {begun} (nonfinite='skip' skips such steps without a word, 'ignore' takes them)"
         )
-
-    def same_again(self, device: torch.device, changes: str | None) -> None:
-        """Refuse to capture a step that `changes` from one to the next."""
-        if changes is not None and capturing(device):
-            cannot_repeat(changes)
 
 
 def _finite(value: Any) -> bool:

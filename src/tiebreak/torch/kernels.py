@@ -14,6 +14,15 @@ _COLUMNS = tl.constexpr(6)  # of the table: addresses of parameter, upper, lower
 
 
 @triton.jit
+def _chunk(table, owners, CHUNK: tl.constexpr):
+    """The row of this program's chunk, where in the tensor the chunk begins, and how many elements follow."""
+    chunk = tl.program_id(0)
+    row = tl.load(owners + chunk)
+    start = (chunk - tl.load(table + row * _COLUMNS + 4)) * CHUNK
+    return row, start, tl.load(table + row * _COLUMNS + 3) - start
+
+
+@triton.jit
 def _part(table, row, column: tl.constexpr, TYPE: tl.constexpr, ALIGNED: tl.constexpr, start):
     """Where this program's chunk of a tensor begins."""
     address = tl.load(table + row * _COLUMNS + column).to(tl.pointer_type(TYPE))
@@ -64,10 +73,7 @@ def products(
     BLOCK: tl.constexpr,
 ):
     """⟨u, g⟩, ‖g‖² and ‖u‖² of one chunk; a missing tensor (dtype None) is 0."""
-    chunk = tl.program_id(0)
-    row = tl.load(owners + chunk)
-    start = (chunk - tl.load(table + row * _COLUMNS + 4)) * CHUNK
-    left = tl.load(table + row * _COLUMNS + 3) - start
+    row, start, left = _chunk(table, owners, CHUNK)
     us, gs = None, None
     if U is not None:
         us = _part(table, row, 1, U, ALIGNED, start)
@@ -77,6 +83,7 @@ def products(
         fg, gg, ff = _chunk_products(us, gs, left, U, G, True, CHUNK, BLOCK)
     else:
         fg, gg, ff = _chunk_products(us, gs, left, U, G, False, CHUNK, BLOCK)
+    chunk = tl.program_id(0)
     tl.store(partials + chunk, fg)
     tl.store(partials + chunks + chunk, gg)
     tl.store(partials + 2 * chunks + chunk, ff)
@@ -145,10 +152,7 @@ def combine(
     BLOCK: tl.constexpr,
 ):
     """d = a u + b g, into the gradient's own memory; or p − d, into the parameter. Where `skip` is true: d = 0."""
-    chunk = tl.program_id(0)
-    row = tl.load(owners + chunk)
-    start = (chunk - tl.load(table + row * _COLUMNS + 4)) * CHUNK
-    left = tl.load(table + row * _COLUMNS + 3) - start
+    row, start, left = _chunk(table, owners, CHUNK)
     group = tl.load(table + row * _COLUMNS + 5)
     a = tl.load(weights + group * 2).to(WIDE)
     b = tl.load(weights + group * 2 + 1).to(WIDE)

@@ -132,13 +132,6 @@ class Losses:
 
         `inverse_scale` is 1 over a scaler's scale, or None.
         """
-        term = self._found(name)
-        if inverse_scale is None or not isinstance(term, Term):
-            return term
-        found = term.value()
-        return found * _number(inverse_scale.to(_device(found)))
-
-    def _found(self, name: str) -> Any:
         given, blocks = self._given.get(name, []), self._blocks["upper" if name == "upper" else "lower"]
         if not given:
             return None
@@ -151,10 +144,15 @@ class Losses:
                 f"the {name} loss was given as a number in one block and as a tensor in another, or a block with a "
                 "loss ran no backward pass: do the same in each"
             )
-        if name in self._graph:
-            return self._graph[name]
-        total, weights = self._mean[name]
-        return total / weights
+        if name not in self._graph:
+            total, weights = self._mean[name]
+            return total / weights
+        term = self._graph[name]
+        if inverse_scale is None:
+            return term
+        loss = term.value()
+        home = loss.device if isinstance(loss, Tensor) else "cpu"
+        return loss * _number(inverse_scale.to(home))
 
 
 class Term:
@@ -187,6 +185,11 @@ class Term:
         return number if isinstance(factor, float) and factor == 1 else factor * number
 
 
+def loss_values(losses: dict[str, Any]) -> dict[str, Any]:
+    """The losses by name, each times its factor."""
+    return {name: loss.value() if isinstance(loss, Term) else loss for name, loss in losses.items()}
+
+
 def _number(tensor: Tensor) -> Any:
     """One number: of Python where it is on the host, which is sooner and exact, else of the device."""
     tensor = whole(tensor)
@@ -201,7 +204,3 @@ def _widened(value: Any) -> Any:
         return value
     wide = torch.float64 if value.dtype == torch.float64 or value.device.type == "cpu" else torch.float32
     return value.reshape(()).to(wide)
-
-
-def _device(value: Any) -> torch.device:
-    return value.device if isinstance(value, Tensor) else torch.device("cpu")

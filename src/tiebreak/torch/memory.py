@@ -34,12 +34,8 @@ class LawMemory:
     def on(self, device: torch.device) -> Tensor:
         """All of it in one tensor on a device, for a kernel that reads and writes it there."""
         if self._whole is None or self.values["steps"]._base is not self._whole:
-            given = self.values.values()
-            # Filled in there: sending a number from here would wait.
-            full = [
-                v if isinstance(v, Tensor) else torch.full((), v, dtype=torch.float64, device=device) for v in given
-            ]
-            self._whole = torch.stack([v.to(device, torch.float64) for v in full])
+            place = torch.empty((), dtype=torch.float64, device=device)
+            self._whole = torch.stack([_like(value, place) for value in self.values.values()])
             self.values = dict(zip(self.values, self._whole.unbind(), strict=True))
         return self._whole
 
@@ -59,9 +55,7 @@ class LawMemory:
         fine = torch.isfinite(torch.stack(list(values.values()))).all()
         fine = fine if bad is None else fine & ~bad
         for name, value in values.items():
-            before = self.values[name]
-            old = before.to(value) if isinstance(before, Tensor) else torch.full_like(value, before)
-            store(self.values, name, torch.where(fine, value, old))
+            store(self.values, name, torch.where(fine, value, _like(self.values[name], value)))
         return False
 
     def beside(self, like: Tensor, name: str) -> Tensor:
@@ -99,5 +93,10 @@ class LawMemory:
         for name, value in state.items():
             before = self.values[name]
             if isinstance(before, Tensor):
-                value = torch.full_like(before, value) if not isinstance(value, Tensor) else value.to(before)
+                value = _like(value, before)
             store(self.values, name, value)
+
+
+def _like(value: Any, like: Tensor) -> Tensor:
+    """The value on the device of `like`, in its dtype; a number is filled in there: sending it would wait."""
+    return value.to(like) if isinstance(value, Tensor) else torch.full_like(like, value)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tiebreak.torch.losses import Term
+from tiebreak.torch.losses import loss_values
 from tiebreak.torch.rows import wide
 
 NAMES = ("upper", "lower", "reference")  # of losses
@@ -64,21 +64,12 @@ class Shares(NamedTuple):
         Whether any rank gave this loss in the first step.
     alike : bool
         Whether no rank has parameters for itself.
-    on : dict
-        The weights by device.
     """
 
     weights: Tensor
     sign: float
     given: dict[str, bool]
     alike: bool
-    on: dict[torch.device, Tensor]
-
-    def there(self, device: torch.device) -> Tensor:
-        """The weights on a device."""
-        if device not in self.on:
-            self.on[device] = self.weights.to(device=device, dtype=wide(device))
-        return self.on[device]
 
 
 @dataclass(frozen=True)
@@ -126,14 +117,14 @@ class Message:
     def vector(self) -> Tensor:
         """This rank's floats."""
         own, seen, losses, twin = self.measured
-        losses = {name: loss.value() if isinstance(loss, Term) else loss for name, loss in losses.items()}
+        losses = loss_values(losses)
         home, kinds = own.device, self.shares.weights.shape[1]
         columns = [own]
         columns += [] if seen is own else [seen]
         columns += [] if self.noise is None else [self.noise]
         columns += [] if twin is None else [twin.reshape(kinds, 1)]
         table = columns[0] if len(columns) == 1 else torch.cat([column.to(own) for column in columns], 1)
-        both = self.shares.there(home) @ table.to(wide(home))
+        both = self.shares.weights.to(home, wide(home)) @ table.to(wide(home))
         both = both * torch.nan if self.spoiled else both
         scale = None if self.inverse_scale is None else self.inverse_scale.to(both).log2() * self.shares.sign
         each = None if self.each is None else self.each.to(both) * self.shares.sign

@@ -59,14 +59,14 @@ class Noise:
 
         A scaler's scale moves: the averages are made without it.
         """
-        unscale: Any = 1.0 if inverse_scale is None else inverse_scale**2
         n, w, ww, y, wy = self._sums
         spread = n * ww - w * w
         if n >= 2 and spread > 0 and self._last is not None:
             slope = (n * wy - w * y) / spread
             noise = self._weight * (y - slope * w) / n
             for name, value in (("noise", noise), ("total", self._last)):
-                value = value if inverse_scale is None else value * unscale.to(value)
+                if inverse_scale is not None:
+                    value = value * (inverse_scale**2).to(value)
                 before = self.state[name]
                 now = value if before is None else 0.9 * before.to(value.device) + 0.1 * value
                 last = torch.zeros_like(value) if before is None else before.to(value.device)

@@ -16,6 +16,7 @@ from tiebreak.schedules import Parameters, Schedule
 from tiebreak.tolerance import Reading
 from tiebreak.torch import bases, closures, combining, saving
 from tiebreak.torch.concerns import Concerns
+from tiebreak.torch.context import cannot_repeat, capturing
 from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.exchange import same_weight
 from tiebreak.torch.guard import Guard
@@ -28,7 +29,7 @@ from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
 from tiebreak.torch.record import READINGS, RESIDUES, Step, record
-from tiebreak.torch.room import Room, asked, rate, shown
+from tiebreak.torch.room import Room, rate, shown
 from tiebreak.torch.rows import Row
 from tiebreak.torch.settings import (
     check_arguments,
@@ -167,7 +168,10 @@ class DynamicBarrier(TwoLevels):
     @property
     def headroom(self) -> float | Literal["auto"]:
         """So many tolerances more are allowed while the learning rate is highest."""
-        return asked(self.decision.tolerance)
+        tolerance = self.decision.tolerance
+        if tolerance is None or tolerance.constants is None:
+            return 0.0
+        return "auto" if tolerance.constants.lifts > 0 else float(tolerance.constants.headroom)
 
     @on_itself
     def allow(self, amount: float, relative: bool) -> None:
@@ -222,16 +226,17 @@ class DynamicBarrier(TwoLevels):
         twin = None if copy is None else copy.square(self)
         # guard: is it the host or the device that has to know?
         waits = self.guard.looks and not self._skips_on_device(passes)
-        measured = Measured(own, seen, losses, twin)
-        own, seen, losses, twin = self.ranks.together(self, measured, inverse_scale, waits)
+        measured = self.ranks.together(self, Measured(own, seen, losses, twin), inverse_scale, waits)
+        own, seen, losses, twin = measured
         used = self._used(losses)
         if twin is not None and self.estimates.batch_alone:
             same_weight(self, own[1], twin, used, inverse_scale)
-        self.guard.same_again(passes.home, self._changes())
+        if capturing(passes.home) and (changes := self._changes()) is not None:
+            cannot_repeat(changes)
         if self.decision.tolerance is None:
             self.noise.look(self.count, self.estimates.batch_alone, inverse_scale)
         # decide
-        made = self.maker.make(self, passes, parameters, (own, seen), losses, used, inverse_scale, twin)
+        made = self.maker.make(self, passes, parameters, measured, used, inverse_scale)
         if made is None:
             return self._stop(own, losses, hold)
         # move

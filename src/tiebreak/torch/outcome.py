@@ -15,16 +15,15 @@ from tiebreak import rules
 from tiebreak.decision import Choice, Decision, Seen, limited, residuals
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Reading
-from tiebreak.torch.losses import Term
+from tiebreak.torch.gradients import LEVELS
+from tiebreak.torch.losses import loss_values
+from tiebreak.torch.message import Measured
 from tiebreak.torch.passes import Passes
 from tiebreak.torch.record import READINGS, RESIDUES, Step, record
 
 if TYPE_CHECKING:
     from tiebreak.torch.compiled import Compiled
     from tiebreak.torch.optimizer import DynamicBarrier
-
-
-Triple = Sequence[Any]
 
 
 class Made(NamedTuple):
@@ -54,8 +53,8 @@ class Made(NamedTuple):
 def outcome(
     decision: Decision,
     parameters: Any,
-    own: Triple,
-    seen: Triple,
+    own: Sequence[Any],
+    seen: Sequence[Any],
     used: dict[str, Any],
     memory: Any,
     longest: Any,
@@ -101,83 +100,58 @@ class Maker:
         opt: "DynamicBarrier",
         passes: Passes,
         parameters: Parameters,
-        products: tuple[Tensor, Tensor],
-        losses: dict[str, Any],
+        measured: Measured,
         used: dict[str, Any],
         inverse_scale: Tensor | None,
-        twin: Tensor | None,
     ) -> Made | None:
         """The numbers, or None where the host knows that they are not finite."""
-        own, seen = products
+        own, seen, losses, twin = measured
         compiling = torch.compiler.is_compiling()
         simple = plain(opt.decision)
         unscaled = inverse_scale is None and opt.guard.found_inf is None and twin is None
         there = passes.on_device and passes.by_kernels and own is seen and own.device == passes.home
         if simple and there and unscaled and not compiling:
-            return self._by_kernel(opt, passes, parameters, own, losses, used)
-        losses, used = ({n: v.value() if isinstance(v, Term) else v for n, v in d.items()} for d in (losses, used))
+            from tiebreak.torch.compiled import Compiled  # needs Triton, which is there
+
+            if self._compiled is None or self._compiled.device != own.device:
+                self._compiled = Compiled(own.device)
+            with passes.here():
+                return self._compiled.make(opt, parameters, own, losses, used)
+        measured = measured._replace(losses=loss_values(losses))
+        used = loss_values(used)
         host = simple and own.device.type == "cpu" and (not compiling or opt.decision.tolerance is not None)
-        used = {n: (_host(v) if host else v.to(own)) if isinstance(v, Tensor) else v for n, v in used.items()}
+        for name, value in used.items():
+            if isinstance(value, Tensor):
+                used[name] = float(value.item()) if host else value.to(own)
         if opt.guard.refuses(own, None if seen is own else seen, *used.values(), twin):
             return None
-        made = (_by_host if host else _by_tensors)(opt, parameters, products, used, losses)
+        made = (_by_host if host else _by_tensors)(opt, parameters, measured, used)
         return None if opt.guard.refuses(made.weights) else made
 
-    def _by_kernel(
-        self,
-        opt: "DynamicBarrier",
-        passes: Passes,
-        parameters: Parameters,
-        own: Tensor,
-        losses: dict[str, Any],
-        used: dict[str, Any],
-    ) -> Made:
-        from tiebreak.torch.compiled import Compiled  # needs Triton, which is there
 
-        if self._compiled is None or self._compiled.device != own.device:
-            self._compiled = Compiled(own.device)
-        with passes.here():
-            return self._compiled.make(opt, parameters, own, losses, used)
-
-
-def _by_host(
-    opt: "DynamicBarrier",
-    parameters: Parameters,
-    products: tuple[Tensor, Tensor],
-    used: dict[str, Any],
-    losses: dict[str, Any],
-) -> Made:
+def _by_host(opt: "DynamicBarrier", parameters: Parameters, measured: Measured, used: dict[str, Any]) -> Made:
     """Of Python's numbers: one tensor at the end instead of dozens on the way."""
-    own = products[0].tolist()
-    seen = own if products[1] is products[0] else products[1].tolist()
+    own = measured.own.tolist()
+    seen = own if measured.seen is measured.own else measured.seen.tolist()
     choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(host=True), opt.max_norm)
     row = dict(zip(RESIDUES, (choice.multiplier, *seen, *both), strict=True))
     if choice.reading is not None:
         row |= {name: getattr(choice.reading, field) for name, field in READINGS.items()}
-    given = {f"{level}_loss": losses[level] for level in ("upper", "lower")}
+    given = {f"{level}_loss": measured.losses[level] for level in LEVELS}
     row |= {name: loss for name, loss in given.items() if isinstance(loss, float)}
-    made = torch.tensor([choice.upper_weight, choice.lower_weight, *row.values()], dtype=products[0].dtype)
+    made = torch.tensor([choice.upper_weight, choice.lower_weight, *row.values()], dtype=measured.own.dtype)
     fields = given | dict(zip(row, made[2:].unbind(), strict=True))
     step = Step(**fields, skipped=torch.zeros((), dtype=torch.bool))
     return Made(made[:2], step, choice.memory, choice.reading)
 
 
-def _by_tensors(
-    opt: "DynamicBarrier",
-    parameters: Parameters,
-    products: tuple[Tensor, Tensor],
-    used: dict[str, Any],
-    losses: dict[str, Any],
-) -> Made:
+def _by_tensors(opt: "DynamicBarrier", parameters: Parameters, measured: Measured, used: dict[str, Any]) -> Made:
     """Of torch's operations; what is not finite is left to the guard."""
-    own, seen = (part.unbind() for part in products)
+    own = measured.own.unbind()
+    seen = measured.seen.unbind()
     choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm)
-    pair = (choice.upper_weight, choice.lower_weight)
-    weights = torch.stack([w if isinstance(w, Tensor) else own[0].new_tensor(w) for w in pair])
-    multiplier = choice.multiplier if isinstance(choice.multiplier, Tensor) else own[0].new_tensor(choice.multiplier)
-    step = record((multiplier, *seen, *both), (losses["upper"], losses["lower"]), opt.guard.bad, choice.reading)
-    return Made(weights, step, choice.memory, None)
-
-
-def _host(number: Tensor) -> float:
-    return float(number.item())
+    numbers = (choice.upper_weight, choice.lower_weight, choice.multiplier)
+    *weights, multiplier = (n if isinstance(n, Tensor) else own[0].new_tensor(n) for n in numbers)
+    losses = [measured.losses[level] for level in LEVELS]
+    step = record((multiplier, *seen, *both), losses, opt.guard.bad, choice.reading)
+    return Made(torch.stack(weights), step, choice.memory, None)

@@ -74,7 +74,7 @@ class Engines:
         if device.type == "cpu" and device not in self._engines:  # tests put the interpreter there
             return Pieces
         fused = self.load(device)
-        return fused.bind if fused is not None and fused.takes(row) and alike(row) else Foreach
+        return fused.bind if fused is not None and fused.takes(row) and alike(row.tensors) else Foreach
 
     def load(self, device: torch.device) -> Any:
         """The Triton engine for a device, or None; made and tried at the first call."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tiebreak.torch.rows import NARROW, Row, beyond_float32, dense
+from tiebreak.torch.rows import NARROW, Row, alike, beyond_float32
 
 # Elements: three pieces of float32 are 24 MB. Smaller ones stay in smaller caches, but threads meet after each piece:
 # it takes 1.2 times as long at 2^18, and far worse where other programs hold the cores: milliseconds a meeting.
@@ -81,8 +81,9 @@ class Pieces:
 def _row_products(row: Row, dtype: torch.dtype | None) -> list[float]:
     u, g = row.upper, row.lower
     if u is None or g is None:
-        alone = _square(g if u is None else u, dtype)
-        return [0.0, 0.0, alone] if g is None else [0.0, alone, 0.0]
+        vectors = (_vector(t, dtype) for (t,) in _pieces(row.tensors[1]))
+        square = sum(torch.dot(x, x).item() for x in vectors)
+        return [0.0, 0.0, square] if g is None else [0.0, square, 0.0]
     fg = gg = ff = 0.0
     for a, b in _pieces(u, g):
         x, y = _vector(a, dtype), _vector(b, dtype)
@@ -92,18 +93,12 @@ def _row_products(row: Row, dtype: torch.dtype | None) -> list[float]:
     return [fg, gg, ff]
 
 
-def _square(tensor: Tensor | None, dtype: torch.dtype | None) -> float:
-    if tensor is None:
-        return 0.0
-    return sum(torch.dot(x, x).item() for x in (_vector(t, dtype) for (t,) in _pieces(tensor)))
-
-
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Views of at most `PIECE` elements that cover the tensors, the same elements of each; no copies."""
     count = tensors[0].numel()
     if count <= PIECE:
         yield tensors
-    elif _alike(tensors):
+    elif alike(tensors):
         yield from zip(*(torch.split(t.as_strided((count,), (1,)), PIECE) for t in tensors), strict=True)
     else:  # layouts that differ: cut along the longest side until pieces are small
         shape = tensors[0].shape
@@ -111,12 +106,6 @@ def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         length = max(1, min(shape[side] - 1, shape[side] * PIECE // count))
         for parts in zip(*(torch.split(t, length, side) for t in tensors), strict=True):
             yield from _pieces(*parts)
-
-
-def _alike(tensors: tuple[Tensor, ...]) -> bool:
-    if all(t.is_contiguous() for t in tensors):
-        return True
-    return dense(tensors[0]) and all(t.stride() == tensors[0].stride() for t in tensors)
 
 
 def _vector(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

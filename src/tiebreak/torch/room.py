@@ -1,23 +1,14 @@
 """How far above its reference the lower loss may lie now, with headroom: for those who tell of it."""
 
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from tiebreak.decision import Tolerance
 from tiebreak.tolerance import headroom, roomy
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
-
-
-def asked(tolerance: Tolerance | None) -> float | Literal["auto"]:
-    """The headroom that was asked for."""
-    constants = None if tolerance is None else tolerance.constants
-    if constants is None:
-        return 0.0
-    return "auto" if constants.lifts > 0 else float(constants.headroom)
 
 
 def shown(headroom: Any) -> str:

@@ -1,5 +1,6 @@
 """One parameter with its two gradients, and what the fast paths must know of how they lie in memory."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ def beyond_float32(*factors: float) -> bool:
     return any(factor != 0 and not 1e-37 < abs(factor) < 1e38 for factor in factors)
 
 
-# The next two are asked of every parameter at every step: hence no generators, and the common case first.
+# The next two are asked of every parameter at a step: hence the common case first.
 
 
 def ordinary(row: Row) -> bool:
@@ -51,13 +52,12 @@ def ordinary(row: Row) -> bool:
     return type(p) in ours and (u is None or type(u) in ours) and (g is None or type(g) in ours)
 
 
-def alike(row: Row) -> bool:
-    """Whether element i in memory is the same element in all three: then a pass may forget their shapes."""
-    p, u, g, _, _ = row
-    if p.is_contiguous() and (u is None or u.is_contiguous()) and (g is None or g.is_contiguous()):
+def alike(tensors: Sequence[Tensor]) -> bool:
+    """Whether element i in memory is the same element in all tensors: then a pass may forget their shapes."""
+    if all(map(Tensor.is_contiguous, tensors)):
         return True
-    strides = p.stride()
-    return (u is None or u.stride() == strides) and (g is None or g.stride() == strides) and dense(p)
+    strides = tensors[0].stride()
+    return all(t.stride() == strides for t in tensors) and dense(tensors[0])
 
 
 def dense(tensor: Tensor) -> bool:

@@ -73,8 +73,7 @@ class Traced:
     def __add__(self, other: Any) -> "Traced":
         return self._made("+", other)
 
-    def __radd__(self, other: Any) -> "Traced":
-        return self._made("+", other, swapped=True)
+    __radd__ = __add__
 
     def __sub__(self, other: Any) -> "Traced":
         return self._made("-", other)
@@ -85,8 +84,7 @@ class Traced:
     def __mul__(self, other: Any) -> "Traced":
         return self._made("*", other)
 
-    def __rmul__(self, other: Any) -> "Traced":
-        return self._made("*", other, swapped=True)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> "Traced":
         return self._made("/", other)
