@@ -20,10 +20,9 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
     A `closure` is called once, after those of the levels, where the gradients are: Lightning passes one that calls its
     hooks. It may also make both blocks itself; what it returns does not matter then.
     """
-    given: tuple[tuple[str, Any], ...] = (("upper", upper), ("lower", lower))
     if (upper is None) != (lower is None):
         raise TypeError("step(upper=…, lower=…) needs both closures")
-    for name, function in (("closure", closure), *given):
+    for name, function in (("closure", closure), ("upper", upper), ("lower", lower)):
         if function is not None and not callable(function):
             what = f"{name}={type(function).__name__}"
             raise TypeError(f"step({what}): give a function that returns the loss, {name}=lambda: loss(model, batch)")
@@ -67,26 +66,14 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
 
 
 def _evaluate(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
-    """Gradients and losses from closures; the reference's loss first, on the same batch."""
-    copy = optimizer.target.copy
-    optimizer.ranks.compare(optimizer)
-    if copy is None:
-        _backward(optimizer, upper, lower)
-        return
-    begun = copy.begun
-    reference = copy.measure(optimizer, lower)
-    losses = _backward(optimizer, upper, lower, reference)
-    if not begun:  # the same point twice: a chance to see that the batch is the same
-        _check_repeats(reference, losses["lower"])
-
-
-def _backward(
-    optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor], reference: Any = None
-) -> dict[str, Tensor]:
-    """Both losses of two closures, and their gradients in the optimizer.
+    """Gradients and losses from closures; the reference's loss first, on the same batch.
 
     Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
     """
+    copy = optimizer.target.copy
+    optimizer.ranks.compare(optimizer)
+    begun = copy is not None and copy.begun
+    reference = None if copy is None else copy.measure(optimizer, lower)
     losses: dict[str, Tensor] = {}
     try:
         for level, closure in (("lower", lower), ("upper", upper)):
@@ -102,7 +89,8 @@ def _backward(
     except BaseException:  # half a step is none: the next one begins anew
         optimizer.forget()
         raise
-    return losses
+    if reference is not None and not begun:  # the same point twice: a chance to see that the batch is the same
+        _check_repeats(reference, losses["lower"])
 
 
 def _check_repeats(first: Tensor, again: Tensor) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -13,13 +14,13 @@ from tiebreak.torch.rows import NARROW, Row, wide
 _Kind: TypeAlias = tuple[torch.device, torch.dtype]
 
 
+@dataclass(eq=False)
 class Foreach:
     """The passes of :mod:`tiebreak.torch.passes` over these rows."""
 
+    rows: Sequence[Row]
+    kinds: int
     by_kernels = False
-
-    def __init__(self, rows: Sequence[Row], kinds: int) -> None:
-        self.rows, self.kinds = rows, kinds
 
     def products(self) -> Tensor:
         """fg, gg and ff of every kind of parameters, of shape (kinds, 3)."""

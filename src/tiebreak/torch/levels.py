@@ -30,19 +30,19 @@ class TwoLevels(Optimizer):
     compares : bool
         Whether it is compared at all: with a tolerance.
     guard : Guard
-    noise : Noise
     ranks : Ranks
     """
 
     _step_supports_amp_scaling = True
 
-    def __init__(
-        self, base: Optimizer, target: Reference, compares: bool, guard: Guard, noise: Noise, ranks: Ranks
-    ) -> None:
+    def __init__(self, base: Optimizer, target: Reference, compares: bool, guard: Guard, ranks: Ranks) -> None:
         self.base = base
         Optimizer.__setstate__(self, {"defaults": base.defaults})
         self._warned_capturable_if_run_uncaptured = True
-        self.target, self.guard, self.noise, self.ranks = target, guard, noise, ranks
+        self.target = target
+        self.guard = guard
+        self.noise = Noise()
+        self.ranks = ranks
         self.gradients, self.losses = Gradients(base, ranks), Losses()
         self.count = 0  # steps tried, those skipped too
         self.asked = False  # whether somebody has asked for a state before there was one, to read another into it

@@ -24,7 +24,6 @@ from tiebreak.torch.levels import TwoLevels
 from tiebreak.torch.losses import Term
 from tiebreak.torch.memory import LawMemory
 from tiebreak.torch.message import NAMES, Measured
-from tiebreak.torch.noise import Noise
 from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
@@ -138,8 +137,8 @@ class DynamicBarrier(TwoLevels):
         target = reference_for(reference, self.modules, generators, tolerance)
         row = self.decision.method
         self.schedule = Schedule() if row is None else training_schedule(row)
-        parts = (Guard(nonfinite), Noise(), Ranks(process_group, sharded, self.modules))
-        super().__init__(base, target, tolerance is not None, *parts)
+        ranks = Ranks(process_group, sharded, self.modules)
+        super().__init__(base, target, tolerance is not None, Guard(nonfinite), ranks)
         self.generators, self.max_norm = tuple(generators), max_norm
         self.estimates = Estimates(Minibatch() if row is None else row.estimator)
         self.engines = Engines(fused)

@@ -8,6 +8,7 @@ Three engines of one shape: bound to rows they make ``products``, ``combine`` an
 import importlib.util
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -112,11 +113,13 @@ class Engines:
         return None
 
 
+@dataclass(eq=False)
 class Passes:
     """The passes of one step."""
 
-    def __init__(self, home: torch.device, kinds: int, parts: list[Bound]) -> None:
-        self.home, self.kinds, self.parts = home, kinds, parts
+    home: torch.device
+    kinds: int
+    parts: list[Bound]
 
     @property
     def by_kernels(self) -> bool:

@@ -5,6 +5,7 @@ parameters: six words per parameter. Whole-tensor operations move twelve, becaus
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,13 +18,13 @@ PIECE = 2**21
 _SAFE = (1e-25, 1e35)  # where a sum of float32 squares has neither lost nor overflowed anything that matters
 
 
+@dataclass(eq=False)
 class Pieces:
     """The passes of :mod:`tiebreak.torch.passes` over these rows."""
 
+    rows: Sequence[Row]
+    kinds: int
     by_kernels = False
-
-    def __init__(self, rows: Sequence[Row], kinds: int) -> None:
-        self.rows, self.kinds = rows, kinds
 
     def products(self) -> Tensor:
         """fg, gg and ff of every kind of parameters, of shape (kinds, 3), in float64."""

@@ -68,12 +68,10 @@ class SDBGD(DynamicBarrier):
 
     def _own_rates(self) -> list[Any]:
         # The law's value for this step, times what a learning-rate scheduler has made of the first one.
-        law = 1.0 if self._step_sizes is None else self._step_sizes.at(self.count).step_size / self._first
+        law = 1.0
+        if self._step_sizes is not None:
+            law = self._step_sizes.at(self.count).step_size / float(self._step_sizes.at(0).step_size)
         return [group["lr"] * law for group in self.param_groups]
-
-    @property
-    def _first(self) -> float:
-        return 1.0 if self._step_sizes is None else float(self._step_sizes.at(0).step_size)
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
         if not self._in_one_pass():
