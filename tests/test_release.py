@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 import tiebreak
+from command import call
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ROOT / "tools"
@@ -169,15 +170,13 @@ def test_the_smoke_test_passes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("sweep --problems plat", {"plateau", "plateau-10", "plateau-100-heavy"}),
     ],
 )
-def test_a_shell_completes_commands_options_and_names(words: str, completed: set[str]) -> None:
-    asked = {
-        "_TIEBREAK_COMPLETE": "complete_bash",
-        "COMP_WORDS": f"tiebreak {words}",
-        "COMP_CWORD": str(len(words.split())),
-    }
-    command = [sys.executable, "-m", "tiebreak"]
-    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, timeout=120)
-    assert set(done.stdout.split()) == completed, done.stderr
+def test_a_shell_completes_commands_options_and_names(
+    words: str, completed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_TIEBREAK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"tiebreak {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert set(call().stdout.split()) == completed
 
 
 def test_the_module_is_the_command() -> None:

@@ -115,6 +115,7 @@ def test_every_executor_gives_the_same_bits(kind, alone, tmp_path):
     equal(again, found)
 
 
+@pytest.mark.long
 def test_reproduce_on_dask_writes_the_same_bytes(tmp_path):
     pytest.importorskip("distributed")
     parquet = pytest.importorskip("pyarrow.parquet")
