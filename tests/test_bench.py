@@ -135,18 +135,17 @@ def test_steps_end_runs_and_the_report_says_how_many() -> None:
 
 
 def test_problems_and_methods_may_be_objects() -> None:
-    """What can be pickled goes to workers; what cannot stays here, and gives the same numbers as a file of it."""
+    """Objects stay in this process, and give the same numbers as a file of them."""
     law = Schedule(step_size=Power(0.1, -0.5), barrier=1.0, lower_batch=Power(1, 1))
-    sendable = Method("sendable", rules.sdbgd, law.replace(regularizer=0.1))
-    asked = Comparison([named("paper"), "valley-4"], [sendable, "penalty"], [300], runs=2, trials=1)
-    one, two = compare(asked), compare(asked, engine=1)
-    for column in ("residual", "steps", "method"):
-        np.testing.assert_array_equal(one.runs[column], two.runs[column])
-    assert one.runs["method"].tolist()[0] == "sendable"
-    assert "<paper>,valley-4 --methods <sendable>,penalty" in asked.command
+    smooth = Method("smooth", rules.sdbgd, law.replace(regularizer=0.1))
+    asked = Comparison([named("paper"), "valley-4"], [smooth, "penalty"], [300], runs=2, trials=1)
+    assert compare(asked).runs["method"].tolist()[0] == "smooth"
+    with pytest.raises(ValueError, match="'paper', 'smooth' cannot be sent to workers; give engine=None"):
+        compare(asked, engine=1)
+    assert "<paper>,valley-4 --methods <smooth>,penalty" in asked.command
 
     def here(constants, budget):
-        return sendable.replace(rule=lambda fg, gg, barrier: rules.dbgd(fg, gg, barrier), name="here")
+        return smooth.replace(rule=lambda fg, gg, barrier: rules.dbgd(fg, gg, barrier), name="here")
 
     kept = Comparison(here_problem := flat(), [here, f"{OWN}:method"], [300], runs=2, trials=1)
     found = compare(kept)
@@ -165,21 +164,9 @@ def test_problems_and_methods_may_be_objects() -> None:
             Comparison(**wrong)
 
 
-def test_a_block_of_another_object_never_passes_for_one_of_this(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What cannot be pickled has a name of its own in every process; what can is known by the text of its modules."""
-    (tmp_path / "mine_for_bench.py").write_text("def rule(fg, gg):\n    return 1 + 0 * gg\n", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    import mine_for_bench  # type: ignore[import-not-found]  # made a line above
-
-    method = Method("mine", mine_for_bench.rule, Schedule(step_size=0.1))
-    before = tasks.held(method, "mine")
-    assert before == tasks.held(method, "mine")
-    (tmp_path / "mine_for_bench.py").write_text("def rule(fg, gg):\n    return 2 + 0 * gg\n", encoding="utf-8")
-    assert tasks.held(method, "mine") != before
-    assert tasks.found(before) == method
-    stays = method.replace(rule=lambda fg, gg: 0 * gg)
+def test_a_block_of_another_object_never_passes_for_one_of_this() -> None:
+    """An object has a name of its own in every process."""
+    stays = Method("mine", lambda fg, gg: 0 * gg, Schedule(step_size=0.1))
     here = [tasks.held(stays, "stays") for _ in range(2)]
     assert here[0] != here[1]
     assert all(tasks.stays(each) and tasks.found(each) is stays for each in here)

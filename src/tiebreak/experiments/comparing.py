@@ -143,7 +143,7 @@ def compare(
 
 
 def _placed(c: Comparison, engine: Engine) -> Engine:
-    """Where to work: what cannot be sent to other processes stays in this one."""
+    """Where to work: objects stay in this process."""
     here = [e.label for e in c.entrants if stays(e.where)] + [m.label for m in c.contenders if stays(m.method)]
     if here and engine not in (None, HERE):
         raise ValueError(

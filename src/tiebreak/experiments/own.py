@@ -19,7 +19,7 @@ def path_of(where: str | Reference) -> str | None:
     >>> path_of({"where": "mine.py:method", "text": "method = 1"}), path_of("sdbgd")
     ('mine.py', None)
     """
-    if isinstance(where, str) or where["text"] is None or str(where["where"]).startswith("pickle:"):
+    if isinstance(where, str) or where["text"] is None:
         return None
     return str(where["where"]).rpartition(":")[0]
 

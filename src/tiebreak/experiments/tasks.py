@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import tiebreak
-from tiebreak.experiments.workers import packed, tell, unpacked
+from tiebreak.experiments.workers import tell
 
 #: Where something is, and the text of its file if it is in one; made by :func:`reference`, found by :func:`found`.
 Reference: TypeAlias = dict[str, str | None]
@@ -113,26 +113,20 @@ def reference(where: str, name: str = "function") -> Reference:
 
 
 def held(thing: Any, name: str) -> Reference:
-    """A reference to an object: what workers can unpickle travels; the rest is known in this process alone.
+    """A reference to an object, which is known in this process alone.
 
-    What was defined in the main program cannot be sent: workers have another one. A pickle names functions, so the text
-    of their modules is a part of the reference; and what stays here has a name that no other process gives: a block of
-    something else that was called alike must not pass for one of this.
+    No other process gives the same reference, so a finished block of another object never passes for its own.
     """
-    sent = packed(thing)
-    if sent is not None:
-        return {"where": f"{_SENT}{sent.modules}:{name}", "text": sent.text}
     where = f"{_HERE}{_PROCESS}:{len(_KEPT)}:{name}"
     _KEPT[where] = thing
     return {"where": where, "text": None}
 
 
 def stays(made: Any) -> bool:
-    """Whether a reference is to an object that cannot leave this process."""
+    """Whether a reference is to an object of this process."""
     return isinstance(made, dict) and str(made["where"]).startswith(_HERE)
 
 
-_SENT = "pickle:"
 _HERE = "here:"
 _KEPT: dict[str, Any] = {}
 _PROCESS = uuid.uuid4().hex
@@ -146,8 +140,6 @@ def told(error: BaseException, path: str) -> str:
 
 def found(made: Reference) -> Any:
     """What a reference stands for."""
-    if str(made["where"]).startswith(_SENT):
-        return unpacked(str(made["text"]))
     if stays(made):
         return _KEPT[str(made["where"])]
     module, _, attribute = str(made["where"]).rpartition(":")

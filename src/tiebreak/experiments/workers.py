@@ -6,12 +6,9 @@ the pipe is the end of the process, so that none is left behind, however the par
 """
 
 import _thread
-import base64
-import hashlib
 import json
 import os
 import pickle
-import pickletools
 import queue
 import signal
 import struct
@@ -23,8 +20,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
-from typing import IO, Any, NamedTuple, ParamSpec, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar
 
 from tiebreak.checks import whole
 
@@ -149,36 +145,6 @@ def tell(what: Any, at_once: bool = False) -> None:
 
 _answers: IO[bytes] | None = None  # where answers go, in one of the processes
 _told = -_OFTEN
-
-
-class Packed(NamedTuple):
-    """An object as text, for other processes, and a checksum of the files of the modules that it names."""
-
-    text: str
-    modules: str
-
-
-def packed(thing: Any) -> Packed | None:
-    """What other processes can unpack; None, if they cannot: their main program is another one."""
-    try:
-        content = pickle.dumps(thing)
-        pickle.loads(content)
-        words = {arg for _, arg, _ in pickletools.genops(content) if isinstance(arg, str)}
-    except Exception:  # whatever it raises, it cannot be sent
-        return None
-    if b"__main__" in content:
-        return None
-    named = sorted({word for text in words for word in (text, text.partition(" ")[0]) if word in sys.modules})
-    digest = hashlib.sha256()
-    for file in (getattr(sys.modules[module], "__file__", None) for module in named):
-        if file is not None and file.endswith(".py"):
-            digest.update(Path(file).read_bytes())
-    return Packed(base64.b64encode(content).decode(), digest.hexdigest()[:16])
-
-
-def unpacked(text: str) -> Any:
-    """What :func:`packed` was given, by the process that started this one."""
-    return pickle.loads(base64.b64decode(text))
 
 
 def serve() -> None:
