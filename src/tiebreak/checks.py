@@ -19,6 +19,13 @@ def floating(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+def nonnegative(name: str, value: Any, positive: bool = False) -> None:
+    """Raise unless `value` is a finite number ≥ 0, or > 0 if `positive`."""
+    number = math.nan if isinstance(value, (bool, str)) else floating(value)
+    if not 0 <= number < math.inf or (positive and number == 0):
+        raise ValueError(f"{name}={value!r} must be finite and {'> 0' if positive else '≥ 0'}")
+
+
 def whole(name: str, value: Any, least: int = 1) -> int:
     """`value` as an int, if it is a whole number ≥ `least` (1e8 is one).
 

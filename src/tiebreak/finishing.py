@@ -12,6 +12,7 @@ Python's numbers only, so that one search serves every library.
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 INSIDE = 1.0  # an excess up to this stays where it is
@@ -91,6 +92,7 @@ def finish(
     >>> finish(lambda place: (1 + 0.2 * place**2, -place), (0.1, False)).place  # a lower loss of 1.095
     0.6875
     """
+    measure = cache(measure)
     begin = measure(0.0)
     reference = begin[0] if reference is None else reference
     amount, share = tolerance
@@ -107,7 +109,7 @@ def finish(
         )
 
     def excess(place: float) -> tuple[float, float]:
-        lower, upper = begin if place == 0 else end if place == 1 else measure(place)
+        lower, upper = measure(place)
         return (lower - reference) / allowed, upper
 
     found = search(excess)
@@ -199,12 +201,7 @@ def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
     >>> search(lambda place: (2 * place**2, place)).place  # where the anchor is better in both
     0.0
     """
-    known: dict[float, tuple[float, float]] = {}
-
-    def at(place: float) -> tuple[float, float]:
-        if place not in known:
-            known[place] = measure(place)
-        return known[place]
+    at = cache(measure)
 
     def better(place: float, than: float) -> bool:
         return at(place)[0] <= LIMIT and at(place)[1] < at(than)[1]
@@ -216,7 +213,7 @@ def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
         best = next((place for place in (_down(better, best, way) for way in ways) if place != best), best)
     if better(0.0, best):
         best = 0.0
-    return Finish(best, *at(best), excess, upper, at(0.0)[1], len(known))
+    return Finish(best, *at(best), excess, upper, at(0.0)[1], at.cache_info().misses)
 
 
 def _down(better: Callable[[float, float], bool], start: float, way: int) -> float:

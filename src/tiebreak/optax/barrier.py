@@ -11,10 +11,9 @@ import optax
 
 from tiebreak.decision import Choice, Decision, Seen
 from tiebreak.estimators import Estimator, Minibatch
-from tiebreak.estimators.contract import enters_direction
+from tiebreak.estimators.contract import LEVELS, enters_direction
 from tiebreak.optax import estimates, schedules, trees
 from tiebreak.optax.axes import Axes, vary
-from tiebreak.optax.estimates import LEVELS
 from tiebreak.optax.products import Products, first_scale, for_rule, inner_products, root
 from tiebreak.optax.trees import Tree
 from tiebreak.schedules import Parameters, Schedule

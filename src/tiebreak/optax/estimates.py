@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from tiebreak.estimators import Estimator
+from tiebreak.estimators.contract import LEVELS
 from tiebreak.optax import trees
 from tiebreak.optax.schedules import traced
 from tiebreak.optax.trees import Tree
 from tiebreak.schedules import Parameters
 
-LEVELS = ("upper", "lower")
 #: The memory of each level: as many trees as the estimator's `begin` returns values, each like the parameters.
 Memory: TypeAlias = Mapping[str, tuple[Tree, ...]]
 

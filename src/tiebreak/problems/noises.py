@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, default_rng
 
+from tiebreak.checks import nonnegative
 from tiebreak.oracles import Array, Function, Gaussian, Oracle
 from tiebreak.sums import FiniteSum
 
@@ -112,8 +113,7 @@ class Phase(Gaussian):
 
     def __init__(self, *common: Any, roughness: float = 1.0, **named: Any) -> None:
         super().__init__(*common, **named)
-        if isinstance(roughness, (bool, str)) or not 0 <= roughness < math.inf:
-            raise ValueError(f"roughness={roughness!r} must be finite and ≥ 0")
+        nonnegative("roughness", roughness)
         self.frequency = float(roughness) / float(self.sigma) if self.sigma else 0.0
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:

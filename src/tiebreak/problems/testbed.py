@@ -11,12 +11,12 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak.checks import nearest, whole
+from tiebreak.checks import nearest, nonnegative, whole
 from tiebreak.problems import landscapes
 from tiebreak.problems.landscapes import Landscape
 from tiebreak.problems.noises import NOISES, noisy
@@ -26,33 +26,33 @@ from tiebreak.problems.random import random_problem
 from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]
+#: f, g, the start and the solution.
+Parts: TypeAlias = tuple[Landscape, Landscape, Values, Values]
 
 _LARGEST = 10**6  # dimensions
 _SAMPLED = 10**4  # likewise, where every coordinate has a wave for each term
 
 
-def islands(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+def islands(d: int, m: int, size: float) -> Parts:
     """Disconnected argmin: a lattice of subspaces 2π apart, and most starts are in the basin of a wrong one."""
-    center = np.ones(d)
-    start = np.full(d, -1.0)
-    center[:m], start[:m] = _between(4, 8, m), 2.0
-    solution = center.copy()
-    solution[:m] = 2 * math.pi * np.rint(center[:m] / (2 * math.pi))  # f grows with the distance to c: the nearest one
+    leading = _between(4, 8, m)
+    center = np.append(leading, np.ones(d - m))
+    start = np.repeat([2.0, -1.0], (m, d - m))
+    nearest_minimisers = 2 * math.pi * np.rint(leading / (2 * math.pi))  # f grows with the distance to c
+    solution = np.append(nearest_minimisers, np.ones(d - m))
     return _pull(center, size), landscapes.waves(m), start, solution
 
 
-def valley(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+def valley(d: int, m: int, size: float) -> Parts:
     """Argmin a winding manifold of half the dimension, y = sin x: f must be followed around bends."""
-    center = np.ones(d)
-    start = np.full(d, -1.0)
-    center[:m], center[m : 2 * m] = math.pi / 2, 2.0  # one above a crest: no point of the curve is nearer than it
-    start[:m], start[m : 2 * m] = _between(-2, -1, m), 1.0
-    solution = center.copy()
-    solution[m : 2 * m] = 1.0
+    rest = d - 2 * m
+    center = np.repeat([math.pi / 2, 2.0, 1.0], (m, m, rest))  # one above a crest: no point of the curve is nearer
+    start = np.append(_between(-2, -1, m), np.repeat([1.0, -1.0], (m, rest)))
+    solution = np.repeat([math.pi / 2, 1.0], (m, d - m))
     return _pull(center, size), landscapes.sine(m), start, solution
 
 
-def sphere(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+def sphere(d: int, m: int, size: float) -> Parts:
     """Argmin a sphere; the start is on its far side, where f pulls straight through the peak inside."""
     ahead, aside = _directions(d)
     center = 3 * size * ahead
@@ -60,7 +60,7 @@ def sphere(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, V
     return _pull(center, size), landscapes.rings(size), start, math.sqrt(3) * size * ahead
 
 
-def plateau(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+def plateau(d: int, m: int, size: float) -> Parts:
     """Argmin a ball: g says nothing inside it, and the solution is on its boundary."""
     ahead, aside = _directions(d)
     center = 3 * size * ahead
@@ -68,49 +68,38 @@ def plateau(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, 
     return _pull(center, size), landscapes.ball(size), start, size * ahead
 
 
-def flat(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+def flat(d: int, m: int, size: float) -> Parts:
     """A degenerate g, of fourth order: its gradient tells little of the distance to its minimisers."""
-    center = np.ones(d)
-    start = np.full(d, -1.0)
-    start[:m], solution = 2.0, np.ones(d)
-    solution[:m] = 0.0
-    return _pull(center, size), landscapes.fourth(m), start, solution
+    start = np.repeat([2.0, -1.0], (m, d - m))
+    solution = np.repeat([0.0, 1.0], (m, d - m))
+    return _pull(np.ones(d), size), landscapes.fourth(m), start, solution
 
 
-def saddle(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+def saddle(d: int, m: int, size: float) -> Parts:
     """2^m wells with ridges between them; the start is on the wrong side of every ridge, close to its top."""
-    center = np.ones(d)
-    start = np.full(d, -1.0)
-    signs = np.where(np.arange(m) % 2 == 0, 1.0, -1.0)
-    center[:m], start[:m] = 0.5 * signs, -0.1 * signs
-    solution = center.copy()
-    solution[:m] = math.sqrt(3) * signs  # of ±√3, the one on c's side is nearer
+    signs = np.resize([1.0, -1.0], m)
+    rest = np.ones(d - m)
+    center = np.append(0.5 * signs, rest)
+    start = np.append(-0.1 * signs, -rest)
+    solution = np.append(math.sqrt(3) * signs, rest)  # of ±√3, the one on c's side is nearer
     return _pull(center, size), landscapes.wells(m), start, solution
 
 
-def conditioned(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+def conditioned(d: int, m: int, size: float) -> Parts:
     """Curvatures of g from 1 to 1/1000 and of f from 1 to 1/100: f pulls hardest where g holds least."""
     scales = np.append(np.geomspace(0.01, 1, m), np.geomspace(0.01, 1, d - m))
-    center = np.ones(d)
-    start = np.full(d, -1.0)
-    start[:m], solution = 2.0, np.ones(d)
-    solution[:m] = 0.0
+    start = np.repeat([2.0, -1.0], (m, d - m))
+    solution = np.repeat([0.0, 1.0], (m, d - m))
     g = landscapes.weighted(np.geomspace(1, 1e-3, m) if m > 1 else np.array([1e-3]))
-    return landscapes.pull(center, scales, size), g, start, solution
+    return landscapes.pull(np.ones(d), scales, size), g, start, solution
 
 
-def stiff(d: int, m: int, size: float) -> tuple[Landscape, Landscape, Values, Values]:
+def stiff(d: int, m: int, size: float) -> Parts:
     """A gorge with d − 1 walls: f leans on them, and along the floor g falls gently and long to its minimisers."""
-    center = np.zeros(d)
-    start = np.zeros(d)
-    center[:-1], start[-1] = _leaning(d - 1), 40.0
+    center = np.append(np.resize([10.0, 5.0], d - 1), 0.0)  # far beyond the walls, not along a diagonal
+    start = np.append(np.zeros(d - 1), 40.0)
     scales = np.append(np.ones(d - 1), 0.0)  # f does not care for the floor
     return landscapes.pull(center, scales, 1.0), landscapes.gorge(d - 1, 0.02, 0.5), start, np.zeros(d)
-
-
-def _leaning(count: int) -> Values:
-    """Where f pulls to: far beyond the walls, not along a diagonal."""
-    return 10.0 * np.where(np.arange(count) % 2 == 0, 1.0, 0.5)
 
 
 def _pull(center: Values, size: float) -> Landscape:
@@ -125,12 +114,12 @@ def _between(low: float, high: float, count: int) -> Values:
 def _directions(d: int) -> tuple[Values, Values]:
     """Two unit vectors, with a right angle between them."""
     ahead = np.ones(d)
-    aside = np.where(np.arange(d) % 2 == 0, 1.0, -1.0)
+    aside = np.resize([1.0, -1.0], d)
     aside -= aside.mean()
     return ahead / math.sqrt(d), aside / np.linalg.norm(aside)
 
 
-_MADE: Mapping[str, Callable[..., tuple[Landscape, Landscape, Values, Values]]] = MappingProxyType(
+_MADE: Mapping[str, Callable[..., Parts]] = MappingProxyType(
     {f.__name__: f for f in (islands, valley, sphere, plateau, flat, saddle, conditioned, stiff)}
 )
 #: Every family of problems, and the dimension it has where none is said.
@@ -213,8 +202,8 @@ def named(
         raise ValueError(f"dimension={d} must be at most {_SAMPLED} with noise='sampled': its terms are kept in memory")
     asked = {"sigma": sigma, "sigma_f": sigma_f, "sigma_g": sigma_g}
     for word, value in asked.items():
-        if value is not None and (isinstance(value, (bool, str)) or not 0 <= value < math.inf):
-            raise ValueError(f"{word}={value!r} must be finite and ≥ 0")
+        if value is not None:
+            nonnegative(word, value)
     both = NOISES[kind] if sigma is None else sigma
     strengths = [both if own is None else own for own in (sigma_f, sigma_g)]
     if family == "paper":

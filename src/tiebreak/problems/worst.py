@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.oracles import Array, Function
+from tiebreak.checks import nonnegative
+from tiebreak.oracles import Array
 from tiebreak.problems.noises import Phase
 from tiebreak.problems.problem import Problem
 from tiebreak.theory.constants import Constants
@@ -35,8 +36,7 @@ def worst_case(slope: float, sigma: float = 1.0, noise_smoothness: float = 1.0, 
     (array([ 0. , -0.1]), 1.0)
     """
     for name, value in (("slope", slope), ("sigma", sigma), ("delta_g", delta_g)):
-        if isinstance(value, (bool, str)) or not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r} must be finite and > 0")
+        nonnegative(name, value, positive=True)
     if slope**2 > delta_g:
         raise ValueError(
             f"slope={slope!r} must be at most √delta_g = {math.sqrt(delta_g):g}: the bend alone takes slope²/2"
@@ -48,9 +48,6 @@ def worst_case(slope: float, sigma: float = 1.0, noise_smoothness: float = 1.0, 
         into = np.clip(t - start, 0.0, steep)
         return -steep * np.minimum(t, start + steep) + into**2 / 2, into - steep
 
-    def level(pair: Any) -> tuple[Function, Function]:
-        return (lambda x: pair(x)[1]), (lambda x: pair(x)[0])
-
     def f(x: Array) -> tuple[Any, Any]:
         value, derivative = bent(x[..., 0], 1.0, 1.0)
         return value, np.stack([derivative, np.zeros_like(derivative)], axis=-1)
@@ -59,7 +56,10 @@ def worst_case(slope: float, sigma: float = 1.0, noise_smoothness: float = 1.0, 
         value, derivative = bent(x[..., 1], end, slope)
         return x[..., 0] ** 2 / 2 + value, np.stack([x[..., 0], derivative], axis=-1)
 
-    options: dict[str, Any] = {"roughness": noise_smoothness, "shape": (2,), "vectorized": True}
-    upper, lower = (Phase(level(h)[0], sigma / math.sqrt(2), level(h)[1], **options) for h in (f, g))
+    def oracle(level: Any) -> Phase:
+        value, gradient = (lambda x: level(x)[0]), (lambda x: level(x)[1])
+        spread = sigma / math.sqrt(2)
+        return Phase(gradient, spread, value, roughness=noise_smoothness, shape=(2,), vectorized=True)
+
     constants = Constants(1.0, 1.0, 1.0, sigma, sigma, 1.5, delta_g)
-    return Problem(f"worst case, slope {slope:g}", upper, lower, np.zeros(2), None, constants)
+    return Problem(f"worst case, slope {slope:g}", oracle(f), oracle(g), np.zeros(2), None, constants)

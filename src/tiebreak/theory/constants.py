@@ -10,7 +10,7 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from tiebreak import methods
-from tiebreak.checks import floating, whole
+from tiebreak.checks import nonnegative, whole
 from tiebreak.levels import Level
 from tiebreak.oracles import Exact
 from tiebreak.remarks import unsaid
@@ -55,11 +55,7 @@ class Constants:
 
     def __post_init__(self) -> None:
         for item in fields(Constants):
-            value = getattr(self, item.name)
-            positive = item.name in ("L_f", "L_g", "G_f")
-            number = math.nan if isinstance(value, (bool, str)) else floating(value)
-            if not math.isfinite(number) or number < 0 or (positive and number == 0):
-                raise ValueError(f"{item.name}={value!r} must be finite and {'> 0' if positive else '≥ 0'}")
+            nonnegative(item.name, getattr(self, item.name), positive=item.name in ("L_f", "L_g", "G_f"))
 
     @property
     def largest_step_size(self) -> float:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tiebreak import methods
-from tiebreak.checks import floating, one_of, whole
+from tiebreak.checks import nonnegative, one_of, whole
 from tiebreak.estimators.contract import LEVELS, of_level
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, Schedule
@@ -215,19 +215,14 @@ def plan(
         return result
 
     if epsilon is not None:
-        return _cheapest(solve, _accuracy(epsilon), patient=choose is practical_penalty)
+        nonnegative("epsilon", epsilon, positive=True)
+        return _cheapest(solve, epsilon, patient=choose is practical_penalty)
     calls = whole("budget", budget)
     if calls < 2:
         raise ValueError(f"budget={budget!r} must be at least 2: one sample of each level")
     if calls > _LARGEST:
         raise ValueError(f"budget={budget!r} must be at most 10^250: that is more than enough")
     return solve(calls)
-
-
-def _accuracy(epsilon: Any) -> Any:
-    if isinstance(epsilon, (bool, str)) or not 0 < floating(epsilon) < math.inf:
-        raise ValueError(f"epsilon={epsilon!r} must be finite and > 0")
-    return epsilon
 
 
 def _choice(method: Method, objective: str, kind: str | None) -> Callable[[Goal], Choice]:
@@ -323,7 +318,7 @@ def oracle_complexity(
     >>> oracle_complexity(0.1, "sdbgd")
     Complexity(iterations=100.0, upper_calls=10000.0, lower_calls=10000000.0, exact=False)
     """
-    _accuracy(epsilon)
+    nonnegative("epsilon", epsilon, positive=True)
     chosen = methods.get(method)
     row = next((row for row in TABLE if row.key and methods.METHODS[row.key] is chosen), None)
     if row is None:
