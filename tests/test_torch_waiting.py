@@ -100,8 +100,12 @@ CASES += [{"tolerance": 0.1, "reference": 1.0, "max_norm": 0.3}]
 
 
 def named(options):
-    """The same in every process: functions by their names."""
-    return ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in options.items())
+    """An id that is the same in every process: rules and functions by their names."""
+    words = []
+    for name, value in options.items():
+        value = getattr(value, "rule", value)
+        words.append(f"{name}={getattr(value, '__name__', value)}")
+    return ", ".join(words)
 
 
 @pytest.mark.parametrize("options", CASES, ids=named)
