@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.markup import escape
 
-from tiebreak.cli.console import Console, completing, counted, kindly, number, say, show_sheets
+from tiebreak.cli.console import Console, completing, kindly, number, say, show_sheets
 from tiebreak.cli.live import loading, waiting
 from tiebreak.cli.options import Folder, Overwrite, Quiet, Report, Scheduler, Seed, Workers
 from tiebreak.cli.report import reported
@@ -19,6 +19,7 @@ from tiebreak.experiments.comparing_report import PROSE, notes, sheets
 from tiebreak.experiments.contenders import PLANNED
 from tiebreak.experiments.engines import Engine
 from tiebreak.experiments.entrants import rehearse
+from tiebreak.experiments.tables import counted
 from tiebreak.methods import NAMED
 from tiebreak.problems.noises import NOISES
 from tiebreak.problems.testbed import FAMILIES, TESTBED, describe

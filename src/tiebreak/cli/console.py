@@ -167,15 +167,6 @@ def completing(*names: str) -> Callable[[str], list[str]]:
     return offered
 
 
-def counted(count: int, noun: str) -> str:
-    """So many of something.
-
-    >>> counted(1, "table"), counted(2, "table")
-    ('1 table', '2 tables')
-    """
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
 def _cut(sheets: Iterable[Sheet], prose: Collection[str], room: int) -> Iterator[Sheet]:
     """Tables of numbers that are wider than the screen turned or in parts; words are folded instead."""
     for sheet in sheets:

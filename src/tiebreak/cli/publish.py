@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli.console import counted, kindly, say, show_sheets
+from tiebreak.cli.console import kindly, say, show_sheets
 from tiebreak.cli.live import waiting
 from tiebreak.cli.options import Quiet
+from tiebreak.experiments.tables import counted
 
 _PLACE = "A folder that a command wrote, or a training run's CSV log."
 

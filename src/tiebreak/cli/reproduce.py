@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli.console import INTERRUPTED, counted, kindly, number, numbers, say, show_sheets
+from tiebreak.cli.console import INTERRUPTED, kindly, number, numbers, say, show_sheets
 from tiebreak.cli.live import bar, loading, waiting
 from tiebreak.cli.options import Folder, Overwrite, Quiet, Report, Scheduler, Seed, Workers
 from tiebreak.cli.report import reported
@@ -14,6 +14,7 @@ from tiebreak.experiments import Experiment, run
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.report import notes, sheets
+from tiebreak.experiments.tables import counted
 
 _DEFAULT = Experiment()
 

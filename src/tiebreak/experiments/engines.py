@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -34,7 +34,7 @@ def checked(engine: Any) -> Engine:
 def opened(engine: Executor | int | str) -> AbstractContextManager[Executor]:
     """The executor, while it is needed; one that was given is left open."""
     if isinstance(engine, Executor):
-        return _given(engine)
+        return nullcontext(engine)
     return _dask(engine) if isinstance(engine, str) else _processes(engine)
 
 
@@ -48,11 +48,6 @@ def gone(executor: Executor) -> bool:
     """Whether the executor has lost its scheduler for good. Dask's futures never end then, and nobody says so."""
     client = getattr(executor, "_client", None)
     return getattr(client, "status", None) in ("closed", "closing")
-
-
-@contextmanager
-def _given(executor: Executor) -> Iterator[Executor]:
-    yield executor
 
 
 @contextmanager

@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 
 from tiebreak import methods
-from tiebreak.experiments.evidence import RESIDUALS
+from tiebreak.experiments.evidence import RESIDUALS, Case, simulate
 from tiebreak.experiments.tables import SYMBOLS, Table
-from tiebreak.live import Share
 from tiebreak.problems import Problem, paper
-from tiebreak.remarks import unsaid
-from tiebreak.result import Result, Status
+from tiebreak.result import Result
 from tiebreak.schedules import LEGAL
-from tiebreak.solve import minimize
 from tiebreak.theory import Constants
 from tiebreak.theory.plans import Plan
 
@@ -90,30 +87,13 @@ def run_plan(
     plan: Plan,
     runs: int,
     seed: int,
-    hear: Callable[[float], Any] = lambda share: None,
+    hear: Callable[[float], Any] | None = None,
     problem: Problem | None = None,
 ) -> Result:
     """Run a plan on a problem; the paper's, if none is given."""
     check_runnable(plan, problem)
-    return _result(plan.method, plan.budget, runs, seed, hear, problem, steps=plan.steps)
-
-
-def _result(
-    method: Any,
-    budget: int,
-    runs: int,
-    seed: int,
-    hear: Callable[[float], Any],
-    problem: Problem | None = None,
-    **options: Any,
-) -> Result:
-    problem = problem or paper()
-    options |= {"runs": runs, "seed": seed, "progress": lambda now: hear(Share(now.fraction, now))}
-    with unsaid():
-        result = minimize(problem.upper, problem.lower, problem.x0, method=method, budget=budget, **options)
-    if Status.INTERRUPTED in result.status:
-        raise KeyboardInterrupt
-    return result
+    case = Case("plan", problem or paper(), plan.method.name, plan.method, plan.steps)
+    return simulate(case, runs, seed, hear, budget=plan.budget)
 
 
 def measured(result: Result) -> Table:

@@ -55,6 +55,15 @@ def scientific(value: float, digits: int = 1) -> str:
     return short(f"{value:.{digits}e}")
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "table"), counted(2, "table")
+    ('1 table', '2 tables')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def with_error(mean: str, error: float) -> str:
     """A mean's text and its standard error, if there is one."""
     return mean if math.isnan(error) else f"{mean} ± {scientific(error, 0)}"

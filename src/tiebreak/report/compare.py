@@ -9,7 +9,7 @@ import numpy as np
 from tiebreak.experiments.comparing_charts import distinct, profiles_chart, recorded_chart, residuals_chart
 from tiebreak.experiments.comparing_report import calls
 from tiebreak.experiments.folder import read_table
-from tiebreak.experiments.tables import Table, chosen
+from tiebreak.experiments.tables import Table, chosen, counted
 from tiebreak.report.reading import closing, columns, record, summary
 from tiebreak.report.section import Page, Section, Verdict
 
@@ -35,7 +35,7 @@ def page(folder: Path) -> Page:
 
 
 def _verdict(saved: dict[str, Any], results: Table, notes: Sequence[str]) -> Verdict:
-    problems = _counted(distinct(results, "problem"), "problem")
+    problems = counted(len(distinct(results, "problem")), "problem")
     methods = distinct(results, "method")
     findings = []
     for budget in distinct(results, "budget"):
@@ -51,12 +51,8 @@ def _verdict(saved: dict[str, Any], results: Table, notes: Sequence[str]) -> Ver
     # A small residual at a saddle of g wins a comparison and is worth nothing: the verdict must say so.
     findings += [note for note in notes if note.startswith("g ended above where it began")]
     question = (
-        f"Which of {_counted(methods, 'method')} has the smallest residual on {problems} at "
-        f"{_counted(saved['budgets'], 'budget')}, {saved['runs']} runs each?"
+        f"Which of {counted(len(methods), 'method')} has the smallest residual on {problems} at "
+        f"{counted(len(saved['budgets']), 'budget')}, {saved['runs']} runs each?"
     )
     word = "Complete, with runs that failed" if failed else "Complete"
     return Verdict(word, None if failed else True, question, findings)
-
-
-def _counted(values: Sequence[Any], noun: str) -> str:
-    return f"{len(values)} {noun}{'s' * (len(values) != 1)}"

@@ -10,7 +10,7 @@ from tiebreak.experiments.configuration import label
 from tiebreak.experiments.folder import load
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.report import notes, sheets, summarize
-from tiebreak.experiments.tables import scientific
+from tiebreak.experiments.tables import counted, scientific
 from tiebreak.methods import METHODS
 from tiebreak.report.landscape import front, landscape
 from tiebreak.report.section import Notes, Page, Section, Verdict, origin
@@ -63,7 +63,7 @@ def _verdict(outcome: Outcome) -> Verdict:
     experiment = outcome.experiment
     question = (
         f"Which method has the smallest residuals after {experiment.budget:,} gradient calls, on the paper's problem, "
-        f"{experiment.runs} run{'s' * (experiment.runs > 1)}, seed {experiment.seed}?"
+        f"{counted(experiment.runs, 'run')}, seed {experiment.seed}?"
     )
     findings = []
     for axis in _CURVES[1:3]:
