@@ -144,8 +144,8 @@ def test_every_table_of_a_result_is_a_table_of_latex(many):
 
 def test_columns_of_words_go_to_the_left():
     sheet = Sheet("T", ("a", "b", "c"), [["x", "1", "word"]])
-    assert "{@{}lrl@{}}" in as_latex(sheet, prose=["c"])
-    assert r"\midrule" not in as_latex(Sheet("T", ("", ""), [["a", "b"]]))
+    assert "{@{}lrl@{}}" in as_latex(sheet, ["c"], "tab:t")
+    assert r"\midrule" not in as_latex(Sheet("T", ("", ""), [["a", "b"]]), (), "tab:t")
 
 
 def test_what_no_page_has_room_for_is_turned_or_cut():

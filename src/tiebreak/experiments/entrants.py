@@ -150,7 +150,7 @@ def _contender(given: Any) -> Contender:
     if not isinstance(given, str):
         made = getattr(given, "method", given)  # a plan's
         name = made.name if isinstance(made, Method) else getattr(made, "__name__", type(made).__name__)
-        wrong = None if isinstance(made, Method) else _no_maker(made, name)
+        wrong = _no_maker(made, name)
         if wrong is not None:
             kinds = "must be a Method, a function (constants, budget), a name or a place"
             raise ValueError(f"methods={given!r} {kinds}; {wrong}")
@@ -166,23 +166,24 @@ def _contender(given: Any) -> Contender:
             )
         if name in NAMED:
             varied(NAMED[name], changes)  # complains, if it has to
-            return Contender(_label(label(name), changes), name, changes)
-        return Contender(_label(PLANNED[name].label, changes), name, changes)
+        shown = label(name) if name in NAMED else PLANNED[name].label
+        return Contender(_label(shown, changes), name, changes)
     there = reference(text, "methods")
     made = found(there)
     made = getattr(made, "method", made)
-    if isinstance(made, Method):
-        return Contender(_label(made.name, changes), there, changes)
-    wrong = _no_maker(made, text.rpartition(":")[2])
+    name = made.name if isinstance(made, Method) else text.rpartition(":")[2]
+    wrong = _no_maker(made, name)
     if wrong is not None:
         raise ValueError(
             f"methods={text!r} must be a tiebreak.Method, or a function (constants, budget) that gives one; {wrong}"
         )
-    return Contender(_label(text.rpartition(":")[2], changes), there, changes)
+    return Contender(_label(name, changes), there, changes)
 
 
 def _no_maker(made: Any, name: str) -> str | None:
-    """Why this cannot make a method of constants and a budget; None if it can."""
+    """Why this neither is a method nor can make one of constants and a budget; None if it can."""
+    if isinstance(made, Method):
+        return None
     if not callable(made):
         return f"it is {type(made).__name__}"
     try:

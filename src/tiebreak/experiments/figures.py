@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from tiebreak.experiments.folder import write
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.report import markdown
-from tiebreak.experiments.style import footnote, legend, log_grid, look, method_lines, panels, save, style
+from tiebreak.experiments.style import footnote, legend, log_grid, look, method_lines, save, style
 from tiebreak.problems.paper import CENTER, lower_value
 
 _BAND = (0.1, 0.9)
@@ -57,8 +57,10 @@ def comparison(outcome: Outcome) -> Figure:
         "lower_gradient_squared": r"Lower level: $\|\nabla g(x_k)\|^2$",
     }
     with style():
-        figure, both = panels(titles.values(), ["stochastic oracle calls"] * 2)
-        for axes, column in zip(both, titles, strict=True):
+        figure = Figure(figsize=(7.4, 3.7), layout=ConstrainedLayoutEngine(h_pad=0.06))
+        for axes, (column, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
+            axes.set(xscale="log", yscale="log", xlabel="stochastic oracle calls")
+            axes.set_title(title, loc="left")
             for method in outcome.methods:
                 _curve(axes, outcome, method, column)
             log_grid(axes)

@@ -83,13 +83,13 @@ def _letters(cell: str) -> int:
     return len(cell) + 3 * len(re.findall(_NUMBER, cell))  # 1e-2 is printed as 1 × 10⁻²
 
 
-def as_latex(sheet: Sheet, prose: Collection[str] = (), label: str = "") -> str:
+def as_latex(sheet: Sheet, prose: Collection[str], label: str) -> str:
     r"""A table environment; the first column and those of `prose` to the left, the others to the right.
 
     What is too wide for one of two columns goes over both, and is scaled down where it is too wide even for these
     (:func:`parts` cuts a table instead).
 
-    >>> print(as_latex(Sheet("Ends", ("method", "‖d‖²"), [["SDBGD", "1.4e-2"]]), label="tab:ends"), end="")
+    >>> print(as_latex(Sheet("Ends", ("method", "‖d‖²"), [["SDBGD", "1.4e-2"]]), (), "tab:ends"), end="")
     \begin{table}
       \centering
       \caption{Ends}
@@ -112,7 +112,7 @@ def as_latex(sheet: Sheet, prose: Collection[str] = (), label: str = "") -> str:
         rf"\begin{{table{star}}}",
         r"  \centering",
         rf"  \caption{{{in_latex(sheet.title)}}}",
-        *([rf"  \label{{{label}}}"] if label else []),
+        rf"  \label{{{label}}}",
         *shrink,
         rf"  \begin{{tabular}}{{@{{}}{places}@{{}}}}",
         r"    \toprule",

@@ -1,4 +1,4 @@
-"""How figures look, and how they are saved: fonts, colours, dashes, panels, legend and footnote, PNG and PDF."""
+"""How figures look, and how they are saved: fonts, colours, dashes, legend and footnote, PNG and PDF."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,6 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -51,16 +50,6 @@ def look_of(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
 
 
-def panels(titles: Iterable[str], xlabels: Iterable[str]) -> tuple[Figure, Any]:
-    """Two panels with logarithmic axes."""
-    figure = Figure(figsize=(7.4, 3.7), layout=ConstrainedLayoutEngine(h_pad=0.06))
-    both = figure.subplots(1, 2)
-    for axes, title, xlabel in zip(both, titles, xlabels, strict=True):
-        axes.set(xscale="log", yscale="log", xlabel=xlabel)
-        axes.set_title(title, loc="left")
-    return figure, both
-
-
 def log_grid(axes: Axes) -> None:
     """A line at each power of ten, and ticks between them."""
     axes.grid(which="major", color="0.9", linewidth=0.6)
@@ -76,12 +65,12 @@ def method_lines(methods: Iterable[str]) -> list[Line2D]:
     return [Line2D([], [], linewidth=1.8, label=label(m), **look(m)) for m in methods]
 
 
-def legend(figure: Figure, lines: list[Line2D], columns: int, length: float = 2.4) -> None:
+def legend(figure: Figure, lines: list[Line2D], columns: int, length: float) -> None:
     """A legend above the panels."""
     figure.legend(handles=lines, loc="outside upper center", ncols=columns, frameon=False, handlelength=length)
 
 
-def footnote(figure: Figure, text: str, methods: Iterable[str] = ()) -> None:
+def footnote(figure: Figure, text: str, methods: Iterable[str]) -> None:
     """Say below the figure what it shows, and what the dagger means where a method has one."""
     if any(map(reconstructed, methods)):
         text += "  † Our reconstruction of the rule."
