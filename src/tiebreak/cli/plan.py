@@ -83,9 +83,14 @@ def plan(
             which = "neither is there" if budget is None else clash
             raise ValueError(f"a plan is for --budget CALLS or for --epsilon E: give one of them; {which}")
         place, values = _problem(problem, estimate, constants, experiment.seed)
-        limits = {"budget": budget and number(budget), "epsilon": epsilon and number(epsilon)}
-        options = {**limits, "method": method, "objective": objective, "kind": kind}
-        options["noise_smoothness"] = smoothness(noise_smoothness)
+        options = {
+            "budget": budget and number(budget),
+            "epsilon": epsilon and number(epsilon),
+            "method": method,
+            "objective": objective,
+            "kind": kind,
+            "noise_smoothness": smoothness(noise_smoothness),
+        }
         chosen = _planned(values, options)
         if run:
             check_runnable(chosen, place)

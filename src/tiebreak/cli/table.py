@@ -10,13 +10,12 @@ from tiebreak.cli.live import waiting
 from tiebreak.cli.options import ConstantsOption, NoiseSmoothness
 from tiebreak.experiments.latex import as_latex
 from tiebreak.experiments.planning import constants_from
-from tiebreak.experiments.tables import Sheet, as_markdown, scientific
+from tiebreak.experiments.tables import SUPERSCRIPTS, Sheet, as_markdown, scientific
 from tiebreak.theory import Constants, least_complexity, oracle_complexity
 from tiebreak.theory.complexity import LOWER_BOUNDS, TABLE
 from tiebreak.theory.plans import COMPUTED
 from tiebreak.theory.reduction import noise_smoothness_of
 
-_SUPERSCRIPTS = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
 _PROSE = ("setting", "extra assumption", "source", "what this is")
 _NOTES = (
     "The Penalty row, ours, is better than every stochastic row of the paper, and under the same assumptions: fewer "
@@ -81,7 +80,7 @@ def smoothness(text: str | None) -> float | tuple[float, float] | None:
 
 
 def _order(power: float) -> str:
-    return "–" if math.isnan(power) else f"ε{f'-{power:g}'.translate(_SUPERSCRIPTS)}"
+    return "–" if math.isnan(power) else f"ε{f'-{power:g}'.translate(SUPERSCRIPTS)}"
 
 
 def numbers_at(epsilon: float, constants: str, noise_smoothness: float | tuple[float, float] | None = None) -> Sheet:

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -51,10 +51,16 @@ def verify(
 ) -> None:
     """Check the theorems against simulation; fails if a bound is violated."""
     with reported(report, output), kindly():
-        options: dict[str, Any] = {"problem": problem, "method": method, "constants": constants}
-        options["steps"] = None if steps is None else number(steps)
-        options["noise_smoothness"] = smoothness(noise_smoothness)
-        verification = Verification(runs=number(runs), seed=number(seed), quick=quick, **options)
+        verification = Verification(
+            runs=number(runs),
+            seed=number(seed),
+            quick=quick,
+            problem=problem,
+            method=method,
+            steps=None if steps is None else number(steps),
+            constants=constants,
+            noise_smoothness=smoothness(noise_smoothness),
+        )
         engine = engine_from(workers, scheduler)
         say(f"The theorems against simulation, {verification.runs} runs of each case.")
         with loading("matplotlib"):

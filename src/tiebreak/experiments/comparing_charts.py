@@ -7,7 +7,7 @@ import numpy as np
 
 from tiebreak.experiments.charts import Axis, Chart, Scale, Series, spread, thinned
 from tiebreak.experiments.comparing_report import calls
-from tiebreak.experiments.tables import Table, chosen
+from tiebreak.experiments.tables import Table, chosen, distinct
 
 _LARGEST = 1e3  # the τ at which the profiles end
 _RESIDUALS = {
@@ -26,11 +26,6 @@ _RECORDED: dict[str, tuple[str, Scale]] = {
 }
 _NUMBERS = 60_000  # of all recorded curves together: about half a megabyte
 _BANDED = 40  # curves, up to which a reader can tell their bands apart
-
-
-def distinct(table: Table, column: str) -> list[Any]:
-    """The values of a column, each once, in the order of the table."""
-    return list(dict.fromkeys(table[column].tolist()))
 
 
 def profiles_chart(table: Table) -> Chart:

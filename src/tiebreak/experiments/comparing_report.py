@@ -9,7 +9,7 @@ from tiebreak.experiments.compared import Compared
 from tiebreak.experiments.comparing_values import value_notes, values
 from tiebreak.experiments.contenders import PLANNED, scales
 from tiebreak.experiments.profiles import FLOOR, profile
-from tiebreak.experiments.tables import Sheet, chosen, document, scientific, with_error
+from tiebreak.experiments.tables import SUPERSCRIPTS, Sheet, chosen, document, scientific, with_error
 from tiebreak.provenance import sentence
 
 PROSE = ("best",)  # a column of words
@@ -33,10 +33,7 @@ def calls(budget: int) -> str:
     power = len(str(budget)) - 1
     if budget != 10**power or power < 3:
         return f"{budget:,} calls"
-    return f"10{str(power).translate(_SUPERSCRIPTS)} calls"
-
-
-_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return f"10{str(power).translate(SUPERSCRIPTS)} calls"
 
 
 def _profiles(found: Compared) -> Sheet:

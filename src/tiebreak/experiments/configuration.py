@@ -64,9 +64,10 @@ class Experiment:
             "seed": _seed(self.seed),
             "start": _start(self.start),
             "noise": _noise(self.noise),
-            "per_sample": _truth("per_sample", self.per_sample),
             "record": _record(self.record),
         }
+        if not isinstance(self.per_sample, bool):
+            raise ValueError(f"per_sample={self.per_sample!r} must be True or False")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         least, dearest = max((first_cost(METHODS[name]), name) for name in self.methods)
@@ -147,12 +148,6 @@ def _seed(given: Any) -> int:
         return int(given)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"seed={given!r} must be a whole number ≥ 0") from None
-
-
-def _truth(name: str, given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise ValueError(f"{name}={given!r} must be True or False")
-    return given
 
 
 def _start(given: Any) -> tuple[float, float]:

@@ -27,10 +27,6 @@ def ratios(residuals: Any) -> Values:
            [inf, inf]])
     """
     found = np.asarray(residuals, dtype=np.float64)
-    if found.ndim != 2 or not found.size:
-        raise ValueError(f"residuals has shape {found.shape}; it must be (problems, methods), at least one of each")
-    if np.any(found < 0):
-        raise ValueError(f"residuals={found[found < 0][0]!r} must be ≥ 0, ∞ or NaN where a method failed")
     raised = np.where(np.isnan(found), np.inf, np.maximum(found, FLOOR))
     least = raised.min(axis=1, keepdims=True)
     with np.errstate(all="ignore"):  # ∞/∞ where all failed; and a ratio may be beyond floats

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 #: Columns of equal length, by name.
 Table: TypeAlias = dict[str, NDArray[Any]]
 
+SUPERSCRIPTS = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
 #: What tables call the residuals.
 SYMBOLS = {"direction_squared": "‖d‖²", "lower_gradient_squared": "‖∇g‖²", "stationarity_squared": "min over λ"}
 
@@ -137,6 +138,11 @@ def chosen(table: Table, **wanted: Any) -> Table:
     """The rows of a table that have these values."""
     rows = np.logical_and.reduce([table[name] == value for name, value in wanted.items()])
     return {name: column[rows] for name, column in table.items()}
+
+
+def distinct(table: Table, column: str) -> list[Any]:
+    """The values of a column, each once, in the order of the table."""
+    return list(dict.fromkeys(table[column].tolist()))
 
 
 def joined(tables: Iterable[Table]) -> Table:

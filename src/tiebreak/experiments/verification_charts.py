@@ -5,7 +5,7 @@ from itertools import product
 from typing import Literal
 
 from tiebreak.experiments.charts import Axis, Chart, Mark, Series
-from tiebreak.experiments.tables import Table, chosen
+from tiebreak.experiments.tables import Table, chosen, distinct
 
 _RESIDUALS = {"direction_squared": "E‖d‖²", "lower_gradient_squared": "E‖∇g‖²"}
 _STEPS = (Axis("K", "steps K", "log"),)
@@ -26,9 +26,9 @@ def _bounds_chart(table: Table) -> Chart:
     if "paper" in table["group"]:
         table = chosen(table, group="paper")
     else:
-        title = f"The bounds on {', '.join(dict.fromkeys(table['problem'].tolist()))}"
+        title = f"The bounds on {', '.join(distinct(table, 'problem'))}"
     series = []
-    for look, schedule in enumerate(dict.fromkeys(table["schedule"].tolist())):
+    for look, schedule in enumerate(distinct(table, "schedule")):
         exact = chosen(table, schedule=schedule, estimate="weighted")
         drawn = chosen(table, schedule=schedule, estimate="sampled")
         series.append(_residual_series(f"{schedule}, measured", exact, "mean", look))
@@ -58,7 +58,7 @@ def _axes(label: str) -> list[Axis]:
 
 def _cases(table: Table) -> list[tuple[str, int, Table]]:
     """Every problem and schedule: its name in a legend, the number of its group, and its rows."""
-    groups = list(dict.fromkeys(table["group"].tolist()))
+    groups = distinct(table, "group")
     keys = dict.fromkeys(zip(*(table[name].tolist() for name in ("group", "problem", "schedule")), strict=True))
     cases = []
     for group, problem, schedule in keys:

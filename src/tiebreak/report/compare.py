@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.experiments.comparing_charts import distinct, profiles_chart, recorded_chart, residuals_chart
+from tiebreak.experiments.comparing_charts import profiles_chart, recorded_chart, residuals_chart
 from tiebreak.experiments.comparing_report import calls
 from tiebreak.experiments.folder import read_table
-from tiebreak.experiments.tables import Table, chosen, counted
+from tiebreak.experiments.tables import Table, chosen, counted, distinct
 from tiebreak.report.reading import closing, columns, record, summary
 from tiebreak.report.section import Page, Section, Verdict
 
