@@ -286,23 +286,36 @@ def anytime(
     >>> print(anytime(0.25))
     step_size=0.05·t^-0.25, upper_batch=1·t^1, lower_batch=1·t^2.5, barrier=0.5·t^-0.25, regularizer=1·t^-1.5
     """
-    constants = (step_size, barrier, regularizer, upper_batch, lower_batch)
-    return _corollary(a, Power, constants, L_f, L_g)
+    if not 0 < a < 1 / 3:
+        raise ValueError(f"a={a!r} must be in (0, 1/3), where Corollary 1 holds")
+    cap = _cap(L_f, L_g)
+    if step_size is None:  # the largest value of the law is at t = 1, whatever a is
+        step_size = 0.05 if cap is None else cap
+    constants = {
+        "step_size": step_size,
+        "barrier": barrier,
+        "regularizer": regularizer,
+        "upper_batch": upper_batch,
+        "lower_batch": lower_batch,
+    }
+    for name, value in constants.items():
+        if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r}: a proportionality constant must be a number, finite and > 0")
+    powers = corollary_powers(a)
+    return _capped({name: Power(float(value), powers[name]) for name, value in constants.items()}, cap)
 
 
 def horizon(
-    K: int,
-    a: float = 0.25,
-    *,
-    step_size: float | None = None,
-    barrier: float = 0.5,
-    regularizer: float = 1.0,
-    upper_batch: float = 1.0,
-    lower_batch: float = 1.0,
-    L_f: float | None = None,
-    L_g: float | None = None,
+    K: int, a: float = 0.25, *, L_f: float | None = None, L_g: float | None = None, **constants: Any
 ) -> Schedule:
     """The horizon schedule of Corollary 1: the laws of :func:`anytime` with t = K throughout, so constant in k.
+
+    Parameters
+    ----------
+    K : int
+        The number of steps.
+    a, L_f, L_g, **constants :
+        As :func:`anytime` takes them.
 
     Examples
     --------
@@ -310,8 +323,11 @@ def horizon(
     step_size=0.025, upper_batch=16, lower_batch=1024, barrier=0.25, regularizer=0.015625
     """
     last = whole("K", K) - 1
-    constants = (step_size, barrier, regularizer, upper_batch, lower_batch)
-    return _corollary(a, lambda c, e: Power(Power(c, e)(last)), constants, L_f, L_g)
+    cap = _cap(L_f, L_g)
+    if constants.get("step_size") is None:
+        constants["step_size"] = cap
+    growing = anytime(a, **constants)
+    return _capped({name: Power(getattr(growing, name)(last)) for name in corollary_powers(a)}, cap)
 
 
 def corollary_powers(a: Any) -> dict[str, Any]:
@@ -331,27 +347,15 @@ def corollary_powers(a: Any) -> dict[str, Any]:
     }
 
 
-def _corollary(
-    a: float,
-    law: Callable[[float, float], Power],
-    constants: tuple[float | None, float, float, float, float],
-    L_f: float | None,
-    L_g: float | None,
-) -> Schedule:
-    if not 0 < a < 1 / 3:
-        raise ValueError(f"a={a!r} must be in (0, 1/3), where Corollary 1 holds")
+def _cap(L_f: float | None, L_g: float | None) -> float | None:
+    """The largest step size for these constants; None without them."""
     if (L_f is None) != (L_g is None):
         raise ValueError(f"L_f={L_f!r} and L_g={L_g!r} must be given together: the step-size cap needs both")
-    cap = None if L_f is None or L_g is None else largest_step_size(L_f, L_g)
-    step_size, *rest = constants
-    if step_size is None:  # the largest value of the law is at t = 1, whatever a is
-        step_size = 0.05 if cap is None else cap
-    names = ("step_size", "barrier", "regularizer", "upper_batch", "lower_batch")
-    for name, value in zip(names, (step_size, *rest), strict=True):
-        if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r}: a proportionality constant must be a number, finite and > 0")
-    powers = corollary_powers(a)
-    laws: dict[str, Any] = {n: law(float(c), powers[n]) for n, c in zip(names, (step_size, *rest), strict=True)}
+    return None if L_f is None or L_g is None else largest_step_size(L_f, L_g)
+
+
+def _capped(laws: dict[str, Any], cap: float | None) -> Schedule:
+    """The schedule of these laws; ValueError if its largest step size or barrier exceeds what the theorem allows."""
     if cap is not None:
         largest = laws["step_size"](0)
         top = laws["barrier"](0)
