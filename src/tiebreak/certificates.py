@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from tiebreak.checks import whole
+from tiebreak.checks import positive_pair, whole
 from tiebreak.levels import Level
 from tiebreak.stationarity import best_multiplier
 
@@ -154,7 +154,7 @@ def certify(
         raise ValueError(f"samples={samples!r} and groups={groups!r} must be at least 16: an interval needs them")
     if isinstance(confidence, (bool, str)) or not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence!r} must be in (0, 1)")
-    target = _target(epsilon)
+    target = None if epsilon is None else positive_pair("epsilon", epsilon)
     count = min(total, most) // 2 * 2
     size = total // count
     half = count // 2
@@ -333,16 +333,6 @@ def _student(tail: float, degrees: int) -> float:
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / v + second / v**2 + third / v**3
-
-
-def _target(epsilon: Any) -> tuple[float, float] | None:
-    if epsilon is None:
-        return None
-    pair = tuple(epsilon) if isinstance(epsilon, (tuple, list)) else (epsilon, epsilon)
-    for value in pair:
-        if len(pair) != 2 or isinstance(value, (bool, str)) or not 0 < value < math.inf:
-            raise ValueError(f"epsilon={epsilon!r} must be finite and > 0, or a pair of such numbers")
-    return float(pair[0]), float(pair[1])
 
 
 def _round(count: float) -> int:

@@ -26,6 +26,20 @@ def nonnegative(name: str, value: Any, positive: bool = False) -> None:
         raise ValueError(f"{name}={value!r} must be finite and {'> 0' if positive else '≥ 0'}")
 
 
+def positive_pair(name: str, value: Any) -> tuple[float, float]:
+    """Two finite numbers > 0, from a pair or from a number that stands for both.
+
+    Examples
+    --------
+    >>> positive_pair("epsilon", 0.1)
+    (0.1, 0.1)
+    """
+    pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(pair) != 2 or any(isinstance(item, (bool, str)) or not 0 < floating(item) < math.inf for item in pair):
+        raise ValueError(f"{name}={value!r} must be finite and > 0, or a pair of such numbers")
+    return float(pair[0]), float(pair[1])
+
+
 def whole(name: str, value: Any, least: int = 1) -> int:
     """`value` as an int, if it is a whole number ≥ `least` (1e8 is one).
 

@@ -13,8 +13,10 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+#: The lower and the upper measurement at a place on the line.
+Measure: TypeAlias = Callable[[float], tuple[float, float]]
 INSIDE = 1.0  # an excess up to this stays where it is
 LIMIT = 0.95  # and a point that is moved to has one up to this
 BACK = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
@@ -68,7 +70,7 @@ place 1.3 of the line from the reference, 0, to where training ended, 1
 
 
 def finish(
-    measure: Callable[[float], tuple[float, float]],
+    measure: Measure,
     tolerance: tuple[float, bool],
     reference: float | None = None,
     wanted: bool = True,
@@ -180,7 +182,7 @@ class Totals:
         return math.fsum(many) / len(many) if all(map(math.isfinite, many)) else math.nan
 
 
-def search(measure: Callable[[float], tuple[float, float]]) -> Finish:
+def search(measure: Measure) -> Finish:
     """The place with the smallest upper loss that a few evaluations find inside the tolerance.
 
     A model that is outside is moved back until it is inside; if no place is, it stays where it was. From there, or from
@@ -224,7 +226,7 @@ def _down(better: Callable[[float, float], bool], start: float, way: int) -> flo
     return best if place == best else _halved(best, place, better)
 
 
-def _inside(at: Callable[[float], tuple[float, float]]) -> float:
+def _inside(at: Measure) -> float:
     """The first place on the way back that is inside, as far out as halving finds; the model's own where none is."""
     before = 1.0
     for place in BACK:

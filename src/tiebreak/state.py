@@ -45,7 +45,7 @@ class State:
     k: int
     weight: float
     alive: list[int]
-    memory: dict[str, Memory]
+    memory: dict[str, Memory | None]
     streams: dict[str, list[Any]]
     start: Array
     x: Array

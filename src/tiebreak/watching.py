@@ -49,7 +49,7 @@ class Watching:
 
         return noted
 
-    def found(self, x: Array, upper: Memory, lower: Memory) -> dict[str, Values]:
+    def found(self, x: Array, upper: Memory | None, lower: Memory | None) -> dict[str, Values]:
         """What was noted of both levels in this step, which remembered so much before it; how far the run has come, and
         how short one may be to show a curvature.
         """

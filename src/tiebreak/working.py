@@ -30,8 +30,8 @@ class Now(NamedTuple):
 
     k: int
     x: Array
-    upper: Memory
-    lower: Memory
+    upper: Memory | None
+    lower: Memory | None
     rule: tuple[Any, ...]  # what a rule with a memory remembers
     selected: Kept
     upper_calls: int
@@ -67,7 +67,7 @@ class Now(NamedTuple):
         """These rows alone."""
         kept = self.selected
 
-        def remembered(memory: Memory) -> Memory:
+        def remembered(memory: Memory | None) -> Memory | None:
             return None if memory is None else tuple(array[rows] for array in memory)
 
         return self._replace(

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiebreak.estimators.contract import LEVELS, Estimator, Value, asked, enters_direction, points
+from tiebreak.estimators.contract import LEVELS, Estimator, Memory, Value, asked, enters_direction, points
 from tiebreak.estimators.plain import Minibatch
 from tiebreak.schedules import Parameters
 
@@ -67,13 +67,13 @@ class Held:
         holds = [int(hold) for hold in (parameters.upper_hold, parameters.lower_hold) if hold is not None]
         return None if inner is None else inner * math.lcm(*holds)
 
-    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+    def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """The estimate that is held, and what the estimator inside remembers."""
         return (zeros, *self.inner.begin(level, zeros, zero))
 
     def update(
-        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
-    ) -> tuple[Value, tuple[Any, ...]]:
+        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
+    ) -> tuple[Value, Memory]:
         """A new estimate, or the one that is held."""
         if points(self, level, parameters) == 0:
             return memory[0], memory
@@ -133,14 +133,14 @@ class PerLevel:
         both = [_cycle(part, parameters) for part in (self.upper, self.lower)]
         return None if both[0] is None or both[1] is None else math.lcm(both[0], both[1])
 
-    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+    def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """What the level's own remembers."""
         own: Estimator = getattr(self, level)
         return own.begin(level, zeros, zero)
 
     def update(
-        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
-    ) -> tuple[Value, tuple[Any, ...]]:
+        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
+    ) -> tuple[Value, Memory]:
         """The level's own estimate."""
         own: Estimator = getattr(self, level)
         return own.update(level, fresh, before, memory, parameters)

@@ -7,7 +7,8 @@ from tiebreak.schedules import Parameters
 
 #: Anything with arithmetic: an array, a tensor, a tracer, or a number.
 Value: TypeAlias = Any
-Memory: TypeAlias = tuple[Any, ...] | None
+#: What an estimator remembers of a level.
+Memory: TypeAlias = tuple[Any, ...]
 
 LEVELS = ("upper", "lower")
 #: What a rule may ask for where the estimator watches.
@@ -24,12 +25,12 @@ class Estimator(Protocol):
     def evaluations(self) -> int:
         """At how many points a sample is evaluated at most: 1 or 2."""
 
-    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+    def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """What is remembered before the first step."""
 
     def update(
-        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
-    ) -> tuple[Value, tuple[Any, ...]]:
+        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
+    ) -> tuple[Value, Memory]:
         """The estimate of this step, and what to remember."""
 
 
@@ -68,10 +69,10 @@ def estimate(
     level: str,
     gradient: Callable[..., Value],
     x: Value,
-    memory: Memory,
+    memory: Memory | None,
     parameters: Parameters,
     zero: Callable[[Value], Value],
-) -> tuple[Value, Value, tuple[Any, ...]]:
+) -> tuple[Value, Value, Memory]:
     """The estimate, the fresh gradient and the memory, where a batch can be evaluated at any point.
 
     Parameters

@@ -1,9 +1,8 @@
 """Estimates from batches that are evaluated once: the mini-batch, and an exponential average of it."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from tiebreak.estimators.contract import Value, of_level
+from tiebreak.estimators.contract import Memory, Value, of_level
 from tiebreak.schedules import Law, Parameters
 
 
@@ -20,13 +19,13 @@ class Minibatch:
 
     evaluations = 1
 
-    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+    def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """Nothing."""
         return ()
 
     def update(
-        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
-    ) -> tuple[Value, tuple[Any, ...]]:
+        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
+    ) -> tuple[Value, Memory]:
         """The gradient as it is."""
         return fresh, memory
 
@@ -91,13 +90,13 @@ class Average(WithMomentum):
     direction: bool = True
     evaluations = 1
 
-    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+    def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """No average, and the weight given so far."""
         return () if level == "upper" else (zeros, zero)
 
     def update(
-        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
-    ) -> tuple[Value, tuple[Any, ...]]:
+        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
+    ) -> tuple[Value, Memory]:
         """m_k."""
         if level == "upper":
             return fresh, memory

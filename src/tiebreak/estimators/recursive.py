@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebreak.checks import whole
-from tiebreak.estimators.contract import Value, points
+from tiebreak.estimators.contract import Memory, Value, points
 from tiebreak.estimators.plain import WithMomentum
 from tiebreak.schedules import Parameters
 
@@ -34,21 +34,21 @@ class Storm(WithMomentum):
 
     evaluations = 2
 
-    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+    def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """No estimate yet, and 0: what stands there now does not count."""
         return zeros, zero
 
     def update(
-        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
-    ) -> tuple[Value, tuple[Any, ...]]:
+        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
+    ) -> tuple[Value, Memory]:
         """v_k."""
         previous, begun = memory
         estimate = fresh + (1 - self.rate(level, parameters)) * begun * (previous - before)
         return estimate, (estimate, begun**0.0)  # from now on it counts
 
     def later(
-        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
-    ) -> tuple[Value, tuple[Any, ...]]:
+        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
+    ) -> tuple[Value, Memory]:
         """The same where it is known to count: every bit of it, in half the time."""
         estimate = memory[0] - before
         estimate *= 1 - self.rate(level, parameters)
@@ -78,13 +78,13 @@ class Watched(Storm):
 
     watches = True
 
-    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+    def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """As STORM; no gap, no noise, no gradient yet."""
         return (*super().begin(level, zeros, zero), zeros, zero, zeros)
 
     def update(
-        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
-    ) -> tuple[Value, tuple[Any, ...]]:
+        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
+    ) -> tuple[Value, Memory]:
         """v_k; and the gradient G_k(x_k) comes last in the memory."""
         previous, begun, gap, noise, last = memory
         rate = self.rate(level, parameters)
@@ -123,13 +123,13 @@ class _Refreshed:
         small = getattr(parameters, f"{level}_batch")
         return small + anew * (getattr(parameters, f"{level}_refresh") - small), 2 - anew
 
-    def begin(self, level: str, zeros: Value, zero: Value) -> tuple[Any, ...]:
+    def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """An estimate that the first step, a refresh, does not look at."""
         return (zeros,)
 
     def update(
-        self, level: str, fresh: Value, before: Value, memory: tuple[Any, ...], parameters: Parameters
-    ) -> tuple[Value, tuple[Any, ...]]:
+        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
+    ) -> tuple[Value, Memory]:
         """v_k."""
         again = 1 * (points(self, level, parameters) == 2)
         estimate = fresh + again * (memory[0] - before)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from tiebreak.optax import trees
-from tiebreak.optax.trees import Tree
+from tiebreak.optax.trees import Leaves, Tree
 
 #: The same on all devices.
 EVERYWHERE: Any = PartitionSpec()  # type: ignore[no-untyped-call]  # jax
@@ -171,10 +171,10 @@ class Spread(NamedTuple):
 
     def reduced(
         self,
-        upper: Sequence[Any],
-        lower: Sequence[Any],
+        upper: Leaves,
+        lower: Leaves,
         numbers: Sequence[Any] = (),
-        others: Sequence[Sequence[Any]] = (),
+        others: Sequence[Leaves] = (),
     ) -> tuple[tuple[jax.Array, ...], list[jax.Array], jax.Array]:
         """fg, gg and ff of all devices, the means of further numbers, and whether copies of all gradients are equal.
 
@@ -201,7 +201,7 @@ class Spread(NamedTuple):
         """The axes along which there are copies of a leaf that is sharded over `shards`."""
         return [axis for axis in self.names if axis not in shards]
 
-    def _norms(self, leaves: Sequence[Any]) -> list[jax.Array]:
+    def _norms(self, leaves: Leaves) -> list[jax.Array]:
         """Two parts of the squared norm of each leaf: of the mean over its copies, and of the first copy."""
         norms = []
         for leaf, shards in zip(leaves, self.shards, strict=True):
@@ -247,7 +247,7 @@ class Axes:
         return by_spec
 
     def spread(
-        self, updates: Tree, params: Tree, grads: Mapping[str, Sequence[Any]], losses: Mapping[str, Any], state: Any
+        self, updates: Tree, params: Tree, grads: Mapping[str, Leaves], losses: Mapping[str, Any], state: Any
     ) -> Spread | None:
         """The places of the leaves, None on one device; raises where types show that something is wrong.
 

@@ -10,7 +10,7 @@ from tiebreak.estimators import Estimator
 from tiebreak.estimators.contract import LEVELS
 from tiebreak.optax import trees
 from tiebreak.optax.schedules import traced
-from tiebreak.optax.trees import Tree
+from tiebreak.optax.trees import Leaves, Tree
 from tiebreak.schedules import Parameters
 
 #: The memory of each level: as many trees as the estimator's `begin` returns values, each like the parameters.
@@ -33,7 +33,7 @@ def begin(estimator: Estimator, params: Tree) -> Memory:
 
 
 def update(
-    estimator: Estimator, fresh: Mapping[str, Sequence[Any]], memory: Memory, parameters: Parameters
+    estimator: Estimator, fresh: Mapping[str, Leaves], memory: Memory, parameters: Parameters
 ) -> tuple[dict[str, list[Any]], Memory]:
     """The estimates of both levels and the new memory."""
     estimates = {}
@@ -62,7 +62,7 @@ def _leaf(
     return estimate, [jnp.asarray(value).astype(old.dtype) for value, old in zip(new, memory, strict=True)]
 
 
-def _as_trees(rows: Sequence[Sequence[Any] | None], structure: Any) -> tuple[Tree, ...]:
+def _as_trees(rows: Sequence[Leaves | None], structure: Any) -> tuple[Tree, ...]:
     """A tree for each entry of the rows; each row belongs to a leaf, None to a leaf that takes no part."""
     count = max((len(row) for row in rows if row is not None), default=0)
     columns = [[jnp.zeros(()) if row is None else row[i] for row in rows] for i in range(count)]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from tiebreak.decision import Seen
 from tiebreak.optax import trees
 from tiebreak.optax.axes import Spread
+from tiebreak.optax.trees import Leaves
 from tiebreak.rules import RULES, Rule
 from tiebreak.schedules import Parameters
 
@@ -37,11 +38,11 @@ class Products(NamedTuple):
 
 
 def inner_products(
-    upper: Sequence[Any],
-    lower: Sequence[Any],
+    upper: Leaves,
+    lower: Leaves,
     numbers: Sequence[jax.Array] = (),
     spread: Spread | None = None,
-    others: Sequence[Sequence[Any]] = (),
+    others: Sequence[Leaves] = (),
 ) -> tuple[Products, list[jax.Array]]:
     """The products of two lists of leaves and the means of `numbers`, over all devices.
 
@@ -93,7 +94,7 @@ def _inner_products(
     return products._replace(fg=jnp.where(copies_equal, products.fg, jnp.nan)), means
 
 
-def _divided(leaves: Sequence[Any], scale: jax.Array) -> list[jax.Array]:
+def _divided(leaves: Leaves, scale: jax.Array) -> list[jax.Array]:
     return [trees.widen(leaf) / scale.astype(trees.real(leaf)) for leaf in leaves]
 
 

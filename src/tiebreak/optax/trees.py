@@ -9,6 +9,8 @@ import optax
 
 #: Arrays in any nesting of containers.
 Tree: TypeAlias = Any
+#: The leaves of a tree.
+Leaves: TypeAlias = Sequence[Any]
 
 
 def is_masked(node: Any) -> bool:
@@ -85,12 +87,12 @@ def differentiable(leaf: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
 
 
-def finite(leaves: Sequence[Any]) -> jax.Array:
+def finite(leaves: Leaves) -> jax.Array:
     """Whether all that takes part is finite."""
     return jnp.all(jnp.array([jnp.isfinite(v).all() for v in leaves if differentiable(v)], dtype=bool))
 
 
-def largest(leaves: Sequence[Any]) -> jax.Array:
+def largest(leaves: Leaves) -> jax.Array:
     """The largest real or imaginary part, in absolute value; 0 of nothing."""
     maximum = jnp.zeros((), jnp.float32)
     for leaf in leaves:
@@ -100,7 +102,7 @@ def largest(leaves: Sequence[Any]) -> jax.Array:
     return maximum
 
 
-def dots(upper: Sequence[Any], lower: Sequence[Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
+def dots(upper: Leaves, lower: Leaves) -> tuple[jax.Array, jax.Array, jax.Array]:
     """fg, gg and ff of two lists of leaves, as 0-d arrays in float32 or wider.
 
     Examples
@@ -117,9 +119,7 @@ def dots(upper: Sequence[Any], lower: Sequence[Any]) -> tuple[jax.Array, jax.Arr
     return fg, gg, ff
 
 
-def combine(
-    upper: Sequence[Any], lower: Sequence[Any], weights: tuple[Any, Any], scales: Any, like: Sequence[Any]
-) -> list[Any]:
+def combine(upper: Leaves, lower: Leaves, weights: tuple[Any, Any], scales: Any, like: Leaves) -> list[Any]:
     """a ∇f + b ∇g, leaf by leaf, in float32 or wider and rounded once, to the dtypes of `like`.
 
     With scales (c, e) ∇f is first multiplied by 1/c, then by e: their quotient may overflow.

@@ -15,14 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator, default_rng
-from numpy.typing import NDArray
 
 from tiebreak.checks import whole
 from tiebreak.oracles import Array, Exact, Gaussian, Oracle
-from tiebreak.problems.problem import Problem
-from tiebreak.theory.constants import Constants
-
-Values = NDArray[np.float64]
+from tiebreak.problems.landscapes import Values
+from tiebreak.problems.problem import Problem, constants_at
 
 
 class _Upper:
@@ -158,15 +155,7 @@ def random_problem(dimension: int = 5, seed: int = 0, noise: str = "additive") -
         return _RandomWeights(level, s), s * float(np.linalg.norm(level.slopes))  # s² Σ ‖∇term‖², each at its largest
 
     (upper, sigma_f), (lower, sigma_g) = noisy(f, strength[0]), noisy(g, strength[1])
-    constants = Constants(
-        L_f=f.smoothness,
-        L_g=g.smoothness,
-        G_f=float(f.slopes.sum()),
-        sigma_f=sigma_f,
-        sigma_g=sigma_g,
-        delta_f=float(f.value(start)) - f.least,
-        delta_g=float(g.value(start)) - g.least,
-    )
+    constants = constants_at(start, f, g, float(f.slopes.sum()), sigma_f, sigma_g)
     return Problem(f"random-{size}-{seed}-{noise}", upper, lower, start, None, constants)
 
 

@@ -14,18 +14,15 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiebreak.checks import nearest, nonnegative, whole
 from tiebreak.problems import landscapes
-from tiebreak.problems.landscapes import Landscape
+from tiebreak.problems.landscapes import Landscape, Values
 from tiebreak.problems.noises import NOISES, noisy
 from tiebreak.problems.paper import paper
-from tiebreak.problems.problem import Problem
+from tiebreak.problems.problem import Problem, constants_at
 from tiebreak.problems.random import random_problem
-from tiebreak.theory.constants import Constants
 
-Values = NDArray[np.float64]
 #: f, g, the start and the solution.
 Parts: TypeAlias = tuple[Landscape, Landscape, Values, Values]
 
@@ -225,15 +222,7 @@ def named(
     (upper, total_f), (lower, total_g) = (
         noisy(kind, h.gradient, h.value, d, h.slope, strength) for h, strength in zip((f, g), strengths, strict=True)
     )
-    constants = Constants(
-        L_f=f.smoothness,
-        L_g=g.smoothness,
-        G_f=f.slope,
-        sigma_f=total_f,
-        sigma_g=total_g,
-        delta_f=float(f.value(start)) - f.least,
-        delta_g=float(g.value(start)) - g.least,
-    )
+    constants = constants_at(start, f, g, f.slope, total_f, total_g)
     return Problem(title, upper, lower, start, solution, constants)
 
 

@@ -11,7 +11,7 @@ The constants of step k, for any schedule::
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from tiebreak.budget import Many, law_values
 from tiebreak.rules import stability
 from tiebreak.schedules import Parameters, Schedule
-from tiebreak.theory.constants import Constants
+from tiebreak.theory.constants import Constants, Values
 
-Values = NDArray[np.float64]
+#: Bounds on E‖∇g(x_N)‖² and on E‖d_N‖².
+Residuals: TypeAlias = tuple[Any, Any]
 
 
 class Terms(NamedTuple):
@@ -293,7 +294,7 @@ class Bounds:
         return np.maximum(self.lower_gradient_squared, self.direction_squared)
 
 
-def bounds_of_pair(steps: Any, pair: tuple[Any, Any], note: str = "") -> Bounds:
+def bounds_of_pair(steps: Any, pair: Residuals, note: str = "") -> Bounds:
     """Bounds from those on ‖∇g‖² and on ‖d‖²: floats for one K, arrays for an array."""
     lower, direction = pair
     if np.ndim(steps) == 0:

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiebreak import methods
 from tiebreak.budget import steps_within
@@ -21,13 +20,11 @@ from tiebreak.penalties import schedule as penalty_schedule
 from tiebreak.rules import stability
 from tiebreak.schedules import WHOLE, Parameters, Schedule, anytime, corollary_powers
 from tiebreak.theory.bounds import Adding, Laws, theorem_1
-from tiebreak.theory.constants import Constants
+from tiebreak.theory.constants import Constants, Pair, Values
 from tiebreak.theory.penalties import penalty_residuals, penalty_smoothness
 from tiebreak.theory.proved import proved, residuals_of
 from tiebreak.theory.reduction import YOUNG, largest_spider_step
 
-Values = NDArray[np.float64]
-Pair: TypeAlias = tuple[float, float]
 #: The lower and the upper edge of each coordinate.
 Box: TypeAlias = Mapping[str, Pair]
 #: A planned method, and the coordinates in which the search ended at an edge of its box.

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiebreak.checks import floating
+from tiebreak.checks import positive_pair
 from tiebreak.result import History
 from tiebreak.schedules import Law, Schedule, anytime, corollary_powers
-from tiebreak.theory.constants import Constants
+from tiebreak.theory.constants import Constants, Pair
 from tiebreak.theory.reduction import noise_smoothness_of
 
 
@@ -129,7 +129,7 @@ class Complexity:
     exact: bool
 
 
-def reduced_norm(epsilon: tuple[float, float], constants: Constants) -> float:
+def reduced_norm(epsilon: Pair, constants: Constants) -> float:
     """6√(ε_f ε_g)/G: how small ‖∇h‖ must be made at any (ε_f, ε_g)-stationary point of the hard problems.
 
     These are x = (y, z), g = L_g y²/2 + h(z), f = f(y) with slope −G until L_g y = √(3ε_g) and then rising to 0,
@@ -148,9 +148,9 @@ def reduced_norm(epsilon: tuple[float, float], constants: Constants) -> float:
 
 
 def least_complexity(
-    epsilon: float | tuple[float, float],
+    epsilon: float | Pair,
     constants: Constants,
-    noise_smoothness: float | tuple[float, float] | None = None,
+    noise_smoothness: float | Pair | None = None,
 ) -> Complexity:
     """What no method can do with less of, in the worst case: iterations and lower calls, up to a universal constant.
 
@@ -166,10 +166,7 @@ def least_complexity(
     >>> print(f"{found.iterations:.1e} {found.lower_calls:.1e} {found.exact}")
     4.5e+04 6.2e+08 False
     """
-    pair = tuple(epsilon) if isinstance(epsilon, (tuple, list)) else (epsilon, epsilon)
-    if len(pair) != 2 or any(isinstance(e, (bool, str)) or not 0 < floating(e) < math.inf for e in pair):
-        raise ValueError(f"epsilon={epsilon!r} must be finite and > 0, or a pair of such numbers")
-    norm = reduced_norm((float(pair[0]), float(pair[1])), constants)
+    norm = reduced_norm(positive_pair("epsilon", epsilon), constants)
     c = constants
     if noise_smoothness is None:
         lower = c.L_g * c.delta_g * c.sigma_g**2 / norm**4

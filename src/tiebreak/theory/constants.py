@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.random import Generator, default_rng
@@ -17,6 +17,8 @@ from tiebreak.remarks import unsaid
 from tiebreak.solve import minimize
 
 Values = NDArray[np.float64]
+#: A number for f and a number for g, or the ends of an interval.
+Pair: TypeAlias = tuple[float, float]
 
 _RUN_UP = 12  # steps in which those of `auto` grow from rounding's size, by 4 each, to a part of ‖x₀‖
 
@@ -90,10 +92,10 @@ class EstimatedConstants(Constants):
     (True, True)
     """
 
-    sigma_f_interval: tuple[float, float] = (0.0, math.inf)
-    sigma_g_interval: tuple[float, float] = (0.0, math.inf)
+    sigma_f_interval: Pair = (0.0, math.inf)
+    sigma_g_interval: Pair = (0.0, math.inf)
     confidence: float = 0.95
-    noise_smoothness: tuple[float, float] = (math.inf, math.inf)
+    noise_smoothness: Pair = (math.inf, math.inf)
     upper_calls: int = 0
     lower_calls: int = 0
 
@@ -234,7 +236,7 @@ class _LevelConstants(NamedTuple):
     smoothness: float
     steepness: float
     sigma: float
-    interval: tuple[float, float]
+    interval: Pair
     decrease: float
     roughness: float
     calls: int

@@ -15,7 +15,7 @@ import numpy as np
 
 from tiebreak.checks import whole
 from tiebreak.schedules import Schedule
-from tiebreak.theory.bounds import Adding, Bounds, Laws, bounds_of_pair, checked_steps, laws, ways_to_add
+from tiebreak.theory.bounds import Adding, Bounds, Laws, Residuals, bounds_of_pair, checked_steps, laws, ways_to_add
 from tiebreak.theory.constants import Constants
 
 
@@ -34,7 +34,7 @@ def initial_gap(p: Laws, constants: Constants) -> Any:
     return 2 * (constants.delta_g + constants.delta_f / p.barrier[0])
 
 
-def selected_residuals(gap: Any, p: Laws, constants: Constants, add: Adding) -> tuple[Any, Any]:
+def selected_residuals(gap: Any, p: Laws, constants: Constants, add: Adding) -> Residuals:
     """Bounds on E‖∇g(x_N)‖² and E‖∇Φ(x_N)‖², P(N = k) ∝ w_k, from `gap` ≥ Σ (η_k/β_k) E‖∇Φ_k(x_k)‖².
 
     Σ w_k r_k ≤ max(w_kβ_k/η_k) · gap. The bound on ∇g is Minkowski's inequality in L²: no factor 2. With w = η/β, as
@@ -50,7 +50,7 @@ def selected_residuals(gap: Any, p: Laws, constants: Constants, add: Adding) -> 
     return lower, add.most(share) * gap / total
 
 
-def constant_residuals(p: Any, constants: Constants, steps: Any, noise: Any) -> tuple[Any, Any]:
+def constant_residuals(p: Any, constants: Constants, steps: Any, noise: Any) -> Residuals:
     """Bounds for constant parameters: E‖∇Φ‖² ≤ E = 2(Δ_f+βΔ_g)/(ηK) + `noise` and E‖∇g‖² ≤ (G_f+√E)²/β²."""
     c = constants
     beta = p.barrier
@@ -58,7 +58,7 @@ def constant_residuals(p: Any, constants: Constants, steps: Any, noise: Any) -> 
     return (c.G_f + np.sqrt(direction)) ** 2 / beta**2, direction
 
 
-def penalty_residuals(p: Laws, constants: Constants, add: Adding) -> tuple[Any, Any]:
+def penalty_residuals(p: Laws, constants: Constants, add: Adding) -> Residuals:
     """The bounds of :func:`penalty_bounds` on ‖∇g‖² and ‖∇Φ‖², unchecked, for any way to add up (cf. `theorem_1`)."""
     eta = p.step_size
     beta = p.barrier
@@ -109,7 +109,7 @@ def penalty_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Boun
     return bounds_of_pair(steps, penalty_residuals(p, constants, ways_to_add(K, fixed)))
 
 
-def lazy_residuals(p: Any, constants: Constants, steps: Any, hold: Any) -> tuple[Any, Any]:
+def lazy_residuals(p: Any, constants: Constants, steps: Any, hold: Any) -> Residuals:
     """The bounds of :func:`lazy_bounds`, for constant parameters, unchecked but for (1): infinite where that fails.
 
     With a = v_f − ∇f(x_k), known before the lower batch is drawn, and Young's inequality with any c > 0,

@@ -18,9 +18,9 @@ from tiebreak.estimators.contract import LEVELS, of_level
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, Schedule
 from tiebreak.theory.bounds import Bounds
-from tiebreak.theory.choices import PROVED, Choice, Goal, Pair, steps_of_plan
+from tiebreak.theory.choices import PROVED, Choice, Goal, steps_of_plan
 from tiebreak.theory.complexity import TABLE, Complexity, known_orders
-from tiebreak.theory.constants import Constants
+from tiebreak.theory.constants import Constants, Pair
 from tiebreak.theory.practice import EXPECTED, Prediction, practical_penalty, predicted
 from tiebreak.theory.proved import proved, reduces, smoothness_needed
 
@@ -147,7 +147,7 @@ def plan(
     method: str | None = None,
     objective: str = "bound",
     kind: str | None = None,
-    noise_smoothness: float | tuple[float, float] | None = None,
+    noise_smoothness: float | Pair | None = None,
     progress: Callable[[Plan], Any] | None = None,
 ) -> Plan:
     """Choose all free constants of a schedule.
@@ -300,7 +300,7 @@ def oracle_complexity(
     epsilon: float,
     method: str = "sdbgd",
     constants: Constants | None = None,
-    noise_smoothness: float | tuple[float, float] | None = None,
+    noise_smoothness: float | Pair | None = None,
 ) -> Complexity:
     """Steps and calls that a theorem says are enough for E‖d‖² ≤ ε and E‖∇g‖² ≤ ε.
 

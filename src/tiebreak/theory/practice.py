@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiebreak import methods
 from tiebreak.schedules import Power, Schedule, corollary_powers
@@ -23,10 +22,8 @@ from tiebreak.theory.choices import (
     plain_barrier,
     search,
 )
-from tiebreak.theory.constants import Constants
+from tiebreak.theory.constants import Constants, Values
 from tiebreak.theory.penalties import penalty_smoothness, total_variance
-
-Values = NDArray[np.float64]
 
 FOLDS = 200.0  # e-foldings in which g's transient is taken to be over, where g curves with L_g
 _MOST_STEPS = 3 * 10**4  # a step has a price besides its calls, and more of them hardly help

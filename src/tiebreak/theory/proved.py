@@ -12,6 +12,7 @@ from tiebreak.estimators.contract import of_level
 from tiebreak.methods import Method, get
 from tiebreak.theory.bounds import (
     Bounds,
+    Residuals,
     bounds_of_pair,
     check_theorem_1,
     checked_steps,
@@ -21,7 +22,7 @@ from tiebreak.theory.bounds import (
     theorem_1,
     ways_to_add,
 )
-from tiebreak.theory.constants import Constants
+from tiebreak.theory.constants import Constants, Pair
 from tiebreak.theory.penalties import (
     check_penalty,
     lazy_bounds,
@@ -52,7 +53,7 @@ def reduces(method: Method) -> bool:
     return proved_rule and any(isinstance(estimator, (Storm, Spider, Page)) for estimator in _per_level(method))
 
 
-def smoothness_needed(method: Method, constants: Constants, noise_smoothness: Any) -> tuple[float, float] | None:
+def smoothness_needed(method: Method, constants: Constants, noise_smoothness: Any) -> Pair | None:
     """(ℓ_f, ℓ_g) where the method's bound needs it: as given, or as estimated with the constants; else None."""
     if reduces(method):
         estimated = getattr(constants, "noise_smoothness", None)
@@ -112,9 +113,7 @@ def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any 
     )
 
 
-def residuals_of(
-    method: Method, p: Any, constants: Constants, ell: Any, steps: Any, young: Any = YOUNG
-) -> tuple[Any, Any]:
+def residuals_of(method: Method, p: Any, constants: Constants, ell: Any, steps: Any, young: Any = YOUNG) -> Residuals:
     """Bounds on E‖∇g(x_N)‖² and E‖d_N‖² for constant parameters `p`, or arrays of them; infinite where there is none.
 
     The conditions of Theorem 1 and of :func:`check_penalty` are for the caller to check.
@@ -140,7 +139,7 @@ def residuals_of(
     return penalty_residuals(first_step(p), constants, ways_to_add(steps, fixed=True))
 
 
-def _reduced(method: Method, constants: Constants, steps: Any, ell: tuple[float, float]) -> Bounds:
+def _reduced(method: Method, constants: Constants, steps: Any, ell: Pair) -> Bounds:
     """SDBGD or a penalty on variance-reduced estimates; a ValueError where the condition is not met."""
     if np.ndim(steps):
         each = [_reduced(method, constants, int(K), ell) for K in checked_steps(steps)]
@@ -156,7 +155,7 @@ def _reduced(method: Method, constants: Constants, steps: Any, ell: tuple[float,
     return bounds_of_pair(K, pair)
 
 
-def _barrier(method: Method, constants: Constants, K: int, ell: tuple[float, float]) -> tuple[Any, Any]:
+def _barrier(method: Method, constants: Constants, K: int, ell: Pair) -> Residuals:
     """The SDBGD rule with constant parameters."""
     schedule = method.schedule
     if not schedule.constant():
@@ -169,7 +168,7 @@ def _barrier(method: Method, constants: Constants, K: int, ell: tuple[float, flo
     return np.nanmin(lower), np.nanmin(direction)
 
 
-def _descent(method: Method, constants: Constants, K: int, ell: tuple[float, float]) -> tuple[Any, Any]:
+def _descent(method: Method, constants: Constants, K: int, ell: Pair) -> Residuals:
     """Descent on f + β_k g: a closed form for constant parameters and one estimator, else step by step.
 
     The second evaluates the recursion for the batches that are really drawn: integers, with SPIDER's period and PAGE's

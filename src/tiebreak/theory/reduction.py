@@ -32,24 +32,21 @@ The steps are x_{k+1} − x_k = −η d̂_k, and the first line is Minkowski's i
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiebreak.checks import floating
 from tiebreak.estimators import Minibatch, Spider, Storm
 from tiebreak.estimators.contract import of_level
 from tiebreak.rules import stability
-from tiebreak.theory.bounds import Laws, first_step, theorem_1, ways_to_add
-from tiebreak.theory.constants import Constants
+from tiebreak.theory.bounds import Laws, Residuals, first_step, theorem_1, ways_to_add
+from tiebreak.theory.constants import Constants, Pair, Values
 from tiebreak.theory.penalties import constant_residuals, initial_gap, penalty_smoothness, total_variance
-
-Values = NDArray[np.float64]
 
 #: Values of y in Young's inequality, (1 + 1/y) and (1 + y), which separates STORM's fresh noise from its drift. Every
 #: y > 0 gives a bound; the smallest counts.
 YOUNG = np.exp(np.linspace(-7, 7, 57))
 
 
-def noise_smoothness_of(value: Any) -> tuple[float, float]:
+def noise_smoothness_of(value: Any) -> Pair:
     """(ℓ_f, ℓ_g) as a user gives them: a pair, or one number for both; never left out.
 
     Examples
@@ -139,18 +136,18 @@ def _prices(weight: Values, keep: Values) -> Values:
     return np.array(prices)
 
 
-def largest_spider_step(p: Any, constants: Constants, ell: tuple[float, float]) -> Any:
+def largest_spider_step(p: Any, constants: Constants, ell: Pair) -> Any:
     """The largest η with Lη + (q−1)Aη² ≤ 1, A = ℓ_f²/b_f + β²ℓ_g²/b_g: 2/(L + √(L² + 4(q−1)A))."""
     L = penalty_smoothness(p.barrier, constants)
     return 2 / (L + np.sqrt(L**2 + 4 * (p.period - 1) * _differences(p, ell)))
 
 
-def _differences(p: Any, ell: tuple[float, float]) -> Any:
+def _differences(p: Any, ell: Pair) -> Any:
     """A = ℓ_f²/b_f + β²ℓ_g²/b_g: the variance of a step's differences for ‖x_k − x_{k−1}‖ = 1."""
     return ell[0] ** 2 / p.upper_batch + p.barrier**2 * ell[1] ** 2 / p.lower_batch
 
 
-def spider_residuals(p: Any, constants: Constants, ell: tuple[float, float], steps: Any) -> tuple[Any, Any]:
+def spider_residuals(p: Any, constants: Constants, ell: Pair, steps: Any) -> Residuals:
     """Bounds on E‖∇g(x_N)‖² and E‖∇Φ(x_N)‖² for constant parameters, N uniform; infinite where (1) fails.
 
     E = 2(Δ_f+βΔ_g)/(ηK) + V_0 with V_0 = σ_f²/B_f + β²σ_g²/B_g if (1) Lη + (q−1)Aη² ≤ 1, any K ≥ 1; E‖∇g‖² ≤
@@ -163,7 +160,7 @@ def spider_residuals(p: Any, constants: Constants, ell: tuple[float, float], ste
     return constant_residuals(p, constants, steps, np.where(spent <= 1 + 1e-12, noise, np.inf))
 
 
-def storm_residuals(p: Any, constants: Constants, ell: tuple[float, float], steps: Any) -> tuple[Any, Any]:
+def storm_residuals(p: Any, constants: Constants, ell: Pair, steps: Any) -> Residuals:
     """Bounds on E‖∇g(x_N)‖² and E‖∇Φ(x_N)‖² for constant parameters, N uniform; infinite where the condition fails.
 
     With α = `p.momentum`, θ = (1−α)², Z = (1−θ^K)/(1−θ) and c the largest with Lη + (1+c)η²Aθ(1−θ^{K−1})/(1−θ) ≤ 1,
@@ -233,7 +230,7 @@ def means_of(
     return Means(noise, (1 + young) * theta * geometric(alpha, steps - 1) * ell**2 / batch)
 
 
-def barrier_residuals(p: Any, constants: Constants, upper: Means, lower: Means, steps: Any) -> tuple[Any, Any]:
+def barrier_residuals(p: Any, constants: Constants, upper: Means, lower: Means, steps: Any) -> Residuals:
     """Bounds on E‖∇g(x_N)‖² and E‖d_N‖² for constant parameters, N uniform; infinite where the condition fails.
 
     The conditions of Theorem 1 on η, β and ρ are for the caller to check.
