@@ -12,15 +12,14 @@ from itertools import accumulate, islice, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiebreak.checks import whole
 from tiebreak.estimators.contract import LEVELS, asked
 from tiebreak.methods import Method, get
 from tiebreak.result import Status
 from tiebreak.schedules import LEGAL, WHOLE, Capped, Law, Parameters, Power, Schedule
+from tiebreak.stationarity import Values
 
-Values = NDArray[np.float64]
 #: A step's parameters, and what it is charged at the upper and at the lower level.
 Charged: TypeAlias = tuple[Parameters, tuple[int, int]]
 

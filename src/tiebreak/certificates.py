@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from tiebreak.checks import positive_pair, whole
 from tiebreak.levels import Level
-from tiebreak.stationarity import best_multiplier
-
-Values = NDArray[np.float64]
+from tiebreak.stationarity import Values, best_multiplier
 
 UNDECIDABLE = "cannot be decided"
 _CHOICES = (0, 0.25, 0.5, 0.75, 1, 1.5)  # times the λ that the estimates have for the best

@@ -15,16 +15,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 if sys.platform != "win32":
     import fcntl
 
+FilePath: TypeAlias = str | os.PathLike[str]
 _LOCKS = sys.platform != "win32"  # elsewhere nothing is removed, because nobody knows whose it is
 _SUFFIX = ".tiebreak"
 
 
-def regular(path: str | os.PathLike[str]) -> Path:
+def regular(path: FilePath) -> Path:
     """The path, if there is a file; OSError else. A pipe would be waited for, and a device may never end.
 
     Examples
@@ -43,7 +44,7 @@ def regular(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def locked(path: str | os.PathLike[str] | None) -> Iterator[None]:
+def locked(path: FilePath | None) -> Iterator[None]:
     """Hold what is written at `path`, a file or a folder, so that no other process writes it at the same time.
 
     Raises BlockingIOError where another one does, and another OSError where `path` cannot be written: now rather than
@@ -108,7 +109,7 @@ def _held(place: Path) -> int | None:
 
 
 @contextmanager
-def atomic(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
+def atomic(path: FilePath, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open `path` for writing so that a crash, a kill or a full disk leaves the old file, or none, never half of one.
 
     Examples

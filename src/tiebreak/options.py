@@ -13,7 +13,7 @@ from typing import Any
 from tiebreak import methods
 from tiebreak.checks import floating
 from tiebreak.decision import Tolerance
-from tiebreak.files import regular
+from tiebreak.files import FilePath, regular
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, WHOLE, Schedule
 from tiebreak.tolerance import AUTO, MOVING, NUMBER, START, adaptive
@@ -100,7 +100,7 @@ def _room(headroom: Any) -> dict[str, float]:
     return {"headroom": float(headroom)}
 
 
-def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
+def recorded(path: FilePath) -> tuple[list[int], list[float]]:
     """The steps of a CSV log, in order, and its column ``lower_loss``; lines without a loss are left out.
 
     Examples
@@ -126,15 +126,14 @@ def recorded(path: str | os.PathLike[str]) -> tuple[list[int], list[float]]:
     if not found:
         raise ValueError(f"reference={os.fspath(path)!r} has no step with a lower_loss")
     steps = sorted(found)
-    if not math.isfinite(found[steps[-1]]):
-        first = next(step for step in reversed(steps) if math.isfinite(found[step]) or step == steps[0])
+    finite = [step for step in steps if math.isfinite(found[step])]
+    if finite[-1:] != steps[-1:]:
+        last = (finite or steps[:1])[-1]
         raise ValueError(
-            f"reference={os.fspath(path)!r}: its lower_loss is not finite at the end, after step {first}; that run "
+            f"reference={os.fspath(path)!r}: its lower_loss is not finite at the end, after step {last}; that run "
             "diverged and is no reference: train on the lower loss again, with a smaller learning rate"
         )
-    found = {step: loss for step, loss in found.items() if math.isfinite(loss)}
-    steps = sorted(found)
-    return steps, [found[step] for step in steps]
+    return finite, [found[step] for step in finite]
 
 
 def _losses(reader: "csv.DictReader[str]") -> dict[int, float] | None:

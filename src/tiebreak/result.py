@@ -3,7 +3,6 @@
 import csv
 import importlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebreak.checks import install
-from tiebreak.files import atomic
+from tiebreak.files import FilePath, atomic
 from tiebreak.oracles import Array
 from tiebreak.provenance import stamp
 
@@ -184,12 +183,12 @@ class History:
         pa = _extra("pyarrow")
         return pa.table(self.tidy())
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
+    def to_csv(self, path: FilePath) -> None:
         """Write the tidy table as CSV, every digit of it."""
         with atomic(path, "w") as file:
             write_csv(self.tidy(), file)
 
-    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+    def to_parquet(self, path: FilePath) -> None:
         """Write the tidy table as Parquet, with date, commit and versions."""
         pq = _extra("pyarrow.parquet")
         with atomic(path) as file:
@@ -323,7 +322,7 @@ class Result:
     def _statuses(self) -> Sequence[Status]:
         return [self.status] if isinstance(self.status, Status) else self.status
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write everything to one file, atomically.
 
         :func:`tiebreak.load` reads it, and ``minimize(…, resume=path)`` goes on from it.

@@ -11,6 +11,7 @@ from numpy.random import SeedSequence
 
 from tiebreak import methods
 from tiebreak.budget import first_cost, limit
+from tiebreak.files import FilePath
 from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
@@ -41,7 +42,7 @@ def prepare(
     seed: Any,
     record: Any,
     keep_iterates: bool,
-    resume: Result | str | os.PathLike[str] | None,
+    resume: Result | FilePath | None,
 ) -> Setup:
     """Check every argument of :func:`tiebreak.minimize`; start afresh, or from the result or file `resume`."""
     if budget is None and steps is None and resume is None:  # a plan knows

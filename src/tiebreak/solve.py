@@ -1,7 +1,6 @@
 """The only loop: sample → estimate → inner products → rule → step → record."""
 
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from tiebreak.coupling import kept_apart
 from tiebreak.decision import Decision, Seen
 from tiebreak.estimators import Minibatch
 from tiebreak.estimators.contract import enters_direction, estimate
-from tiebreak.files import locked
+from tiebreak.files import FilePath, locked
 from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
@@ -51,9 +50,9 @@ def minimize(
     record: str | int | Sequence[int] | None = "log",
     keep_iterates: bool = False,
     progress: bool | Callable[[Progress], Any] = False,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: FilePath | None = None,
     checkpoint_every: int = 1000,
-    resume: Result | str | os.PathLike[str] | None = None,
+    resume: Result | FilePath | None = None,
 ) -> Result:
     """Minimise the upper objective f among the minimisers of the lower objective g, from stochastic gradients.
 
@@ -131,7 +130,7 @@ class _Solver:
         setup: Setup,
         callback: Callable[[Record], Any] | None,
         progress: Callable[[Progress], Any] | None,
-        checkpoint: str | os.PathLike[str] | None,
+        checkpoint: FilePath | None,
         checkpoint_every: int,
     ) -> None:
         self.started = time.perf_counter()

@@ -10,7 +10,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from tiebreak.estimators.contract import Memory
-from tiebreak.files import atomic, regular
+from tiebreak.files import FilePath, atomic, regular
 from tiebreak.oracles import Array
 from tiebreak.provenance import stamp
 from tiebreak.result import MEASURES, History, Point, Result, Status
@@ -69,7 +69,7 @@ class State:
     _TABLES = ("history", "start_measures", "last_measures", "selected_measures", "chosen")
     _RULES = ("rule", "selected_rule")
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write atomically: `path` is the old file or the new one, never a part."""
         arrays: dict[str, Any] = {name: getattr(self, name) for name in self._ARRAYS}
         for table in self._TABLES:
@@ -145,7 +145,7 @@ class State:
         return History(shared[0], shared[1], shared[2], columns, c.runs, self.steps, x, c.single)
 
 
-def load(path: str | os.PathLike[str]) -> Result:
+def load(path: FilePath) -> Result:
     """Read a saved result, or a checkpoint of a run that was cut short.
 
     Examples
@@ -162,7 +162,7 @@ def load(path: str | os.PathLike[str]) -> Result:
     return load_state(path).result()
 
 
-def load_state(path: str | os.PathLike[str]) -> State:
+def load_state(path: FilePath) -> State:
     """Read what :meth:`State.save` wrote, and make sure of all of it: a run must not find out after hours."""
     with open(regular(path), "rb") as raw:
         try:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiebreak.estimators.contract import LEVELS, Estimator, Memory, Value, asked, enters_direction, points
+from tiebreak.estimators.contract import LEVELS, Estimator, Memory, Update, Value, asked, enters_direction, points
 from tiebreak.estimators.plain import Minibatch
 from tiebreak.schedules import Parameters
 
@@ -71,9 +71,7 @@ class Held:
         """The estimate that is held, and what the estimator inside remembers."""
         return (zeros, *self.inner.begin(level, zeros, zero))
 
-    def update(
-        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
-    ) -> tuple[Value, Memory]:
+    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
         """A new estimate, or the one that is held."""
         if points(self, level, parameters) == 0:
             return memory[0], memory
@@ -138,9 +136,7 @@ class PerLevel:
         own: Estimator = getattr(self, level)
         return own.begin(level, zeros, zero)
 
-    def update(
-        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
-    ) -> tuple[Value, Memory]:
+    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
         """The level's own estimate."""
         own: Estimator = getattr(self, level)
         return own.update(level, fresh, before, memory, parameters)

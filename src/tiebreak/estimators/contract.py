@@ -9,6 +9,8 @@ from tiebreak.schedules import Parameters
 Value: TypeAlias = Any
 #: What an estimator remembers of a level.
 Memory: TypeAlias = tuple[Any, ...]
+#: An estimate, and the memory after it.
+Update: TypeAlias = tuple[Value, Memory]
 
 LEVELS = ("upper", "lower")
 #: What a rule may ask for where the estimator watches.
@@ -28,9 +30,7 @@ class Estimator(Protocol):
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """What is remembered before the first step."""
 
-    def update(
-        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
-    ) -> tuple[Value, Memory]:
+    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
         """The estimate of this step, and what to remember."""
 
 

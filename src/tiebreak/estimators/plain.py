@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tiebreak.estimators.contract import Memory, Value, of_level
+from tiebreak.estimators.contract import Memory, Update, Value, of_level
 from tiebreak.schedules import Law, Parameters
 
 
@@ -23,9 +23,7 @@ class Minibatch:
         """Nothing."""
         return ()
 
-    def update(
-        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
-    ) -> tuple[Value, Memory]:
+    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
         """The gradient as it is."""
         return fresh, memory
 
@@ -94,9 +92,7 @@ class Average(WithMomentum):
         """No average, and the weight given so far."""
         return () if level == "upper" else (zeros, zero)
 
-    def update(
-        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
-    ) -> tuple[Value, Memory]:
+    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
         """m_k."""
         if level == "upper":
             return fresh, memory

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebreak.checks import whole
-from tiebreak.estimators.contract import Memory, Value, points
+from tiebreak.estimators.contract import Memory, Update, Value, points
 from tiebreak.estimators.plain import WithMomentum
 from tiebreak.schedules import Parameters
 
@@ -38,17 +38,13 @@ class Storm(WithMomentum):
         """No estimate yet, and 0: what stands there now does not count."""
         return zeros, zero
 
-    def update(
-        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
-    ) -> tuple[Value, Memory]:
+    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
         """v_k."""
         previous, begun = memory
         estimate = fresh + (1 - self.rate(level, parameters)) * begun * (previous - before)
         return estimate, (estimate, begun**0.0)  # from now on it counts
 
-    def later(
-        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
-    ) -> tuple[Value, Memory]:
+    def later(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
         """The same where it is known to count: every bit of it, in half the time."""
         estimate = memory[0] - before
         estimate *= 1 - self.rate(level, parameters)
@@ -82,9 +78,7 @@ class Watched(Storm):
         """As STORM; no gap, no noise, no gradient yet."""
         return (*super().begin(level, zeros, zero), zeros, zero, zeros)
 
-    def update(
-        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
-    ) -> tuple[Value, Memory]:
+    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
         """v_k; and the gradient G_k(x_k) comes last in the memory."""
         previous, begun, gap, noise, last = memory
         rate = self.rate(level, parameters)
@@ -127,9 +121,7 @@ class _Refreshed:
         """An estimate that the first step, a refresh, does not look at."""
         return (zeros,)
 
-    def update(
-        self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters
-    ) -> tuple[Value, Memory]:
+    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
         """v_k."""
         again = 1 * (points(self, level, parameters) == 2)
         estimate = fresh + again * (memory[0] - before)

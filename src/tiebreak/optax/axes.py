@@ -224,13 +224,17 @@ class Axes:
     names: tuple[Any, ...] = ()
     specs: Any = None
 
+    @property
+    def untracked(self) -> list[Any]:
+        """The axes of which JAX does not know what differs over them."""
+        return [axis for axis in self.names if not tracked(axis)]
+
     def shards(self, tree: Tree, params: Tree) -> list[frozenset[Any]]:
         """For each leaf of the tree the axes among `names` over which its parameter is sharded."""
-        untracked = [axis for axis in self.names if not tracked(axis)]
-        if self.specs is None and untracked:
+        if self.specs is None and self.untracked:
             raise ValueError(
-                f"axis_name: JAX does not say which parameters differ over {words(untracked)} (under pmap, vmap or "
-                "shard_map(check_vma=False)): give param_specs=…, the PartitionSpecs of the parameters, or "
+                f"axis_name: JAX does not say which parameters differ over {words(self.untracked)} (under pmap, vmap "
+                "or shard_map(check_vma=False)): give param_specs=…, the PartitionSpecs of the parameters, or "
                 "param_specs=PartitionSpec() where they are the same everywhere"
             )
         if self.specs is None and params is None:
@@ -286,14 +290,14 @@ class Axes:
             return None  # an independent run in every place
         taking_part = [axes for axes, leaf in zip(shards, leaves, strict=True) if trees.differentiable(leaf)]
         places = tuple(tuple(sorted(axes, key=str)) for axes in taking_part)
-        return Spread(self.names, places, all(tracked(axis) for axis in self.names))
+        return Spread(self.names, places, not self.untracked)
 
     def averaged(self, grads: Tree, params: Tree) -> Tree:
         """Gradients of the mean loss, from each device's own, where types do not say which of them JAX has summed.
 
         There JAX differentiates the sum of all devices' losses by what each of them holds.
         """
-        untracked = [axis for axis in self.names if not tracked(axis)]
+        untracked = self.untracked
         if not untracked:
             return grads
         leaves, structure = jax.tree.flatten(grads)
