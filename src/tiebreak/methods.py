@@ -25,7 +25,7 @@ from tiebreak import analogues, penalties, rules
 from tiebreak.balance import Balance
 from tiebreak.checks import nearest
 from tiebreak.estimators import Estimator, Held, Minibatch, PerLevel, Spider, Storm, named
-from tiebreak.estimators.contract import LEVELS, WATCHED
+from tiebreak.estimators.contract import LEVELS, WATCHED, Memory
 from tiebreak.estimators.contract import asked as asked_of
 from tiebreak.estimators.recursive import Watched
 from tiebreak.laws import Capped
@@ -198,7 +198,7 @@ class Method:
         """Whether the rule has a memory."""
         return rules.remembers(self.rule)
 
-    def begin(self, zero: Any) -> tuple[Any, ...]:
+    def begin(self, zero: Any) -> Memory:
         """What the rule remembers before the first step, as numbers like `zero`."""
         return tuple(self.rule.begin(zero)) if self.remembers else ()  # type: ignore[attr-defined]  # remembers says so
 
@@ -222,7 +222,7 @@ class Method:
 
     def applied(
         self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any
-    ) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
+    ) -> tuple[NDArray[np.float64], Memory]:
         """A rule with a memory on arrays: λ as an array of their shape, and what it remembers, as such arrays."""
         if type(fg) is float:
             fg = np.array([fg])

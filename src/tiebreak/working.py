@@ -22,7 +22,7 @@ class Kept(NamedTuple):
 
     x: Array
     step: NDArray[np.int64]
-    rule: tuple[Any, ...]
+    rule: Memory
 
 
 class Now(NamedTuple):
@@ -32,7 +32,7 @@ class Now(NamedTuple):
     x: Array
     upper: Memory | None
     lower: Memory | None
-    rule: tuple[Any, ...]  # what a rule with a memory remembers
+    rule: Memory  # what a rule with a memory remembers
     selected: Kept
     upper_calls: int
     lower_calls: int

@@ -189,8 +189,7 @@ class Page(_Refreshed):
     needs = ("probability", "upper_refresh", "lower_refresh")
 
     def __post_init__(self) -> None:
-        if self.seed != 0:
-            whole("seed", self.seed)
+        whole("seed", self.seed, least=0)
 
     def anew(self, parameters: Any) -> Any:
         """Where the coin says so."""

@@ -56,15 +56,15 @@ def pull(center: Values, scales: Values, size: float) -> Landscape:
     return Landscape(lambda x: size**2 * root(x)[1], gradient, top, size * math.sqrt(top), size**2)
 
 
-def _first(count: int, value: Callable[[Any], Any], slope: Callable[[Any], Any], smoothness: float) -> Landscape:
-    """Σ h(x_i) over the first coordinates, the others free; L is h's, and G = √count where |h'| ≤ 1."""
+def _first(count: int, value: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Landscape:
+    """Σ h(x_i) over the first coordinates, the others free; L = 1 and G = √count if |h''| ≤ 1 and |h'| ≤ 1."""
 
     def gradient(x: Array) -> Any:
         found = np.zeros_like(x)
         found[..., :count] = slope(_contiguous(x, count))
         return found
 
-    return Landscape(lambda x: value(_contiguous(x, count)).sum(axis=-1), gradient, smoothness, math.sqrt(count))
+    return Landscape(lambda x: value(_contiguous(x, count)).sum(axis=-1), gradient, 1.0, math.sqrt(count))
 
 
 def _contiguous(x: Array, count: int) -> Array:
@@ -74,7 +74,7 @@ def _contiguous(x: Array, count: int) -> Array:
 
 def waves(count: int) -> Landscape:
     """Σ 1 − cos x_i over the first coordinates: a lattice of subspaces, apart from each other. L = 1, at 0."""
-    return _first(count, lambda t: 1 - np.cos(t), np.sin, 1.0)
+    return _first(count, lambda t: 1 - np.cos(t), np.sin)
 
 
 def wells(count: int) -> Landscape:
@@ -87,7 +87,7 @@ def wells(count: int) -> Landscape:
         q = np.sqrt(1 + t * t)
         return _phi_slope(q - 2) * t / q
 
-    return _first(count, lambda t: _phi(np.sqrt(1 + t * t) - 2), slope, 1.0)
+    return _first(count, lambda t: _phi(np.sqrt(1 + t * t) - 2), slope)
 
 
 def fourth(count: int) -> Landscape:
@@ -96,14 +96,14 @@ def fourth(count: int) -> Landscape:
     With q = √(1+t²) and p = √(1+(q−1)²) the second derivative is (1−1/q²)/p³ + (q−1)/(p q³), which is ≥ 0 and at most
     1 − 1/q³, because p ≥ 1: L = 1 will do.
     """
-    return _first(count, lambda t: _phi(_phi(t)), lambda t: _phi_slope(_phi(t)) * _phi_slope(t), 1.0)
+    return _first(count, lambda t: _phi(_phi(t)), lambda t: _phi_slope(_phi(t)) * _phi_slope(t))
 
 
 def weighted(weights: Values) -> Landscape:
     """Σ h_i φ(x_i) over the first coordinates, with weights h: as badly conditioned as these. L = max h, G = ‖h‖."""
     count = len(weights)
-    plain = _first(count, lambda t: weights * _phi(t), lambda t: weights * _phi_slope(t), float(weights.max()))
-    return replace(plain, slope=float(np.linalg.norm(weights)))
+    plain = _first(count, lambda t: weights * _phi(t), lambda t: weights * _phi_slope(t))
+    return replace(plain, smoothness=float(weights.max()), slope=float(np.linalg.norm(weights)))
 
 
 def gorge(count: int, slope: float, width: float) -> Landscape:
@@ -112,7 +112,7 @@ def gorge(count: int, slope: float, width: float) -> Landscape:
     Second derivatives are at most 1 and slope/width, which must not be more: L = 1. The gradient: G = √(count+slope²).
     """
 
-    walls = _first(count, _phi, _phi_slope, 1.0)
+    walls = _first(count, _phi, _phi_slope)
 
     def value(x: Array) -> Any:
         return walls.value(x) + slope * width * _phi(x[..., count] / width)

@@ -131,7 +131,7 @@ class Phase(Gaussian):
         return noisy
 
 
-def waves(gradient: Function, sigma: float, value: Function, dimension: int, terms: int = _TERMS) -> FiniteSum:
+def waves(gradient: Function, sigma: float, value: Function, dimension: int) -> FiniteSum:
     """A finite sum: term i is h(x) plus a wave of its own, and the waves add up to nothing. Indices are the noise.
 
     In every coordinate the gradient of a term's wave is A_i cos ωt + C_i sin ωt, t = x_j. The A's and C's are drawn
@@ -145,8 +145,6 @@ def waves(gradient: Function, sigma: float, value: Function, dimension: int, ter
     sigma : float
         s, the standard deviation *per coordinate*.
     dimension : int
-    terms : int
-        n ≥ 3, the terms of the sum.
 
     Examples
     --------
@@ -154,9 +152,9 @@ def waves(gradient: Function, sigma: float, value: Function, dimension: int, ter
     >>> np.round(oracle.exact_gradient(np.array([1.0, 2.0])), 12)
     array([2., 4.])
     """
-    drawn = default_rng([terms, dimension]).standard_normal((dimension, terms, 2))
+    drawn = default_rng([_TERMS, dimension]).standard_normal((dimension, _TERMS, 2))
     apart = np.linalg.qr(drawn - drawn.mean(axis=1, keepdims=True))[0]  # columns stay orthogonal to the ones
-    both = np.concatenate(np.moveaxis(apart, 2, 0)).T.copy() * (sigma * math.sqrt(terms))  # (n, 2d): the A's, the C's
+    both = np.concatenate(np.moveaxis(apart, 2, 0)).T.copy() * (sigma * math.sqrt(_TERMS))  # (n, 2d): the A's, the C's
     frequency = 1 / sigma if sigma else 1.0
 
     def parts(x: Array, indices: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
@@ -174,7 +172,7 @@ def waves(gradient: Function, sigma: float, value: Function, dimension: int, ter
         found: Array = total * value(x) + (a * np.sin(angle) - c * np.cos(angle)).sum(axis=-1) / frequency
         return found
 
-    return FiniteSum(slope, terms, height, weighted=True, vectorized=True).bind((dimension,))
+    return FiniteSum(slope, _TERMS, height, weighted=True, vectorized=True).bind((dimension,))
 
 
 #: The kinds of noise by name, and the strength of each where nothing is said.

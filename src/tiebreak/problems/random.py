@@ -138,11 +138,9 @@ def random_problem(dimension: int = 5, seed: int = 0, noise: str = "additive") -
     True
     """
     size = whole("dimension", dimension)
-    if isinstance(seed, (bool, str)) or int(seed) != seed or seed < 0:
-        raise ValueError(f"seed={seed!r} must be a whole number ≥ 0")
     if noise not in ("additive", "multiplicative"):
         raise ValueError(f"noise={noise!r} must be 'additive' or 'multiplicative'")
-    rng = default_rng([int(seed), size])
+    rng = default_rng([whole("seed", seed, least=0), size])
     f = _Upper(rng, size)
     g = _Lower(rng, size)
     start = rng.normal(0, 2, size)

@@ -10,6 +10,7 @@ units of D the same name is the same task in 2 dimensions and in 10⁴, and d = 
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -121,8 +122,7 @@ _MADE: Mapping[str, Callable[..., Parts]] = MappingProxyType(
 )
 #: Every family of problems, and the dimension it has where none is said.
 FAMILIES: Mapping[str, int] = MappingProxyType(
-    {"paper": 2, "random": 5, "islands": 2, "valley": 2, "sphere": 2, "plateau": 2, "flat": 2, "saddle": 2}
-    | {"conditioned": 10, "stiff": 2}
+    {"paper": 2, "random": 5} | dict.fromkeys(_MADE, 2) | {"conditioned": 10}
 )
 #: The standard selection: every family but "stiff", which is made for one question; most kinds of noise, 2 to 10⁴
 #: dimensions.
@@ -216,7 +216,7 @@ def named(
                 "tails, waves or sampled terms"
             )
         drawn = random_problem(d, 0, "additive" if kind == "gaussian" else kind)
-        return Problem(title, drawn.upper, drawn.lower, drawn.x0, None, drawn.constants)
+        return replace(drawn, name=title)
     m = d // 2
     f, g, start, solution = _MADE[family](d, m, math.sqrt(m))
     (upper, total_f), (lower, total_g) = (

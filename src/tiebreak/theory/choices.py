@@ -81,10 +81,9 @@ def search(
     ends = [_descended(function, low, high, rounds, seed, spread) for seed in range(restarts)]
     best = min(ends, key=lambda end: end[1])[0]
     margin = 1e-3 * (high - low)
-    at_low = dict(zip(box, best - low <= margin, strict=True))
-    at_high = dict(zip(box, high - best <= margin, strict=True))
-    edges = [name for name in box if at_low[name] or (at_high[name] and name not in capped)]
-    return [float(value) for value in best], tuple(name for name in edges if name not in natural)
+    at_high = (high - best <= margin) & [name not in capped for name in box]
+    at_edge = zip(box, at_high | (best - low <= margin), strict=True)
+    return best.tolist(), tuple(name for name, reported in at_edge if reported and name not in natural)
 
 
 def _descended(

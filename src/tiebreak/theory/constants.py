@@ -253,8 +253,8 @@ class _Probe:
 
     def constants(self, places: Values, path: Values, repeats: int, confidence: float) -> _LevelConstants:
         """The largest of what is measured at these places, and the decrease along the path."""
-        smoothness = max(self.curvature(place) for place in places)
-        steepness = max(self.steepness(place) for place in places)
+        smoothness = max(1e-12, *(self.curvature(place) for place in places))
+        steepness = max(1e-12, *(self.steepness(place) for place in places))
         few = places[::3]
         # The largest of several estimates is mostly too large: only intervals that hold at all points hold for it.
         each = 1 - (1 - confidence) / len(few)
@@ -262,8 +262,6 @@ class _Probe:
         interval = (math.sqrt(max(low, 0.0)), math.sqrt(high))
         decrease = self.decrease(path)
         roughness = max(self.roughness(place, repeats) for place in few)
-        steepness = max(steepness, 1e-12)
-        smoothness = max(smoothness, 1e-12)
         return _LevelConstants(smoothness, steepness, math.sqrt(value), interval, decrease, roughness, self.calls)
 
     def gradient(self, x: Values, token: Any, size: int) -> Values:
