@@ -70,7 +70,7 @@ def legend(figure: Figure, lines: list[Line2D], columns: int, length: float) -> 
     figure.legend(handles=lines, loc="outside upper center", ncols=columns, frameon=False, handlelength=length)
 
 
-def footnote(figure: Figure, text: str, methods: Iterable[str]) -> None:
+def footnote(figure: Figure, text: str, methods: Iterable[str] = ()) -> None:
     """Say below the figure what it shows, and what the dagger means where a method has one."""
     if any(map(reconstructed, methods)):
         text += "  † Our reconstruction of the rule."
