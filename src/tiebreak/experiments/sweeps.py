@@ -100,7 +100,7 @@ def sweep(
     if len({task.name for task in tasks}) < len(tasks):
         raise ValueError(f"tasks={[task.name for task in tasks]!r} must have different names")
     kept = store if isinstance(store, Store) or store is None else Store(store)
-    with nullcontext() if kept is None or kept is store else kept, terminations(), one_thread():
+    with terminations(), nullcontext() if kept is None or kept is store else kept, one_thread():
         doing = _Sweep(tasks, kept, hear or (lambda name, share: None))
         try:
             doing.run(where)
