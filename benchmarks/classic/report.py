@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from gallery.constrained import left_over
 from gallery.problems.dictionary import dictionary_data, recovery
 from gallery.problems.regression import regression_data
-from tiebreak.experiments.style import COLOURS, legend, log_grid, panels, style
+from tiebreak.experiments.style import COLOURS, legend, log_grid, style
 
 __all__ = ["report"]
 
@@ -95,6 +97,16 @@ def cell(rows: list[dict[str, float]], column: str) -> str:
     return f"{mean:.3g} ± {spread:.1g}"
 
 
+def panels(titles, xlabel):
+    """A figure of two panels with logarithmic axes."""
+    drawn = Figure(figsize=(7.4, 3.7), layout=ConstrainedLayoutEngine(h_pad=0.06))
+    both = drawn.subplots(1, 2)
+    for axes, title in zip(both, titles, strict=True):
+        axes.set(xscale="log", yscale="log", xlabel=xlabel)
+        axes.set_title(title, loc="left")
+    return drawn, both
+
+
 def figure(record: dict[str, Any], path: Path) -> None:
     """Lower gap and what is gained, against gradient evaluations; medians over the seeds."""
     name = record["name"]
@@ -102,7 +114,7 @@ def figure(record: dict[str, Any], path: Path) -> None:
     titles = ("lower gap" + ("" if name == "regression" else ", as a share of the least loss"), {
         "distance": "distance to the exact solution", "recovery": "share of the true atoms found"}[second])  # fmt: skip
     with style():
-        drawn, both = panels(titles, ["gradient evaluations (rows)"] * 2)
+        drawn, both = panels(titles, "gradient evaluations (rows)")
         lines = []
         for colour, wanted in zip(COLOURS, DRAWN[name], strict=False):
             [method] = [m for m in record["methods"] if m["method"] == wanted]
@@ -119,5 +131,5 @@ def figure(record: dict[str, Any], path: Path) -> None:
         both[1].set_ylim(0, 1.02)
         log_grid(both[0])
         both[1].grid(color="0.9", linewidth=0.6)
-        legend(drawn, lines, 3)
+        legend(drawn, lines, 3, length=2.4)
         drawn.savefig(path, dpi=150)

@@ -51,7 +51,8 @@ def constants_from(text: str) -> Constants:
 def record_of(plan: Plan) -> dict[str, Any]:
     """All of a plan as plain data, for a JSON file.
 
-    >>> chosen = theory.plan(constants_from("paper"), budget=10**6)
+    >>> from tiebreak.theory import plan
+    >>> chosen = plan(constants_from("paper"), budget=10**6)
     >>> record_of(chosen)["steps"] == chosen.steps
     True
     """
