@@ -308,6 +308,7 @@ def test_gradients_of_any_scale(scale):
     assert multiplier > 0
 
 
+@pytest.mark.long
 def test_derivatives_are_those_of_one_device():
     """Of a number made of the direction, by both gradients."""
     u, v = np.random.default_rng(3).normal(size=(2, 8, 3))
@@ -321,6 +322,7 @@ def test_derivatives_are_those_of_one_device():
     assert_equal(jax.jit(mapped)(u, v), jax.jit(jax.grad(number, argnums=(0, 1)))(u, v))
 
 
+@pytest.mark.long
 def test_runs_of_their_own_side_by_side():
     """Without `axis_name`, or along an axis that it leaves out: each place has its own multiplier."""
     rng = np.random.default_rng(3)

@@ -15,6 +15,7 @@ import tiebreak
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.long
 def test_benchopt_runs_it(tmp_path: Path) -> None:
     """Two solvers on the paper's problem; the residuals at the start are those of the library."""
     if importlib.util.find_spec("benchopt") is None:

@@ -20,25 +20,10 @@ NEEDS = {
     "with_trainer.py": "transformers",
     "unlearning_language.py": "transformers",
 }
-#: Each of these takes two seconds of a processor or more.
-LONG = {
-    "dictionary.py",
-    "digits_jax.py",
-    "digits_torch.py",
-    "regression.py",
-    "scikit_learn_estimator.py",
-    "sharded_jax.py",
-    "unlearning_language.py",
-    "with_accelerate.py",
-    "with_lightning.py",
-    "with_trainer.py",
-}
-NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in NAMES]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_it_runs(name, tmp_path):
     command = [sys.executable, str(EXAMPLES / name), *OPTIONS.get(name, [])]
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:

@@ -293,7 +293,7 @@ def trained(folder, change=lambda trainer: None, **options):
     return made
 
 
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.usefixtures("anew")
 def test_a_trainer_is_the_plain_loop(bf16, tmp_path):
     start, seen = [], []

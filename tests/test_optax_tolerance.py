@@ -345,6 +345,7 @@ def test_a_rate_that_is_set_reaches_the_twin_and_stays_at_a_return(inside, monke
         assert float((kept[1] if inside else kept).hyperparams["learning_rate"]) == pytest.approx(0.1)
 
 
+@pytest.mark.long
 def test_seeds_run_side_by_side():
     """A vmap over batches gives what single runs give: the tolerance, and a twin for each."""
     optimizer, losses = with_twin(optax.sgd(0.05), tolerance=0.1), measure(size, fit)
@@ -447,7 +448,7 @@ MODES = {
 
 
 @pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=[pytest.mark.long] if mode == "tolerance" else []) for mode in MODES]
+    "mode", [pytest.param(mode, marks=[pytest.mark.long] if "tolerance" in MODES[mode] else []) for mode in MODES]
 )
 def test_derivatives_are_finite_where_a_gradient_is_zero(mode):
     """Through three steps, by a factor of both gradients: no 0/0 on the way back."""

@@ -649,6 +649,7 @@ def test_high_noise_warns_once_and_names_the_remedy():
     run("average")  # warnings are errors here: silence is what is tested
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13),
     reason="torch 2.11's compiler cannot follow a step",

@@ -41,6 +41,7 @@ def test_solver(name):
     check(name, solver_runs.run(name))
 
 
+@pytest.mark.long
 def test_ranks(traces_of_ranks):
     for name, trace in traces_of_ranks.items():
         check(name, trace)
