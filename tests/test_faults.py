@@ -254,7 +254,6 @@ def test_two_sweeps_on_one_folder(tmp_path):
         time.sleep(0.02)
     said = call(*words, "--output", tmp_path / "r", code=2).stderr
     assert f"r/.blocks' is being written by process {first.pid}; wait for it, or choose another place" in said
-    time.sleep(2.0)  # the sweep handles signals a moment after it has taken the lock
     first.send_signal(signal.SIGTERM)
     _, said = first.communicate(timeout=60)
     assert first.returncode == 143
