@@ -1,5 +1,6 @@
 """Settings that every test shares."""
 
+import gc
 import os
 
 from threadpoolctl import threadpool_limits
@@ -9,3 +10,14 @@ from threadpoolctl import threadpool_limits
 threadpool_limits(1)
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking at imported modules and collected tests again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let the interpreter free everything when it ends."""
+    gc.unfreeze()
