@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from tiebreak.console import terminations
 from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Task
 from tiebreak.files import atomic, locked, regular
@@ -68,7 +69,11 @@ class Store:
         self._full = False
 
     def __enter__(self) -> Self:
-        self._held.enter_context(locked(self.folder))
+        with ExitStack() as held:
+            # The handler of SIGTERM comes first, so that a signal at any later moment removes the lock.
+            held.enter_context(terminations())
+            held.enter_context(locked(self.folder))
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
