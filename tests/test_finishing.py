@@ -197,8 +197,10 @@ def test_a_number_needs_the_model_that_reached_it():
     with torch.no_grad():
         reached = float(sum(fit(fitted, b) for b in batches) / 8)
     opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.02, reference=reached)
-    with pytest.raises(TypeError, match=r"reference=.* has no copy of the model"):
+    with pytest.raises(TypeError, match=r"^anchor=… needs the trained model: opt.finish\(…, anchor=…, model="):
         opt.finish(**losses, anchor=fitted)
+    with pytest.raises(ValueError, match="the length of anchor= is 1; it must be that of model=, 2"):
+        opt.finish(**losses, anchor=fitted, model=[model, fitted])
     found = opt.finish(**losses, anchor=fitted, model=model)
     assert found.excess_before > 1 >= found.excess
     assert found.place < 1

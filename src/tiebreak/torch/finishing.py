@@ -100,14 +100,16 @@ def _pairs(optimizer: "DynamicBarrier", anchor: Any, model: Any) -> tuple[_Pairs
 
 
 def _pairs_with(optimizer: "DynamicBarrier", anchor: Any, modules: Sequence[nn.Module]) -> tuple[_Pairs, _Pairs]:
-    if anchor is None or not modules:
+    if anchor is None:
         raise TypeError(
             f"reference={optimizer.target} has no copy of the model to begin the line at: opt.finish(…, anchor=a model "
             "that is inside, such as the one that reached the number, or its state_dict(), model=the trained model)"
         )
+    if not modules:
+        raise TypeError("anchor=… needs the trained model: opt.finish(…, anchor=…, model=the trained model)")
     anchors = anchor if isinstance(anchor, (list, tuple)) else [anchor]
     if len(anchors) != len(modules):
-        raise ValueError(f"anchor has {len(anchors)} models; it must have as many as model=, {len(modules)}")
+        raise ValueError(f"the length of anchor= is {len(anchors)}; it must be that of model=, {len(modules)}")
     trained = {id(p) for p in optimizer.gradients.parameters()}  # those that are frozen by now, too
     if not trained <= {id(p) for module in modules for p in module.parameters()}:
         raise ValueError("model has not all parameters that this optimizer trains: give the model that it was made for")
