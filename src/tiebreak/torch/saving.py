@@ -47,6 +47,7 @@ def _texts(opt: "DynamicBarrier", own: list[dict[str, Any]]) -> list[str]:
     copy = opt.target.copy
     given = opt.decision.tolerance
     common: dict[str, Any] = {"version": soundness.VERSION, "count": opt.count}
+    common |= {"method": getattr(opt.decision.method, "name", None)}
     common |= {"estimator": type(opt.estimates.estimator).__name__}
     common |= {"law": packing.as_numbers("the law", opt.memory.state_dict())}
     common |= {"noise": packing.as_numbers("the noise", opt.noise.state)}

@@ -46,6 +46,8 @@ def check(opt: "DynamicBarrier", kept: Sequence[Kept], groups: Sequence[Mapping[
     numbers, copy = groups[0], opt.target.copy
     opt.estimates.check(numbers["estimator"])
     opt.memory.check(numbers["law"])
+    method = getattr(opt.decision.method, "name", None)
+    _must("the method", numbers["method"], f"{method!r}, as this optimizer's", numbers["method"] == method)
     _same_reference(numbers["copy"], None if copy is None else copy.kind)
     _must("count", numbers["count"], "a whole number ≥ 0", _count(numbers["count"]))
     for name, value in numbers["law"].items():
