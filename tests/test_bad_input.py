@@ -55,6 +55,7 @@ TABLE = {
         "method='adam' must be a Method or one of 'auto', 'sdbgd', 'sdbpg'",
     ),
     "method object": ({"method": 3}, TypeError, "method=3 must be a Method or one of"),
+    "method rule": ({"method": rules.dbgd}, TypeError, r"of a rule make tiebreak.Method\('mine', rule, "),
     "runs 0": ({"runs": 0}, ValueError, "runs=0 must be a whole number ≥ 1"),
     "runs text": ({"runs": "3"}, TypeError, "runs='3' must be a whole number ≥ 1"),
     "runs float": ({"runs": 2.0}, TypeError, "runs=2.0 must be a whole number ≥ 1"),
@@ -166,6 +167,7 @@ CONSTRUCTIONS = {
         ValueError,
         r"the rule of 'm' needs \['regularizer'\], which its schedule does not set; it sets \['barrier'",
     ),
+    "no schedule": (lambda: Method("m", rules.dbgd), ValueError, r"as in Method\('m', rule, Schedule\(barrier=0.5, "),
     "storm without momentum": (
         lambda: methods.sdbgd.replace(estimator=Storm()),
         ValueError,
@@ -196,6 +198,7 @@ def test_whole_numbers_may_be_floats_and_starts_may_be_lists():
     ("call", "words"),
     [
         (lambda: tiebreak.methods.get("sdgbd"), "did you mean 'sdbgd'?"),
+        (lambda: tiebreak.methods.get("sdbg"), "did you mean 'sdbgd'?"),
         (lambda: tiebreak.methods.get("VR-PR-SDPBG"), "did you mean 'vr_pr_sdbpg'?"),
         (lambda: tiebreak.problems.named("valey-100"), "did you mean 'valley'?"),
         (

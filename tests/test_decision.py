@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tiebreak import Average, Method, Schedule, rules, tolerance
 from tiebreak.decision import Choice, Decision, Seen, Tolerance, arguments, limited
-from tiebreak.options import allowed, recorded, training_method, within
+from tiebreak.options import allowed, checked_tolerance, recorded, refuse_unused, training_method
 
 SDBGD = Method("SDBGD", rules.sdbgd, Schedule(barrier=0.5, regularizer=0.1))
 positive = st.floats(1e-6, 1e6)
@@ -132,34 +132,36 @@ def test_what_is_no_tolerance(wrong):
 @pytest.mark.parametrize("wrong", [True, math.nan, "begin", [1.0], object()])
 def test_what_is_no_reference(wrong):
     with pytest.raises(ValueError, match=r"reference=.* must be"):
-        within(0.1, wrong, {})
+        checked_tolerance(0.1, wrong)
 
 
 def test_a_reference_is_a_number_a_word_a_file_or_a_function(tmp_path):
-    assert within(0.1, 0, {}, rescales=False) == Tolerance(0.1, False, False, tolerance.NUMBER)
-    assert within(0.1, 0, {}) == Tolerance(0.1, False, False, tolerance.adaptive(tolerance.NUMBER))
+    assert checked_tolerance(0.1, 0, rescales=False) == Tolerance(0.1, False, False, tolerance.NUMBER)
+    assert checked_tolerance(0.1, 0) == Tolerance(0.1, False, False, tolerance.adaptive(tolerance.NUMBER))
     for moving in ("start", "twin", "given", "fit.csv", tmp_path / "fit", lambda k: 1.0):
-        found = within("1%", moving, {}, rescales=False)
+        found = checked_tolerance("1%", moving, rescales=False)
         assert found.moving
         assert found.constants == (tolerance.START if moving == "start" else tolerance.MOVING)
     with pytest.raises(
         ValueError, match=r"tolerance=0.1 needs reference=: a number .*\"start\".*\"twin\".*\"given\".*CSV"
     ):
-        within(0.1, None, {})
+        checked_tolerance(0.1, None)
 
 
 def test_a_method_beside_a_tolerance_is_refused():
     with pytest.raises(ValueError, match=r"method='sdbgd' has no effect with tolerance=0.1"):
-        within(0.1, 1.0, {"method": "sdbgd"})
+        refuse_unused("with tolerance=0.1", reference=None, method="sdbgd")
 
 
 def test_an_optimizer_follows_some_methods():
     with pytest.raises(ValueError, match="nothing says how to choose the multiplier"):
         training_method(None)
-    with pytest.raises(ValueError, match=r"'STORM-SDBGD' has the estimator Storm\(.*two points.*tiebreak.minimize"):
+    with pytest.raises(ValueError, match=r"'storm_sdbgd' .*two points \(Storm\(.*: use tiebreak.minimize"):
         training_method("storm_sdbgd")
-    with pytest.raises(ValueError, match=r"the rule of .* has a memory, which tiebreak.minimize keeps"):
+    with pytest.raises(ValueError, match=r"the rule of .* has a memory: use tiebreak.minimize, which keeps it"):
         training_method("sdbgd_dual")
+    with pytest.raises(ValueError, match=r"'sdbgd', 'sdbpg', 'pr_sdbpg', 'dbgd', 'penalty'; did you mean 'sdbgd'\?$"):
+        training_method("sdbg")
     averaged = SDBGD.replace(estimator=Average(0.1, direction=False))
     assert training_method(averaged) is averaged
 

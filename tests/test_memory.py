@@ -153,7 +153,7 @@ def test_optimizers_refuse_it():
     pytest.importorskip("optax")
     from tiebreak.optax import dynamic_barrier
 
-    with pytest.raises(ValueError, match=r"the rule of 'averaged' has a memory, which tiebreak\.minimize"):
+    with pytest.raises(ValueError, match=r"the rule of 'averaged' has a memory: use tiebreak\.minimize"):
         dynamic_barrier(method=METHOD)
 
 

@@ -306,19 +306,22 @@ def test_other_misuse_is_explained():
         SDBGD(torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(TypeError, match=r"weight_decay is none of SDBGD's: use DynamicBarrier\(torch.optim.SGD"):
         SDBGD(model.parameters(), lr=0.1, weight_decay=0.1)
+    with pytest.raises(TypeError, match=r"barrier is a number of the method: give method=.*replace\(barrier=…\)"):
+        SDBGD(model.parameters(), barrier=0.5)
     with pytest.raises(TypeError, match=r"base is a int; it must be a torch.optim.Optimizer"):
         DynamicBarrier(3)
     with pytest.raises(ValueError, match=r"nothing says how .* tolerance=… with reference=.* method=….*barrier="):
         DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1))
     for change, message in (
         ({"method": "magic"}, "method='magic' must be a Method"),
-        ({"method": "storm_sdbgd"}, r"Storm\(.*takes Minibatch\(\) or Average.*tiebreak.minimize"),
+        ({"method": "storm_sdbgd"}, "'storm_sdbgd' .*two points .*use tiebreak.minimize"),
         ({"nonfinite": "pray"}, "nonfinite='pray' must be one of"),
         ({"tolerance": -0.1, "reference": 1.0}, "tolerance=-0.1 must be a number > 0"),
         ({"tolerance": 0.0, "reference": 1.0}, "tolerance=0.0 must be a number > 0"),
         ({"tolerance": "2", "reference": 1.0}, "tolerance='2' must be a number > 0, or a share such as \"2%\""),
         ({"tolerance": "2%", "reference": 0.0}, "tolerance='2%' of reference=0.0 is 0"),
         ({"tolerance": 0.1, "reference": 1.0, "method": "dbgd"}, "method='dbgd' has no effect with tolerance=0.1"),
+        ({"tolerance": 0.1, "method": "dbgd"}, "method='dbgd' has no effect with tolerance=0.1"),
         ({"tolerance": 0.1, "reference": 1.0, "normalize": False}, "normalize=False has no effect with tolerance=0.1"),
         ({"tolerance": 0.1}, 'needs reference=: a number .*"start".*"twin".*"given".*CSV'),
         ({"tolerance": 0.1, "reference": "begin"}, "reference='begin' must be a number"),

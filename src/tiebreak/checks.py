@@ -64,7 +64,7 @@ def one_of(name: str, value: Any, legal: tuple[str, ...]) -> None:
 
 
 def nearest(word: Any, legal: Iterable[str]) -> str:
-    """A question to add to an error, where a legal word is spelt much like this one.
+    """A question to add to an error, where a legal word is spelt much like this one, or continues it.
 
     Examples
     --------
@@ -73,8 +73,11 @@ def nearest(word: Any, legal: Iterable[str]) -> str:
     """
     from difflib import get_close_matches  # needed in errors alone
 
-    found = get_close_matches(word.lower(), legal, n=1, cutoff=0.75) if isinstance(word, str) else []
-    return f"; did you mean {found[0]!r}?" if found else ""
+    if not isinstance(word, str):
+        return ""
+    alike = get_close_matches(word.lower(), legal, cutoff=0.75)
+    alike.sort(key=lambda other: not other.startswith(word.lower()))
+    return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def install(extra: str) -> str:

@@ -12,7 +12,7 @@ A method of your own is a row as well, inside the package or out of it:
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -93,8 +93,9 @@ class Method:
         arguments are found by their names: any parameter that the schedule sets, its `others`, the step ``k``,
         ``ff`` = ‖∇f‖², and ``lower_value``, the lower objective on this step's mini-batch at x_k. A rule with a memory
         is an object: see :mod:`tiebreak.rules`.
-    schedule : Schedule
-    estimator : Estimator
+    schedule : Schedule, optional
+        The parameters that the rule and the estimator ask for; :func:`tiebreak.minimize` needs a `step_size`.
+    estimator : Estimator, optional
 
     Examples
     --------
@@ -107,7 +108,7 @@ class Method:
 
     name: str
     rule: rules.Rule
-    schedule: Schedule
+    schedule: Schedule = field(default_factory=Schedule)
     estimator: Estimator = field(default_factory=Minibatch)
 
     def __post_init__(self) -> None:
@@ -131,7 +132,8 @@ class Method:
         missing = [n for n, p in self._arguments.items() if p.default is p.empty and n not in given]
         if missing:
             raise ValueError(
-                f"the rule of {self.name!r} needs {missing}, which its schedule does not set; it sets {sorted(given)}"
+                f"the rule of {self.name!r} needs {missing}, which its schedule does not set; it sets {sorted(given)}. "
+                f"Set it as in Method({self.name!r}, rule, Schedule(barrier=0.5, others={{'mine': 1.0}}))"
             )
 
     @cached_property
@@ -323,15 +325,20 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 NAMED: Mapping[str, Method] = MappingProxyType({"auto": auto, **METHODS})
 
 
-def get(method: Any) -> Method:
-    """The method of this name (as Python or as tables spell it), the method itself, or that of a plan."""
+def get(method: Any, offered: Collection[str] = NAMED) -> Method:
+    """The method of this name (as Python or as tables spell it), the method itself, or that of a plan.
+
+    An error about another value names the methods in `offered`.
+    """
     method = getattr(method, "method", method)
     if isinstance(method, Method):
         return method
-    if isinstance(method, str):
-        wanted = method.lower().replace("-", "_")
-        if wanted in NAMED:
-            return NAMED[wanted]
-        legal = ", ".join(map(repr, NAMED))
-        raise ValueError(f"method={method!r} must be a Method or one of {legal}{nearest(wanted, NAMED)}")
-    raise TypeError(f"method={method!r} must be a Method or one of {', '.join(map(repr, NAMED))}")
+    problem = f"method={method!r} must be a Method or one of {', '.join(map(repr, offered))}"
+    if callable(method):
+        raise TypeError(f"{problem}; of a rule make tiebreak.Method('mine', rule, tiebreak.methods.sdbgd.schedule)")
+    if not isinstance(method, str):
+        raise TypeError(problem)
+    name = method.lower().replace("-", "_")
+    if name in NAMED:
+        return NAMED[name]
+    raise ValueError(problem + nearest(name, offered))

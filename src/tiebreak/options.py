@@ -6,7 +6,6 @@ An argument without effect is refused, and so are both or neither of them.
 import csv
 import math
 import os
-from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -54,10 +53,15 @@ def allowed(tolerance: Any) -> tuple[float, bool]:
     return amount, relative
 
 
-def within(
-    tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: bool = True, headroom: Any = 0.0
-) -> Tolerance:
-    """The tolerance as the decision needs it; `unused` are further arguments, of which none may be given.
+def refuse_unused(reason: str, **arguments: Any) -> None:
+    """Raise if one of these arguments is given, which have no effect for this reason."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r} has no effect {reason}")
+
+
+def checked_tolerance(tolerance: Any, reference: Any, rescales: bool = True, headroom: Any = 0.0) -> Tolerance:
+    """The tolerance as the decision needs it.
 
     `rescales`: whether the base divides by the size of its gradients, as Adam does. `headroom`: so many tolerances
     more while the learning rate is highest, or "auto".
@@ -78,9 +82,6 @@ def within(
         text = isinstance(reference, str) and (reference in MEASURED or reference.endswith(".csv"))
         if not text:
             raise ValueError(f"reference={reference!r} must be {_REFERENCES}")
-    for name, value in unused.items():
-        if value is not None:
-            raise ValueError(f"{name}={value!r} has no effect with tolerance={tolerance!r}: give one of them")
     start = isinstance(reference, str) and reference == "start"
     if room is AUTO and not start:
         raise ValueError(
@@ -173,18 +174,24 @@ def training_method(method: Any) -> Method:
     """
     if method is None:
         raise ValueError(f"nothing says how to choose the multiplier: {_CHOICES}")
-    row = methods.get(method)
-    if hasattr(row.estimator, "asks") or row.estimator.evaluations != 1:
+    row = methods.get(method, [name for name, row in methods.METHODS.items() if _one_point(row) and not row.remembers])
+    name = method if isinstance(method, str) else row.name
+    if not _one_point(row):
         raise ValueError(
-            f"method={row.name!r} has the estimator {row.estimator!r}, which chooses its batches or evaluates them at "
-            "two points; an optimizer takes Minibatch() or Average(…). tiebreak.minimize takes every method"
+            f"method={name!r} chooses its batches or evaluates them at two points ({row.estimator!r}): use "
+            "tiebreak.minimize, which takes every method; an optimizer takes the estimators Minibatch() and Average(…)"
         )
     if row.remembers:
         raise ValueError(
-            f"the rule of {row.name!r} has a memory, which tiebreak.minimize keeps; an optimizer takes rules without "
-            "one: a function of fg, gg and what it needs by name"
+            f"the rule of {name!r} has a memory: use tiebreak.minimize, which keeps it; an optimizer takes rules "
+            "without one: a function of fg, gg and what it needs by name"
         )
     return row
+
+
+def _one_point(method: Method) -> bool:
+    """Whether the estimator takes any batch, at the current point alone."""
+    return not hasattr(method.estimator, "asks") and method.estimator.evaluations == 1
 
 
 def training_schedule(method: Method) -> Schedule:

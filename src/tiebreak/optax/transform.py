@@ -17,7 +17,7 @@ from tiebreak.optax import schedules
 from tiebreak.optax.axes import Axes, axes_named
 from tiebreak.optax.barrier import Barrier
 from tiebreak.optax.schedules import Law
-from tiebreak.options import training_method, within
+from tiebreak.options import checked_tolerance, refuse_unused, training_method
 
 
 def dynamic_barrier(
@@ -104,11 +104,10 @@ def dynamic_barrier(
     """
     axes = axes_named(axis_name, param_specs)
     if tolerance is None:
-        without = {"reference": reference, "headroom": headroom, "learning_rate": learning_rate, "rescales": rescales}
-        for name, value in without.items():
-            if value is not None:
-                raise ValueError(f"{name}={value!r} has no effect without tolerance=")
+        reason = "without tolerance="
+        refuse_unused(reason, reference=reference, headroom=headroom, learning_rate=learning_rate, rescales=rescales)
         return _by_rule(training_method(method), normalize, axes)
+    refuse_unused(f"with tolerance={tolerance!r}: give one of them", method=method, normalize=normalize)
     if isinstance(reference, str) and reference == "twin":
         raise ValueError(
             'reference="twin" trains a copy with the optimizer that follows, which a link of a chain does not know: '
@@ -131,19 +130,18 @@ def dynamic_barrier(
             f"headroom={headroom!r} goes as the learning rate falls: learning_rate={learning_rate!r} must be the "
             "schedule of the optimizer that follows"
         )
-    unused = {"method": method, "normalize": normalize}
-    decision = Decision(tolerance=_within(tolerance, reference, unused, rescales is not False, headroom))
-    compared = schedules.reference_law(reference) or reference
-    return Barrier(decision, axes, compared, schedules.learning_rate(learning_rate)).transformation()
+    decision = Decision(tolerance=_traceable(tolerance, reference, rescales is not False, headroom))
+    loss_source = schedules.reference_law(reference) or reference
+    return Barrier(decision, axes, loss_source, schedules.learning_rate(learning_rate)).transformation()
 
 
-def _within(tolerance: Any, reference: Any, unused: Mapping[str, Any], rescales: bool, headroom: Any) -> Tolerance:
+def _traceable(tolerance: Any, reference: Any, rescales: bool, headroom: Any) -> Tolerance:
     """The tolerance. An array of JAX may be traced and cannot be checked: a number stands for it meanwhile."""
     amount: Any = 1.0 if isinstance(tolerance, jax.Array) else tolerance
     room = 0.0 if headroom is None or isinstance(headroom, jax.Array) else headroom
     if isinstance(reference, (jax.Array, np.ndarray, np.generic)):
         reference = schedules.constant if np.ndim(reference) else 1.0
-    allowance = within(amount, reference, unused, rescales, room)
+    allowance = checked_tolerance(amount, reference, rescales, room)
     if amount is not tolerance:
         allowance = replace(allowance, amount=tolerance)
     if isinstance(headroom, jax.Array):

@@ -134,7 +134,7 @@ class DynamicBarrier(TwoLevels):
             self.decision = rule_decision(method, normalize, reference, headroom)
         else:
             self.decision = tolerance_decision(base, tolerance, reference, headroom, method, normalize)
-        target = reference_for(reference, self.modules, generators, tolerance)
+        target = reference_for(reference, self.modules, generators)
         row = self.decision.method
         self.schedule = Schedule() if row is None else training_schedule(row)
         ranks = Ranks(process_group, sharded, self.modules)

@@ -63,11 +63,11 @@ class Reference:
         return single(f"the reference at step {step}", self.at(step))
 
 
-def chosen(reference: Any, modules: Sequence[nn.Module]) -> Reference:
-    """The reference by its word, number, file or function."""
+def named_reference(reference: Any, modules: Sequence[nn.Module]) -> Reference:
+    """The reference by its word, number, file or function; None without a tolerance."""
     if reference in ("start", "twin"):
         return Reference(None, Copy(reference == "twin", modules))
-    if reference == "given":
+    if reference in (None, "given"):
         return Reference(None)
     if isinstance(reference, Real):
         return Reference(_Number(float(reference)))

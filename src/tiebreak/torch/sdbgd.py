@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tiebreak.methods import Method
 from tiebreak.options import training_method
+from tiebreak.schedules import LEGAL
 from tiebreak.torch import bases
 from tiebreak.torch.optimizer import DynamicBarrier
 from tiebreak.torch.passes import Passes
@@ -54,6 +55,8 @@ class SDBGD(DynamicBarrier):
         foreign = sorted({"momentum", "weight_decay", "nesterov", "dampening", "maximize", "foreach"} & set(options))
         if foreign:
             raise TypeError(f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))")
+        for name in sorted(LEGAL.keys() & options.keys()):
+            raise TypeError(f"{name} is a number of the method: give method=tiebreak.methods.sdbgd.replace({name}=…)")
         row = training_method(method)
         if options.get("tolerance") is None:
             options = {"normalize": False, "method": row} | options

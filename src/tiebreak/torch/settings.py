@@ -11,10 +11,10 @@ import torch
 from tiebreak import rules
 from tiebreak.checks import floating
 from tiebreak.decision import Decision
-from tiebreak.options import training_method, within
+from tiebreak.options import checked_tolerance, refuse_unused, training_method
 from tiebreak.torch.buffers import modules_of
 from tiebreak.torch.levels import TwoLevels
-from tiebreak.torch.reference import Reference, chosen
+from tiebreak.torch.reference import Reference, named_reference
 
 
 def check_arguments(base: Any, normalize: Any, max_norm: Any, fused: Any, generators: Any) -> None:
@@ -34,9 +34,7 @@ def check_arguments(base: Any, normalize: Any, max_norm: Any, fused: Any, genera
 
 def rule_decision(method: Any, normalize: bool | None, reference: Any, headroom: Any) -> Decision:
     """The decision by the rule of a method; a reference and a headroom would have no effect."""
-    for name, value in (("reference", reference), ("headroom", headroom or None)):
-        if value is not None:
-            raise ValueError(f"{name}={value!r} has no effect without tolerance=")
+    refuse_unused("without tolerance=", reference=reference, headroom=headroom or None)
     row = training_method(method)
     return Decision(row, normalize=normalize is not False, apply=partial(_shaped, row.rule))
 
@@ -45,29 +43,28 @@ def tolerance_decision(
     base: torch.optim.Optimizer, tolerance: Any, reference: Any, headroom: Any, method: Any, normalize: bool | None
 ) -> Decision:
     """The decision by a tolerance; a method and `normalize` would have no effect."""
+    refuse_unused(f"with tolerance={tolerance!r}: give one of them", method=method, normalize=normalize)
     # An optimizer that divides by the size of its gradients, such as Adam, guards the quotient with an eps.
     rescales = any("eps" in group for group in base.param_groups)
-    unused = {"method": method, "normalize": normalize}
-    allowance = within(tolerance, reference, unused, rescales, headroom)
+    decision = Decision(tolerance=checked_tolerance(tolerance, reference, rescales, headroom))
     if any(group.get("maximize") for group in base.param_groups):
         raise ValueError(
             "tolerance= keeps a loss small, and the base optimizer was made with maximize=True: turn the signs"
         )
-    return Decision(tolerance=allowance)
+    return decision
 
 
-def reference_for(reference: Any, modules: Sequence[torch.nn.Module], generators: Any, tolerance: Any) -> Reference:
+def reference_for(reference: Any, modules: Sequence[torch.nn.Module], generators: Any) -> Reference:
     """The reference; a copy of the model needs its modules, and generators have an effect on a copy alone."""
     if reference in ("start", "twin") and not modules:
         raise ValueError(
             f'reference="{reference}" needs the model whose copy is {"trained" if reference == "twin" else "kept"}: '
-            f'DynamicBarrier(base, tolerance={tolerance!r}, reference="{reference}", model=model); for bare '
-            "parameters model=torch.nn.ParameterList(parameters)"
+            f'reference="{reference}", model=model; for bare parameters model=torch.nn.ParameterList(parameters)'
         )
-    target = Reference(None) if reference is None else chosen(reference, modules)
-    if generators and target.copy is None:
+    lower_reference = named_reference(reference, modules)
+    if generators and lower_reference.copy is None:
         raise ValueError('generators=… has no effect: no closure is called twice (reference="twin", "start")')
-    return target
+    return lower_reference
 
 
 def trained_modules(model: Any, base: torch.optim.Optimizer) -> tuple[torch.nn.Module, ...]:
