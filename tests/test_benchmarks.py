@@ -86,3 +86,12 @@ def test_a_ratio_is_measured_again_before_it_fails(monkeypatch, capsys):
     assert stopped.value.code == 1
     assert "ratio is 5, and must be ≤ 2" in capsys.readouterr().out
     assert regression.Check("large", source, 4.0, 2.0, least=True).used(1.0) == 2
+
+
+def test_the_study_of_headroom_explains_its_arguments(capsys):
+    pytest.importorskip("jax")
+    from benchmarks.tolerance import headroom
+
+    with pytest.raises(SystemExit):
+        headroom.main(["--help"])
+    assert "select, judge, fresh; all, if none is named" in capsys.readouterr().out

@@ -13,8 +13,8 @@ record. `FRESH` has data that nothing was chosen on. Half an hour on two cores f
   training comes to, so that less than 0 is possible.
 """
 
+import argparse
 import json
-import sys
 
 import numpy as np
 
@@ -71,6 +71,7 @@ FRESH = (
     (0.0, 10.0, "auto"),
     (800, 801, 802, 803),
 )  # fmt: skip
+STUDIES = {"select": SELECT, "judge": JUDGE, "fresh": FRESH}
 _GROUPS = {group.task: group for group in settings._TENTH + settings._ELEVENTH}
 
 
@@ -117,11 +118,16 @@ def write(found):
     FILE.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
 
 
-def main(*which):
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(STUDIES)}; all, if none is named")
+    names = parser.parse_args(arguments).names or [*STUDIES]
+    for name in names:  # before the first begins
+        if name not in STUDIES:
+            parser.error(f"{name!r} must be one of {', '.join(STUDIES)}")
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    for name, (tasks, chosen, headrooms, seeds) in (("select", SELECT), ("judge", JUDGE), ("fresh", FRESH)):
-        if which and name not in which:
-            continue
+    for name in names:
+        tasks, chosen, headrooms, seeds = STUDIES[name]
         found[name] = []
         for task in tasks:
             found[name] += runs(task, chosen, headrooms, seeds)
@@ -132,4 +138,4 @@ def main(*which):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
