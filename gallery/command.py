@@ -25,44 +25,56 @@ def example(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="An example, or a file of your own with an EXAMPLE.",
+            help="Name of an example, or a Python file that defines EXAMPLE.",
             show_default=False,
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the examples and the methods.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer data, steps and trials; one seed. Minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Less data, fewer steps and trials, one seed: takes minutes.")
+    ] = False,
     method: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this one, and lower-only; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run this method and lower-only training alone; may be repeated."),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(metavar="N", help="Seeds to judge on; 5, or 1 with --quick.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N", help="Number of seeds of the final runs; 5, or 1 with --quick.")
+    ] = None,
     trials: Annotated[
-        str | None, typer.Option(metavar="N", help="Trials of each method's knobs, at most 6; 6, or 3 with --quick.")
+        str | None,
+        typer.Option(metavar="N", help="Number of settings to try for each method, at most 6; 6, or 3 with --quick."),
     ] = None,
     tuning_seeds: Annotated[
-        str | None, typer.Option(metavar="N", help="Seeds that each trial is made on; 2, or 1 with --quick.")
+        str | None, typer.Option(metavar="N", help="Number of seeds for each setting; 2, or 1 with --quick.")
     ] = None,
     budget: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="What is equal for all: evaluations, seconds; both, or the first if quick."),
+        typer.Option(
+            metavar="NAME",
+            help="What every method may use equally: evaluations or seconds; both, or evaluations with --quick.",
+        ),
     ] = None,
     knobs: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="config.json of an earlier run: take what it chose, and tune nothing."),
+        typer.Option(metavar="FILE", help="config.json of an earlier run: use its settings and do not tune."),
     ] = None,
     finish: Annotated[
-        bool, typer.Option("--finish/--no-finish", help="Move every judged model to the best place inside, too.")
+        bool,
+        typer.Option(
+            "--finish/--no-finish", help="Move every final model to the best point inside its tolerance, too."
+        ),
     ] = True,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the files go; results/NAME if not said.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for the results; results/NAME by default.")
     ] = None,
     overwrite: Overwrite = False,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Of torch's: cpu, cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(metavar="NAME", help="PyTorch device: cpu or cuda.")] = "cpu",
     workers: Workers = None,
     scheduler: Scheduler = None,
     report: Report = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a real problem by every method, each tuned alike: who keeps the tolerance, who wins, what it cost."""
+    """Train a real problem by every method with equal tuning, and compare tolerances, upper losses and costs."""
     folder = output or Path("results") / Path(name or "").stem
     with kindly():
         if list_:
