@@ -1,4 +1,4 @@
-"""The modules that `model=` names, and a second set of values for their buffers (running means, counters)."""
+"""The modules that `model=` names, and the reference's values of their buffers (running means, counters)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,12 +28,12 @@ def parts_of(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 class Buffers:
-    """A second set of values for the buffers of a model, exchanged with the first set around a pass.
+    """The reference's values of a model's buffers, which take the place of the model's values during a pass.
 
     Parameters
     ----------
     modules : sequence of Module
-        The second set has a value for each buffer that these modules have now.
+        The model. The reference has a value for each buffer that these modules have now.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -43,16 +43,16 @@ class Buffers:
                 if buffer is not None:
                     places.setdefault(id(buffer), (part, name))
         self._places = list(places.values())
-        # None stands for the model's own value; the first pass copies it.
+        # The reference's values. None stands for the model's value; the first pass copies it.
         self._values: list[Tensor | None] = [None] * len(self._places)
 
     def take_over(self) -> None:
-        """Set the first set to the second."""
+        """Set the model's buffers to the reference's values."""
         for buffer, value in self.pairs():
             buffer.data = value.to(buffer).clone()
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return each buffer of the model with its value in the second set, if it has one."""
+        """Return each buffer of the model with the reference's value of it, if there is one."""
         pairs = []
         for (module, name), value in zip(self._places, self._values, strict=True):
             buffer = module._buffers.get(name)
@@ -62,7 +62,7 @@ class Buffers:
 
     @contextmanager
     def exchanged(self, keep: bool) -> Iterator[None]:
-        """Put the second set in force inside; with `keep` the changes of the pass stay in the second set."""
+        """Set the buffers to the reference's values inside; with `keep` the reference keeps what the pass changes."""
         entered: list[tuple[int, Tensor, Tensor]] = []
         try:
             for i, (module, name) in enumerate(self._places):
@@ -85,7 +85,7 @@ class Buffers:
                 buffer.data = data
 
     def state(self) -> dict[str, Any]:
-        """Return the second set as text; a value that equals the model's own buffer is None."""
+        """Return the reference's values as text; a value that equals the model's buffer is None."""
         own = [module._buffers.get(name) for module, name in self._places]
         values = [_written(value, mine) for value, mine in zip(self._values, own, strict=True)]
         return {"names": [_name(*place) for place in self._places], "values": values}

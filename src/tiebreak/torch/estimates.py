@@ -34,7 +34,7 @@ class Estimates:
         """Whether the estimates make up the direction, too."""
         return enters_direction(self.estimator)
 
-    def seen(
+    def rows_for_rule(
         self, gradients: Gradients, rows: Sequence[Row], parameters: Parameters, inverse_scale: Tensor | None
     ) -> list[Row]:
         """The rows as the rule sees them, without a scaler's scale; nothing is remembered before :meth:`accept`."""

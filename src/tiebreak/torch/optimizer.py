@@ -220,24 +220,25 @@ class DynamicBarrier(TwoLevels):
         if not self.guard.looked:
             self.gradients.untouched()
         parameters = self.schedule.at(self.count)
-        passes, own, seen = self._products(parameters, inverse_scale)
+        passes, direction_products, rule_products = self._products(parameters, inverse_scale)
         losses = {name: self.losses.value(name, inverse_of_losses) for name in NAMES}
         twin = None if copy is None else copy.square(self)
         # guard: is it the host or the device that has to know?
         waits = self.guard.looks and not self._skips_on_device(passes)
-        measured = self.ranks.together(self, Measured(own, seen, losses, twin), inverse_scale, waits)
-        own, seen, losses, twin = measured
+        measured = Measured(direction_products, rule_products, losses, twin)
+        measured = self.ranks.together(self, measured, inverse_scale, waits)
+        direction_products, _, losses, twin = measured
         used = self._used(losses)
         if twin is not None and self.estimates.batch_alone:
-            same_weight(self, own[1], twin, used, inverse_scale)
-        if capturing(passes.home) and (changes := self._changes()) is not None:
-            cannot_repeat(changes)
+            same_weight(self, direction_products[1], twin, used, inverse_scale)
+        if capturing(passes.home) and (obstacle := self._capture_obstacle()) is not None:
+            cannot_repeat(obstacle)
         if self.decision.tolerance is None:
             self.noise.look(self.count, self.estimates.batch_alone, inverse_scale)
         # decide
         made = self.maker.make(self, passes, parameters, measured, used, inverse_scale)
         if made is None:
-            return self._stop(own, losses, hold)
+            return self._stop(direction_products, losses, hold)
         # move
         self._remember(made)
         self.last, weights = made.step, made.weights
@@ -258,16 +259,18 @@ class DynamicBarrier(TwoLevels):
 
         Without a scaler's scale: one that moves must not weigh in anything but the direction.
         """
-        rows, estimates, seen = self.gradients.rows(), self.estimates, None
-        if not estimates.batch_alone:
-            estimated = estimates.seen(self.gradients, rows, parameters, inverse_scale)
-            seen = self._bind(estimated).products()
-            if estimates.in_direction:
-                return self._bind(self.gradients.rows()), seen, seen
+        rows = self.gradients.rows()
+        rule_products = None
+        if not self.estimates.batch_alone:
+            estimated = self.estimates.rows_for_rule(self.gradients, rows, parameters, inverse_scale)
+            rule_products = self._bind(estimated).products()
+            if self.estimates.in_direction:
+                return self._bind(self.gradients.rows()), rule_products, rule_products
         passes = self._bind(rows)
-        own = passes.products()
-        own = own if inverse_scale is None else own * inverse_scale.to(own) ** 2
-        return passes, own, own if seen is None else seen.to(own)
+        products = passes.products()
+        if inverse_scale is not None:
+            products = products * inverse_scale.to(products) ** 2
+        return passes, products, products if rule_products is None else rule_products.to(products)
 
     def _bind(self, rows: Sequence[Row]) -> Passes:
         return self.engines.bind(*self.ranks.divided(rows))
@@ -330,8 +333,8 @@ class DynamicBarrier(TwoLevels):
         """The learning rate of each group in this step, where it is not the one in the group."""
         return None
 
-    def _changes(self) -> str | None:
-        """What changes from one step to the next, other than a captured step can repeat; None if nothing does."""
+    def _capture_obstacle(self) -> str | None:
+        """What differs from step to step, which a captured step could not repeat; None if nothing does."""
         tolerance = self.decision.tolerance
         if tolerance is not None and tolerance.moving and (self.target.copy is not None or self.target.at is not None):
             return "the reference is another one at every step"

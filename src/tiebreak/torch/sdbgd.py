@@ -93,11 +93,11 @@ class SDBGD(DynamicBarrier):
             for group, rate in zip(self.param_groups, before, strict=True):
                 group["lr"] = rate
 
-    def _changes(self) -> str | None:
-        changes = super()._changes()
-        if changes is None and self._step_sizes is not None and not self._step_sizes.constant("step_size"):
+    def _capture_obstacle(self) -> str | None:
+        obstacle = super()._capture_obstacle()
+        if obstacle is None and self._step_sizes is not None and not self._step_sizes.constant("step_size"):
             return "the schedule's step_size must be a constant"
-        return changes
+        return obstacle
 
     def _in_one_pass(self) -> bool:
         """Whether the update can be made without writing d: it is the base's whole step, and no hook sees d."""
