@@ -141,13 +141,10 @@ class GrowingBatches:
         self._dataset, self._options = _prepare(dataset, options)
         self._length = len(self._dataset)
         if share is None and several_ranks():
-            raise RuntimeError(
-                "several ranks run: give share=(rank, ranks), or (0, 1) for the whole batch on each of them"
-            )
-        share = share or (0, 1)
-        if not 0 <= share[0] < share[1]:
+            raise RuntimeError("several ranks run: give share=(rank, ranks), or (0, 1) for the whole batch on each")
+        self._share = share or (0, 1)
+        if not 0 <= self._share[0] < self._share[1]:
             raise ValueError(f"share={share!r} must be (i, n), share i of n, with 0 ≤ i < n")
-        self._share = share
 
     def __iter__(self) -> Iterator[Batch]:
         plan, plan_ahead = tee(self._plan())
@@ -211,10 +208,9 @@ class GrowingBatches:
             raise TypeError(f"the state is a {type(state).__name__}; it must be what state_dict() gave")
         current = self.state_dict()
         for name in ("sampling", "level", "length"):
-            if state.get(name) != current[name]:
-                raise ValueError(
-                    f"the state has {name}={state.get(name)!r}, these batches have {name}={current[name]!r}"
-                )
+            given, own = state.get(name), current[name]
+            if given != own:
+                raise ValueError(f"the state has {name}={given!r}, these batches have {name}={own!r}")
         self.k, self.samples, self.seed = (whole(name, state.get(name), 0) for name in ("k", "samples", "seed"))
 
 
