@@ -282,3 +282,75 @@ def test_a_state_that_was_loaded_can_be_saved_before_a_step():
     fresh.load_state_dict(model.state_dict())
     train(fresh, again, batches[3:])
     assert torch.equal(everything(fresh), everything(whole))
+
+
+class Summing(torch.optim.Optimizer):
+    """AdaGrad with one sum of squares for each group, which the group holds, with a count and the last two squares."""
+
+    def __init__(self, params, total):
+        super().__init__(params, {"lr": 0.5, "k": 0, "total": total, "last": (0.0, 0.0)})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            square = sum(p.grad.square().sum() for p in group["params"])
+            group["k"] += 1
+            group["total"] = group["total"] + (square if torch.is_tensor(group["total"]) else square.item())
+            group["last"] = (group["last"][1], square.item())
+            length = group["lr"] / (float(group["total"]) ** 0.5 * (1 + group["last"][0] / group["k"]))
+            for p in group["params"]:
+                p.sub_(p.grad, alpha=length)
+
+
+def summing(total, seed=0):
+    model = network(seed)
+    first, rest = list(model.parameters())[:2], list(model.parameters())[2:]
+    base = Summing([{"params": first}, {"params": rest, "lr": 0.3}], total)
+    return model, DynamicBarrier(base, model=model, **CASES["twin"])
+
+
+TOTALS = {"number": 0.0, "tensor": torch.zeros((), dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("total", TOTALS.values(), ids=TOTALS)
+def test_what_a_twin_counts_in_its_groups_is_in_the_state(total):
+    """Base and twin have different gradients, hence different sums; each goes on with its own."""
+    batches = data()
+    whole, opt = train(*summing(total), batches)
+    model, half = train(*summing(total), batches[:3])
+    for own, twin in zip(half.base.param_groups, half.target.copy.base.param_groups, strict=True):
+        assert (own["k"], twin["k"]) == (3, 3)
+        assert own["total"] != twin["total"]
+        assert own["last"] != twin["last"]
+    state = half.state_dict()
+    found = [json.loads(group[KEY])["options"] for group in state["param_groups"]]
+    assert [set(options) for options in found] == [{"total", "last"}] * 2  # not what both have
+    fresh, again = summing(total, 9)
+    fresh.load_state_dict(model.state_dict())
+    again.load_state_dict(copy.deepcopy(state))
+    for now, then in zip(again.target.copy.base.param_groups, half.target.copy.base.param_groups, strict=True):
+        for name in ("lr", "k", "total", "last"):
+            assert now[name] == then[name]
+            assert type(now[name]) is type(then[name])
+    train(fresh, again, batches[3:])
+    assert torch.equal(everything(fresh), everything(whole))
+    assert torch.equal(again.last.excess, opt.last.excess)
+
+
+@pytest.mark.parametrize("total", TOTALS.values(), ids=TOTALS)
+def test_an_option_of_a_twin_that_is_no_number_is_refused(total):
+    """Where the base has one; nothing is changed by it."""
+    batches = data()
+    _, opt = train(*summing(total), batches[:3])
+    state = copy.deepcopy(opt.state_dict())
+    whole, _ = train(*summing(total, 9), batches)
+    model, again = train(*summing(total, 9), batches[:2])
+    for wrong in ("much", None, True, [1.0], float("nan")):
+        text = json.loads(state["param_groups"][1][KEY])
+        text["options"]["total"] = wrong
+        state["param_groups"][1][KEY] = json.dumps(text)
+        with pytest.raises(ValueError, match=r"in this state the twin's option total is .*; it must be a number, as"):
+            again.load_state_dict(state)
+        assert again.count == 2
+    train(model, again, batches[2:])
+    assert torch.equal(everything(model), everything(whole))
