@@ -74,8 +74,7 @@ def main(count: int = 6000, batch: int = 128, first: int = 400, second: int = 10
     base = torch.optim.Adam(model.parameters(), lr=rate)
     with torch.no_grad():
         allowed = 0.05 * loss(old).item()  # where only a few old images were kept, give those
-    # The rate begins anew at its full height, which lifts the old loss by itself: more is allowed until it has fallen.
-    opt = DynamicBarrier(base, tolerance=allowed, reference="start", headroom="auto", model=model)
+    opt = DynamicBarrier(base, tolerance=allowed, reference="start", model=model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, second)
     for _ in range(second):
         kept, learnt = draw(old), draw(new)

@@ -32,10 +32,7 @@ __all__ = ["SHOWN", "greedy", "samples"]
 _MARK = "\n<!-- samples -->\n\n"  # what follows it in a summary is ours
 
 #: The methods that are shown, where the record has knobs for them or they have none.
-SHOWN = (
-    "tolerance-start", "tolerance-headroom", "weighted-sum", "pcgrad", "NPO", "PDU, its own loss",
-    "BLUR, its own order",
-)  # fmt: skip
+SHOWN = ("tolerance-start", "weighted-sum", "pcgrad", "NPO", "PDU, its own loss", "BLUR, its own order")
 
 
 def greedy(

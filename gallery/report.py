@@ -313,12 +313,6 @@ def notes(findings: Findings) -> list[str]:
     )
     texts += _untuned(findings)
     texts += _unbound(findings)
-    if "tolerance-headroom" in study.methods_of(example):
-        texts.append(
-            f"{title('tolerance-headroom')} has constants of its own, chosen on quick sizes of continual-all, "
-            "unlearning-secrets and an example that is gone, on seeds that nobody is judged on, and on the study of "
-            "the tolerance."
-        )
     for budget in study.budgets:
         for row in rows(findings, budget):
             texts += [f"{row.title}, {text} ({TITLES[budget].lower()})." for text in row.failed]

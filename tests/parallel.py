@@ -465,7 +465,7 @@ def tolerances(rank, world):
             with opt.upper(f):
                 f.backward()
             opt.step()
-            found.append([opt.last.multiplier.clone(), opt.last.excess.clone(), opt.last.average_loss.clone()])
+            found.append([opt.last.multiplier.clone(), opt.last.excess.clone(), opt.last.reference.clone()])
         return found
 
     model = network()
@@ -479,7 +479,7 @@ def tolerances(rank, world):
 @case
 def a_model_beyond_repair(rank, world):
     """It is set to its twin on every rank, as in one process."""
-    soon = mock.patch.object(LawMemory, "beyond", lambda self: float(self.values["steps"]) == 2)
+    soon = mock.patch.object(LawMemory, "needs_return", lambda self: float(self.values["steps"]) == 2)
     with soon, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*set to its twin")
         for model in (DistributedDataParallel(network()), flat(), sharded()):

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from benchmarks import readme, regression, report, step
 from benchmarks.table import Table, side_by_side
@@ -88,10 +89,25 @@ def test_a_ratio_is_measured_again_before_it_fails(monkeypatch, capsys):
     assert regression.Check("large", source, 4.0, 2.0, least=True).used(1.0) == 2
 
 
-def test_the_study_of_headroom_explains_its_arguments(capsys):
+def test_the_tables_of_the_tolerance_study_are_those_of_its_records(tmp_path, monkeypatch):
     pytest.importorskip("jax")
-    from benchmarks.tolerance import headroom
+    from benchmarks.tolerance import report as tables
 
-    with pytest.raises(SystemExit):
-        headroom.main(["--help"])
-    assert "select, judge, fresh; all, if none is named" in capsys.readouterr().out
+    folder = tables.TABLES
+    monkeypatch.setattr(tables, "TABLES", tmp_path)
+    tables.write(json.loads((tables.RESULTS / "tolerance.json").read_text(encoding="utf-8")))
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == sorted(path.name for path in folder.glob("tolerance*.md"))
+    for name in written:
+        assert (tmp_path / name).read_text(encoding="utf-8") == (folder / name).read_text(encoding="utf-8")
+
+
+def test_the_peers_of_the_tolerance_study_are_chosen_by_a_rule():
+    from benchmarks.tolerance import tune
+
+    assert [rule for rule, _ in tune.trials(2)] == [rule for rule in tune.SPACES for _ in range(2)]
+    assert set(tune.chosen()) == set(tune.SPACES)
+    safe, unsafe = (np.full(20, 0.9), np.full(20, 0.5)), (np.full(20, 1.1), np.zeros(20))
+    safer = (np.full(20, 0.1), np.full(20, 0.9))
+    assert tune.choose({"safe": safe, "unsafe": unsafe, "safer": safer}) == "safe"
+    assert tune.choose({"unsafe": unsafe, "worse": (np.full(20, 2.0), np.zeros(20))}) == "unsafe"

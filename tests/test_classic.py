@@ -265,7 +265,6 @@ def test_a_barrier_learns_the_new_and_keeps_the_old(atoms):
         tolerance=EXAMPLE.tolerance,
         reference=EXAMPLE.reference,
         model=task.model,
-        headroom=10,
     )
     rate = torch.optim.lr_scheduler.LambdaLR(opt, lambda k: task.rate(k / task.steps))
     before = task.losses(task.model)

@@ -68,10 +68,9 @@ def play(decision, kind, steps=30):
     return np.array(found)
 
 
-@pytest.mark.parametrize("moving", [True, False])
 @pytest.mark.parametrize("relative", [True, False])
-def test_tolerance_mode_is_the_same_in_every_library(moving, relative):
-    decision = Decision(tolerance=Tolerance(0.05, relative, moving))
+def test_tolerance_mode_is_the_same_in_every_library(relative):
+    decision = Decision(tolerance=Tolerance(0.05, relative, True))
     with jax.enable_x64(True):
         expected = play(decision, "python")
         for kind in ("numpy", "torch", "jax"):
@@ -84,7 +83,7 @@ def test_tolerance_mode_is_the_same_in_every_library(moving, relative):
 def test_a_share_of_the_reference_is_that_many_of_it():
     """2 % of an averaged reference of 3 is a tolerance of 0.06, whatever the sign."""
     for sign in (1.0, -1.0):
-        share, amount = (Decision(tolerance=Tolerance(*t, moving=True)) for t in ((0.02, True), (0.06, False)))
+        share, amount = (Decision(tolerance=Tolerance(*t)) for t in ((0.02, True, True), (0.06, False, True)))
         seen = Seen(0.0, 1.0, 1.0, 1.0, 1.0, 3.1 * sign, 3.0 * sign)
         one, two = (d(None, seen, d.begin()) for d in (share, amount))
         assert one.reading.excess == pytest.approx(two.reading.excess)
@@ -93,7 +92,7 @@ def test_a_share_of_the_reference_is_that_many_of_it():
 
 def test_the_weights_leave_g_its_rate_and_f_at_most_as_much():
     """b = 1 where w ≥ 1 and w below; ‖a∇f‖ ≤ ‖∇g‖, where both norms are steady, whatever f's unit is."""
-    decision = Decision(tolerance=Tolerance(0.1, False, moving=True))
+    decision = Decision(tolerance=Tolerance(0.1, False, True))
     memory = decision.begin()
     for k in range(50):
         choice = decision(None, Seen(0.0, 9.0, 1e12, 1e6, 3.0, 1.0 + 0.002 * k, 1.0), memory)
@@ -136,12 +135,11 @@ def test_what_is_no_reference(wrong):
 
 
 def test_a_reference_is_a_number_a_word_a_file_or_a_function(tmp_path):
-    assert checked_tolerance(0.1, 0, rescales=False) == Tolerance(0.1, False, False, tolerance.NUMBER)
-    assert checked_tolerance(0.1, 0) == Tolerance(0.1, False, False, tolerance.adaptive(tolerance.NUMBER))
-    for moving in ("start", "twin", "given", "fit.csv", tmp_path / "fit", lambda k: 1.0):
-        found = checked_tolerance("1%", moving, rescales=False)
-        assert found.moving
-        assert found.constants == (tolerance.START if moving == "start" else tolerance.MOVING)
+    assert checked_tolerance(0.1, 0) == Tolerance(0.1, False, False)
+    for reference in ("start", "twin", "given"):
+        assert checked_tolerance("1%", reference) == Tolerance(0.01, True, same_batch=True)
+    for reference in (3, "fit.csv", tmp_path / "fit", lambda k: 1.0):
+        assert checked_tolerance("1%", reference) == Tolerance(0.01, True, same_batch=False)
     with pytest.raises(
         ValueError, match=r"tolerance=0.1 needs reference=: a number .*\"start\".*\"twin\".*\"given\".*CSV"
     ):
@@ -182,7 +180,7 @@ def test_a_log_is_read_as_far_as_it_goes(tmp_path):
 
 def test_the_memory_is_what_is_saved():
     """Scalars in a NamedTuple: what every front end stores."""
-    memory = Decision(tolerance=Tolerance(0.1, False, moving=True)).begin()
+    memory = Decision(tolerance=Tolerance(0.1, False, True)).begin()
     assert isinstance(memory, tolerance.Memory)
     assert all(isinstance(value, float) for value in memory)
     assert Decision(SDBGD).begin() == ()

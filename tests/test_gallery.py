@@ -2,7 +2,6 @@
 
 import copy
 import importlib.util
-import inspect
 import io
 import json
 import math
@@ -21,7 +20,7 @@ from gallery.command import app
 from gallery.example import Metric
 from gallery.fairness import Rows, gaps, smooth_gap, task_of
 from gallery.methods import METHODS
-from gallery.methods.method import WEIGHTS, Setting
+from gallery.methods.method import WEIGHTS
 from gallery.needs import Missing
 from gallery.record import save
 from gallery.report import Spread, notes, rows, sheets, winner
@@ -396,20 +395,6 @@ def test_limits_and_pruned_models_are_left_as_they_are():
     own_methods = {method.name: method for method in get("continual-all").methods}
     assert not own_methods["joint training"].finishes
     assert own_methods["EWC"].finishes
-
-
-def test_the_row_with_headroom_differs_by_that_alone(tmp_path):
-    example = own(tmp_path, "start")[1]
-    task = example.build("quick", 0, "cpu")
-    made = []
-    for kind in ("start", "headroom"):
-        optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
-        step = METHODS[f"tolerance-{kind}"].begin(Setting(task.model, optimizer, 1.0, 0.0, 0.5, 0.5), {})
-        made.append(inspect.getclosurevars(step).nonlocals["wrapped"])
-    assert [opt.headroom for opt in made] == [0, "auto"]
-    assert made[0].tolerance == made[1].tolerance == 0.5
-    plain = made[1].decision.tolerance.constants._replace(headroom=0, fades=0, lifts=0)
-    assert made[0].decision.tolerance.constants == plain
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------

@@ -330,7 +330,7 @@ def test_the_example_to_copy_runs(name, files, capsys):
     spec.loader.exec_module(module)
     threads = torch.get_num_threads()
     try:
-        module.main(300, 32, 20, 20)
+        module.main(300, 32, 20, 80)
     finally:
         torch.set_num_threads(threads)
     shown = capsys.readouterr().out.splitlines()

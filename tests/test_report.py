@@ -1,5 +1,6 @@
 """The report: what is on disk, as sections; and the page in a real browser."""
 
+import csv
 import json
 import re
 import subprocess
@@ -265,7 +266,7 @@ def test_a_verification_of_ones_own_case_has_no_rates_and_a_page_all_the_same(tm
 @pytest.mark.parametrize(("excess", "good", "word"), [("0.89", True, "Inside"), ("1.11", False, "Outside")])
 def test_a_training_run_is_inside_up_to_one_tolerance(excess, good, word, tmp_path):
     path = tmp_path / "run.csv"
-    path.write_text(f"step,multiplier,skipped,excess,noise,seconds\n0,1.0,0,5.0,0.1,1\n1,2.0,0,{excess},0.1,2\n")
+    path.write_text(f"step,multiplier,skipped,excess,seconds\n0,1.0,0,5.0,1\n1,2.0,0,{excess},2\n")
     verdict = page_of(path).verdict
     assert (verdict.good, verdict.word) == (good, f"{word} the tolerance")
 
@@ -283,17 +284,45 @@ def test_a_training_run_has_a_time_axis(places):
 
 
 def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
+    """The excess swings by 0.3 tolerances in the last tenth of the steps, and ends nearer than that to 1."""
     path = tmp_path / "run.csv"
-    path.write_text("step,multiplier,skipped,excess,noise,seconds\n0,1.0,0,1.12,0.44,1\n")
+    rows = "".join(f"{k},1.0,0,{1.3 if k % 2 else 0.7},{k}\n" for k in range(200))
+    for last, word in ((1.12, "Not decided by the batches"), (1.5, "Outside the tolerance"), (0.5, "Inside the")):
+        path.write_text(f"step,multiplier,skipped,excess,seconds\n{rows}200,1.0,0,{last},200\n")
+        verdict = page_of(path).verdict
+        assert verdict.word.startswith(word)
+        assert (verdict.good is None) == (last == 1.12)
+        assert re.search(r"reference, and swung by ± 0\.(29|3|31) over the last tenth", verdict.findings[0])
+        assert ("over all training data" in verdict.findings[1]) == (last == 1.12)
+
+
+def test_a_few_steps_do_not_tell_a_swing(tmp_path):
+    path = tmp_path / "run.csv"
+    rows = "".join(f"{k},1.0,0,{1.3 if k % 2 else 0.7},{k}\n" for k in range(99))
+    path.write_text(f"step,multiplier,skipped,excess,seconds\n{rows}")
     verdict = page_of(path).verdict
-    assert (verdict.good, verdict.word) == (None, "Not decided by the batches")
-    assert "over all training data" in verdict.findings[1]
+    assert verdict.good is True
+    assert "swung" not in verdict.findings[0]
+
+
+def test_residuals_are_made_of_the_products_that_were_logged(places):
+    """The log has the inner products alone; the page shows what they make, of the steps that were made."""
+    with places["log"].open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    (chart,) = (chart for chart in parts(page_of(places["log"]), Chart) if chart.title == "Residuals")
+    shown = chart.series[0].columns
+    assert [axis.key for axis in chart.y] == ["direction_squared", "stationarity_squared", "gg", "ff"]
+    products = ([float(row[name]) for name in ("multiplier", "fg", "gg", "ff")] for row in rows)
+    for k, (m, fg, gg, ff) in enumerate(products):
+        assert shown["direction_squared"][k] == pytest.approx(ff + 2 * m * fg + m * m * gg, rel=1e-9)
+        least = ff - fg * fg / gg if fg < 0 else ff
+        assert shown["stationarity_squared"][k] == pytest.approx(least, rel=1e-6, abs=1e-12)
 
 
 def test_a_new_run_in_an_old_file_is_the_one_that_counts(tmp_path):
     path = tmp_path / "run.csv"
-    old = "".join(f"{k},1.0,0,0.5,0.01,{k}\n" for k in range(100))
-    path.write_text(f"step,multiplier,skipped,excess,noise,seconds\n{old}0,1.0,0,9.0,0.01,100\n1,1.0,0,8.0,0.01,101\n")
+    old = "".join(f"{k},1.0,0,0.5,{k}\n" for k in range(100))
+    path.write_text(f"step,multiplier,skipped,excess,seconds\n{old}0,1.0,0,9.0,100\n1,1.0,0,8.0,101\n")
     verdict = page_of(path).verdict
     assert verdict.good is False
     assert verdict.findings[1] == "2 steps, none skipped, in 0:02."
@@ -328,8 +357,8 @@ def test_losses_are_compared_by_averages_of_many_batches(slope, went, tmp_path):
 def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
     """0.87 beside 1.57, not 8.70e-1; nothing is said of the last iterate, which the log does not know."""
     path = tmp_path / "run.csv"
-    rows = "".join(f"{k},1.0,0,{1.57 if k < 5 else 0.87},0.2,0.05,{k}\n" for k in range(10))
-    path.write_text(f"step,multiplier,skipped,upper_loss,excess,noise,seconds\n{rows}")
+    rows = "".join(f"{k},1.0,0,{1.57 if k < 5 else 0.87},0.2,{k}\n" for k in range(10))
+    path.write_text(f"step,multiplier,skipped,upper_loss,excess,seconds\n{rows}")
     found = page_of(path).verdict.findings
     assert "from 1.57 to 0.87," in found[2]
     assert (

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -11,8 +12,7 @@ import torch
 
 import tiebreak
 from tiebreak import Average, Method, Power, Schedule, rules
-from tiebreak.tolerance import Reading
-from tiebreak.torch import SDBGD, DynamicBarrier
+from tiebreak.torch import SDBGD, DynamicBarrier, Step
 from training import simple_method
 
 TOLERANT = {"tolerance": 0.1, "reference": 0.5}
@@ -64,7 +64,7 @@ def test_a_loss_that_is_not_finite_is_no_step(bad, first):
 
 
 def test_many_steps_in_a_row_that_are_skipped_are_told():
-    """One in between that is made begins the count anew; the log has the total."""
+    """One in between that is made begins the count anew; the optimizer has the total."""
     x = point()
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), nonfinite="skip", **TOLERANT)
 
@@ -74,13 +74,13 @@ def test_many_steps_in_a_row_that_are_skipped_are_told():
 
     skip(49)
     stepped(opt, x)
-    assert opt.log()["skipped_steps"] == 49
-    assert list(opt.log())[:2] == ["excess", "noise"]
+    assert opt.skipped_steps == 49
+    assert list(opt.log())[:4] == ["step", "upper_loss", "lower_loss", "reference"]
     skip(49)
     with pytest.warns(RuntimeWarning, match="50 steps in a row were skipped"):
         skip(1)
     skip(49)  # warnings are errors: it is said once
-    assert opt.log()["skipped_steps"] == 148
+    assert opt.skipped_steps == 148
 
 
 def test_losses_of_other_parameters_are_told_in_the_words_of_who_wrote_closures():
@@ -449,32 +449,51 @@ def test_the_tolerance_can_be_changed_on_the_way():
         DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method()).tolerance = 0.1
 
 
-def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
+def noisy(reference, deviation=1.0, tolerance=1e-3, steps=320):
+    """Train with a step size of 0 and losses that have this standard deviation."""
     x = point()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=1e-3, reference=4.0)
+    base, model = torch.optim.SGD([x], lr=0.0), torch.nn.ParameterList([x])
+    opt = DynamicBarrier(base, tolerance=tolerance, reference=reference, model=model)
     generator = torch.Generator().manual_seed(0)
 
-    def run():
-        for _ in range(320):
-            noise = torch.randn((), generator=generator, dtype=torch.float64)
-            opt.step(upper=lambda: f(x), lower=lambda noise=noise: g(x) + noise)
+    def loss():
+        return g(x) + deviation * torch.randn((), generator=generator, dtype=torch.float64)
 
+    for _ in range(steps):
+        told = {"reference": 4.0} if reference == "given" else {}
+        if reference in ("start", "twin"):
+            with opt.reference():
+                compared = loss()
+                compared.backward()
+            told = {"reference": compared}
+        for level, value in (("lower", loss()), ("upper", f(x))):
+            with getattr(opt, level)(value, **(told if level == "lower" else {})):
+                value.backward()
+        opt.step()
+
+
+def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
     with pytest.warns(RuntimeWarning, match=r"tolerance=0.001 is below what these batches can measure") as caught:
-        run()
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    assert 'reference="twin" or "start"' in str(caught[0].message)
+        noisy(4.0)
+    (told,) = caught
+    assert told.filename == __file__
+    assert 'reference="twin" or "start"' in str(told.message)
+    # An average with weight 0.1 has the error σ √(0.1/1.9), and σ is 1000 tolerances.
+    (known,) = re.findall(r"known to (\S+) tolerances", str(told.message))
+    assert float(known) == pytest.approx(229, rel=0.25)
+
+
+@pytest.mark.parametrize("reference", ["start", "twin", "given", 4.0])
+def test_noise_below_the_tolerance_is_not_told(reference):
+    noisy(reference, deviation=2e-3, steps=600)  # 0.46 or, of a difference, 0.65 tolerances; warnings are errors
 
 
 @pytest.mark.parametrize("reference", ["start", "twin", "given"])
 def test_a_reference_on_the_same_batch_is_not_advised_to_who_has_one(reference):
-    x = point()
-    base, model = torch.optim.SGD([x], lr=0.0), torch.nn.ParameterList([x])
-    opt = DynamicBarrier(base, tolerance=0.001, reference=reference, model=model)
-    opt.count = 1000
     with pytest.warns(RuntimeWarning, match="larger batches or a larger tolerance") as caught:
-        opt.concerns.heard(opt, Reading(1.0, 1.0, 4.0, 4.0, 0.0, noise=2.0))
-    assert "same batch" not in str(caught[0].message)
+        noisy(reference)
+    (told,) = caught
+    assert "same batch" not in str(told.message)
 
 
 def test_the_log_shows_the_tolerance():
@@ -482,7 +501,8 @@ def test_the_log_shows_the_tolerance():
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), **TOLERANT)
     stepped(opt, x)
     log = opt.log()
-    assert log["average_loss"] == pytest.approx(4.0)
+    assert list(log) == ["step", *Step._fields]
+    assert log["lower_loss"] == pytest.approx(4.0)
     assert log["reference"] == 0.5
     assert log["excess"] == pytest.approx(35.0)
     assert log["ratio"] > 0
@@ -827,7 +847,7 @@ def test_references_as_newcomers_give_them(tmp_path):
     model = torch.nn.Linear(2, 1)
     base = torch.optim.SGD(model.parameters(), lr=0.1)
     opt = DynamicBarrier(base, tolerance=0.1, reference=model(torch.ones(1, 2)).square().mean())
-    assert opt.decision.tolerance.moving is False
+    assert opt.target.number == pytest.approx(model(torch.ones(1, 2)).square().item())
     with pytest.raises(ValueError, match=r"reference=Linear\(…\) is a model: give its loss on each batch"):
         DynamicBarrier(base, tolerance=0.1, reference=model)
     with pytest.raises(FileNotFoundError, match=r"reference='.*none\.csv': there is no such file"):

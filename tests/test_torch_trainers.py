@@ -85,7 +85,7 @@ def test_combining_first_changes_nothing(kind):
             )
         with pytest.raises(RuntimeError, match=r"between opt.combine\(\) and opt.step\(\) is half a step's"):
             opt.state_dict()
-        assert opt.step().multiplier is seen.multiplier  # a twin adds how many returns there were
+        assert opt.step().multiplier is seen.multiplier
 
     plain, opt = train(kind)
     combined, other = train(kind, first)

@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 
 from tiebreak import rules  # noqa: E402  # after the interpreter is chosen
-from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, bases, fused, logs  # noqa: E402
+from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, bases, diagnostics, fused, logs  # noqa: E402
 from tiebreak.torch.compiled import Compiled  # noqa: E402
 from tiebreak.torch.passes import Passes  # noqa: E402
 from training import simple_method  # noqa: E402
@@ -261,13 +261,20 @@ def test_a_state_from_elsewhere_is_taken_up(device):
         opt.check()
 
 
-def test_the_warning_of_a_tolerance_comes_from_the_device_too(device):
-    _, opt, step = setup(tolerance=0.001, reference=100.0)
-    opt.count = 300
+def test_the_warning_of_a_tolerance_comes_from_the_device_too(device, monkeypatch):
+    """One step later; what is judged after a while is so of the steps that the host has heard of."""
+    monkeypatch.setattr(diagnostics, "FIRST_CHECK", 5)
+    *_, step = setup(tolerance=1000.0, reference=1.0)
     step()
+    with pytest.warns(RuntimeWarning, match="more than all of that loss") as caught:
+        step()
+    assert [one.filename for one in caught] == [__file__]
+    *_, step = setup(tolerance=0.001, reference=100.0)
+    for _ in range(6):
+        step()
     with pytest.warns(RuntimeWarning, match="tolerances below its reference") as caught:
         step()
-    assert caught[0].filename == __file__
+    assert [one.filename for one in caught] == [__file__]
 
 
 def test_a_rule_of_ones_own_takes_the_other_way(device, monkeypatch):

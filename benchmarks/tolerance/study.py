@@ -5,11 +5,11 @@ import time
 
 import numpy as np
 
+from benchmarks.tolerance import landed
 from benchmarks.tolerance import settings as chosen
 from benchmarks.tolerance.engine import OPTIMIZERS, Run, Trainer
 from benchmarks.tolerance.tasks import named
 from tiebreak.finishing import search
-from tiebreak.tolerance import Constants, adaptive
 
 RATES = {
     "SGD": 10.0 ** np.arange(-2, 1.1, 0.5),
@@ -22,6 +22,7 @@ RATES = {
     "SGD with momentum, 0.95": 10.0 ** np.arange(-3.5, -0.4, 0.5),
     "Adam, 0.95": 10.0 ** np.arange(-4, -0.9, 0.5),
     "SGD with decay": 10.0 ** np.arange(-3, 0.1, 0.5),
+    "Muon": 10.0 ** np.arange(-3, 0.1, 0.5),
 }
 WEIGHTS = np.array([*10.0 ** np.arange(-1.5, 2.3, 0.25), 1e3])  # the sweep: sixteen from 0.03 to 178, and 1000
 LADDER = (0.02, 0.05, 0.1, 0.2, 0.5)  # tolerances to choose from before any law is run
@@ -62,16 +63,16 @@ def schedule(name, steps):
     }[name]
 
 
-def _for(constants, optimizer):
-    """Constants of ours as the library has them around such an optimizer."""
-    ours, count = tuple(constants), len(Constants._fields)
-    if len(ours) < count or not OPTIMIZERS[optimizer][0]:
+def _for(law, constants, optimizer):
+    """The constants of a rule as its library has them around such an optimizer."""
+    if not law.startswith("landed") or not OPTIMIZERS[optimizer].adaptive:
         return constants
-    return (*adaptive(Constants(*ours[:count])), *ours[count:])
+    return tuple(landed.rule.adaptive(landed.rule.Constants(*constants)))
 
 
-def trainer(group, seeds):
-    return Trainer(named(group.task), group.batch, group.steps, seeds)
+def trainer(group, seeds, offset=0):
+    muon = any(setting.optimizer == "Muon" for setting in group.settings)
+    return Trainer(named(group.task), group.batch, group.steps, seeds, muon, offset)
 
 
 def repeatable(losses, repeats):
@@ -110,7 +111,7 @@ class Bench:
         # At a rate of 0 the start stays as it is, and its loss on every batch is recorded.
         both = self.train(both + [run._replace(rates=0 * run.rates) for run in both])
         self.twins, self.still = twins, _ = both[:count], both[count:]
-        self.others = self._again(trainer(group, [seed + 5000 for seed in seeds]))
+        self.others = self._again(trainer(group, seeds, 5000))
         if group.tolerance == "repeatable":
             amount = repeatable([t.lower for t in twins], np.array([other.lower for other in self.others]))
             self.group = group = group._replace(tolerance=float(f"{amount:.3g}"))
@@ -176,7 +177,7 @@ class Bench:
             self._factors(*setting),
             setting.optimizer,
             law,
-            tuple(_for(constants, setting.optimizer)),
+            tuple(_for(law, constants, setting.optimizer)),
             self.reference(i, kind),
             tolerance,
         )
@@ -189,11 +190,14 @@ class Bench:
         """Over lower-only training, also where the reference is the start."""
         return (outcome.lower - self._anchor(i, "other" if kind == "other" else "twin").lower) / self.tolerances[i]
 
-    def finished(self, runs):
-        """Finish each of `runs`, (setting, outcome, kind of reference): a list of ``Finish`` per run, one per seed."""
-        losses = self.train.along(
-            [self._anchor(i, kind).parameters() for i, _, kind in runs], [out.parameters() for _, out, _ in runs]
-        )
+    def finished(self, runs, anchors=None, ends=None):
+        """Finish each of `runs`, (setting, outcome, kind of reference): a list of ``Finish`` per run, one per seed.
+
+        `anchors` and `ends` are the parameters of the two ends of each line, if they are not the usual ones.
+        """
+        anchors = anchors or [self._anchor(i, kind).parameters() for i, _, kind in runs]
+        ends = ends or [outcome.parameters() for _, outcome, _ in runs]
+        losses = self.train.along(anchors, ends)
         reference = np.concatenate([self._anchor(i, kind).lower for i, _, kind in runs])
         tolerance = np.concatenate([self.tolerances[i] + 0 * self.twins[i].lower for i, _, _ in runs])
 
@@ -203,6 +207,38 @@ class Bench:
 
         found = together(len(reference), measure)
         return [found[k : k + len(self.seeds)] for k in range(0, len(found), len(self.seeds))]
+
+    def ways_back(self, i, outcome, kind):
+        """Other ways to finish a run that ended outside: measures by way, per seed.
+
+        "steps": a phase of steps on g alone, a twentieth of the training at a falling tenth of the rate, then the line.
+        "last inside": the line from the last iterate whose averaged excess met the tolerance.
+        """
+        setting = self.group.settings[i]
+        steps = max(self.group.steps // 20, 5)
+        phase = trainer(self.group._replace(steps=steps), self.seeds, 9000)
+        rates = self._factors(*setting).max() * 0.1 * (1 - np.arange(steps) / steps)
+        nothing = np.zeros((len(self.seeds), steps))
+        alone = Run(
+            outcome.parameters(), rates, setting.optimizer, "fixed", (ALONE,), nothing, np.ones(len(self.seeds))
+        )
+        after = phase([alone])[0]
+        run = [(i, outcome, kind)]
+        ends = {
+            "line": self.finished(run),
+            "steps": self.finished(run, ends=[after.parameters()]),
+            "last inside": self.finished(run, anchors=[outcome.inside()]),
+        }
+        return {way: self._finished_measures(i, end[0]) for way, end in ends.items()}
+
+    def _finished_measures(self, i, end):
+        excess, upper = np.array([(one.excess, one.upper_loss) for one in end]).T
+        return {"finished excess": excess, "finished lost": (upper - self.best[i]) / self._gain(i)}
+
+    def _gain(self, i):
+        """What f can gain, per seed; NaN if that is next to nothing."""
+        gain = self.twins[i].upper - self.best[i]
+        return np.where(gain > NEGLIGIBLE * np.abs(self.twins[i].upper), gain, np.nan)
 
     def _best(self, i):
         """f of the best fixed weight: the least f inside, or at the limit between a weight inside and one outside."""
@@ -220,26 +256,22 @@ class Bench:
         return best
 
     def measures(self, i, outcome, kind="twin", finished=None):
-        """Per seed; the lost share is NaN where nothing can be gained."""
-        twin, tol = self.twins[i], self.tolerances[i]
-        gain = twin.upper - self.best[i]
-        gain = np.where(gain > NEGLIGIBLE * np.abs(twin.upper), gain, np.nan)
+        """Per seed: the excess over what was promised, and the share of f's possible gain that was given up.
+
+        With the start as the reference the excess is over the start. The share is NaN if nothing can be gained.
+        """
+        if kind == "start":
+            excess = (outcome.lower - self.still[i].lower) / self.tolerances[i]
+        else:
+            excess = self.excess(i, outcome, kind)
         wild = ~np.isfinite(outcome.lower) | ~np.isfinite(outcome.upper) | (outcome.lower > self.untrained)
         measured = {
-            "excess": self.excess(i, outcome, kind),
-            "lost": (outcome.upper - self.best[i]) / gain,
-            "over the start": (outcome.lower - self.still[i].lower) / tol,
-            "averaged excess": (outcome.averaged_lower - twin.averaged_lower) / tol,
-            "swing": outcome.swing.std(1) / tol,
-            "averaged swing": outcome.averaged_swing.std(1) / tol,
+            "excess": np.nan_to_num(excess, nan=np.inf, posinf=np.inf),
+            "lost": (outcome.upper - self.best[i]) / self._gain(i),
             "diverged": wild.astype(float),
-            "returns": np.zeros(len(wild)) if outcome.returns is None else outcome.returns,
+            "returns": outcome.returns,
         }
-        if finished is not None:
-            place, excess, upper, *_, evaluations = np.array(finished).T
-            measured |= {"finished excess": excess, "finished lost": (upper - self.best[i]) / gain}
-            measured |= {"place": place, "evaluations": evaluations}
-        return measured
+        return measured if finished is None else measured | self._finished_measures(i, finished)
 
 
 class _Wanted(Exception):
@@ -249,7 +281,7 @@ class _Wanted(Exception):
 def together(count, measure):
     """So many searches at once; `measure` gives excesses and upper losses at a place for each of them.
 
-    A search is made anew from what is known as often as it asks for one place more: that costs next to nothing.
+    A search starts again from the known places whenever it asks for another one, which costs next to nothing.
     """
     known, found = [{} for _ in range(count)], [None] * count
 

@@ -29,7 +29,6 @@ METHODS: Mapping[str, Method] = {
     "tolerance-twin": ours.TOLERANCE_TWIN,
     "tolerance-start": ours.TOLERANCE_START,
     "tolerance-trained": ours.TOLERANCE_TRAINED,
-    "tolerance-headroom": ours.TOLERANCE_HEADROOM,
     "tolerance-number": ours.TOLERANCE_NUMBER,
 }
 

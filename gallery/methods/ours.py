@@ -7,7 +7,7 @@ from tiebreak import methods
 from tiebreak.torch import DynamicBarrier
 
 __all__ = [
-    "BARRIER", "TOLERANCE_HEADROOM", "TOLERANCE_NUMBER", "TOLERANCE_START", "TOLERANCE_TRAINED", "TOLERANCE_TWIN",
+    "BARRIER", "TOLERANCE_NUMBER", "TOLERANCE_START", "TOLERANCE_TRAINED", "TOLERANCE_TWIN",
 ]  # fmt: skip
 
 
@@ -22,15 +22,14 @@ def _step(wrapped: DynamicBarrier, unit: float, ratio: bool) -> Step:
     return step
 
 
-def _tolerance(reference: Any, share: bool = True, headroom: Any = 0.0) -> Any:
+def _tolerance(reference: Any, share: bool = True) -> Any:
     """With the tolerance as the example has it, be it a `share` of the reference; else as a number."""
 
     def begin(setting: Setting, knobs: Knobs) -> Step:
         number = reference is None
         given: Any = setting.reference if number else reference
         amount = setting.allowed if share and not number else setting.tolerance
-        options = {"headroom": headroom, "model": setting.model}
-        wrapped = DynamicBarrier(setting.optimizer, tolerance=amount, reference=given, **options)
+        wrapped = DynamicBarrier(setting.optimizer, tolerance=amount, reference=given, model=setting.model)
         return _step(wrapped, 1.0, ratio=True)  # this law has no units
 
     return begin
@@ -53,11 +52,6 @@ TOLERANCE_TRAINED = Method(
     "ours: start, trained on", "reference=\"twin\": the copy of the start is trained on g, and gets worse, too, while "
     "the rate is high. A share in the tolerance is one of the start's loss.",
     _tolerance("twin", share=False), 3 * BACKWARD, ours=True, only="start",
-)  # fmt: skip
-TOLERANCE_HEADROOM = Method(
-    "ours: start, headroom", "reference=\"start\", headroom=\"auto\": more is allowed while the rate is high, half "
-    "again as much as it lifts g by itself.",
-    _tolerance("start", headroom="auto"), 2 * BACKWARD + FORWARD, ours=True, only="start",
 )  # fmt: skip
 TOLERANCE_NUMBER = Method(
     "ours: tolerance, number", "DynamicBarrier(tolerance=…, reference=what lower-only training reached).",

@@ -4,7 +4,7 @@ A front end (the NumPy solver, the torch optimizer, the optax transformation) me
 lies between the inner products and the two weights of ``d = a ∇f + b ∇g`` is here, once, on scalars alone::
 
     rule mode        λ = rule(fg, gg, …)                     a = 1/(1+λ), b = λ/(1+λ); or 1 and λ
-    tolerance mode   w = λ/s from :mod:`tiebreak.tolerance`    a = c/(s max(1,w)), b = cw/max(1,w); c = 1 but in trouble
+    tolerance mode   w = λ/s from :mod:`tiebreak.tolerance`    a = 1/(s max(1,w)), b = w/max(1,w)
 
 Like the rules, this is arithmetic and comparisons, for Python floats, NumPy arrays, torch tensors and JAX tracers; no
 array library is imported. It changes nothing: the new memory is returned beside the weights, and the front end keeps it
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tiebreak import rules
 from tiebreak import tolerance as law
 from tiebreak.rules import Scalar
+from tiebreak.scalars import at_least
 
 
 class Seen(NamedTuple):
@@ -34,8 +35,6 @@ class Seen(NamedTuple):
         The lower loss of this step's batch; for a tolerance, and where the rule asks for it.
     reference : scalar
         What that loss is compared with; for a tolerance.
-    rate : scalar
-        The learning rate, where it is known; for a tolerance.
     watched : mapping
         What an estimator that watches lets the solver find out, by name; where the rule asks for it.
     """
@@ -47,7 +46,6 @@ class Seen(NamedTuple):
     lower_norm: Scalar = None
     lower_value: Scalar = None
     reference: Scalar = None
-    rate: Scalar = 1.0
     watched: Mapping[str, Scalar] = MappingProxyType({})
 
 
@@ -74,16 +72,13 @@ class Tolerance:
         As a loss, or as a share of the reference.
     relative : bool
         Which of them.
-    moving : bool
-        Whether the reference is measured at every step (a twin, a frozen copy, a recorded curve), or is one number.
-    constants : Constants, optional
-        Those of the tolerance rule, where they are not the ones for such a reference.
+    same_batch : bool
+        Whether the reference is measured on the batch of the lower loss.
     """
 
     amount: float
     relative: bool
-    moving: bool
-    constants: law.Constants | None = None
+    same_batch: bool
 
 
 @dataclass(frozen=True)
@@ -109,7 +104,7 @@ class Decision:
 
     def begin(self) -> Any:
         """The memory before the first step: that of the tolerance rule."""
-        return () if self.tolerance is None else law.begin()
+        return () if self.tolerance is None else law.initial_memory()
 
     def __call__(self, parameters: Any, seen: Seen, memory: Any) -> Choice:
         """The weights, and what to remember."""
@@ -143,17 +138,13 @@ def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
         tolerance.amount,
         seen.upper_norm,
         seen.lower_norm,
-        seen.rate,
-        moving=tolerance.moving,
         relative=tolerance.relative,
-        constants=tolerance.constants,
+        same_batch=tolerance.same_batch,
     )
     ratio, unit = reading.ratio, reading.unit
-    # (∇f + λ∇g)/max(s, λ) with λ = ws: g keeps its learning rate where it comes first, so that the model does not fall
-    # behind its twin; f is worth at most a step on g, whatever its units are.
-    longer = 1 + (ratio - 1) * (ratio > 1)
-    length = reading.length
-    return Choice(ratio * unit, length / (unit * longer), length * ratio / longer, memory, reading)
+    # d = (∇f/s + w ∇g) / max(1, w): g keeps its learning rate if w is large, so that the model keeps up with its twin.
+    longer = at_least(ratio, 1.0)
+    return Choice(ratio * unit, 1 / (unit * longer), ratio / longer, memory, reading)
 
 
 def arguments(method: Any, parameters: Any, seen: Seen) -> dict[str, Any]:

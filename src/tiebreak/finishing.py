@@ -39,6 +39,8 @@ class Finish(NamedTuple):
         The upper loss of the reference's model: what the others are to be compared with.
     evaluations : int
         How often the losses were evaluated.
+    repaired : bool
+        Whether steps on the lower loss alone came first, because training had left the model outside.
 
     Examples
     --------
@@ -54,6 +56,7 @@ place 1.3 of the line from the reference, 0, to where training ended, 1
     upper_loss_before: float
     upper_loss_reference: float
     evaluations: int
+    repaired: bool = False
 
     def __str__(self) -> str:
         upper = (
@@ -63,7 +66,8 @@ place 1.3 of the line from the reference, 0, to where training ended, 1
         return (
             f"{'inside' if self.excess <= INSIDE else 'outside'}: excess {self.excess:.2f} (training left it at "
             f"{self.excess_before:.2f}), {'' if math.isnan(self.upper_loss) else upper}at place {self.place:.3g} of "
-            "the line from the reference, 0, to where training ended, 1"
+            f"the line from the reference, 0, to where {'steps on the lower loss' if self.repaired else 'training'} "
+            "ended, 1"
             + "; most of what training did was taken back"
             * (self.place < 0.5 and self.excess_before > INSIDE)
         )
@@ -75,6 +79,7 @@ def finish(
     reference: float | None = None,
     wanted: bool = True,
     stacklevel: int = 2,
+    repair: Callable[[], None] | None = None,
 ) -> Finish:
     """Search with losses: `measure` gives the lower and the upper loss at a place.
 
@@ -88,14 +93,17 @@ def finish(
         The anchor's lower loss where it is not given.
     wanted : bool
         Whether there is an upper loss; NaN stands for it where there is none.
+    repair : callable, optional
+        Takes steps on the lower loss alone, and moves the line's end, 1, to where they lead. It is called if training
+        left the model outside its tolerance.
 
     Examples
     --------
     >>> finish(lambda place: (1 + 0.2 * place**2, -place), (0.1, False)).place  # a lower loss of 1.095
     0.6875
     """
-    measure = cache(measure)
-    begin = measure(0.0)
+    at = cache(measure)
+    begin = at(0.0)
     reference = begin[0] if reference is None else reference
     amount, share = tolerance
     allowed = amount * (abs(reference) if share else 1.0)
@@ -103,7 +111,7 @@ def finish(
         raise ValueError(f"the reference's lower loss is {reference:.6g}: it must be finite, to be compared with")
     if allowed == 0:
         raise ValueError(f"a tolerance of {100 * amount:g}% of a reference of 0 is 0: give it as a number > 0")
-    end = measure(1.0)
+    end = trained = at(1.0)
     if wanted and not math.isfinite(end[1]):
         raise ValueError(
             f"the upper loss is {end[1]:.6g} where training left the model: it must be finite (does every batch have "
@@ -111,10 +119,20 @@ def finish(
         )
 
     def excess(place: float) -> tuple[float, float]:
-        lower, upper = measure(place)
+        lower, upper = at(place)
         return (lower - reference) / allowed, upper
 
+    before = excess(1.0)
+    repaired = repair is not None and not before[0] <= INSIDE
+    if repair is not None and repaired:
+        repair()
+        at = cache(measure)
+        end = at(1.0)
     found = search(excess)
+    if repaired:
+        found = found._replace(
+            excess_before=before[0], upper_loss_before=trained[1], evaluations=found.evaluations + 2, repaired=True
+        )
     for text in _remarks(found, begin, end):
         warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
     return found

@@ -15,7 +15,6 @@ from tiebreak.decision import Tolerance
 from tiebreak.files import FilePath, regular
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, WHOLE, Schedule
-from tiebreak.tolerance import AUTO, MOVING, NUMBER, START, adaptive
 
 #: References that are measured at every step.
 MEASURED = ("start", "twin", "given")
@@ -60,17 +59,12 @@ def refuse_unused(reason: str, **arguments: Any) -> None:
             raise ValueError(f"{name}={value!r} has no effect {reason}")
 
 
-def checked_tolerance(tolerance: Any, reference: Any, rescales: bool = True, headroom: Any = 0.0) -> Tolerance:
-    """The tolerance as the decision needs it.
-
-    `rescales`: whether the base divides by the size of its gradients, as Adam does. `headroom`: so many tolerances
-    more while the learning rate is highest, or "auto".
-    """
+def checked_tolerance(tolerance: Any, reference: Any) -> Tolerance:
+    """The tolerance as the decision needs it; raise unless it and the reference are legal."""
     amount, relative = allowed(tolerance)
-    room = _room(headroom)
     if reference is None:
         raise ValueError(f"tolerance={tolerance!r} needs reference=: {_REFERENCES}")
-    fixed = isinstance(reference, Real) and not isinstance(reference, bool)
+    fixed = is_number(reference)
     if fixed and not math.isfinite(floating(reference)):
         raise ValueError(f"reference={reference!r} must be finite, or {_REFERENCES}")
     if fixed and relative and reference == 0:
@@ -82,23 +76,13 @@ def checked_tolerance(tolerance: Any, reference: Any, rescales: bool = True, hea
         text = isinstance(reference, str) and (reference in MEASURED or reference.endswith(".csv"))
         if not text:
             raise ValueError(f"reference={reference!r} must be {_REFERENCES}")
-    start = isinstance(reference, str) and reference == "start"
-    if room is AUTO and not start:
-        raise ValueError(
-            f'headroom="auto" measures how far the learning rate alone lifts the loss of a trained model: it must come '
-            f'with reference="start", not {reference!r}, or be a number of tolerances'
-        )
-    constants = (START if start else NUMBER if fixed else MOVING)._replace(**room)
-    return Tolerance(amount, relative, moving=not fixed, constants=adaptive(constants) if rescales else constants)
+    same_batch = isinstance(reference, str) and reference in MEASURED
+    return Tolerance(amount, relative, same_batch)
 
 
-def _room(headroom: Any) -> dict[str, float]:
-    """The constants that a headroom stands for."""
-    if isinstance(headroom, str) and headroom == "auto":
-        return AUTO
-    if isinstance(headroom, bool) or not isinstance(headroom, Real) or not 0 <= floating(headroom) < math.inf:
-        raise ValueError(f'headroom={headroom!r} must be a number of tolerances, finite and at least 0, or "auto"')
-    return {"headroom": float(headroom)}
+def is_number(reference: Any) -> bool:
+    """Whether the reference is one number for the whole run."""
+    return isinstance(reference, Real) and not isinstance(reference, bool)
 
 
 def recorded(path: FilePath) -> tuple[list[int], list[float]]:

@@ -92,10 +92,6 @@ scenario("optax_method", chained(method="pr_sdbpg"))
 scenario("optax_number", chained(tolerance="200%", reference=0.05))
 scenario("optax_function", chained(tolerance=0.1, reference=lambda k: 1 / (k + 1.0)))
 scenario("optax_start", chained(tolerance=0.1, reference="start"), ending=True)
-scenario(
-    "optax_start_headroom",
-    chained(tolerance=0.1, reference="start", headroom="auto", learning_rate=optax.cosine_decay_schedule(0.1, STEPS)),
-)
 scenario("optax_given", chained(tolerance=0.1, reference="given"), given=0.3)
 scenario("optax_twin", lambda: with_twin(optax.sgd(0.1, momentum=0.5), tolerance=0.1), ending=True)
 scenario("optax_twin_adam", lambda: with_twin(optax.adamw(0.02), tolerance="20%"))
@@ -103,7 +99,7 @@ scenario("optax_nonfinite", chained(tolerance=0.1, reference=0.05), spoiled=(40,
 scenario("optax_nonfinite_twin", lambda: with_twin(optax.sgd(0.1), tolerance=0.1), spoiled=(40, 41, 90))
 scenario(
     "optax_schedule",
-    lambda: optax.chain(dynamic_barrier(tolerance=0.1, reference="start", learning_rate=cosine), optax.sgd(cosine)),
+    lambda: optax.chain(dynamic_barrier(tolerance=0.1, reference="start"), optax.sgd(cosine)),
 )
 
 

@@ -189,13 +189,6 @@ def start(folder: Path) -> Trace:
 
 
 @scenario
-def start_headroom(folder: Path) -> Trace:
-    model = pretrained()
-    opt = DynamicBarrier(adam(model, 0.02), tolerance=0.02, reference="start", headroom="auto", model=model)
-    return record(folder, opt, model, scheduler=cosine(opt))
-
-
-@scenario
 def start_constant_rate(folder: Path) -> Trace:
     model = pretrained()
     opt = DynamicBarrier(adam(model, 0.02), tolerance=0.02, reference="start", model=model)

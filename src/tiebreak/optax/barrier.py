@@ -25,12 +25,10 @@ class Reading(NamedTuple):
 
     Attributes
     ----------
-    average_loss, reference : array
-        The averaged lower loss, and what it is compared with.
+    reference : array
+        The averaged reference.
     excess : array
-        How far the one lies above the other, in tolerances. The promise is at most 1.
-    noise : array
-        The standard error of that excess.
+        How far the averaged lower loss lies above it, in tolerances. The promise is at most 1.
     ratio : array
         λ/s, s the averaged ‖∇f‖/‖∇g‖.
 
@@ -41,14 +39,12 @@ class Reading(NamedTuple):
     >>> optimizer = dynamic_barrier(tolerance=0.5, reference=1.0)
     >>> state = optimizer.init(jnp.zeros(1))
     >>> _, state = optimizer.update(jnp.ones(1), state, lower_grads=jnp.ones(1), lower_value=jnp.array(2.0))
-    >>> float(state.reading.average_loss), float(state.reading.excess)
-    (2.0, 2.0)
+    >>> float(state.reading.reference), float(state.reading.excess)
+    (1.0, 2.0)
     """
 
-    average_loss: jax.Array
     reference: jax.Array
     excess: jax.Array
-    noise: jax.Array
     ratio: jax.Array
 
 
@@ -100,13 +96,12 @@ class BarrierState(NamedTuple):
 class Barrier:
     """What an update needs besides its arguments.
 
-    `reference` is a function of the step, or how it is measured; `rate`, the learning rate, a function or None.
+    `reference` is a function of the step, or how it is measured.
     """
 
     decision: Decision
     axes: Axes
     reference: Any = None
-    rate: Any = None
 
     @property
     def estimator(self) -> Estimator:
@@ -225,13 +220,10 @@ class Barrier:
         elif reference_value is None:
             where = "the lower loss at state.start" if self.reference == "start" else "a loss"
             raise TypeError(f"reference={self.reference!r} needs update(…, reference_value=…), {where} on this batch")
-        losses = {
+        return {
             "lower_value": _one_number("lower_value", lower_value, dtype),
             "reference": _one_number("reference_value", reference_value, dtype),
         }
-        if self.rate is not None:
-            losses["rate"] = schedules.at("learning_rate", self.rate, count).astype(dtype)
-        return losses
 
     def _decide(
         self, products: Products, parameters: Parameters, losses: Mapping[str, Any], memory: Any
@@ -260,8 +252,7 @@ class Barrier:
 
 
 def _reading(reading: Any, dtype: Any) -> Reading:
-    values = (reading.loss, reading.reference, reading.excess, reading.noise, reading.ratio)
-    return Reading(*(jnp.asarray(value).astype(dtype) for value in values))
+    return Reading(*(jnp.asarray(getattr(reading, name)).astype(dtype) for name in Reading._fields))
 
 
 def _one_number(name: str, value: Any, dtype: Any) -> jax.Array:

@@ -26,6 +26,7 @@ def finish(
     upper: Callable[[Tree], Any] | None = None,
     tolerance: float | str,
     reference: float | None = None,
+    steps: Callable[[Tree], Tree] | None = None,
 ) -> tuple[Tree, Finish]:
     """After the last step: parameters where the tolerance is kept, and used, on the line from the anchor.
 
@@ -50,6 +51,9 @@ def finish(
         How far the lower loss may lie above its reference; ``"2%"`` is a share of that.
     reference : float, optional
         The anchor's lower loss on the same data, unless given.
+    steps : callable, optional
+        Called with `params` if they are outside the tolerance, before the search: it takes some steps on the lower loss
+        alone, with a small learning rate, and returns the new parameters.
 
     Returns
     -------
@@ -86,6 +90,13 @@ def finish(
         _like(begin, end) for begin, end in zip(trees.match(params, anchor, ("params", "anchor")), ends, strict=True)
     ]
     total = Totals(_number)
+    if steps is not None and not callable(steps):
+        raise TypeError(f"steps={steps!r} must be a function that takes parameters and returns them after some steps")
+
+    def repair() -> None:
+        nonlocal ends
+        assert steps is not None
+        ends = trees.match(params, steps(jax.tree.unflatten(structure, ends)), ("params", "steps(params)"))
 
     def at(place: float) -> Tree:
         leaves = [_between(begin, end, place) for begin, end in zip(begins, ends, strict=True)]
@@ -97,7 +108,9 @@ def finish(
         return total("lower", lower(point)), upper_loss
 
     reference = None if reference is None else _number("reference=", reference)
-    result = finishing.finish(measure, allowed(tolerance), reference, wanted=upper is not None, stacklevel=2)
+    result = finishing.finish(
+        measure, allowed(tolerance), reference, upper is not None, 2, None if steps is None else repair
+    )
     return at(result.place), result
 
 

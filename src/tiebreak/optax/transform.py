@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
 import jax
@@ -24,11 +23,8 @@ def dynamic_barrier(
     *,
     tolerance: Any = None,
     reference: Any = None,
-    headroom: Any = None,
     method: Method | str | None = None,
     normalize: bool | None = None,
-    learning_rate: Law = None,
-    rescales: bool | None = None,
     axis_name: Any = None,
     param_specs: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
@@ -48,12 +44,6 @@ def dynamic_barrier(
         the loss of the starting parameters, kept in ``state.start``, on the same batch; ``"given"``, any other loss on
         the same batch, both given as ``update(…, reference_value=…)``; or a recorded run: the path of a CSV log, or an
         array with a loss for each step. For a twin, trained beside the model, see :func:`with_twin`.
-    headroom : float or "auto", optional
-        So many tolerances more are allowed while the learning rate is highest, and fewer as it falls, by its square: at
-        half the rate a quarter of them, and none at 0 (none unless given). For trained parameters whose rate falls to
-        0, ``reference="start"``: "auto", with :func:`finish`. It measures how far that rate lifts the lower loss by
-        itself, and allows as much and half again. It takes `learning_rate`, a schedule. Not where the rate stays high:
-        the loss would end above its tolerance.
     method : Method or str, optional
         In place of a tolerance, a rule with its numbers and its estimator: a row of :mod:`tiebreak.methods`, such as
         ``methods.sdbgd.replace(barrier=0.5, regularizer=1e-8)``, the name of a row, or ``Method("mine", rule,
@@ -65,17 +55,6 @@ def dynamic_barrier(
     normalize : bool
         Return d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` it is always d/max(s, λ), s the
         averaged ‖∇f‖/‖∇g‖.
-    learning_rate : float or function of the step, optional
-        That of the optimizer that follows, for a tolerance with a reference that is measured at each step: the
-        tolerance is spent when the rate has fallen, as its noise hides what f costs. A rate that is not given counts as
-        one that never falls, which is careful: less of the tolerance is used. The step of every law here is
-        ``state.count``, the number of updates before: with ``optax.MultiSteps(…, n)`` behind the barrier that is
-        micro-steps, and the base's schedule is to be given as ``lambda step: schedule(step // n)``.
-    rescales : bool, optional
-        For a tolerance: whether what follows divides by the size of its gradients, as Adam does and SGD does not. If it
-        does not (False), a ∇g out of all proportion is cut while g is beyond its tolerance: f may lead to where g is
-        too steep for the learning rate, and steps on g alone would diverge from there. True unless given;
-        :func:`with_twin` finds out.
     axis_name : str or tuple of str, optional
         The mapped axes that one run is spread over, under ``shard_map``, ``pmap`` or ``vmap(axis_name=…)``: inner
         products are summed over the shards of each parameter, losses averaged over all devices, in one collective, so
@@ -104,8 +83,7 @@ def dynamic_barrier(
     """
     axes = axes_named(axis_name, param_specs)
     if tolerance is None:
-        reason = "without tolerance="
-        refuse_unused(reason, reference=reference, headroom=headroom, learning_rate=learning_rate, rescales=rescales)
+        refuse_unused("without tolerance=", reference=reference)
         return _by_rule(training_method(method), normalize, axes)
     refuse_unused(f"with tolerance={tolerance!r}: give one of them", method=method, normalize=normalize)
     if isinstance(reference, str) and reference == "twin":
@@ -120,34 +98,18 @@ def dynamic_barrier(
             "batch), a function of the step, or a recorded run (the path of a CSV log, or an array). For a twin: "
             "tiebreak.optax.with_twin(optimizer, tolerance=…)"
         )
-    if isinstance(headroom, np.ndarray) and headroom.ndim == 0:
-        headroom = headroom.item()
-    if np.ndim(headroom):
-        raise ValueError(f"headroom has shape {np.shape(headroom)}; it must be one number of tolerances")
-    more = headroom is not None and (isinstance(headroom, jax.Array) or headroom != 0)
-    if more and (learning_rate is None or isinstance(learning_rate, (Real, np.ndarray))):
-        raise ValueError(
-            f"headroom={headroom!r} goes as the learning rate falls: learning_rate={learning_rate!r} must be the "
-            "schedule of the optimizer that follows"
-        )
-    decision = Decision(tolerance=_traceable(tolerance, reference, rescales is not False, headroom))
+    decision = Decision(tolerance=_traceable(tolerance, reference))
     loss_source = schedules.reference_law(reference) or reference
-    return Barrier(decision, axes, loss_source, schedules.learning_rate(learning_rate)).transformation()
+    return Barrier(decision, axes, loss_source).transformation()
 
 
-def _traceable(tolerance: Any, reference: Any, rescales: bool, headroom: Any) -> Tolerance:
+def _traceable(tolerance: Any, reference: Any) -> Tolerance:
     """The tolerance. An array of JAX may be traced and cannot be checked: a number stands for it meanwhile."""
     amount: Any = 1.0 if isinstance(tolerance, jax.Array) else tolerance
-    room = 0.0 if headroom is None or isinstance(headroom, jax.Array) else headroom
     if isinstance(reference, (jax.Array, np.ndarray, np.generic)):
         reference = schedules.constant if np.ndim(reference) else 1.0
-    allowance = checked_tolerance(amount, reference, rescales, room)
-    if amount is not tolerance:
-        allowance = replace(allowance, amount=tolerance)
-    if isinstance(headroom, jax.Array):
-        assert allowance.constants is not None
-        allowance = replace(allowance, constants=allowance.constants._replace(headroom=headroom))
-    return allowance
+    allowance = checked_tolerance(amount, reference)
+    return allowance if amount is tolerance else replace(allowance, amount=tolerance)
 
 
 def _by_rule(method: Method, normalize: bool | None, axes: Axes) -> optax.GradientTransformationExtraArgs:

@@ -11,7 +11,7 @@ from tiebreak.optax.axes import vary, varying
 from tiebreak.optax.barrier import BarrierState
 from tiebreak.optax.transform import dynamic_barrier
 from tiebreak.optax.trees import Tree
-from tiebreak.tolerance import Memory, beyond, rejoined
+from tiebreak.tolerance import Memory, after_return, needs_return, return_count
 
 
 class TwinState(NamedTuple):
@@ -41,25 +41,7 @@ class TwinState(NamedTuple):
     @property
     def returns(self) -> jax.Array:
         """How many times the model was set to its twin, because steps on the lower loss alone did not bring it back."""
-        return Memory(*self.barrier.memory[0]).returns  # type: ignore[no-any-return]  # an array, where steps are
-
-
-def _rescales(base: optax.GradientTransformation) -> bool:
-    """Whether the step for twice the gradient is not twice as long; True if that cannot be determined."""
-
-    def second_step(gradient: Any) -> Any:
-        state = base.init(gradient)
-        for _ in range(2):  # a warm-up begins with a rate of 0
-            step, state = base.update(gradient, state, jnp.zeros(2))  # at 0 no weight decays
-        return step
-
-    try:
-        with jax.ensure_compile_time_eval():
-            step = second_step(jnp.full(2, 1e-3))
-            longer = second_step(jnp.full(2, 2e-3))
-            return not bool(jnp.all((step != 0) & (jnp.abs(longer - 2 * step) <= 1e-3 * jnp.abs(longer))))
-    except Exception:  # a base for certain parameters alone, or one that needs more than gradients
-        return True
+        return return_count(Memory(*self.barrier.memory[0]))  # type: ignore[no-any-return]  # an array, where steps are
 
 
 def _with_hyperparameters(twin: Any, base: Any) -> Any:
@@ -100,8 +82,7 @@ def with_twin(
     tolerance : float or str
         As of :func:`dynamic_barrier`.
     **options
-        `learning_rate` (give the schedule that `base` has), `headroom`, `rescales`, `axis_name` and `param_specs`, as
-        there.
+        `axis_name` and `param_specs`, as there.
 
     Examples
     --------
@@ -121,12 +102,6 @@ def with_twin(
         raise TypeError(f"base={base!r} must be an optimizer of optax, such as optax.adamw(1e-3)")
     if "reference" in options:
         raise ValueError(f"reference={options['reference']!r} has no effect: the twin is the reference")
-    if isinstance(options.get("headroom"), str):
-        raise ValueError(
-            f"headroom={options['headroom']!r} must be a number of tolerances: the learning rate lifts a twin as it "
-            "lifts the model, and nothing has to be measured"
-        )
-    options.setdefault("rescales", _rescales(base))
     barrier = dynamic_barrier(tolerance=tolerance, reference="given", **options)
     base = optax.with_extra_args_support(base)
 
@@ -167,7 +142,7 @@ def with_twin(
         # If steps on the lower loss alone do not repair what the upper one did, the model is set to its twin.
         values, scales = after.memory
         memory = Memory(*values)
-        returns = beyond(memory) & ~after.skipped
+        returns = needs_return(memory) & ~after.skipped
 
         def on_return(new: Any, old: Any) -> Any:
             picked = jnp.where(returns, new, old)
@@ -181,7 +156,7 @@ def with_twin(
             return jnp.where(returns & reached, t.astype(wide) - p.astype(wide), m.astype(wide))
 
         moved = jax.tree.map(move, twin_params, params, moved, reference_grads, extra["lower_grads"])
-        values = jax.tree.map(on_return, tuple(rejoined(memory)), values)
+        values = jax.tree.map(on_return, tuple(after_return(memory)), values)
         base_state = jax.tree.map(on_return, twin_base, base_state)
         return moved, TwinState(after._replace(memory=(values, scales)), base_state, twin_base, twin_params)
 

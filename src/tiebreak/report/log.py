@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiebreak.decision import residuals
 from tiebreak.experiments.charts import Axis, Chart, Mark, Series
 from tiebreak.experiments.tables import Sheet, Table, scientific
 from tiebreak.live import clock
@@ -19,12 +20,13 @@ _RESIDUALS = (
     Axis("gg", "‖∇g‖²", "log"),
     Axis("ff", "‖∇f‖²", "log"),
 )
-_LOSSES = {"lower_loss": "lower loss", "average_loss": "lower loss, averaged", "reference": "its reference"}
+_LOSSES = {"lower_loss": "lower loss", "reference": "its reference, averaged"}
+#: The columns that the residuals are made of, in the order of :func:`tiebreak.decision.residuals`.
+PRODUCTS = ("multiplier", "fg", "gg", "ff")
 _UPPER = (Axis("upper_loss", "upper loss"),)
 _DURING = (
     Axis("multiplier", "multiplier λ", "log"),
     Axis("ratio", "λ in units of ‖∇f‖/‖∇g‖", "log"),
-    Axis("noise", "standard error of the excess, as a share of the tolerance", "log"),
 )
 
 
@@ -33,11 +35,11 @@ def page(path: Path) -> Page:
     table = _last_run(columns(path, "step", "skipped", "seconds"))
     if not len(table["step"]):
         raise ValueError(f"{str(path)!r} has no step yet: a report needs one")
-    steps = {name: column[table["skipped"] != 1] for name, column in table.items()}
+    steps = _with_residuals({name: column[table["skipped"] != 1] for name, column in table.items()})
     curves = _chart("Residuals", "Of the gradients that the rule saw, batch by batch.", _RESIDUALS, steps)
     curves += _lower_chart(steps)
     curves += _chart("The upper loss", "What is improved.", _UPPER, steps)
-    during = _chart("Multiplier and noise", "By the optimizer's own record, step by step.", _DURING, steps)
+    during = _chart("The multiplier", "By the optimizer's own record, step by step.", _DURING, steps)
     sections = [Section("The tolerance", [_tolerance_chart(steps)])] if len(_known(steps, "excess")) else []
     facts = {"log": path.name, "steps logged": len(table["step"]), "columns": ", ".join(table)}
     settings = path.with_name(f"{path.name}.json")
@@ -63,6 +65,15 @@ def _last_run(table: Table) -> Table:
     if first:
         rows["seconds"] = rows["seconds"] - table["seconds"][first - 1]
     return rows
+
+
+def _with_residuals(table: Table) -> Table:
+    """The table with both squared residuals, if the log has the products that they are made of."""
+    if not set(PRODUCTS) <= set(table):
+        return table
+    products = [np.asarray(table[name], dtype=float) for name in PRODUCTS]
+    own, least = residuals(*products)
+    return table | {"direction_squared": own, "stationarity_squared": least}
 
 
 def _known(table: Table, name: str) -> Any:
@@ -92,16 +103,12 @@ def _lower_chart(table: Table) -> list[Chart]:
 
 
 def _tolerance_chart(table: Table) -> Chart:
-    excess = table["excess"]
-    values = {"excess": excess}
-    if len(_known(table, "noise")):
-        values |= {"excess:low": excess - table["noise"], "excess:high": excess + table["noise"]}
     return Chart(
         "Excess of the averaged lower loss over its reference",
-        "In tolerances; the band is its standard error. Inside is at most 1.",
+        "In tolerances, averaged over recent steps. Inside is at most 1.",
         _ALONG,
         [Axis("excess", "excess, in tolerances", "symlog")],
-        [_series("excess", table, values)],
+        [_series("excess", table, {"excess": table["excess"]})],
         [Mark("excess", 1.0, "the tolerance")],
     )
 
@@ -119,16 +126,16 @@ def _verdict(table: Table, steps: Table) -> Verdict:
         if len(_known(steps, "lower_loss")) and not weighed:
             return Verdict("Lower-only training", None, "What does training on the lower loss alone reach?", findings)
         return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", findings)
-    noise = _known(steps, "noise")
-    within = f", known to ± {noise[-1]:.2g}" if len(noise) else ""
+    swing = _swing(excess)
+    within = "" if swing is None else f", and swung by ± {swing:.2g} over the last tenth of the steps logged"
     first = [
         f"The lower loss ended {excess[-1]:.2g} tolerances above its reference{within}: both averaged over recent "
         "steps. The last iterate may differ where the learning rate did not fall."
     ]
-    undecided = len(noise) > 0 and abs(excess[-1] - 1) <= noise[-1]
+    undecided = swing is not None and abs(excess[-1] - 1) <= swing
     if undecided:
         first.append("That is too near the tolerance to tell: evaluate both losses over all training data.")
-    findings = [*first, *_returns(steps), *findings]
+    findings = [*first, *findings]
     if len(_known(steps, "upper_loss")):
         findings.append(
             "That compares the upper loss with its own start, not with training on the lower loss alone: with a twin, "
@@ -142,17 +149,10 @@ def _verdict(table: Table, steps: Table) -> Verdict:
     return Verdict("Inside the tolerance" if inside else "Outside the tolerance", inside, question, findings)
 
 
-def _returns(table: Table) -> list[str]:
-    """How often and when the model was set to its twin."""
-    count = _known(table, "returns")
-    if not len(count) or count[-1] == 0:
-        return []
-    step = int(table["step"][np.argmax(table["returns"] == count[-1])])
-    often = "once, at" if count[-1] == 1 else f"{count[-1]:,.0f} times, the last time at"
-    return [
-        f"The model was set to its twin {often} step {step:,}: many steps on the lower loss alone had not brought "
-        "it back. What the upper loss had gained until then was given up."
-    ]
+def _swing(excess: Any) -> float | None:
+    """The standard deviation of the excess over the last tenth of the steps; None if these are too few to tell."""
+    last = excess[-max(1, len(excess) // 10) :]
+    return float(last.std()) if len(last) >= 10 else None
 
 
 def _change(text: str, losses: Any) -> str:

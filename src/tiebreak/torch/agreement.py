@@ -33,7 +33,6 @@ def _settings(opt: Any) -> dict[str, str]:
     found: dict[str, Any] = {
         "tolerance=": opt.tolerance,
         "reference=": _reference(opt.target),
-        "headroom=": opt.headroom,
         "rule": None if method is None else (method.name, getattr(method.rule, "__qualname__", type(method.rule))),
         "others=": {name: _values(law) for name, law in opt.schedule.others.items()},
         "estimator=": (

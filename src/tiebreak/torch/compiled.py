@@ -12,7 +12,7 @@ from tiebreak.torch.context import capturing
 from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.losses import Term
 from tiebreak.torch.outcome import Made, outcome
-from tiebreak.torch.record import READINGS, RESIDUES, Step
+from tiebreak.torch.record import PRODUCTS, READINGS, Step
 from tiebreak.torch.traced import Traced, Writer, finite, kernel
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Compiled:
         numbers |= {} if opt.max_norm is None else {"longest": opt.max_norm}
         formula: Any = (decision.method and decision.method.rule, decision.normalize)
         if decision.tolerance is not None:
-            formula = (decision.tolerance.moving, decision.tolerance.relative, decision.tolerance.constants)
+            formula = (decision.tolerance.relative, decision.tolerance.same_batch)
         key = (formula, looks, tuple(numbers))
         if key not in self._kernels:
             self._kernels[key] = _kernel(opt, list(numbers), list(laws), list(used))
@@ -67,7 +67,7 @@ class Compiled:
         if looks:
             opt.guard.bad = found
         fields: dict[str, Any] = dict(zip(names[2:], report.unbind()[2:], strict=True))
-        fields = dict.fromkeys(_LOSSES) | fields | {"skipped": skipped}
+        fields = dict.fromkeys((*_LOSSES, *READINGS)) | fields | {"skipped": skipped}
         step = Step(**fields)
         return Made(report[:2], step, None, None, (names, report))
 
@@ -121,12 +121,12 @@ def _kernel(opt: "DynamicBarrier", numbers: list[str], laws: list[str], needed: 
         known = {name: there[name] for name in laws if name in Parameters._fields}
         others = {name: there[name] for name in laws if name not in known}
         parameters = Parameters(**{"k": None} | known, others=others)
-        choice, both = outcome(mine, parameters, own, own, used, memory, there.get("longest"))
+        choice = outcome(mine, parameters, own, own, used, memory, there.get("longest"))
         weights = (choice.upper_weight, choice.lower_weight)
         fine = finite([*own, *used.values(), *weights]) if opt.guard.looks else writer.true()
-        row = dict(zip(RESIDUES, (choice.multiplier, *own, *both), strict=True))
+        row = dict(zip(PRODUCTS, (choice.multiplier, *own), strict=True))
         if choice.reading is not None:
-            row |= {name: getattr(choice.reading, field) for name, field in READINGS.items()}
+            row |= {name: getattr(choice.reading, name) for name in READINGS}
         row = {name: writer.select(fine, value, float("nan")) for name, value in row.items()}
         for name, key in zip(_LOSSES, ("upper_value", "lower_value"), strict=True):
             if losses[key] is not None:

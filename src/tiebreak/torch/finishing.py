@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
 
 
-def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, model: Any) -> Finish:
+def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, model: Any, steps: Any = None) -> Finish:
     """What :meth:`DynamicBarrier.finish` does; whatever happens, the model is at one place of the line afterwards."""
     tolerance = optimizer.decision.tolerance
     if tolerance is None:
@@ -32,6 +32,11 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
             raise TypeError(
                 f"finish({name}={type(loss).__name__}): give a function that returns the loss over all data"
             )
+    if steps is not None and not isinstance(steps, Iterable):
+        raise TypeError(
+            f"finish(steps={steps!r}): give an iterable that makes the lower loss of one batch at a time, such as "
+            "steps=(loss(model, batch) for batch in batches)"
+        )
     if optimizer._active or optimizer._held is not None or optimizer.gradients.seen:
         raise RuntimeError(
             "opt.finish() comes after a step, not within one: opt.step(), or opt.zero_grad(), comes first"
@@ -56,13 +61,23 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
         below, above = optimizer.ranks.mean([below, above], home)
         return below, above
 
-    # A reference that moves is known where its model is: at the anchor, on these data.
-    at, ended = optimizer.target.at, 1.0
-    reference = None if tolerance.moving or at is None else float(at(optimizer.count))
+    def repair() -> None:
+        assert steps is not None
+        line.go(1.0)
+        random.restore()
+        with torch.enable_grad():
+            _descend(optimizer, steps)
+        line.move_end()
+
+    # A reference that is measured is known at its model, the anchor, on these data.
+    ended = 1.0
+    reference = optimizer.target.number
     try:
         with torch.no_grad():
             allowed = tolerance.amount, tolerance.relative
-            found = search_line(measure, allowed, reference, wanted=upper is not None, stacklevel=4)
+            found = search_line(
+                measure, allowed, reference, upper is not None, stacklevel=4, repair=None if steps is None else repair
+            )
             ended = found.place
     except RuntimeError as error:
         if "require grad" in str(error):
@@ -75,6 +90,26 @@ def finish(optimizer: "DynamicBarrier", lower: Any, upper: Any, anchor: Any, mod
         line.go(ended)
         random.restore()
     return found
+
+
+def _descend(optimizer: "DynamicBarrier", losses: Iterable[Any]) -> None:
+    """Let the base step on the lower loss alone, once for each loss; they are made one after another, lazily."""
+    parameters = list(optimizer.gradients.parameters())
+    for k, loss in enumerate(losses):
+        number = single(f"the loss of step {k} in finish(steps=…)", loss)
+        if not isinstance(number, Tensor) or not number.requires_grad:
+            raise TypeError(f"finish(steps=…): loss {k} has no gradient: make it from the model, as in training")
+        if not bool(torch.isfinite(number.detach())):
+            raise FloatingPointError(
+                f"finish(steps=…): the lower loss of step {k} is {float(number.detach()):.6g}, so the model stays as "
+                "training left it. Is the learning rate too large?"
+            )
+        for p in parameters:
+            p.grad = None
+        number.backward()  # type: ignore[no-untyped-call]  # torch's
+        optimizer.base.step()
+    for p in parameters:
+        p.grad = None
 
 
 def _number(name: str, loss: Any) -> float:

@@ -1,6 +1,6 @@
 """An optimizer around another one, with a place for the gradients and losses of each level."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -174,7 +174,13 @@ class TwoLevels(Optimizer):
 
     @on_itself
     def finish(
-        self, *, lower: Callable[[], Any], upper: Callable[[], Any] | None = None, anchor: Any = None, model: Any = None
+        self,
+        *,
+        lower: Callable[[], Any],
+        upper: Callable[[], Any] | None = None,
+        anchor: Any = None,
+        model: Any = None,
+        steps: Iterable[Any] | None = None,
     ) -> Finish:
         """After the last step: move the model to where the tolerance is kept, and used, on the line from its reference.
 
@@ -194,6 +200,11 @@ class TwoLevels(Optimizer):
             reached the number. As many as there are modules in `model`.
         model : Module or list of Modules, optional
             With `anchor`, the model that was trained, unless the optimizer was made with ``model=``.
+        steps : iterable of losses, optional
+            If training left the model outside its tolerance, the base first steps on the lower loss alone, once for
+            each of these losses of a batch. They must be made one after another: ``(fit(model, batch) for batch in
+            batches)``. Set the learning rate before: a tenth of the highest, falling to 0, over a twentieth of the
+            training, did well where the reference is a number.
 
         Returns
         -------
@@ -214,7 +225,7 @@ class TwoLevels(Optimizer):
         >>> opt.finish(lower=g, upper=f).excess <= 1
         True
         """
-        return finishing.finish(self, lower, upper, anchor, model)  # type: ignore[arg-type]  # likewise
+        return finishing.finish(self, lower, upper, anchor, model, steps)  # type: ignore[arg-type]  # likewise
 
     @on_itself
     def forget(self) -> None:

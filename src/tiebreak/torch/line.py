@@ -47,6 +47,17 @@ class Line:
                 value = None if buffer is None else local(buffer.detach()).clone()
                 self._buffers.append((part, name, buffer, value))
 
+    def move_end(self) -> None:
+        """Make the model as it is now the end of the line, 1; the modes of its modules stay those of the first end."""
+        self._ends = [
+            (tensor, local(tensor.detach()).clone(), anchor, is_buffer) for tensor, _, anchor, is_buffer in self._ends
+        ]
+        self._buffers = [
+            (part, name, part._buffers[name], None if value is None else local(value.detach()).clone())
+            for part, name, _, _ in self._buffers
+            for value in (part._buffers[name],)
+        ]
+
     @torch.no_grad()
     def go(self, place: float) -> None:
         """Set the model to a place; at 0 and 1 to the ends themselves, bit for bit."""

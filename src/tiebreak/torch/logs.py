@@ -46,8 +46,6 @@ class _Late:
             k, names, later = self._steps.pop(0)
             found: dict[str, Any] = dict(zip(names, later.read(), strict=True))
             found["skipped"] = bool(found["skipped"])
-            if "returns" in found:
-                found["returns"] = int(found["returns"])
             if found["skipped"] or len(found) > 1:
                 self._write(k, _row({"skipped": True} if found["skipped"] else found))
         if all_of_them and self.newest is not None:
@@ -148,10 +146,10 @@ class CSVLog(StepLog):
     ...     handle = opt.register_step_post_hook(log)
     ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
     >>> header, row = path.read_text().split()
-    >>> print(header[:97])
-    step,multiplier,fg,gg,ff,direction_squared,stationarity_squared,upper_loss,lower_loss,skipped,ave
+    >>> print(header)
+    step,upper_loss,lower_loss,reference,excess,ratio,multiplier,fg,gg,ff,skipped,seconds
     >>> print(row.rpartition(",")[0])
-    0,0.75,4.0,16.0,1.0,16.0,1.0,2.0,4.0,0,,,,,,
+    0,2.0,4.0,,,,0.75,4.0,16.0,1.0,0
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1) -> None:

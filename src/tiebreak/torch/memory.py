@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiebreak.tolerance import Constants, Memory, beyond, rejoined
+from tiebreak import tolerance
+from tiebreak.tolerance import Memory
 from tiebreak.torch.context import copied, store
 
 
@@ -27,17 +28,20 @@ class LawMemory:
         """As the decision takes it; in Python's numbers if it is the host that decides."""
         if not self.values:
             return ()
-        if host and isinstance(self.values["steps"], Tensor):  # a device had it before: this waits, once
+        if host and isinstance(next(iter(self.values.values())), Tensor):  # a device had them before: waits once
             self.values = {name: float(value) for name, value in self.values.items()}
         return Memory(**self.values)
 
     def on(self, device: torch.device) -> Tensor:
         """All of it in one tensor on a device, for a kernel that reads and writes it there."""
-        if self._whole is None or self.values["steps"]._base is not self._whole:
-            place = torch.empty((), dtype=torch.float64, device=device)
-            self._whole = torch.stack([_like(value, place) for value in self.values.values()])
-            self.values = dict(zip(self.values, self._whole.unbind(), strict=True))
-        return self._whole
+        first = next(iter(self.values.values()))
+        if self._whole is not None and isinstance(first, Tensor) and first._base is self._whole:
+            return self._whole
+        place = torch.empty((), dtype=torch.float64, device=device)
+        whole = torch.stack([_like(value, place) for value in self.values.values()])
+        self.values = dict(zip(self.values, whole.unbind(), strict=True))
+        self._whole = whole
+        return whole
 
     def __getstate__(self) -> dict[str, Any]:
         return {"values": copied(self.values), "_whole": None}
@@ -58,20 +62,18 @@ class LawMemory:
             store(self.values, name, torch.where(fine, value, _like(self.values[name], value)))
         return False
 
-    def beside(self, like: Tensor, name: str) -> Tensor:
-        """A copy of one of them where `like` is, as one number of its kind; nothing waits."""
-        value = self.values[name]
-        if isinstance(value, Tensor):
-            return value.to(like.device, like.dtype, copy=True)
-        return torch.full((), value, dtype=like.dtype, device=like.device)  # sending it from here would wait
+    @property
+    def returns(self) -> int:
+        """How many times the model was set to its twin; waits for a device."""
+        return int(tolerance.return_count(Memory(**self.values))) if self.values else 0
 
-    def beyond(self) -> bool:
-        """Whether steps on the lower loss alone do not repair what the upper one did; waits for a device."""
-        return bool(torch.as_tensor(beyond(Memory(**self.values))).all())
+    def needs_return(self) -> bool:
+        """Whether the model is to be set to its twin; waits for a device."""
+        return bool(torch.as_tensor(tolerance.needs_return(Memory(**self.values))).all())
 
-    def rejoin(self, constants: Constants | None) -> None:
-        """The model has been set to its twin."""
-        self.load_state_dict(rejoined(Memory(**self.values), constants)._asdict())
+    def after_return(self) -> None:
+        """Go on from the twin, to which the model was set."""
+        self.load_state_dict(tolerance.after_return(Memory(**self.values))._asdict())
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of its own."""
@@ -87,6 +89,12 @@ class LawMemory:
             raise ValueError(
                 f"what the tolerance rule of the state remembers differs from this version's in {', '.join(unlike)}"
             )
+        for name, value in state.items():
+            number = value.numel() == 1 if isinstance(value, Tensor) else type(value) in (int, float)
+            if not number or not math.isfinite(value):
+                raise ValueError(f"in this state law.{name} is {value!r}; it must be a finite number"[:300])
+        if state:
+            tolerance.check(Memory(**state))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, in place: a captured step goes on with it."""

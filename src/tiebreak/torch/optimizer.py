@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ from tiebreak.options import allowed, training_schedule
 from tiebreak.schedules import Parameters, Schedule
 from tiebreak.tolerance import Reading
 from tiebreak.torch import bases, closures, combining, saving
-from tiebreak.torch.concerns import Concerns
 from tiebreak.torch.context import cannot_repeat, capturing
+from tiebreak.torch.diagnostics import Diagnostics
 from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.exchange import same_weight
 from tiebreak.torch.guard import Guard
@@ -27,9 +27,9 @@ from tiebreak.torch.message import NAMES, Measured
 from tiebreak.torch.outcome import Made, Maker
 from tiebreak.torch.passes import Engines, Passes
 from tiebreak.torch.ranks import Ranks
-from tiebreak.torch.record import READINGS, RESIDUES, Step, record
-from tiebreak.torch.room import Room, rate, shown
+from tiebreak.torch.record import PRODUCTS, READINGS, Step, record
 from tiebreak.torch.rows import Row
+from tiebreak.torch.said import warn
 from tiebreak.torch.settings import (
     check_arguments,
     reference_for,
@@ -57,12 +57,6 @@ class DynamicBarrier(TwoLevels):
         frozen copy of the starting model on the same batch, for fine-tuning; ``"twin"``, a copy trained on the lower
         loss alone beside the model, on the same batches (one more copy of the parameters with its optimizer state, one
         more backward pass); ``"given"``, you give it with each loss; or the path of a CSV log of a lower-only run.
-    headroom : float or "auto"
-        So many tolerances more are allowed while the learning rate is highest, and fewer as it falls, by its square: at
-        half the rate a quarter of them, and none at 0 (none unless given). For a trained model whose rate falls to 0,
-        ``reference="start"``: "auto", with :meth:`finish`. It measures how far that rate lifts the lower loss by
-        itself, and allows as much and half again. Not where the rate stays high: the loss would end above its
-        tolerance.
     model : Module or list of Modules, optional
         The model that is trained, with the wrapper that cuts or averages it over ranks, if there is one. Needed for
         ``reference="start"`` and ``"twin"``, whose copy has the buffers of these modules, and under
@@ -115,7 +109,6 @@ class DynamicBarrier(TwoLevels):
         *,
         tolerance: float | str | None = None,
         reference: Any = None,
-        headroom: float | Literal["auto"] = 0.0,
         model: nn.Module | Sequence[nn.Module] | None = None,
         generators: Sequence[torch.Generator] = (),
         method: Method | str | None = None,
@@ -131,9 +124,9 @@ class DynamicBarrier(TwoLevels):
         if isinstance(reference, Tensor) and reference.numel() == 1:  # a loss as it comes
             reference = float(reference.detach())
         if tolerance is None:
-            self.decision = rule_decision(method, normalize, reference, headroom)
+            self.decision = rule_decision(method, normalize, reference)
         else:
-            self.decision = tolerance_decision(base, tolerance, reference, headroom, method, normalize)
+            self.decision = tolerance_decision(base, tolerance, reference, method, normalize)
         target = reference_for(reference, self.modules, generators)
         row = self.decision.method
         self.schedule = Schedule() if row is None else training_schedule(row)
@@ -144,7 +137,8 @@ class DynamicBarrier(TwoLevels):
         self.engines = Engines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
-        self.concerns = Concerns()
+        same_batch = target.at is None  # a copy of the model, or a loss that the user gives
+        self.diagnostics = Diagnostics(target.number is not None, same_batch)
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load(p.device)
@@ -160,17 +154,19 @@ class DynamicBarrier(TwoLevels):
         if self.decision.tolerance is None:
             raise ValueError(f"tolerance={tolerance!r}: this optimizer follows a rule; make one with tolerance=")
         amount, relative = allowed(tolerance)
-        if relative and self.target.at is not None and not self.decision.tolerance.moving and self.target.at(0) == 0:
+        if relative and self.target.number == 0:
             raise ValueError(f"tolerance={tolerance!r} of a reference of 0 is 0: give the tolerance as a number > 0")
         self.allow(amount, relative)
 
     @property
-    def headroom(self) -> float | Literal["auto"]:
-        """So many tolerances more are allowed while the learning rate is highest."""
-        tolerance = self.decision.tolerance
-        if tolerance is None or tolerance.constants is None:
-            return 0.0
-        return "auto" if tolerance.constants.lifts > 0 else float(tolerance.constants.headroom)
+    def twin_returns(self) -> int:
+        """How many times the model was set to its twin; waits for the device."""
+        return self.memory.returns
+
+    @property
+    def skipped_steps(self) -> int | None:
+        """How many steps were not made; None if the device alone decides that."""
+        return self.guard.skips
 
     @on_itself
     def allow(self, amount: float, relative: bool) -> None:
@@ -285,14 +281,13 @@ class DynamicBarrier(TwoLevels):
         found = {"lower_value": losses["lower"]}
         if tolerant:
             found["reference"] = self.target.value(self.count, losses["reference"])
-            found["rate"] = rate(self)
         return found
 
     def _remember(self, made: Made) -> None:
         """The step is made, or only the device knows that it is not: then what was stays."""
         self.estimates.accept()
         if made.memory is not None and self.memory.keep(made.memory, self.guard.bad) and made.reading is not None:
-            self.concerns.heard(self, made.reading)
+            self._diagnose(made.reading)
         self.guard.note(*(made.report or (("skipped",), made.step.skipped)))
 
     def _settle(self) -> None:
@@ -304,8 +299,15 @@ class DynamicBarrier(TwoLevels):
             self.forget()
             raise
         if said is not None and "excess" in said:
-            names = ("ratio", "ratio", "average_loss", "reference", "excess", "noise")  # the unit s is not looked at
-            self.concerns.heard(self, Reading(*(said[name] for name in names)))
+            loss = said.get("lower_loss", said["reference"])
+            self._diagnose(Reading(said["ratio"], math.nan, loss, said["reference"], said["excess"]))
+
+    def _diagnose(self, reading: Reading) -> None:
+        """Warn about what the rule reads in a step, each thing once."""
+        group = self.param_groups[0]
+        rate = None if "initial_lr" in group or not isinstance(group.get("lr"), float) else group["lr"]  # a scheduler
+        for text in self.diagnostics.observe(self.count, reading, self.tolerance, rate):
+            warn(text)
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
         """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""
@@ -336,7 +338,7 @@ class DynamicBarrier(TwoLevels):
     def _capture_obstacle(self) -> str | None:
         """What differs from step to step, which a captured step could not repeat; None if nothing does."""
         tolerance = self.decision.tolerance
-        if tolerance is not None and tolerance.moving and (self.target.copy is not None or self.target.at is not None):
+        if tolerance is not None and self.target.number is None and self.target.is_known:
             return "the reference is another one at every step"
         if not self.estimates.batch_alone:
             return "the estimator of the method remembers: Minibatch() does not"
@@ -358,8 +360,8 @@ class DynamicBarrier(TwoLevels):
         unknown = products[0] * math.nan
         both = [loss.value() if isinstance(loss, Term) else loss for loss in (losses["upper"], losses["lower"])]
         # The averages are what they were: a step that is not made leaves no trace in them.
-        kept = {} if self.last is None else {name: getattr(self.last, name) for name in (*READINGS, "returns")}
-        self.last = record([unknown] * len(RESIDUES), both, torch.ones_like(products[0]).bool())._replace(**kept)
+        kept = {} if self.last is None else {name: getattr(self.last, name) for name in READINGS}
+        self.last = record([unknown] * len(PRODUCTS), both, torch.ones_like(products[0]).bool())._replace(**kept)
         raises = self.guard.must_raise
         self.forget()
         if raises:
@@ -372,7 +374,6 @@ class DynamicBarrier(TwoLevels):
     def __repr__(self) -> str:
         if self.decision.tolerance is not None:
             how = f"tolerance={self.tolerance!r}, reference={self.target}"
-            how += f", headroom={shown(self.headroom)}" if self.headroom else ""
         else:
             how = f"method={self.decision.method!r}"
         return f"{type(self).__name__}({how}, base={self.base!r})"
@@ -387,18 +388,13 @@ class DynamicBarrier(TwoLevels):
         self._settle()
 
     def log(self) -> dict[str, Any]:
-        """The last step as numbers; waits for the device, and raises if the step was not finite, as :meth:`check`.
+        """Return the last step as numbers, by the names of the CSV log; waits for the device.
 
-        With a tolerance `excess` and `noise` come first; `skipped_steps`, how many were not made, where the host knows;
-        with a twin `returns`, how many times the model was set to it; with headroom `allowed`, the largest excess now.
+        `step` is its number. Values that the step does not have are left out. A step that was not finite raises, as in
+        :meth:`check`.
         """
         self.check()
         if self.last is None:
             return {}
-        last = {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
-        found = {name: last[name] for name in ("excess", "noise") if name in last} | last
-        if self.target.copy is not None and self.target.copy.twin:
-            found["returns"] = int(self.memory.values["returns"])
-        if self.headroom:
-            found["allowed"] = Room().now(self)
-        return found if self.guard.skips is None else found | {"skipped_steps": self.guard.skips}
+        values = {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
+        return {"step": self.count - 1} | values

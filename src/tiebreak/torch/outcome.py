@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from tiebreak import rules
-from tiebreak.decision import Choice, Decision, Seen, limited, residuals
+from tiebreak.decision import Choice, Decision, Seen, limited
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Reading
 from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.losses import loss_values
 from tiebreak.torch.message import Measured
 from tiebreak.torch.passes import Passes
-from tiebreak.torch.record import READINGS, RESIDUES, Step, record
+from tiebreak.torch.record import PRODUCTS, READINGS, Step, record
 
 if TYPE_CHECKING:
     from tiebreak.torch.compiled import Compiled
@@ -58,15 +58,15 @@ def outcome(
     used: dict[str, Any],
     memory: Any,
     longest: Any,
-) -> tuple[Choice, tuple[Any, Any]]:
-    """The decision on any scalars, the direction no longer than `longest`; and the residuals.
+) -> Choice:
+    """The decision on any scalars, the direction no longer than `longest`.
 
     Parameters
     ----------
     own, seen : tuple
         fg, gg and ff of the gradients in the direction, and as the rule sees them.
     used : dict
-        The losses that the decision needs, and with a tolerance the learning rate.
+        The losses that the decision needs.
     """
     if decision.tolerance is not None:
         fg, gg, ff = own
@@ -78,7 +78,7 @@ def outcome(
     if longest is not None:
         (fg, gg, ff), a, b = own, choice.upper_weight, choice.lower_weight
         choice = limited(choice, a * a * ff + 2 * a * b * fg + b * b * gg, longest)
-    return choice, residuals(choice.multiplier, *seen)
+    return choice
 
 
 def plain(decision: Decision) -> bool:
@@ -133,14 +133,14 @@ def _by_host(opt: "DynamicBarrier", parameters: Parameters, measured: Measured, 
     """Of Python's numbers: one tensor at the end instead of dozens on the way."""
     own = measured.own.tolist()
     seen = own if measured.seen is measured.own else measured.seen.tolist()
-    choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(host=True), opt.max_norm)
-    row = dict(zip(RESIDUES, (choice.multiplier, *seen, *both), strict=True))
+    choice = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(host=True), opt.max_norm)
+    row = dict(zip(PRODUCTS, (choice.multiplier, *seen), strict=True))
     if choice.reading is not None:
-        row |= {name: getattr(choice.reading, field) for name, field in READINGS.items()}
+        row |= {name: getattr(choice.reading, name) for name in READINGS}
     given = {f"{level}_loss": measured.losses[level] for level in LEVELS}
     row |= {name: loss for name, loss in given.items() if isinstance(loss, float)}
     made = torch.tensor([choice.upper_weight, choice.lower_weight, *row.values()], dtype=measured.own.dtype)
-    fields = given | dict(zip(row, made[2:].unbind(), strict=True))
+    fields: dict[str, Any] = dict.fromkeys(READINGS) | given | dict(zip(row, made[2:].unbind(), strict=True))
     step = Step(**fields, skipped=torch.zeros((), dtype=torch.bool))
     return Made(made[:2], step, choice.memory, choice.reading)
 
@@ -149,9 +149,9 @@ def _by_tensors(opt: "DynamicBarrier", parameters: Parameters, measured: Measure
     """Of torch's operations; what is not finite is left to the guard."""
     own = measured.own.unbind()
     seen = measured.seen.unbind()
-    choice, both = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm)
+    choice = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm)
     numbers = (choice.upper_weight, choice.lower_weight, choice.multiplier)
     *weights, multiplier = (n if isinstance(n, Tensor) else own[0].new_tensor(n) for n in numbers)
     losses = [measured.losses[level] for level in LEVELS]
-    step = record((multiplier, *seen, *both), losses, opt.guard.bad, choice.reading)
+    step = record((multiplier, *seen), losses, opt.guard.bad, choice.reading)
     return Made(torch.stack(weights), step, choice.memory, None)

@@ -1,15 +1,13 @@
 """How a training run goes, in one line: ``opt.register_step_post_hook(Progress())``."""
 
 import math
-from typing import IO, Any
-
-from torch.optim import Optimizer
+from typing import IO
 
 from tiebreak.checks import whole
+from tiebreak.decision import residuals
 from tiebreak.live import Line
 from tiebreak.torch.logs import Row, StepLog
-from tiebreak.torch.optimizer import DynamicBarrier
-from tiebreak.torch.room import Room
+from tiebreak.torch.record import PRODUCTS
 
 
 class Progress(StepLog):
@@ -56,8 +54,6 @@ class Progress(StepLog):
         total = None if steps is None else whole("steps", steps)
         whole("every", every)  # before there is a thread
         line = Line(stream, quiet).__enter__()
-        self._room, self._allowed = Room(), [1.0]
-        allowed = self._allowed
         skipped = 0
 
         def write(k: int, row: Row) -> None:
@@ -66,36 +62,24 @@ class Progress(StepLog):
                 skipped += 1
                 return
             found = {key: math.nan if row[key] is None else float(row[key]) for key in _SHOWN}
-            excess, noise = found["excess"], found["noise"]
-            known = math.isfinite(excess)
+            excess = found["excess"]
             over = total is not None and k + 1 > total
             words = [f"step {k + 1:,}" + (f" of {total:,}" if total else "") + " that were announced" * over]
-            words += [f"excess {excess:.2f} ± {noise:.2f} tolerances{_place(excess, allowed[0])}"] if known else []
-            back = found["returns"]  # NaN without a twin
-            words += ["set to its twin " + ("once" if back == 1 else f"{back:,.0f} times")] if back > 0 else []
+            if math.isfinite(excess):
+                words.append(f"excess {excess:.2f} tolerances{' (outside)' if excess > 1 else ''}")
             words += [f"{skipped:,} skipped"] * bool(skipped)
+            direction = residuals(*(found[name] for name in PRODUCTS))[0]
             line.tell(
                 (k + 1) / total if total and not over else math.nan,
                 name,
                 words="  ".join(words),
                 numbers={"λ": found["multiplier"], "f": found["upper_loss"], "g": found["lower_loss"]},
-                curves={"‖d‖²": found["direction_squared"], "‖∇g‖²": found["gg"]},
+                curves={"‖d‖²": direction, "‖∇g‖²": found["gg"]},
             )
             if k + 1 == total:  # the line ends here: what the script prints next has one of its own
                 line.close()
 
         super().__init__(every, write, line.close, total, newest=True)
 
-    def __call__(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
-        """What torch calls after a step."""
-        if isinstance(optimizer, DynamicBarrier):
-            self._allowed[0] = self._room.now(optimizer)
-        super().__call__(optimizer, args, kwargs)
 
-
-def _place(excess: float, allowed: float) -> str:
-    """What is to be said of an excess above 1, where so much is allowed now."""
-    return " (outside)" if excess > allowed else f" (of {allowed:.1f} now)" if excess > 1 else ""
-
-
-_SHOWN = ("multiplier", "direction_squared", "gg", "upper_loss", "lower_loss", "excess", "noise", "returns")
+_SHOWN = (*PRODUCTS, "upper_loss", "lower_loss", "excess")

@@ -42,6 +42,16 @@ class Reference:
     def __init__(self, at: Callable[[int], float] | None, copy: "Copy | None" = None) -> None:
         self.at, self.copy = at, copy
 
+    @property
+    def number(self) -> float | None:
+        """The reference, if it is one number for the whole run."""
+        return self.at.loss if isinstance(self.at, _Number) else None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the optimizer finds the reference itself; else the user gives it with each loss."""
+        return self.copy is not None or self.at is not None
+
     def __repr__(self) -> str:
         if self.copy is not None:
             return repr(self.copy.kind)
@@ -245,13 +255,10 @@ class Copy:
         tolerance, last, memory = optimizer.decision.tolerance, optimizer.last, optimizer.memory
         if tolerance is None or last is None:
             return
-        back = memory.beyond()
-        if back:
-            self.take_over(optimizer)
-            memory.rejoin(tolerance.constants)
-        optimizer.last = last._replace(returns=memory.beside(last.multiplier, "returns"))
-        if not back:
+        if not memory.needs_return():
             return
+        self.take_over(optimizer)
+        memory.after_return()
         above = float(torch.as_tensor(last.excess).max())
         warn(
             f"step {optimizer.count}: the lower loss is about {above:.1f} tolerances above its twin's, and many steps "

@@ -9,8 +9,7 @@ from tiebreak.torch.agreement import folded
 from tiebreak.torch.context import store
 from tiebreak.torch.layout import local
 from tiebreak.torch.packing import KEY
-from tiebreak.torch.record import RESIDUES, Step, record
-from tiebreak.torch.room import shown
+from tiebreak.torch.record import PRODUCTS, Step, record
 from tiebreak.torch.rows import wide
 from tiebreak.torch.said import warn
 
@@ -52,7 +51,6 @@ def _texts(opt: "DynamicBarrier", own: list[dict[str, Any]]) -> list[str]:
     common |= {"law": packing.as_numbers("the law", opt.memory.state_dict())}
     common |= {"noise": packing.as_numbers("the noise", opt.noise.state)}
     common |= {"tolerance": None if given is None else [given.amount, given.relative]}
-    common |= {"headroom": opt.headroom}
     common |= {"copy": None if copy is None else copy.kind}
     texts, first = [], 0
     for i, group in enumerate(opt.base.param_groups):
@@ -95,7 +93,7 @@ def begin(opt: "DynamicBarrier") -> Step:
     opt.asked = True
     _announce(opt)
     unknown = torch.tensor(torch.nan)
-    return record([unknown] * len(RESIDUES), (None, None), torch.tensor(True))
+    return record([unknown] * len(PRODUCTS), (None, None), torch.tensor(True))
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
@@ -142,8 +140,7 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
     if opt.target.copy is not None:
         options = [group["options"] for group in checkpoint.groups]
         opt.target.copy.load(opt, checkpoint.kept, options, numbers["buffers"])
-    law = {name: value for name, value in numbers["law"].items() if name != "rate"}  # stages may have their own
-    opt.ranks.loaded = folded([opt.count, *law.values(), *numbers["noise"].values()])
+    opt.ranks.loaded = folded([opt.count, *numbers["law"].values(), *numbers["noise"].values()])
     opt.forget()
     _announce(opt)
     for after in opt._optimizer_load_state_dict_post_hooks.values():
@@ -159,7 +156,7 @@ def _load_noise(state: dict[str, Any], saved: dict[str, Any], device: torch.devi
 
 
 def _load_tolerance(opt: "DynamicBarrier", numbers: dict[str, Any]) -> None:
-    """Set the tolerance of the state; warn if it or the headroom is another one than the optimizer was made with."""
+    """Set the tolerance of the state; warn if it is another one than the optimizer was made with."""
     if numbers["tolerance"] is not None:
         given = opt.tolerance
         opt.allow(*numbers["tolerance"])
@@ -169,9 +166,6 @@ def _load_tolerance(opt: "DynamicBarrier", numbers: dict[str, Any]) -> None:
                 f"with another one set opt.tolerance = {given!r} after loading"
             )
             warn(text)
-    if numbers["headroom"] != opt.headroom:
-        then, now = shown(numbers["headroom"]), shown(opt.headroom)
-        warn(f"the state was saved with headroom={then}; the run goes on with {now}")
 
 
 def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Checkpoint:

@@ -32,21 +32,19 @@ def check_arguments(base: Any, normalize: Any, max_norm: Any, fused: Any, genera
         raise TypeError(f"generators={generators!r} must be a list of torch.Generator")
 
 
-def rule_decision(method: Any, normalize: bool | None, reference: Any, headroom: Any) -> Decision:
-    """The decision by the rule of a method; a reference and a headroom would have no effect."""
-    refuse_unused("without tolerance=", reference=reference, headroom=headroom or None)
+def rule_decision(method: Any, normalize: bool | None, reference: Any) -> Decision:
+    """The decision by the rule of a method; a reference would have no effect."""
+    refuse_unused("without tolerance=", reference=reference)
     row = training_method(method)
     return Decision(row, normalize=normalize is not False, apply=partial(_shaped, row.rule))
 
 
 def tolerance_decision(
-    base: torch.optim.Optimizer, tolerance: Any, reference: Any, headroom: Any, method: Any, normalize: bool | None
+    base: torch.optim.Optimizer, tolerance: Any, reference: Any, method: Any, normalize: bool | None
 ) -> Decision:
     """The decision by a tolerance; a method and `normalize` would have no effect."""
     refuse_unused(f"with tolerance={tolerance!r}: give one of them", method=method, normalize=normalize)
-    # An optimizer that divides by the size of its gradients, such as Adam, guards the quotient with an eps.
-    rescales = any("eps" in group for group in base.param_groups)
-    decision = Decision(tolerance=checked_tolerance(tolerance, reference, rescales, headroom))
+    decision = Decision(tolerance=checked_tolerance(tolerance, reference))
     if any(group.get("maximize") for group in base.param_groups):
         raise ValueError(
             "tolerance= keeps a loss small, and the base optimizer was made with maximize=True: turn the signs"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 VERSION = 1
-_AT_LEAST_0 = ("steps", "ratio", "change", "upper", "lower", "steep", "lifted")  # of what the law remembers
 
 
 def read_text(text: Any) -> dict[str, Any]:
@@ -50,17 +49,12 @@ def check(opt: "DynamicBarrier", kept: Sequence[Kept], groups: Sequence[Mapping[
     _must("the method", numbers["method"], f"{method!r}, as this optimizer's", numbers["method"] == method)
     _same_reference(numbers["copy"], None if copy is None else copy.kind)
     _must("count", numbers["count"], "a whole number ≥ 0", _count(numbers["count"]))
-    for name, value in numbers["law"].items():
-        least = 0 if name in _AT_LEAST_0 else -math.inf
-        _must(f"law.{name}", value, "a number, finite and in range", _number(value) and float(value) >= least)
     known = set(numbers["noise"]) == set(opt.noise.state)
     _must("noise", numbers["noise"], f"{' and '.join(opt.noise.state)}, numbers or null", known)
     shares = list(numbers["noise"].values())
     fits = all(value is None for value in shares) or all(map(_number, shares))
     _must("noise", numbers["noise"], "finite numbers, or null all of them", fits)
     _tolerance(opt, numbers["tolerance"])
-    headroom = numbers["headroom"]
-    _must("headroom", headroom, 'a number ≥ 0 or "auto"', headroom == "auto" or (_number(headroom) and headroom >= 0))
     parameters = opt.gradients.parameters()
     _must("the number of parameters", str(len(kept)), str(len(parameters)), len(kept) == len(parameters))
     for i, (p, mine) in enumerate(zip(parameters, kept, strict=True)):
