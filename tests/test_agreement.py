@@ -31,7 +31,7 @@ def test_every_problem_of_the_test_bed_agrees_with_itself(name: str) -> None:
 @given(
     scale=st.floats(1e-6, 1e6),
     dimension=st.sampled_from([1, 2, 30, 3000]),
-    offset=st.floats(-1e3, 1e3),
+    offset=st.floats(-100, 100),  # farther out the steps, a share of |x|, are so long that cosh bends within them
     sigma=st.floats(0, 100),
     seed=st.integers(0, 10**6),
 )

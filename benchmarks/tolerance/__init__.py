@@ -1,1 +1,1 @@
-"""How the law of `tiebreak.tolerance` keeps its promise: ``python -m benchmarks.tolerance [--quick]``."""
+"""The study of `tiebreak.tolerance`: ``python -m benchmarks.tolerance``."""

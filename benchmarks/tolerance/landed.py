@@ -1,4 +1,4 @@
-"""The tolerance rule that this one replaced, read from the history of the repository, as a peer.
+"""The previous tolerance rule, read from the history of the repository, to compare with.
 
 ``python -m benchmarks.tolerance.landed`` writes its two modules to the data folder; a machine without the repository's
 history then finds them there.

@@ -1,7 +1,7 @@
 """The rules that are compared: ours, the landed one and those of other authors, all for the multiplier w = λ/s.
 
-Every rule gets the same averaged unit s, the same normalised step and the excess in tolerances. The other authors give
-their rules neither of these; raw, each of them needs other gains for each task.
+Every rule gets the same normalised step and the excess in tolerances, and every peer the averaged unit s. The original
+papers use neither, so their raw gains would have to be tuned for each task.
 """
 
 import jax

@@ -68,11 +68,11 @@ def _rows(records):
     return list(dict.fromkeys((row["name"], row["kind"]) for record in records for row in record["rows"]))
 
 
-def rules_table(records):
+def rules_table(records, kinds=tuple(KINDS)):
     """Ours, the landed rule and the peers, by kind of reference."""
     names = [(name, kind) for name, kind in _rows(records) if name not in ABLATIONS]
     lines = [HEAD.format("rule")]
-    for wanted in KINDS:
+    for wanted in kinds:
         lines += [_line(name, kind, figures(records, name, kind)) for name, kind in names if kind == wanted]
     return "\n".join(lines) + "\n"
 
@@ -127,11 +127,11 @@ def ways_back_table(records):
 
 
 def write(found):
-    """All tables in their places. A part that is missing is one of the judging groups."""
+    """All tables in their places. If a part is missing, the judging groups stand in for it."""
     judged = found["judge"]
     tables = {
-        "tolerance.md": rules_table(judged),
-        "tolerance-number.md": rules_table(found.get("number", judged)),
+        "tolerance.md": rules_table(judged, ("twin", "start")),
+        "tolerance-number.md": rules_table(found.get("number", judged), ("number", "other")),
         "tolerance-ablation.md": ablation_table(found.get("ablation", judged)),
         "tolerance-groups.md": groups_table(judged),
         "tolerance-ways-back.md": ways_back_table(judged + found.get("number", [])),

@@ -249,7 +249,7 @@ def _inside(at: Measure) -> float:
     before = 1.0
     for place in BACK:
         if at(place)[0] <= LIMIT:
-            return _halved(place, before, lambda middle, good: at(middle)[0] <= LIMIT)
+            return _halved(place, before, lambda middle, _: at(middle)[0] <= LIMIT)
         before = place
     return 1.0
 

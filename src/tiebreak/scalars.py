@@ -24,7 +24,7 @@ def at_most(value: Scalar, bound: Scalar) -> Scalar:
 
 
 def clip(value: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """The value, or the nearest of both bounds."""
+    """The value, or the nearer bound if it lies outside."""
     return at_most(at_least(value, low), high)
 
 

@@ -197,7 +197,7 @@ def _average_norm(before: Scalar, norm: Scalar, steps: Scalar, weight: Scalar) -
 
 
 def _excess(loss: Scalar, reference: Scalar, tolerance: Scalar, relative: bool) -> Scalar:
-    # e = (g − r) / t; if the tolerance is a share, t is that share of |r|, and of |g|/10⁶ if r is 0.
+    # e = (g − r) / t; if the tolerance is a share, t = share · max(|r|, |g|/10⁶).
     scale = at_least(magnitude(reference), 1e-6 * magnitude(loss)) if relative else 1 + 0 * loss
     return quotient(loss - reference, tolerance * scale)
 

@@ -54,7 +54,7 @@ class BarrierState(NamedTuple):
     Attributes
     ----------
     count : array
-        Steps made.
+        Calls of ``update``, those of skipped steps included.
     multiplier, fg, gg, ff : array
         λ, ⟨∇f, ∇g⟩, ‖∇g‖² and ‖∇f‖² of the last step, as the rule saw them; 0 before the first.
     skipped : array

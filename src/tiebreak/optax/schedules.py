@@ -62,25 +62,6 @@ def constant(value: Law) -> Law:
     return (lambda count: value) if isinstance(value, jax.Array) else value
 
 
-def learning_rate(value: Law) -> Law:
-    """A learning rate as a function of the step, or None. An array of JAX is not checked, because it may be traced.
-
-    Examples
-    --------
-    >>> learning_rate(-0.1)
-    Traceback (most recent call last):
-    ...
-    ValueError: learning_rate=-0.1 must be a number ≥ 0, or a function of the step
-    """
-    if value is None or callable(value):
-        return value
-    if not isinstance(value, jax.Array):
-        number = isinstance(value, (int, float, np.number, np.ndarray)) and not isinstance(value, bool)
-        if not number or np.ndim(value) or np.iscomplexobj(value) or not 0 <= value < np.inf:
-            raise ValueError(f"learning_rate={value!r} must be a number ≥ 0, or a function of the step")
-    return constant(jnp.asarray(value))
-
-
 def reference_law(reference: Any) -> Callable[[jax.Array], jax.Array] | None:
     """The reference as a function of the step; None if it is measured, and given to every update.
 

@@ -168,9 +168,9 @@ class _Stall:
         if rested < max(steps, share * step):
             return ""
         return (
-            f"the lower loss has been at rest {excess:.0f} tolerances above its reference for {rested} steps, although "
-            "nearly all of each step is on it: is the number out of reach (another loss, data or mode)? Train on the "
-            'lower loss alone to find it, or take reference="twin".'
+            f"the lower loss has been at rest {excess:.0f} tolerances above its reference for {rested} steps: is the "
+            "number out of reach (another loss, data or mode)? Train on the lower loss alone to find it, or take "
+            'reference="twin".'
         )
 
 

@@ -111,7 +111,7 @@ def _between(begin: Tensor, end: Tensor, place: float, buffer: bool) -> Tensor:
     if all(bool(((value == 0) | (value == 1)).all()) for value in (begin, end)):
         return end  # a mask
     if place > 1 and bool(torch.minimum(begin, end).min() >= 0):
-        return torch.where(end < begin, end * (end / begin).pow(place - 1), there)  # of the same slope at the end
+        return torch.where(end < begin, end * (end / begin).pow(place - 1), there)  # geometric, so that it stays ≥ 0
     if end.dim() == 1 and all(abs(float(value.norm()) - 1) < _UNIT for value in (begin, end)):
         return nn.functional.normalize(there, dim=0)  # of spectral norm, say
     return there
