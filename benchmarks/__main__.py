@@ -21,27 +21,51 @@ def sections(part, device, quick):
     """Name → function that returns a table or a list of tables; raises ImportError where something is missing."""
     module = importlib.import_module(f"benchmarks.{part}")
     if hasattr(module, "SECTIONS"):  # finer steps: more to see, and less lost by Ctrl-C
-        return {f"{part}, {section.__name__}": partial(section, quick) for section in module.SECTIONS}
+        return {
+            f"{part}, {section.__name__}": partial(section, quick)
+            for section in module.SECTIONS
+        }
     return {part: partial(module.measure, device=device, quick=quick)}
 
 
 def options():
-    parser = argparse.ArgumentParser(prog="benchmarks", description="Benchmarks of tiebreak, as ratios in one run.")
-    parser.add_argument("--quick", action="store_true", help="small and rough: does everything run?")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas: " + ", ".join(PARTS))
-    parser.add_argument("--device", default="cpu", help="of step and training: cpu or cuda")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks", description="Benchmarks of tiebreak, as ratios in one run."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small and rough: does everything run?"
+    )
+    parser.add_argument(
+        "--only",
+        default=",".join(PARTS),
+        help="parts, with commas: " + ", ".join(PARTS),
+    )
+    parser.add_argument(
+        "--device", default="cpu", help="of step and training: cpu or cuda"
+    )
     help_ = "folder for JSON, Markdown and pictures; what is there is replaced"
-    parser.add_argument("--output", type=Path, help=help_ + "; results/bench, or results/bench-quick with --quick")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help=help_ + "; results/bench, or results/bench-quick with --quick",
+    )
     chosen = parser.parse_args()
-    chosen.output = chosen.output or Path("results/bench-quick" if chosen.quick else "results/bench")
+    chosen.output = chosen.output or Path(
+        "results/bench-quick" if chosen.quick else "results/bench"
+    )
     chosen.only = [name.strip() for name in chosen.only.split(",") if name.strip()]
     if chosen.device not in ("cpu", "cuda"):
         parser.error(f"--device: {chosen.device!r} is neither cpu nor cuda")
-    if chosen.device == "cuda" and not importlib.import_module("torch").cuda.is_available():
+    if (
+        chosen.device == "cuda"
+        and not importlib.import_module("torch").cuda.is_available()
+    ):
         parser.error("--device cuda: no CUDA device here")
     unknown = [name for name in chosen.only if name not in PARTS]
     if unknown or not chosen.only:
-        parser.error(f"--only: {', '.join(unknown) or 'nothing'} is no part; parts are {', '.join(PARTS)}")
+        parser.error(
+            f"--only: {', '.join(unknown) or 'nothing'} is no part; parts are {', '.join(PARTS)}"
+        )
     return chosen
 
 
@@ -88,9 +112,14 @@ class Benchmarks:
 
     def leave_out(self, name, error):
         missing = (getattr(error, "name", None) or "").split(".")[0]
-        if missing in ("benchmarks", "tiebreak"):  # not an optional dependency: something is wrong here
+        if missing in (
+            "benchmarks",
+            "tiebreak",
+        ):  # not an optional dependency: something is wrong here
             self.failed = True
-        self.left_out[name] = f"{error}. `make bench` installs what the benchmarks need."
+        self.left_out[name] = (
+            f"{error}. `make bench` installs what the benchmarks need."
+        )
         print(f"  LEFT OUT: {name}: {self.left_out[name]}\n", flush=True)
 
     def record(self):
@@ -119,7 +148,9 @@ def main():
         print(f"\nInterrupted; {len(benchmarks.tables)} finished table(s) kept.")
         benchmarks.left_out["the rest"] = "The run was interrupted."
         code = 130
-    if benchmarks.tables or not code:  # an interrupt before the first table leaves an older report as it was
+    if (
+        benchmarks.tables or not code
+    ):  # an interrupt before the first table leaves an older report as it was
         benchmarks.write()
     sys.exit(code or int(benchmarks.failed))
 

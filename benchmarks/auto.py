@@ -34,7 +34,15 @@ def residuals(problem: Problem, point: Any) -> np.ndarray:
 
 def measure(name: str, budget: int, runs: int) -> dict[str, Any]:
     problem = named(name)
-    result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, budget=budget, runs=runs, seed=0, record=None)
+    result = tiebreak.minimize(
+        problem.upper,
+        problem.lower,
+        problem.x0,
+        budget=budget,
+        runs=runs,
+        seed=0,
+        record=None,
+    )
     values = residuals(problem, result.last)
     return {
         "problem": name,
@@ -45,17 +53,32 @@ def measure(name: str, budget: int, runs: int) -> dict[str, Any]:
         "success": result.success,
         "median": float(np.median(values)),
         "made": stamp(),
-        "chosen": {key: float(f"{np.median(value):.4g}") for key, value in result.chosen.items()},
+        "chosen": {
+            key: float(f"{np.median(value):.4g}")
+            for key, value in result.chosen.items()
+        },
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = ["| problem | | calls | best hand-tuned row | its residual | `auto` | ratio |"]
+    lines = [
+        "| problem | | calls | best hand-tuned row | its residual | `auto` | ratio |"
+    ]
     lines.append("| --- | --- | ---: | --- | ---: | ---: | ---: |")
     for row in rows:
         reference = row["reference"]
-        cells = [row["problem"], row["set"], CALLS[row["budget"]], reference["best"], f"{reference['residual']:.1e}"]
-        lines.append("| " + " | ".join([*cells, f"{row['auto']['mean']:.1e}", f"{row['ratio']:.2g}"]) + " |")
+        cells = [
+            row["problem"],
+            row["set"],
+            CALLS[row["budget"]],
+            reference["best"],
+            f"{reference['residual']:.1e}",
+        ]
+        lines.append(
+            "| "
+            + " | ".join([*cells, f"{row['auto']['mean']:.1e}", f"{row['ratio']:.2g}"])
+            + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -66,7 +89,9 @@ def main(budget: str, runs: str, names: str = ",".join(TESTBED)) -> None:
             row["auto"] = measure(row["problem"], row["budget"], int(runs))
             row["ratio"] = row["auto"]["mean"] / row["reference"]["residual"]
             print(table([row]), flush=True)
-    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    RESULTS.write_text(
+        json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     TABLE.write_text(table(rows), encoding="utf-8")
 
 

@@ -36,7 +36,9 @@ from tiebreak.theory.proved import reduces
 OUT = Path(__file__).with_name("results") / "comparison.json"
 #: (method, objective) of every plan that there is with a horizon, or, of SDBGD in practice, without one.
 PLANS = tuple(
-    (method, objective) for method, objective, kind in CHOICES if kind == "horizon" or objective == "practice"
+    (method, objective)
+    for method, objective, kind in CHOICES
+    if kind == "horizon" or objective == "practice"
 )
 
 
@@ -55,7 +57,11 @@ class Setting:
     last: int = 10**10  # for the paper's problem alone
     #: The largest budgets that are tuned for, where they are not 10⁶: what is slow to draw gets less. Beyond them the
     #: constants are those of the largest, with batches to match.
-    largest: tuple[tuple[str, int], ...] = (("paper", 10**8), ("sphere-10", 10**7), ("stiff-2-sampled", 10**5))
+    largest: tuple[tuple[str, int], ...] = (
+        ("paper", 10**8),
+        ("sphere-10", 10**7),
+        ("stiff-2-sampled", 10**5),
+    )
     runs: int = 12
     first: int = hindsight.FIRST
     later: tuple[tuple[int, float], ...] = hindsight.LATER
@@ -82,8 +88,14 @@ def planner(method: str, objective: str) -> Callable[[Any, int], Method]:
 
     @cache
     def made(constants: Any, budget: int) -> Method:
-        ell = {"noise_smoothness": (constants.L_f, constants.L_g)} if reduces(METHODS[method]) else {}
-        return theory.plan(constants, budget=budget, method=method, objective=objective, **ell).method
+        ell = (
+            {"noise_smoothness": (constants.L_f, constants.L_g)}
+            if reduces(METHODS[method])
+            else {}
+        )
+        return theory.plan(
+            constants, budget=budget, method=method, objective=objective, **ell
+        ).method
 
     made.__name__ = f"{method} {objective}"  # type: ignore[attr-defined]  # a function's, though cached
     return made
@@ -96,7 +108,9 @@ def units(s: Setting) -> Iterator[tuple[str, str, str]]:
     yield from (("tuned", p, m) for p in s.problems for m in s.tuned)
 
 
-def done(s: Setting, kind: str, problem: str, method: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def done(
+    s: Setting, kind: str, problem: str, method: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of a unit, a row for each budget; and what was left out of it, and why."""
     if kind == "tuned":
         return _hindsight(s, problem, method)
@@ -115,9 +129,18 @@ def _judged(
     s: Setting, problem: str, method: Any, budgets: Sequence[int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     contender = Comparison([problem], [method]).contenders[0]
-    steps = {b: steps_within(contender.fitted(named(problem), b), b, s.longest(problem) + 1)[0] for b in budgets}
+    steps = {
+        b: steps_within(contender.fitted(named(problem), b), b, s.longest(problem) + 1)[
+            0
+        ]
+        for b in budgets
+    }
     left = [
-        {"problem": problem, "budget": b, "why": f"more than {s.longest(problem):,} steps"}
+        {
+            "problem": problem,
+            "budget": b,
+            "why": f"more than {s.longest(problem):,} steps",
+        }
         for b in budgets
         if steps[b] > s.longest(problem)
     ]
@@ -125,16 +148,32 @@ def _judged(
     if not kept:
         return [], left
     began = time.process_time()
-    asked = Comparison([problem], [method], kept, runs=s.runs, seed=hindsight.SEEDS["judged"], trials=1)
+    asked = Comparison(
+        [problem], [method], kept, runs=s.runs, seed=hindsight.SEEDS["judged"], trials=1
+    )
     found, rows = compare(asked, engine=HERE), []
     for b in kept:
         here = chosen(found.runs, budget=b)
-        quartiles = [_plain(q) for q in np.quantile(here["residual"], [0.25, 0.5, 0.75], method="nearest")]
-        row = {"problem": problem, "budget": b, "median": quartiles[1], "quartiles": [quartiles[0], quartiles[2]]}
+        quartiles = [
+            _plain(q)
+            for q in np.quantile(here["residual"], [0.25, 0.5, 0.75], method="nearest")
+        ]
+        row = {
+            "problem": problem,
+            "budget": b,
+            "median": quartiles[1],
+            "quartiles": [quartiles[0], quartiles[2]],
+        }
         row |= {"failed": int(np.sum(~np.isfinite(here["residual"]))), "runs": s.runs}
         for name in ("stationarity_squared", "lower_gradient_squared", "upper_excess"):
             row[name] = _plain(np.median(here[name]))
-        rows.append(row | {"steps": int(np.median(here["steps"])), "read_from": int(here["read_from"][0])})
+        rows.append(
+            row
+            | {
+                "steps": int(np.median(here["steps"])),
+                "read_from": int(here["read_from"][0]),
+            }
+        )
     rows[-1]["cpu_seconds"] = round(time.process_time() - began, 1)
     return rows, left
 
@@ -144,7 +183,9 @@ def _plain(value: Any) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
-def _hindsight(s: Setting, problem: str, method: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _hindsight(
+    s: Setting, problem: str, method: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     rows, left = [], []
     for b in s.budgets_of(problem):
         began = time.process_time()
@@ -152,24 +193,46 @@ def _hindsight(s: Setting, problem: str, method: str) -> tuple[list[dict[str, An
             extra: dict[str, Any] = {"tuned_for": s.tuned_for(problem)}
         else:
             best, score = hindsight.tuned(problem, method, b, s.first, s.later)
-            extra = {"tuned_for": b, "tuned_score": _plain(score), "at_edge": best.edges()}
+            extra = {
+                "tuned_for": b,
+                "tuned_score": _plain(score),
+                "at_edge": best.edges(),
+            }
         found, out = _judged(s, problem, best, [b])
-        setting = {name: float(f"{value:.3g}") for name, value in best.setting().items()}
-        extra |= {"setting": setting, "cpu_seconds": round(time.process_time() - began, 1)}
+        setting = {
+            name: float(f"{value:.3g}") for name, value in best.setting().items()
+        }
+        extra |= {
+            "setting": setting,
+            "cpu_seconds": round(time.process_time() - began, 1),
+        }
         rows += [{"kind": "tuned", "method": method} | row | extra for row in found]
         left += [{"kind": "tuned", "method": method} | each for each in out]
     return rows, left
 
 
-def study(s: Setting, output: Path, minutes: float, say: Callable[[str], Any] = print) -> dict[str, Any]:
+def study(
+    s: Setting, output: Path, minutes: float, say: Callable[[str], Any] = print
+) -> dict[str, Any]:
     """Do what is not done yet, for so many minutes of CPU time; the file is whole after every unit."""
-    trials = {name: getattr(hindsight, name) for name in ("BOX", "RUNS", "RUNS_AGAIN", "AGAIN", "SEEDS")}
+    trials = {
+        name: getattr(hindsight, name)
+        for name in ("BOX", "RUNS", "RUNS_AGAIN", "AGAIN", "SEEDS")
+    }
     words = json.loads(json.dumps(asdict(s) | trials))  # as it comes back from the file
-    whole: dict[str, Any] = {"setting": words, "sessions": [], "done": [], "rows": [], "left_out": []}
+    whole: dict[str, Any] = {
+        "setting": words,
+        "sessions": [],
+        "done": [],
+        "rows": [],
+        "left_out": [],
+    }
     if output.exists():
         whole = json.loads(output.read_text(encoding="utf-8"))
         if whole["setting"] != words:
-            raise SystemExit(f"{output} has other settings: move it away, or take the same")
+            raise SystemExit(
+                f"{output} has other settings: move it away, or take the same"
+            )
     began, here = time.process_time(), stamp()
     for unit in units(s):
         if list(unit) in whole["done"]:
@@ -192,7 +255,11 @@ def study(s: Setting, output: Path, minutes: float, say: Callable[[str], Any] = 
 def _text(whole: dict[str, Any]) -> str:
     """JSON with a line for each row: a difference can be read."""
     lists = {"done", "rows", "left_out"}
-    parts = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in whole.items() if key not in lists]
+    parts = [
+        f'"{key}": {json.dumps(value, ensure_ascii=False)}'
+        for key, value in whole.items()
+        if key not in lists
+    ]
     for key in sorted(lists):
         lines = ",\n ".join(json.dumps(each, ensure_ascii=False) for each in whole[key])
         parts.append(f'"{key}": [\n {lines}\n]')
@@ -200,14 +267,22 @@ def _text(whole: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0, help="of CPU time, about; then it stops")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="of CPU time, about; then it stops"
+    )
     parser.add_argument("--output", type=Path, default=OUT)
     asked = parser.parse_args()
-    whole = study(Setting(), asked.output, asked.minutes, lambda text: print(text, flush=True))
+    whole = study(
+        Setting(), asked.output, asked.minutes, lambda text: print(text, flush=True)
+    )
     missing = len([*units(Setting())]) - len(whole["done"])
     if missing:
-        print(f"{missing} of {len([*units(Setting())])} are missing: run it again to go on")
+        print(
+            f"{missing} of {len([*units(Setting())])} are missing: run it again to go on"
+        )
     from benchmarks import comparison_report
 
     comparison_report.write(whole)

@@ -14,9 +14,14 @@ from tiebreak.methods import METHODS
 from tiebreak.problems import named
 
 DOCS = Path(__file__).parents[1] / "docs"
-TABLE, FIGURE = DOCS / "_tables" / "all-methods.md", DOCS / "_static" / "all-methods.png"
+TABLE, FIGURE = (
+    DOCS / "_tables" / "all-methods.md",
+    DOCS / "_static" / "all-methods.png",
+)
 KINDS = {"table": "as it stands", "planned": "planned", "tuned": "tuned"}
-FLOOR = named("paper").constants.sigma_g  # times ‖∇f‖/√N, and ‖∇f‖ is 0.99 where methods end
+FLOOR = named(
+    "paper"
+).constants.sigma_g  # times ‖∇f‖/√N, and ‖∇f‖ is 0.99 where methods end
 SHOWN = (10**6, 10**8)  # budgets whose medians are shown for everything
 
 Row = Mapping[str, Any]
@@ -24,7 +29,9 @@ Found = Mapping[tuple[str, str, str, int], Row]  # by kind, method, problem, bud
 
 
 def indexed(whole: Mapping[str, Any]) -> Found:
-    return {(r["kind"], r["method"], r["problem"], r["budget"]): r for r in whole["rows"]}
+    return {
+        (r["kind"], r["method"], r["problem"], r["budget"]): r for r in whole["rows"]
+    }
 
 
 def name_of(method: str) -> str:
@@ -36,12 +43,21 @@ def name_of(method: str) -> str:
 def methods_of(found: Found, kind: str) -> list[str]:
     """In the library's order, whichever was done first."""
     order = ["auto", *METHODS]
-    return sorted({m for k, m, _, _ in found if k == kind}, key=lambda m: (order.index(m.split()[0]), m))
+    return sorted(
+        {m for k, m, _, _ in found if k == kind},
+        key=lambda m: (order.index(m.split()[0]), m),
+    )
 
 
 def median(row: Row | None) -> float:
     """∞ where it is not finite, NaN where it is not there."""
-    return math.nan if row is None else math.inf if row["median"] is None else float(row["median"])
+    return (
+        math.nan
+        if row is None
+        else math.inf
+        if row["median"] is None
+        else float(row["median"])
+    )
 
 
 def cell(row: Row | None) -> str:
@@ -60,7 +76,11 @@ def carried(row: Row) -> str:
 
 def least(found: Found, problem: str, budget: int, kinds: Iterable[str]) -> Row | None:
     """The row with the least median there."""
-    here = [r for (k, _, p, b), r in found.items() if k in kinds and (p, b) == (problem, budget)]
+    here = [
+        r
+        for (k, _, p, b), r in found.items()
+        if k in kinds and (p, b) == (problem, budget)
+    ]
     return min(here, key=median, default=None)
 
 
@@ -75,7 +95,11 @@ def winners(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sh
                 if best is None:
                     cells.append("–")
                     continue
-                top = best["quartiles"][1] if best["quartiles"][1] is not None else math.inf
+                top = (
+                    best["quartiles"][1]
+                    if best["quartiles"][1] is not None
+                    else math.inf
+                )
                 near = [
                     m
                     for m in methods_of(found, kind)
@@ -84,16 +108,24 @@ def winners(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sh
                     and r["quartiles"][0] is not None
                     and r["quartiles"][0] <= top
                 ]
-                more = ", ".join(map(name_of, near[:2])) + (f" and {len(near) - 2} more" if len(near) > 2 else "")
+                more = ", ".join(map(name_of, near[:2])) + (
+                    f" and {len(near) - 2} more" if len(near) > 2 else ""
+                )
                 names = f"{name_of(best['method'])}{f', or {more},' if near else ''}"
                 cells.append(f"{names} {scientific(best['median'])}{carried(best)}")
             rows.append([problem, word, *cells])
     return Sheet("", ("problem", "constants", *map(calls, budgets)), rows)
 
 
-def ratios(found: Found, kind: str, method: str, problems: Sequence[str], budget: int) -> list[float]:
+def ratios(
+    found: Found, kind: str, method: str, problems: Sequence[str], budget: int
+) -> list[float]:
     """Medians over the least median of everything there, for each problem; NaN where a run was left out."""
-    return [median(found.get((kind, method, p, budget))) / median(least(found, p, budget, KINDS)) for p in problems]
+    return [
+        median(found.get((kind, method, p, budget)))
+        / median(least(found, p, budget, KINDS))
+        for p in problems
+    ]
 
 
 def overall(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sheet:
@@ -103,11 +135,17 @@ def overall(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sh
         for method in methods_of(found, kind):
             cells = []
             for budget in budgets:
-                each = ratios(found, kind, method, tuned_on(found, problems, budget), budget)
+                each = ratios(
+                    found, kind, method, tuned_on(found, problems, budget), budget
+                )
                 if not each or any(map(math.isnan, each)):
                     cells.append("–")
                 else:
-                    mean = math.exp(sum(map(math.log, each)) / len(each)) if math.inf not in each else math.inf
+                    mean = (
+                        math.exp(sum(map(math.log, each)) / len(each))
+                        if math.inf not in each
+                        else math.inf
+                    )
                     cells.append(f"{_two(mean)} ({_two(max(each))})")
             rows.append([name_of(method), word, *cells])
     return Sheet("", ("method", "constants", *map(calls, budgets)), rows)
@@ -117,12 +155,21 @@ def tuned_on(found: Found, problems: Sequence[str], budget: int) -> list[str]:
     return [
         p
         for p in problems
-        if any((k, q, b) == ("tuned", p, budget) and r["tuned_for"] == b for (k, _, q, b), r in found.items())
+        if any(
+            (k, q, b) == ("tuned", p, budget) and r["tuned_for"] == b
+            for (k, _, q, b), r in found.items()
+        )
     ]
 
 
 def _two(value: float) -> str:
-    return "∞" if math.isinf(value) else f"{value:.1f}" if value < 10 else f"{float(f'{value:.2g}'):,.0f}"
+    return (
+        "∞"
+        if math.isinf(value)
+        else f"{value:.1f}"
+        if value < 10
+        else f"{float(f'{value:.2g}'):,.0f}"
+    )
 
 
 def everything(found: Found, problems: Sequence[str], budget: int) -> Sheet:
@@ -139,7 +186,9 @@ def tables(whole: Mapping[str, Any]) -> str:
     """All tables as Markdown."""
     found, s = indexed(whole), whole["setting"]
     problems, budgets = s["problems"], s["budgets"]
-    per_budget = ", ".join(f"{len(tuned_on(found, problems, b))} at {calls(b)}" for b in budgets)
+    per_budget = ", ".join(
+        f"{len(tuned_on(found, problems, b))} at {calls(b)}" for b in budgets
+    )
     far = (
         "**How far from the best.** The median over the least median of all rows, as a geometric mean over the "
         f"problems that were tuned for ({per_budget}), and in brackets the largest. –: left out on one of them."
@@ -148,16 +197,34 @@ def tables(whole: Mapping[str, Any]) -> str:
         "**The best of each kind**, with its median; “or” names those whose middle half of the runs reaches into, or "
         "below, the winner's. °: constants carried over from the largest budget that was tuned for, here and below."
     )
-    parts = [(far, overall(found, problems, budgets)), (best, winners(found, problems, budgets))]
+    parts = [
+        (far, overall(found, problems, budgets)),
+        (best, winners(found, problems, budgets)),
+    ]
     for budget in (b for b in SHOWN if b in budgets):
-        parts.append((f"**All medians (and quartiles) at {calls(budget)}.**", everything(found, problems, budget)))
+        parts.append(
+            (
+                f"**All medians (and quartiles) at {calls(budget)}.**",
+                everything(found, problems, budget),
+            )
+        )
     last = s["last"]
     beyond = [["paper", *_pair(r)] for r in sorted(_of(found, last), key=median)]
     if beyond:
         head = ("problem", "method", "constants", "residual", "steps")
-        parts.append((f"**At {calls(last)}**, the paper's problem alone, best first.", Sheet("", head, beyond)))
+        parts.append(
+            (
+                f"**At {calls(last)}**, the paper's problem alone, best first.",
+                Sheet("", head, beyond),
+            )
+        )
     words = ("problem", "method", "constants", *problems, *map(calls, budgets))
-    return "\n\n".join("\n".join([text, "", *as_markdown(sheet, words)]) for text, sheet in parts) + "\n"
+    return (
+        "\n\n".join(
+            "\n".join([text, "", *as_markdown(sheet, words)]) for text, sheet in parts
+        )
+        + "\n"
+    )
 
 
 def _of(found: Found, budget: int) -> list[Row]:
@@ -165,7 +232,9 @@ def _of(found: Found, budget: int) -> list[Row]:
 
 
 def _pair(row: Row) -> list[str]:
-    kind = KINDS[row["kind"]] + (f" for {calls(row['tuned_for'])}" if row["kind"] == "tuned" else "")
+    kind = KINDS[row["kind"]] + (
+        f" for {calls(row['tuned_for'])}" if row["kind"] == "tuned" else ""
+    )
     return [name_of(row["method"]), kind, cell(row), f"{row['steps']:,}"]
 
 
@@ -181,33 +250,61 @@ def figure(whole: Mapping[str, Any]) -> Any:
     problems = s["problems"]
     order = ["auto", *METHODS]
     with style():
-        drawn = Figure(figsize=(2.5 * len(problems) + 0.8, 8.6), layout=ConstrainedLayoutEngine(h_pad=0.06))
-        axes = drawn.subplots(len(KINDS), len(problems), sharex="col", sharey="col", squeeze=False)
+        drawn = Figure(
+            figsize=(2.5 * len(problems) + 0.8, 8.6),
+            layout=ConstrainedLayoutEngine(h_pad=0.06),
+        )
+        axes = drawn.subplots(
+            len(KINDS), len(problems), sharex="col", sharey="col", squeeze=False
+        )
         for i, (kind, word) in enumerate(KINDS.items()):
             for j, problem in enumerate(problems):
                 here = axes[i][j]
                 here.set(xscale="log", yscale="log")
                 for m in methods_of(found, kind):
-                    rows = [r for (k, n, p, _), r in found.items() if (k, n, p) == (kind, m, problem)]
-                    rows = sorted((r for r in rows if None not in (r["median"], *r["quartiles"])), key=_budget)
+                    rows = [
+                        r
+                        for (k, n, p, _), r in found.items()
+                        if (k, n, p) == (kind, m, problem)
+                    ]
+                    rows = sorted(
+                        (r for r in rows if None not in (r["median"], *r["quartiles"])),
+                        key=_budget,
+                    )
                     if not rows:
                         continue
                     look = look_of(order.index(m.split()[0]))
                     if m.endswith("bound"):
                         look |= {"alpha": 0.5}
-                    x, y = [r["budget"] for r in rows], np.array([r["median"] for r in rows])
+                    x, y = (
+                        [r["budget"] for r in rows],
+                        np.array([r["median"] for r in rows]),
+                    )
                     ends = np.array([r["quartiles"] for r in rows]).T
-                    here.errorbar(x, y, yerr=np.abs(ends - y), linewidth=1.4, elinewidth=0.8, capsize=1.5, **look)
+                    here.errorbar(
+                        x,
+                        y,
+                        yerr=np.abs(ends - y),
+                        linewidth=1.4,
+                        elinewidth=0.8,
+                        capsize=1.5,
+                        **look,
+                    )
                 if problem == "paper":
                     x = np.array([s["budgets"][0], s["last"]], dtype=float)
-                    here.plot(x, FLOOR / np.sqrt(x), color="0.3", linestyle=":", linewidth=1)
+                    here.plot(
+                        x, FLOOR / np.sqrt(x), color="0.3", linestyle=":", linewidth=1
+                    )
                 log_grid(here)
                 if i == 0:
                     here.set_title(problem, loc="left")
                 if j == 0:
                     here.set_ylabel(f"{word}: larger residual")
             axes[-1][0].set_xlabel("calls")
-        lines = [Line2D([], [], linewidth=1.8, label=name_of(m), **look_of(order.index(m))) for m in order]
+        lines = [
+            Line2D([], [], linewidth=1.8, label=name_of(m), **look_of(order.index(m)))
+            for m in order
+        ]
         legend(drawn, lines, 7, length=3)
         text = (
             f"Medians and quartiles of {s['runs']} runs. Planned: pale lines minimise a proved bound, the others a "

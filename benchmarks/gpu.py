@@ -14,9 +14,18 @@ from benchmarks import report, step, training, waiting
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", help="folder for gpu.json")
-    parser.add_argument("--quick", action="store_true", help="short and rough: does everything run?")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.gpu", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(__file__).parent / "results",
+        help="folder for gpu.json",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="short and rough: does everything run?"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("no CUDA device here")

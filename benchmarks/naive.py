@@ -37,13 +37,21 @@ def sdbgd(budget, rng, batch=every_sample, regularized_numerator=False):
     while True:
         t = steps + 1
         regularizer = t**-1.0 if regularized_numerator else t**-1.5
-        upper_batch, lower_batch = t, math.floor(t**2 if regularized_numerator else t**2.5)
+        upper_batch, lower_batch = (
+            t,
+            math.floor(t**2 if regularized_numerator else t**2.5),
+        )
         if upper_batch + lower_batch > left:
             return x, steps
         left -= upper_batch + lower_batch
-        a, b = upper_gradient(x) + batch(rng, upper_batch), lower_gradient(x) + batch(rng, lower_batch)
+        a, b = (
+            upper_gradient(x) + batch(rng, upper_batch),
+            lower_gradient(x) + batch(rng, lower_batch),
+        )
         barrier = 0.5 * t**-0.25 * (b @ b + regularizer * regularized_numerator)
-        x = x - 0.05 * t**-0.25 * (a + max(barrier - a @ b, 0.0) / (b @ b + regularizer) * b)
+        x = x - 0.05 * t**-0.25 * (
+            a + max(barrier - a @ b, 0.0) / (b @ b + regularizer) * b
+        )
         steps += 1
 
 
@@ -59,8 +67,13 @@ def pr_sdbpg(budget, rng, batch=every_sample):
         if upper_batch + lower_batch > left:
             return x, steps
         left -= upper_batch + lower_batch
-        a, b = upper_gradient(x) + batch(rng, upper_batch), lower_gradient(x) + batch(rng, lower_batch)
-        x = x - 0.05 * t**-0.5 * (a + max(0.5 * t**0.25 * (b @ b + 1) - a @ b, 0.0) / (b @ b + 1) * b)
+        a, b = (
+            upper_gradient(x) + batch(rng, upper_batch),
+            lower_gradient(x) + batch(rng, lower_batch),
+        )
+        x = x - 0.05 * t**-0.5 * (
+            a + max(0.5 * t**0.25 * (b @ b + 1) - a @ b, 0.0) / (b @ b + 1) * b
+        )
         steps += 1
 
 
@@ -74,7 +87,10 @@ def vr_pr_sdbpg(budget, rng, batch=every_sample):
             return x, steps
         left -= 2 * (upper_batch + lower_batch)
         upper_noise, lower_noise = batch(rng, upper_batch), batch(rng, lower_batch)
-        fresh_a, fresh_b = upper_gradient(x) + upper_noise, lower_gradient(x) + lower_noise
+        fresh_a, fresh_b = (
+            upper_gradient(x) + upper_noise,
+            lower_gradient(x) + lower_noise,
+        )
         if previous is None:
             a, b = fresh_a, fresh_b
         else:
@@ -82,13 +98,23 @@ def vr_pr_sdbpg(budget, rng, batch=every_sample):
             a = fresh_a + keep * (a - upper_gradient(previous) - upper_noise)
             b = fresh_b + keep * (b - lower_gradient(previous) - lower_noise)
         previous = x
-        x = x - 0.05 * t**-0.5 * (a + max(0.5 * t**0.25 * (b @ b + 1) - a @ b, 0.0) / (b @ b + 1) * b)
+        x = x - 0.05 * t**-0.5 * (
+            a + max(0.5 * t**0.25 * (b @ b + 1) - a @ b, 0.0) / (b @ b + 1) * b
+        )
         steps += 1
 
 
-METHODS = {"sdbgd": sdbgd, "sdbpg": sdbpg, "pr_sdbpg": pr_sdbpg, "vr_pr_sdbpg": vr_pr_sdbpg}
+METHODS = {
+    "sdbgd": sdbgd,
+    "sdbpg": sdbpg,
+    "pr_sdbpg": pr_sdbpg,
+    "vr_pr_sdbpg": vr_pr_sdbpg,
+}
 
 
 def experiment(budget, batch=every_sample):
     """All four methods; the steps that each one made."""
-    return {name: method(budget, np.random.default_rng(0), batch)[1] for name, method in METHODS.items()}
+    return {
+        name: method(budget, np.random.default_rng(0), batch)[1]
+        for name, method in METHODS.items()
+    }

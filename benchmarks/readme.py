@@ -21,7 +21,9 @@ def committed(name):
 def stored(name):
     """Committed results: the machine, and tables by name."""
     found = committed(name)
-    return found["machine"], {entry["name"]: Table(**entry) for entry in found["tables"]}
+    return found["machine"], {
+        entry["name"]: Table(**entry) for entry in found["tables"]
+    }
 
 
 def column(table, name):
@@ -32,15 +34,27 @@ def column(table, name):
 
 def markdown(header, rows):
     rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in (header, rule, *rows))
+    return "\n".join(
+        "| " + " | ".join(map(str, line)) + " |" for line in (header, rule, *rows)
+    )
 
 
 def step(gpu):
     """One barrier step on the GPU, two sets of shapes."""
     flat, model = gpu["step_gpu_flat"], gpu["step_gpu_model"]
-    columns = [column(table, name) for table in (flat, model) for name in ("ms", "/ floor")]
-    header = ["one barrier step", "5·10⁸ parameters, ms", "/ floor", "1.2·10⁹, a transformer's, ms", "/ floor"]
-    return markdown(header, [[name, *(shown(c.get(name)) for c in columns)] for name in columns[0]])
+    columns = [
+        column(table, name) for table in (flat, model) for name in ("ms", "/ floor")
+    ]
+    header = [
+        "one barrier step",
+        "5·10⁸ parameters, ms",
+        "/ floor",
+        "1.2·10⁹, a transformer's, ms",
+        "/ floor",
+    ]
+    return markdown(
+        header, [[name, *(shown(c.get(name)) for c in columns)] for name in columns[0]]
+    )
 
 
 def training(cpu, gpu):
@@ -49,7 +63,13 @@ def training(cpu, gpu):
     apart = column(tables[0], "gradients apart")
     wanted = ("ratio", "memory beyond the reference MB")
     columns = [column(table, name) for table in tables for name in wanted]
-    header = ["whole training step", "gradients apart", "CPU, MLP of 10 M: time", "memory", "GPU, GPT-2 small: time"]
+    header = [
+        "whole training step",
+        "gradients apart",
+        "CPU, MLP of 10 M: time",
+        "memory",
+        "GPU, GPT-2 small: time",
+    ]
     rows = []
     for name, kept in apart.items():
         cells = [c.get(name) for c in columns]
@@ -64,7 +84,16 @@ def section():
     (machine, cpu), (device, gpu) = stored("cpu"), stored("gpu")
     about = f"{device['gpu']}, torch {device['torch']}, {device['date'][:10]}"
     here = f"{machine['cores']} cores, torch {machine['torch']}, {machine['date'][:10]}"
-    return "\n\n".join([BEGIN, step(gpu), f"({about}.)", training(cpu, gpu), f"(CPU: {here}. GPU: {about}.)", END])
+    return "\n\n".join(
+        [
+            BEGIN,
+            step(gpu),
+            f"({about}.)",
+            training(cpu, gpu),
+            f"(CPU: {here}. GPU: {about}.)",
+            END,
+        ]
+    )
 
 
 def renewed(text):

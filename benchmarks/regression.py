@@ -40,12 +40,17 @@ def paper():
 
 def steps():
     """A step of one run against a bare loop: the mean of the four methods' ratios."""
-    ratios = [ratio for _, _, ratio in solver.against_loop(2000, seconds=0.5, rounds=9).values()]
+    ratios = [
+        ratio
+        for _, _, ratio in solver.against_loop(2000, seconds=0.5, rounds=9).values()
+    ]
     return {"a step of one run / a bare loop's": sum(ratios) / len(ratios)}
 
 
 def runs():
-    times = side_by_side({n: partial(solver.experiment, n, 10**6) for n in (1, 1000)}, rounds=3)
+    times = side_by_side(
+        {n: partial(solver.experiment, n, 10**6) for n in (1, 1000)}, rounds=3
+    )
     return {"1000 runs / 1 run": times[1000] / times[1]}
 
 
@@ -58,14 +63,22 @@ def dimensions():
         def solve(n, problem=problem, x0=x0):
             solver.minimize(*problem, x0, method="sdbgd", steps=n, record=None)
 
-        times = solver.per_step({"step": solve}, {"floor": solver.floor(dimension)}, steps, seconds=0.5)
-        found[f"solver step / floor, dimension {dimension:.0e}".replace("+0", "")] = times["step"] / times["floor"]
+        times = solver.per_step(
+            {"step": solve}, {"floor": solver.floor(dimension)}, steps, seconds=0.5
+        )
+        found[f"solver step / floor, dimension {dimension:.0e}".replace("+0", "")] = (
+            times["step"] / times["floor"]
+        )
     return found
 
 
 def batches():
     """Whatever the batch, the exact law costs the same, and a sum is evaluated a few times over at most."""
-    upper, law, (few, draw) = solver.quadratics(2)[0], solver.quadratics(2, sigma=0.5)[1], solver.finite_sum(10**3)
+    upper, law, (few, draw) = (
+        solver.quadratics(2)[0],
+        solver.quadratics(2, sigma=0.5)[1],
+        solver.finite_sum(10**3),
+    )
 
     def solve(n, lower, size):
         method = solver.tiebreak.methods.sdbgd.replace(upper_batch=1, lower_batch=size)
@@ -74,12 +87,15 @@ def batches():
     large = 10**8
     solves = {size: partial(solve, lower=law, size=size) for size in (1, large)}
     solves["sum"] = partial(solve, lower=few, size=large)
-    solves["weighted"] = partial(solve, lower=solver.finite_sum(10**3, weighted=True)[0], size=large)
+    solves["weighted"] = partial(
+        solve, lower=solver.finite_sum(10**3, weighted=True)[0], size=large
+    )
     times = solver.per_step(solves, {"loop": [partial(draw, large)]}, 200, seconds=0.5)
     return {
         "exact law, batch 1e8 / batch 1": times[large] / times[1],
         "sum of 1e3 terms, batch 1e8 / plain loop": times["sum"] / times["loop"],
-        "sum of 1e3 terms by weights, batch 1e8 / plain loop": times["weighted"] / times["loop"],
+        "sum of 1e3 terms by weights, batch 1e8 / plain loop": times["weighted"]
+        / times["loop"],
     }
 
 
@@ -116,12 +132,19 @@ def training():
 
     def begin(optimizer):
         widths = (784, 2048, 2048, 2048, 64)
-        layers = [part for i in range(4) for part in (torch.nn.Linear(*widths[i : i + 2]), torch.nn.ReLU())]
+        layers = [
+            part
+            for i in range(4)
+            for part in (torch.nn.Linear(*widths[i : i + 2]), torch.nn.ReLU())
+        ]
         model = torch.nn.Sequential(*layers[:-1])
         losses = [lambda x=x, y=y: F.cross_entropy(model(x), y) for x, y in batches]
         return optimizer(model.parameters(), lr=0.01), losses
 
-    (sgd, (first, second)), (ours, (upper, lower)) = begin(torch.optim.SGD), begin(SDBGD)
+    (sgd, (first, second)), (ours, (upper, lower)) = (
+        begin(torch.optim.SGD),
+        begin(SDBGD),
+    )
 
     def two_backwards():
         sgd.zero_grad()
@@ -130,8 +153,14 @@ def training():
         sgd.step()
 
     with one_thread():
-        times = side_by_side({"sgd": two_backwards, "ours": lambda: ours.step(upper=upper, lower=lower)}, rounds=20)
-    return {"training step, SDBGD / two backward passes and SGD, 10 M": times["ours"] / times["sgd"]}
+        times = side_by_side(
+            {"sgd": two_backwards, "ours": lambda: ours.step(upper=upper, lower=lower)},
+            rounds=20,
+        )
+    return {
+        "training step, SDBGD / two backward passes and SGD, 10 M": times["ours"]
+        / times["sgd"]
+    }
 
 
 class Check(NamedTuple):
@@ -159,7 +188,9 @@ CHECKS = (
     Check("1000 runs / 1 run", runs, 15.0, 1.5),
     Check("per sample / bare draws", paper, 1.9, 2.0),
     Check("naive / exact law", paper, 5.0, 2.5, least=True),
-    Check("exact law / naive loop with the exact law", paper, 2.4, 1.8),  # short runs: the start weighs
+    Check(
+        "exact law / naive loop with the exact law", paper, 2.4, 1.8
+    ),  # short runs: the start weighs
     Check("a step of one run / a bare loop's", steps, 1.45, 1.3),
     Check("solver step / floor, dimension 1e5", dimensions, 2.1, 3.5),
     Check("solver step / floor, dimension 1e6", dimensions, 1.5, 3.5),
@@ -167,7 +198,9 @@ CHECKS = (
     Check("sum of 1e3 terms, batch 1e8 / plain loop", batches, 12.0, 3.0),
     Check("sum of 1e3 terms by weights, batch 1e8 / plain loop", batches, 2.5, 3.0),
     Check("cpu barrier step / floor, 1e7", step, 1.3, 2.5),
-    Check("training step, SDBGD / two backward passes and SGD, 10 M", training, 1.1, 1.6),
+    Check(
+        "training step, SDBGD / two backward passes and SGD, 10 M", training, 1.1, 1.6
+    ),
 )
 ATTEMPTS = 3
 
@@ -176,9 +209,16 @@ def measured(checks=CHECKS, tell=print):
     """Name → all measurements of a ratio; and source → why there are none, where something is not installed."""
     found, absent = {}, {}
     for attempt in range(ATTEMPTS):
-        broken = [c for c in checks if c.source not in absent and not (c.name in found and holds(c, found[c.name]))]
+        broken = [
+            c
+            for c in checks
+            if c.source not in absent
+            and not (c.name in found and holds(c, found[c.name]))
+        ]
         for source in dict.fromkeys(check.source for check in broken):
-            tell(f"{'again: ' if attempt else ''}{source.__name__} …", end="", flush=True)
+            tell(
+                f"{'again: ' if attempt else ''}{source.__name__} …", end="", flush=True
+            )
             start = time.perf_counter()
             try:
                 ratios = source()
@@ -204,20 +244,28 @@ def main():
     for check in CHECKS:
         ratios = found.get(check.name)
         if ratios is None:
-            print(f"{check.name:<{width}}  not measured: {absent.get(check.source, 'its source does not give it')}")
+            print(
+                f"{check.name:<{width}}  not measured: {absent.get(check.source, 'its source does not give it')}"
+            )
             if check.source not in absent:
-                broken.append(f"{check.name} is not among what {check.source.__name__}() gives")
+                broken.append(
+                    f"{check.name} is not among what {check.source.__name__}() gives"
+                )
             continue
         best, sign = check.best(ratios), "≥" if check.least else "≤"
         line = f"{best:8.3g}  {sign + f' {check.limit:.3g}':>10}  {check.used(best):5.0%}  {len(ratios)}"
         print(f"{check.name:<{width}}  {line}")
         if not holds(check, ratios):
-            broken.append(f"{check.name} is {best:.3g}, and must be {sign} {check.limit:.3g}")
+            broken.append(
+                f"{check.name} is {best:.3g}, and must be {sign} {check.limit:.3g}"
+            )
     for name in found.keys() - {check.name for check in CHECKS}:
         print(f"{name:<{width}}  {min(found[name]):8.3g}  no limit")
     if broken:
         print("\nSlower than it was:", *broken, sep="\n  ")
-        print("If that is meant, change the value in CHECKS of benchmarks/regression.py, and say why in the commit.")
+        print(
+            "If that is meant, change the value in CHECKS of benchmarks/regression.py, and say why in the commit."
+        )
         sys.exit(1)
     print("\nAll limits hold.")
 

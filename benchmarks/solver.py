@@ -35,7 +35,10 @@ def experiment(runs, budget, per_sample=False):
     """All four methods of the paper on its problem; the results by name."""
     problem = tiebreak.problems.paper(per_sample=per_sample)
     options = {"budget": budget, "runs": runs}
-    return {name: minimize(problem.upper, problem.lower, problem.x0, method=name, **options) for name in naive.METHODS}
+    return {
+        name: minimize(problem.upper, problem.lower, problem.x0, method=name, **options)
+        for name in naive.METHODS
+    }
 
 
 def draw(count, rng=None):
@@ -48,15 +51,21 @@ def draw(count, rng=None):
 
 def normals(results):
     """How many normals every sample of these runs takes: two coordinates each; STORM uses each sample twice."""
-    evaluations = {name: tiebreak.methods.get(name).estimator.evaluations for name in results}
-    return sum(2 * int(result.calls) // evaluations[name] for name, result in results.items())
+    evaluations = {
+        name: tiebreak.methods.get(name).estimator.evaluations for name in results
+    }
+    return sum(
+        2 * int(result.calls) // evaluations[name] for name, result in results.items()
+    )
 
 
 def paper(quick=False):
     """The experiment of the paper against the program that one would write first."""
     budget = 10**6 if quick else BUDGET
     drawn = experiment(None, budget)
-    assert naive.experiment(budget, naive.exact_law) == {name: result.steps for name, result in drawn.items()}
+    assert naive.experiment(budget, naive.exact_law) == {
+        name: result.steps for name, result in drawn.items()
+    }
     count = normals(drawn)
     light = {
         "exact law": partial(experiment, 1, budget),
@@ -78,7 +87,14 @@ def paper(quick=False):
         ("naive program, every sample", "naive", 1),
     )
     rows = [
-        [name, runs, times[key], times[key] / runs, times["naive"] * runs / times[key], times[key] / times["draws"]]
+        [
+            name,
+            runs,
+            times[key],
+            times[key] / runs,
+            times["naive"] * runs / times[key],
+            times[key] / times["draws"],
+        ]
         for name, key, runs in programs
     ]
     for row in rows[:3]:
@@ -87,7 +103,14 @@ def paper(quick=False):
     return Table(
         "solver_paper",
         f"The paper's experiment: four methods, {budget:,} calls each, {steps:,} steps in all",
-        ["program", "runs", "time, s", "time per run, s", "naive / this, per run", "this / bare draws"],
+        [
+            "program",
+            "runs",
+            "time, s",
+            "time per run, s",
+            "naive / this, per run",
+            "this / bare draws",
+        ],
         rows,
         [
             "The exact law draws a batch mean from its law, two normals whatever the batch; per sample draws them all.",
@@ -102,10 +125,18 @@ def against_loop(count, seconds, rounds=200):
     """Method → µs per step of one run, of the bare loop that makes the same steps, and their ratio; `count` steps."""
     problem, found = tiebreak.problems.paper(), {}
     for name, loop in naive.METHODS.items():
-        solve = partial(minimize, problem.upper, problem.lower, problem.x0, method=name, steps=count)
+        solve = partial(
+            minimize, problem.upper, problem.lower, problem.x0, method=name, steps=count
+        )
         budget = int(solve().calls)
         made = loop(budget, np.random.default_rng(0), naive.exact_law)[1]
-        bare = partial(lambda loop, budget: loop(budget, np.random.default_rng(0), naive.exact_law), loop, budget)
+        bare = partial(
+            lambda loop, budget: loop(
+                budget, np.random.default_rng(0), naive.exact_law
+            ),
+            loop,
+            budget,
+        )
         times = side_by_side({"ours": solve, "bare": bare}, seconds, rounds)
         ours, theirs = 1e6 * times["ours"] / count, 1e6 * times["bare"] / made
         found[name] = ours, theirs, ours / theirs
@@ -119,7 +150,10 @@ def steps(quick=False):
         "solver_steps",
         f"A step of one run on the paper's problem against a bare loop, {count:,} steps, exact law",
         ["method", "tiebreak, µs", "bare loop, µs", "tiebreak / bare loop"],
-        [[name, *row] for name, row in against_loop(count, seconds=0.5 if quick else 3).items()],
+        [
+            [name, *row]
+            for name, row in against_loop(count, seconds=0.5 if quick else 3).items()
+        ],
         [
             "As many steps by the same laws, and as many normals for them, from the law of the batch mean. The loop "
             "selects no iterate, keeps no history, and looks neither at shapes nor for numbers that are not finite.",
@@ -133,16 +167,33 @@ def runs(quick=False):
     budget, largest = (10**6, 10**3) if quick else (BUDGET, 10**4)
     counts = [n for n in (1, 10, 100, 1000, 10**4) if n <= largest]
     few = [n for n in counts if n <= 100]
-    times = side_by_side({n: partial(experiment, n, budget) for n in few}, seconds=3, rounds=5)
-    times |= {n: seconds(partial(experiment, n, budget)) for n in counts if n not in few}
+    times = side_by_side(
+        {n: partial(experiment, n, budget) for n in few}, seconds=3, rounds=5
+    )
+    times |= {
+        n: seconds(partial(experiment, n, budget)) for n in counts if n not in few
+    }
     steps = sum(result.steps for result in experiment(None, budget).values())
     return Table(
         "solver_runs",
         f"Independent runs side by side: the paper's experiment, {budget:,} calls a run and method",
-        ["runs", "time, s", "time per run, s", "time per run and step, µs", "time / 1 run"],
+        [
+            "runs",
+            "time, s",
+            "time per run, s",
+            "time per run and step, µs",
+            "time / 1 run",
+        ],
         [[n, t, t / n, 1e6 * t / n / steps, t / times[1]] for n, t in times.items()],
-        [f"Run by run, bit for bit what each would be alone. {steps:,} steps a run. 1,000 runs / 1 run is to be < 10."],
-        {"kind": "lines", "x": "runs", "y": ["time, s", "time per run, s"], "log": "xy"},
+        [
+            f"Run by run, bit for bit what each would be alone. {steps:,} steps a run. 1,000 runs / 1 run is to be < 10."
+        ],
+        {
+            "kind": "lines",
+            "x": "runs",
+            "y": ["time, s", "time per run, s"],
+            "log": "xy",
+        },
     )
 
 
@@ -159,9 +210,13 @@ def quadratics(dimension, sigma=0.0, per_sample=False):
         return weights * x
 
     if not sigma:
-        return [tiebreak.Exact(gradient, vectorized=True) for gradient in (upper, lower)]
+        return [
+            tiebreak.Exact(gradient, vectorized=True) for gradient in (upper, lower)
+        ]
     options = {"vectorized": True, "per_sample": per_sample}
-    return [tiebreak.Gaussian(gradient, sigma, **options) for gradient in (upper, lower)]
+    return [
+        tiebreak.Gaussian(gradient, sigma, **options) for gradient in (upper, lower)
+    ]
 
 
 def floor(dimension, draws=False):
@@ -171,7 +226,11 @@ def floor(dimension, draws=False):
     """
     upper, lower = quadratics(dimension)
     rng, x = np.random.default_rng(0), np.zeros((1, dimension))
-    a, b, out = np.ones((1, dimension)), np.ones((1, dimension)), np.empty((1, dimension))
+    a, b, out = (
+        np.ones((1, dimension)),
+        np.ones((1, dimension)),
+        np.empty((1, dimension)),
+    )
 
     def gradients():
         upper.gradient(x)
@@ -204,8 +263,14 @@ def per_step(solves, floors, steps, seconds):
             for function in functions:
                 function()
 
-    timed = {(name, n): partial(solve, n) for name, solve in solves.items() for n in (1, steps + 1)}
-    timed |= {(name, None): partial(repeated, functions) for name, functions in floors.items()}
+    timed = {
+        (name, n): partial(solve, n)
+        for name, solve in solves.items()
+        for n in (1, steps + 1)
+    }
+    timed |= {
+        (name, None): partial(repeated, functions) for name, functions in floors.items()
+    }
     times = side_by_side(timed, seconds)
     found = {name: times[name, steps + 1] - times[name, 1] for name in solves}
     found |= {name: times[name, None] for name in floors}
@@ -218,19 +283,39 @@ def dimensions(quick=False):
     for power in range(5 if quick else 7):
         dimension = 10**power if power else 2
         steps = max(30, min(1000, 10**7 // dimension)) // (4 if quick else 1)
-        exact, noisy, x0 = quadratics(dimension), quadratics(dimension, sigma=0.5), np.zeros(dimension)
+        exact, noisy, x0 = (
+            quadratics(dimension),
+            quadratics(dimension, sigma=0.5),
+            np.zeros(dimension),
+        )
         found = per_step(
             {
-                "exact": lambda n, problem=exact, x0=x0: minimize(*problem, x0, method="sdbgd", steps=n, record=None),
-                "noisy": lambda n, problem=noisy, x0=x0: minimize(*problem, x0, method="sdbgd", steps=n, record=None),
+                "exact": lambda n, problem=exact, x0=x0: minimize(
+                    *problem, x0, method="sdbgd", steps=n, record=None
+                ),
+                "noisy": lambda n, problem=noisy, x0=x0: minimize(
+                    *problem, x0, method="sdbgd", steps=n, record=None
+                ),
             },
-            {"exact floor": floor(dimension), "noisy floor": floor(dimension, draws=True)},
+            {
+                "exact floor": floor(dimension),
+                "noisy floor": floor(dimension, draws=True),
+            },
             steps,
             seconds=0.1 if quick else 0.3,
         )
         for name in ("exact", "noisy"):
             found[f"{name} ratio"] = found[name] / found[f"{name} floor"]
-        rows.append([dimension, *(found[f"{name}{what}"] for name in ("exact", "noisy") for what in COLUMNS)])
+        rows.append(
+            [
+                dimension,
+                *(
+                    found[f"{name}{what}"]
+                    for name in ("exact", "noisy")
+                    for what in COLUMNS
+                ),
+            ]
+        )
     return Table(
         "solver_dimension",
         "A step of one run against its dimension",
@@ -253,7 +338,12 @@ def dimensions(quick=False):
         {
             "kind": "lines",
             "x": "dimension",
-            "y": ["Gaussian noise, µs", "floor, Gaussian, µs", "exact gradients, µs", "floor, exact, µs"],
+            "y": [
+                "Gaussian noise, µs",
+                "floor, Gaussian, µs",
+                "exact gradients, µs",
+                "floor, exact, µs",
+            ],
             "log": "xy",
         },
     )
@@ -272,7 +362,10 @@ class Unmeasured(tiebreak.FiniteSum):
 
 def finite_sum(terms, weighted=False):
     """g = ½ mean ‖x − data_i‖², by means or by weights, and what a plain loop would do for one batch of it."""
-    data, rng = np.random.default_rng(0).normal(size=(terms, 2)), np.random.default_rng(0)
+    data, rng = (
+        np.random.default_rng(0).normal(size=(terms, 2)),
+        np.random.default_rng(0),
+    )
 
     def gradient(x, rows):
         return x - data[rows].mean(axis=0)
@@ -284,7 +377,10 @@ def finite_sum(terms, weighted=False):
             rng.multinomial(size, np.full(terms, 1 / terms)) @ data / size
 
     def by_weights(x, rows, weights):
-        return weights.sum(axis=-1)[..., None] * x - (weights[..., None, :] @ data[rows])[..., 0, :]
+        return (
+            weights.sum(axis=-1)[..., None] * x
+            - (weights[..., None, :] @ data[rows])[..., 0, :]
+        )
 
     if weighted:
         return Unmeasured(by_weights, terms, weighted=True, vectorized=True), batch
@@ -295,7 +391,10 @@ def batches(quick=False):
     """The cost of a step against the lower batch: the upper level is exact, so that one level alone is seen."""
     rows, upper, rng = [], quadratics(2)[0], np.random.default_rng(0)
     (many, draw_many), (few, draw_few) = finite_sum(10**6), finite_sum(10**3)
-    law, sampled = quadratics(2, sigma=0.5)[1], quadratics(2, sigma=0.5, per_sample=True)[1]
+    law, sampled = (
+        quadratics(2, sigma=0.5)[1],
+        quadratics(2, sigma=0.5, per_sample=True)[1],
+    )
 
     def solve(lower, method, steps):
         minimize(upper, lower, [0.0, 0.0], method=method, steps=steps, record=None)
@@ -303,14 +402,42 @@ def batches(quick=False):
     for power in range(5 if quick else 9):
         size, seconds = 10**power, 0.1 if quick else 0.2
         method = tiebreak.methods.sdbgd.replace(upper_batch=1, lower_batch=size)
-        solves = {"law": partial(solve, law, method), "few": partial(solve, few, method)}
-        found = per_step(solves, {"few floor": [partial(draw_few, size)]}, 100 if quick else 300, seconds)
+        solves = {
+            "law": partial(solve, law, method),
+            "few": partial(solve, few, method),
+        }
+        found = per_step(
+            solves,
+            {"few floor": [partial(draw_few, size)]},
+            100 if quick else 300,
+            seconds,
+        )
         if size <= 10**6:  # what grows with the batch makes fewer steps
-            solves = {"sampled": partial(solve, sampled, method), "many": partial(solve, many, method)}
-            floors = {"sampled floor": [partial(draw, 2 * size, rng)], "many floor": [partial(draw_many, size)]}
+            solves = {
+                "sampled": partial(solve, sampled, method),
+                "many": partial(solve, many, method),
+            }
+            floors = {
+                "sampled floor": [partial(draw, 2 * size, rng)],
+                "many floor": [partial(draw_many, size)],
+            }
             found |= per_step(solves, floors, max(3, min(300, 10**6 // size)), seconds)
-        order = ("law", "sampled", "sampled floor", "many", "many floor", "few", "few floor")
-        rows.append([size, *(found.get(name) for name in order), 1e3 * found["law"] / (size + 1)])
+        order = (
+            "law",
+            "sampled",
+            "sampled floor",
+            "many",
+            "many floor",
+            "few",
+            "few floor",
+        )
+        rows.append(
+            [
+                size,
+                *(found.get(name) for name in order),
+                1e3 * found["law"] / (size + 1),
+            ]
+        )
     columns = [
         "lower batch",
         "Gaussian, exact law, µs",

@@ -20,13 +20,23 @@ from benchmarks import torch_peers
 from gallery.methods import peers
 from tiebreak.torch import SDBGD, DynamicBarrier
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes the GPU's memory from PyTorch
+os.environ.setdefault(
+    "XLA_PYTHON_CLIENT_PREALLOCATE", "false"
+)  # or JAX takes the GPU's memory from PyTorch
 
 BASES = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW}
 REFERENCE = "two backward passes + base, nothing else"
 # A goal for the methods that need one: g at most reference + tolerance. No figure here depends on it.
 GOAL, ALLOWED = 2.0, 0.1
-DISTRIBUTIONS = ("torchjd", "quadprog", "cooper-optim", "humancompatible-train", "torchopt", "optax", "jax")
+DISTRIBUTIONS = (
+    "torchjd",
+    "quadprog",
+    "cooper-optim",
+    "humancompatible-train",
+    "torchopt",
+    "optax",
+    "jax",
+)
 
 
 class Run(NamedTuple):
@@ -47,7 +57,9 @@ class Method(NamedTuple):
 
     def missing(self):
         """The modules that are not installed."""
-        return [module for module in self.needs if importlib.util.find_spec(module) is None]
+        return [
+            module for module in self.needs if importlib.util.find_spec(module) is None
+        ]
 
 
 def versions():
@@ -69,10 +81,15 @@ def torch_run(build):
 
     def start(task, base="SGD", lr=1e-3):
         model = task.model()
-        with torch.device(task.device):  # multipliers of the peers belong where the losses are
+        with torch.device(
+            task.device
+        ):  # multipliers of the peers belong where the losses are
             step = build(model, BASES[base](model.parameters(), lr=lr))
         upper, lower = task.losses(model)
-        return Run(lambda: step(upper, lower), lambda: [p.detach().cpu().numpy().copy() for p in model.parameters()])
+        return Run(
+            lambda: step(upper, lower),
+            lambda: [p.detach().cpu().numpy().copy() for p in model.parameters()],
+        )
 
     return start
 
@@ -185,7 +202,9 @@ def meta_sgd(model, optimizer):
     def step(upper, lower):
         before = torchopt.extract_state_dict(model, by="reference")
         optimizer.zero_grad()
-        with sdpa_kernel(SDPBackend.MATH):  # the fast attention kernels have no second derivative
+        with sdpa_kernel(
+            SDPBackend.MATH
+        ):  # the fast attention kernels have no second derivative
             inner.step(lower())
             upper().backward()
         torchopt.recover_state_dict(model, before)
@@ -196,7 +215,11 @@ def meta_sgd(model, optimizer):
 
 def ours(**options):
     """DynamicBarrier by its public interface: closures."""
-    return torch_run(lambda model, base: torch_peers.ours(model=model, **options)(base, GOAL, ALLOWED))
+    return torch_run(
+        lambda model, base: torch_peers.ours(model=model, **options)(
+            base, GOAL, ALLOWED
+        )
+    )
 
 
 def ours_sdbgd(**options):
@@ -221,18 +244,27 @@ def jax_run(kind, **options):
 
         device = jax.devices("gpu" if task.device == "cuda" else "cpu")[0]
         linear = [module for module in task.model() if hasattr(module, "weight")]
-        params = [(m.weight.detach().cpu().numpy().T.copy(), m.bias.detach().cpu().numpy()) for m in linear]
-        upper, lower = ([array.cpu().numpy() for array in batch] for batch in task.batches)
+        params = [
+            (m.weight.detach().cpu().numpy().T.copy(), m.bias.detach().cpu().numpy())
+            for m in linear
+        ]
+        upper, lower = (
+            [array.cpu().numpy() for array in batch] for batch in task.batches
+        )
         params, upper, lower = jax.device_put((params, upper, lower), device)
 
-        def layer(inputs, weight, bias):  # "highest" is plain float32, as in PyTorch: a GPU would take TF32 otherwise
+        def layer(
+            inputs, weight, bias
+        ):  # "highest" is plain float32, as in PyTorch: a GPU would take TF32 otherwise
             return jax.numpy.matmul(inputs, weight, precision="highest") + bias
 
         def loss(params, inputs, labels):
             for pair in params[:-1]:
                 inputs = jax.nn.relu(layer(inputs, *pair))
             logits = layer(inputs, *params[-1])
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(
+                logits, labels
+            ).mean()
 
         optimizer, direction = jax_direction(kind, loss, options)
         rest = {"SGD": optax.sgd, "AdamW": optax.adamw}[base](lr)
@@ -261,7 +293,10 @@ def jax_direction(kind, loss, options):
     import optax
 
     if kind == "sum":
-        return None, lambda params, u, l: (jax.grad(lambda p: loss(p, *u) + loss(p, *l))(params), {})
+        return None, lambda params, u, l: (
+            jax.grad(lambda p: loss(p, *u) + loss(p, *l))(params),
+            {},
+        )
     if kind == "tiebreak":
         import tiebreak.optax
 
@@ -286,24 +321,61 @@ OURS = [
     Method("ours: SDBGD", True, ours_sdbgd()),
     Method("ours: DynamicBarrier", True, ours()),
     Method("ours: DynamicBarrier, tolerance", True, ours(tolerance=True)),
-    Method("ours: DynamicBarrier, tolerance, start", True, ours(tolerance=True, reference="start")),
-    Method("ours: DynamicBarrier, tolerance, twin", True, ours(tolerance=True, reference="twin")),
+    Method(
+        "ours: DynamicBarrier, tolerance, start",
+        True,
+        ours(tolerance=True, reference="start"),
+    ),
+    Method(
+        "ours: DynamicBarrier, tolerance, twin",
+        True,
+        ours(tolerance=True, reference="twin"),
+    ),
 ]
 METHODS = [
     Method(REFERENCE, False, torch_run(two_backwards)),
-    Method("weighted sum, one backward pass", False, shared(torch_peers.weighted(1, plain=True))),
+    Method(
+        "weighted sum, one backward pass",
+        False,
+        shared(torch_peers.weighted(1, plain=True)),
+    ),
     *OURS,
     Method("DBGD by hand", True, torch_run(by_hand)),
     Method("BLUR-style loop", True, torch_run(blur)),
-    Method("TorchJD PCD, default call", True, shared(torch_peers.pcd(1.0)), ("torchjd",)),
+    Method(
+        "TorchJD PCD, default call", True, shared(torch_peers.pcd(1.0)), ("torchjd",)
+    ),
     Method("TorchJD PCD", True, torch_run(torchjd(pcd)), ("torchjd",)),
-    Method("TorchJD UPGrad", True, torch_run(torchjd(upgrad)), ("torchjd", "qpsolvers", "quadprog")),
-    Method("TorchJD, DBGD weighting", True, torch_run(torchjd(dbgd_weighting)), ("torchjd",)),
+    Method(
+        "TorchJD UPGrad",
+        True,
+        torch_run(torchjd(upgrad)),
+        ("torchjd", "qpsolvers", "quadprog"),
+    ),
+    Method(
+        "TorchJD, DBGD weighting",
+        True,
+        torch_run(torchjd(dbgd_weighting)),
+        ("torchjd",),
+    ),
     Method("Cooper, Lagrangian", False, shared(torch_peers.cooper(0.1)), ("cooper",)),
-    Method("humancompatible-train, ALM", False, torch_run(augmented_lagrangian), ("humancompatible",)),
-    Method("torchopt MetaSGD, hypergradient", False, torch_run(meta_sgd), ("torchopt",)),
+    Method(
+        "humancompatible-train, ALM",
+        False,
+        torch_run(augmented_lagrangian),
+        ("humancompatible",),
+    ),
+    Method(
+        "torchopt MetaSGD, hypergradient", False, torch_run(meta_sgd), ("torchopt",)
+    ),
     Method("optax, weighted sum", False, jax_run("sum"), ("jax", "optax"), jax=True),
-    Method("optax + tiebreak.optax", True, jax_run("tiebreak", method=torch_peers.METHOD), ("jax", "optax"), jax=True),
+    Method(
+        "optax + tiebreak.optax",
+        True,
+        jax_run("tiebreak", method=torch_peers.METHOD),
+        ("jax", "optax"),
+        jax=True,
+    ),
     Method("optax, DBGD by hand", True, jax_run("hand"), ("jax", "optax"), jax=True),
 ]
 
@@ -318,16 +390,35 @@ def check(task, accuracy=1e-5):
     accuracy : float
         Allowed difference, as a share of the largest change of a parameter.
     """
-    exact = {"method": torch_peers.METHOD.replace(regularizer=1e-12), "normalize": False}
+    exact = {
+        "method": torch_peers.METHOD.replace(regularizer=1e-12),
+        "normalize": False,
+    }
     same = [
-        Method("DynamicBarrier", True, torch_run(lambda _, o: _closures(DynamicBarrier(o, **exact)))),
+        Method(
+            "DynamicBarrier",
+            True,
+            torch_run(lambda _, o: _closures(DynamicBarrier(o, **exact))),
+        ),
         Method("SDBGD", True, ours_sdbgd(**exact)),
-        *(method for method in METHODS if method.name in ("TorchJD, DBGD weighting", "optax, DBGD by hand")),
-        Method("tiebreak.optax", True, jax_run("tiebreak", **exact), ("jax", "optax"), jax=True),
+        *(
+            method
+            for method in METHODS
+            if method.name in ("TorchJD, DBGD weighting", "optax, DBGD by hand")
+        ),
+        Method(
+            "tiebreak.optax",
+            True,
+            jax_run("tiebreak", **exact),
+            ("jax", "optax"),
+            jax=True,
+        ),
     ]
 
     def after(start):
-        run = start(task, "SGD", 1.0)  # a step of length 1: its rounding is small beside it
+        run = start(
+            task, "SGD", 1.0
+        )  # a step of length 1: its rounding is small beside it
         before = run.parameters()
         run.step()
         return [now - then for now, then in zip(run.parameters(), before, strict=True)]
@@ -335,15 +426,22 @@ def check(task, accuracy=1e-5):
     expected = after(torch_run(by_hand))
     largest = max(np.abs(array).max() for array in expected)
     if not largest > 0:
-        raise AssertionError("DBGD by hand did not move the parameters: the check would check nothing")
+        raise AssertionError(
+            "DBGD by hand did not move the parameters: the check would check nothing"
+        )
     checked = []
     for method in same:
         if method.missing() or (method.jax and task.without_jax()):
             continue
         found = after(method.start)
-        error = max(np.abs(a - b).max() for a, b in zip(found, expected, strict=True)) / largest
+        error = (
+            max(np.abs(a - b).max() for a, b in zip(found, expected, strict=True))
+            / largest
+        )
         if not error <= accuracy:
-            raise AssertionError(f"{method.name}: its step differs from DBGD by hand by {error:.1e} of the step")
+            raise AssertionError(
+                f"{method.name}: its step differs from DBGD by hand by {error:.1e} of the step"
+            )
         checked.append(method.name)
     return checked
 

@@ -42,7 +42,12 @@ def foreach(params, uppers, lowers):
     """The obvious speed-up: torch's operations on lists of tensors."""
 
     def step():
-        fg = torch.stack([torch.dot(u.view(-1), g.view(-1)) for u, g in zip(uppers, lowers, strict=True)]).sum()
+        fg = torch.stack(
+            [
+                torch.dot(u.view(-1), g.view(-1))
+                for u, g in zip(uppers, lowers, strict=True)
+            ]
+        ).sum()
         gg = torch.stack(torch._foreach_norm(lowers)).square().sum()
         multiplier = (gg - fg).clamp_min(0) / (gg + 1e-8)
         with torch.no_grad():
@@ -92,25 +97,51 @@ def rows(device):
     skip = {"nonfinite": "skip"}
     known = {
         OURS: (ours(lambda p: SDBGD(p, lr=1e-9, **skip)), 6),
-        "tiebreak SDBGD, nonfinite='raise' (default)": (ours(lambda p: SDBGD(p, lr=1e-9)), 6),
-        "tiebreak DynamicBarrier(SGD), nonfinite='skip'": (ours(lambda p: wrapped(p, **skip)), 8),
+        "tiebreak SDBGD, nonfinite='raise' (default)": (
+            ours(lambda p: SDBGD(p, lr=1e-9)),
+            6,
+        ),
+        "tiebreak DynamicBarrier(SGD), nonfinite='skip'": (
+            ours(lambda p: wrapped(p, **skip)),
+            8,
+        ),
         "tiebreak DynamicBarrier(SGD), 'raise' (default)": (ours(wrapped), 8),
     }
     if device == "cuda":
-        known["tiebreak SDBGD, 'skip', fused=False"] = (ours(lambda p: SDBGD(p, lr=1e-9, fused=False, **skip)), 6)
+        known["tiebreak SDBGD, 'skip', fused=False"] = (
+            ours(lambda p: SDBGD(p, lr=1e-9, fused=False, **skip)),
+            6,
+        )
         known["torch.compile of the naive step"] = (compiled, 6)
-    return known | {"foreach": (foreach, 6), "naive": (naive, 6), "plain SGD on one loss": (sgd, 3)}
+    return known | {
+        "foreach": (foreach, 6),
+        "naive": (naive, 6),
+        "plain SGD on one loss": (sgd, 3),
+    }
 
 
 def shapes(count, tensors):
     """`tensors` tensors, `count` numbers in all."""
-    return [(count // tensors,)] * (tensors - 1) + [(count - (tensors - 1) * (count // tensors),)]
+    return [(count // tensors,)] * (tensors - 1) + [
+        (count - (tensors - 1) * (count // tensors),)
+    ]
 
 
 def transformer(layers=16, width=2048, hidden=8192, vocabulary=128256, kv=512):
     """The parameters of a decoder of 1.2 billion, a matrix or a vector at a time (the sizes of Llama 3.2 1B)."""
-    block = [(width, width), (kv, width), (kv, width), (width, width), (hidden, width), (hidden, width)]
-    return [(vocabulary, width), *[*block, (width, hidden), (width,), (width,)] * layers, (width,)]
+    block = [
+        (width, width),
+        (kv, width),
+        (kv, width),
+        (width, width),
+        (hidden, width),
+        (hidden, width),
+    ]
+    return [
+        (vocabulary, width),
+        *[*block, (width, hidden), (width,), (width,)] * layers,
+        (width,),
+    ]
 
 
 def table(name, title, sizes, device, dtype=torch.float32, seconds=2.0, leave_out=()):
@@ -118,7 +149,10 @@ def table(name, title, sizes, device, dtype=torch.float32, seconds=2.0, leave_ou
     generator = torch.Generator(device).manual_seed(0)
 
     def random():
-        return [torch.randn(s, generator=generator, device=device, dtype=dtype) for s in sizes]
+        return [
+            torch.randn(s, generator=generator, device=device, dtype=dtype)
+            for s in sizes
+        ]
 
     params, uppers, lowers = [p.requires_grad_() for p in random()], random(), random()
     count = sum(math.prod(s) for s in sizes)
@@ -151,7 +185,14 @@ def table(name, title, sizes, device, dtype=torch.float32, seconds=2.0, leave_ou
             "of this floor. Read it as a unit."
         )
     columns = ["step", "ms", "/ floor", "least words"]
-    return Table(name, title, columns, body, notes, {"kind": "bars", "x": "step", "y": ["/ floor"], "log": ""})
+    return Table(
+        name,
+        title,
+        columns,
+        body,
+        notes,
+        {"kind": "bars", "x": "step", "y": ["/ floor"], "log": ""},
+    )
 
 
 REPEAT = 30  # steps between two waits for the device, as in training: there, too, the host runs ahead
@@ -170,13 +211,19 @@ def check(uppers, lowers, device):
     few = slice(0, 3)
     params = [torch.nn.Parameter(torch.ones_like(u)) for u in uppers[few]]
     ours(lambda p: SDBGD(p, lr=1e-3, method=METHOD))(params, uppers[few], lowers[few])()
-    fg = sum((u.double() * g.double()).sum() for u, g in zip(uppers[few], lowers[few], strict=True))
+    fg = sum(
+        (u.double() * g.double()).sum()
+        for u, g in zip(uppers[few], lowers[few], strict=True)
+    )
     gg = sum(g.double().square().sum() for g in lowers[few])
     multiplier = (gg - fg).clamp_min(0) / (gg + 1e-8)
     for p, u, g in zip(params, uppers[few], lowers[few], strict=True):
         expected = 1 - 1e-3 * (u.double() + multiplier * g.double())
         error = (p.detach().double() - expected).abs().max().item()
-        assert error <= 2 * torch.finfo(p.dtype).eps * expected.abs().max().item(), (device, error)
+        assert error <= 2 * torch.finfo(p.dtype).eps * expected.abs().max().item(), (
+            device,
+            error,
+        )
 
 
 def measure(device="cpu", quick=False):
@@ -184,13 +231,24 @@ def measure(device="cpu", quick=False):
     if device == "cpu":
         return [
             table(
-                f"step_cpu_1e{k}", f"One barrier step on a CPU, 10^{k} parameters", shapes(10**k, 20), device, seconds=s
+                f"step_cpu_1e{k}",
+                f"One barrier step on a CPU, 10^{k} parameters",
+                shapes(10**k, 20),
+                device,
+                seconds=s,
             )
             for k, s in (((7, 0.5),) if quick else ((7, 1.0), (8, 2.0)))
         ]
-    naive_rows = ("torch.compile of the naive step",)  # it takes minutes to compile hundreds of tensors
+    naive_rows = (
+        "torch.compile of the naive step",
+    )  # it takes minutes to compile hundreds of tensors
     return [
-        table("step_gpu_flat", "One barrier step, 5·10^8 parameters in 200 tensors", shapes(5 * 10**8, 200), device),
+        table(
+            "step_gpu_flat",
+            "One barrier step, 5·10^8 parameters in 200 tensors",
+            shapes(5 * 10**8, 200),
+            device,
+        ),
         table(
             "step_gpu_model",
             "One barrier step, the shapes of a 1.2-billion-parameter transformer",
@@ -221,7 +279,9 @@ def ratios(quick=True):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="benchmarks.step", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.step", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()

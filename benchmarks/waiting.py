@@ -39,7 +39,9 @@ def methods(base, graph=False):
     """Name → function of a model that returns ``step(upper, lower)``."""
     capturable = {"capturable": True} if graph and base == "AdamW" else {}
     kind = _Base(BASES[base].kind, **capturable)
-    safe = {"nonfinite": "skip"} if graph else {}  # nobody can be told of an error by a replay
+    safe = (
+        {"nonfinite": "skip"} if graph else {}
+    )  # nobody can be told of an error by a replay
 
     def plain(**options):
         other = _Base(kind.kind, **kind.options, **options)
@@ -47,7 +49,9 @@ def methods(base, graph=False):
 
     def ours(**options):
         def build(model):
-            opt = speed_peers.DynamicBarrier(kind(model.parameters()), **safe, **options)
+            opt = speed_peers.DynamicBarrier(
+                kind(model.parameters()), **safe, **options
+            )
             return lambda upper, lower: opt.step(upper=upper, lower=lower)
 
         return build
@@ -59,8 +63,12 @@ def methods(base, graph=False):
     found["ours: default, barrier"] = ours(method=torch_peers.METHOD)
     found["ours: default, tolerance"] = ours(**tolerance)
     if not graph:
-        found["ours: nonfinite='ignore', barrier"] = ours(method=torch_peers.METHOD, nonfinite="ignore")
-        found["DBGD by hand"] = lambda model: speed_peers.by_hand(model, kind(model.parameters()))
+        found["ours: nonfinite='ignore', barrier"] = ours(
+            method=torch_peers.METHOD, nonfinite="ignore"
+        )
+        found["DBGD by hand"] = lambda model: speed_peers.by_hand(
+            model, kind(model.parameters())
+        )
     return found
 
 
@@ -92,7 +100,9 @@ def in_turns(steps, seconds, length, wait, clock=time.perf_counter):
         step()
         step()
     end = time.perf_counter() + seconds * len(steps)
-    while len(times[first]) < 5 or (time.perf_counter() < end and len(times[first]) < 400):
+    while len(times[first]) < 5 or (
+        time.perf_counter() < end and len(times[first]) < 400
+    ):
         for name, step in steps.items():
             wait()
             start = clock()
@@ -100,7 +110,10 @@ def in_turns(steps, seconds, length, wait, clock=time.perf_counter):
                 step()
             wait()
             times[name].append((clock() - start) / length)
-    ratios = {n: statistics.median(a / b for a, b in zip(t, times[first], strict=True)) for n, t in times.items()}
+    ratios = {
+        n: statistics.median(a / b for a, b in zip(t, times[first], strict=True))
+        for n, t in times.items()
+    }
     return {name: (statistics.median(t), ratios[name] - 1) for name, t in times.items()}
 
 
@@ -119,7 +132,9 @@ def same_by_hand(model, optimizer):
             ff += torch.dot(x, x).item()
         multiplier = max(0.0, (gg - fg) / (gg + 1e-12))
         for p, u, v in zip(ps, a, b, strict=True):
-            p.grad = u.mul_(1 / (1 + multiplier)).add_(v, alpha=multiplier / (1 + multiplier))
+            p.grad = u.mul_(1 / (1 + multiplier)).add_(
+                v, alpha=multiplier / (1 + multiplier)
+            )
         optimizer.step()
 
     return step
@@ -132,11 +147,24 @@ def measure_cpu(quick=False, seconds=1.5):
     try:
         for task in (Perceptron("MLP 1 M"), Perceptron("check")):
             for base, make in BASES.items():
-                chosen = {"the same by hand": lambda model, make=make: same_by_hand(model, make(model.parameters()))}
-                chosen |= {n: build for n, build in methods(base).items() if "fused" not in n and "DBGD" not in n}
+                chosen = {
+                    "the same by hand": lambda model, make=make: same_by_hand(
+                        model, make(model.parameters())
+                    )
+                }
+                chosen |= {
+                    n: build
+                    for n, build in methods(base).items()
+                    if "fused" not in n and "DBGD" not in n
+                }
                 steps = {name: started(task, build) for name, build in chosen.items()}
-                found = in_turns(steps, 0.1 if quick else seconds, 1, lambda: None, time.thread_time)
-                rows += [[task.name, base, name, 1e3 * spent, over] for name, (spent, over) in found.items()]
+                found = in_turns(
+                    steps, 0.1 if quick else seconds, 1, lambda: None, time.thread_time
+                )
+                rows += [
+                    [task.name, base, name, 1e3 * spent, over]
+                    for name, (spent, over) in found.items()
+                ]
     finally:
         torch.set_num_threads(before)
     notes = [
@@ -144,7 +172,15 @@ def measure_cpu(quick=False, seconds=1.5):
         f"torch {torch.__version__}.",
     ]
     columns = ["model", "base", "method", "ms", "over by hand"]
-    return [Table("waiting_cpu", "What a step adds to the same arithmetic by hand, CPU", columns, rows, notes)]
+    return [
+        Table(
+            "waiting_cpu",
+            "What a step adds to the same arithmetic by hand, CPU",
+            columns,
+            rows,
+            notes,
+        )
+    ]
 
 
 def rows_of(task, seconds):
@@ -153,19 +189,42 @@ def rows_of(task, seconds):
         one = in_turns(steps, seconds, 1, waiting(task))
         several = in_turns(steps, seconds, RUN, waiting(task))
         for name in steps:
-            yield [task.name, base, name, 1e3 * one[name][0], one[name][1], 1e3 * several[name][0], several[name][1]]
+            yield [
+                task.name,
+                base,
+                name,
+                1e3 * one[name][0],
+                one[name][1],
+                1e3 * several[name][0],
+                several[name][1],
+            ]
         del steps
-        replays = {n: captured(started(task, build)) for n, build in methods(base, graph=True).items()}
+        replays = {
+            n: captured(started(task, build))
+            for n, build in methods(base, graph=True).items()
+        }
         found = in_turns(replays, seconds / 2, GRAPH, waiting(task))
         for name, (spent, ratio) in found.items():
-            yield [task.name, base, f"CUDA graph, {name}", None, None, 1e3 * spent, ratio]
+            yield [
+                task.name,
+                base,
+                f"CUDA graph, {name}",
+                None,
+                None,
+                1e3 * spent,
+                ratio,
+            ]
         del replays
         torch.cuda.empty_cache()
 
 
 def tasks(quick):
     small = [Language(device="cuda"), Perceptron("MLP 100 M", "cuda")]
-    return small if quick else [*small, Language("GPT-2 small, 12 × 1024 tokens", batch=12, length=1024)]
+    return (
+        small
+        if quick
+        else [*small, Language("GPT-2 small, 12 × 1024 tokens", batch=12, length=1024)]
+    )
 
 
 def measure(device="cuda", quick=False, seconds=1.5):
@@ -176,25 +235,48 @@ def measure(device="cuda", quick=False, seconds=1.5):
     rows = []
     for task in chosen:
         for row in rows_of(task, 0.1 if quick else seconds):
-            print(*(f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row), sep="; ", flush=True)
+            print(
+                *(f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row),
+                sep="; ",
+                flush=True,
+            )
             rows.append(row)
-    columns = ["model", "base", "method", "ms, each step waited for", "over the reference"]
+    columns = [
+        "model",
+        "base",
+        "method",
+        "ms, each step waited for",
+        "over the reference",
+    ]
     columns += [f"ms, {RUN} steps at a time", "over the reference "]
     notes = [
         f"The reference is “{REFERENCE}”; medians of ratios, each to the reference of the same turn.",
         f"Graphs: nonfinite='skip', AdamW(capturable=True), {GRAPH} replays at a time.",
         f"torch {torch.__version__}, {torch.get_num_threads()} threads.",
     ]
-    title = f"What a step adds to two backward passes and the base's step, {where(device)}"
+    title = (
+        f"What a step adds to two backward passes and the base's step, {where(device)}"
+    )
     return [Table("waiting", title, columns, rows, notes)]
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="benchmarks.waiting", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.waiting", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--quick", action="store_true", help="short and rough: does everything run?")
-    parser.add_argument("--seconds", type=float, default=1.5, help="for each method of a model")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", help="folder for the JSON")
+    parser.add_argument(
+        "--quick", action="store_true", help="short and rough: does everything run?"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.5, help="for each method of a model"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(__file__).parent / "results",
+        help="folder for the JSON",
+    )
     options = parser.parse_args()
     tables = measure(options.device, options.quick, options.seconds)
     for table in tables:

@@ -34,10 +34,18 @@ def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     name, study = summary["example"], summary["study"]
     few = study["quick"] and study["seeds"] < SEEDS
-    for wrong in ("is interrupted",) * summary["interrupted"] + (f"is quick, and has fewer than {SEEDS} seeds",) * few:
-        raise SystemExit(f"{folder} holds a run that {wrong}; the documentation shows whole ones: {summary['command']}")
-    if study["methods"] and not any(text.startswith("Left out:") for text in summary["notes"]):
-        raise SystemExit(f"{folder} holds {', '.join(study['methods'])} alone, and does not say what was left out")
+    for wrong in ("is interrupted",) * summary["interrupted"] + (
+        f"is quick, and has fewer than {SEEDS} seeds",
+    ) * few:
+        raise SystemExit(
+            f"{folder} holds a run that {wrong}; the documentation shows whole ones: {summary['command']}"
+        )
+    if study["methods"] and not any(
+        text.startswith("Left out:") for text in summary["notes"]
+    ):
+        raise SystemExit(
+            f"{folder} holds {', '.join(study['methods'])} alone, and does not say what was left out"
+        )
     name += "-quick" * study["quick"]
     later = study.get("knobs") is not None
     if later:
@@ -50,8 +58,13 @@ def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
     for page in sorted((docs / "gallery").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         if marker in text and f"../_tables/gallery-{name}.md" not in text:
-            place = re.compile(rf"{re.escape(marker)}\n(\n\*\*Not measured yet\.\*\*[^\n]*\n)?")
-            page.write_text(place.sub(lambda _: shown(name, summary["title"], not later), text), encoding="utf-8")
+            place = re.compile(
+                rf"{re.escape(marker)}\n(\n\*\*Not measured yet\.\*\*[^\n]*\n)?"
+            )
+            page.write_text(
+                place.sub(lambda _: shown(name, summary["title"], not later), text),
+                encoding="utf-8",
+            )
     return str(name)
 
 

@@ -22,14 +22,21 @@ from tiebreak.experiments.tables import Sheet, as_markdown, chosen, scientific
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results" / "compare"
 PUBLISHED = ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg", "penalty")
-NINE = (*PUBLISHED, "sdbgd_practice", "sdbgd_bound", "penalty_bound", "dbgd_batched")  # others: docs/all-methods.md
+NINE = (
+    *PUBLISHED,
+    "sdbgd_practice",
+    "sdbgd_bound",
+    "penalty_bound",
+    "dbgd_batched",
+)  # others: docs/all-methods.md
 
 
 def winners(found: Compared) -> Sheet:
     """The best on every problem at every budget, in one table."""
     per_budget = [sheet.rows for sheet in sheets(found)[1:-1]]
     rows = [
-        [same[0][0], *(f"{row[1]} ({row[2].split(' ')[0]})" for row in same)] for same in zip(*per_budget, strict=True)
+        [same[0][0], *(f"{row[1]} ({row[2].split(' ')[0]})" for row in same)]
+        for same in zip(*per_budget, strict=True)
     ]
     return Sheet("", ("problem", *map(calls, found.comparison.budgets)), rows)
 
@@ -41,15 +48,30 @@ def ends(found: Compared) -> Sheet:
         problem, unit = entrant.problem, Units.of(entrant.problem)
         if problem.solution is None or problem.constants is None:
             continue
-        here, c = chosen(found.results, problem=entrant.label, budget=budget), problem.constants
+        here, c = (
+            chosen(found.results, problem=entrant.label, budget=budget),
+            problem.constants,
+        )
         row, lengths = [entrant.label], (c.G_f / c.L_f) ** 2
-        first, plain = int(np.argmin(here["ratio"])), here["method"].tolist().index("Penalty")
+        first, plain = (
+            int(np.argmin(here["ratio"])),
+            here["method"].tolist().index("Penalty"),
+        )
         for i in (first, plain):
-            above = (here["upper_excess"][i] / unit.upper_value, here["lower_excess"][i] / (c.L_g * lengths))
-            row += [str(here["method"][i])] * (i == first) + [scientific(v) for v in (here["residual"][i], *above)]
+            above = (
+                here["upper_excess"][i] / unit.upper_value,
+                here["lower_excess"][i] / (c.L_g * lengths),
+            )
+            row += [str(here["method"][i])] * (i == first) + [
+                scientific(v) for v in (here["residual"][i], *above)
+            ]
         rows.append(row)
     names = ("residual", "f − f*", "g − g*")
-    return Sheet("", ("problem", "best method", *names, *(f"Penalty: {name}" for name in names)), rows)
+    return Sheet(
+        "",
+        ("problem", "best method", *names, *(f"Penalty: {name}" for name in names)),
+        rows,
+    )
 
 
 def steps(found: Compared) -> Sheet:
@@ -59,7 +81,14 @@ def steps(found: Compared) -> Sheet:
     for contender in found.comparison.contenders:
         taken = chosen(found.results, method=contender.label)["scale"].tolist()
         rows.append([contender.label, *(str(taken.count(size)) for size in sizes)])
-    return Sheet("", ("method", *(f"{size:g}" if size >= 1 else f"1/{1 / size:g}" for size in sizes)), rows)
+    return Sheet(
+        "",
+        (
+            "method",
+            *(f"{size:g}" if size >= 1 else f"1/{1 / size:g}" for size in sizes),
+        ),
+        rows,
+    )
 
 
 def tables(found: Compared) -> dict[str, Sheet]:
@@ -82,7 +111,11 @@ def write(found: Compared) -> None:
     save_comparison(found, RESULTS)
     shutil.copy(RESULTS / "profiles.png", DOCS / "_static" / "profiles.png")
     for name, sheet in tables(found).items():
-        words: Sequence[str] = (*PROSE, "best method", *(sheet.header[1:] if "_best" in name else ()))
+        words: Sequence[str] = (
+            *PROSE,
+            "best method",
+            *(sheet.header[1:] if "_best" in name else ()),
+        )
         text = "\n".join([*as_markdown(sheet, words), ""])
         (DOCS / "_tables" / f"{name}.md").write_text(text, encoding="utf-8")
         print(f"{name}\n{text}", flush=True)
@@ -91,5 +124,11 @@ def write(found: Compared) -> None:
 if __name__ == "__main__":
     with Store(RESULTS / ".blocks") as store:
         asked = Comparison(methods=NINE)
-        write(compare(asked, lambda name, share: print(f"\r{share:6.1%}", end="", flush=True), store=store))
+        write(
+            compare(
+                asked,
+                lambda name, share: print(f"\r{share:6.1%}", end="", flush=True),
+                store=store,
+            )
+        )
         store.clear()

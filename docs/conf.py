@@ -5,7 +5,9 @@ from pathlib import Path
 
 import tiebreak
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for the gallery, which is not installed
+sys.path.insert(
+    0, str(Path(__file__).parent.parent)
+)  # for the gallery, which is not installed
 
 project = "tiebreak"
 author = "The tiebreak developers"

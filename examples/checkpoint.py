@@ -27,22 +27,37 @@ def cut(record):
 def main() -> None:
     problem = tiebreak.problems.paper()
     levels = (problem.upper, problem.lower)
-    same = {"x0": problem.x0, "method": "vr_pr_sdbpg", "steps": 3000, "runs": 10, "seed": 0}
+    same = {
+        "x0": problem.x0,
+        "method": "vr_pr_sdbpg",
+        "steps": 3000,
+        "runs": 10,
+        "seed": 0,
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.npz"
         try:
-            tiebreak.minimize(*levels, **same, checkpoint=path, checkpoint_every=500, callback=cut)
+            tiebreak.minimize(
+                *levels, **same, checkpoint=path, checkpoint_every=500, callback=cut
+            )
         except PowerCut:
             saved = tiebreak.load(path)
-            print(f"cut short; {path.name} holds step {saved.steps[0]} ({path.stat().st_size / 1024:.0f} KiB)")
+            print(
+                f"cut short; {path.name} holds step {saved.steps[0]} ({path.stat().st_size / 1024:.0f} KiB)"
+            )
         resumed = tiebreak.minimize(*levels, resume=path)
     whole = tiebreak.minimize(*levels, **same)
     print(f"resumed to step {resumed.steps[0]}: {resumed.message}")
     print("last iterates equal, bit for bit:    ", np.array_equal(resumed.x, whole.x))
-    print("selected iterates equal, bit for bit:", np.array_equal(resumed.selected.x, whole.selected.x))
+    print(
+        "selected iterates equal, bit for bit:",
+        np.array_equal(resumed.selected.x, whole.selected.x),
+    )
     print(
         "histories equal, bit for bit:        ",
-        np.array_equal(resumed.history.lower_gradient_squared, whole.history.lower_gradient_squared),
+        np.array_equal(
+            resumed.history.lower_gradient_squared, whole.history.lower_gradient_squared
+        ),
     )
 
 

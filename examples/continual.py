@@ -21,9 +21,7 @@ from torch.nn.functional import cross_entropy
 from tiebreak.torch import DynamicBarrier
 
 FOLDER = Path(os.environ.get("TIEBREAK_DATA", "tiebreak-data"), "dataset-fashion-mnist")
-COMMAND = (
-    f"apt-get download dataset-fashion-mnist && mkdir -p {FOLDER} && dpkg-deb -x dataset-fashion-mnist_*.deb {FOLDER}"
-)
+COMMAND = f"apt-get download dataset-fashion-mnist && mkdir -p {FOLDER} && dpkg-deb -x dataset-fashion-mnist_*.deb {FOLDER}"
 
 
 def images(part: str, count: int) -> tuple[Tensor, Tensor]:
@@ -34,13 +32,21 @@ def images(part: str, count: int) -> tuple[Tensor, Tensor]:
         if path is None:
             sys.exit(f"Fashion-MNIST is not installed; get it with: {COMMAND}")
         with gzip.open(path) as file:
-            return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=skip).copy())
+            return torch.from_numpy(
+                np.frombuffer(file.read(), np.uint8, offset=skip).copy()
+            )
 
     pixels = read("images-idx3", 16).reshape(-1, 784)[:count]
     return (pixels.float() / 255 - 0.286) / 0.353, read("labels-idx1", 8)[:count].long()
 
 
-def main(count: int = 6000, batch: int = 128, first: int = 400, second: int = 1000, rate: float = 1e-3) -> None:
+def main(
+    count: int = 6000,
+    batch: int = 128,
+    first: int = 400,
+    second: int = 1000,
+    rate: float = 1e-3,
+) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # small tensors: threads would only wait for each other
     inputs, labels = images("train", count)
@@ -73,12 +79,16 @@ def main(count: int = 6000, batch: int = 128, first: int = 400, second: int = 10
 
     base = torch.optim.Adam(model.parameters(), lr=rate)
     with torch.no_grad():
-        allowed = 0.05 * loss(old).item()  # where only a few old images were kept, give those
+        allowed = (
+            0.05 * loss(old).item()
+        )  # where only a few old images were kept, give those
     opt = DynamicBarrier(base, tolerance=allowed, reference="start", model=model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, second)
     for _ in range(second):
         kept, learnt = draw(old), draw(new)
-        opt.step(lower=lambda rows=kept: loss(rows), upper=lambda rows=learnt: loss(rows))
+        opt.step(
+            lower=lambda rows=kept: loss(rows), upper=lambda rows=learnt: loss(rows)
+        )
         schedule.step()
     report("after")
     print(opt.finish(lower=lambda: loss(old), upper=lambda: loss(new)))

@@ -25,8 +25,12 @@ def samples(atoms: np.ndarray, count: int) -> torch.Tensor:
     """Samples, a column each, of five of these atoms with a little noise."""
     coefficients = np.zeros((truth.shape[1], count))
     for column in coefficients.T:
-        column[rng.choice(atoms, 5, replace=False)] = rng.uniform(0.2, 1, 5) * rng.choice([-1, 1], 5)
-    return torch.tensor(truth @ coefficients + 0.01 * rng.standard_normal((len(truth), count)))
+        column[rng.choice(atoms, 5, replace=False)] = rng.uniform(
+            0.2, 1, 5
+        ) * rng.choice([-1, 1], 5)
+    return torch.tensor(
+        truth @ coefficients + 0.01 * rng.standard_normal((len(truth), count))
+    )
 
 
 old, new = samples(np.arange(40), 250), samples(np.arange(29, 50), 200)
@@ -41,11 +45,17 @@ def first_stage(steps: int = 10_000) -> tuple[torch.Tensor, torch.Tensor]:
     for share in 1 / np.sqrt(np.arange(1, steps + 1)):
         rest = atoms @ coefficients - samples
         outward, slope = rest @ coefficients.T, atoms.T @ rest
-        atoms = (1 - share) * atoms - share * outward / np.maximum(np.linalg.norm(outward, axis=0), 1e-12)
+        atoms = (1 - share) * atoms - share * outward / np.maximum(
+            np.linalg.norm(outward, axis=0), 1e-12
+        )
         largest = np.abs(slope).argmax(axis=0)
         coefficients *= 1 - share
-        coefficients[largest, np.arange(250)] -= share * RADIUS * np.sign(slope[largest, np.arange(250)])
-    return torch.tensor(np.pad(atoms, ((0, 0), (0, 10)))), torch.tensor(np.pad(coefficients, ((0, 10), (0, 0))))
+        coefficients[largest, np.arange(250)] -= (
+            share * RADIUS * np.sign(slope[largest, np.arange(250)])
+        )
+    return torch.tensor(np.pad(atoms, ((0, 0), (0, 10)))), torch.tensor(
+        np.pad(coefficients, ((0, 10), (0, 0)))
+    )
 
 
 learnt, known = first_stage()
@@ -86,7 +96,9 @@ def train(with_old: bool) -> Dictionary:
     model = Dictionary()
     opt = torch.optim.Adam(model.parameters(), lr=0.01)
     if with_old:
-        opt = tiebreak.torch.DynamicBarrier(opt, tolerance="5%", reference="start", model=model)
+        opt = tiebreak.torch.DynamicBarrier(
+            opt, tolerance="5%", reference="start", model=model
+        )
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(opt, STEPS)
     for _ in range(STEPS):
         if with_old:
@@ -102,8 +114,13 @@ def train(with_old: bool) -> Dictionary:
 @torch.no_grad()
 def show(name: str, model: Dictionary) -> None:
     atoms = model.atoms().numpy()
-    cosines = np.abs((atoms / np.maximum(np.linalg.norm(atoms, axis=0), 1e-9)).T @ truth).max(axis=0)
-    shares = [np.mean(cosines[part] >= 0.9) for part in (slice(None), slice(29), slice(40, None))]
+    cosines = np.abs(
+        (atoms / np.maximum(np.linalg.norm(atoms, axis=0), 1e-9)).T @ truth
+    ).max(axis=0)
+    shares = [
+        np.mean(cosines[part] >= 0.9)
+        for part in (slice(None), slice(29), slice(40, None))
+    ]
     print(
         f"{name:<34}{float(old_loss(model)):>10.4f}{float(new_loss(model)):>10.4f}"
         + "".join(f"{share:>8.0%}" for share in shares)
@@ -116,7 +133,9 @@ def main() -> None:
     show("learnt from the old samples", Dictionary())
     show("then from the new samples alone", train(with_old=False))
     show("then with DynamicBarrier, 5 %", train(with_old=True))
-    print("\nAtoms: the share of the 50 true ones that were found; old, new: of those that only such samples have.")
+    print(
+        "\nAtoms: the share of the 50 true ones that were found; old, new: of those that only such samples have."
+    )
 
 
 if __name__ == "__main__":

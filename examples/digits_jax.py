@@ -26,7 +26,8 @@ from tiebreak.optax import dynamic_barrier, measure, with_twin
 BATCH, SEEDS, TOLERANCE = 64, 5, 0.02
 IMAGES, LABELS = load_digits(return_X_y=True)
 TRAIN_X, TEST_X, TRAIN_Y, TEST_Y = (
-    jnp.asarray(part) for part in train_test_split(IMAGES.astype(np.float32) / 16, LABELS, random_state=0)
+    jnp.asarray(part)
+    for part in train_test_split(IMAGES.astype(np.float32) / 16, LABELS, random_state=0)
 )
 
 
@@ -35,7 +36,9 @@ def init(key):
     return eqx.partition(eqx.nn.MLP(64, 10, 64, depth=1, key=key), eqx.is_array)[0]
 
 
-STATIC = eqx.partition(eqx.nn.MLP(64, 10, 64, depth=1, key=jax.random.key(0)), eqx.is_array)[1]
+STATIC = eqx.partition(
+    eqx.nn.MLP(64, 10, 64, depth=1, key=jax.random.key(0)), eqx.is_array
+)[1]
 
 
 def logits(params, images):
@@ -45,7 +48,9 @@ def logits(params, images):
 def fit(params, batch):
     """g, the lower loss: cross-entropy."""
     images, labels = batch
-    return optax.softmax_cross_entropy_with_integer_labels(logits(params, images), labels).mean()
+    return optax.softmax_cross_entropy_with_integer_labels(
+        logits(params, images), labels
+    ).mean()
 
 
 def size(params, batch):
@@ -73,21 +78,31 @@ def train(optimizer, key, steps):
         updates, state = optimizer.update(grads, state, params, **measured)
         params = optax.apply_updates(params, updates)
         curves = {"loss": measured["lower_value"], "left": share_left(params)}
-        curves |= {name: optax.tree.get(state, name, 0.0) for name in ("multiplier", "excess", "reference")}
+        curves |= {
+            name: optax.tree.get(state, name, 0.0)
+            for name in ("multiplier", "excess", "reference")
+        }
         return (params, state), curves
 
     start, draws = jax.random.split(key)
     params = init(start)
-    (params, _), curves = jax.lax.scan(step, (params, optimizer.init(params)), jax.random.split(draws, steps))
+    (params, _), curves = jax.lax.scan(
+        step, (params, optimizer.init(params)), jax.random.split(draws, steps)
+    )
     accuracy = jnp.mean(jnp.argmax(logits(params, TEST_X), axis=1) == TEST_Y)
-    return curves | {"accuracy": accuracy, "train loss": fit(params, (TRAIN_X, TRAIN_Y))}
+    return curves | {
+        "accuracy": accuracy,
+        "train loss": fit(params, (TRAIN_X, TRAIN_Y)),
+    }
 
 
 def optimizers(steps):
     """Weighted sums are the method `penalty` with a constant weight: the same code, another rule."""
     adam = optax.adam(optax.cosine_decay_schedule(3e-3, steps))
     sums = {
-        f"f + {c:g} g": optax.chain(dynamic_barrier(method=methods.penalty.replace(barrier=c)), adam)
+        f"f + {c:g} g": optax.chain(
+            dynamic_barrier(method=methods.penalty.replace(barrier=c)), adam
+        )
         for c in (0.02, 0.2, 2)
     }
     return sums | {f"twin + {TOLERANCE}": with_twin(adam, tolerance=TOLERANCE)}
@@ -105,20 +120,37 @@ def main() -> None:
     keys = jax.random.split(jax.random.key(0), SEEDS)
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     print(f"{SEEDS} seeds, {options.steps} steps of {BATCH} images: means")
-    print(f"{'optimizer':<18} {'train loss':>10} {'accuracy':>9} {'weights left':>13} {'last λ':>8} {'excess':>7}")
+    print(
+        f"{'optimizer':<18} {'train loss':>10} {'accuracy':>9} {'weights left':>13} {'last λ':>8} {'excess':>7}"
+    )
     for (name, optimizer), color in zip(
-        optimizers(options.steps).items(), ("0.75", "0.55", "0.35", "tab:red"), strict=True
+        optimizers(options.steps).items(),
+        ("0.75", "0.55", "0.35", "tab:red"),
+        strict=True,
     ):
-        found = jax.device_get(jax.jit(jax.vmap(lambda key, o=optimizer: train(o, key, options.steps)))(keys))
+        found = jax.device_get(
+            jax.jit(jax.vmap(lambda key, o=optimizer: train(o, key, options.steps)))(
+                keys
+            )
+        )
         means = [found[n].mean() for n in ("train loss", "accuracy")]
         last = [found[n][:, -100:].mean() for n in ("left", "multiplier", "excess")]
         excess = f"{last[2]:>7.2f}" if name.startswith("twin") else f"{'':>7}"
-        print(f"{name:<18} {means[0]:>10.3f} {means[1]:>9.1%} {last[0]:>13.1%} {last[1]:>8.2g} {excess}")
+        print(
+            f"{name:<18} {means[0]:>10.3f} {means[1]:>9.1%} {last[0]:>13.1%} {last[1]:>8.2g} {excess}"
+        )
         for axis, column in zip(axes, ("loss", "left", "multiplier"), strict=True):
             curve = smooth(found[column].mean(axis=0))
             axis.plot(np.arange(len(curve)) + 50, curve, color=color, label=name)
     limit = smooth(found["reference"].mean(axis=0)) + TOLERANCE
-    axes[0].plot(np.arange(len(limit)) + 50, limit, color="tab:red", linestyle=":", linewidth=1, label="its limit")
+    axes[0].plot(
+        np.arange(len(limit)) + 50,
+        limit,
+        color="tab:red",
+        linestyle=":",
+        linewidth=1,
+        label="its limit",
+    )
     titles = ("cross-entropy (lower loss)", "share of weights left", "multiplier λ")
     for axis, title in zip(axes, titles, strict=True):
         axis.set(xlabel="step", title=title)

@@ -21,12 +21,15 @@ from tiebreak.torch import DynamicBarrier, Progress
 BATCH, TOLERANCE = 64, 0.02
 IMAGES, LABELS = load_digits(return_X_y=True)
 TRAIN_X, TEST_X, TRAIN_Y, TEST_Y = (
-    torch.as_tensor(part) for part in train_test_split(IMAGES.astype("float32") / 16, LABELS, random_state=0)
+    torch.as_tensor(part)
+    for part in train_test_split(IMAGES.astype("float32") / 16, LABELS, random_state=0)
 )
 
 
 def weights(model):
-    return torch.cat([layer.weight.ravel() for layer in model if isinstance(layer, torch.nn.Linear)])
+    return torch.cat(
+        [layer.weight.ravel() for layer in model if isinstance(layer, torch.nn.Linear)]
+    )
 
 
 def fit(model, rows):
@@ -42,18 +45,26 @@ def size(model):
 def train(name, how, seed, steps):
     """A whole training run: its last losses, and what the optimizer says of its last step."""
     torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+    )
     adam = torch.optim.Adam(model.parameters(), lr=3e-3)
     opt = DynamicBarrier(adam, model=model, **how)
-    opt.register_step_post_hook(Progress(steps, name=f"{name}, seed {seed}"))  # a line on standard error
+    opt.register_step_post_hook(
+        Progress(steps, name=f"{name}, seed {seed}")
+    )  # a line on standard error
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
     for _ in range(steps):
         rows = torch.randint(0, len(TRAIN_X), (BATCH,))
         opt.step(lower=lambda rows=rows: fit(model, rows), upper=lambda: size(model))
         rate.step()
     ended = None
-    if "tolerance" in how:  # both losses over all training data: the promise is checked, and what is left of it used
-        ended = opt.finish(lower=lambda: fit(model, slice(None)), upper=lambda: size(model))
+    if (
+        "tolerance" in how
+    ):  # both losses over all training data: the promise is checked, and what is left of it used
+        ended = opt.finish(
+            lower=lambda: fit(model, slice(None)), upper=lambda: size(model)
+        )
     with torch.no_grad():
         found = {
             "train loss": float(fit(model, slice(None))),
@@ -71,10 +82,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
     # Weighted sums are the method `penalty` with a constant weight: the same code, another rule.
-    ways = {f"f + {c:g} g": {"method": methods.penalty.replace(barrier=c)} for c in (0.02, 0.2, 2)}
+    ways = {
+        f"f + {c:g} g": {"method": methods.penalty.replace(barrier=c)}
+        for c in (0.02, 0.2, 2)
+    }
     ways[f"twin + {TOLERANCE}"] = {"tolerance": TOLERANCE, "reference": "twin"}
     print(f"{options.seeds} seeds, {options.steps} steps of {BATCH} images: means")
-    print(f"{'optimizer':<18} {'train loss':>10} {'accuracy':>9} {'weights left':>13} {'last λ':>8} {'excess':>7}")
+    print(
+        f"{'optimizer':<18} {'train loss':>10} {'accuracy':>9} {'weights left':>13} {'last λ':>8} {'excess':>7}"
+    )
     for name, how in ways.items():
         runs = [train(name, how, seed, options.steps) for seed in range(options.seeds)]
         mean = {key: sum(run[key] for run in runs) / len(runs) for key in runs[0]}

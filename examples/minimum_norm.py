@@ -31,7 +31,9 @@ def main() -> None:
 
     def show(name, x, calls):
         distance = np.linalg.norm(x - best) / np.linalg.norm(best)
-        print(f"{name:<40} {distance:>10.1e} {np.linalg.norm(x):>8.4f} {lower.value(x):>10.1e} {calls:>15,}")
+        print(
+            f"{name:<40} {distance:>10.1e} {np.linalg.norm(x):>8.4f} {lower.value(x):>10.1e} {calls:>15,}"
+        )
 
     print(f"{'':<40} {'distance':>10} {'norm':>8} {'lower':>10} {'calls':>15}")
     show("start", x0, 0)
@@ -49,7 +51,9 @@ def main() -> None:
         result = tiebreak.minimize(upper, lower, x0, method=method, steps=4000, seed=0)
         show(name, result.x, result.calls)
     show("pseudo-inverse", best, 0)
-    print("\nDistance: relative, to the pseudo-inverse solution. Calls: samples, as charged; where a batch is larger")
+    print(
+        "\nDistance: relative, to the pseudo-inverse solution. Calls: samples, as charged; where a batch is larger"
+    )
     print("than the data, every term is evaluated once and weighted.")
 
 

@@ -21,7 +21,9 @@ def by_norm(fg, gg, barrier, regularizer, cap):
     return np.minimum(rules.multiplier(fg, gg, asked, regularizer), cap)
 
 
-schedule = tiebreak.anytime(0.25, L_f=1, L_g=1, barrier=1)  # the theory's exponents, its largest constants
+schedule = tiebreak.anytime(
+    0.25, L_f=1, L_g=1, barrier=1
+)  # the theory's exponents, its largest constants
 method = Method("by norm, λ ≤ 50", by_norm, schedule.replace(others={"cap": 50}))
 
 
@@ -33,15 +35,27 @@ def main() -> None:
         method.replace(name="by norm, λ ≤ 5", others={"cap": 5}),
     )
     print("budget 10⁸, means of 10 runs at the last iterate")
-    print(f"{'method':<16} {'steps':>5} {'min over λ':>11} {'‖∇g‖²':>9} {'largest λ':>10}")
+    print(
+        f"{'method':<16} {'steps':>5} {'min over λ':>11} {'‖∇g‖²':>9} {'largest λ':>10}"
+    )
     for row in rows:
-        result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, method=row, budget=10**8, runs=10, seed=0)
+        result = tiebreak.minimize(
+            problem.upper,
+            problem.lower,
+            problem.x0,
+            method=row,
+            budget=10**8,
+            runs=10,
+            seed=0,
+        )
         last, largest = result.last, np.nanmax(result.history.multiplier)
         print(
             f"{row.name:<16} {result.steps[0]:>5} {last.stationarity_squared.mean():>11.1e} "
             f"{last.lower_gradient_squared.mean():>9.1e} {largest:>10.1f}"
         )
-    print("\nThe norm barrier gets ∇g down further and pays in the other residual. No theorem covers it.")
+    print(
+        "\nThe norm barrier gets ∇g down further and pays in the other residual. No theorem covers it."
+    )
 
 
 if __name__ == "__main__":

@@ -27,8 +27,12 @@ def rows(seed: int = 0) -> list[Rows]:
     seen = order[:332]  # means and scales come from rows that may be looked at
     inputs = (inputs - inputs[seen].mean(axis=0)) / inputs[seen].std(axis=0)
     targets = (targets - targets[seen].mean()) / targets[seen].std()
-    directions = rng.standard_normal((inputs.shape[1], FEATURES)) * 2 / np.sqrt(inputs.shape[1])
-    cosines = np.sqrt(2 / FEATURES) * np.cos(inputs @ directions + rng.uniform(0, 2 * np.pi, FEATURES))
+    directions = (
+        rng.standard_normal((inputs.shape[1], FEATURES)) * 2 / np.sqrt(inputs.shape[1])
+    )
+    cosines = np.sqrt(2 / FEATURES) * np.cos(
+        inputs @ directions + rng.uniform(0, 2 * np.pi, FEATURES)
+    )
     return [(cosines[part], targets[part]) for part in np.split(order, [88, 332])]
 
 
@@ -44,7 +48,9 @@ def exact_solution(train: Rows, validation: Rows) -> np.ndarray:
     """The least validation loss among the exact fits: p + N z, N a basis of the null space of the training rows."""
     fit = np.linalg.pinv(train[0]) @ train[1]
     null = np.linalg.svd(train[0])[2][len(train[1]) :].T
-    return fit + null @ np.linalg.pinv(validation[0] @ null) @ (validation[1] - validation[0] @ fit)
+    return fit + null @ np.linalg.pinv(validation[0] @ null) @ (
+        validation[1] - validation[0] @ fit
+    )
 
 
 train, validation, test = rows()
@@ -62,7 +68,9 @@ def by_solver(steps: int) -> np.ndarray:
     schedule = tiebreak.Schedule(step_size=tiebreak.Power(4.0, -1 / 4), barrier=1.0)
     method = tiebreak.methods.dbgd.replace(schedule=schedule)
     upper, lower = (lambda x: gradient(validation, x)), (lambda x: gradient(train, x))
-    return tiebreak.minimize(upper, lower, np.zeros(FEATURES), method=method, steps=steps, record=None).x
+    return tiebreak.minimize(
+        upper, lower, np.zeros(FEATURES), method=method, steps=steps, record=None
+    ).x
 
 
 def by_torch(steps: int) -> np.ndarray:
@@ -74,10 +82,14 @@ def by_torch(steps: int) -> np.ndarray:
     def batch_loss(part: Rows, size: int):
         features, targets = map(torch.tensor, part)
         batch = torch.randint(len(targets), (size,))
-        return lambda: 0.5 * (model(features[batch]).squeeze(1) - targets[batch]).square().mean()
+        return lambda: (
+            0.5 * (model(features[batch]).squeeze(1) - targets[batch]).square().mean()
+        )
 
     base = torch.optim.SGD(model.parameters(), lr=8.0, momentum=0.9)
-    opt = tiebreak.torch.DynamicBarrier(base, tolerance=0.005, reference="twin", model=model)
+    opt = tiebreak.torch.DynamicBarrier(
+        base, tolerance=0.005, reference="twin", model=model
+    )
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
     for _ in range(steps):
         opt.step(lower=batch_loss(train, 44), upper=batch_loss(validation, 61))
@@ -92,7 +104,9 @@ def main() -> None:
     show(f"DBGD, exact gradients, {STEPS} steps", by_solver(STEPS))
     show(f"DynamicBarrier, tolerance 0.005, {STEPS} steps", by_torch(STEPS))
     show("exact solution", solution)
-    print("\nDistance: to the exact solution, as a share of its norm. Test: rows that neither loss sees.")
+    print(
+        "\nDistance: to the exact solution, as a share of its norm. Test: rows that neither loss sees."
+    )
 
 
 if __name__ == "__main__":

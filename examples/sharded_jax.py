@@ -57,11 +57,19 @@ def batch(key, teacher):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--devices", type=int, help="devices to make of a CPU, in each process")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--devices", type=int, help="devices to make of a CPU, in each process"
+    )
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--coordinator", default="localhost:12321", help="address of the process of rank 0")
+    parser.add_argument(
+        "--coordinator",
+        default="localhost:12321",
+        help="address of the process of rank 0",
+    )
     parser.add_argument("--steps", type=int, default=1000)
     options = parser.parse_args()
     if options.devices:
@@ -71,9 +79,13 @@ def main():
 
     count = len(jax.devices())
     shape = (count // 2, 2) if count % 2 == 0 else (count, 1)
-    mesh = jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
+    mesh = jax.make_mesh(
+        shape, ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto)
+    )
     schedule = optax.cosine_decay_schedule(0.02, options.steps)
-    optimizer = with_twin(optax.adam(schedule), tolerance=0.02, axis_name=("data", "model"))
+    optimizer = with_twin(
+        optax.adam(schedule), tolerance=0.02, axis_name=("data", "model")
+    )
     evaluate = measure(size, fit, axis_name="data")
     shapes = jax.eval_shape(draw, jax.random.key(0))
     states = state_specs(jax.eval_shape(optimizer.init, shapes), shapes, SPECS)
@@ -84,7 +96,10 @@ def main():
         return optax.apply_updates(params, updates), state, measured["upper_value"]
 
     mapped = jax.shard_map(
-        step, mesh=mesh, in_specs=(SPECS, states, P("data"), P("data")), out_specs=(SPECS, states, P())
+        step,
+        mesh=mesh,
+        in_specs=(SPECS, states, P("data"), P("data")),
+        out_specs=(SPECS, states, P()),
     )
 
     def steps(params, state, teacher, keys):
@@ -98,13 +113,21 @@ def main():
         return params, state, values[-1]
 
     run = jax.jit(steps, donate_argnums=(0, 1))
-    place = jax.jit(draw, out_shardings=jax.tree.map(lambda spec: NamedSharding(mesh, spec), SPECS))
+    place = jax.jit(
+        draw, out_shardings=jax.tree.map(lambda spec: NamedSharding(mesh, spec), SPECS)
+    )
     params, teacher = place(jax.random.key(0)), draw(jax.random.key(1), 2.0)
-    state = jax.jit(jax.shard_map(optimizer.init, mesh=mesh, in_specs=(SPECS,), out_specs=states))(params)
+    state = jax.jit(
+        jax.shard_map(optimizer.init, mesh=mesh, in_specs=(SPECS,), out_specs=states)
+    )(params)
     if options.rank == 0:
-        print(f"{count} devices in {options.processes} processes: data {shape[0]} × model {shape[1]}")
+        print(
+            f"{count} devices in {options.processes} processes: data {shape[0]} × model {shape[1]}"
+        )
     for k in range(0, options.steps, 200):
-        params, state, value = run(params, state, teacher, jax.random.split(jax.random.key(2 + k), 200))
+        params, state, value = run(
+            params, state, teacher, jax.random.split(jax.random.key(2 + k), 200)
+        )
         if options.rank == 0:
             last = log(state)
             print(

@@ -21,9 +21,7 @@ from torch.nn.functional import cross_entropy
 from tiebreak.torch import DynamicBarrier
 
 FOLDER = Path(os.environ.get("TIEBREAK_DATA", "tiebreak-data"), "dataset-fashion-mnist")
-COMMAND = (
-    f"apt-get download dataset-fashion-mnist && mkdir -p {FOLDER} && dpkg-deb -x dataset-fashion-mnist_*.deb {FOLDER}"
-)
+COMMAND = f"apt-get download dataset-fashion-mnist && mkdir -p {FOLDER} && dpkg-deb -x dataset-fashion-mnist_*.deb {FOLDER}"
 
 
 def images(part: str, count: int) -> tuple[Tensor, Tensor]:
@@ -34,7 +32,9 @@ def images(part: str, count: int) -> tuple[Tensor, Tensor]:
         if path is None:
             sys.exit(f"Fashion-MNIST is not installed; get it with: {COMMAND}")
         with gzip.open(path) as file:
-            return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=skip).copy())
+            return torch.from_numpy(
+                np.frombuffer(file.read(), np.uint8, offset=skip).copy()
+            )
 
     pixels = read("images-idx3", 16).reshape(-1, 784)[:count]
     return (pixels.float() / 255 - 0.286) / 0.353, read("labels-idx1", 8)[:count].long()
@@ -72,7 +72,13 @@ def removable(model: nn.Module, inputs: Tensor, labels: Tensor, limit: float) ->
     return low
 
 
-def main(count: int = 6000, batch: int = 128, dense: int = 400, sparse: int = 1200, rate: float = 1e-3) -> None:
+def main(
+    count: int = 6000,
+    batch: int = 128,
+    dense: int = 400,
+    sparse: int = 1200,
+    rate: float = 1e-3,
+) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # small tensors: threads would only wait for each other
     inputs, labels = images("train", count)
@@ -87,7 +93,9 @@ def main(count: int = 6000, batch: int = 128, dense: int = 400, sparse: int = 12
         share = removable(model, inputs, labels, limit)
         right = (prune(model, share)(test[0]).argmax(1) == test[1]).float().mean()
         loss = cross_entropy(model(inputs), labels)
-        print(f"{name:<7} loss {loss:.4f}, {share:6.1%} of the weights can go, test accuracy then {right:.1%}")
+        print(
+            f"{name:<7} loss {loss:.4f}, {share:6.1%} of the weights can go, test accuracy then {right:.1%}"
+        )
 
     base = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(base, dense)
@@ -108,7 +116,9 @@ def main(count: int = 6000, batch: int = 128, dense: int = 400, sparse: int = 12
         opt.step(lower=lambda rows=rows: fit(rows), upper=lambda: penalty(model))
         schedule.step()
     report("sparse", limit)
-    print(f"the loss lies {opt.log()['excess']:.1f} tolerances above the dense network's (at most 1 is the promise)")
+    print(
+        f"the loss lies {opt.log()['excess']:.1f} tolerances above the dense network's (at most 1 is the promise)"
+    )
 
 
 if __name__ == "__main__":

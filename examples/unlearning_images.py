@@ -49,9 +49,20 @@ def images(which: str, count: int) -> tuple[Tensor, Tensor]:
 
 def network() -> nn.Module:
     def layer(inputs: int, outputs: int) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(4, outputs), nn.ReLU(), nn.MaxPool2d(2)]
+        return [
+            nn.Conv2d(inputs, outputs, 3, padding=1),
+            nn.GroupNorm(4, outputs),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
 
-    return nn.Sequential(*layer(3, 16), *layer(16, 32), *layer(32, 64), nn.Flatten(), nn.Linear(4 * 64, 10))
+    return nn.Sequential(
+        *layer(3, 16),
+        *layer(16, 32),
+        *layer(32, 64),
+        nn.Flatten(),
+        nn.Linear(4 * 64, 10),
+    )
 
 
 def retain_loss(model: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor:
@@ -65,10 +76,14 @@ def forget_loss(model: nn.Module, pictures: Tensor) -> Tensor:
     return (logits.logsumexp(1) - logits[:, others].logsumexp(1)).mean()
 
 
-def train(model: nn.Module, pictures: Tensor, labels: Tensor, epochs: int, batch: int = 50) -> None:
+def train(
+    model: nn.Module, pictures: Tensor, labels: Tensor, epochs: int, batch: int = 50
+) -> None:
     """As usual, on everything."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=epochs * len(pictures) // batch)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 3e-3, total_steps=epochs * len(pictures) // batch
+    )
     for _ in range(epochs):
         for rows in torch.randperm(len(pictures)).split(batch):
             optimizer.zero_grad()
@@ -77,14 +92,21 @@ def train(model: nn.Module, pictures: Tensor, labels: Tensor, epochs: int, batch
             schedule.step()
 
 
-def unlearn(model: nn.Module, pictures: Tensor, labels: Tensor, steps: int, batch: int = 50) -> dict[str, float]:
+def unlearn(
+    model: nn.Module, pictures: Tensor, labels: Tensor, steps: int, batch: int = 50
+) -> dict[str, float]:
     """The retain loss stays within 0.05 of the trained network's; the class is forgotten as far as that goes."""
-    kept, gone = (labels != GONE).nonzero().squeeze(1), (labels == GONE).nonzero().squeeze(1)
+    kept, gone = (
+        (labels != GONE).nonzero().squeeze(1),
+        (labels == GONE).nonzero().squeeze(1),
+    )
     base = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     optimizer = DynamicBarrier(base, tolerance=0.05, reference="start", model=model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        keep, forget = (part[torch.randint(len(part), (batch,))] for part in (kept, gone))
+        keep, forget = (
+            part[torch.randint(len(part), (batch,))] for part in (kept, gone)
+        )
         optimizer.step(
             lower=lambda keep=keep: retain_loss(model, pictures[keep], labels[keep]),
             upper=lambda forget=forget: forget_loss(model, pictures[forget]),
@@ -98,7 +120,9 @@ def report(name: str, model: nn.Module, data: dict[str, tuple[Tensor, Tensor]]) 
     shown = []
     for which, (pictures, labels) in data.items():
         right = (model(pictures).argmax(1) == labels).float()
-        shown.append(f"{which}: {right[labels != GONE].mean():6.1%}, the class {right[labels == GONE].mean():6.1%}")
+        shown.append(
+            f"{which}: {right[labels != GONE].mean():6.1%}, the class {right[labels == GONE].mean():6.1%}"
+        )
     print(f"{name:<10} accuracy on the other classes, {'; '.join(shown)}")
 
 

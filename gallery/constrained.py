@@ -17,10 +17,19 @@ from tiebreak import rules
 Values = NDArray[np.float64]
 Pair: TypeAlias = tuple[Values, Values]
 
-__all__ = ["METHODS", "cg_bio", "left_over", "onto_one_norm_ball", "projected_a_irg", "projected_dbgd"]
+__all__ = [
+    "METHODS",
+    "cg_bio",
+    "left_over",
+    "onto_one_norm_ball",
+    "projected_a_irg",
+    "projected_dbgd",
+]
 
 
-def gradients(data: DictionaryData, atoms: Values, coefficients: Values) -> tuple[Values, Values, Values]:
+def gradients(
+    data: DictionaryData, atoms: Values, coefficients: Values
+) -> tuple[Values, Values, Values]:
     """∇g and ∇f with respect to the atoms, and ∇f with respect to the coefficients."""
     old = (atoms @ data.coefficients - data.old) / data.old.shape[1]
     new = (atoms @ coefficients - data.new) / data.new.shape[1]
@@ -45,7 +54,9 @@ def left_over(atoms: Values, samples: Values, radius: float, steps: int = 300) -
     coefficients = ahead = np.zeros((atoms.shape[1], samples.shape[1]))
     step, momentum = 1 / max(float(np.linalg.norm(atoms, 2)) ** 2, 1e-12), 1.0
     for _ in range(steps):
-        moved = onto_one_norm_ball(ahead - step * atoms.T @ (atoms @ ahead - samples), radius)
+        moved = onto_one_norm_ball(
+            ahead - step * atoms.T @ (atoms @ ahead - samples), radius
+        )
         following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
         ahead = moved + (momentum - 1) / following * (moved - coefficients)
         coefficients, momentum = moved, following
@@ -54,7 +65,9 @@ def left_over(atoms: Values, samples: Values, radius: float, steps: int = 300) -
 
 def project(data: DictionaryData, atoms: Values, coefficients: Values) -> Pair:
     """The nearest feasible pair."""
-    return atoms / np.maximum(1, np.linalg.norm(atoms, axis=0)), onto_one_norm_ball(coefficients, data.radius)
+    return atoms / np.maximum(1, np.linalg.norm(atoms, axis=0)), onto_one_norm_ball(
+        coefficients, data.radius
+    )
 
 
 def projected_a_irg(data: DictionaryData, step: float, share: float) -> Iterator[Pair]:
@@ -66,7 +79,9 @@ def projected_a_irg(data: DictionaryData, step: float, share: float) -> Iterator
         gamma, eta = step * k**-0.5, share * k**-0.25
         lower, upper, slope = gradients(data, atoms, coefficients)
         atoms, coefficients = project(
-            data, atoms - gamma * (lower + eta * upper), coefficients - STRETCH**2 * gamma * eta * slope
+            data,
+            atoms - gamma * (lower + eta * upper),
+            coefficients - STRETCH**2 * gamma * eta * slope,
         )
         yield atoms, coefficients
 
@@ -79,9 +94,13 @@ def projected_dbgd(data: DictionaryData, step: float, barrier: float) -> Iterato
         k += 1
         eta = step * k**-0.25
         lower, upper, slope = gradients(data, atoms, coefficients)
-        weight: Any = rules.dbgd(float(np.sum(lower * upper)), float(np.sum(lower**2)), barrier)
+        weight: Any = rules.dbgd(
+            float(np.sum(lower * upper)), float(np.sum(lower**2)), barrier
+        )
         atoms, coefficients = project(
-            data, atoms - eta * (upper + weight * lower), coefficients - STRETCH**2 * eta * slope
+            data,
+            atoms - eta * (upper + weight * lower),
+            coefficients - STRETCH**2 * eta * slope,
         )
         yield atoms, coefficients
 
@@ -97,8 +116,13 @@ def cg_bio(data: DictionaryData, step: float, power: float) -> Iterator[Pair]:
         room = data.lower_optimum - data.lower(atoms) + float(np.sum(lower * atoms))
         target = cut(upper, lower, room)
         largest = np.abs(slope).argmax(axis=0)
-        atoms, coefficients = (1 - share) * atoms + share * target, (1 - share) * coefficients
-        coefficients[largest, columns] -= share * data.radius * np.sign(slope[largest, columns])
+        atoms, coefficients = (
+            (1 - share) * atoms + share * target,
+            (1 - share) * coefficients,
+        )
+        coefficients[largest, columns] -= (
+            share * data.radius * np.sign(slope[largest, columns])
+        )
         yield atoms, coefficients
 
 
@@ -130,7 +154,12 @@ def cut(upper: Values, lower: Values, room: float) -> Values:
 
 #: name → (the method, its steps, its other constant): what it is tuned over.
 METHODS: Mapping[
-    str, tuple[Callable[[DictionaryData, float, float], Iterator[Pair]], tuple[float, ...], tuple[float, ...]]
+    str,
+    tuple[
+        Callable[[DictionaryData, float, float], Iterator[Pair]],
+        tuple[float, ...],
+        tuple[float, ...],
+    ],
 ]
 METHODS = {
     "a-IRG, projected": (projected_a_irg, (8, 32, 128), (0.03, 0.1, 0.3, 1, 3)),

@@ -29,7 +29,15 @@ def halves(images: Images) -> tuple[Images, Images]:
     return images.where(old), images.where(~old)
 
 
-def task(model: nn.Module, train: Images, test: Images, rate: float, batch: int, steps: int, seed: int) -> Task:
+def task(
+    model: nn.Module,
+    train: Images,
+    test: Images,
+    rate: float,
+    batch: int,
+    steps: int,
+    seed: int,
+) -> Task:
     """From a model that was trained on the old classes of `train`."""
     old, new = halves(train)
     old_test, new_test = halves(test)
@@ -37,7 +45,12 @@ def task(model: nn.Module, train: Images, test: Images, rate: float, batch: int,
 
     def metrics(model: nn.Module) -> dict[str, float]:
         kept, learnt = accuracy(model, old_test), accuracy(model, new_test)
-        return {"average": (kept + learnt) / 2, "old": kept, "new": learnt, "forgotten": before - kept}
+        return {
+            "average": (kept + learnt) / 2,
+            "old": kept,
+            "new": learnt,
+            "forgotten": before - kept,
+        }
 
     @torch.no_grad()
     def losses(model: nn.Module) -> tuple[float, float]:
@@ -72,7 +85,10 @@ def rehearsal(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     """Plain rehearsal: a batch of old and one of new images, added up as they are."""
     for step, optimizer in scheduled(task, task.steps):
         old, new = task.batches(step)
-        move(optimizer, _gradient(task, task.lower(task.model, old) + task.upper(task.model, new)))
+        move(
+            optimizer,
+            _gradient(task, task.lower(task.model, old) + task.upper(task.model, new)),
+        )
         yield 2
 
 
@@ -95,27 +111,54 @@ def ewc(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     start = [p.detach().clone() for p in _parameters(task)]
     fisher = [torch.zeros_like(p) for p in start]
     old: Images = task.extra["old"]
-    images = min(200, task.steps)  # one by one, each a gradient that is paid for, though it takes less time
-    for row in torch.randperm(len(old.labels), generator=torch.Generator().manual_seed(task.extra["seed"]))[:images]:
+    images = min(
+        200, task.steps
+    )  # one by one, each a gradient that is paid for, though it takes less time
+    for row in torch.randperm(
+        len(old.labels), generator=torch.Generator().manual_seed(task.extra["seed"])
+    )[:images]:
         one = old.where(row.to(old.labels.device)[None])
         drawn = torch.multinomial(task.model(one.inputs).detach().softmax(1), 1)[:, 0]
-        for total, g in zip(fisher, _gradient(task, entropy(task.model, Images(one.inputs, drawn))), strict=True):
+        for total, g in zip(
+            fisher,
+            _gradient(task, entropy(task.model, Images(one.inputs, drawn))),
+            strict=True,
+        ):
             total += g.square() / images
     yield images  # at once: who times steps is to see those that follow
 
     for step, optimizer in scheduled(task, 2 * task.steps - images):
         a = _gradient(task, task.upper(task.model, task.batches(step)[1]))
         now = (p.detach() for p in _parameters(task))
-        move(optimizer, [u + weight * f * (p - q) for u, f, p, q in zip(a, fisher, now, start, strict=True)])
+        move(
+            optimizer,
+            [
+                u + weight * f * (p - q)
+                for u, f, p, q in zip(a, fisher, now, start, strict=True)
+            ],
+        )
         yield 1
 
 
 def joint(task: Task, settings: Mapping[str, float]) -> Iterator[int]:
     """All old and all new images together, as if the first ones had never gone."""
-    everything = Images(*(torch.cat(parts) for parts in zip(task.extra["old"], task.extra["new"], strict=True)))
-    rows = Epochs(len(everything.labels), task.extra["batch"], task.extra["seed"] + 3, str(everything.labels.device))
+    everything = Images(
+        *(
+            torch.cat(parts)
+            for parts in zip(task.extra["old"], task.extra["new"], strict=True)
+        )
+    )
+    rows = Epochs(
+        len(everything.labels),
+        task.extra["batch"],
+        task.extra["seed"] + 3,
+        str(everything.labels.device),
+    )
     for step, optimizer in scheduled(task, 2 * task.steps):
-        move(optimizer, _gradient(task, entropy(task.model, everything.where(rows(step)))))
+        move(
+            optimizer,
+            _gradient(task, entropy(task.model, everything.where(rows(step)))),
+        )
         yield 1
 
 
@@ -156,9 +199,21 @@ _METHODS = (
 )  # fmt: skip
 _METRICS = (
     Metric("average", "higher", "mean of the two accuracies on test images"),
-    Metric("old", "higher", "accuracy on test images of the old classes, among all ten answers"),
-    Metric("new", "higher", "accuracy on test images of the new classes, among all ten answers"),
-    Metric("forgotten", "lower", "what the accuracy on the old classes has lost since the start"),
+    Metric(
+        "old",
+        "higher",
+        "accuracy on test images of the old classes, among all ten answers",
+    ),
+    Metric(
+        "new",
+        "higher",
+        "accuracy on test images of the new classes, among all ten answers",
+    ),
+    Metric(
+        "forgotten",
+        "lower",
+        "what the accuracy on the old classes has lost since the start",
+    ),
 )
 
 EXAMPLE = Example(

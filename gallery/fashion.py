@@ -45,8 +45,13 @@ def load(part: str) -> Images:
     """All images of ``"train"`` or ``"t10k"``, on the CPU, with about mean 0 and variance 1."""
 
     def read(kind: str, skip: int) -> Tensor:
-        with needs.reading(PACKAGE, f"{part}-{kind}-ubyte.gz") as path, gzip.open(path) as file:
-            return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=skip).copy())
+        with (
+            needs.reading(PACKAGE, f"{part}-{kind}-ubyte.gz") as path,
+            gzip.open(path) as file,
+        ):
+            return torch.from_numpy(
+                np.frombuffer(file.read(), np.uint8, offset=skip).copy()
+            )
 
     pixels = read("images-idx3", 16).reshape(-1, 784)
     return Images((pixels.float() / 255 - 0.286) / 0.353, read("labels-idx1", 8).long())
@@ -56,7 +61,9 @@ def load(part: str) -> Images:
 def split(train: int, seed: int, device: str) -> tuple[Images, Images]:
     """So many training images, drawn by the seed (all where there are no more), and all test images, on the device."""
     everything = load("train")
-    order = torch.randperm(len(everything.labels), generator=torch.Generator().manual_seed(seed))[:train]
+    order = torch.randperm(
+        len(everything.labels), generator=torch.Generator().manual_seed(seed)
+    )[:train]
     return everything.where(order).to(device), load("t10k").to(device)
 
 
@@ -81,7 +88,9 @@ def accuracy(model: nn.Module, images: Images) -> float:
     return float((model(images.inputs).argmax(1) == images.labels).double().mean())
 
 
-def fit(model: nn.Module, images: Images, rate: float, batch: int, steps: int, seed: int) -> nn.Module:
+def fit(
+    model: nn.Module, images: Images, rate: float, batch: int, steps: int, seed: int
+) -> nn.Module:
     """Plain training: Adam, a learning rate that falls along a cosine."""
     optimizer = adam(rate)(model.parameters())
     scale = scaling(optimizer)
@@ -95,7 +104,13 @@ def fit(model: nn.Module, images: Images, rate: float, batch: int, steps: int, s
 
 
 def trained(
-    name: str, sizes: Sequence[int], images: Images, rate: float, batch: int, steps: int, seed: int
+    name: str,
+    sizes: Sequence[int],
+    images: Images,
+    rate: float,
+    batch: int,
+    steps: int,
+    seed: int,
 ) -> nn.Sequential:
     """A perceptron drawn by the seed and fitted to these images, or read where it was: every training starts from it,
     in every process.
@@ -111,7 +126,9 @@ def trained(
     model = perceptron(sizes, seed, str(device))
 
     def make() -> dict[str, Tensor]:
-        return fit(perceptron(sizes, seed, str(device)), images, rate, batch, steps, seed + 1).state_dict()
+        return fit(
+            perceptron(sizes, seed, str(device)), images, rate, batch, steps, seed + 1
+        ).state_dict()
 
     model.load_state_dict(kept(f"{name}-seed{seed}", made_by, make))
     return model

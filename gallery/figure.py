@@ -34,16 +34,30 @@ def plane(findings: Findings) -> Figure:
         for axes, name in zip(both, (metric.name, "upper"), strict=True):
             _sweep(axes, findings, name)
             for row in found:
-                _point(axes, row, row.upper if name == "upper" else row.metrics[name], looks[row.method])
+                _point(
+                    axes,
+                    row,
+                    row.upper if name == "upper" else row.metrics[name],
+                    looks[row.method],
+                )
             _tolerance(axes)
             axes.set_xlabel("excess of the lower loss, in tolerances")
             axes.set_title("upper loss" if name == "upper" else name, loc="left")
-        lines = [Line2D([], [], linestyle="", label=row.title, **looks[row.method]) for row in found]
+        lines = [
+            Line2D([], [], linestyle="", label=row.title, **looks[row.method])
+            for row in found
+        ]
         swept = Line2D([], [], color="0.6", linewidth=1, label="weights swept")
         legend(figure, [swept, *lines], 4, length=1.2)
         seeds = findings.study.seeds
-        spread = f"Means over {seeds} seeds with standard deviations" if seeds > 1 else "One seed"
-        footnote(figure, f"{spread}, {TITLES[budget].lower()}. Shaded: inside the tolerance.")
+        spread = (
+            f"Means over {seeds} seeds with standard deviations"
+            if seeds > 1
+            else "One seed"
+        )
+        footnote(
+            figure, f"{spread}, {TITLES[budget].lower()}. Shaded: inside the tolerance."
+        )
     return figure
 
 
@@ -68,7 +82,11 @@ def _tolerance(axes: Axes) -> None:
     axes.set_xscale("symlog", linthresh=_LINEAR, linscale=1.5)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -0.5), max(high, 2.0))
-    ticks = [t for t in (-1000, -100, -10, -2, -1, 0, 1, 2, 3, 10, 30, 100, 1000, 10000) if low <= t <= max(high, 2)]
+    ticks = [
+        t
+        for t in (-1000, -100, -10, -2, -1, 0, 1, 2, 3, 10, 30, 100, 1000, 10000)
+        if low <= t <= max(high, 2)
+    ]
     axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
     axes.minorticks_off()
     axes.axvspan(min(low, -0.5), 1, color="0.94", linewidth=0, zorder=0)
@@ -80,13 +98,23 @@ def _sweep(axes: Axes, findings: Findings, name: str) -> None:
     """The weighted sum's trials, as a line."""
     trials = swept(findings)
     if trials:
-        axes.plot(trials["excess"], trials[name], color="0.6", linewidth=1, marker=".", markersize=4, zorder=1)
+        axes.plot(
+            trials["excess"],
+            trials[name],
+            color="0.6",
+            linewidth=1,
+            marker=".",
+            markersize=4,
+            zorder=1,
+        )
 
 
 def _point(axes: Axes, row: Row, height: Spread, look: dict[str, Any]) -> None:
     if not (math.isfinite(row.excess.mean) and math.isfinite(height.mean)):
         return
-    wide, high = ([0 if math.isnan(s.deviation) else s.deviation] for s in (row.excess, height))
+    wide, high = (
+        [0 if math.isnan(s.deviation) else s.deviation] for s in (row.excess, height)
+    )
     axes.errorbar(
         [row.excess.mean], [height.mean], xerr=wide, yerr=high, elinewidth=0.8, ecolor=look["color"],
         linestyle="", zorder=3, **look,

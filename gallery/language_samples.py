@@ -32,11 +32,22 @@ __all__ = ["SHOWN", "greedy", "samples"]
 _MARK = "\n<!-- samples -->\n\n"  # what follows it in a summary is ours
 
 #: The methods that are shown, where the record has knobs for them or they have none.
-SHOWN = ("tolerance-start", "weighted-sum", "pcgrad", "NPO", "PDU, its own loss", "BLUR, its own order")
+SHOWN = (
+    "tolerance-start",
+    "weighted-sum",
+    "pcgrad",
+    "NPO",
+    "PDU, its own loss",
+    "BLUR, its own order",
+)
 
 
 def greedy(
-    model: nn.Module, tokens: Tensor, below: Callable[[Tensor], Tensor], line: Sequence[int], count: int
+    model: nn.Module,
+    tokens: Tensor,
+    below: Callable[[Tensor], Tensor],
+    line: Sequence[int],
+    count: int,
 ) -> list[int]:
     """The `count` tokens that greedy decoding adds to a line; `tokens` are those that the head knows."""
     made = list(line)
@@ -67,12 +78,15 @@ def samples(
         tokenizer = language.tokenizer()
     prompts = unlearning_language.asked(setup, found, tokenizer)
     prompts += [
-        Asked(tokenizer(text)["input_ids"], "text", "", 16) for text in ("Fellow citizens, our country", "The sea was")
+        Asked(tokenizer(text)["input_ids"], "text", "", 16)
+        for text in ("Fellow citizens, our country", "The sea was")
     ]
     models: dict[str, nn.Module] = {"before forgetting": start.to(device)}
     methods = chosen([], example)
     for method in SHOWN:
-        if method not in methods or (isinstance(it := methods[method], Method) and it.missing()):
+        if method not in methods or (
+            isinstance(it := methods[method], Method) and it.missing()
+        ):
             continue
         if method in knobs or not trials(methods[method], 1):
             hear(title(method))
@@ -84,7 +98,14 @@ def samples(
     tokens = found["tokens"].to(device)
     body = [
         [_cell(tokenizer.decode(asked.prompt)), asked.why, _cell(asked.truth)]
-        + [_cell(tokenizer.decode(greedy(each, tokens, below, asked.prompt, asked.tokens))) for each in models.values()]
+        + [
+            _cell(
+                tokenizer.decode(
+                    greedy(each, tokens, below, asked.prompt, asked.tokens)
+                )
+            )
+            for each in models.values()
+        ]
         for asked in prompts
     ]
     return Sheet("What the models say", ("prompt", "what for", "truth", *models), body)
@@ -98,25 +119,52 @@ def _cell(text: str) -> str:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("record", type=Path, help="a study of unlearning-secrets: its folder, or its summary.json")
-    parser.add_argument("--output", type=Path, help="the file for the table; otherwise summary.md of a folder gets it")
-    parser.add_argument("--device", help="where to train; otherwise where the study did")
-    parser.add_argument("--quick", action="store_true", help="the quick configuration, whatever the study had")
+    parser.add_argument(
+        "record",
+        type=Path,
+        help="a study of unlearning-secrets: its folder, or its summary.json",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="the file for the table; otherwise summary.md of a folder gets it",
+    )
+    parser.add_argument(
+        "--device", help="where to train; otherwise where the study did"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="the quick configuration, whatever the study had",
+    )
     given = parser.parse_args()
     record: Path = given.record
-    config = json.loads((record / "config.json" if record.is_dir() else record).read_text(encoding="utf-8"))
+    config = json.loads(
+        (record / "config.json" if record.is_dir() else record).read_text(
+            encoding="utf-8"
+        )
+    )
     study, knobs = config["study"], config["chosen"]
     size: Size = "quick" if given.quick or study["quick"] else "full"
     device = given.device or study["device"]
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the study has told of them
-        sheet = samples(size, device, knobs, lambda doing: print(f"{doing} …", file=sys.stderr))
+        sheet = samples(
+            size, device, knobs, lambda doing: print(f"{doing} …", file=sys.stderr)
+        )
     other = size == "quick" and not study["quick"]
     where = "a GPU" if "cuda" in device else "a CPU"
     told = f"Greedy decoding by models as training left them, of one seed in the {size} configuration, on {where}"
     told += ", with the knobs that the full one chose." if other else "."
-    lines = [f"**{sheet.title}**", "", told, "", *as_markdown(sheet, ("what for", *sheet.header[2:])), ""]
+    lines = [
+        f"**{sheet.title}**",
+        "",
+        told,
+        "",
+        *as_markdown(sheet, ("what for", *sheet.header[2:])),
+        "",
+    ]
     table = "\n".join(lines)
     print(table)
     if given.output is not None:

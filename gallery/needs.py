@@ -18,7 +18,9 @@ class Package(NamedTuple):
     holds: str
     command: str
     licence: str
-    distribution: str | None = None  # its name where pip installs it; else a folder of TIEBREAK_DATA
+    distribution: str | None = (
+        None  # its name where pip installs it; else a folder of TIEBREAK_DATA
+    )
 
 
 #: Nothing of this is part of tiebreak.
@@ -63,17 +65,23 @@ def find(name: str, ending: str) -> Path:
     if package.distribution is not None:
         try:
             files = distribution(package.distribution).files or []
-            found = [Path(str(file.locate())) for file in files if str(file).endswith(ending)]
+            found = [
+                Path(str(file.locate())) for file in files if str(file).endswith(ending)
+            ]
         except PackageNotFoundError:
             found = []
         command = package.command
     else:
         folder = Path(os.environ.get("TIEBREAK_DATA", "tiebreak-data"))
-        found = sorted(path for path in (folder / name).rglob("*") if str(path).endswith(ending))
+        found = sorted(
+            path for path in (folder / name).rglob("*") if str(path).endswith(ending)
+        )
         command = package.command.replace("DATA", str(folder))
     if not found or not found[0].exists():
         part = f" ({ending})" if ending else ""
-        raise Missing(f"{package.holds}{part} is not installed; get it with: {command}   [{package.licence}]")
+        raise Missing(
+            f"{package.holds}{part} is not installed; get it with: {command}   [{package.licence}]"
+        )
     return found[0]
 
 

@@ -28,7 +28,9 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(*_convolution(channels, channels), *_convolution(channels, channels))
+        self.body = nn.Sequential(
+            *_convolution(channels, channels), *_convolution(channels, channels)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = x + self.body(x)
@@ -36,7 +38,11 @@ class Residual(nn.Module):
 
 
 def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), Norm(outputs), nn.ReLU()
+    return (
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        Norm(outputs),
+        nn.ReLU(),
+    )
 
 
 class Network(nn.Module):
@@ -59,7 +65,9 @@ class Network(nn.Module):
         self.head = nn.Linear(8 * w, CLASSES)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        x = (pictures.float() / 255 - 0.47) / 0.25  # about the mean and the deviation over all pixels
+        x = (
+            pictures.float() / 255 - 0.47
+        ) / 0.25  # about the mean and the deviation over all pixels
         with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
             features = self.body(x.contiguous(memory_format=torch.channels_last))
         logits: Tensor = self.head(features.float())
@@ -93,13 +101,23 @@ def trained(recipe: Recipe, pictures: Tensor, labels: Tensor, seed: int) -> Netw
     per_epoch = math.ceil(count / recipe.batch)
     steps = recipe.epochs * per_epoch
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=recipe.rate, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=pictures.is_cuda
+        model.parameters(),
+        lr=recipe.rate,
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=5e-4,
+        fused=pictures.is_cuda,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1.0, (step + 1) / (0.2 * steps), (1 - step / steps) / 0.8)
+        optimizer,
+        lambda step: min(1.0, (step + 1) / (0.2 * steps), (1 - step / steps) / 0.8),
     )
     for _ in range(recipe.epochs):
-        for batch in torch.randperm(count, generator=generator).to(pictures.device).chunk(per_epoch):
+        for batch in (
+            torch.randperm(count, generator=generator)
+            .to(pictures.device)
+            .chunk(per_epoch)
+        ):
             shown = drawn(pictures[batch], recipe.shift, generator)
             optimizer.zero_grad()
             F.cross_entropy(model(shown), labels[batch]).backward()  # type: ignore[no-untyped-call]  # torch
@@ -116,7 +134,9 @@ def drawn(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
     mirrored = torch.rand(count, generator=generator).to(pictures.device) < 0.5
     pictures = torch.where(mirrored[:, None, None, None], pictures.flip(3), pictures)
     wide = F.pad(pictures, (shift,) * 4)
-    down, right = torch.randint(0, 2 * shift + 1, (2, count, 1), generator=generator).to(pictures.device)
+    down, right = torch.randint(
+        0, 2 * shift + 1, (2, count, 1), generator=generator
+    ).to(pictures.device)
     pixels = torch.arange(side, device=pictures.device)
     rows, columns = (down + pixels)[:, :, None], (right + pixels)[:, None, :]
     each = torch.arange(count, device=pictures.device)[:, None, None]
@@ -124,6 +144,10 @@ def drawn(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
 
 
 @torch.no_grad()
-def log_probabilities(model: Callable[[Tensor], Tensor], pictures: Tensor, chunk: int = 2000) -> Tensor:
+def log_probabilities(
+    model: Callable[[Tensor], Tensor], pictures: Tensor, chunk: int = 2000
+) -> Tensor:
     """Logarithms of the predicted probabilities (n, 10), in the mode in which the model is."""
-    return torch.cat([F.log_softmax(model(part), dim=1) for part in torch.split(pictures, chunk)])
+    return torch.cat(
+        [F.log_softmax(model(part), dim=1) for part in torch.split(pictures, chunk)]
+    )

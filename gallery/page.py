@@ -9,15 +9,30 @@ import numpy as np
 from gallery.record import configuration
 from gallery.report import Row, notes, rows, sheets, swept, winner
 from gallery.study import Findings, Run
-from tiebreak.experiments.charts import NEUTRAL, Axis, Chart, Mark, Series, spread, thinned
+from tiebreak.experiments.charts import (
+    NEUTRAL,
+    Axis,
+    Chart,
+    Mark,
+    Series,
+    spread,
+    thinned,
+)
 from tiebreak.files import atomic
 from tiebreak.report.page import render
 from tiebreak.report.section import Notes, Page, Section, Verdict, origin
 
 __all__ = ["page", "write_page"]
 
-_TITLES = {"evaluations": "after equal gradient evaluations", "seconds": "after equal time"}
-_ALONG = (Axis("evaluations", "gradient evaluations"), Axis("step", "steps"), Axis("seconds", "seconds"))
+_TITLES = {
+    "evaluations": "after equal gradient evaluations",
+    "seconds": "after equal time",
+}
+_ALONG = (
+    Axis("evaluations", "gradient evaluations"),
+    Axis("step", "steps"),
+    Axis("seconds", "seconds"),
+)
 _CURVES = (
     Axis("excess", "excess of the lower loss, in tolerances", "symlog"),
     Axis("lower", "lower loss", "log"),
@@ -40,15 +55,27 @@ def page(findings: Findings) -> Page:
     """The page of a study: verdict, curves, where each method ends, tables, origin."""
     example = findings.study.example
     ends = {budget: rows(findings, budget) for budget in findings.study.budgets}
-    ends = {budget: of for budget, of in ends.items() if of}  # an interrupted study may lack one
-    looks = {row.method: look for look, row in enumerate(ends[next(iter(ends))])} if ends else {}
+    ends = {
+        budget: of for budget, of in ends.items() if of
+    }  # an interrupted study may lack one
+    looks = (
+        {row.method: look for look, row in enumerate(ends[next(iter(ends))])}
+        if ends
+        else {}
+    )
     metrics = Notes([f"{metric.name}: {metric.about}" for metric in example.metrics])
     return Page(
         example.title,
         _verdict(findings, ends),
         [
-            Section("Curves", [_curves(findings, budget, of, looks) for budget, of in ends.items()]),
-            Section("The front", [_front(findings, budget, of, looks) for budget, of in ends.items()]),
+            Section(
+                "Curves",
+                [_curves(findings, budget, of, looks) for budget, of in ends.items()],
+            ),
+            Section(
+                "The front",
+                [_front(findings, budget, of, looks) for budget, of in ends.items()],
+            ),
             Section("Tables", [*sheets(findings), metrics, Notes(notes(findings))]),
             origin(configuration(findings), ("missing",)),
         ],
@@ -62,20 +89,36 @@ def _verdict(findings: Findings, ends: dict[str, list[Row]]) -> Verdict:
     for budget, of in ends.items():
         inside = [row.title for row in of if row.inside == 1]
         first = winner(of, example.metrics[0])
-        best += [row.title for row in of if first is not None and row.method == first.method]
+        best += [
+            row.title for row in of if first is not None and row.method == first.method
+        ]
         sentences.append(
             f"{_TITLES[budget].capitalize()}: inside the tolerance on every seed {len(inside)} of {len(of)}: "
             f"{', '.join(inside) or 'none'}."
         )
-    sentences += [note for note in notes(findings) if " wins by " in note or "no method ended inside" in note]
-    word = f"Best inside: {', then '.join(dict.fromkeys(best))}" if best else "No method inside the tolerance"
+    sentences += [
+        note
+        for note in notes(findings)
+        if " wins by " in note or "no method ended inside" in note
+    ]
+    word = (
+        f"Best inside: {', then '.join(dict.fromkeys(best))}"
+        if best
+        else "No method inside the tolerance"
+    )
     return Verdict(word, bool(best), example.question, sentences)
 
 
-def _curves(findings: Findings, budget: str, ends: list[Row], looks: dict[str, int]) -> Chart:
+def _curves(
+    findings: Findings, budget: str, ends: list[Row], looks: dict[str, int]
+) -> Chart:
     series = []
     for row in ends:
-        runs = [run for run in findings.runs if (run.budget, run.method) == (budget, row.method)]
+        runs = [
+            run
+            for run in findings.runs
+            if (run.budget, run.method) == (budget, row.method)
+        ]
         series.append(Series(row.title, _columns(runs), looks[row.method]))
     y = [axis for axis in _CURVES if any(axis.key in each.columns for each in series)]
     return Chart(
@@ -102,13 +145,23 @@ def _columns(runs: list[Run]) -> dict[str, Any]:
     return columns
 
 
-def _front(findings: Findings, budget: str, ends: list[Row], looks: dict[str, int]) -> Chart:
+def _front(
+    findings: Findings, budget: str, ends: list[Row], looks: dict[str, int]
+) -> Chart:
     names = [metric.name for metric in findings.study.example.metrics]
     trials = swept(findings)
-    series = [Series("weights swept", trials, NEUTRAL, "lines+markers", dash="solid")] if trials else []
+    series = (
+        [Series("weights swept", trials, NEUTRAL, "lines+markers", dash="solid")]
+        if trials
+        else []
+    )
     for row in ends:
         columns: dict[str, Any] = {}
-        for name, value in {"excess": row.excess, "upper": row.upper, **row.metrics}.items():
+        for name, value in {
+            "excess": row.excess,
+            "upper": row.upper,
+            **row.metrics,
+        }.items():
             columns[name] = [value.mean]
             if not math.isnan(value.deviation):
                 columns[f"{name}:error"] = [value.deviation]

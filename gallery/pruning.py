@@ -26,7 +26,9 @@ def _sorted(parameters: Sequence[Tensor]) -> Tensor:
     return torch.cat([p.abs().flatten() for p in parameters]).sort().values
 
 
-def _larger(parameters: Sequence[Tensor], magnitudes: Tensor, count: int) -> list[Tensor]:
+def _larger(
+    parameters: Sequence[Tensor], magnitudes: Tensor, count: int
+) -> list[Tensor]:
     least = magnitudes[count - 1] if count else -1.0
     return [p.abs() > least for p in parameters]
 
@@ -75,7 +77,9 @@ def removable(
         restore()
 
 
-def _retrained(task: Task, target: Callable[[float], float], rounds: int = 1) -> Iterator[int]:
+def _retrained(
+    task: Task, target: Callable[[float], float], rounds: int = 1
+) -> Iterator[int]:
     """Training on the lower loss alone; the smallest weights go as `target`, of the share of the budget spent, says.
 
     The learning rate starts again with every round, which retrains better than a small one.

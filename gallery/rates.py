@@ -38,7 +38,9 @@ def scaling(optimizer: torch.optim.Optimizer) -> Callable[[float], None]:
     return scale
 
 
-def scheduled(task: Task, steps: int, factor: float = 1.0) -> Iterator[tuple[int, torch.optim.Optimizer]]:
+def scheduled(
+    task: Task, steps: int, factor: float = 1.0
+) -> Iterator[tuple[int, torch.optim.Optimizer]]:
     """The numbers of so many steps, and the task's base optimizer with the learning rate of each, times `factor`."""
     optimizer = task.base([p for p in task.model.parameters() if p.requires_grad])
     scale = scaling(optimizer)

@@ -28,10 +28,19 @@ def command(study: Study) -> str:
     parts = ["python", "-m", "gallery", study.name, *["--quick"] * study.quick]
     parts += [part for name in study.methods for part in ("--method", name)]
     parts += [part for name in study.budgets for part in ("--budget", name)]
-    parts += ["--seeds", str(study.seeds), "--trials", str(study.trials), "--tuning-seeds", str(study.tuning_seeds)]
+    parts += [
+        "--seeds",
+        str(study.seeds),
+        "--trials",
+        str(study.trials),
+        "--tuning-seeds",
+        str(study.tuning_seeds),
+    ]
     parts += ["--device", study.device]
     parts += ["--no-finish"] * (not study.finish)
-    parts += ["--knobs", "config.json"] * (study.knobs is not None)  # the one that is written beside this
+    parts += ["--knobs", "config.json"] * (
+        study.knobs is not None
+    )  # the one that is written beside this
     return shlex.join(parts)
 
 
@@ -46,7 +55,11 @@ def configuration(findings: Findings) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     device = findings.study.device
-    named = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else device
+    named = (
+        torch.cuda.get_device_name(device)
+        if torch.device(device).type == "cuda"
+        else device
+    )
     return {
         "study": asdict(findings.study),
         "command": command(findings.study),
@@ -65,19 +78,37 @@ def configuration(findings: Findings) -> dict[str, Any]:
 
 def results(findings: Findings) -> Table:
     """A row for each training, tuning among them."""
-    runs, names = findings.runs, [metric.name for metric in findings.study.example.metrics]
-    table: Table = {name: np.array([getattr(run, name) for run in runs]) for name in ("budget", "method", "seed")}
-    table["knobs"] = np.array(["; ".join(f"{key} {value:g}" for key, value in run.knobs.items()) for run in runs])
+    runs, names = (
+        findings.runs,
+        [metric.name for metric in findings.study.example.metrics],
+    )
+    table: Table = {
+        name: np.array([getattr(run, name) for run in runs])
+        for name in ("budget", "method", "seed")
+    }
+    table["knobs"] = np.array(
+        [
+            "; ".join(f"{key} {value:g}" for key, value in run.knobs.items())
+            for run in runs
+        ]
+    )
     plain = [name for name in COLUMNS if name not in table]
     table |= {name: np.array([getattr(run, name) for run in runs]) for name in plain}
-    table |= {name: np.array([run.metrics.get(name, np.nan) for run in runs]) for name in names}
+    table |= {
+        name: np.array([run.metrics.get(name, np.nan) for run in runs])
+        for name in names
+    }
     ends = [run.finished for run in runs]
     if not any(ends):
         return table
     for name in ("place", "looks", "seconds", "excess", "lower", "upper"):
-        table[f"finished {name}"] = np.array([np.nan if end is None else getattr(end, name) for end in ends])
+        table[f"finished {name}"] = np.array(
+            [np.nan if end is None else getattr(end, name) for end in ends]
+        )
     for name in names:
-        table[f"finished {name}"] = np.array([np.nan if e is None else e.metrics.get(name, np.nan) for e in ends])
+        table[f"finished {name}"] = np.array(
+            [np.nan if e is None else e.metrics.get(name, np.nan) for e in ends]
+        )
     return table
 
 
@@ -86,10 +117,13 @@ def _curves(findings: Findings) -> Table:
     runs = [run for run in findings.runs if run.budget != "tuning"]
     counts = [len(run.curve["step"]) for run in runs]
     table: Table = {
-        name: np.repeat(np.array([getattr(run, name) for run in runs]), counts) for name in ("budget", "method", "seed")
+        name: np.repeat(np.array([getattr(run, name) for run in runs]), counts)
+        for name in ("budget", "method", "seed")
     }
     columns = runs[0].curve if runs else {}
-    return table | {name: np.concatenate([run.curve[name] for run in runs]) for name in columns}
+    return table | {
+        name: np.concatenate([run.curve[name] for run in runs]) for name in columns
+    }
 
 
 def summary(findings: Findings) -> dict[str, Any]:
@@ -102,9 +136,14 @@ def summary(findings: Findings) -> dict[str, Any]:
         if ended:
             finished = [ended.get(row.method, row) for row in found]
             best["winner finished"] = winner(finished, example.metrics[0])
-        budgets[budget] = {name: None if one is None else asdict(one) for name, one in best.items()} | {
+        budgets[budget] = {
+            name: None if one is None else asdict(one) for name, one in best.items()
+        } | {
             "rows": [_plain(asdict(row)) for row in found],
-            "finished": [_plain(asdict(row) | _search(findings, budget, row.method)) for row in last],
+            "finished": [
+                _plain(asdict(row) | _search(findings, budget, row.method))
+                for row in last
+            ],
         }
     return {
         "example": example.name, "title": example.title, "question": example.question,
@@ -115,8 +154,15 @@ def summary(findings: Findings) -> dict[str, Any]:
 
 def _search(findings: Findings, budget: str, method: str) -> dict[str, Any]:
     """Where a method's models were moved, and what that took: seed by seed."""
-    ends = [run.finished for run in findings.runs if (run.budget, run.method) == (budget, method)]
-    return {f"finish {name}": [end and getattr(end, name) for end in ends] for name in ("place", "looks", "seconds")}
+    ends = [
+        run.finished
+        for run in findings.runs
+        if (run.budget, run.method) == (budget, method)
+    ]
+    return {
+        f"finish {name}": [end and getattr(end, name) for end in ends]
+        for name in ("place", "looks", "seconds")
+    }
 
 
 def _plain(data: Any) -> Any:
@@ -131,7 +177,9 @@ def _plain(data: Any) -> Any:
 def whole(folder: Path) -> bool:
     """Whether a study that was not interrupted is there."""
     try:
-        return not json.loads((folder / "config.json").read_text(encoding="utf-8"))["interrupted"]
+        return not json.loads((folder / "config.json").read_text(encoding="utf-8"))[
+            "interrupted"
+        ]
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -29,14 +29,22 @@ def _data(seed: int) -> RegressionData:
         raise Missing(str(error)) from None
 
 
-def task_of(data: RegressionData, *, steps: int, seed: int, device: str = "cpu", rate: float = 8.0) -> Task:
+def task_of(
+    data: RegressionData,
+    *,
+    steps: int,
+    seed: int,
+    device: str = "cpu",
+    rate: float = 8.0,
+) -> Task:
     """A linear model from 0; SGD with momentum, a learning rate that falls by a cosine. float64: gaps may be small."""
     solution = data.solution()
     model = nn.Linear(len(solution), 1, bias=False, dtype=torch.float64, device=device)
     nn.init.zeros_(model.weight)
     parts = [_on(rows, device) for rows in (data.train, data.validation)]
     epochs = [
-        Epochs(len(y), n, seed * 2 + i, device) for i, ((_, y), n) in enumerate(zip(parts, _BATCHES, strict=True))
+        Epochs(len(y), n, seed * 2 + i, device)
+        for i, ((_, y), n) in enumerate(zip(parts, _BATCHES, strict=True))
     ]
 
     def loss(rows: tuple[Tensor, Tensor], model: nn.Module, batch: Tensor) -> Tensor:
@@ -59,25 +67,33 @@ def task_of(data: RegressionData, *, steps: int, seed: int, device: str = "cpu",
 
 
 def _on(rows: Rows, device: str) -> tuple[Tensor, Tensor]:
-    return torch.tensor(rows.features, device=device), torch.tensor(rows.targets, device=device)
+    return torch.tensor(rows.features, device=device), torch.tensor(
+        rows.targets, device=device
+    )
 
 
 def _weights(model: nn.Module) -> Values:
     return next(model.parameters()).detach().squeeze(0).cpu().numpy()
 
 
-def _metrics(data: RegressionData, solution: Values, model: nn.Module) -> Mapping[str, float]:
+def _metrics(
+    data: RegressionData, solution: Values, model: nn.Module
+) -> Mapping[str, float]:
     x = _weights(model)
     return {
         "test loss": data.test.loss(x),
         "validation loss": data.validation.loss(x),
         "training loss": data.train.loss(x),
-        "distance to the solution": float(np.linalg.norm(x - solution) / np.linalg.norm(solution)),
+        "distance to the solution": float(
+            np.linalg.norm(x - solution) / np.linalg.norm(solution)
+        ),
     }
 
 
 def _build(size: Size, seed: int, device: str) -> Task:
-    return task_of(_data(seed), steps=4000 if size == "full" else 1000, seed=seed, device=device)
+    return task_of(
+        _data(seed), steps=4000 if size == "full" else 1000, seed=seed, device=device
+    )
 
 
 EXAMPLE = Example(

@@ -26,7 +26,10 @@ __all__ = [
 ]
 
 #: What tables of a budget are called.
-TITLES = {"evaluations": "After equal gradient evaluations", "seconds": "After equal time"}
+TITLES = {
+    "evaluations": "After equal gradient evaluations",
+    "seconds": "After equal time",
+}
 #: Columns that hold words.
 PROSE = ("chosen",)
 _CLOCKED = "those of a training alone on the machine, by the timing of its steps"
@@ -56,8 +59,14 @@ class Spread:
     def __str__(self) -> str:
         if math.isnan(self.mean):
             return "–"
-        mean = short(f"{0.0 if abs(self.mean) < 1e-6 * self.deviation else self.mean:.3g}")  # no rounding errors
-        return mean if math.isnan(self.deviation) else f"{mean} ± {short(f'{self.deviation:.1g}')}"
+        mean = short(
+            f"{0.0 if abs(self.mean) < 1e-6 * self.deviation else self.mean:.3g}"
+        )  # no rounding errors
+        return (
+            mean
+            if math.isnan(self.deviation)
+            else f"{mean} ± {short(f'{self.deviation:.1g}')}"
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,9 @@ class Row:
     evaluations: float
     seconds: float  # of a training alone on the machine, where that was timed
     trials: int
-    tuning: tuple[int, float, float]  # trainings, gradient evaluations and seconds of all trials
+    tuning: tuple[
+        int, float, float
+    ]  # trainings, gradient evaluations and seconds of all trials
     needs_reference: bool
     knobs: str
     failed: tuple[str, ...]
@@ -107,18 +118,44 @@ def rows(findings: Findings, budget: str, finished: bool = False) -> list[Row]:
     wanted = findings.study.methods_of(example)
     found = []
     for name, method in wanted.items():
-        runs = [run for run in findings.runs if run.budget == budget and run.method == name]
+        runs = [
+            run for run in findings.runs if run.budget == budget and run.method == name
+        ]
         if finished:
-            runs = [run.ended for run in runs] if any(run.finished for run in runs) else []
+            runs = (
+                [run.ended for run in runs] if any(run.finished for run in runs) else []
+            )
         if runs:
-            found.append(_row(name, method, runs, findings, [metric.name for metric in example.metrics]))
+            found.append(
+                _row(
+                    name,
+                    method,
+                    runs,
+                    findings,
+                    [metric.name for metric in example.metrics],
+                )
+            )
     return found
 
 
-def _row(name: str, method: AnyMethod, runs: list[Run], findings: Findings, metrics: list[str]) -> Row:
+def _row(
+    name: str,
+    method: AnyMethod,
+    runs: list[Run],
+    findings: Findings,
+    metrics: list[str],
+) -> Row:
     own = isinstance(method, OwnMethod)
-    tuning = [run for run in findings.runs if run.budget == "tuning" and run.method == name and run.knobs]
-    spent = (len(tuning), sum(run.evaluations for run in tuning), sum(_alone(run, findings) for run in tuning))
+    tuning = [
+        run
+        for run in findings.runs
+        if run.budget == "tuning" and run.method == name and run.knobs
+    ]
+    spent = (
+        len(tuning),
+        sum(run.evaluations for run in tuning),
+        sum(_alone(run, findings) for run in tuning),
+    )
     return Row(
         method=name,
         title=title(name),
@@ -129,7 +166,10 @@ def _row(name: str, method: AnyMethod, runs: list[Run], findings: Findings, metr
         promise=Spread.of([run.promise for run in runs]),
         lower=Spread.of([run.lower for run in runs]),
         upper=Spread.of([run.upper for run in runs]),
-        metrics={key: Spread.of([run.metrics.get(key, math.nan) for run in runs]) for key in metrics},
+        metrics={
+            key: Spread.of([run.metrics.get(key, math.nan) for run in runs])
+            for key in metrics
+        },
         steps=max(run.steps for run in runs),
         evaluations=max(run.evaluations for run in runs),
         seconds=fmean(_alone(run, findings) for run in runs),
@@ -137,7 +177,9 @@ def _row(name: str, method: AnyMethod, runs: list[Run], findings: Findings, metr
         tuning=spent,
         needs_reference=not own and method.needs_reference,  # type: ignore[union-attr]  # a common one's
         knobs=_told(runs[0]),
-        failed=tuple(f"seed {run.seed}: {run.status}" for run in runs if run.status != "finished"),
+        failed=tuple(
+            f"seed {run.seed}: {run.status}" for run in runs if run.status != "finished"
+        ),
     )
 
 
@@ -160,7 +202,11 @@ def _cost(metric: Metric, value: float) -> float:
 
 def winner(found: Sequence[Row], metric: Metric) -> Winner | None:
     """Who wins, be it ours or not."""
-    able = [row for row in found if not row.limit and math.isfinite(row.metrics[metric.name].mean)]
+    able = [
+        row
+        for row in found
+        if not row.limit and math.isfinite(row.metrics[metric.name].mean)
+    ]
     if not able or max(row.inside for row in able) == 0:
         return None
     inside = max(row.inside for row in able)
@@ -171,7 +217,10 @@ def winner(found: Sequence[Row], metric: Metric) -> Winner | None:
     def near(row: Row) -> bool:
         theirs = row.metrics[metric.name]
         apart = math.hypot(theirs.deviation, mine.deviation) / math.sqrt(best.seeds)
-        return row is not best and _cost(metric, theirs.mean) - _cost(metric, mine.mean) <= 2 * apart
+        return (
+            row is not best
+            and _cost(metric, theirs.mean) - _cost(metric, mine.mean) <= 2 * apart
+        )
 
     return Winner(best.method, inside, tuple(row.method for row in able if near(row)))
 
@@ -180,18 +229,29 @@ def swept(findings: Findings) -> dict[str, list[float]]:
     """The weighted sum's trials in the order of their weights: means over the tuning seeds of "excess", "upper" and
     each metric. Empty where it was not tuned.
     """
-    runs = [run for run in findings.runs if (run.budget, run.method) == ("tuning", "weighted-sum")]
+    runs = [
+        run
+        for run in findings.runs
+        if (run.budget, run.method) == ("tuning", "weighted-sum")
+    ]
     by_weight: dict[float, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.knobs["weight"]):
         by_weight.setdefault(run.knobs["weight"], []).append(run)
     if not by_weight:
         return {}
     columns = {
-        "excess": [Spread.of([run.excess for run in some]).mean for some in by_weight.values()],
-        "upper": [Spread.of([run.upper for run in some]).mean for some in by_weight.values()],
+        "excess": [
+            Spread.of([run.excess for run in some]).mean for some in by_weight.values()
+        ],
+        "upper": [
+            Spread.of([run.upper for run in some]).mean for some in by_weight.values()
+        ],
     }
     for metric in findings.study.example.metrics:
-        values = [[run.metrics.get(metric.name, math.nan) for run in some] for some in by_weight.values()]
+        values = [
+            [run.metrics.get(metric.name, math.nan) for run in some]
+            for some in by_weight.values()
+        ]
         columns[metric.name] = [Spread.of(some).mean for some in values]
     return columns
 
@@ -214,8 +274,17 @@ def sheets(findings: Findings) -> list[Sheet]:
                    for name, which in findings.missing.items()]  # fmt: skip
         made.append(Sheet(TITLES[budget], head, body + lacking))
         if names[_FIRST:]:
-            more = [[_marked(row), *(str(row.metrics[name]) for name in names[_FIRST:])] for row in found]
-            made.append(Sheet(f"{TITLES[budget]}: further metrics", ("method", *names[_FIRST:]), more))
+            more = [
+                [_marked(row), *(str(row.metrics[name]) for name in names[_FIRST:])]
+                for row in found
+            ]
+            made.append(
+                Sheet(
+                    f"{TITLES[budget]}: further metrics",
+                    ("method", *names[_FIRST:]),
+                    more,
+                )
+            )
         made += _finished(findings, budget)
         cost = [
             [_marked(row), f"{row.steps:,}", f"{row.evaluations:,.0f}", f"{row.seconds:.3g}",
@@ -245,8 +314,13 @@ def _on_finishing(findings: Findings) -> list[str]:
         return []
     begin, more = "the starting model", ""
     if findings.study.example.reference == "twin":
-        begin, more = "lower-only training's model of the same seed", ", as does the training of that model"
-    judged = dict.fromkeys(run.method for run in findings.runs if run.budget != "tuning")
+        begin, more = (
+            "lower-only training's model of the same seed",
+            ", as does the training of that model",
+        )
+    judged = dict.fromkeys(
+        run.method for run in findings.runs if run.budget != "tuning"
+    )
     left = ", ".join(title(name) for name in judged if name not in moved)
     return [
         f"Finished: models were moved along the line from {begin} (place 0) through where training left them (1), to "
@@ -259,11 +333,27 @@ def _on_finishing(findings: Findings) -> list[str]:
 def _finished(findings: Findings, budget: str) -> list[Sheet]:
     """What the models become on the line from the reference's, with what that took."""
     names = [metric.name for metric in findings.study.example.metrics][:_FIRST]
-    head = ("method", "inside", "excess", "upper loss", *names, "place", "looks", "seconds")
+    head = (
+        "method",
+        "inside",
+        "excess",
+        "upper loss",
+        *names,
+        "place",
+        "looks",
+        "seconds",
+    )
     body = []
     for row in rows(findings, budget, finished=True):
-        ends = [run.finished for run in findings.runs if (run.budget, run.method) == (budget, row.method)]
-        columns = ([end.place if end else math.nan for end in ends], [end.looks if end else math.nan for end in ends])
+        ends = [
+            run.finished
+            for run in findings.runs
+            if (run.budget, run.method) == (budget, row.method)
+        ]
+        columns = (
+            [end.place if end else math.nan for end in ends],
+            [end.looks if end else math.nan for end in ends],
+        )
         took = fmean(end.seconds for end in ends if end)
         body.append([_marked(row), f"{row.inside:.0%}", str(row.excess), str(row.upper),
                      *(str(row.metrics[name]) for name in names), *(str(Spread.of(c)) for c in columns),
@@ -282,10 +372,14 @@ def notes(findings: Findings) -> list[str]:
     for budget in study.budgets:
         found = rows(findings, budget)
         if found:
-            texts.append(f"{TITLES[budget]}: {_verdict(found, metric, findings, budget)}")
+            texts.append(
+                f"{TITLES[budget]}: {_verdict(found, metric, findings, budget)}"
+            )
         ended = {row.method: row for row in rows(findings, budget, finished=True)}
         if ended:
-            verdict = _verdict([ended.get(row.method, row) for row in found], metric, findings, budget)
+            verdict = _verdict(
+                [ended.get(row.method, row) for row in found], metric, findings, budget
+            )
             texts.append(f"{TITLES[budget]}, then finished: {verdict}")
     texts += _sweep_cost(findings)
     texts += _on_finishing(findings)
@@ -299,7 +393,9 @@ def notes(findings: Findings) -> list[str]:
         )
     number = "what lower-only training reaches: one training more, which is not counted"
     if example.reference == "start":
-        number = "the starting model's loss over all training data, which takes no training"
+        number = (
+            "the starting model's loss over all training data, which takes no training"
+        )
     texts.append(
         f"Seconds are {_CLOCKED if findings.seconds else _AS_THEY_RAN}. A method that "
         f"needs the reference was given, as a number, {number}."
@@ -315,20 +411,32 @@ def notes(findings: Findings) -> list[str]:
     texts += _unbound(findings)
     for budget in study.budgets:
         for row in rows(findings, budget):
-            texts += [f"{row.title}, {text} ({TITLES[budget].lower()})." for text in row.failed]
+            texts += [
+                f"{row.title}, {text} ({TITLES[budget].lower()})."
+                for text in row.failed
+            ]
         texts += [
             f"{row.title} measures its excess itself, against its own reference on batches: {row.promise} "
             f"({TITLES[budget].lower()})."
             for row in rows(findings, budget)
             if math.isfinite(row.promise.mean)
         ]
-    warned = {(run.method, text) for run in findings.runs for text in run.warned if run.budget != "tuning"}
+    warned = {
+        (run.method, text)
+        for run in findings.runs
+        for text in run.warned
+        if run.budget != "tuning"
+    }
     texts += [f"{title(name)} warned: {text}" for name, text in sorted(warned)]
-    left = [name for name in chosen((), example) if name not in study.methods_of(example)]
+    left = [
+        name for name in chosen((), example) if name not in study.methods_of(example)
+    ]
     if left:
         texts.append(f"Left out: {', '.join(map(title, left))}.")
     if findings.interrupted:
-        texts.append("Interrupted: this is what was finished. The same command goes on from there.")
+        texts.append(
+            "Interrupted: this is what was finished. The same command goes on from there."
+        )
     return texts
 
 
@@ -336,15 +444,25 @@ def _untuned(findings: Findings) -> list[str]:
     """Methods that nothing could be chosen for, and a reference that not all seeds have a share in."""
     tried = [run for run in findings.runs if run.budget == "tuning" and run.knobs]
     names = dict.fromkeys(run.method for run in tried)
-    lost = [name for name in names if not any(math.isfinite(run.excess) for run in tried if run.method == name)]
+    lost = [
+        name
+        for name in names
+        if not any(math.isfinite(run.excess) for run in tried if run.method == name)
+    ]
     texts = []
     if lost:
         texts.append(
             f"No trial of {', '.join(map(title, lost))} could be judged, because they diverged or lower-only training "
             "on the tuning seeds did: the first setting was taken."
         )
-    for budget, goal in findings.goals.items() if findings.study.example.reference == "twin" else ():
-        runs = [run for run in findings.runs if (run.budget, run.method) == (budget, "lower-only")]
+    for budget, goal in (
+        findings.goals.items() if findings.study.example.reference == "twin" else ()
+    ):
+        runs = [
+            run
+            for run in findings.runs
+            if (run.budget, run.method) == (budget, "lower-only")
+        ]
         gone = [str(run.seed) for run in runs if not math.isfinite(run.lower)]
         if gone and math.isfinite(goal.reference):
             texts.append(
@@ -356,8 +474,16 @@ def _untuned(findings: Findings) -> list[str]:
 
 def _unbound(findings: Findings) -> list[str]:
     """Where the starting model, whose loss is the reference, was far from the best that training on g reaches."""
-    runs = [run.excess for run in findings.runs if run.method == "lower-only" and run.budget != "tuning"]
-    below = -fmean(runs) if runs and findings.study.example.reference == "start" else math.nan
+    runs = [
+        run.excess
+        for run in findings.runs
+        if run.method == "lower-only" and run.budget != "tuning"
+    ]
+    below = (
+        -fmean(runs)
+        if runs and findings.study.example.reference == "start"
+        else math.nan
+    )
     if not below > _LOOSE:
         return []
     return [
@@ -366,7 +492,9 @@ def _unbound(findings: Findings) -> list[str]:
     ]
 
 
-def _verdict(found: Sequence[Row], metric: Metric, findings: Findings, budget: str) -> str:
+def _verdict(
+    found: Sequence[Row], metric: Metric, findings: Findings, budget: str
+) -> str:
     if findings.interrupted:
         return "nobody is named the winner before all seeds are there."
     best = winner(found, metric)
@@ -377,14 +505,28 @@ def _verdict(found: Sequence[Row], metric: Metric, findings: Findings, budget: s
             return f"nobody is named the winner: no method inside has a finite {metric.name} on every seed."
         return "no method ended inside the tolerance."
     row = next(row for row in found if row.method == best.method)
-    share = "on every seed" if best.inside == 1 else f"on {best.inside:.0%} of the seeds (none on more)"
-    tied = f"; within two standard errors of it: {', '.join(map(title, best.tied))}" if best.tied else ""
+    share = (
+        "on every seed"
+        if best.inside == 1
+        else f"on {best.inside:.0%} of the seeds (none on more)"
+    )
+    tied = (
+        f"; within two standard errors of it: {', '.join(map(title, best.tied))}"
+        if best.tied
+        else ""
+    )
     value = row.metrics[metric.name]
-    return f"{row.title} wins by {metric.name} ({value}) among those inside {share}{tied}."
+    return (
+        f"{row.title} wins by {metric.name} ({value}) among those inside {share}{tied}."
+    )
 
 
 def _sweep_cost(findings: Findings) -> list[str]:
-    swept = [row for row in rows(findings, "evaluations") if row.method == "weighted-sum" and row.trials]
+    swept = [
+        row
+        for row in rows(findings, "evaluations")
+        if row.method == "weighted-sum" and row.trials
+    ]
     if not swept:
         return []
     trainings, evaluations, seconds = swept[0].tuning

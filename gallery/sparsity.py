@@ -30,7 +30,15 @@ def penalty(model: nn.Module) -> Tensor:
     return _SMALL / math.sqrt(count) * torch.stack(terms).sum()
 
 
-def task(model: nn.Module, train: Images, test: Images, rate: float, batch: int, steps: int, seed: int) -> Task:
+def task(
+    model: nn.Module,
+    train: Images,
+    test: Images,
+    rate: float,
+    batch: int,
+    steps: int,
+    seed: int,
+) -> Task:
     """From a model that is trained already, on any data."""
 
     @torch.no_grad()
@@ -40,7 +48,9 @@ def task(model: nn.Module, train: Images, test: Images, rate: float, batch: int,
     limit = (1 + _SHARE) * loss(model)
 
     def metrics(model: nn.Module) -> dict[str, float]:
-        removed, pruned = pruning.removable(model, loss, limit, lambda m: accuracy(m, test))
+        removed, pruned = pruning.removable(
+            model, loss, limit, lambda m: accuracy(m, test)
+        )
         return {
             "removed": removed, "smaller": 1 / max(1 - removed, 1e-9), "test accuracy": pruned,
             "unpruned": accuracy(model, test),
@@ -82,7 +92,15 @@ def build(size: Size, seed: int, device: str) -> Task:
     """Fashion-MNIST and a perceptron of two hidden layers, trained."""
     _, images, batch, _, steps, rate = _SIZES[size]
     train, test = split(images, seed, device)
-    return task(copy.deepcopy(_dense(size, seed, device)), train, test, rate, batch, steps, seed + 2)
+    return task(
+        copy.deepcopy(_dense(size, seed, device)),
+        train,
+        test,
+        rate,
+        batch,
+        steps,
+        seed + 2,
+    )
 
 
 EXAMPLE = Example(
@@ -91,10 +109,22 @@ EXAMPLE = Example(
     question="How many weights of a trained model can go if its training loss may rise by 1 %?",
     build=build,
     metrics=(
-        Metric("removed", "higher", "share of weights that can be set to 0, training loss within 1 % of the start's"),
+        Metric(
+            "removed",
+            "higher",
+            "share of weights that can be set to 0, training loss within 1 % of the start's",
+        ),
         Metric("smaller", "higher", "how many times fewer weights that is"),
-        Metric("test accuracy", "higher", "accuracy on the test images with these weights set to 0"),
-        Metric("unpruned", "higher", "accuracy on the test images before anything is set to 0"),
+        Metric(
+            "test accuracy",
+            "higher",
+            "accuracy on the test images with these weights set to 0",
+        ),
+        Metric(
+            "unpruned",
+            "higher",
+            "accuracy on the test images before anything is set to 0",
+        ),
     ),
     tolerance="1%",
     reference="start",

@@ -70,25 +70,49 @@ class Study:
         for budget in self.budgets:
             one_of("budget", budget, BUDGETS)
         if len(set(self.budgets)) < len(self.budgets) or not self.budgets:
-            raise ValueError(f"budgets={self.budgets!r} must be {' or '.join(BUDGETS)}, or both, each once")
+            raise ValueError(
+                f"budgets={self.budgets!r} must be {' or '.join(BUDGETS)}, or both, each once"
+            )
         if self.trials > len(WEIGHTS):
-            raise ValueError(f"trials={self.trials} must be at most {len(WEIGHTS)}: methods have no more settings")
+            raise ValueError(
+                f"trials={self.trials} must be at most {len(WEIGHTS)}: methods have no more settings"
+            )
         try:
             device = torch.device(self.device)
         except RuntimeError:
-            raise ValueError(f"device={self.device!r} must be a device of torch's, such as 'cpu' or 'cuda'") from None
+            raise ValueError(
+                f"device={self.device!r} must be a device of torch's, such as 'cpu' or 'cuda'"
+            ) from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device={self.device!r}: torch finds no GPU here")
-        lacking = [name for name, method in self.methods_of(self.example).items() if trials(method, 2)]
-        lacking = [name for name in lacking if self.knobs is not None and name not in self.knobs]
+        lacking = [
+            name
+            for name, method in self.methods_of(self.example).items()
+            if trials(method, 2)
+        ]
+        lacking = [
+            name
+            for name in lacking
+            if self.knobs is not None and name not in self.knobs
+        ]
         if lacking:
-            raise ValueError(f"knobs must have those of {', '.join(lacking)}; else leave these methods out")
+            raise ValueError(
+                f"knobs must have those of {', '.join(lacking)}; else leave these methods out"
+            )
         for name, method in self.methods_of(self.example).items():
-            legal = [*dict.fromkeys(key for knobs in trials(method, len(WEIGHTS)) for key in knobs)]
+            legal = [
+                *dict.fromkeys(
+                    key for knobs in trials(method, len(WEIGHTS)) for key in knobs
+                )
+            ]
             given = (self.knobs or {}).get(name, {}) if legal else {}
-            fine = sorted(given) == sorted(legal) and all(0 <= value < math.inf for value in given.values())
+            fine = sorted(given) == sorted(legal) and all(
+                0 <= value < math.inf for value in given.values()
+            )
             if self.knobs is not None and not fine:
-                raise ValueError(f"knobs of {name}: {given!r} must have {', '.join(legal)}, each a finite number ≥ 0")
+                raise ValueError(
+                    f"knobs of {name}: {given!r} must have {', '.join(legal)}, each a finite number ≥ 0"
+                )
 
     @property
     def where(self) -> Reference:
@@ -100,7 +124,9 @@ class Study:
         """The example itself."""
         given = found(self.where)
         if not isinstance(given, Example):
-            raise ValueError(f"name={self.name!r} must have an Example, not {type(given).__name__}")
+            raise ValueError(
+                f"name={self.name!r} must have an Example, not {type(given).__name__}"
+            )
         return given
 
     def methods_of(self, example: Example) -> dict[str, AnyMethod]:
@@ -140,7 +166,13 @@ class Run:
         end = self.finished
         if end is None:
             return self
-        return replace(self, lower=end.lower, upper=end.upper, excess=end.excess, metrics=end.metrics)
+        return replace(
+            self,
+            lower=end.lower,
+            upper=end.upper,
+            excess=end.excess,
+            metrics=end.metrics,
+        )
 
 
 @dataclass
@@ -196,7 +228,11 @@ def affordable(usual: float, seconds: float, each: float) -> float | None:
     >>> affordable(8, 2.0, 0.5), affordable(8, 2.0, 0.25), affordable(8, 2.01, 0.25), affordable(8, 2.0, math.nan)
     (4.0, None, None, None)
     """
-    return None if math.isnan(each) or abs(seconds / each - usual) <= _SAME * usual else seconds / each
+    return (
+        None
+        if math.isnan(each) or abs(seconds / each - usual) <= _SAME * usual
+        else seconds / each
+    )
 
 
 class _Stopped(Exception):
@@ -204,17 +240,33 @@ class _Stopped(Exception):
 
 
 class _Working:
-    def __init__(self, study: Study, hear: Callable[[str, float], Any], engine: Engine, store: Store | None) -> None:
+    def __init__(
+        self,
+        study: Study,
+        hear: Callable[[str, float], Any],
+        engine: Engine,
+        store: Store | None,
+    ) -> None:
         self.study, self.hear, self.engine, self.store = study, hear, engine, store
         self.example, self.findings = study.example, Findings(study)
         wanted = study.methods_of(self.example)
-        lacking = {name: METHODS[name].missing() for name in wanted if name in METHODS and METHODS[name].missing()}
+        lacking = {
+            name: METHODS[name].missing()
+            for name in wanted
+            if name in METHODS and METHODS[name].missing()
+        }
         self.findings.missing = lacking
-        self.methods = {name: method for name, method in wanted.items() if name not in lacking}
-        self.tried = {name: trials(method, study.trials) for name, method in self.methods.items()}
+        self.methods = {
+            name: method for name, method in wanted.items() if name not in lacking
+        }
+        self.tried = {
+            name: trials(method, study.trials) for name, method in self.methods.items()
+        }
         self.tuning = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + study.tuning_seeds)
         if study.knobs is not None:
-            self.findings.knobs = {name: study.knobs[name] for name, tried in self.tried.items() if tried}
+            self.findings.knobs = {
+                name: study.knobs[name] for name, tried in self.tried.items() if tried
+            }
             self.tried, self.tuning = {}, range(0)
         tuned = sum(map(len, self.tried.values()))
         judged = len(self.methods) * study.seeds * len(study.budgets)
@@ -233,19 +285,36 @@ class _Working:
                 whole_time = 2 * findings.steps * findings.seconds[_CLOCK]
                 usual = 2.0 * findings.steps
                 budgets["seconds"] = {
-                    name: affordable(usual, whole_time, findings.seconds[name]) for name in self.methods
+                    name: affordable(usual, whole_time, findings.seconds[name])
+                    for name in self.methods
                 }
-            alone = {("tuning", seed): self.task("lower-only", seed, {}) for seed in tuning}
+            alone = {
+                ("tuning", seed): self.task("lower-only", seed, {}) for seed in tuning
+            }
             for budget in study.budgets:
                 evaluations = budgets[budget]["lower-only"]
-                alone |= {(budget, seed): self.task("lower-only", seed, {}, evaluations) for seed in judging}
+                alone |= {
+                    (budget, seed): self.task("lower-only", seed, {}, evaluations)
+                    for seed in judging
+                }
             done = self.sweep(alone.values())
             for budget in dict.fromkeys(of for of, _ in alone):
-                blocks = {seed: done[task.name] for (of, seed), task in alone.items() if of == budget}
+                blocks = {
+                    seed: done[task.name]
+                    for (of, seed), task in alone.items()
+                    if of == budget
+                }
                 of_start = self.example.reference == "start"
-                lowers = [block.facts["reference" if of_start else "lower"] for block in blocks.values()]
-                known = [lower for lower in lowers if math.isfinite(lower)]  # a seed may have diverged
-                findings.goals[budget] = Goal.of(fmean(known) if known else math.nan, self.example.tolerance)
+                lowers = [
+                    block.facts["reference" if of_start else "lower"]
+                    for block in blocks.values()
+                ]
+                known = [
+                    lower for lower in lowers if math.isfinite(lower)
+                ]  # a seed may have diverged
+                findings.goals[budget] = Goal.of(
+                    fmean(known) if known else math.nan, self.example.tolerance
+                )
                 for seed, block in blocks.items():
                     self.keep(budget, "lower-only", seed, {}, block)
             if self.tried:
@@ -271,7 +340,10 @@ class _Working:
             raise _Stopped
         runs = [run for run in self.findings.runs if run.budget == "tuning"]
         for name, tried in self.tried.items():
-            of = [[run for run in runs if run.method == name and run.knobs == knobs] for knobs in tried]
+            of = [
+                [run for run in runs if run.method == name and run.knobs == knobs]
+                for knobs in tried
+            ]
             outcomes = [
                 Trial(knobs, [run.excess for run in some], [run.upper for run in some])
                 for knobs, some in zip(tried, of, strict=True)
@@ -279,13 +351,17 @@ class _Working:
             if outcomes:
                 self.findings.knobs[name] = choose(outcomes)
 
-    def judge(self, budget: str, seeds: Iterable[int], evaluations: Mapping[str, float | None]) -> None:
+    def judge(
+        self, budget: str, seeds: Iterable[int], evaluations: Mapping[str, float | None]
+    ) -> None:
         goal = self.findings.goals[budget]
         more: dict[str, Any] = {"finished": True} if self.study.finish else {}
         if self.study.finish and self.example.reference == "twin":
             more["alone"] = evaluations["lower-only"]
         tasks = {
-            (name, seed): self.task(name, seed, self.knobs(name), evaluations[name], goal, more)
+            (name, seed): self.task(
+                name, seed, self.knobs(name), evaluations[name], goal, more
+            )
             for seed in seeds
             for name in self.methods
             if name != "lower-only"
@@ -307,10 +383,21 @@ class _Working:
         told = ", ".join(f"{key} {value:g}" for key, value in knobs.items())
         within = "" if evaluations is None else f", {evaluations:.0f} evaluations"
         arguments = self.shared()
-        arguments |= {"method": name, "seed": seed, "knobs": dict(knobs), "evaluations": evaluations}
-        arguments |= {"reference": None if goal is None or self.example.reference == "start" else goal.reference}
+        arguments |= {
+            "method": name,
+            "seed": seed,
+            "knobs": dict(knobs),
+            "evaluations": evaluations,
+        }
+        arguments |= {
+            "reference": None
+            if goal is None or self.example.reference == "start"
+            else goal.reference
+        }
         shown = f"{name}{', ' * bool(told)}{told}, seed {seed}{within}"
-        return Task(shown, reference(f"{work.__name__}:trained"), arguments | dict(more))
+        return Task(
+            shown, reference(f"{work.__name__}:trained"), arguments | dict(more)
+        )
 
     @property
     def size(self) -> str:
@@ -326,18 +413,34 @@ class _Working:
         }
 
     def timing(self) -> Task:
-        names = [*dict.fromkeys([*self.methods, _CLOCK])] if "seconds" in self.study.budgets else []
+        names = (
+            [*dict.fromkeys([*self.methods, _CLOCK])]
+            if "seconds" in self.study.budgets
+            else []
+        )
         arguments = self.shared()
-        knobs = {name: dict(self.tried[name][0]) if self.tried.get(name) else {"weight": 1.0} for name in names}
-        knobs |= {name: dict(self.knobs(name)) for name in names if self.knobs(name)}  # given
-        return Task("timing", reference(f"{work.__name__}:timed"), arguments | {"knobs": knobs})
+        knobs = {
+            name: dict(self.tried[name][0]) if self.tried.get(name) else {"weight": 1.0}
+            for name in names
+        }
+        knobs |= {
+            name: dict(self.knobs(name)) for name in names if self.knobs(name)
+        }  # given
+        return Task(
+            "timing", reference(f"{work.__name__}:timed"), arguments | {"knobs": knobs}
+        )
 
     def sweep(self, tasks: Iterable[Task], stop: bool = True) -> Mapping[str, Block]:
         """Do tasks, and count them; `stop` where nothing can be made of a part of them."""
         unlike = list({task.name: task for task in tasks}.values())
 
         def heard(name: str, share: float) -> None:
-            self.hear(name, Share.of(min(1.0, (self.done + share * len(unlike)) / self.total), share))
+            self.hear(
+                name,
+                Share.of(
+                    min(1.0, (self.done + share * len(unlike)) / self.total), share
+                ),
+            )
 
         swept = sweep(unlike, engine=self.engine, store=self.store, hear=heard)
         self.done += len(unlike)
@@ -345,7 +448,9 @@ class _Working:
             raise _Stopped
         return swept.blocks
 
-    def keep(self, budget: str, name: str, seed: int, knobs: Knobs, block: Block) -> None:
+    def keep(
+        self, budget: str, name: str, seed: int, knobs: Knobs, block: Block
+    ) -> None:
         facts, goal = dict(block.facts), self.findings.goals[budget]
         start = facts.pop("reference")
         if start is not None:  # a task's own
@@ -354,5 +459,9 @@ class _Working:
         curve = dict(block.tables["curve"])
         curve["excess"] = (curve["lower"] - goal.reference) / goal.tolerance
         facts["warned"] = tuple(facts["warned"])
-        facts["finished"] = None if facts["finished"] is None else Finished(**facts["finished"])
-        self.findings.runs.append(Run(budget, name, seed, knobs, excess=excess, curve=curve, **facts))
+        facts["finished"] = (
+            None if facts["finished"] is None else Finished(**facts["finished"])
+        )
+        self.findings.runs.append(
+            Run(budget, name, seed, knobs, excess=excess, curve=curve, **facts)
+        )

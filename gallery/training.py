@@ -22,7 +22,14 @@ from gallery.rates import scaling
 from tiebreak.live import Share, count
 from tiebreak.options import allowed
 
-__all__ = ["Goal", "Trained", "begun", "gradient_unit", "seconds_per_evaluation", "train"]
+__all__ = [
+    "Goal",
+    "Trained",
+    "begun",
+    "gradient_unit",
+    "seconds_per_evaluation",
+    "train",
+]
 
 _POINTS = 50  # of a curve
 _BATCHES = 4  # at the start, for the unit of weights
@@ -48,7 +55,9 @@ class Goal:
         """
         amount, relative = allowed(given)
         if relative and reference == 0:
-            raise ValueError(f"tolerance={given!r} is a share of the reference, and that is 0: it must be a number > 0")
+            raise ValueError(
+                f"tolerance={given!r} is a share of the reference, and that is 0: it must be a number > 0"
+            )
         return cls(reference, amount * abs(reference) if relative else amount, given)
 
     def excess(self, lower: float) -> float:
@@ -84,7 +93,9 @@ class Trained:
     evaluations: float
     seconds: float
     curve: Mapping[str, list[float]]
-    promise: float = math.nan  # the excess as a method with a reference of its own measures it; NaN for others
+    promise: float = (
+        math.nan
+    )  # the excess as a method with a reference of its own measures it; NaN for others
     warned: tuple[str, ...] = ()
     finished: Finished | None = None
 
@@ -97,15 +108,24 @@ def gradient_unit(task: Task) -> float:
     for step in range(_BATCHES):
         lower, upper = task.batches(step)
         for i, (loss, batch) in enumerate(((task.lower, lower), (task.upper, upper))):
-            gradients = torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True)
-            squares = torch.stack([v.double().square().sum() for v in gradients])  # a GPU is waited for once
+            gradients = torch.autograd.grad(
+                loss(model, batch), parameters, materialize_grads=True
+            )
+            squares = torch.stack(
+                [v.double().square().sum() for v in gradients]
+            )  # a GPU is waited for once
             norms[i] += math.sqrt(sum(squares.tolist()))
     unit = norms[1] / norms[0] if norms[0] > 0 else math.nan
     return unit if 0 < unit < math.inf else 1.0
 
 
 def begun(
-    task: Task, method: AnyMethod, knobs: Knobs, goal: Goal, unit: float, evaluations: float
+    task: Task,
+    method: AnyMethod,
+    knobs: Knobs,
+    goal: Goal,
+    unit: float,
+    evaluations: float,
 ) -> Iterator[tuple[Fraction | int, Seen]]:
     """The training, a step at a time: what it cost in gradient evaluations, and what it saw. Ends with the budget."""
     if isinstance(method, OwnMethod):
@@ -115,11 +135,22 @@ def begun(
     steps = max(1, int(evaluations / method.cost))
     optimizer = task.base([p for p in task.model.parameters() if p.requires_grad])
     scale = scaling(optimizer)
-    step = method.begin(Setting(task.model, optimizer, unit, goal.reference, goal.tolerance, goal.given), knobs)
+    step = method.begin(
+        Setting(
+            task.model, optimizer, unit, goal.reference, goal.tolerance, goal.given
+        ),
+        knobs,
+    )
     for k in range(steps):
         scale(task.rate(k / steps))
         lower, upper = task.batches(k)
-        yield method.cost, step(partial(task.upper, task.model, upper), partial(task.lower, task.model, lower))
+        yield (
+            method.cost,
+            step(
+                partial(task.upper, task.model, upper),
+                partial(task.lower, task.model, lower),
+            ),
+        )
 
 
 def train(
@@ -169,24 +200,56 @@ def train(
             status = "diverged"
         except (ValueError, RuntimeError) as error:
             # A package's solver has its own words for a gradient that is not finite; anything else of ours is a bug.
-            if isinstance(error, torch.OutOfMemoryError) or not getattr(method, "needs", ()):
+            if isinstance(error, torch.OutOfMemoryError) or not getattr(
+                method, "needs", ()
+            ):
                 raise
             status = f"failed: {error}"
     seconds = curve.seconds()
-    lower, upper = task.losses(task.model) if status == "finished" else (math.nan, math.nan)
+    lower, upper = (
+        task.losses(task.model) if status == "finished" else (math.nan, math.nan)
+    )
     if status == "finished" and (not math.isfinite(lower) or math.isnan(upper)):
         status = "diverged"
-    metrics = {name: float(v) for name, v in task.metrics(task.model).items()} if status == "finished" else {}
+    metrics = (
+        {name: float(v) for name, v in task.metrics(task.model).items()}
+        if status == "finished"
+        else {}
+    )
     warned = tuple(dict.fromkeys(str(warning.message) for warning in caught))
-    promise = math.nan if curve.promise is None or status != "finished" else float(curve.promise)
+    promise = (
+        math.nan
+        if curve.promise is None or status != "finished"
+        else float(curve.promise)
+    )
     ended = None
-    if anchor is not None and status == "finished" and math.isfinite(upper) and math.isfinite(goal.reference):
+    if (
+        anchor is not None
+        and status == "finished"
+        and math.isfinite(upper)
+        and math.isfinite(goal.reference)
+    ):
         state = anchor()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what they say is in the table: outside still, or no better than the start
-            if all(bool(part.isfinite().all()) for part in state.values()):  # lower-only training may have diverged
+            warnings.simplefilter(
+                "ignore"
+            )  # what they say is in the table: outside still, or no better than the start
+            if all(
+                bool(part.isfinite().all()) for part in state.values()
+            ):  # lower-only training may have diverged
                 ended = finish(task, goal.reference, goal.tolerance, state)
-    facts = (status, lower, upper, metrics, curve.steps, float(spent), seconds, curve.columns, promise, warned)
+    facts = (
+        status,
+        lower,
+        upper,
+        metrics,
+        curve.steps,
+        float(spent),
+        seconds,
+        curve.columns,
+        promise,
+        warned,
+    )
     return Trained(*facts, finished=ended)
 
 
@@ -219,7 +282,11 @@ class _Curve:
     def __init__(self, budget: float, device: torch.device) -> None:
         self.budget, self.device = budget, device
         self.columns: dict[str, list[float]] = {name: [] for name in _COLUMNS}
-        self.steps, self.since, self.sums = 0, [0, 0], [torch.zeros((), device=device, dtype=torch.float64)] * 2
+        self.steps, self.since, self.sums = (
+            0,
+            [0, 0],
+            [torch.zeros((), device=device, dtype=torch.float64)] * 2,
+        )
         self.weight: Any = math.nan
         self.promise: Any = None
         self.began = self._now()
@@ -239,19 +306,30 @@ class _Curve:
         """Make a point, unless there is one of this step; whether all losses are finite."""
         if self.columns["step"][-1:] == [self.steps]:
             return True
-        means = [float(s) / n if n else math.nan for s, n in zip(self.sums, self.since, strict=True)]
+        means = [
+            float(s) / n if n else math.nan
+            for s, n in zip(self.sums, self.since, strict=True)
+        ]
         weight = math.nan if self.weight is None else float(self.weight)
         values = (self.steps, spent, self.seconds(), *means, weight)
         for name, value in zip(_COLUMNS, values, strict=True):
             self.columns[name].append(float(value))
-        finite = all(math.isfinite(mean) for mean, n in zip(means, self.since, strict=True) if n)
+        finite = all(
+            math.isfinite(mean) for mean, n in zip(means, self.since, strict=True) if n
+        )
         self.since, self.sums = [0, 0], [torch.zeros_like(s) for s in self.sums]
         return finite
 
     def newest(self) -> Training:
         """The newest point, for who watches."""
         last = {name: column[-1] for name, column in self.columns.items()}
-        return Training(self.steps, last["evaluations"], last["weight"], last["upper"], last["lower"])
+        return Training(
+            self.steps,
+            last["evaluations"],
+            last["weight"],
+            last["upper"],
+            last["lower"],
+        )
 
     def seconds(self) -> float:
         return self._now() - self.began
@@ -266,7 +344,9 @@ def _device(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
-def seconds_per_evaluation(task: Task, method: AnyMethod, knobs: Knobs, goal: Goal) -> float:
+def seconds_per_evaluation(
+    task: Task, method: AnyMethod, knobs: Knobs, goal: Goal
+) -> float:
     """What a gradient evaluation of a method takes, over a second's steps: a low quantile, because whatever else the
     machine does only adds. Changes the task's model.
     """
@@ -275,7 +355,9 @@ def seconds_per_evaluation(task: Task, method: AnyMethod, knobs: Knobs, goal: Go
     with warnings.catch_warnings(), suppress(FloatingPointError):
         warnings.simplefilter("ignore")  # they are told of by the trainings
         now = time.perf_counter()
-        for k, (cost, _) in enumerate(begun(task, method, knobs, goal, gradient_unit(task), budget)):
+        for k, (cost, _) in enumerate(
+            begun(task, method, knobs, goal, gradient_unit(task), budget)
+        ):
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             before, now = now, time.perf_counter()

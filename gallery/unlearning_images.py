@@ -28,7 +28,14 @@ from gallery.images import CLASSES, Images, cifar10
 from gallery.kept import kept
 from gallery.network import Network, Recipe, drawn, log_probabilities, trained
 from gallery.rates import cosine
-from gallery.unlearning_losses import METHODS, Batch, Loss, prediction_loss, retain_loss, struck_out
+from gallery.unlearning_losses import (
+    METHODS,
+    Batch,
+    Loss,
+    prediction_loss,
+    retain_loss,
+    struck_out,
+)
 from gallery.unlearning_measures import Measures, Split
 
 __all__ = ["EXAMPLE", "Configuration", "build", "prepare", "split", "task"]
@@ -48,20 +55,39 @@ class Configuration(NamedTuple):
 
 
 CONFIGURATIONS: Mapping[Size, Configuration] = {
-    "quick": Configuration(16, 3_000, 600, 1_000, Recipe(8, 16, 64, 0.1, 0), batch=32, steps=80, rate=0.01),
-    "full": Configuration(32, 50_000, 2_000, 8_000, Recipe(32, 16, 512, 0.4, 4), batch=256, steps=400, rate=0.01),
+    "quick": Configuration(
+        16, 3_000, 600, 1_000, Recipe(8, 16, 64, 0.1, 0), batch=32, steps=80, rate=0.01
+    ),
+    "full": Configuration(
+        32,
+        50_000,
+        2_000,
+        8_000,
+        Recipe(32, 16, 512, 0.4, 4),
+        batch=256,
+        steps=400,
+        rate=0.01,
+    ),
 }
 
 
 def split(data: Images, chosen: Configuration, seed: int) -> Split:
     """Drawn for the seed. The class is the seed modulo 10."""
     generator = torch.Generator().manual_seed(seed)
-    train = torch.randperm(len(data.train), generator=generator)[: chosen.train].to(data.train.device)
+    train = torch.randperm(len(data.train), generator=generator)[: chosen.train].to(
+        data.train.device
+    )
     other = torch.randperm(len(data.test), generator=generator).to(data.train.device)
     if len(train) < chosen.train or len(other) < chosen.unseen + chosen.test:
-        raise ValueError(f"{len(data.train)} and {len(data.test)} images are too few for {chosen}")
+        raise ValueError(
+            f"{len(data.train)} and {len(data.test)} images are too few for {chosen}"
+        )
     forgotten = data.train_labels[train] == seed % CLASSES
-    return Split(train[~forgotten], train[forgotten], other[chosen.unseen : chosen.unseen + chosen.test])
+    return Split(
+        train[~forgotten],
+        train[forgotten],
+        other[chosen.unseen : chosen.unseen + chosen.test],
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +103,9 @@ class _Prepared:
     measures: Measures
 
 
-def _network(chosen: Configuration, data: Images, rows: Tensor, seed: int, name: str) -> Network:
+def _network(
+    chosen: Configuration, data: Images, rows: Tensor, seed: int, name: str
+) -> Network:
     """Trained on these rows, or read where it was."""
     made_by = {
         "recipe": list(chosen.recipe),
@@ -87,9 +115,13 @@ def _network(chosen: Configuration, data: Images, rows: Tensor, seed: int, name:
         "code": sha256(Path(network.__file__).read_bytes()).hexdigest(),
         "device": rows.device.type,
     }
-    make = partial(trained, chosen.recipe, data.train[rows], data.train_labels[rows], seed)
+    make = partial(
+        trained, chosen.recipe, data.train[rows], data.train_labels[rows], seed
+    )
     model = Network(chosen.recipe.width)
-    model.load_state_dict(kept(f"{name}-seed{seed}", made_by, lambda: make().state_dict()))
+    model.load_state_dict(
+        kept(f"{name}-seed{seed}", made_by, lambda: make().state_dict())
+    )
     return model.to(rows.device).freeze().eval()
 
 
@@ -99,11 +131,17 @@ def prepare(chosen: Configuration, data: Images, seed: int) -> _Prepared:
     everything = torch.cat([parts.retain, parts.forget]).sort().values
     start = _network(chosen, data, everything, seed, "cifar10-all")
     retrained = _network(chosen, data, parts.retain, seed, "cifar10-without-class")
-    targets = struck_out(log_probabilities(start, data.train[parts.forget]), seed % CLASSES)
+    targets = struck_out(
+        log_probabilities(start, data.train[parts.forget]), seed % CLASSES
+    )
     labels = data.train_labels[parts.forget]
-    others = torch.randint(1, CLASSES, labels.shape, generator=torch.Generator().manual_seed(seed))
+    others = torch.randint(
+        1, CLASSES, labels.shape, generator=torch.Generator().manual_seed(seed)
+    )
     random = (labels + others.to(labels.device)) % CLASSES
-    return _Prepared(data, parts, start, retrained, targets, random, Measures(data, parts, retrained))
+    return _Prepared(
+        data, parts, start, retrained, targets, random, Measures(data, parts, retrained)
+    )
 
 
 def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
@@ -115,12 +153,16 @@ def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
 
     def kept_batch(rows: Tensor, generator: torch.Generator) -> Batch:
         which = parts.retain[rows]
-        return Batch(drawn(data.train[which], shift, generator), data.train_labels[which])
+        return Batch(
+            drawn(data.train[which], shift, generator), data.train_labels[which]
+        )
 
     def gone_batch(rows: Tensor, generator: torch.Generator) -> Batch:
         which = parts.forget[rows]
         pictures = drawn(data.train[which], shift, generator)
-        return Batch(pictures, data.train_labels[which], made.targets[rows], made.random[rows])
+        return Batch(
+            pictures, data.train_labels[which], made.targets[rows], made.random[rows]
+        )
 
     def batches(step: int) -> tuple[Batch, Batch]:
         generator = torch.Generator().manual_seed(1_000_003 * seed + step)
@@ -130,9 +172,17 @@ def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
     def losses(model: nn.Module) -> tuple[float, float]:
         generator = torch.Generator().manual_seed(seed)  # the same pictures every time
 
-        def mean(loss: Loss, batch: Callable[[Tensor, torch.Generator], Batch], count: int) -> float:
+        def mean(
+            loss: Loss, batch: Callable[[Tensor, torch.Generator], Batch], count: int
+        ) -> float:
             parts = torch.split(torch.arange(count, device=device), 2000)
-            return sum(float(loss(model, batch(rows, generator))) * len(rows) for rows in parts) / count
+            return (
+                sum(
+                    float(loss(model, batch(rows, generator))) * len(rows)
+                    for rows in parts
+                )
+                / count
+            )
 
         lower = mean(retain_loss, kept_batch, len(parts.retain))
         return lower, mean(prediction_loss, gone_batch, len(parts.forget))
@@ -152,7 +202,8 @@ def task(chosen: Configuration, made: _Prepared, seed: int) -> Task:
         rate=cosine,
         extra={
             "retrained": made.retrained.state_dict,
-            "retraining": chosen.recipe.epochs * math.ceil(len(parts.retain) / chosen.recipe.batch),
+            "retraining": chosen.recipe.epochs
+            * math.ceil(len(parts.retain) / chosen.recipe.batch),
         },
     )
 
@@ -175,16 +226,49 @@ EXAMPLE = Example(
     build=build,
     metrics=(
         Metric(
-            "gap", "lower", "Mean distance to the retrained network: retain, test and forget accuracy, attack; points."
+            "gap",
+            "lower",
+            "Mean distance to the retrained network: retain, test and forget accuracy, attack; points.",
         ),
-        Metric("retain", "higher", "Accuracy on the retained training images, in percent."),
-        Metric("test", "higher", "Accuracy on test images of the other classes, in percent."),
-        Metric("forget", "lower", "Accuracy on the forgotten training images, in percent; retrained: 0."),
-        Metric("attack", "equal", "Membership by the loss: forgotten against test images of that class.", 0.5),
-        Metric("advantage", "lower", "The same attack with the best threshold, either way: |hits − false alarms|."),
-        Metric("KL forget", "lower", "Mean KL(retrained ‖ unlearned) of predictions on the forgotten images, in nats."),
-        Metric("KL test", "lower", "The same on test images: two networks trained alike differ by some, too."),
-        Metric("class on test", "lower", "Accuracy on test images of the forgotten class, in percent; retrained: 0."),
+        Metric(
+            "retain", "higher", "Accuracy on the retained training images, in percent."
+        ),
+        Metric(
+            "test",
+            "higher",
+            "Accuracy on test images of the other classes, in percent.",
+        ),
+        Metric(
+            "forget",
+            "lower",
+            "Accuracy on the forgotten training images, in percent; retrained: 0.",
+        ),
+        Metric(
+            "attack",
+            "equal",
+            "Membership by the loss: forgotten against test images of that class.",
+            0.5,
+        ),
+        Metric(
+            "advantage",
+            "lower",
+            "The same attack with the best threshold, either way: |hits − false alarms|.",
+        ),
+        Metric(
+            "KL forget",
+            "lower",
+            "Mean KL(retrained ‖ unlearned) of predictions on the forgotten images, in nats.",
+        ),
+        Metric(
+            "KL test",
+            "lower",
+            "The same on test images: two networks trained alike differ by some, too.",
+        ),
+        Metric(
+            "class on test",
+            "lower",
+            "Accuracy on test images of the forgotten class, in percent; retrained: 0.",
+        ),
     ),
     tolerance=0.05,  # nats
     reference="start",

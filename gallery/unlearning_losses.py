@@ -31,7 +31,12 @@ def retain_loss(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
 def prediction_loss(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """f: the mean divergence from the target predictions on forgotten images, at least 0."""
     assert batch.targets is not None
-    return F.kl_div(F.log_softmax(model(batch.pictures), 1), batch.targets, reduction="batchmean", log_target=True)
+    return F.kl_div(
+        F.log_softmax(model(batch.pictures), 1),
+        batch.targets,
+        reduction="batchmean",
+        log_target=True,
+    )
 
 
 def struck_out(predictions: Tensor, label: int) -> Tensor:

@@ -39,7 +39,9 @@ def area(members: Tensor, others: Tensor) -> float:
     """
     ordered = others.sort().values
     above = len(others) - torch.searchsorted(ordered, members, right=True)
-    equal = torch.searchsorted(ordered, members, right=True) - torch.searchsorted(ordered, members)
+    equal = torch.searchsorted(ordered, members, right=True) - torch.searchsorted(
+        ordered, members
+    )
     return float((above + equal / 2).double().mean()) / len(others)
 
 
@@ -56,7 +58,8 @@ def advantage(members: Tensor, others: Tensor) -> float:
     """
     thresholds = torch.cat([members, others])
     shares = [
-        torch.searchsorted(losses.sort().values, thresholds, right=True).double() / len(losses)
+        torch.searchsorted(losses.sort().values, thresholds, right=True).double()
+        / len(losses)
         for losses in (members, others)
     ]
     return float((shares[0] - shares[1]).abs().max())
@@ -94,13 +97,16 @@ class Measures:
         model.eval()
         try:
             return {
-                name: log_probabilities(model, getattr(self, name)) for name in ("retain", "forget", "test", "alike")
+                name: log_probabilities(model, getattr(self, name))
+                for name in ("retain", "forget", "test", "alike")
             }
         finally:
             model.train(training)
 
     def _accuracies(self, predictions: Mapping[str, Tensor]) -> dict[str, float]:
-        members = F.nll_loss(predictions["forget"], self.forget_labels, reduction="none")
+        members = F.nll_loss(
+            predictions["forget"], self.forget_labels, reduction="none"
+        )
         others = F.nll_loss(predictions["alike"], self.alike_labels, reduction="none")
         return {
             "retain": accuracy(predictions["retain"], self.retain_labels),
@@ -114,7 +120,10 @@ class Measures:
     def __call__(self, model: nn.Module) -> dict[str, float]:
         predictions = self._predictions(model)
         accuracies = self._accuracies(predictions)
-        away = {name: abs(accuracies[name] - self.retrained[name]) for name in ("retain", "test", "forget", "attack")}
+        away = {
+            name: abs(accuracies[name] - self.retrained[name])
+            for name in ("retain", "test", "forget", "attack")
+        }
         away["attack"] *= 100  # an area of 0.5 is 50 %
         return {
             "gap": sum(away.values()) / len(away),

@@ -37,7 +37,9 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def _example(where: Reference, size: Any, seed: int, device: str) -> tuple[Example, Task]:
+def _example(
+    where: Reference, size: Any, seed: int, device: str
+) -> tuple[Example, Task]:
     torch.set_num_threads(1)  # else results depend on how many there are
     torch.manual_seed(seed)
     example: Example = found(where)
@@ -54,12 +56,20 @@ def _owned(make: Callable[..., Block]) -> Callable[..., Block]:
     """
 
     @wraps(make)
-    def run(hear: Callable[[float], Any], *, example: Reference, code: str, **given: Any) -> Block:
+    def run(
+        hear: Callable[[float], Any], *, example: Reference, code: str, **given: Any
+    ) -> Block:
         if code != code_digest():
-            raise SweepError("a worker has another version of the gallery than the process that asks it to work")
+            raise SweepError(
+                "a worker has another version of the gallery than the process that asks it to work"
+            )
         if not in_files([example]):
             return make(hear, example=example, **given)
-        said = f"{given['method']}, seed {given['seed']}" if "method" in given else "its timing"
+        said = (
+            f"{given['method']}, seed {given['seed']}"
+            if "method" in given
+            else "its timing"
+        )
 
         def made() -> Block | Missing:
             try:
@@ -97,23 +107,42 @@ def trained(
     start = _start_loss(*here) if found(example).reference == "start" else None
     given, task = _example(example, size, seed, device)
     known = reference if start is None else start
-    goal = Goal.of(math.nan if known is None else known, given.tolerance)  # lower-only training needs none
+    goal = Goal.of(
+        math.nan if known is None else known, given.tolerance
+    )  # lower-only training needs none
     how, anchor = chosen([], given)[method], None
     if finished and not (isinstance(how, OwnMethod) and not how.finishes):
         begin = copy.deepcopy(task.model.state_dict())
         alone_by = partial(_lower_only, *here, alone)
         anchor = alone_by if start is None else lambda: begin
-    done = train(task, how, knobs, goal, evaluations=evaluations, seed=seed, anchor=anchor, hear=hear)
-    lacking = [metric.name for metric in given.metrics if metric.name not in done.metrics]
+    done = train(
+        task,
+        how,
+        knobs,
+        goal,
+        evaluations=evaluations,
+        seed=seed,
+        anchor=anchor,
+        hear=hear,
+    )
+    lacking = [
+        metric.name for metric in given.metrics if metric.name not in done.metrics
+    ]
     if lacking and done.status == "finished":
-        raise ValueError(f"metrics() must give {', '.join(lacking)}; it gave {', '.join(done.metrics) or 'nothing'}")
-    facts = asdict(done) | {"finished": None if done.finished is None else done.finished._asdict()}
+        raise ValueError(
+            f"metrics() must give {', '.join(lacking)}; it gave {', '.join(done.metrics) or 'nothing'}"
+        )
+    facts = asdict(done) | {
+        "finished": None if done.finished is None else done.finished._asdict()
+    }
     curve = {name: np.array(column) for name, column in facts.pop("curve").items()}
     return Block({"curve": curve}, facts | {"reference": start})
 
 
 @lru_cache(maxsize=8)
-def _start_loss(example: tuple[tuple[str, Any], ...], size: str, seed: int, device: str) -> float:
+def _start_loss(
+    example: tuple[tuple[str, Any], ...], size: str, seed: int, device: str
+) -> float:
     """The lower loss of the model that all methods start from: once a seed and process."""
     _, task = _example(dict(example), size, seed, device)
     return task.losses(task.model)[0]
@@ -121,7 +150,11 @@ def _start_loss(example: tuple[tuple[str, Any], ...], size: str, seed: int, devi
 
 @lru_cache(maxsize=8)
 def _lower_only(
-    example: tuple[tuple[str, Any], ...], size: str, seed: int, device: str, evaluations: float | None
+    example: tuple[tuple[str, Any], ...],
+    size: str,
+    seed: int,
+    device: str,
+    evaluations: float | None,
 ) -> Mapping[str, Tensor]:
     """What training on g alone makes of the model: once a seed and process, for all methods that are finished there."""
     given, task = _example(dict(example), size, seed, device)
@@ -132,7 +165,12 @@ def _lower_only(
 
 @_owned
 def timed(
-    hear: Callable[[float], Any], *, example: Reference, size: str, device: str, knobs: Mapping[str, Knobs]
+    hear: Callable[[float], Any],
+    *,
+    example: Reference,
+    size: str,
+    device: str,
+    knobs: Mapping[str, Knobs],
 ) -> Block:
     """The steps of a training, and the seconds of a gradient evaluation by each of these methods."""
     given, task = _example(example, size, 0, device)

@@ -30,9 +30,17 @@ def browser() -> Iterator[Any]:
     options = webdriver.ChromeOptions()
     options.binary_location = program
     # Not the sandbox: tests may run as root. Nothing but our own files is opened.
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--hide-scrollbars",
+    ):
         options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.set_capability(
+        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
+    )
     opened = webdriver.Chrome(options=options, service=Service(driver))
     try:
         yield opened
@@ -42,7 +50,12 @@ def browser() -> Iterator[Any]:
 
 def look(opened: Any, width: int, scheme: str) -> None:
     """The width of the window, and the colours that the system asks for."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    size = {
+        "width": width,
+        "height": 900,
+        "deviceScaleFactor": 1,
+        "mobile": width < 500,
+    }
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     media = [{"name": "prefers-color-scheme", "value": scheme}]
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})

@@ -13,13 +13,23 @@ from unittest import mock
 from tiebreak.cli import main
 
 # A warning in the command is an error, as in every other test; the width keeps tables from being folded.
-ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "error", "COLUMNS": "100", "PYTHONUTF8": "1"}
+ENVIRONMENT = os.environ | {
+    "PYTHONWARNINGS": "error",
+    "COLUMNS": "100",
+    "PYTHONUTF8": "1",
+}
 
 
-def call(*words: str | Path, code: int = 0, before: str = "") -> subprocess.CompletedProcess[str]:
+def call(
+    *words: str | Path, code: int = 0, before: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Run the command, in another process after the Python statements `before`; it must end with this code."""
     arguments = [*map(str, words)]
-    done = _in_another_process(arguments, before) if before else _in_this_process(arguments)
+    done = (
+        _in_another_process(arguments, before)
+        if before
+        else _in_this_process(arguments)
+    )
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -38,14 +48,24 @@ def _in_this_process(arguments: list[str]) -> subprocess.CompletedProcess[str]:
         except SystemExit as end:
             code = end.code
     assert code is None or isinstance(code, int)
-    return subprocess.CompletedProcess(arguments, code or 0, shown.getvalue(), said.getvalue())
+    return subprocess.CompletedProcess(
+        arguments, code or 0, shown.getvalue(), said.getvalue()
+    )
 
 
-def _in_another_process(arguments: list[str], before: str) -> subprocess.CompletedProcess[str]:
+def _in_another_process(
+    arguments: list[str], before: str
+) -> subprocess.CompletedProcess[str]:
     start = f"{before}\nfrom tiebreak.cli import main; main()"
     command = [sys.executable, "-c", start, *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", env=ENVIRONMENT, timeout=120, check=False
+        command,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=ENVIRONMENT,
+        timeout=120,
+        check=False,
     )
 
 
@@ -54,7 +74,11 @@ def unread(stream: str, *words: str) -> tuple[str, int]:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        pipes: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writing}
+        pipes: dict[str, int] = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            stream: writing,
+        }
         done = subprocess.run(
             [sys.executable, "-m", "tiebreak", *words],
             text=True,

@@ -8,9 +8,14 @@ from tiebreak import Method, rules, schedules
 
 def problem():
     """The points with x₁ = x₂ minimise g; f prefers (3, 1). Plain functions, no constants."""
-    lower = tiebreak.Exact(lambda x: (x[0] - x[1]) * np.array([1.0, -1.0]), lambda x: (x[0] - x[1]) ** 2 / 2)
+    lower = tiebreak.Exact(
+        lambda x: (x[0] - x[1]) * np.array([1.0, -1.0]),
+        lambda x: (x[0] - x[1]) ** 2 / 2,
+    )
     upper = tiebreak.Exact(lambda x: x - np.array([3.0, 1.0]))
-    return tiebreak.problems.Problem("diagonal", upper, lower, np.array([0.0, 0.5]), np.array([2.0, 2.0]))
+    return tiebreak.problems.Problem(
+        "diagonal", upper, lower, np.array([0.0, 0.5]), np.array([2.0, 2.0])
+    )
 
 
 def by_norm(fg, gg, barrier, regularizer):
@@ -23,7 +28,12 @@ method = Method("by norm", by_norm, schedules.PAPER["sdbgd"])
 def constant(constants, budget):
     """A weight for the budget."""
     smoothness = 1.0 if constants is None else constants.L_f + constants.L_g
-    schedule = tiebreak.Schedule(step_size=0.3 / smoothness, barrier=1.0, upper_batch=4, lower_batch=budget // 100)
+    schedule = tiebreak.Schedule(
+        step_size=0.3 / smoothness,
+        barrier=1.0,
+        upper_batch=4,
+        lower_batch=budget // 100,
+    )
     return Method("constant", rules.constant, schedule)
 
 
@@ -55,7 +65,12 @@ class Blind:
 def blunt():
     """Neither constants nor a solution nor values."""
     known = problem()
-    return tiebreak.problems.Problem("blunt", known.upper, tiebreak.Exact(lambda x: x * np.array([1.0, 0.0])), known.x0)
+    return tiebreak.problems.Problem(
+        "blunt",
+        known.upper,
+        tiebreak.Exact(lambda x: x * np.array([1.0, 0.0])),
+        known.x0,
+    )
 
 
 blind = tiebreak.problems.Problem("blind", Blind(), Blind(), np.ones(2))

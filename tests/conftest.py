@@ -16,7 +16,10 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of `tiebreak plan`."""
-    return _made(tmp_path_factory, "plan --run --budget 2e4 --objective practice --runs 5 --seed 3")
+    return _made(
+        tmp_path_factory,
+        "plan --run --budget 2e4 --objective practice --runs 5 --seed 3",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -25,14 +28,18 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tiebreak.experiments import verification
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verification, "_QUICK", verification.Sizes(60, 100, 30, (2,), 1, 50))
+        patch.setattr(
+            verification, "_QUICK", verification.Sizes(60, 100, 30, (2,), 1, 50)
+        )
         return _made(tmp_path_factory, "verify --quick --runs 4 --seed 2")
 
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are not drawn, which takes longer than all other work of a small command."""
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *words, **options: None)
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda *words, **options: None
+    )
 
 
 def _made(tmp_path_factory: pytest.TempPathFactory, words: str) -> Path:

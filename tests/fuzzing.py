@@ -25,15 +25,27 @@ from hypothesis import strategies as st
 import tiebreak
 
 PACKAGE = Path(tiebreak.__file__).parent
-KINDS = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError)  # what our sentences come in
+KINDS = (
+    ValueError,
+    TypeError,
+    RuntimeError,
+    ArithmeticError,
+    OSError,
+)  # what our sentences come in
 
 _ALL = int(os.environ.get("TIEBREAK_FUZZ", "0"))
-_SLOW = 120  # seconds that one input may take, on a machine that does other things besides
+_SLOW = (
+    120  # seconds that one input may take, on a machine that does other things besides
+)
 
 
 def inputs(share: float, short: int) -> settings:
     """Settings for this share of all inputs of ``make fuzz``; `short` of them in CI, always the same ones there."""
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    checks = [
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+    ]
     checks += [HealthCheck.function_scoped_fixture, HealthCheck.large_base_example]
     return settings(
         max_examples=max(1, round(share * _ALL)) if _ALL else short,
@@ -77,17 +89,27 @@ def ours(error: BaseException) -> bool:
         return error.filename is not None or "'" in str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     sentence = len(str(error).split()) >= 4
-    return isinstance(error, KINDS) and sentence and _raises(frame.filename, frame.lineno or 0)
+    return (
+        isinstance(error, KINDS)
+        and sentence
+        and _raises(frame.filename, frame.lineno or 0)
+    )
 
 
 def _raises(file: str, line: int) -> bool:
-    return PACKAGE in Path(file).parents and any(first <= line <= last for first, last in _places(file))
+    return PACKAGE in Path(file).parents and any(
+        first <= line <= last for first, last in _places(file)
+    )
 
 
 @functools.cache
 def _places(file: str) -> list[tuple[int, int]]:
     tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    return [(n.lineno, n.end_lineno or n.lineno) for n in ast.walk(tree) if isinstance(n, ast.Raise) and n.exc]
+    return [
+        (n.lineno, n.end_lineno or n.lineno)
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Raise) and n.exc
+    ]
 
 
 @contextmanager
@@ -124,7 +146,19 @@ WORDS = [
     "[red]",
     "x" * 5000,
 ]
-VALUES: list[Any] = [*NUMBERS, *WORDS[:-1], None, True, False, [], {}, [[]], {"": None}, [0.5, "x"], {"value": [1]}]
+VALUES: list[Any] = [
+    *NUMBERS,
+    *WORDS[:-1],
+    None,
+    True,
+    False,
+    [],
+    {},
+    [[]],
+    {"": None},
+    [0.5, "x"],
+    {"value": [1]},
+]
 
 
 DEEP = "a list in a list in a list"
@@ -156,12 +190,20 @@ def mangled(draw: st.DrawFn, value: Any, values: Any = None) -> Any:
 
 
 def _mangled_once(draw: st.DrawFn, value: Any, values: Any) -> Any:
-    if not isinstance(value, (dict, list, tuple)) or not value or draw(st.integers(0, 9)) == 0:
+    if (
+        not isinstance(value, (dict, list, tuple))
+        or not value
+        or draw(st.integers(0, 9)) == 0
+    ):
         return draw(values)
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     key = draw(st.sampled_from(keys))
     new: Any = dict(value) if isinstance(value, dict) else list(value)
-    what = draw(st.sampled_from(["into", "into", "into", "replace", "remove", "double", "rename"]))
+    what = draw(
+        st.sampled_from(
+            ["into", "into", "into", "replace", "remove", "double", "rename"]
+        )
+    )
     if what == "into":
         new[key] = _mangled_once(draw, value[key], values)
     elif what == "replace":
@@ -184,7 +226,21 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
     size = len(content)
     at = draw(st.integers(0, size))
     length = draw(st.one_of(st.integers(0, 16), st.integers(0, size)))
-    kind = draw(st.sampled_from(["flip", "flip", "flip", "cut", "end", "double", "replace", "insert", "other"]))
+    kind = draw(
+        st.sampled_from(
+            [
+                "flip",
+                "flip",
+                "flip",
+                "cut",
+                "end",
+                "double",
+                "replace",
+                "insert",
+                "other",
+            ]
+        )
+    )
     if kind == "flip":
         found = bytearray(content)
         for _ in range(draw(st.integers(1, 4))):
@@ -197,7 +253,12 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
         return content[:at]
     if kind == "double":
         return content[: at + length] + content[at:]
-    piece = draw(st.one_of(st.binary(max_size=40), st.sampled_from([w.encode("utf-8", "replace") for w in WORDS])))
+    piece = draw(
+        st.one_of(
+            st.binary(max_size=40),
+            st.sampled_from([w.encode("utf-8", "replace") for w in WORDS]),
+        )
+    )
     if kind == "replace":
         return content[:at] + piece + content[at + len(piece) :]
     return content[:at] + piece + content[at:] if kind == "insert" else piece

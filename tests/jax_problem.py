@@ -29,7 +29,14 @@ def gradients(x):
 
 def core(method, steps, **options):
     return tiebreak.minimize(
-        PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=steps, record=1, keep_iterates=True, **options
+        PAPER.upper,
+        PAPER.lower,
+        PAPER.x0,
+        method=method,
+        steps=steps,
+        record=1,
+        keep_iterates=True,
+        **options,
     )
 
 
@@ -42,7 +49,9 @@ def trajectory(optimizer, steps, x):
         updates, state = optimizer.update(grads, state, x, **measured)
         return (optax.apply_updates(x, updates), state), (x, state[0])
 
-    (x, _), (xs, states) = jax.jit(lambda x: jax.lax.scan(step, (x, optimizer.init(x)), length=steps))(x)
+    (x, _), (xs, states) = jax.jit(
+        lambda x: jax.lax.scan(step, (x, optimizer.init(x)), length=steps)
+    )(x)
     return x, xs, states
 
 
@@ -50,12 +59,20 @@ def random_problem(seed=0, dtype=np.float32):
     """Parameters, and pairs of gradients like them."""
     rng = np.random.default_rng(seed)
     params = {"a": rng.normal(size=(4, 3)), "b": [rng.normal(size=3), rng.normal()]}
-    grads = [jax.tree.map(lambda p: np.asarray(rng.normal(size=np.shape(p))), (params, params)) for _ in range(12)]
+    grads = [
+        jax.tree.map(
+            lambda p: np.asarray(rng.normal(size=np.shape(p))), (params, params)
+        )
+        for _ in range(12)
+    ]
     return jax.tree.map(lambda p: jnp.asarray(p, dtype), (params, grads))
 
 
 def by_hand(upper, lower, barrier=1.0, regularizer=1e-8):
-    a, b = (np.concatenate([np.ravel(v) for v in jax.tree.leaves(t)]) for t in (upper, lower))
+    a, b = (
+        np.concatenate([np.ravel(v) for v in jax.tree.leaves(t)])
+        for t in (upper, lower)
+    )
     return rules.sdbgd(a @ b, b @ b, barrier, regularizer)
 
 
@@ -77,14 +94,23 @@ class Halved:
 
 
 METHODS = {
-    **{name: tiebreak.methods.get(name) for name in ("sdbgd", "sdbpg", "pr_sdbpg", "dbgd", "penalty")},
+    **{
+        name: tiebreak.methods.get(name)
+        for name in ("sdbgd", "sdbpg", "pr_sdbpg", "dbgd", "penalty")
+    },
     "average": tiebreak.methods.sdbgd.replace(estimator=tiebreak.Average(0.3)),
-    "average by a law": tiebreak.methods.sdbpg.replace(estimator=tiebreak.Average(), momentum=tiebreak.Power(1, -0.5)),
-    "average for λ alone": tiebreak.methods.sdbgd.replace(estimator=tiebreak.Average(0.3, direction=False)),
+    "average by a law": tiebreak.methods.sdbpg.replace(
+        estimator=tiebreak.Average(), momentum=tiebreak.Power(1, -0.5)
+    ),
+    "average for λ alone": tiebreak.methods.sdbgd.replace(
+        estimator=tiebreak.Average(0.3, direction=False)
+    ),
     "own estimator": tiebreak.methods.sdbgd.replace(estimator=Halved()),
     "by value": value_barrier(),
     "least": value_barrier().replace(rule=rules.least, barrier=0.5),
     "own rule": tiebreak.Method(
-        "own", lambda fg, gg, k, cap: cap / (1 + k) + 0 * gg, tiebreak.Schedule(0.1, others={"cap": 3.0})
+        "own",
+        lambda fg, gg, k, cap: cap / (1 + k) + 0 * gg,
+        tiebreak.Schedule(0.1, others={"cap": 3.0}),
     ),
 }

@@ -31,8 +31,19 @@ def transformer(seed=0):
 
 
 def texts():
-    words = ["house ", "river ", "green, ", "seven ", "walks ", "under ", "stone.\n", "light "]
-    order = torch.randint(8, (12, 60), generator=torch.Generator().manual_seed(0)).tolist()
+    words = [
+        "house ",
+        "river ",
+        "green, ",
+        "seven ",
+        "walks ",
+        "under ",
+        "stone.\n",
+        "light ",
+    ]
+    order = torch.randint(
+        8, (12, 60), generator=torch.Generator().manual_seed(0)
+    ).tolist()
     made = ["".join(words[i] for i in row) for row in order]
     return Corpus(made[:6], made[6:9], [text.upper() for text in made[9:]])
 

@@ -17,7 +17,10 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+    PowerSGDState,
+    powerSGD_hook,
+)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffload,
@@ -29,7 +32,12 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from tiebreak.torch import SDBGD, DynamicBarrier
@@ -40,7 +48,10 @@ STEPS, SAMPLES = 3, 24
 RULE = simple_method(barrier=2.0, regularizer=1e-3)
 AVERAGED = simple_method(barrier=2.0, regularizer=1e-3, estimator="average")
 PATIENCE = datetime.timedelta(seconds=60)  # where ranks do not meet
-CASES = {3: {}, 4: {}}  # by the number of ranks: three where nothing needs two dimensions, and 7, 6 and 3 do not divide
+CASES = {
+    3: {},
+    4: {},
+}  # by the number of ranks: three where nothing needs two dimensions, and 7, 6 and 3 do not divide
 
 
 def case(function=None, world=3):
@@ -52,12 +63,17 @@ def case(function=None, world=3):
 
 def network(dtype=torch.float64, hidden=7):
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(6, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 3)).to(dtype)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 3)
+    ).to(dtype)
 
 
 def batches(steps=STEPS, dtype=torch.float64):
     generator = torch.Generator().manual_seed(1)
-    return [[torch.randn(SAMPLES, n, generator=generator, dtype=dtype) for n in (6, 3)] for _ in range(steps)]
+    return [
+        [torch.randn(SAMPLES, n, generator=generator, dtype=dtype) for n in (6, 3)]
+        for _ in range(steps)
+    ]
 
 
 def lower(model, x, y):
@@ -82,7 +98,11 @@ def make(wrapped, kind="adamw", parameters=None, **options):
         options = {"method": RULE} | options
     if kind == "sdbgd":
         return SDBGD(parameters, lr=0.1, **options)
-    base = torch.optim.AdamW(parameters, lr=0.01) if kind == "adamw" else torch.optim.SGD(parameters, lr=0.1)
+    base = (
+        torch.optim.AdamW(parameters, lr=0.01)
+        if kind == "adamw"
+        else torch.optim.SGD(parameters, lr=0.1)
+    )
     return DynamicBarrier(base, **options)
 
 
@@ -92,24 +112,41 @@ def train(model, opt, data, way="closures", around=None):
     found = []
     for x, y in data:
         if way == "closures":
-            opt.step(lower=lambda x=x, y=y: lower(model, x, y), upper=lambda x=x: upper(model, x))
+            opt.step(
+                lower=lambda x=x, y=y: lower(model, x, y),
+                upper=lambda x=x: upper(model, x),
+            )
         else:  # micro-batches: one level after the other, or by turns
             halves = list(zip(x.chunk(2), y.chunk(2), strict=True))
             order = [("lower", 0), ("lower", 1), ("upper", 0), ("upper", 1)]
             order = order if way == "levels" else [order[i] for i in (0, 2, 1, 3)]
             for level, i in order:
                 with around() if i == 0 else contextlib.nullcontext():
-                    loss = lower(model, *halves[i]) if level == "lower" else upper(model, halves[i][0])
+                    loss = (
+                        lower(model, *halves[i])
+                        if level == "lower"
+                        else upper(model, halves[i][0])
+                    )
                     with getattr(opt, level)(loss):
                         (loss / 2).backward()
             opt.step()
-        found.append([opt.last.multiplier.clone(), opt.last.lower_loss.clone(), opt.last.skipped.clone()])
+        found.append(
+            [
+                opt.last.multiplier.clone(),
+                opt.last.lower_loss.clone(),
+                opt.last.skipped.clone(),
+            ]
+        )
     return found
 
 
 def alone(way="closures", kind="adamw", dtype=torch.float64, hidden=7, **options):
     """One process with the whole batch; micro-batches are each rank's halves, together."""
-    model, world, data = network(dtype, hidden), dist.get_world_size(), batches(dtype=dtype)
+    model, world, data = (
+        network(dtype, hidden),
+        dist.get_world_size(),
+        batches(dtype=dtype),
+    )
     opt = make(model, kind, **options, process_group=False)
     if way != "closures":
         data = [[halves_together(t, world) for t in batch] for batch in data]
@@ -118,7 +155,13 @@ def alone(way="closures", kind="adamw", dtype=torch.float64, hidden=7, **options
 
 def halves_together(tensor, world):
     """The first halves of all ranks' parts, then the second ones."""
-    return torch.cat([part(tensor, rank, world).chunk(2)[i] for i in range(2) for rank in range(world)])
+    return torch.cat(
+        [
+            part(tensor, rank, world).chunk(2)[i]
+            for i in range(2)
+            for rank in range(world)
+        ]
+    )
 
 
 def whole(model, parameters=None):
@@ -126,7 +169,9 @@ def whole(model, parameters=None):
     if isinstance(model, FullyShardedDataParallel):
         with FullyShardedDataParallel.summon_full_params(model):
             return [p.detach().clone() for p in model.module.parameters()]
-    found = [p.detach() for p in (model.parameters() if parameters is None else parameters)]
+    found = [
+        p.detach() for p in (model.parameters() if parameters is None else parameters)
+    ]
     return [p.full_tensor() if isinstance(p, DTensor) else p for p in found]
 
 
@@ -138,13 +183,25 @@ def same(model, found, expected, rtol=1e-9):
             torch.testing.assert_close(one.to(other.dtype), other, rtol=rtol, atol=0)
     flat = torch.cat([p.reshape(-1) for p in whole(model)])
     there = torch.cat([p.reshape(-1) for p in parameters])
-    torch.testing.assert_close(flat, there, rtol=max(rtol, 1e-8), atol=1e-10 if rtol < 1e-6 else 1e-5)
+    torch.testing.assert_close(
+        flat, there, rtol=max(rtol, 1e-8), atol=1e-10 if rtol < 1e-6 else 1e-5
+    )
     told = [None] * dist.get_world_size()
     dist.all_gather_object(told, [[v.tolist() for v in step] for step in found])
     assert all(other == told[0] for other in told), told
 
 
-def check(model, rank, world, way="closures", kind="adamw", rtol=1e-9, around=None, dtype=torch.float64, **options):
+def check(
+    model,
+    rank,
+    world,
+    way="closures",
+    kind="adamw",
+    rtol=1e-9,
+    around=None,
+    dtype=torch.float64,
+    **options,
+):
     expected = alone(way, kind, dtype, **options)
     data = [[part(t, rank, world) for t in batch] for batch in batches(dtype=dtype)]
     found = train(model, make(model, kind, **options), data, way, around)
@@ -163,8 +220,13 @@ def refused(match, function):
 
 
 def flat(dtype=torch.float64, **options):
-    options = {"sharding_strategy": ShardingStrategy.FULL_SHARD, "use_orig_params": True} | options
-    return FullyShardedDataParallel(network(dtype), device_id=torch.device("cpu"), **options)
+    options = {
+        "sharding_strategy": ShardingStrategy.FULL_SHARD,
+        "use_orig_params": True,
+    } | options
+    return FullyShardedDataParallel(
+        network(dtype), device_id=torch.device("cpu"), **options
+    )
 
 
 def sharded(mesh=None, dtype=torch.float64, **options):
@@ -177,8 +239,14 @@ def sharded(mesh=None, dtype=torch.float64, **options):
 @case
 def flat_parameters(rank, world):
     for original in (True, False):
-        for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
-            check(flat(sharding_strategy=strategy, use_orig_params=original), rank, world)
+        for strategy in (
+            ShardingStrategy.FULL_SHARD,
+            ShardingStrategy.SHARD_GRAD_OP,
+            ShardingStrategy.NO_SHARD,
+        ):
+            check(
+                flat(sharding_strategy=strategy, use_orig_params=original), rank, world
+            )
         check(flat(use_orig_params=original), rank, world, kind="sdbgd")
 
 
@@ -190,7 +258,12 @@ def flat_parameters_in_micro_batches(rank, world):
         model = flat(use_orig_params=original)
         check(model, rank, world, "levels", around=model.no_sync)
         model = flat(use_orig_params=original)
-        refused("FSDP keeps", lambda model=model: check(model, rank, world, "turns", around=model.no_sync))
+        refused(
+            "FSDP keeps",
+            lambda model=model: check(
+                model, rank, world, "turns", around=model.no_sync
+            ),
+        )
 
 
 @case
@@ -199,7 +272,9 @@ def flat_parameters_with_options(rank, world):
     check(flat(), rank, world, method=AVERAGED)
     check(flat(), rank, world, tolerance=0.1, reference=0.5)
     offloaded = flat()
-    offloaded.cpu_offload = CPUOffload(offload_params=True)  # torch asks for an accelerator to make such a one
+    offloaded.cpu_offload = CPUOffload(
+        offload_params=True
+    )  # torch asks for an accelerator to make such a one
     refused("CPUOffloadPolicy", lambda: check(offloaded, rank, world))
 
 
@@ -225,7 +300,10 @@ def sharded_in_micro_batches(rank, world):
     model = sharded()
     check(model, rank, world, "levels", around=lambda: apart(model))
     other = sharded()
-    refused("FSDP keeps", lambda: check(other, rank, world, "turns", around=lambda: apart(other)))
+    refused(
+        "FSDP keeps",
+        lambda: check(other, rank, world, "turns", around=lambda: apart(other)),
+    )
 
 
 @case
@@ -234,20 +312,28 @@ def sharded_with_options(rank, world):
     check(sharded(), rank, world, method=AVERAGED)
     check(sharded(), rank, world, tolerance=0.1, reference=0.5)
     check(sharded(), rank, world, tolerance="20%", reference=0.5)
-    check(sharded(), rank, world, method=simple_method("by_value", others={"target": 0.1}))
+    check(
+        sharded(), rank, world, method=simple_method("by_value", others={"target": 0.1})
+    )
     check(sharded(dtype=torch.float32), rank, world, rtol=1e-4, dtype=torch.float32)
 
 
 @case
 def sharded_in_lower_precision(rank, world):
     """Gradients made in bfloat16 differ by rounding from one process; all ranks still have the same multiplier."""
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+    )
     model = sharded(dtype=torch.float32, mp_policy=policy)
-    data = [[part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)]
+    data = [
+        [part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)
+    ]
     found = train(model, make(model), data)
     same(model, found, (found, whole(model)))
     expected, _ = alone(dtype=torch.float32)
-    torch.testing.assert_close(found[0][0].double(), expected[0][0].double(), rtol=0.1, atol=0)
+    torch.testing.assert_close(
+        found[0][0].double(), expected[0][0].double(), rtol=0.1, atol=0
+    )
 
 
 def scaled(model, opt, scaler, data, spoil):
@@ -262,7 +348,9 @@ def scaled(model, opt, scaler, data, spoil):
             scaler.scale(f).backward()
         scaler.step(opt)
         scaler.update()
-        found.append((opt.last.multiplier.clone(), bool(opt.last.skipped), scaler.get_scale()))
+        found.append(
+            (opt.last.multiplier.clone(), bool(opt.last.skipped), scaler.get_scale())
+        )
     return found
 
 
@@ -273,16 +361,32 @@ def scaled_gradients(rank, world):
     plain = network(torch.float32)
     opt = make(plain, process_group=False)
     scaler = torch.amp.GradScaler("cpu", **options)
-    expected = scaled(plain, opt, scaler, batches(dtype=torch.float32), lambda k: k == 1)
-    assert [step[1:] for step in expected] == [(False, 1024.0), (True, 512.0), (False, 512.0)]
+    expected = scaled(
+        plain, opt, scaler, batches(dtype=torch.float32), lambda k: k == 1
+    )
+    assert [step[1:] for step in expected] == [
+        (False, 1024.0),
+        (True, 512.0),
+        (False, 512.0),
+    ]
     ways = {
-        "sharded": (sharded(dtype=torch.float32), torch.amp.GradScaler("cpu", **options)),
-        "replicas": (DistributedDataParallel(network(torch.float32)), torch.amp.GradScaler("cpu", **options)),
+        "sharded": (
+            sharded(dtype=torch.float32),
+            torch.amp.GradScaler("cpu", **options),
+        ),
+        "replicas": (
+            DistributedDataParallel(network(torch.float32)),
+            torch.amp.GradScaler("cpu", **options),
+        ),
         "flat": (flat(dtype=torch.float32), ShardedGradScaler("cpu", **options)),
     }
-    data = [[part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)]
+    data = [
+        [part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)
+    ]
     for model, scaler in ways.values():
-        found = scaled(model, make(model), scaler, data, lambda k: k == 1 and rank == world - 1)
+        found = scaled(
+            model, make(model), scaler, data, lambda k: k == 1 and rank == world - 1
+        )
         assert [step[1:] for step in found] == [step[1:] for step in expected]
         for (here, skipped, _), (there, _, _) in zip(found, expected, strict=True):
             if not skipped:
@@ -308,7 +412,9 @@ def one_bad_number(rank, world):
                 one_bad(opt, model, x, y, what, bad)
                 assert bool(opt.last.skipped)
             else:
-                refused("is not finite", lambda a=(opt, model, x, y, what, bad): one_bad(*a))
+                refused(
+                    "is not finite", lambda a=(opt, model, x, y, what, bad): one_bad(*a)
+                )
             for one, other in zip(before, whole(model), strict=True):
                 assert torch.equal(one, other)
             train(model, opt, data[1:2])
@@ -334,7 +440,15 @@ def in_two_dimensions(rank, world):
     for original in (True, False):
         groups = (mesh["shards"].get_group(), mesh["replicas"].get_group())
         strategy = ShardingStrategy.HYBRID_SHARD
-        check(flat(process_group=groups, sharding_strategy=strategy, use_orig_params=original), rank, world)
+        check(
+            flat(
+                process_group=groups,
+                sharding_strategy=strategy,
+                use_orig_params=original,
+            ),
+            rank,
+            world,
+        )
 
 
 @case(world=4)
@@ -342,10 +456,17 @@ def tensor_parallel(rank, world):
     """Some layers are cut over all ranks, others are plain; every rank has the whole batch."""
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
     for kind in ("adamw", "sdbgd"):
-        plans = {"0": ColwiseParallel(), "2": RowwiseParallel()}, {"2": RowwiseParallel(input_layouts=Replicate())}
+        plans = (
+            {"0": ColwiseParallel(), "2": RowwiseParallel()},
+            {"2": RowwiseParallel(input_layouts=Replicate())},
+        )
         for plan in plans:
             model = parallelize_module(network(hidden=8), mesh, plan)
-            same(model, train(model, make(model, kind), batches()), alone(kind=kind, hidden=8))
+            same(
+                model,
+                train(model, make(model, kind), batches()),
+                alone(kind=kind, hidden=8),
+            )
 
 
 @case(world=4)
@@ -353,7 +474,9 @@ def sequence_parallel(rank, world):
     """The gradient of a norm's weight is a promise of a sum over the ranks (Partial): it is kept before it is used."""
 
     def normed():
-        return torch.nn.Sequential(torch.nn.LayerNorm(6, dtype=torch.float64), *network(hidden=8))
+        return torch.nn.Sequential(
+            torch.nn.LayerNorm(6, dtype=torch.float64), *network(hidden=8)
+        )
 
     mesh = init_device_mesh("cpu", (world,))
     data = batches()
@@ -364,11 +487,21 @@ def sequence_parallel(rank, world):
         ("levels", {}),
     ):
         columns, rows = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()
-        model = parallelize_module(normed(), mesh, {"0": SequenceParallel(sequence_dim=0), "1": columns, "3": rows})
+        model = parallelize_module(
+            normed(),
+            mesh,
+            {"0": SequenceParallel(sequence_dim=0), "1": columns, "3": rows},
+        )
         plain = normed()
         expected = train(plain, make(plain, process_group=False, **options), data, way)
-        halves = [[torch.cat([part(h, rank, world) for h in x.chunk(2)]), y] for x, y in data]
-        mine = [[part(x, rank, world), y] for x, y in data] if way == "closures" else halves
+        halves = [
+            [torch.cat([part(h, rank, world) for h in x.chunk(2)]), y] for x, y in data
+        ]
+        mine = (
+            [[part(x, rank, world), y] for x, y in data]
+            if way == "closures"
+            else halves
+        )
         found = train(model, make(model, **options), mine, way)
         same(model, found, (expected, [p.detach() for p in plain.parameters()]))
 
@@ -376,8 +509,15 @@ def sequence_parallel(rank, world):
 @case(world=4)
 def two_meshes(rank, world):
     """Two parameters that are cut alike over other ranks."""
-    values = [torch.randn(4, 4, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(2)]
-    meshes = [DeviceMesh("cpu", ranks) for ranks in ([[0, 1], [2, 3]], [[0, 2], [1, 3]])]
+    values = [
+        torch.randn(
+            4, 4, generator=torch.Generator().manual_seed(i), dtype=torch.float64
+        )
+        for i in range(2)
+    ]
+    meshes = [
+        DeviceMesh("cpu", ranks) for ranks in ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+    ]
 
     def once(pair, **options):
         one, two = map(torch.nn.Parameter, pair)
@@ -390,7 +530,10 @@ def two_meshes(rank, world):
         return opt.last.multiplier
 
     expected = once([v.clone() for v in values], process_group=False)
-    cut = [distribute_tensor(v, mesh, [Replicate(), Shard(0)]) for v, mesh in zip(values, meshes, strict=True)]
+    cut = [
+        distribute_tensor(v, mesh, [Replicate(), Shard(0)])
+        for v, mesh in zip(values, meshes, strict=True)
+    ]
     torch.testing.assert_close(once(cut), expected, rtol=1e-12, atol=0)
 
 
@@ -399,7 +542,9 @@ def tensor_parallel_and_more(rank, world):
     """Tensor parallel inside FSDP, and inside replicas that are averaged by hand."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    data = [[part(t, mesh["dp"].get_local_rank(), 2) for t in batch] for batch in batches()]
+    data = [
+        [part(t, mesh["dp"].get_local_rank(), 2) for t in batch] for batch in batches()
+    ]
     model = parallelize_module(network(hidden=8), mesh["tp"], plan)
     for layer in (model[0], model[2]):
         fully_shard(layer, mesh=mesh["dp"])
@@ -407,11 +552,19 @@ def tensor_parallel_and_more(rank, world):
     same(model, train(model, make(model), data), alone(hidden=8))
     model = parallelize_module(network(hidden=8), mesh["tp"], plan)
     opt = make(model, process_group=dist.group.WORLD)
-    found = [by_hand(model, opt, x, y, model.parameters(), mesh["dp"].get_group()) for x, y in data]
+    found = [
+        by_hand(model, opt, x, y, model.parameters(), mesh["dp"].get_group())
+        for x, y in data
+    ]
     same(model, found, alone(hidden=8))
     other = parallelize_module(network(hidden=8), mesh["tp"], plan)
-    refused("nothing says what the others hold", lambda: train(other, make(other), data))
-    refused("different gradients", lambda: train(other, make(other, process_group=dist.group.WORLD), data))
+    refused(
+        "nothing says what the others hold", lambda: train(other, make(other), data)
+    )
+    refused(
+        "different gradients",
+        lambda: train(other, make(other, process_group=dist.group.WORLD), data),
+    )
 
 
 def by_hand(model, opt, x, y, averaged, group=None):
@@ -426,7 +579,11 @@ def by_hand(model, opt, x, y, averaged, group=None):
                 dist.all_reduce(grad, group=group)
                 grad.div_(dist.get_world_size(group))
     opt.step()
-    return [opt.last.multiplier.clone(), opt.last.lower_loss.clone(), opt.last.skipped.clone()]
+    return [
+        opt.last.multiplier.clone(),
+        opt.last.lower_loss.clone(),
+        opt.last.skipped.clone(),
+    ]
 
 
 @case
@@ -440,13 +597,24 @@ def plain_parameters(rank, world):
         plain = network()
         pairs = (
             (model, make(model), last),
-            (plain, make(plain, process_group=dist.group.WORLD), list(plain.parameters())),
+            (
+                plain,
+                make(plain, process_group=dist.group.WORLD),
+                list(plain.parameters()),
+            ),
         )
         for model, opt, averaged in pairs:
             if average:
-                same(model, [by_hand(model, opt, x, y, averaged) for x, y in data], alone())
+                same(
+                    model,
+                    [by_hand(model, opt, x, y, averaged) for x, y in data],
+                    alone(),
+                )
             else:
-                refused("different gradients", lambda m=model, o=opt: by_hand(m, o, *data[0], ()))
+                refused(
+                    "different gradients",
+                    lambda m=model, o=opt: by_hand(m, o, *data[0], ()),
+                )
 
 
 @case
@@ -465,7 +633,13 @@ def tolerances(rank, world):
             with opt.upper(f):
                 f.backward()
             opt.step()
-            found.append([opt.last.multiplier.clone(), opt.last.excess.clone(), opt.last.reference.clone()])
+            found.append(
+                [
+                    opt.last.multiplier.clone(),
+                    opt.last.excess.clone(),
+                    opt.last.reference.clone(),
+                ]
+            )
         return found
 
     model = network()
@@ -479,7 +653,9 @@ def tolerances(rank, world):
 @case
 def a_model_beyond_repair(rank, world):
     """It is set to its twin on every rank, as in one process."""
-    soon = mock.patch.object(LawMemory, "needs_return", lambda self: float(self.values["steps"]) == 2)
+    soon = mock.patch.object(
+        LawMemory, "needs_return", lambda self: float(self.values["steps"]) == 2
+    )
     with soon, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*set to its twin")
         for model in (DistributedDataParallel(network()), flat(), sharded()):
@@ -492,25 +668,38 @@ def finished(rank, world):
 
     def finish(model, opt, data):
         for x, y in data:
-            opt.step(lower=lambda x=x, y=y: lower(model, x, y), upper=lambda x=x: upper(model, x))
+            opt.step(
+                lower=lambda x=x, y=y: lower(model, x, y),
+                upper=lambda x=x: upper(model, x),
+            )
         found = opt.finish(
-            lower=lambda: (lower(model, x, y) for x, y in data), upper=lambda: (upper(model, x) for x, _ in data)
+            lower=lambda: (lower(model, x, y) for x, y in data),
+            upper=lambda: (upper(model, x) for x, _ in data),
         )
         return [[torch.tensor(found[:5], dtype=torch.float64)]]
 
     data = [[part(t, rank, world) for t in batch] for batch in batches()]
-    for options in ({"tolerance": 1e-4, "reference": "twin"}, {"tolerance": 0.1, "reference": "start"}):
+    for options in (
+        {"tolerance": 1e-4, "reference": "twin"},
+        {"tolerance": 0.1, "reference": "start"},
+    ):
         model = network()
         expected = finish(model, make(model, **options, process_group=False), batches())
         assert expected[0][0][0] != 1
         expected = expected, [p.detach() for p in model.parameters()]
         for model in (DistributedDataParallel(network()), flat(), sharded()):
-            same(model, finish(model, make(model, **options), data), expected, rtol=1e-6)
+            same(
+                model, finish(model, make(model, **options), data), expected, rtol=1e-6
+            )
 
 
 @case
 def replicas(rank, world):
-    for options in ({"find_unused_parameters": True}, {"static_graph": True}, {"bucket_cap_mb": 1e-4}):
+    for options in (
+        {"find_unused_parameters": True},
+        {"static_graph": True},
+        {"bucket_cap_mb": 1e-4},
+    ):
         check(DistributedDataParallel(network(), **options), rank, world)
     for way in ("closures", "levels", "turns"):
         check(DistributedDataParallel(network()), rank, world, way)
@@ -524,10 +713,16 @@ def replicas(rank, world):
     refused("gradient_as_bucket_view", lambda: check(views, rank, world))
     data = [[part(t, rank, world) for t in batch] for batch in batches()]
     model = DistributedDataParallel(network())
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # which warns of its own code
+    from torch.distributed.optim import (
+        ZeroRedundancyOptimizer,
+    )  # which warns of its own code
 
     base = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
-    same(model, train(model, DynamicBarrier(base, method=RULE, model=model), data), alone())
+    same(
+        model,
+        train(model, DynamicBarrier(base, method=RULE, model=model), data),
+        alone(),
+    )
     joined = DistributedDataParallel(network())
     with joined.join():
         refused("join()", lambda: train(joined, make(joined), data))
@@ -568,7 +763,9 @@ def wrong_orders(rank, world):
                 opt.step()
 
             refused("different gradients", go)
-            assert all(torch.equal(a, b) for a, b in zip(before, whole(model), strict=True))
+            assert all(
+                torch.equal(a, b) for a, b in zip(before, whole(model), strict=True)
+            )
             train(model, opt, data[:1])  # the next step begins anew
 
 
@@ -602,7 +799,9 @@ def noise(rank, world):
 
     batch = batches()[0]
     mine = [part(t, rank, world) for t in batch]
-    expected = measured(network(), [halves_together(t, world) for t in batch], process_group=False)
+    expected = measured(
+        network(), [halves_together(t, world) for t in batch], process_group=False
+    )
     assert expected != 0
     for model in (DistributedDataParallel(network()), flat(), sharded()):
         torch.testing.assert_close(measured(model, mine), expected, rtol=1e-9, atol=0)
@@ -614,12 +813,18 @@ def noise(rank, world):
 def compressed(rank, world):
     """A communication hook rounds; every rank has the same."""
     model = DistributedDataParallel(network(torch.float32))
-    model.register_comm_hook(None, fp16_compress_hook)  # the one for bfloat16 asks for NCCL
-    data = [[part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)]
+    model.register_comm_hook(
+        None, fp16_compress_hook
+    )  # the one for bfloat16 asks for NCCL
+    data = [
+        [part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)
+    ]
     found = train(model, make(model), data)
     same(model, found, (found, whole(model)))
     model = DistributedDataParallel(network(torch.float32))
-    model.register_comm_hook(PowerSGDState(None, use_error_feedback=True), powerSGD_hook)
+    model.register_comm_hook(
+        PowerSGDState(None, use_error_feedback=True), powerSGD_hook
+    )
     refused("PowerSGDState", lambda: train(model, make(model), data))
 
 
@@ -631,15 +836,23 @@ def uneven_batches(rank, world):
     opt = make(model, tolerance=0.1, reference=0.5)
     plain = network()
     other = make(plain, tolerance=0.1, reference=0.5, process_group=False)
-    parts = [[[t[r * 3 : r * 3 + 1 + r] for t in b] for r in range(world)] for b in batches()]
+    parts = [
+        [[t[r * 3 : r * 3 + 1 + r] for t in b] for r in range(world)] for b in batches()
+    ]
     expected = []
     for batch in parts:
         other.step(
             lower=lambda b=batch: sum(lower(plain, x, y) for x, y in b) / world,
             upper=lambda b=batch: sum(upper(plain, x) for x, y in b) / world,
         )
-        expected.append([other.last.multiplier, other.last.lower_loss, other.last.skipped])
-    same(model, train(model, opt, mine), (expected, [p.detach() for p in plain.parameters()]))
+        expected.append(
+            [other.last.multiplier, other.last.lower_loss, other.last.skipped]
+        )
+    same(
+        model,
+        train(model, opt, mine),
+        (expected, [p.detach() for p in plain.parameters()]),
+    )
 
 
 @case
@@ -654,13 +867,23 @@ def a_level_of_parameters_alone(rank, world):
                 lower=lambda x=x, y=y: lower(model, x, y),
                 upper=lambda: sum(p.square().sum() for p in model.parameters()),
             )
-            found.append([opt.last.multiplier.clone(), opt.last.upper_loss.clone(), opt.last.skipped.clone()])
+            found.append(
+                [
+                    opt.last.multiplier.clone(),
+                    opt.last.upper_loss.clone(),
+                    opt.last.skipped.clone(),
+                ]
+            )
         return found
 
     plain = network()
     expected = run(plain, make(plain, process_group=False), batches())
     for model in (DistributedDataParallel(network()), sharded()):
-        same(model, run(model, make(model), data), (expected, [p.detach() for p in plain.parameters()]))
+        same(
+            model,
+            run(model, make(model), data),
+            (expected, [p.detach() for p in plain.parameters()]),
+        )
 
 
 @case
@@ -672,14 +895,27 @@ def a_level_that_reaches_one_rank(rank, world):
         found = []
         inner = model.module if hasattr(model, "module") else model
         for x, y in data:
-            opt.step(lower=lambda x=x, y=y: lower(model, x, y), upper=lambda: inner[2].bias.square().sum())
-            found.append([opt.last.multiplier.clone(), opt.last.upper_loss.clone(), opt.last.skipped.clone()])
+            opt.step(
+                lower=lambda x=x, y=y: lower(model, x, y),
+                upper=lambda: inner[2].bias.square().sum(),
+            )
+            found.append(
+                [
+                    opt.last.multiplier.clone(),
+                    opt.last.upper_loss.clone(),
+                    opt.last.skipped.clone(),
+                ]
+            )
         return found
 
     plain = network()
     expected = run(plain, make(plain, process_group=False), batches())
     model = sharded()
-    same(model, run(model, make(model), data), (expected, [p.detach() for p in plain.parameters()]))
+    same(
+        model,
+        run(model, make(model), data),
+        (expected, [p.detach() for p in plain.parameters()]),
+    )
 
 
 @case(world=4)
@@ -690,18 +926,27 @@ def experts(rank, world):
     def problem(dense, mine, r):
         """Rank r's share of both losses: Σ over the ranks is what one process sees."""
         out = part(x, r, world) @ dense + part(x, r, world) @ mine
-        return (out - part(target, r, world)).square().mean() / world, out.abs().mean() / world
+        return (
+            out - part(target, r, world)
+        ).square().mean() / world, out.abs().mean() / world
 
     def start():
         generator = torch.Generator().manual_seed(3)
-        return [torch.randn(6, 3, generator=generator, dtype=torch.float64) for _ in range(world + 1)]
+        return [
+            torch.randn(6, 3, generator=generator, dtype=torch.float64)
+            for _ in range(world + 1)
+        ]
 
     values = [torch.nn.Parameter(v) for v in start()]
     opt = make(values, "sgd", process_group=False)
     for _ in range(STEPS):
         opt.step(
-            lower=lambda: sum(problem(values[0], values[1 + r], r)[0] for r in range(world)),
-            upper=lambda: sum(problem(values[0], values[1 + r], r)[1] for r in range(world)),
+            lower=lambda: sum(
+                problem(values[0], values[1 + r], r)[0] for r in range(world)
+            ),
+            upper=lambda: sum(
+                problem(values[0], values[1 + r], r)[1] for r in range(world)
+            ),
         )
     expected = opt.last.multiplier
     for way in ("list", "mapping", "unsaid"):
@@ -740,8 +985,16 @@ def a_pipeline(rank, world):
         stage = rank % 2
         mine = list((stages[0] if stage == 0 else stages[2]).parameters())
         pairs = [dist.new_group([2 * i, 2 * i + 1]) for i in range(world // 2)]
-        opt = make(mine, "sgd", process_group=dist.group.WORLD, sharded={pairs[rank // 2]: True}, **options)
-        for step, (x, y) in enumerate(batches()):  # both pairs of stages have the whole batch: replicas
+        opt = make(
+            mine,
+            "sgd",
+            process_group=dist.group.WORLD,
+            sharded={pairs[rank // 2]: True},
+            **options,
+        )
+        for step, (x, y) in enumerate(
+            batches()
+        ):  # both pairs of stages have the whole batch: replicas
             for level in ("lower", "upper"):
                 with contextlib.ExitStack() as blocks:
                     first, second = rank // 2 * 2, rank // 2 * 2 + 1
@@ -757,12 +1010,18 @@ def a_pipeline(rank, world):
                         dist.recv(hidden, first)
                         hidden.requires_grad_()
                         out = stages[2](hidden)
-                        loss = (out - y).square().mean() if level == "lower" else out.abs().mean()
+                        loss = (
+                            (out - y).square().mean()
+                            if level == "lower"
+                            else out.abs().mean()
+                        )
                         blocks.enter_context(getattr(opt, level)(loss))
                         loss.backward()
                         dist.send(hidden.grad, first)
             opt.step()
-            torch.testing.assert_close(opt.last.multiplier, expected[step], rtol=1e-9, atol=0)
+            torch.testing.assert_close(
+                opt.last.multiplier, expected[step], rtol=1e-9, atol=0
+            )
         for one, other in zip(mine, layers[stage].parameters(), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
@@ -774,22 +1033,38 @@ def a_part_of_the_ranks(rank, world):
     mine = pairs[rank // 2]
     data = [[part(t, rank % 2, 2) for t in batch] for batch in batches()]
     model = DistributedDataParallel(network(), process_group=mine)
-    refused("nothing says what the others hold", lambda: train(model, make(model), data))
+    refused(
+        "nothing says what the others hold", lambda: train(model, make(model), data)
+    )
     model = DistributedDataParallel(network(), process_group=mine)
-    found = train(model, make(model, process_group=mine, tolerance=0.1, reference=0.5), data)
+    found = train(
+        model, make(model, process_group=mine, tolerance=0.1, reference=0.5), data
+    )
     same(model, found, alone(tolerance=0.1, reference=0.5))
     plain = network()
-    refused("process_group=False where this process", lambda: train(plain, make(plain), data))
-    refused("process_group=False where this process", lambda: train(model, make(model, model=None), data))
+    refused(
+        "process_group=False where this process",
+        lambda: train(plain, make(plain), data),
+    )
+    refused(
+        "process_group=False where this process",
+        lambda: train(model, make(model, model=None), data),
+    )
     model = DistributedDataParallel(network())
-    refused("parameters lie on rank", lambda: train(model, make(model, process_group=mine), data))
+    refused(
+        "parameters lie on rank",
+        lambda: train(model, make(model, process_group=mine), data),
+    )
 
 
 @case
 def models_that_are_not_given(rank, world):
     """What cut the parameters must be in `model=`; replicas need their group, given the model inside the wrapper."""
     data = [[part(t, rank, world) for t in batch] for batch in batches()]
-    for maker, said in ((flat, "FullyShardedDataParallel that model= does not contain"), (sharded, "is a DTensor")):
+    for maker, said in (
+        (flat, "FullyShardedDataParallel that model= does not contain"),
+        (sharded, "is a DTensor"),
+    ):
         model = maker()
         refused(said, lambda model=model: train(model, make(model, model=None), data))
     options = {"tolerance": 0.01, "reference": "twin"}
@@ -812,12 +1087,20 @@ def settings_that_differ(rank, world):
         "normalize=": {"normalize": bool(rank)},
         "reference=": {"tolerance": 0.1, "reference": 0.5 + 0.1 * rank},
         "reference=: 0.5": {"tolerance": 0.1, "reference": "twin" if rank else 0.5},
-        "reference=: \"'start'\"": {"tolerance": 0.1, "reference": "twin" if rank else "start"},
-        "others=": {"method": simple_method("by_value", others={"target": 0.1 * (1 + rank)})},
+        "reference=: \"'start'\"": {
+            "tolerance": 0.1,
+            "reference": "twin" if rank else "start",
+        },
+        "others=": {
+            "method": simple_method("by_value", others={"target": 0.1 * (1 + rank)})
+        },
     }.items():
         model = DistributedDataParallel(network())
         opt = make(model, **options)
-        refused(f"the ranks differ in {name}", lambda model=model, opt=opt: train(model, opt, data))
+        refused(
+            f"the ranks differ in {name}",
+            lambda model=model, opt=opt: train(model, opt, data),
+        )
     model = DistributedDataParallel(network())
     opt = make(model)
     train(model, opt, data[:1])
@@ -843,14 +1126,20 @@ def states_that_differ(rank, world):
     model, opt = fresh()
     opt.param_groups[0]["lr"] *= 0.5 if rank == 1 else 1
     refused("different states", lambda: train(model, opt, data[1:2]))
-    for mine in (True, False):  # each loads a state of its own; one of them the state of another run; all the same
+    for mine in (
+        True,
+        False,
+    ):  # each loads a state of its own; one of them the state of another run; all the same
         model, opt = fresh()
         plain = network()
         other = make(plain, tolerance=0.1, reference=0.5, process_group=False)
         train(plain, other, [[x, y * (1 + mine * rank)] for x, y in batches()[:1]])
         if mine or rank == 1:
             opt.load_state_dict(other.state_dict())
-        refused("different states", lambda model=model, opt=opt: train(model, opt, data[1:2]))
+        refused(
+            "different states",
+            lambda model=model, opt=opt: train(model, opt, data[1:2]),
+        )
         opt.load_state_dict(other.state_dict())
         if not mine:
             train(model, opt, data[1:2])
@@ -867,15 +1156,22 @@ def small_replicas(rank, world):
     data = [[part(t, rank, world) for t in batch] for batch in batches()]
     for wrap in (DistributedDataParallel, fully_shard):
         for averaged in (False, True):
-            model, shift = wrap(network()), torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+            model, shift = (
+                wrap(network()),
+                torch.nn.Parameter(torch.ones((), dtype=torch.float64)),
+            )
             opt = make(model, "sgd", [*model.parameters(), shift])
             if averaged:
-                shift.register_hook(lambda grad: (dist.all_reduce(grad := grad.clone()), grad)[1])
+                shift.register_hook(
+                    lambda grad: (dist.all_reduce(grad := grad.clone()), grad)[1]
+                )
 
             def go(model=model, opt=opt, shift=shift):
                 for x, y in data:
                     opt.step(
-                        lower=lambda x=x, y=y: (model(x) + 1e-4 * shift - y).square().mean(),
+                        lower=lambda x=x, y=y: (
+                            (model(x) + 1e-4 * shift - y).square().mean()
+                        ),
                         upper=lambda x=x: model(x).abs().mean(),
                     )
 
@@ -902,7 +1198,11 @@ def a_fault_on_one_rank(rank, world):
                 model[0].bias.grad.mul_(0.5)
         opt.step()
 
-    for fault, said in (("upper", "a rank had no upper"), ("upper changed", "To clip"), ("lower changed", "To clip")):
+    for fault, said in (
+        ("upper", "a rank had no upper"),
+        ("upper changed", "To clip"),
+        ("lower changed", "To clip"),
+    ):
         for later in (False, True):
             model = network()
             opt = make(model, process_group=dist.group.WORLD)
@@ -912,13 +1212,22 @@ def a_fault_on_one_rank(rank, world):
             try:
                 ranks.on_host = (lambda tensor: False) if later else kept
                 if later:
-                    refused("is not finite", lambda model=model, opt=opt, fault=fault: go(model, opt, fault))
+                    refused(
+                        "is not finite",
+                        lambda model=model, opt=opt, fault=fault: go(model, opt, fault),
+                    )
                     refused(said, opt.check)
                 else:
-                    refused(said, lambda model=model, opt=opt, fault=fault: go(model, opt, fault))
+                    refused(
+                        said,
+                        lambda model=model, opt=opt, fault=fault: go(model, opt, fault),
+                    )
             finally:
                 ranks.on_host = kept
-            assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+            assert all(
+                torch.equal(a, b)
+                for a, b in zip(before, model.parameters(), strict=True)
+            )
 
 
 @case
@@ -926,17 +1235,28 @@ def a_twin_that_nobody_averages(rank, world):
     data = [[part(t, rank, world) for t in batch] for batch in batches()]
     for wrap in (DistributedDataParallel, lambda model: model):
         model = wrap(network())
-        group = {} if wrap is DistributedDataParallel else {"process_group": dist.group.WORLD}
+        group = (
+            {}
+            if wrap is DistributedDataParallel
+            else {"process_group": dist.group.WORLD}
+        )
         opt = make(model, tolerance=0.1, reference="twin", **group)
 
         def go(model=model, opt=opt, group=group):
             x, y = data[0]
-            with opt.reference(), contextlib.nullcontext() if group else model.no_sync():
+            with (
+                opt.reference(),
+                contextlib.nullcontext() if group else model.no_sync(),
+            ):
                 r = lower(model, x, y)
                 r.backward()
             for level in ("lower", "upper"):
                 loss = lower(model, x, y) if level == "lower" else upper(model, x)
-                with opt.lower(loss, reference=r.detach()) if level == "lower" else opt.upper(loss):
+                with (
+                    opt.lower(loss, reference=r.detach())
+                    if level == "lower"
+                    else opt.upper(loss)
+                ):
                     loss.backward()
                     for p in model.parameters() if group else ():
                         dist.all_reduce(p.grad)
@@ -965,7 +1285,10 @@ def clipped_in_between(rank, world):
             model = maker()
             opt = make(model)
             go(model, opt, "")
-            refused("To clip the direction", lambda model=model, opt=opt, level=level: go(model, opt, level))
+            refused(
+                "To clip the direction",
+                lambda model=model, opt=opt, level=level: go(model, opt, level),
+            )
             opt.zero_grad()
             go(model, opt, "")
 
@@ -984,7 +1307,10 @@ def collectives(rank, world):
         raise AssertionError("another collective")
 
     for maker in (lambda: DistributedDataParallel(network()), sharded, flat):
-        for options in ({"method": AVERAGED, "max_norm": 1.0}, {"tolerance": 0.1, "reference": 0.5}):
+        for options in (
+            {"method": AVERAGED, "max_norm": 1.0},
+            {"tolerance": 0.1, "reference": 0.5},
+        ):
             model = maker()
             opt = make(model, **options)
             train(model, opt, data[:1])
@@ -994,7 +1320,13 @@ def collectives(rank, world):
             f = upper(model, data[1][0])
             with opt.upper(f):
                 f.backward()
-            others = ("all_gather", "all_gather_object", "broadcast", "reduce_scatter_tensor", "all_gather_into_tensor")
+            others = (
+                "all_gather",
+                "all_gather_object",
+                "broadcast",
+                "reduce_scatter_tensor",
+                "all_gather_into_tensor",
+            )
             kept = {name: getattr(dist, name) for name in others}
             calls.clear()
             try:
@@ -1013,11 +1345,21 @@ def collectives(rank, world):
 def run(rank, world, folder, names):
     """All cases of so many ranks; what went wrong with each goes into a file."""
     warnings.simplefilter("error")
-    for theirs in ("FSDP", "NO_SHARD", "reduce_op", "barrier", "c10d", "full_state_dict", "torch.jit"):
+    for theirs in (
+        "FSDP",
+        "NO_SHARD",
+        "reduce_op",
+        "barrier",
+        "c10d",
+        "full_state_dict",
+        "torch.jit",
+    ):
         warnings.filterwarnings("ignore", message=f".*{theirs}.*")
     torch.set_num_threads(1)
     store = f"file://{folder}/store{world}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=PATIENCE)
+    dist.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=world, timeout=PATIENCE
+    )
     found = {}
     for name in names:
         begin = time.monotonic()
@@ -1026,7 +1368,12 @@ def run(rank, world, folder, names):
             found[name] = ""
         except Exception:
             found[name] = traceback.format_exc()
-        print(rank, name, found[name] or f"fine after {time.monotonic() - begin:.1f} s", flush=True)
+        print(
+            rank,
+            name,
+            found[name] or f"fine after {time.monotonic() - begin:.1f} s",
+            flush=True,
+        )
     torch.save(found, f"{folder}/{world}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -1061,11 +1408,17 @@ def said(script, request):
 
 
 def _ask(script, folder, names):
-    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}  # a machine may have no other network
+    loopback = (
+        {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    )  # a machine may have no other network
     path = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    host = {"CUDA_VISIBLE_DEVICES": ""}  # else FSDP moves models to a GPU, and the data stay behind
+    host = {
+        "CUDA_VISIBLE_DEVICES": ""
+    }  # else FSDP moves models to a GPU, and the data stay behind
     command = [sys.executable, script, str(folder), *names]
-    subprocess.run(command, env=os.environ | loopback | path | host, timeout=600, check=False)
+    subprocess.run(
+        command, env=os.environ | loopback | path | host, timeout=600, check=False
+    )
 
 
 def main(folder, *names):

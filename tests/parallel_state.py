@@ -10,14 +10,36 @@ import warnings
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, ShardingStrategy
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 import parallel
-from parallel import alone, batches, check, flat, lower, make, network, part, refused, same, sharded, train, whole
+from parallel import (
+    alone,
+    batches,
+    check,
+    flat,
+    lower,
+    make,
+    network,
+    part,
+    refused,
+    same,
+    sharded,
+    train,
+    whole,
+)
 from tiebreak.torch import DynamicBarrier, GrowingBatches
 from training import simple_method
 
@@ -48,7 +70,11 @@ MORE = [
     (lambda: sharded(reshard_after_forward=False), "start", "blocks"),
     (flat, "start", "blocks"),
     (lambda: flat(use_orig_params=False), "twin", "blocks"),
-    (lambda: flat(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP), "start", "closures"),
+    (
+        lambda: flat(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP),
+        "start",
+        "closures",
+    ),
     (lambda: flat(sharding_strategy=ShardingStrategy.NO_SHARD), "twin", "closures"),
 ]
 
@@ -100,7 +126,13 @@ def by_blocks(model, opt, data):
         with opt.upper(f):
             f.backward()
         opt.step()
-        found.append([opt.last.multiplier.clone(), opt.last.reference.clone(), opt.last.skipped.clone()])
+        found.append(
+            [
+                opt.last.multiplier.clone(),
+                opt.last.reference.clone(),
+                opt.last.skipped.clone(),
+            ]
+        )
     return found
 
 
@@ -123,7 +155,9 @@ def twins_are_lower_only_training(rank, world):
             with torch.no_grad(), opt.reference():
                 seen = model(mine[0][0])
                 found = whole(model)
-            assert all(torch.equal(a, b) for a, b in zip(found, whole(expected), strict=True))
+            assert all(
+                torch.equal(a, b) for a, b in zip(found, whole(expected), strict=True)
+            )
             assert torch.equal(seen, expected(mine[0][0]))
 
 
@@ -135,16 +169,26 @@ def references_in_other_ways(rank, world):
         options = {"tolerance": 0.01, "reference": reference}
         plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
         model = parallelize_module(network(hidden=8), mesh, plan)
-        same(model, train(model, make(model, **options), batches()), alone(hidden=8, **options))
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    narrow = [[part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)]
+        same(
+            model,
+            train(model, make(model, **options), batches()),
+            alone(hidden=8, **options),
+        )
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+    )
+    narrow = [
+        [part(t, rank, world) for t in batch] for batch in batches(dtype=torch.float32)
+    ]
     for reference in ("twin", "start"):
         options = {"tolerance": 0.01, "reference": reference}
         model = sharded(dtype=torch.float32, mp_policy=policy)
         found = train(model, make(model, **options), narrow)
         same(model, found, (found, whole(model)))
         expected, _ = alone(dtype=torch.float32, **options)
-        torch.testing.assert_close(found[0][0].double(), expected[0][0].double(), rtol=0.1, atol=0)
+        torch.testing.assert_close(
+            found[0][0].double(), expected[0][0].double(), rtol=0.1, atol=0
+        )
     model = replicas()
     model.mixed_precision = policy  # torch asks for an accelerator to make such a one
     opt = make(model, tolerance=0.01, reference="twin")
@@ -160,7 +204,13 @@ def regrouped(rank, size, name):
         dist.destroy_process_group()
     if rank < size:
         store = f"file://{FOLDER}/{name}"
-        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=parallel.PATIENCE)
+        dist.init_process_group(
+            "gloo",
+            init_method=store,
+            rank=rank,
+            world_size=size,
+            timeout=parallel.PATIENCE,
+        )
     return rank < size
 
 
@@ -169,7 +219,10 @@ SAVED = {
     "twin, adamw": ("adamw", {"tolerance": "5%", "reference": "twin"}),
     "start": ("plain", {"tolerance": 0.01, "reference": "start"}),
     "number": ("adamw", {"tolerance": 0.01, "reference": 0.5}),
-    "average": ("momentum", {"method": simple_method(estimator="average", barrier=2.0)}),
+    "average": (
+        "momentum",
+        {"method": simple_method(estimator="average", barrier=2.0)},
+    ),
 }
 BASES = {
     "plain": lambda params: torch.optim.SGD(params, lr=0.1),
@@ -185,12 +238,16 @@ def made(maker, what, seed=None):
             for p in model.parameters():
                 p.add_(0.1)
     base, options = SAVED[what]
-    return model, DynamicBarrier(BASES[base](model.parameters()), model=model, **options)
+    return model, DynamicBarrier(
+        BASES[base](model.parameters()), model=model, **options
+    )
 
 
 def states(model, opt, flattened):
     options = StateDictOptions(flatten_optimizer_state_dict=flattened)
-    return dict(zip(("model", "opt"), get_state_dict(model, opt, options=options), strict=True)), options
+    return dict(
+        zip(("model", "opt"), get_state_dict(model, opt, options=options), strict=True)
+    ), options
 
 
 def save(model, opt, where, flattened):
@@ -201,7 +258,13 @@ def restored(maker, what, where, flattened):
     model, opt = made(maker, what, seed=1)
     state, options = states(model, opt, flattened)
     dcp.load(state, checkpoint_id=f"{FOLDER}/{where}")
-    set_state_dict(model, opt, model_state_dict=state["model"], optim_state_dict=state["opt"], options=options)
+    set_state_dict(
+        model,
+        opt,
+        model_state_dict=state["model"],
+        optim_state_dict=state["opt"],
+        options=options,
+    )
     return model, opt
 
 
@@ -231,7 +294,11 @@ def resharded(rank):
 
     7 and 3 divide by none of them. On as many ranks as before it is the same bit for bit.
     """
-    ways = [(f"{i}-{what}", what, makers, flat) for i, (makers, names, flat) in enumerate(ROUTES) for what in names]
+    ways = [
+        (f"{i}-{what}", what, makers, flat)
+        for i, (makers, names, flat) in enumerate(ROUTES)
+        for what in names
+    ]
     if regrouped(rank, 2, "two"):
         for where, what, makers, flattened in ways:
             model, opt = made(makers[0], what)
@@ -241,7 +308,10 @@ def resharded(rank):
             again = restored(makers[0], what, f"{where}-2", flattened)
             assert again[1].count == 2
             train(*again, parts(rank, 2)[2:4])
-            assert all(torch.equal(a, b) for a, b in zip(whole(model), whole(again[0]), strict=True)), where
+            assert all(
+                torch.equal(a, b)
+                for a, b in zip(whole(model), whole(again[0]), strict=True)
+            ), where
             assert torch.equal(opt.last.multiplier, again[1].last.multiplier)
     regrouped(rank, 4, "four")
     for where, what, makers, flattened in ways:
@@ -256,7 +326,9 @@ def resharded(rank):
             train(plain, other, parts(0, 1))
             for a, b in zip(whole(model), plain.parameters(), strict=True):
                 torch.testing.assert_close(a, b.detach(), rtol=1e-7, atol=1e-10)
-            torch.testing.assert_close(opt.last.multiplier, other.last.multiplier, rtol=1e-6, atol=0)
+            torch.testing.assert_close(
+                opt.last.multiplier, other.last.multiplier, rtol=1e-6, atol=0
+            )
 
 
 # --- growing batches --------------------------------------------------------------------------------------------------
@@ -284,7 +356,13 @@ def growing_batches(rank, world):
 
     def drawn():
         share = (dist.get_rank(), dist.get_world_size())
-        return GrowingBatches(data, lambda k: [1, 2, 5, 8, 13, 21][k], micro_batch=3, sampling="epoch", share=share)
+        return GrowingBatches(
+            data,
+            lambda k: [1, 2, 5, 8, 13, 21][k],
+            micro_batch=3,
+            sampling="epoch",
+            share=share,
+        )
 
     def begin():
         model = network() if dist.get_world_size() == 1 else replicas()
@@ -299,12 +377,19 @@ def growing_batches(rank, world):
         samples = drawn()
         grown(model, opt, samples, 3)
         if rank == 0:
-            torch.save([model.module.state_dict(), opt.state_dict(), samples.state_dict()], state)
+            torch.save(
+                [model.module.state_dict(), opt.state_dict(), samples.state_dict()],
+                state,
+            )
         dist.barrier()
     if regrouped(rank, 3, "growing-resumed"):
         model, opt = begin()
         samples = drawn()
-        for one, kept in zip((model.module, opt, samples), torch.load(state, weights_only=True), strict=True):
+        for one, kept in zip(
+            (model.module, opt, samples),
+            torch.load(state, weights_only=True),
+            strict=True,
+        ):
             one.load_state_dict(kept)
         rest = grown(model, opt, samples, 3)
         torch.testing.assert_close(rest, curves[3][3:], rtol=1e-9, atol=0)

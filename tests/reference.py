@@ -55,12 +55,22 @@ def penalized(fg: float, gg: float, beta: float, gamma: float, mu: float) -> flo
     return positive_part(beta * (gg + gamma) - fg) / (gg + 1 / mu)
 
 
-def by_value(fg: float, gg: float, value: float, target: float, alpha: float, rho: float) -> float:
+def by_value(
+    fg: float, gg: float, value: float, target: float, alpha: float, rho: float
+) -> float:
     """A barrier by value: φ = α (g − target)."""
     return positive_part(alpha * (value - target) - fg) / (gg + rho)
 
 
-def least(fg: float, gg: float, beta: float, value: float, target: float, alpha: float, rho: float) -> float:
+def least(
+    fg: float,
+    gg: float,
+    beta: float,
+    value: float,
+    target: float,
+    alpha: float,
+    rho: float,
+) -> float:
     """The least of both barriers: φ = min{α (g − target), β gg} (Gong and Liu 2021)."""
     return positive_part(min(alpha * (value - target), beta * gg) - fg) / (gg + rho)
 
@@ -104,14 +114,21 @@ def paper_problem() -> Problem:
     return Problem(grad_f, grad_g, f, g, [0.5, 0.5], [0.5, 0.5], [1.5, 1.5])
 
 
-def random_problem(matrix: list[Vector], centre: Vector, sigma_f: Vector, sigma_g: Vector, x0: Vector) -> Problem:
+def random_problem(
+    matrix: list[Vector], centre: Vector, sigma_f: Vector, sigma_g: Vector, x0: Vector
+) -> Problem:
     """f = Σᵢ √(1+(xᵢ−cᵢ)²), nonlinear and with bounded gradient; g = ½‖Mx‖², a null space of ties."""
 
     def f(x: Vector) -> float:
-        return sum(math.sqrt(1 + (xi - ci) ** 2) for xi, ci in zip(x, centre, strict=True))
+        return sum(
+            math.sqrt(1 + (xi - ci) ** 2) for xi, ci in zip(x, centre, strict=True)
+        )
 
     def grad_f(x: Vector) -> Vector:
-        return [(xi - ci) / math.sqrt(1 + (xi - ci) ** 2) for xi, ci in zip(x, centre, strict=True)]
+        return [
+            (xi - ci) / math.sqrt(1 + (xi - ci) ** 2)
+            for xi, ci in zip(x, centre, strict=True)
+        ]
 
     def g(x: Vector) -> float:
         return sum(inner(row, x) ** 2 for row in matrix) / 2
@@ -279,7 +296,9 @@ def _dual(fg: float, gg: float, t: int, notes: list[float]) -> float:
     notes[:] = notes or [0.0]
     now = notes[0]
     rho = t ** (-3 / 2)
-    notes[0] = positive_part(0.5 * _quarter(t) * gg - fg + rho * t * now) / (gg + rho + rho * t)
+    notes[0] = positive_part(0.5 * _quarter(t) * gg - fg + rho * t * now) / (
+        gg + rho + rho * t
+    )
     return now
 
 
@@ -305,7 +324,10 @@ class Trajectory:
 
 def streams(seed: int, run: int) -> tuple[Generator, Generator, Generator]:
     """Upper samples, lower samples, selection: the solver's own, three children of the seed for each run."""
-    return tuple(default_rng(SeedSequence(seed, spawn_key=(run, purpose))) for purpose in range(3))
+    return tuple(
+        default_rng(SeedSequence(seed, spawn_key=(run, purpose)))
+        for purpose in range(3)
+    )
 
 
 def batch_noise(rng: Generator, sigma: Vector, batch: int) -> Vector:
@@ -314,7 +336,12 @@ def batch_noise(rng: Generator, sigma: Vector, batch: int) -> Vector:
 
 
 def solve(
-    problem: Problem, row: Row, seed: int, run: int = 0, steps: int | None = None, budget: int | None = None
+    problem: Problem,
+    row: Row,
+    seed: int,
+    run: int = 0,
+    steps: int | None = None,
+    budget: int | None = None,
 ) -> Trajectory:
     """Algorithm 1, with the estimates of the row; a step is made only if its whole cost fits."""
     upper_stream, lower_stream, selection_stream = streams(seed, run)
@@ -335,7 +362,12 @@ def solve(
             path.why = "steps"
             return path
         # How many samples, and at how many points: two where a difference is taken, none where an estimate is held.
-        batch_f, batch_g, points_f, points_g = row.upper_batch(t), row.lower_batch(t), 1, 1
+        batch_f, batch_g, points_f, points_g = (
+            row.upper_batch(t),
+            row.lower_batch(t),
+            1,
+            1,
+        )
         if row.storm is not None and k > 0:
             points_f = points_g = 2
         if row.refresh is not None:
@@ -359,11 +391,17 @@ def solve(
         zeta = batch_noise(lower_stream, problem.sigma_g, batch_g)
         b = plus(problem.grad_g(x), 1, zeta)
         # v_k = ∇_B(x_k) + c (v_{k−1} − ∇_B(x_{k−1})): c = 1 − α_k in STORM, 1 in SPIDER but at its refreshes.
-        keep_f, keep_g = (1 - row.storm[0](t), 1 - row.storm[1](t)) if row.storm is not None else (1, 1)
+        keep_f, keep_g = (
+            (1 - row.storm[0](t), 1 - row.storm[1](t))
+            if row.storm is not None
+            else (1, 1)
+        )
         if points_f == 2:
             a = plus(a, keep_f, plus(v_f, -1, plus(problem.grad_f(x_previous), 1, xi)))
         if points_g == 2:
-            b = plus(b, keep_g, plus(v_g, -1, plus(problem.grad_g(x_previous), 1, zeta)))
+            b = plus(
+                b, keep_g, plus(v_g, -1, plus(problem.grad_g(x_previous), 1, zeta))
+            )
         v_f, v_g, x_previous = a, b, x
         if row.average is not None:  # weights α(1−α)^{k−i}, normalised by their sum
             total = plus([(1 - row.average) * ti for ti in total], row.average, b)
@@ -395,7 +433,9 @@ def solve(
 # ------------------------------------------------------------------------------------------------- residuals
 
 
-def residuals(problem: Problem, row: Row, x: Vector, t: int, notes: list[float] | None = None) -> dict[str, float]:
+def residuals(
+    problem: Problem, row: Row, x: Vector, t: int, notes: list[float] | None = None
+) -> dict[str, float]:
     """From exact gradients, with the rule's own parameters at t and a copy of its notes: the columns of the history."""
     a, b = problem.grad_f(x), problem.grad_g(x)
     if row.remember is None:

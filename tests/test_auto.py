@@ -14,7 +14,9 @@ from tiebreak.estimators.recursive import Watched
 
 
 def larger(result):
-    return np.maximum(result.last.stationarity_squared, result.last.lower_gradient_squared)
+    return np.maximum(
+        result.last.stationarity_squared, result.last.lower_gradient_squared
+    )
 
 
 class Scaled:
@@ -44,11 +46,26 @@ def test_units_do_not_matter(name):
     problem = problems.named(name)
 
     def run(upper, lower, length):
-        levels = Scaled(problem.upper, upper, length), Scaled(problem.lower, lower, length)
-        return minimize(*levels, length * problem.x0, budget=500, runs=2, seed=1, record=None).x / length
+        levels = (
+            Scaled(problem.upper, upper, length),
+            Scaled(problem.lower, lower, length),
+        )
+        return (
+            minimize(
+                *levels, length * problem.x0, budget=500, runs=2, seed=1, record=None
+            ).x
+            / length
+        )
 
     plain = run(1.0, 1.0, 1.0)
-    alone = ((2.0**10, 1, 1), (2.0**-10, 1, 1), (1, 2.0**10, 1), (1, 2.0**-10, 1), (1, 1, 2.0**10), (1, 1, 0.25))
+    alone = (
+        (2.0**10, 1, 1),
+        (2.0**-10, 1, 1),
+        (1, 2.0**10, 1),
+        (1, 2.0**-10, 1),
+        (1, 1, 2.0**10),
+        (1, 1, 0.25),
+    )
     for units in (*alone, (2, 0.5, 8)):
         np.testing.assert_array_equal(run(*units), plain)
 
@@ -60,7 +77,10 @@ def test_lengths_that_cannot_be_squared_twice_are_refused(power):
 
     def run(length):
         levels = Scaled(problem.upper, 1.0, length), Scaled(problem.lower, 1.0, length)
-        return minimize(*levels, length * problem.x0, budget=1500, seed=1, record=None).x / length
+        return (
+            minimize(*levels, length * problem.x0, budget=1500, seed=1, record=None).x
+            / length
+        )
 
     np.testing.assert_array_equal(run(2.0 ** (power - np.sign(power) * 2)), run(1.0))
     with pytest.raises(ValueError, match=r"x0 has .* between 1e-75 and 1e\+75"):
@@ -84,7 +104,9 @@ def test_opposed_gradients_on_a_line(dtype, power):
         scales, (best, wanted) = 10 ** rng.uniform(-3, 3, 2), 3 * rng.standard_normal(2)
         start = np.array([best + rng.uniform(0.1, 0.9) * (wanted - best)], dtype)
         levels = pull(scales[0], wanted), pull(scales[1], best)
-        result = minimize(*levels, start, steps=300, seed=seed, record=1, keep_iterates=True)
+        result = minimize(
+            *levels, start, steps=300, seed=seed, record=1, keep_iterates=True
+        )
         first = np.abs(result.history.x[1] - start)[0] / (fine * np.abs(start)[0])
         assert first == pytest.approx(1, rel=2e-3)
         assert abs(result.x[0] - best) < 0.5 * abs(wanted - best)
@@ -98,7 +120,9 @@ def _nasty():
         return 4 * (x - np.array([2.0, 1.0])) ** 3
 
     def plateau(x):
-        return x * (1 - 1 / np.maximum(1, np.sqrt(np.sum(x * x, axis=-1, keepdims=True))))
+        return x * (
+            1 - 1 / np.maximum(1, np.sqrt(np.sum(x * x, axis=-1, keepdims=True)))
+        )
 
     def linear(x):
         return np.broadcast_to([0.6, 0.8], x.shape).copy()
@@ -123,7 +147,11 @@ def _nasty():
         "start where both are least": (lambda x: x, diagonal, [0.0, 0.0]),
     }
     for name, (upper, lower, start) in cases.items():
-        yield pytest.param(*(Exact(h, vectorized=True) for h in (upper, lower)), start, id=f"{name}, exact")
+        yield pytest.param(
+            *(Exact(h, vectorized=True) for h in (upper, lower)),
+            start,
+            id=f"{name}, exact",
+        )
         for sigma, marks in ((0.5, [pytest.mark.long]), (50.0, [])):
             noisy = [Gaussian(h, sigma, vectorized=True) for h in (upper, lower)]
             yield pytest.param(*noisy, start, id=f"{name}, sigma {sigma}", marks=marks)
@@ -134,7 +162,11 @@ def test_never_diverges(upper, lower, start):
     result = minimize(upper, lower, start, budget=10**4, runs=4, seed=0)
     assert result.success
     begun, ended = (
-        np.maximum(result.history.stationarity_squared[i], result.history.lower_gradient_squared[i]) for i in (0, -1)
+        np.maximum(
+            result.history.stationarity_squared[i],
+            result.history.lower_gradient_squared[i],
+        )
+        for i in (0, -1)
     )
     noise = max(float(np.max(getattr(h, "sigma", 0.0))) for h in (upper, lower))
     assert (ended <= begun + 4 * noise**2 + 1e-12).all()
@@ -145,7 +177,15 @@ def test_never_diverges(upper, lower, start):
 def test_without_noise_and_with_nothing_but_noise(name, sigma):
     """f's gradient is bounded by G_f: no residual above that is possible but by a step far up g."""
     problem = problems.named(name, sigma=sigma)
-    result = minimize(problem.upper, problem.lower, problem.x0, budget=3 * 10**4, runs=3, seed=0, record=None)
+    result = minimize(
+        problem.upper,
+        problem.lower,
+        problem.x0,
+        budget=3 * 10**4,
+        runs=3,
+        seed=0,
+        record=None,
+    )
     bound = 1e-4 if sigma == 0 else 1.01 * problem.constants.G_f**2
     assert result.success
     assert (larger(result) <= bound).all()
@@ -158,7 +198,14 @@ def test_it_needs_no_tuning():
         ends = {}
         for method in (None, "sdbgd"):
             found = minimize(
-                problem.upper, problem.lower, problem.x0, method=method, budget=10**4, runs=5, seed=0, record=None
+                problem.upper,
+                problem.lower,
+                problem.x0,
+                method=method,
+                budget=10**4,
+                runs=5,
+                seed=0,
+                record=None,
             )
             ends[method] = float(np.mean(larger(found)))
         assert ends[None] < 0.1 * ends["sdbgd"], (name, ends)
@@ -166,7 +213,9 @@ def test_it_needs_no_tuning():
 
 def test_the_default_says_what_it_chose(tmp_path):
     problem = problems.paper()
-    result = minimize(problem.upper, problem.lower, problem.x0, budget=10**6, seed=0, record=None)
+    result = minimize(
+        problem.upper, problem.lower, problem.x0, budget=10**6, seed=0, record=None
+    )
     assert result.method == "auto"
     chosen = result.chosen
     # The paper's problem: σ is 0.5 in each of two coordinates; L_g = 1 where g is least; L_f ≤ 1.
@@ -176,25 +225,38 @@ def test_the_default_says_what_it_chose(tmp_path):
     assert 0.3 < chosen["upper_smoothness"] <= 1.01
     # At rest ‖∇g‖ is ‖∇f‖/β, and the step is the inverse of the smoothness.
     assert chosen["weight"] == pytest.approx(result.last.exact_multiplier)
-    curvature = chosen["upper_smoothness"] + chosen["weight"] * chosen["lower_smoothness"]
+    curvature = (
+        chosen["upper_smoothness"] + chosen["weight"] * chosen["lower_smoothness"]
+    )
     assert chosen["step_size"] == pytest.approx(1 / curvature)
     assert f"weight {chosen['weight']:.3g}" in str(result)
     result.save(tmp_path / "r")
     assert tiebreak.load(tmp_path / "r").chosen == chosen
-    assert minimize(problem.upper, problem.lower, problem.x0, method="sdbgd", steps=2).chosen == {}
+    assert (
+        minimize(
+            problem.upper, problem.lower, problem.x0, method="sdbgd", steps=2
+        ).chosen
+        == {}
+    )
 
 
-@pytest.mark.parametrize("name", ["paper", "plateau-10-heavy", "random-5-multiplicative"])
+@pytest.mark.parametrize(
+    "name", ["paper", "plateau-10-heavy", "random-5-multiplicative"]
+)
 def test_each_run_chooses_for_itself_and_resumes_bit_for_bit(name, tmp_path):
     problem = problems.named(name)
     levels = problem.upper, problem.lower
     whole = minimize(*levels, problem.x0, budget=5000, runs=4, seed=3)
     assert len(set(np.asarray(whole.chosen["weight"]).tolist())) == 4
     for run in (0, 2):
-        alone = minimize(*levels, problem.x0, budget=5000, runs=[run], seed=3, record=None)
+        alone = minimize(
+            *levels, problem.x0, budget=5000, runs=[run], seed=3, record=None
+        )
         np.testing.assert_array_equal(alone.x[0], whole.x[run])
         assert alone.chosen["weight"][0] == whole.chosen["weight"][run]
-    minimize(*levels, problem.x0, budget=1777, runs=4, seed=3, checkpoint=tmp_path / "c")
+    minimize(
+        *levels, problem.x0, budget=1777, runs=4, seed=3, checkpoint=tmp_path / "c"
+    )
     resumed = minimize(*levels, resume=tmp_path / "c", budget=5000)
     np.testing.assert_array_equal(resumed.x, whole.x)
     np.testing.assert_array_equal(resumed.selected.x, whole.selected.x)
@@ -218,7 +280,14 @@ def test_what_it_looks_at_is_charged():
             asked[self.level] += token[0]
             return x + token[1]
 
-    result = minimize(Counting("upper"), Counting("lower"), [1.0, 2.0], budget=4321, seed=0, record=None)
+    result = minimize(
+        Counting("upper"),
+        Counting("lower"),
+        [1.0, 2.0],
+        budget=4321,
+        seed=0,
+        record=None,
+    )
     assert (result.upper_calls, result.lower_calls) == (asked["upper"], asked["lower"])
     assert 4321 - 100 < result.calls <= 4321
 
@@ -226,7 +295,9 @@ def test_what_it_looks_at_is_charged():
 def test_float32():
     problem = problems.named("sphere-10")
     start = problem.x0.astype(np.float32)
-    result = minimize(problem.upper, problem.lower, start, budget=10**5, runs=3, seed=0, record=None)
+    result = minimize(
+        problem.upper, problem.lower, start, budget=10**5, runs=3, seed=0, record=None
+    )
     assert result.x.dtype == np.float32
     assert (larger(result) / problem.constants.G_f**2 < 3e-2).all()
 
@@ -238,7 +309,10 @@ def _reference(problem, steps, seed):
     x, x0 = problem.x0.copy(), problem.x0
     before = None
     b, reach, steepest = 0.25, 0.0, 0.0
-    level = {h: dict.fromkeys(("L", "bend", "top", "along", "most", "s2", "share"), 0.0) for h in "fg"}
+    level = {
+        h: dict.fromkeys(("L", "bend", "top", "along", "most", "s2", "share"), 0.0)
+        for h in "fg"
+    }
     for k in range(steps):
         t = k + 1
         for h, (oracle, rng) in oracles.items():
@@ -257,13 +331,19 @@ def _reference(problem, steps, seed):
                 part = (fresh - old) @ (x - before) / np.sum((x - before) ** 2)
                 at["along"] += 2 / (t + 5) * (part - at["along"])
                 at["most"] = max(abs(at["along"]), at["most"])
-                sigma2 = np.sum((old - at["fresh"]) ** 2) / (1 / batch + 1 / at["batch"])
+                sigma2 = np.sum((old - at["fresh"]) ** 2) / (
+                    1 / batch + 1 / at["batch"]
+                )
                 at["s2"] = (1 - alpha) * at["s2"] + alpha * sigma2
                 quick = min(1.0, 4 * alpha)
                 at["gap"] = (1 - quick) * at["gap"] + quick * (old - at["v"])
-                at["noise"] = (1 - quick) * at["noise"] + quick * np.sum((old - at["fresh"]) ** 2) / 2
+                at["noise"] = (1 - quick) * at["noise"] + quick * np.sum(
+                    (old - at["fresh"]) ** 2
+                ) / 2
                 excess = at["gap"] @ at["gap"] / ((quick + alpha) * at["noise"])
-                at["v"] = fresh + (1 - min(1.0, alpha * max(1.0, excess))) * (at["v"] - old)
+                at["v"] = fresh + (1 - min(1.0, alpha * max(1.0, excess))) * (
+                    at["v"] - old
+                )
             at["share"] = (1 - alpha) ** 2 * at["share"] + alpha**2 / batch
             at["fresh"], at["batch"] = fresh, batch
         f, g = level["f"], level["g"]
@@ -273,9 +353,16 @@ def _reference(problem, steps, seed):
         steepest = max(math.sqrt(ff), steepest)
         if k == 0:
             beta = math.sqrt(ff / gg)
-            eta = math.sqrt(np.finfo(float).eps) * np.linalg.norm(x) / np.linalg.norm(f["v"] + beta * g["v"])
+            eta = (
+                math.sqrt(np.finfo(float).eps)
+                * np.linalg.norm(x)
+                / np.linalg.norm(f["v"] + beta * g["v"])
+            )
         else:
-            bent, curved = (min(at["top"], at["bend"] * min(8, at["most"] / abs(at["along"]))) for at in (f, g))
+            bent, curved = (
+                min(at["top"], at["bend"] * min(8, at["most"] / abs(at["along"])))
+                for at in (f, g)
+            )
             straight = bent * reach < 0.05 * math.sqrt(ff)
             flat = curved * reach < 0.05 * math.sqrt(gg)
             hidden = flat and gg <= 9 * errors[1]
@@ -283,7 +370,9 @@ def _reference(problem, steps, seed):
                 curved = math.sqrt(gg) / reach
             unit = (steepest / reach if straight else bent) / curved
             best = max(-fg, 0) / gg
-            first = max(ff + 2 * best * fg + best**2 * gg, 0) + 0.5 * (errors[0] + (b * unit) ** 2 * errors[1])
+            first = max(ff + 2 * best * fg + best**2 * gg, 0) + 0.5 * (
+                errors[0] + (b * unit) ** 2 * errors[1]
+            )
             second = gg * unit**2
             q = (second / first) ** 0.25
             b = max(0.25, b * (1 + np.clip(2 / (t + 5) * (q - 1 / q), -0.05, 0.05)))
@@ -303,7 +392,9 @@ def _reference(problem, steps, seed):
 def test_against_a_plain_reference(name):
     problem = problems.named(name)
     x, step_size, weight = _reference(problem, 300, seed=5)
-    result = minimize(problem.upper, problem.lower, problem.x0, steps=300, seed=5, record=None)
+    result = minimize(
+        problem.upper, problem.lower, problem.x0, steps=300, seed=5, record=None
+    )
     np.testing.assert_allclose(result.x, x, rtol=1e-6, atol=1e-8)
     assert result.chosen["step_size"] == pytest.approx(step_size, rel=1e-6)
     assert result.chosen["weight"] == pytest.approx(weight, rel=1e-6)
@@ -314,13 +405,20 @@ def test_measuring_does_not_advance_it():
     same = {"budget": 3000, "runs": 2, "seed": 0}
     plain = minimize(problem.upper, problem.lower, problem.x0, record=None, **same)
     watched = minimize(
-        problem.upper, problem.lower, problem.x0, record=1, callback=lambda r: r.direction_squared is None, **same
+        problem.upper,
+        problem.lower,
+        problem.x0,
+        record=1,
+        callback=lambda r: r.direction_squared is None,
+        **same,
     )
     np.testing.assert_array_equal(plain.x, watched.x)
 
 
 def test_a_rule_may_ask_for_what_is_watched_only_where_it_is():
-    with pytest.raises(ValueError, match=r"needs \['moved'\], which its schedule does not set"):
+    with pytest.raises(
+        ValueError, match=r"needs \['moved'\], which its schedule does not set"
+    ):
         methods.Method("blind", lambda fg, gg, moved: moved, methods.sdbgd.schedule)
 
 
@@ -332,7 +430,9 @@ def test_the_page_shows_the_committed_results():
     assert auto.table(rows) == shown
     ratios = {(row["problem"], row["budget"]): row["ratio"] for row in rows}
     assert max(ratios.values()) <= 3
-    assert ratios.keys() >= {(name, budget) for name in problems.testbed.TESTBED for budget in (10**6, 10**8)}
+    assert ratios.keys() >= {
+        (name, budget) for name in problems.testbed.TESTBED for budget in (10**6, 10**8)
+    }
     assert all(row["auto"]["success"] for row in rows)
 
 
@@ -352,8 +452,12 @@ def _steep():
         return np.array([1.0, 1.0]) * (x[0] + x[1])
 
     yield pytest.param(towards(2.0, 0.0), parabola, [10.0, -10.0], id="g: parabola")
-    yield pytest.param(towards(3.0, 3.0), lambda x: np.exp(x) - 1, [8.0, 2.0], id="g: exponential")
-    yield pytest.param(lambda x: (x - np.array([2.0, 1.0])) ** 3, along, [30.0, -20.0], id="f: quartic")
+    yield pytest.param(
+        towards(3.0, 3.0), lambda x: np.exp(x) - 1, [8.0, 2.0], id="g: exponential"
+    )
+    yield pytest.param(
+        lambda x: (x - np.array([2.0, 1.0])) ** 3, along, [30.0, -20.0], id="f: quartic"
+    )
     yield pytest.param(lambda x: np.exp(x) - 2, along, [9.0, -1.0], id="f: exponential")
 
 
@@ -361,8 +465,12 @@ def _steep():
 def test_a_steep_start_does_not_make_it_forget_a_level(upper, lower, start):
     """There one level curves hundreds of times as much as where it ends: that unit would leave the other no weight."""
     upper, lower = (tiebreak.Gaussian(h, 0.3, shape=(2,)) for h in (upper, lower))
-    found = tiebreak.minimize(upper, lower, start, budget=10**6, runs=3, seed=0, record=None)
-    assert found.last.lower_gradient_squared.max() < 0.1  # hundreds, with g's largest curvature as the unit
+    found = tiebreak.minimize(
+        upper, lower, start, budget=10**6, runs=3, seed=0, record=None
+    )
+    assert (
+        found.last.lower_gradient_squared.max() < 0.1
+    )  # hundreds, with g's largest curvature as the unit
     assert found.last.stationarity_squared.max() < 0.05  # ten, with f's
 
 
@@ -376,7 +484,9 @@ def test_the_curvature_of_single_samples_is_no_unit(terms):
     class Terms:
         def sample(self, rng, size):
             one = rng.binomial(size, 1 / 20) * 20 * np.ones(50)
-            return (one if terms == 1 else 50 * rng.multinomial(size, np.full(50, 1 / 50))) / size
+            return (
+                one if terms == 1 else 50 * rng.multinomial(size, np.full(50, 1 / 50))
+            ) / size
 
         def gradient(self, x, token):
             return token * (x - 1)
@@ -385,7 +495,9 @@ def test_the_curvature_of_single_samples_is_no_unit(terms):
             return x - 1
 
     upper = Gaussian(lambda x: x, 0.3, shape=(50,))
-    found = minimize(upper, Terms(), np.full(50, -1.0), budget=10**5, seed=0, record=None)
+    found = minimize(
+        upper, Terms(), np.full(50, -1.0), budget=10**5, seed=0, record=None
+    )
     known = Known(*(float(np.squeeze(value)) for value in found.state.rule))
     assert 1 / 4 < known.weight / known.ratio < 4  # L_f/L_g as it is taken to be
 
@@ -397,9 +509,19 @@ def test_it_crosses_the_floor_of_a_gorge(name):
     In one of twelve runs the floor is not crossed within this budget; three of eight would be one chance in fifty.
     """
     problem = problems.named(name)
-    found = minimize(problem.upper, problem.lower, problem.x0, budget=10**6, runs=8, seed=0, record=None)
+    found = minimize(
+        problem.upper,
+        problem.lower,
+        problem.x0,
+        budget=10**6,
+        runs=8,
+        seed=0,
+        record=None,
+    )
     assert np.sum(abs(found.x[:, -1]) < 2) >= 6  # from 40
-    assert np.sum(larger(found) < 0.015) >= 6  # about 0.02 and more wherever the floor is not crossed
+    assert (
+        np.sum(larger(found) < 0.015) >= 6
+    )  # about 0.02 and more wherever the floor is not crossed
 
 
 def test_noise_that_changes_with_x_is_forgotten_sooner():
@@ -410,7 +532,9 @@ def test_noise_that_changes_with_x_is_forgotten_sooner():
             return rng.standard_normal(2) / math.sqrt(size)
 
         def gradient(self, x, token):
-            return np.array([1.0, 0.0]) + token[0] * np.array([math.cos(x[0]), math.sin(x[0])])
+            return np.array([1.0, 0.0]) + token[0] * np.array(
+                [math.cos(x[0]), math.sin(x[0])]
+            )
 
     def error(estimator, rng):
         memory, total = None, 0.0
@@ -421,10 +545,21 @@ def test_noise_that_changes_with_x_is_forgotten_sooner():
             def gradient(x, token=token):
                 return Turning().gradient(x[0], token)[None]
 
-            found, _, memory = estimate(estimator, "lower", gradient, x, memory, parameters, lambda g: 0 * g[:, :1])
+            found, _, memory = estimate(
+                estimator,
+                "lower",
+                gradient,
+                x,
+                memory,
+                parameters,
+                lambda g: 0 * g[:, :1],
+            )
             total += np.sum((found - [1.0, 0.0]) ** 2) * (k >= 200) / 200
         return total
 
-    pairs = [[error(e, np.random.default_rng(i)) for e in (tiebreak.Storm(), Watched())] for i in range(8)]
+    pairs = [
+        [error(e, np.random.default_rng(i)) for e in (tiebreak.Storm(), Watched())]
+        for i in range(8)
+    ]
     plain, watched = np.mean(pairs, axis=0)
     assert watched < 0.5 * plain

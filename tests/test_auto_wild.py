@@ -24,7 +24,10 @@ def _level(rng, kind, d, value, length):
             return y / np.sqrt(1 + np.sum(y * y, axis=-1, keepdims=True))
         return np.tanh(y) if kind == "log cosh" else y**3 / 3
 
-    return lambda x: value / length * outer(x / length @ matrix.T - offset) @ matrix, value / length**2
+    return (
+        lambda x: value / length * outer(x / length @ matrix.T - offset) @ matrix,
+        value / length**2,
+    )
 
 
 def _wild(seed):
@@ -34,9 +37,13 @@ def _wild(seed):
     start = length * 10 ** rng.uniform(-1, 2) * rng.standard_normal(d)
     levels, curvatures, floor = [], [], 0.0
     for _ in range(2):
-        gradient, curvature = _level(rng, rng.choice(KINDS), d, 10 ** rng.uniform(-6, 6), length)
+        gradient, curvature = _level(
+            rng, rng.choice(KINDS), d, 10 ** rng.uniform(-6, 6), length
+        )
         noise = rng.choice([Gaussian, Student, Proportional])
-        relative = min(rng.choice([0.0, 0.1, 1.0, 10.0]), 1.0 if noise is Proportional else 10.0)
+        relative = min(
+            rng.choice([0.0, 0.1, 1.0, 10.0]), 1.0 if noise is Proportional else 10.0
+        )
         sigma = relative if noise is Proportional else relative * curvature * length
         levels.append(noise(gradient, sigma, shape=(d,), vectorized=True))
         curvatures.append(curvature)
@@ -44,7 +51,13 @@ def _wild(seed):
     return levels, start, curvatures, floor
 
 
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 30))])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(10),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 30)),
+    ],
+)
 def test_it_never_diverges(seed):
     """f and g between 10⁻⁶ and 10⁶, lengths between 10⁻³ and 10³, starts up to a hundred lengths away, every noise.
 
@@ -54,5 +67,8 @@ def test_it_never_diverges(seed):
     result = minimize(upper, lower, start, budget=20_000, runs=3, seed=seed)
     assert result.success
     assert np.isfinite(result.x).all()
-    larger = np.maximum(result.history.stationarity_squared / L_f**2, result.history.lower_gradient_squared / L_g**2)
+    larger = np.maximum(
+        result.history.stationarity_squared / L_f**2,
+        result.history.lower_gradient_squared / L_g**2,
+    )
     assert (larger[-1] <= larger[0] + 0.1 * floor).all(), (larger[0], larger[-1], floor)

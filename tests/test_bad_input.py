@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 import tiebreak
-from tiebreak import Exact, FiniteSum, Gaussian, Method, Schedule, Storm, methods, minimize, rules
+from tiebreak import (
+    Exact,
+    FiniteSum,
+    Gaussian,
+    Method,
+    Schedule,
+    Storm,
+    methods,
+    minimize,
+    rules,
+)
 from tiebreak.experiments import Comparison, Experiment
 
 PAPER = tiebreak.problems.paper()
@@ -18,32 +28,86 @@ def identity(x, *_):
 
 
 def call(**changes):
-    arguments = {"upper": PAPER.upper, "lower": PAPER.lower, "x0": [1.0, 1.0], "steps": 3, "seed": 0} | changes
+    arguments = {
+        "upper": PAPER.upper,
+        "lower": PAPER.lower,
+        "x0": [1.0, 1.0],
+        "steps": 3,
+        "seed": 0,
+    } | changes
     return minimize(**arguments)
 
 
 # what is wrong → (the arguments, the error, what the message must say)
 TABLE = {
-    "no limit": ({"steps": None}, ValueError, "budget=None and steps=None: give at least one of them"),
+    "no limit": (
+        {"steps": None},
+        ValueError,
+        "budget=None and steps=None: give at least one of them",
+    ),
     "steps 0": ({"steps": 0}, ValueError, "steps=0 must be a whole number ≥ 1"),
     "steps half": ({"steps": 2.5}, ValueError, "steps=2.5 must be a whole number ≥ 1"),
-    "steps bool": ({"steps": True}, ValueError, "steps=True must be a whole number ≥ 1"),
-    "steps text": ({"steps": "10"}, ValueError, "steps='10' must be a whole number ≥ 1"),
-    "budget negative": ({"budget": -1}, ValueError, "budget=-1 must be a whole number ≥ 1"),
-    "budget nan": ({"budget": np.nan}, ValueError, "budget=nan must be a whole number ≥ 1"),
-    "budget infinite": ({"budget": np.inf}, ValueError, "budget=inf must be a whole number ≥ 1"),
+    "steps bool": (
+        {"steps": True},
+        ValueError,
+        "steps=True must be a whole number ≥ 1",
+    ),
+    "steps text": (
+        {"steps": "10"},
+        ValueError,
+        "steps='10' must be a whole number ≥ 1",
+    ),
+    "budget negative": (
+        {"budget": -1},
+        ValueError,
+        "budget=-1 must be a whole number ≥ 1",
+    ),
+    "budget nan": (
+        {"budget": np.nan},
+        ValueError,
+        "budget=nan must be a whole number ≥ 1",
+    ),
+    "budget infinite": (
+        {"budget": np.inf},
+        ValueError,
+        "budget=inf must be a whole number ≥ 1",
+    ),
     "budget for no step": (
         {"budget": 1},
         ValueError,
         "budget=1 must be at least 2, the cost of the first step of auto",
     ),
-    "budget for no storm step": ({"budget": 1, "method": "vr_pr_sdbpg"}, ValueError, "budget=1 must be at least 2"),
+    "budget for no storm step": (
+        {"budget": 1, "method": "vr_pr_sdbpg"},
+        ValueError,
+        "budget=1 must be at least 2",
+    ),
     "no x0": ({"x0": None}, ValueError, "x0=None: give the point to start from"),
-    "x0 not finite": ({"x0": [1.0, np.inf]}, ValueError, "x0 must be finite; number 1 of it is inf"),
-    "x0 empty": ({"x0": []}, ValueError, r"x0 has shape \(0,\); it must hold at least one number"),
-    "x0 complex": ({"x0": [1j, 1.0]}, TypeError, "x0 has dtype complex128; it must be float32 or float64"),
-    "x0 half": ({"x0": np.ones(2, np.float16)}, TypeError, "x0 has dtype float16; it must be float32 or float64"),
-    "x0 text": ({"x0": "start"}, TypeError, "x0 has dtype .*; it must be float32 or float64"),
+    "x0 not finite": (
+        {"x0": [1.0, np.inf]},
+        ValueError,
+        "x0 must be finite; number 1 of it is inf",
+    ),
+    "x0 empty": (
+        {"x0": []},
+        ValueError,
+        r"x0 has shape \(0,\); it must hold at least one number",
+    ),
+    "x0 complex": (
+        {"x0": [1j, 1.0]},
+        TypeError,
+        "x0 has dtype complex128; it must be float32 or float64",
+    ),
+    "x0 half": (
+        {"x0": np.ones(2, np.float16)},
+        TypeError,
+        "x0 has dtype float16; it must be float32 or float64",
+    ),
+    "x0 text": (
+        {"x0": "start"},
+        TypeError,
+        "x0 has dtype .*; it must be float32 or float64",
+    ),
     "x0 shape": (
         {"x0": [1.0, 1.0, 1.0]},
         ValueError,
@@ -55,20 +119,56 @@ TABLE = {
         "method='adam' must be a Method or one of 'auto', 'sdbgd', 'sdbpg'",
     ),
     "method object": ({"method": 3}, TypeError, "method=3 must be a Method or one of"),
-    "method rule": ({"method": rules.dbgd}, TypeError, r"of a rule make tiebreak.Method\('mine', rule, "),
+    "method rule": (
+        {"method": rules.dbgd},
+        TypeError,
+        r"of a rule make tiebreak.Method\('mine', rule, ",
+    ),
     "runs 0": ({"runs": 0}, ValueError, "runs=0 must be a whole number ≥ 1"),
     "runs text": ({"runs": "3"}, TypeError, "runs='3' must be a whole number ≥ 1"),
     "runs float": ({"runs": 2.0}, TypeError, "runs=2.0 must be a whole number ≥ 1"),
-    "runs twice": ({"runs": [1, 1]}, ValueError, r"runs=\[1, 1\] must be different whole numbers ≥ 0"),
-    "runs none": ({"runs": []}, ValueError, r"runs=\[\] must be different whole numbers ≥ 0, at least one"),
+    "runs twice": (
+        {"runs": [1, 1]},
+        ValueError,
+        r"runs=\[1, 1\] must be different whole numbers ≥ 0",
+    ),
+    "runs none": (
+        {"runs": []},
+        ValueError,
+        r"runs=\[\] must be different whole numbers ≥ 0, at least one",
+    ),
     "seed negative": ({"seed": -1}, ValueError, "seed=-1 must be a whole number ≥ 0"),
-    "seed text": ({"seed": "zero"}, ValueError, "seed='zero' must be a whole number ≥ 0"),
-    "record word": ({"record": "all"}, ValueError, "record='all' must be 'log', a whole number n ≥ 1"),
-    "record 0": ({"record": 0}, ValueError, "record=0 must be 'log', a whole number n ≥ 1"),
-    "checkpoint_every": ({"checkpoint": "c", "checkpoint_every": 0}, ValueError, "checkpoint_every=0 must be a whole"),
+    "seed text": (
+        {"seed": "zero"},
+        ValueError,
+        "seed='zero' must be a whole number ≥ 0",
+    ),
+    "record word": (
+        {"record": "all"},
+        ValueError,
+        "record='all' must be 'log', a whole number n ≥ 1",
+    ),
+    "record 0": (
+        {"record": 0},
+        ValueError,
+        "record=0 must be 'log', a whole number n ≥ 1",
+    ),
+    "checkpoint_every": (
+        {"checkpoint": "c", "checkpoint_every": 0},
+        ValueError,
+        "checkpoint_every=0 must be a whole",
+    ),
     "callback": ({"callback": 3}, TypeError, "callback=3 must be a function"),
-    "progress": ({"progress": "yes"}, TypeError, "progress='yes' must be True, False or a function"),
-    "upper": ({"upper": 3}, TypeError, r"upper=3 must be an oracle \(with `sample\(rng, size\)`"),
+    "progress": (
+        {"progress": "yes"},
+        TypeError,
+        "progress='yes' must be True, False or a function",
+    ),
+    "upper": (
+        {"upper": 3},
+        TypeError,
+        r"upper=3 must be an oracle \(with `sample\(rng, size\)`",
+    ),
     "lower": ({"lower": None}, TypeError, "lower=None must be an oracle"),
     "gradient shape": (
         {"upper": lambda x: np.ones(3)},
@@ -90,13 +190,21 @@ TABLE = {
         TypeError,
         "lower.gradient returned 'up'; it must be an array of real",
     ),
-    "gradient ragged": ({"lower": lambda x: ([1.0], 2.0)}, ValueError, "lower.gradient returned no array, but"),
+    "gradient ragged": (
+        {"lower": lambda x: ([1.0], 2.0)},
+        ValueError,
+        "lower.gradient returned no array, but",
+    ),
     "callback array": (
         {"callback": lambda record: record.lower_gradient_squared > 0, "runs": 3},
         ValueError,
         "callback returned .*; it must be one truth value",
     ),
-    "resume result": ({"resume": 3}, TypeError, "resume=3 must be a result, or the path of a saved one"),
+    "resume result": (
+        {"resume": 3},
+        TypeError,
+        "resume=3 must be a result, or the path of a saved one",
+    ),
     "gradient complex": (
         {"lower": lambda x: x * 1j},
         TypeError,
@@ -114,7 +222,9 @@ TABLE = {
     ),
     "value needed": (
         {
-            "method": Method("v", rules.by_value, SCHEDULE.replace(others={"target": 0.0})),
+            "method": Method(
+                "v", rules.by_value, SCHEDULE.replace(others={"target": 0.0})
+            ),
             "lower": Exact(identity),
         },
         ValueError,
@@ -126,7 +236,11 @@ TABLE = {
         r"momentum at step 0 is 1.5; it must be in \[0, 1\]",
     ),
     "schedule later": (
-        {"method": methods.dbgd.replace(schedule=SCHEDULE.replace(step_size=lambda k: 1 - k))},
+        {
+            "method": methods.dbgd.replace(
+                schedule=SCHEDULE.replace(step_size=lambda k: 1 - k)
+            )
+        },
         ValueError,
         "step_size at step 1 is 0.0; it must be finite and > 0",
     ),
@@ -141,8 +255,16 @@ def test_minimize(row):
 
 
 CONSTRUCTIONS = {
-    "sigma": (lambda: Gaussian(identity, -1.0), ValueError, "sigma=-1.0 must be finite and ≥ 0"),
-    "sigma nan": (lambda: Gaussian(identity, np.nan), ValueError, "sigma=nan must be finite and ≥ 0"),
+    "sigma": (
+        lambda: Gaussian(identity, -1.0),
+        ValueError,
+        "sigma=-1.0 must be finite and ≥ 0",
+    ),
+    "sigma nan": (
+        lambda: Gaussian(identity, np.nan),
+        ValueError,
+        "sigma=nan must be finite and ≥ 0",
+    ),
     "gradient": (lambda: Gaussian(3, 1.0), TypeError, "gradient=3 must be a function"),
     "value": (lambda: Exact(identity, 3), TypeError, "value=3 must be a function"),
     "unshaped": (
@@ -155,19 +277,51 @@ CONSTRUCTIONS = {
         ValueError,
         r"sigma of shape \(3,\) must broadcast to x0's shape, \(2,\)",
     ),
-    "n": (lambda: FiniteSum(identity, n=0), ValueError, "n=0 must be a whole number ≥ 1"),
-    "chunk": (lambda: FiniteSum(identity, n=2, chunk=0), ValueError, "chunk=0 must be a whole number ≥ 1"),
-    "unknown value": (lambda: Exact(identity).value(1.0), ValueError, "value=None: this oracle was given no function"),
-    "rule": (lambda: Method("m", 3, SCHEDULE), TypeError, "rule=3 of method 'm' must be"),
-    "schedule": (lambda: Method("m", rules.dbgd, 0.1), TypeError, "schedule=0.1 of method 'm' must be"),
-    "estimator": (lambda: Method("m", rules.dbgd, SCHEDULE, 3), TypeError, "estimator=3 must be one of"),
-    "rule without fg": (lambda: Method("m", lambda fg: fg, SCHEDULE), TypeError, "must take fg and gg first"),
+    "n": (
+        lambda: FiniteSum(identity, n=0),
+        ValueError,
+        "n=0 must be a whole number ≥ 1",
+    ),
+    "chunk": (
+        lambda: FiniteSum(identity, n=2, chunk=0),
+        ValueError,
+        "chunk=0 must be a whole number ≥ 1",
+    ),
+    "unknown value": (
+        lambda: Exact(identity).value(1.0),
+        ValueError,
+        "value=None: this oracle was given no function",
+    ),
+    "rule": (
+        lambda: Method("m", 3, SCHEDULE),
+        TypeError,
+        "rule=3 of method 'm' must be",
+    ),
+    "schedule": (
+        lambda: Method("m", rules.dbgd, 0.1),
+        TypeError,
+        "schedule=0.1 of method 'm' must be",
+    ),
+    "estimator": (
+        lambda: Method("m", rules.dbgd, SCHEDULE, 3),
+        TypeError,
+        "estimator=3 must be one of",
+    ),
+    "rule without fg": (
+        lambda: Method("m", lambda fg: fg, SCHEDULE),
+        TypeError,
+        "must take fg and gg first",
+    ),
     "rule's needs": (
         lambda: Method("m", rules.penalized, SCHEDULE),
         ValueError,
         r"the rule of 'm' needs \['regularizer'\], which its schedule does not set; it sets \['barrier'",
     ),
-    "no schedule": (lambda: Method("m", rules.dbgd), ValueError, r"as in Method\('m', rule, Schedule\(barrier=0.5, "),
+    "no schedule": (
+        lambda: Method("m", rules.dbgd),
+        ValueError,
+        r"as in Method\('m', rule, Schedule\(barrier=0.5, ",
+    ),
     "storm without momentum": (
         lambda: methods.sdbgd.replace(estimator=Storm()),
         ValueError,
@@ -178,7 +332,11 @@ CONSTRUCTIONS = {
         TypeError,
         r"unknown \['step'\]; a method has \['estimator', 'name', 'rule'",
     ),
-    "start": (lambda: tiebreak.problems.paper(x0=(1.0,)), ValueError, r"x0=\(1.0,\) must be two numbers"),
+    "start": (
+        lambda: tiebreak.problems.paper(x0=(1.0,)),
+        ValueError,
+        r"x0=\(1.0,\) must be two numbers",
+    ),
 }
 
 
@@ -205,7 +363,10 @@ def test_whole_numbers_may_be_floats_and_starts_may_be_lists():
             lambda: Comparison("paper+sgima=1", "sdbgd"),
             "sgima must be one of sigma, sigma_f, sigma_g, dimension, noise",
         ),
-        (lambda: Comparison("paper", "penalty_practise"), "did you mean 'penalty_practice'?"),
+        (
+            lambda: Comparison("paper", "penalty_practise"),
+            "did you mean 'penalty_practice'?",
+        ),
         (lambda: Experiment(methods="sdbgd,pealty"), "did you mean 'penalty'?"),
         (lambda: Experiment(methods="auto"), "`auto` go to `tiebreak sweep`"),
     ],
@@ -222,4 +383,6 @@ def test_a_name_that_is_nothing_like_it_is_not():
 
 
 def test_steps_are_counted_of_a_name_as_of_a_method():
-    assert tiebreak.theory.steps_within("sdbgd", 10**6) == tiebreak.theory.steps_within(tiebreak.methods.sdbgd, 10**6)
+    assert tiebreak.theory.steps_within("sdbgd", 10**6) == tiebreak.theory.steps_within(
+        tiebreak.methods.sdbgd, 10**6
+    )

@@ -23,10 +23,20 @@ def test_the_solver_charges_what_this_module_says(name, budget):
     upper, lower = (sum(level) for level in zip(*charged, strict=True))
     assert fitting.ended is Status.BUDGET
     assert (fitting.k, fitting.spent) == (len(charged), upper + lower)
-    assert upper + lower <= budget < upper + lower + sum(calls(method, method.schedule.at(len(charged))))
+    assert (
+        upper + lower
+        <= budget
+        < upper + lower + sum(calls(method, method.schedule.at(len(charged))))
+    )
     assert steps_within(method, budget) == (len(charged), upper, lower)
-    result = tiebreak.minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=name, budget=budget, seed=0)
-    assert (result.steps, result.upper_calls, result.lower_calls) == (len(charged), upper, lower)
+    result = tiebreak.minimize(
+        PAPER.upper, PAPER.lower, PAPER.x0, method=name, budget=budget, seed=0
+    )
+    assert (result.steps, result.upper_calls, result.lower_calls) == (
+        len(charged),
+        upper,
+        lower,
+    )
     assert charged[0] == calls(method, method.schedule.at(0))
     assert sum(charged[0]) == first_cost(method)
 
@@ -54,11 +64,23 @@ def test_steps_go_on_from_any_step_and_say_why_they_end():
 
 def test_calls_beyond_what_can_be_counted_are_refused():
     method = methods.dbgd.replace(lower_batch=Power(2.0**62))
-    with pytest.raises(OverflowError, match=r"step 1 would bring the calls to 9.22e\+18"):
+    with pytest.raises(
+        OverflowError, match=r"step 1 would bring the calls to 9.22e\+18"
+    ):
         list(Steps(method))
 
 
-@pytest.mark.parametrize("law", [Power(1, 2.5), Power(1, 0.5), Power(0.3, 1.7), Power(2, -0.25), Power(7), lambda k: k])
+@pytest.mark.parametrize(
+    "law",
+    [
+        Power(1, 2.5),
+        Power(1, 0.5),
+        Power(0.3, 1.7),
+        Power(2, -0.25),
+        Power(7),
+        lambda k: k,
+    ],
+)
 def test_laws_as_arrays_are_floored_like_single_values(law):
     """t^2.5 is whole at every square: there the last bit decides."""
     single = [np.floor(law(k)) for k in range(3000)]
@@ -76,7 +98,9 @@ def test_millions_of_large_batches_are_counted_without_a_loop():
             looked_up += 1
             return super().__call__(k)
 
-    huge = Schedule(0.1, 1.0, 1.0, upper_batch=Counted(3e8, 1.0), lower_batch=Counted(150.7, 2.5))
+    huge = Schedule(
+        0.1, 1.0, 1.0, upper_batch=Counted(3e8, 1.0), lower_batch=Counted(150.7, 2.5)
+    )
     steps, upper, lower = steps_within(methods.sdbgd.replace(schedule=huge), 10**22)
     assert steps > 10**5
     assert upper + lower <= 10**22
@@ -85,7 +109,9 @@ def test_millions_of_large_batches_are_counted_without_a_loop():
 
 @pytest.mark.parametrize(("name", "value"), [("budget", 1e30), ("steps", 2**63)])
 def test_limits_that_cannot_be_counted_are_refused_at_once(name, value):
-    with pytest.raises(ValueError, match=rf"{name}=.* must be a whole number from 1 to 2\^63 − 1"):
+    with pytest.raises(
+        ValueError, match=rf"{name}=.* must be a whole number from 1 to 2\^63 − 1"
+    ):
         tiebreak.minimize(PAPER.upper, PAPER.lower, PAPER.x0, **{name: value})
 
 
@@ -96,11 +122,21 @@ def test_steps_are_those_of_the_method_one_by_one(name):
     for first in (0, 1, 1000):
         found = list(Steps(method, steps=first + 700, k=first))
         assert found == [method.at(k) for k in range(first, first + 700)]
-        assert [p.weight for p in found[:3]] == [method.at(first + i).weight for i in range(3)]
+        assert [p.weight for p in found[:3]] == [
+            method.at(first + i).weight for i in range(3)
+        ]
 
 
 @pytest.mark.parametrize(
-    "law", [Power(1, 2.8), Power(1, 2.5), Power(1, 1), Power(0.05, -0.25), Power(3, 0), Power(1, 2)]
+    "law",
+    [
+        Power(1, 2.8),
+        Power(1, 2.5),
+        Power(1, 1),
+        Power(0.05, -0.25),
+        Power(3, 0),
+        Power(1, 2),
+    ],
 )
 def test_many_values_of_a_power_are_its_values(law):
     for start in (0, 31, 10**6, 10**9):
@@ -117,11 +153,15 @@ def test_no_law_is_asked_beyond_the_last_step_and_no_value_is_refused_before_it_
 
     row = methods.sdbgd.replace(step_size=short)
     assert len(list(Steps(row, steps=5))) == 5
-    growing = methods.sdbgd.replace(barrier=Power(1e-300, 400))  # beyond all floats after seven steps
+    growing = methods.sdbgd.replace(
+        barrier=Power(1e-300, 400)
+    )  # beyond all floats after seven steps
     taken = Steps(growing, steps=40)
     with pytest.raises(ValueError, match="barrier at step"):
         list(taken)
-    assert taken.k == next(k for k in range(40) if not math.isfinite(_power(1e-300, k + 1, 400)))
+    assert taken.k == next(
+        k for k in range(40) if not math.isfinite(_power(1e-300, k + 1, 400))
+    )
 
 
 def _power(constant, t, exponent):

@@ -23,7 +23,9 @@ class Noisy:
         shape = (size, len(self.mean))
         if self.kind == "gaussian":
             noise = rng.standard_normal(shape)
-        elif self.kind == "student":  # three degrees of freedom: the fourth moment is infinite
+        elif (
+            self.kind == "student"
+        ):  # three degrees of freedom: the fourth moment is infinite
             noise = rng.standard_t(3, shape) / math.sqrt(3)
         else:  # skew
             noise = rng.exponential(size=shape) - 1
@@ -48,7 +50,12 @@ CASES = {  # what the lower gradient looks like beside a noise of 1/16 in its me
 
 
 @pytest.mark.parametrize(
-    "confidence", [pytest.param(0.8, marks=pytest.mark.long), 0.95, pytest.param(0.99, marks=pytest.mark.long)]
+    "confidence",
+    [
+        pytest.param(0.8, marks=pytest.mark.long),
+        0.95,
+        pytest.param(0.99, marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.parametrize("kind", ["gaussian", "student", "skew"])
 @pytest.mark.parametrize("case", CASES)
@@ -60,14 +67,28 @@ def test_intervals_cover(confidence, kind, case):
         covered = 0
         for seed in range(REPEATS):
             upper, lower = Noisy(a, kind, scales), Noisy(b, kind, scales)
-            found = certify(upper, lower, np.zeros(dimension), samples=256, confidence=confidence, groups=32, seed=seed)
+            found = certify(
+                upper,
+                lower,
+                np.zeros(dimension),
+                samples=256,
+                confidence=confidence,
+                groups=32,
+                seed=seed,
+            )
             gg, best = truth(a, b)
             covered += (
-                found.lower_gradient_squared.low <= gg <= found.lower_gradient_squared.high
-                and found.stationarity_squared.low <= best <= found.stationarity_squared.high
+                found.lower_gradient_squared.low
+                <= gg
+                <= found.lower_gradient_squared.high
+                and found.stationarity_squared.low
+                <= best
+                <= found.stationarity_squared.high
             )
         share = covered / REPEATS
-        assert share >= confidence - 3 * math.sqrt(confidence * (1 - confidence) / REPEATS), (dimension, share)
+        assert share >= confidence - 3 * math.sqrt(
+            confidence * (1 - confidence) / REPEATS
+        ), (dimension, share)
 
 
 def test_estimates_are_unbiased():
@@ -76,7 +97,9 @@ def test_estimates_are_unbiased():
     mean = np.array([0.1, 0.0, -0.05])
     rows = mean + rng.standard_normal((4000, 16, 3))
     values = np.array([_UStatistic(r, r).value for r in rows])
-    assert values.mean() == pytest.approx(mean @ mean, abs=4 * values.std() / math.sqrt(4000))
+    assert values.mean() == pytest.approx(
+        mean @ mean, abs=4 * values.std() / math.sqrt(4000)
+    )
     naive = (rows.mean(axis=1) ** 2).sum(axis=1)
     assert naive.mean() > mean @ mean + 0.1
 
@@ -88,30 +111,50 @@ def test_its_variance_is_estimated():
         rows = size * np.eye(4)[0] + rng.standard_normal((3000, 20, 4))
         found = [_UStatistic(r, r) for r in rows]
         seen = np.var([f.value for f in found])
-        told = np.mean([f.linear / f.n + f.degenerate / (f.n * (f.n - 1)) for f in found])
-        assert 0.9 * seen < told < 3.5 * seen  # near zero the linear part is estimated with noise, on the safe side
+        told = np.mean(
+            [f.linear / f.n + f.degenerate / (f.n * (f.n - 1)) for f in found]
+        )
+        assert (
+            0.9 * seen < told < 3.5 * seen
+        )  # near zero the linear part is estimated with noise, on the safe side
 
 
 def test_intervals_shrink_with_samples():
     widths = []
     for samples in (10**3, 10**5, 10**7):
         found = certify(PAPER.upper, PAPER.lower, [1.5, 1.5], samples=samples, seed=0)
-        widths.append(found.lower_gradient_squared.high - found.lower_gradient_squared.low)
+        widths.append(
+            found.lower_gradient_squared.high - found.lower_gradient_squared.low
+        )
     assert widths[0] / widths[1] == pytest.approx(10, rel=0.5)
     assert widths[1] / widths[2] == pytest.approx(10, rel=0.5)
 
 
 def test_verdicts_on_a_run():
     """Where the paper's problem is not stationary it says so, where it is it says so, and calls are counted."""
-    start = certify(PAPER.upper, PAPER.lower, PAPER.x0, samples=10**5, epsilon=(0.05, 0.05), seed=0)
+    start = certify(
+        PAPER.upper, PAPER.lower, PAPER.x0, samples=10**5, epsilon=(0.05, 0.05), seed=0
+    )
     assert start.verdict == "not stationary"
     chosen = tiebreak.theory.plan(PAPER.constants, budget=10**8, objective="practice")
-    end = tiebreak.minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, budget=10**8, seed=0)
-    found = certify(PAPER.upper, PAPER.lower, end.x, samples=10**8, epsilon=(0.01, 0.01), seed=0)  # ∇g is small there
+    end = tiebreak.minimize(
+        PAPER.upper, PAPER.lower, PAPER.x0, method=chosen, budget=10**8, seed=0
+    )
+    found = certify(
+        PAPER.upper, PAPER.lower, end.x, samples=10**8, epsilon=(0.01, 0.01), seed=0
+    )  # ∇g is small there
     assert found.verdict == "stationary"
     assert found.more_samples == 0
-    assert found.stationarity_squared.low <= end.last.stationarity_squared <= found.stationarity_squared.high
-    assert found.lower_gradient_squared.low <= end.last.lower_gradient_squared <= found.lower_gradient_squared.high
+    assert (
+        found.stationarity_squared.low
+        <= end.last.stationarity_squared
+        <= found.stationarity_squared.high
+    )
+    assert (
+        found.lower_gradient_squared.low
+        <= end.last.lower_gradient_squared
+        <= found.lower_gradient_squared.high
+    )
     assert found.upper_calls == found.lower_calls <= 10**8
     assert "stationary at (ε_f, ε_g) = (0.01, 0.01)" in str(found)
     assert certify(PAPER.upper, PAPER.lower, end.x, samples=10**4, seed=0).verdict == ""
@@ -123,14 +166,23 @@ def test_undecided_says_how_many_more_and_is_about_right():
     upper, lower = Noisy([0.0, 0.0], "gaussian"), Noisy(b, "gaussian")
     decided = asked = 0
     for seed in range(20):
-        few = certify(upper, lower, np.zeros(2), samples=500, epsilon=(1.0, 0.25 / 0.8), seed=seed)
+        few = certify(
+            upper, lower, np.zeros(2), samples=500, epsilon=(1.0, 0.25 / 0.8), seed=seed
+        )
         if few.verdict == "stationary":
             continue
         assert few.verdict == "not decided"
         assert few.more_samples > 0
         assert "more samples per level" in str(few)
         more = min(500 + int(1.5 * few.more_samples), 200_000)
-        again = certify(upper, lower, np.zeros(2), samples=more, epsilon=(1.0, 0.25 / 0.8), seed=1000 + seed)
+        again = certify(
+            upper,
+            lower,
+            np.zeros(2),
+            samples=more,
+            epsilon=(1.0, 0.25 / 0.8),
+            seed=1000 + seed,
+        )
         decided += again.verdict != "not decided"
         asked += 1
     assert asked >= 10
@@ -152,7 +204,14 @@ def test_the_samples_asked_for_are_those_that_decide(point, epsilon, answer):
     """
 
     def judged(samples, seed):
-        return certify(PAPER.upper, PAPER.lower, point, samples=int(samples), epsilon=epsilon, seed=seed)
+        return certify(
+            PAPER.upper,
+            PAPER.lower,
+            point,
+            samples=int(samples),
+            epsilon=epsilon,
+            seed=seed,
+        )
 
     needed = []
     for seed in range(9):
@@ -173,12 +232,17 @@ def test_the_samples_asked_for_are_those_that_decide(point, epsilon, answer):
 @pytest.mark.parametrize("degrees", [15, 31, 63])
 def test_student_quantiles(degrees):
     for tail in (0.1, 0.01, 1e-3, 1e-4):
-        assert _student(tail, degrees) == pytest.approx(stats.t.isf(tail, degrees), rel=5e-3)
+        assert _student(tail, degrees) == pytest.approx(
+            stats.t.isf(tail, degrees), rel=5e-3
+        )
 
 
 def test_exact_oracles_are_certain():
     found = certify(lambda x: x, lambda x: x - 1, [3.0], samples=16, epsilon=0.1)
-    assert (found.lower_gradient_squared.low, found.lower_gradient_squared.high) == pytest.approx((4.0, 4.0))
+    assert (
+        found.lower_gradient_squared.low,
+        found.lower_gradient_squared.high,
+    ) == pytest.approx((4.0, 4.0))
     assert found.verdict == "not stationary"
 
 
@@ -187,16 +251,27 @@ BAD = {
     "samples half": ({"samples": 20.5}, "samples=20.5 must be a whole number ≥ 1"),
     "confidence": ({"confidence": 1.0}, r"confidence=1.0 must be in \(0, 1\)"),
     "epsilon": ({"epsilon": 0.0}, "epsilon=0.0 must be finite and > 0"),
-    "epsilon three": ({"epsilon": (1, 2, 3)}, r"epsilon=\(1, 2, 3\) must be finite and > 0, or a pair"),
+    "epsilon three": (
+        {"epsilon": (1, 2, 3)},
+        r"epsilon=\(1, 2, 3\) must be finite and > 0, or a pair",
+    ),
     "x": ({"x": [np.nan, 1.0]}, "x must be finite and not empty"),
-    "gradient": ({"upper": lambda x: x * np.inf}, "the upper gradient is not finite at x"),
+    "gradient": (
+        {"upper": lambda x: x * np.inf},
+        "the upper gradient is not finite at x",
+    ),
 }
 
 
 @pytest.mark.parametrize("row", BAD)
 def test_bad_input(row):
     change, message = BAD[row]
-    arguments = {"upper": PAPER.upper, "lower": PAPER.lower, "x": [1.0, 1.0], "samples": 64} | change
+    arguments = {
+        "upper": PAPER.upper,
+        "lower": PAPER.lower,
+        "x": [1.0, 1.0],
+        "samples": 64,
+    } | change
     with pytest.raises(ValueError, match=message):
         certify(**arguments)
 
@@ -204,19 +279,31 @@ def test_bad_input(row):
 def test_where_the_lower_gradient_vanishes_no_samples_decide():
     """By Definition 1 (0, 0) is not stationary and points beside it are: samples cannot tell, and it says so."""
     found = [
-        certify(PAPER.upper, PAPER.lower, [0.0, 0.0], samples=n, epsilon=0.01, seed=3) for n in (1000, 10**6, 10**9)
+        certify(PAPER.upper, PAPER.lower, [0.0, 0.0], samples=n, epsilon=0.01, seed=3)
+        for n in (1000, 10**6, 10**9)
     ]
-    assert [one.verdict for one in found] == ["not decided", "cannot be decided", "cannot be decided"]
+    assert [one.verdict for one in found] == [
+        "not decided",
+        "cannot be decided",
+        "cannot be decided",
+    ]
     assert found[0].more_samples < 10**6  # and so many do bring an answer
     assert found[1].more_samples == found[2].more_samples == 0
     assert "no number of samples" in str(found[1])
     assert "no number of samples" not in str(found[0])
-    beside = certify(PAPER.upper, PAPER.lower, [0.0049, 0.0007], samples=10**8, epsilon=0.01, seed=3)
+    beside = certify(
+        PAPER.upper, PAPER.lower, [0.0049, 0.0007], samples=10**8, epsilon=0.01, seed=3
+    )
     assert beside.verdict == "stationary"  # towards c
-    aside = certify(PAPER.upper, PAPER.lower, [0.0049, -0.0007], samples=10**8, epsilon=0.01, seed=3)
+    aside = certify(
+        PAPER.upper, PAPER.lower, [0.0049, -0.0007], samples=10**8, epsilon=0.01, seed=3
+    )
     assert aside.verdict == "not stationary"  # as near, in another direction
 
 
 def test_where_the_upper_gradient_is_small_a_vanishing_lower_one_does_no_harm():
     upper, lower = Noisy([0.01, 0.0], "gaussian"), Noisy([0.0, 0.0], "gaussian")
-    assert certify(upper, lower, np.zeros(2), samples=10**5, epsilon=0.01, seed=0).verdict == "stationary"
+    assert (
+        certify(upper, lower, np.zeros(2), samples=10**5, epsilon=0.01, seed=0).verdict
+        == "stationary"
+    )

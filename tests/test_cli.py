@@ -48,12 +48,19 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_every_file_is_there_and_is_what_it_says(reproduced: Path) -> None:
-    assert {path.name for path in reproduced.iterdir()} == FILES  # and no temporary ones
+    assert {
+        path.name for path in reproduced.iterdir()
+    } == FILES  # and no temporary ones
     for name in FIGURES:
         content = (reproduced / name).read_bytes()
         assert content.startswith(b"\x89PNG\r\n" if name.endswith("png") else b"%PDF-")
         assert len(content) > 10_000
-    assert json.loads((reproduced / "configuration.json").read_text(encoding="utf-8"))["experiment"]["seed"] == 7
+    assert (
+        json.loads((reproduced / "configuration.json").read_text(encoding="utf-8"))[
+            "experiment"
+        ]["seed"]
+        == 7
+    )
 
 
 def test_csv_equals_parquet(reproduced: Path) -> None:
@@ -64,8 +71,17 @@ def test_csv_equals_parquet(reproduced: Path) -> None:
     assert len(text) == parquet.num_rows
     for name in parquet.column_names:
         values = parquet.column(name).to_numpy()
-        np.testing.assert_array_equal(np.array([row[name] for row in text]).astype(values.dtype), values, err_msg=name)
-    assert list(dict.fromkeys(row["method"] for row in text)) == ["sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg"]
+        np.testing.assert_array_equal(
+            np.array([row[name] for row in text]).astype(values.dtype),
+            values,
+            err_msg=name,
+        )
+    assert list(dict.fromkeys(row["method"] for row in text)) == [
+        "sdbgd",
+        "sdbpg",
+        "pr_sdbpg",
+        "vr_pr_sdbpg",
+    ]
     assert {
         "direction_squared",
         "lower_gradient_squared",
@@ -80,7 +96,11 @@ def test_csv_equals_parquet(reproduced: Path) -> None:
 def test_summary_agrees_with_the_data(reproduced: Path) -> None:
     """Every cell is recomputed from the CSV files by other means, with as many digits as are shown."""
     summary = (reproduced / "summary.md").read_text(encoding="utf-8")
-    cells = [[c.strip() for c in line.strip("|").split("|")] for line in summary.splitlines() if line.startswith("|")]
+    cells = [
+        [c.strip() for c in line.strip("|").split("|")]
+        for line in summary.splitlines()
+        if line.startswith("|")
+    ]
     curves, points = rows(reproduced / "curves.csv"), rows(reproduced / "points.csv")
     names = {METHODS[m].name: m for m in METHODS}
     checked = 0
@@ -89,14 +109,28 @@ def test_summary_agrees_with_the_data(reproduced: Path) -> None:
         if method is None:
             continue
         if cell[1] == "selected":
-            chosen = [r for r in points if r["method"] == method and r["iterate"] == "selected"]
+            chosen = [
+                r
+                for r in points
+                if r["method"] == method and r["iterate"] == "selected"
+            ]
         else:
             last = max(int(r["step"]) for r in curves if r["method"] == method)
-            chosen = [r for r in curves if r["method"] == method and int(r["step"]) == last]
+            chosen = [
+                r for r in curves if r["method"] == method and int(r["step"]) == last
+            ]
         assert len(chosen) == 3
         if cell[1] in ("last", "selected"):
             shown = dict(
-                zip(("direction_squared", "lower_gradient_squared", "stationarity_squared"), cell[2:], strict=True)
+                zip(
+                    (
+                        "direction_squared",
+                        "lower_gradient_squared",
+                        "stationarity_squared",
+                    ),
+                    cell[2:],
+                    strict=True,
+                )
             )
         else:
             assert int(cell[1].replace(",", "")) == last
@@ -106,8 +140,14 @@ def test_summary_agrees_with_the_data(reproduced: Path) -> None:
             values = [float(r[column]) for r in chosen]
             mean, error = map(float, text.split(" ± "))
             digits = ".5g" if column.endswith("value") else ".2e"
-            assert mean == float(format(statistics.mean(values), digits)), (method, column)
-            assert error == float(f"{statistics.stdev(values) / 3**0.5:.0e}"), (method, column)
+            assert mean == float(format(statistics.mean(values), digits)), (
+                method,
+                column,
+            )
+            assert error == float(f"{statistics.stdev(values) / 3**0.5:.0e}"), (
+                method,
+                column,
+            )
             checked += 1
     assert checked == 4 * (3 + 3 + 2)
     assert "reconstruction" in summary
@@ -143,8 +183,12 @@ def test_plot_draws_the_same_again(reproduced: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_saved_command_gives_the_same_bytes(reproduced: Path, tmp_path: Path) -> None:
-    command = json.loads((reproduced / "configuration.json").read_text(encoding="utf-8"))["command"].split()
+def test_the_saved_command_gives_the_same_bytes(
+    reproduced: Path, tmp_path: Path
+) -> None:
+    command = json.loads(
+        (reproduced / "configuration.json").read_text(encoding="utf-8")
+    )["command"].split()
     call(*command[1:], "--output", tmp_path)
     for name in ("curves.csv", "points.csv"):
         assert (tmp_path / name).read_bytes() == (reproduced / name).read_bytes()
@@ -166,7 +210,9 @@ def test_the_saved_command_gives_the_same_bytes(reproduced: Path, tmp_path: Path
         (("--record", "sometimes"), ("--record sometimes", "'log', 'all'")),
     ],
 )
-def test_bad_values_get_one_kind_line(options: tuple[str, ...], words: tuple[str, ...], tmp_path: Path) -> None:
+def test_bad_values_get_one_kind_line(
+    options: tuple[str, ...], words: tuple[str, ...], tmp_path: Path
+) -> None:
     done = call("reproduce", *options, "--output", tmp_path / "never", code=2)
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
@@ -178,8 +224,18 @@ def test_bad_values_get_one_kind_line(options: tuple[str, ...], words: tuple[str
 def test_every_option_reaches_the_experiment(tmp_path: Path) -> None:
     """Methods by commas and repeated, in any spelling; numbers that begin with a minus are values, not options."""
     words = "--methods SDBGD,penalty --methods dbgd --runs 2 --budget 300 --seed 3 --start -1.5,-2 --noise 0.25"
-    call("reproduce", *words.split(), "--record", "all", "--per-sample", "--output", tmp_path)
-    assert json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))["experiment"] == {
+    call(
+        "reproduce",
+        *words.split(),
+        "--record",
+        "all",
+        "--per-sample",
+        "--output",
+        tmp_path,
+    )
+    assert json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))[
+        "experiment"
+    ] == {
         "methods": ["sdbgd", "penalty", "dbgd"],
         "runs": 2,
         "budget": 300,
@@ -191,7 +247,9 @@ def test_every_option_reaches_the_experiment(tmp_path: Path) -> None:
     }
     curves = rows(tmp_path / "curves.csv")
     assert (curves[0]["x0"], curves[0]["x1"]) == ("-1.5", "-2.0")
-    assert [int(r["step"]) for r in curves if r["method"] == "dbgd" and r["run"] == "1"] == list(range(151))
+    assert [
+        int(r["step"]) for r in curves if r["method"] == "dbgd" and r["run"] == "1"
+    ] == list(range(151))
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -199,30 +257,53 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     done = call("reproduce", *SMALL, "--output", tmp_path / "file" / "results", code=2)
     assert "--output " in done.stderr
     assert "'file' is a file" in done.stderr
-    lines = [line for line in done.stderr.strip().splitlines() if "Loading" not in line]  # on a slow machine
+    lines = [
+        line for line in done.stderr.strip().splitlines() if "Loading" not in line
+    ]  # on a slow machine
     assert len(lines) == 2  # what it would do, and why it cannot
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_plot_of_no_folder_and_of_an_empty_one(tmp_path: Path) -> None:
     assert "it is no folder" in call("plot", tmp_path / "nowhere", code=2).stderr
-    assert "it lacks configuration.json and points.csv and curves.csv" in call("plot", tmp_path, code=2).stderr
+    assert (
+        "it lacks configuration.json and points.csv and curves.csv"
+        in call("plot", tmp_path, code=2).stderr
+    )
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"experiment": 3}', "null", "{"])
-def test_plot_of_odd_descriptions_says_one_sentence(text: str, reproduced: Path, tmp_path: Path) -> None:
+def test_plot_of_odd_descriptions_says_one_sentence(
+    text: str, reproduced: Path, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(reproduced, tmp_path / "copy"))
     (folder / "configuration.json").write_text(text)
     done = call("plot", folder, code=2)
     assert done.stdout == ""
-    assert len([line for line in done.stderr.strip().splitlines() if "Drawing" not in line]) == 1  # on a slow machine
-    assert "configuration.json' is not as `tiebreak reproduce` writes it: " in done.stderr
+    assert (
+        len(
+            [line for line in done.stderr.strip().splitlines() if "Drawing" not in line]
+        )
+        == 1
+    )  # on a slow machine
+    assert (
+        "configuration.json' is not as `tiebreak reproduce` writes it: " in done.stderr
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
 def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     """A budget that takes minutes, interrupted: data, figures and summary of what was reached, exit code 130."""
-    words = ["reproduce", "--methods", "vr_pr_sdbpg", "--runs", "2", "--budget", "1e14", "--output"]
+    words = [
+        "reproduce",
+        "--methods",
+        "vr_pr_sdbpg",
+        "--runs",
+        "2",
+        "--budget",
+        "1e14",
+        "--output",
+    ]
     shown, said = interrupt(*words, tmp_path, seconds=0.1, after=" step ")
     assert "Interrupted: the files hold what was reached" in said
     assert "cut short: VR-PR-SDBPG†" in shown
@@ -230,13 +311,23 @@ def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     points = rows(tmp_path / "points.csv")
     assert {point["status"] for point in points} == {"interrupted"}
     assert int(points[-1]["steps"]) > 0
-    assert json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))["interrupted"] is True
+    assert (
+        json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))[
+            "interrupted"
+        ]
+        is True
+    )
     assert load(tmp_path).methods == ("vr_pr_sdbpg",)
 
 
 @pytest.mark.parametrize("stage", ["folder.save", "figures.draw"])
-def test_ctrl_c_while_writing_keeps_the_data(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, name = (import_module(f"tiebreak.experiments.{stage.split('.')[0]}"), stage.split(".")[1])
+def test_ctrl_c_while_writing_keeps_the_data(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name = (
+        import_module(f"tiebreak.experiments.{stage.split('.')[0]}"),
+        stage.split(".")[1],
+    )
     real, calls = getattr(module, name), []
 
     def interrupted(*arguments: Any) -> Any:
@@ -246,20 +337,31 @@ def test_ctrl_c_while_writing_keeps_the_data(stage: str, tmp_path: Path, monkeyp
         return real(*arguments)
 
     monkeypatch.setattr(module, name, interrupted)
-    done = CliRunner().invoke(app, ["reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)])
+    done = CliRunner().invoke(
+        app, ["reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)]
+    )
     assert done.exit_code == 130
     assert "The data are saved" in done.output
-    assert {path.name for path in tmp_path.iterdir()} == FILES - FIGURES - {"summary.md"}
+    assert {path.name for path in tmp_path.iterdir()} == FILES - FIGURES - {
+        "summary.md"
+    }
     assert load(tmp_path).methods == ("sdbgd",)
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_runs_that_could_not_go_on_are_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_could_not_go_on_are_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def faulty(*arguments: Any, **options: Any) -> Outcome:
-        return replace(run(*arguments, **options), faults=("SDBGD, run 0 at step 3: the upper gradient is not finite",))
+        return replace(
+            run(*arguments, **options),
+            faults=("SDBGD, run 0 at step 3: the upper gradient is not finite",),
+        )
 
     monkeypatch.setattr("tiebreak.cli.reproduce.run", faulty)
-    done = CliRunner().invoke(app, ["reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)])
+    done = CliRunner().invoke(
+        app, ["reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)]
+    )
     assert done.exit_code == 1
     assert "run 0 at step 3" in (tmp_path / "summary.md").read_text(encoding="utf-8")
 
@@ -281,16 +383,31 @@ def test_the_script_is_the_same_program() -> None:
     assert script.load().__module__ == "tiebreak.cli"
 
 
-@pytest.mark.parametrize("words", [("methods",), ("problems",), ("reproduce", *SMALL, "--methods", "sdbgd", "--quiet")])
-def test_a_reader_that_has_gone_ends_the_command_without_a_word(words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("methods",),
+        ("problems",),
+        ("reproduce", *SMALL, "--methods", "sdbgd", "--quiet"),
+    ],
+)
+def test_a_reader_that_has_gone_ends_the_command_without_a_word(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     """As after `| head`: code 141 is what shells give a program that SIGPIPE ended. Files are written all the same."""
-    said, code = unread("stdout", *words, *(("--output", str(tmp_path)) if words[0] == "reproduce" else ()))
+    said, code = unread(
+        "stdout",
+        *words,
+        *(("--output", str(tmp_path)) if words[0] == "reproduce" else ()),
+    )
     assert (said, code) == ("", 141)
     assert (tmp_path / "summary.md").exists() == (words[0] == "reproduce")
 
 
 def test_remarks_that_nobody_reads_end_nothing(tmp_path: Path) -> None:
-    shown, code = unread("stderr", "reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path))
+    shown, code = unread(
+        "stderr", "reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)
+    )
     assert code == 0
     assert "Residuals, mean" in shown
     assert {path.name for path in tmp_path.iterdir()} == FILES
@@ -307,26 +424,33 @@ def test_remarks_that_nobody_reads_end_nothing(tmp_path: Path) -> None:
 )
 def test_a_missing_extra_is_asked_for(missing: str, words: list[str]) -> None:
     done = call(*words, code=1, before=f"import sys; sys.modules[{missing!r}] = None")
-    what, extra = ("a report", "report") if words[0] == "report" else ("the command line", "cli")
+    what, extra = (
+        ("a report", "report") if words[0] == "report" else ("the command line", "cli")
+    )
     assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1:] == [  # `reproduce` has said before what it would do
+    assert done.stderr.splitlines()[
+        -1:
+    ] == [  # `reproduce` has said before what it would do
         f'tiebreak: {missing} is not installed; {what} needs: pip install ".[{extra}]" in a clone of tiebreak'
     ]
 
 
 def test_help_does_not_wait_for_figures() -> None:
-    loaded = (
-        "import sys, atexit; atexit.register(lambda: print([m for m in ('matplotlib', 'pyarrow') if m in sys.modules]))"
-    )
+    loaded = "import sys, atexit; atexit.register(lambda: print([m for m in ('matplotlib', 'pyarrow') if m in sys.modules]))"
     assert call("--help", before=loaded).stdout.splitlines()[-1] == "[]"
 
 
 def test_the_defaults_are_the_paper_s() -> None:
-    default: dict[str, Any] = {n: p.default for n, p in inspect.signature(reproduce).parameters.items()}
+    default: dict[str, Any] = {
+        n: p.default for n, p in inspect.signature(reproduce).parameters.items()
+    }
     asked = Experiment(
         methods=default["methods"],
         start=numbers(default["start"]),
         per_sample=default["per_sample"],
-        **{name: number(default[name]) for name in ("runs", "budget", "seed", "noise", "record")},
+        **{
+            name: number(default[name])
+            for name in ("runs", "budget", "seed", "noise", "record")
+        },
     )
     assert asked == Experiment()

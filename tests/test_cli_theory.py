@@ -29,28 +29,50 @@ OTHER = "L_f=2,L_g=0.5,G_f=3,sigma_f=1,sigma_g=2,delta_f=10,delta_g=4"
 
 def cells(markdown: str) -> list[list[str]]:
     """The rows of all Markdown tables, without headers."""
-    rows = [[c.strip() for c in line.strip("|").split("|")] for line in markdown.splitlines() if line.startswith("|")]
+    rows = [
+        [c.strip() for c in line.strip("|").split("|")]
+        for line in markdown.splitlines()
+        if line.startswith("|")
+    ]
     return [row for row in rows if not set(row[0]) <= {"-", ":"} and row[0] != "method"]
 
 
 @pytest.mark.parametrize(("epsilon", "constants"), [("0.01", "paper"), ("0.3", OTHER)])
-def test_table_has_the_orders_and_the_numbers_of_the_theory(epsilon: str, constants: str) -> None:
-    rows = cells(call("table", "--epsilon", epsilon, "--constants", constants, "--markdown").stdout)
+def test_table_has_the_orders_and_the_numbers_of_the_theory(
+    epsilon: str, constants: str
+) -> None:
+    rows = cells(
+        call(
+            "table", "--epsilon", epsilon, "--constants", constants, "--markdown"
+        ).stdout
+    )
     every, by_name = (*TABLE, *LOWER_BOUNDS), [row for row in TABLE if row.key]
     orders, numbers_ = rows[: len(every)], rows[len(every) :]
     superscripts = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻·", "0123456789-.")
     for row, order in zip(every, orders, strict=True):
         assert order[:2] == [row.name, row.setting]
-        powers = [float(cell.removeprefix("ε").translate(superscripts).replace("–", "nan")) for cell in order[2:5]]
+        powers = [
+            float(cell.removeprefix("ε").translate(superscripts).replace("–", "nan"))
+            for cell in order[2:5]
+        ]
         np.testing.assert_equal(powers, [-row.iterations, -row.upper, -row.lower])
         assert order[5:] == [row.assumption, row.source]
     assert numbers_[-1][0] == LOWER_BOUNDS[0].name
     for row, counts in zip(by_name, numbers_[:-1], strict=True):
         exact = row.key in ("sdbgd", "penalty", "lazy_penalty")
-        found = oracle_complexity(float(epsilon), row.key, constants_from(constants) if exact else None)
-        numbers = [float(f"{v:.2e}") for v in (found.iterations, found.upper_calls, found.lower_calls)]
+        found = oracle_complexity(
+            float(epsilon), row.key, constants_from(constants) if exact else None
+        )
+        numbers = [
+            float(f"{v:.2e}")
+            for v in (found.iterations, found.upper_calls, found.lower_calls)
+        ]
         assert [float(cell) for cell in counts[1:4]] == numbers
-        known = "known with --noise-smoothness" if row.key.startswith(("storm_", "spider_")) else "unknown"
+        known = (
+            "known with --noise-smoothness"
+            if row.key.startswith(("storm_", "spider_"))
+            else "unknown"
+        )
         assert counts[4] == ("enough" if exact else f"order only, constants {known}")
 
 
@@ -70,22 +92,30 @@ def test_table_on_the_screen_says_the_same_and_says_it_plainly() -> None:
         assert any(all(cell in line for cell in row[:4]) for line in lines)
     for text in (shown, markdown):
         plain = " ".join(text.split())
-        assert "is better than every stochastic row of the paper, and under the same assumptions" in plain
+        assert (
+            "is better than every stochastic row of the paper, and under the same assumptions"
+            in plain
+        )
         assert "docs/theory.md" in plain
-    assert (Path(__file__).parents[1] / "docs" / "theory.md").read_text(encoding="utf-8").count(
-        "## The penalty row"
-    ) == 1
+    assert (Path(__file__).parents[1] / "docs" / "theory.md").read_text(
+        encoding="utf-8"
+    ).count("## The penalty row") == 1
 
 
 def test_a_plan_is_printed_and_can_be_rebuilt(planned: Path) -> None:
     shown = planned.with_name("shown.txt").read_text(encoding="utf-8")
     chosen = plan(PAPER.constants, budget=20_000, objective="practice")
     for name, value in chosen.rows():
-        assert re.search(rf"^{re.escape(name)} +{re.escape(value)} *$", shown, re.MULTILINE), name
+        assert re.search(
+            rf"^{re.escape(name)} +{re.escape(value)} *$", shown, re.MULTILINE
+        ), name
     saved = json.loads((planned / "plan.json").read_text(encoding="utf-8"))
-    assert {key: saved[key] for key in record_of(chosen)} == json.loads(json.dumps(record_of(chosen)))
+    assert {key: saved[key] for key in record_of(chosen)} == json.loads(
+        json.dumps(record_of(chosen))
+    )
     assert (
-        proved(chosen.method, PAPER.constants, saved["steps"]).direction_squared == saved["bounds"]["direction_squared"]
+        proved(chosen.method, PAPER.constants, saved["steps"]).direction_squared
+        == saved["bounds"]["direction_squared"]
     )
     assert (planned / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert (planned / "plan.pdf").read_bytes().startswith(b"%PDF-")
@@ -110,12 +140,17 @@ def test_what_was_measured_is_what_the_solver_gives(planned: Path) -> None:
     [
         ("--epsilon 0.05 --method penalty", {"epsilon": 0.05, "method": "penalty"}),
         ("--budget 1e5 --kind anytime", {"budget": 100_000, "kind": "anytime"}),
-        (f"--budget 1e5 --constants {OTHER}", {"budget": 100_000, "constants": constants_from(OTHER)}),
+        (
+            f"--budget 1e5 --constants {OTHER}",
+            {"budget": 100_000, "constants": constants_from(OTHER)},
+        ),
         ("--epsilon 1e-8", {"epsilon": 1e-8}),
     ],
 )
 @pytest.mark.usefixtures("no_figures")
-def test_every_option_reaches_the_plan(words: str, options: dict[str, object], tmp_path: Path) -> None:
+def test_every_option_reaches_the_plan(
+    words: str, options: dict[str, object], tmp_path: Path
+) -> None:
     call("plan", *words.split(), "--output", tmp_path)
     chosen = plan(**{"constants": PAPER.constants} | options)  # type: ignore[arg-type]
     saved = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
@@ -127,26 +162,43 @@ def test_every_option_reaches_the_plan(words: str, options: dict[str, object], t
     [
         ("table --epsilon 0", ("--epsilon 0", "finite and > 0")),
         ("table --epsilon small", ("--epsilon small", "finite and > 0")),
-        ("table --constants L_f=1", ("--constants L_f=1", "delta_g", "does not set L_g")),
+        (
+            "table --constants L_f=1",
+            ("--constants L_f=1", "delta_g", "does not set L_g"),
+        ),
         ("table --constants paper,sigma=1", ("'sigma=1' is none of them", "sigma_f")),
         ("table --constants paper,L_f=x", ("L_f='x' is no number",)),
         ("table --constants paper,L_f=0", ("L_f=0.0", "finite and > 0")),
         ("plan", ("--budget CALLS or for --epsilon E", "give one of them")),
-        ("plan --problem sphere-10 --estimate", ("--budget CALLS or for --epsilon E", "neither is there")),
-        ("plan --budget 100 --epsilon 1", ("give one of them", "--budget 100 and --epsilon 1 are both there")),
+        (
+            "plan --problem sphere-10 --estimate",
+            ("--budget CALLS or for --epsilon E", "neither is there"),
+        ),
+        (
+            "plan --budget 100 --epsilon 1",
+            ("give one of them", "--budget 100 and --epsilon 1 are both there"),
+        ),
         ("plan --budget much", ("--budget much", "whole number ≥ 1")),
         ("plan --budget 1", ("--budget 1", "at least 2")),
         ("plan --budget 1e5 --method sdbpg", ("sdbpg", "(sdbgd, bound, horizon)")),
         ("plan --budget 1e5 --method nope", ("--method nope", "'penalty'")),
-        ("plan --budget 1e5 --objective luck", ("--objective luck", "'bound', 'practice'")),
+        (
+            "plan --budget 1e5 --objective luck",
+            ("--objective luck", "'bound', 'practice'"),
+        ),
         ("plan --budget 1e5 --runs 0 --run", ("--runs 0", "whole number ≥ 1")),
         ("plan --epsilon 0.01 --run", ("steps=9,057,884", "at most 1,000,000")),
-        ("plan --budget 1e5 --constants paper,L_f=2 --run", ("--constants ", "paper's problem")),
+        (
+            "plan --budget 1e5 --constants paper,L_f=2 --run",
+            ("--constants ", "paper's problem"),
+        ),
         ("verify --runs 3", ("--runs 3", "whole number ≥ 4")),
         ("verify --seed -1", ("--seed -1", "≥ 0")),
     ],
 )
-def test_bad_values_get_one_kind_line(words: str, expected: tuple[str, ...], tmp_path: Path) -> None:
+def test_bad_values_get_one_kind_line(
+    words: str, expected: tuple[str, ...], tmp_path: Path
+) -> None:
     folder = [] if words.startswith("table") else ["--output", str(tmp_path / "never")]
     done = CliRunner().invoke(app, [*words.split(), *folder])
     assert done.exit_code == 2
@@ -158,7 +210,9 @@ def test_bad_values_get_one_kind_line(words: str, expected: tuple[str, ...], tmp
 
 def sentences(said: str) -> list[str]:
     """The lines, but for those that only tell that something takes long."""
-    return [line for line in said.strip("\n").split("\n") if not re.match(r"in \d", line)]
+    return [
+        line for line in said.strip("\n").split("\n") if not re.match(r"in \d", line)
+    ]
 
 
 @pytest.mark.parametrize("command", ["plan --budget 100", "verify --quick"])
@@ -172,7 +226,10 @@ def test_a_folder_that_cannot_be_written(command: str, tmp_path: Path) -> None:
 
 def test_verify_passes_writes_and_shows(verified: Path) -> None:
     shown = verified.with_name("shown.txt").read_text(encoding="utf-8")
-    assert verified.with_name("said.txt").read_text(encoding="utf-8").splitlines()[-1] == "PASS: no bound is violated."
+    assert (
+        verified.with_name("said.txt").read_text(encoding="utf-8").splitlines()[-1]
+        == "PASS: no bound is violated."
+    )
     saved = json.loads((verified / "configuration.json").read_text(encoding="utf-8"))
     assert saved["passed"] is True
     assert saved["verification"]["runs"] == 4
@@ -182,45 +239,79 @@ def test_verify_passes_writes_and_shows(verified: Path) -> None:
     for line in summary.splitlines():
         if line.startswith(("| SDBGD", "| Penalty", "| random", "| paper", "| 0.")):
             words = [cell.strip() for cell in line.strip("|").split("|")]
-            assert any(all(word in each for word in words) for each in shown.splitlines()), line
-    assert {path.suffix for path in verified.iterdir()} == {".csv", ".parquet", ".png", ".pdf", ".md", ".json"}
+            assert any(
+                all(word in each for word in words) for each in shown.splitlines()
+            ), line
+    assert {path.suffix for path in verified.iterdir()} == {
+        ".csv",
+        ".parquet",
+        ".png",
+        ".pdf",
+        ".md",
+        ".json",
+    }
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_verify_finds_a_planted_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_finds_a_planted_violation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Constants far below the truth: exit code 1, and every place says FAIL."""
-    wrong = {"sigma_f": 1e-9, "sigma_g": 1e-9, "G_f": 1e-6, "delta_f": 1e-9, "delta_g": 1e-9}
+    wrong = {
+        "sigma_f": 1e-9,
+        "sigma_g": 1e-9,
+        "G_f": 1e-6,
+        "delta_f": 1e-9,
+        "delta_g": 1e-9,
+    }
     case_of = verification.case_of
 
     def planted(spec: Any) -> Any:
         case = case_of(spec)
-        return case._replace(problem=replace(case.problem, constants=case.constants.replace(**wrong)))
+        return case._replace(
+            problem=replace(case.problem, constants=case.constants.replace(**wrong))
+        )
 
     monkeypatch.setattr(verification, "case_of", planted)
-    monkeypatch.setattr(verification, "_QUICK", verification.Sizes(60, 60, 30, (2,), 1, 50))
+    monkeypatch.setattr(
+        verification, "_QUICK", verification.Sizes(60, 60, 30, (2,), 1, 50)
+    )
     monkeypatch.setattr(sweeps, "_PATIENCE", math.inf)
     done = call("verify", "--quick", "--runs", "4", "--output", tmp_path, code=1)
-    assert re.search(r"^FAIL: [1-9]\d* comparisons violate a bound", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^FAIL: [1-9]\d* comparisons violate a bound", done.stderr, re.MULTILINE
+    )
     assert re.search(r"^Penalty, planned .* FAIL$", done.stdout, re.MULTILINE)
     assert "**FAIL**" in (tmp_path / "summary.md").read_text(encoding="utf-8")
-    assert json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))["passed"] is False
+    assert (
+        json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))[
+            "passed"
+        ]
+        is False
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
 def test_ctrl_c_ends_a_verification(tmp_path: Path) -> None:
     """Before a block is finished nothing is left behind; the blocks that were finished are kept."""
-    _, said = interrupt("verify", "--output", tmp_path / "results", seconds=1, after="runs of each case")
+    _, said = interrupt(
+        "verify", "--output", tmp_path / "results", seconds=1, after="runs of each case"
+    )
     assert "Interrupted; nothing was written." in said
     kept = list(tmp_path.glob("results/*/*"))
     assert ("kept" in said) == bool(kept) == (tmp_path / "results").exists()
     assert {path.suffix for path in kept} <= {".block"}
 
 
-def test_ctrl_c_ends_a_search_for_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_a_search_for_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the middle of it, after some plans were shown."""
     real, told = theory.plan, []
 
-    def interrupted(*args: object, progress: Callable[[object], object], **options: object) -> object:
+    def interrupted(
+        *args: object, progress: Callable[[object], object], **options: object
+    ) -> object:
         def hear(found: object) -> None:
             told.append(progress(found))
             if len(told) == 3:
@@ -229,7 +320,9 @@ def test_ctrl_c_ends_a_search_for_a_plan(tmp_path: Path, monkeypatch: pytest.Mon
         return real(*args, progress=hear, **options)  # type: ignore[arg-type]  # as they came
 
     monkeypatch.setattr(theory, "plan", interrupted)
-    done = CliRunner().invoke(app, ["plan", "--epsilon", "0.5", "--output", str(tmp_path / "results")])
+    done = CliRunner().invoke(
+        app, ["plan", "--epsilon", "0.5", "--output", str(tmp_path / "results")]
+    )
     assert done.exit_code == 130
     assert "Interrupted; nothing was written." in done.output
     assert not (tmp_path / "results").exists()
@@ -237,14 +330,27 @@ def test_ctrl_c_ends_a_search_for_a_plan(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_help_names_the_commands() -> None:
     shown = call("--help").stdout
-    assert all(re.search(rf"\b{command}\b", shown) for command in ("table", "plan", "verify"))
+    assert all(
+        re.search(rf"\b{command}\b", shown) for command in ("table", "plan", "verify")
+    )
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_saved_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
     """Of options with two words, too."""
-    given = ["plan", "--budget", "1e4", "--method", "storm_sdbgd", "--noise-smoothness", "0.5,0.25"]
-    assert CliRunner().invoke(app, [*given, "--output", str(tmp_path / "one")]).exit_code == 0
+    given = [
+        "plan",
+        "--budget",
+        "1e4",
+        "--method",
+        "storm_sdbgd",
+        "--noise-smoothness",
+        "0.5,0.25",
+    ]
+    assert (
+        CliRunner().invoke(app, [*given, "--output", str(tmp_path / "one")]).exit_code
+        == 0
+    )
     saved = json.loads((tmp_path / "one" / "plan.json").read_text(encoding="utf-8"))
     again = [*saved["command"].split()[1:], "--output", str(tmp_path / "two")]
     assert CliRunner().invoke(app, again).exit_code == 0

@@ -22,7 +22,11 @@ from tiebreak.experiments.entrants import contenders, entrants
 ROOT = Path(__file__).parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "_tables"} & set(page.parts)),
+    *(
+        page
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if not {"_build", "_tables"} & set(page.parts)
+    ),
 ]
 MINE = """
 from dataclasses import replace
@@ -37,15 +41,29 @@ ids = [str(page.relative_to(ROOT)) for page in PAGES]
 def blocks(page: Path, language: str) -> Iterator[str]:
     """The fenced blocks of a language, those inside of lists, too."""
     text = page.read_text(encoding="utf-8")
-    for found in re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
+    for found in re.finditer(
+        rf"^( *)```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE
+    ):
         yield dedent(found[2])
 
 
 def commands(page: Path) -> Iterator[str]:
     """Every `tiebreak …` of a page, in console blocks and in running text; an ellipsis marks one that is not whole."""
-    lines = [line.removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
-    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    inline = [" ".join(span.split()) for span in re.findall(r"(?<!`)`(tiebreak [^`]+)`(?!`)", prose)]
+    lines = [
+        line.removeprefix("$ ")
+        for block in blocks(page, "console")
+        for line in block.splitlines()
+    ]
+    prose = re.sub(
+        r"^ *```.*?^ *```$",
+        "",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    inline = [
+        " ".join(span.split())
+        for span in re.findall(r"(?<!`)`(tiebreak [^`]+)`(?!`)", prose)
+    ]
     for line in (*lines, *inline):
         if line.startswith("tiebreak ") and "…" not in line:
             yield line
@@ -60,13 +78,17 @@ def parsed(line: str) -> Any:
         assert name in known, f"{name} is no option of tiebreak: {sorted(known)}"
         return {}
     assert name in group.commands, f"tiebreak has no command {name!r}"
-    if not arguments or "--help" in arguments:  # a command by its name, such as `tiebreak report`
+    if (
+        not arguments or "--help" in arguments
+    ):  # a command by its name, such as `tiebreak report`
         return {}
     return group.commands[name].make_context(name, arguments).params
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_every_command_parses(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_parses(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its name, its options and their values; methods and problems exist, in `mine.py` those that the pages have."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MINE, encoding="utf-8")
@@ -74,13 +96,17 @@ def test_every_command_parses(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
         try:
             given = parsed(line)
             for option, find in (("methods", contenders), ("problems", entrants)):
-                if option in given and not line.startswith(("tiebreak reproduce", "tiebreak verify")):
+                if option in given and not line.startswith(
+                    ("tiebreak reproduce", "tiebreak verify")
+                ):
                     find(given[option] or ["all"])
         except Exception as error:
             raise AssertionError(f"{page.name}: `{line}`: {error}") from error
 
 
-def test_what_is_wrong_does_not_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_does_not_parse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test above can fail: a command, an option, a number of arguments, a method."""
     page = tmp_path / "page.md"
     for line in (
@@ -106,13 +132,28 @@ def test_every_python_block_compiles(page: Path) -> None:
 
 def anchors(page: Path) -> set[str]:
     """The headings as GitHub and MyST make anchors of them."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^```.*?^```$",
+        "",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
     heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+    return {
+        re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-")
+        for head in heads
+    }
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/engineers.md", "docs/pytorch.md"]
+    "name",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "docs/engineers.md",
+        "docs/pytorch.md",
+    ],
 )
 def test_every_link_leads_somewhere(name: str) -> None:
     """Files and headings, in a clone; all pages of the documentation are checked where they are built (`make site`)."""
@@ -123,7 +164,9 @@ def test_every_link_leads_somewhere(name: str) -> None:
         if parts.scheme:
             continue
         file = page.parent / parts.path if parts.path else page
-        if not file.exists() or (parts.fragment and parts.fragment not in anchors(file)):
+        if not file.exists() or (
+            parts.fragment and parts.fragment not in anchors(file)
+        ):
             wrong.append(link)
     assert not wrong
     assert links or name != "README.md"
@@ -131,19 +174,27 @@ def test_every_link_leads_somewhere(name: str) -> None:
 
 def test_what_was_measured_takes_the_place_of_what_was_not(tmp_path: Path) -> None:
     """docs/collect.py: table, picture and numbers go where they belong, and the page stops saying they are missing."""
-    spec = importlib.util.spec_from_file_location("collect", ROOT / "docs" / "collect.py")
+    spec = importlib.util.spec_from_file_location(
+        "collect", ROOT / "docs" / "collect.py"
+    )
     collect = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(collect)
     docs, run, results = (tmp_path / name for name in ("docs", "run", "results"))
     for folder in (docs / "_tables", docs / "_static", docs / "gallery", run, results):
         folder.mkdir(parents=True)
-    summary = {"example": "mine", "title": "Mine", "study": {"quick": False, "methods": []}, "interrupted": False}
+    summary = {
+        "example": "mine",
+        "title": "Mine",
+        "study": {"quick": False, "methods": []},
+        "interrupted": False,
+    }
     (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     (run / "summary.md").write_text("| a |", encoding="utf-8")
     (run / "plane.png").write_bytes(b"")
     page = docs / "gallery" / "mine.md"
     page.write_text(
-        "# Mine\n\n<!-- gallery-mine -->\n\n**Not measured yet.** Nothing.\n\n## Limits\n", encoding="utf-8"
+        "# Mine\n\n<!-- gallery-mine -->\n\n**Not measured yet.** Nothing.\n\n## Limits\n",
+        encoding="utf-8",
     )
     assert collect.collect(run, docs, results) == "mine"
     once = page.read_text(encoding="utf-8")
@@ -156,7 +207,9 @@ def test_what_was_measured_takes_the_place_of_what_was_not(tmp_path: Path) -> No
         summary["command"] = "python -m gallery mine"
         (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
         if seeds == 1:
-            with pytest.raises(SystemExit, match="is quick, and has fewer than 5 seeds"):
+            with pytest.raises(
+                SystemExit, match="is quick, and has fewer than 5 seeds"
+            ):
                 collect.collect(run, docs, results)
         else:
             assert collect.collect(run, docs, results) == "mine-quick"
@@ -167,11 +220,19 @@ def test_what_was_measured_takes_the_place_of_what_was_not(tmp_path: Path) -> No
 def test_a_gallery_page_shows_a_result_or_says_that_there_is_none() -> None:
     for page in sorted((ROOT / "docs" / "gallery").glob("*.md")):
         text = page.read_text(encoding="utf-8")
-        for name, after in re.findall(r"^<!-- gallery-(\S+) -->\n\n(.*)$", text, re.MULTILINE):
-            measured = (ROOT / "benchmarks" / "results" / f"gallery-{name}.json").exists()
-            later = name.endswith(("-time", "-again"))  # beside another run's: a table alone
+        for name, after in re.findall(
+            r"^<!-- gallery-(\S+) -->\n\n(.*)$", text, re.MULTILINE
+        ):
+            measured = (
+                ROOT / "benchmarks" / "results" / f"gallery-{name}.json"
+            ).exists()
+            later = name.endswith(
+                ("-time", "-again")
+            )  # beside another run's: a table alone
             shown = "```{include}" if later else "```{image}"
-            assert after.startswith(shown if measured else "**Not measured yet.**"), f"{page.name}: {name}"
+            assert after.startswith(shown if measured else "**Not measured yet.**"), (
+                f"{page.name}: {name}"
+            )
 
 
 def test_the_loop_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,17 +240,26 @@ def test_the_loop_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None
     torch = pytest.importorskip("torch")
     (diff,) = blocks(ROOT / "README.md", "diff")
     for sign in "-+":
-        side = "\n".join(line[1:] for line in diff.splitlines() if line[:1] in ("", " ", sign))
+        side = "\n".join(
+            line[1:] for line in diff.splitlines() if line[:1] in ("", " ", sign)
+        )
         compile(side, "README.md", "exec")
     torch.manual_seed(0)
     inputs, model = torch.randn(64, 8), torch.nn.Linear(8, 1)
     given = {
         "model": model,
         "loader": [torch.randint(0, 64, (32,)) for _ in range(40)],
-        "fit": lambda model, rows: (model(inputs[rows]) - inputs[rows, :1]).square().mean(),
+        "fit": lambda model, rows: (
+            (model(inputs[rows]) - inputs[rows, :1]).square().mean()
+        ),
         "sparsity": lambda model: model.weight.abs().sum(),
     }
     exec(side, given)
-    (promised,) = (block for block in blocks(ROOT / "README.md", "text") if "excess" in block)
-    shown, promised = (re.sub(r"-?\d[\d.]*", "0", text).strip() for text in (capsys.readouterr().out, promised))
+    (promised,) = (
+        block for block in blocks(ROOT / "README.md", "text") if "excess" in block
+    )
+    shown, promised = (
+        re.sub(r"-?\d[\d.]*", "0", text).strip()
+        for text in (capsys.readouterr().out, promised)
+    )
     assert shown == promised

@@ -30,7 +30,13 @@ def test_it_runs(name, tmp_path):
         pytest.skip(f"{NEEDS[name]} is not installed: pip install '.[frameworks]'")
     environment = os.environ | {"MPLBACKEND": "Agg"}
     found = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     if found.returncode == 1 and " is not installed; get it with: " in found.stderr:
         pytest.skip(found.stderr.strip())  # data that no package of ours brings

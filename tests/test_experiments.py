@@ -39,7 +39,9 @@ def equal(one: Outcome, other: Outcome) -> None:
         first, second = getattr(one, table), getattr(other, table)
         assert list(first) == list(second)
         for name in first:
-            np.testing.assert_array_equal(first[name], second[name], err_msg=f"{table}, {name}")
+            np.testing.assert_array_equal(
+                first[name], second[name], err_msg=f"{table}, {name}"
+            )
             assert first[name].dtype.kind == second[name].dtype.kind, name
     assert one.experiment == other.experiment
     assert one.configuration() == other.configuration()
@@ -54,22 +56,37 @@ def test_the_paper_s_numbers(runs: int) -> None:
         row = rows[method]
         assert row.steps == (steps, steps)
         assert row.calls[1] <= 10**8
-        for measure, (reference, rounding) in zip(("direction_squared", "lower_gradient_squared"), means, strict=True):
+        for measure, (reference, rounding) in zip(
+            ("direction_squared", "lower_gradient_squared"), means, strict=True
+        ):
             mean, error = row.last[measure]
-            assert abs(mean - reference) <= 4 * error + rounding, (method, measure, mean, error)
+            assert abs(mean - reference) <= 4 * error + rounding, (
+                method,
+                measure,
+                mean,
+                error,
+            )
             assert error < 0.1 * mean  # else the line above would hold of anything
 
 
 def test_curves_are_tidy(outcome: Outcome) -> None:
     """One row for each method, run and recorded step, and the residuals are those of the iterates beside them."""
     table = outcome.curves
-    keys = list(zip(*(table[name].tolist() for name in ("method", "run", "step")), strict=True))
+    keys = list(
+        zip(*(table[name].tolist() for name in ("method", "run", "step")), strict=True)
+    )
     assert len(set(keys)) == len(keys)
     assert set(table["run"].tolist()) == {0, 1, 2}
-    np.testing.assert_array_equal(table["calls"], table["upper_calls"] + table["lower_calls"])
-    lower = np.sin(table["x0"]) ** 2 + (table["x1"] * np.exp(-(table["x1"] ** 2) / 2)) ** 2
+    np.testing.assert_array_equal(
+        table["calls"], table["upper_calls"] + table["lower_calls"]
+    )
+    lower = (
+        np.sin(table["x0"]) ** 2 + (table["x1"] * np.exp(-(table["x1"] ** 2) / 2)) ** 2
+    )
     np.testing.assert_allclose(table["lower_gradient_squared"], lower, rtol=1e-12)
-    assert (table["stationarity_squared"] <= table["direction_squared"] * (1 + 1e-12)).all()
+    assert (
+        table["stationarity_squared"] <= table["direction_squared"] * (1 + 1e-12)
+    ).all()
 
 
 def test_points_agree_with_curves(outcome: Outcome) -> None:
@@ -84,8 +101,12 @@ def test_points_agree_with_curves(outcome: Outcome) -> None:
             "x0",
             "x1",
         ):
-            np.testing.assert_array_equal(outcome.curve(method, column)[1][-1], last[column])
-        assert (outcome.curve(method, "direction_squared")[0][-1] == last["calls"]).all()
+            np.testing.assert_array_equal(
+                outcome.curve(method, column)[1][-1], last[column]
+            )
+        assert (
+            outcome.curve(method, "direction_squared")[0][-1] == last["calls"]
+        ).all()
         assert (selected["step"] < last["steps"]).all()
 
 
@@ -94,24 +115,36 @@ def test_summary_is_mean_and_standard_error(outcome: Outcome) -> None:
     values = [float(v) for v in outcome.at("sdbgd", "last")["direction_squared"]]
     mean = sum(values) / 3
     deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 2)
-    assert row.last["direction_squared"] == pytest.approx((mean, deviation / math.sqrt(3)))
+    assert row.last["direction_squared"] == pytest.approx(
+        (mean, deviation / math.sqrt(3))
+    )
 
 
 def test_a_single_run_has_no_error_and_equal_runs_none() -> None:
     (single,) = summarize(run(Experiment(methods=["sdbgd"], runs=1, budget=1000)))
     assert math.isnan(single.last["direction_squared"].error)
-    (equals,) = summarize(run(Experiment(methods=["sdbgd"], runs=3, budget=1000, noise=0)))
+    (equals,) = summarize(
+        run(Experiment(methods=["sdbgd"], runs=3, budget=1000, noise=0))
+    )
     assert equals.last["direction_squared"].error == 0
-    assert equals.selected["direction_squared"].error > 0  # which iterate is selected is random still
+    assert (
+        equals.selected["direction_squared"].error > 0
+    )  # which iterate is selected is random still
 
 
 def test_record_and_start_and_noise_reach_the_runs() -> None:
-    every = run(Experiment(methods=["sdbgd"], runs=1, budget=5000, record="all", start=(-1, 2), noise=0))
+    every = run(
+        Experiment(
+            methods=["sdbgd"], runs=1, budget=5000, record="all", start=(-1, 2), noise=0
+        )
+    )
     assert every.experiment.record == 1
     assert every.curves["step"].tolist() == list(range(len(every.curves["step"])))
     assert (every.curves["x0"][0], every.curves["x1"][0]) == (-1, 2)
     again = run(replace(every.experiment, seed=5))
-    np.testing.assert_array_equal(every.curves["x0"], again.curves["x0"])  # without noise the seed is of no matter
+    np.testing.assert_array_equal(
+        every.curves["x0"], again.curves["x0"]
+    )  # without noise the seed is of no matter
     noisy = run(replace(every.experiment, noise=0.5))
     assert not np.array_equal(every.curves["x0"], noisy.curves["x0"])
 
@@ -125,7 +158,10 @@ def test_runs_and_methods_do_not_depend_on_those_beside_them(outcome: Outcome) -
 
 
 def test_per_sample_draws_other_numbers_of_the_same_law() -> None:
-    exact, sampled = (run(replace(SMALL, runs=40, budget=20_000, per_sample=flag)) for flag in (False, True))
+    exact, sampled = (
+        run(replace(SMALL, runs=40, budget=20_000, per_sample=flag))
+        for flag in (False, True)
+    )
     for one, other in zip(summarize(exact), summarize(sampled), strict=True):
         a, b = one.last["lower_gradient_squared"], other.last["lower_gradient_squared"]
         assert a != b
@@ -164,7 +200,9 @@ def test_bad_values_are_named(argument: str, value: object) -> None:
 
 
 def test_the_command_repeats_the_experiment() -> None:
-    experiment = Experiment(methods=["penalty"], runs=2, start=(-1, 0.1), per_sample=True, record=7)
+    experiment = Experiment(
+        methods=["penalty"], runs=2, start=(-1, 0.1), per_sample=True, record=7
+    )
     assert experiment.command == (
         "tiebreak reproduce --methods penalty --runs 2 --budget 100000000 --seed 0 --start -1.0,0.1 --noise 0.5 "
         "--record 7 --per-sample"
@@ -209,11 +247,23 @@ def test_an_error_while_saving_leaves_the_folder_as_it_was(
         ("points.csv", "method,run\nsdbgd,0\n", "points.csv.*no column"),
         ("points.csv", None, "lacks points.csv"),
         ("configuration.json", "{", "configuration.json"),
-        ("configuration.json", "[]", r"configuration.json.*it must be an object, not \[\]"),
+        (
+            "configuration.json",
+            "[]",
+            r"configuration.json.*it must be an object, not \[\]",
+        ),
         ("configuration.json", "{}", "configuration.json.*there is no 'experiment'"),
-        ("configuration.json", '{"experiment": []}', r"'experiment' must be an object, not \[\]"),
+        (
+            "configuration.json",
+            '{"experiment": []}',
+            r"'experiment' must be an object, not \[\]",
+        ),
         ("configuration.json", "[" * 100_000, "configuration.json"),
-        ("configuration.json", '{"experiment": {"runs": 0}}', "configuration.json.*it differs in budget, methods,"),
+        (
+            "configuration.json",
+            '{"experiment": {"runs": 0}}',
+            "configuration.json.*it differs in budget, methods,",
+        ),
         ("configuration.json", None, "lacks configuration.json"),
     ],
 )
@@ -232,7 +282,9 @@ def test_damaged_folders_are_named(
 ODD = [None, True, 3, 1e400, "odd", [], [1], {}, {"odd": 1}, {"sdbgd": "fast"}, [{}]]
 
 
-def test_every_entry_of_a_configuration_is_checked(outcome: Outcome, tmp_path: Path) -> None:
+def test_every_entry_of_a_configuration_is_checked(
+    outcome: Outcome, tmp_path: Path
+) -> None:
     """Each entry missing, or in turn an odd value: either it can be drawn, or one sentence names file and entry."""
     save(outcome, tmp_path)
     path = tmp_path / "configuration.json"
@@ -255,17 +307,23 @@ def test_every_entry_of_a_configuration_is_checked(outcome: Outcome, tmp_path: P
 
 
 @pytest.mark.parametrize("change", ["rows", "words", "floats"])
-def test_tables_that_do_not_fit_are_named(outcome: Outcome, tmp_path: Path, change: str) -> None:
+def test_tables_that_do_not_fit_are_named(
+    outcome: Outcome, tmp_path: Path, change: str
+) -> None:
     curves = dict(outcome.curves)
     if change == "rows":
-        curves = {name: column[outcome.curves["method"] != "sdbgd"] for name, column in curves.items()}
+        curves = {
+            name: column[outcome.curves["method"] != "sdbgd"]
+            for name, column in curves.items()
+        }
     elif change == "words":
         curves["lower_value"] = curves["method"]
     else:
         curves["step"] = curves["step"] + 0.5
     save(replace(outcome, curves=curves), tmp_path)
     with pytest.raises(
-        ValueError, match=r"curves.csv' is not (complete: there are no rows of sdbgd|as .*CSV conversion error)"
+        ValueError,
+        match=r"curves.csv' is not (complete: there are no rows of sdbgd|as .*CSV conversion error)",
     ):
         load(tmp_path)
 
@@ -273,18 +331,25 @@ def test_tables_that_do_not_fit_are_named(outcome: Outcome, tmp_path: Path, chan
 def test_figures_show_the_data(outcome: Outcome) -> None:
     """Each panel holds a line for each method, and that line is the mean over runs against calls."""
     figure = comparison(outcome)
-    for axes, column in zip(figure.axes, ("direction_squared", "lower_gradient_squared"), strict=True):
+    for axes, column in zip(
+        figure.axes, ("direction_squared", "lower_gradient_squared"), strict=True
+    ):
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
         assert len(axes.lines) == len(outcome.methods)
         for line, method in zip(axes.lines, outcome.methods, strict=True):
             calls, values = outcome.curve(method, column)
             np.testing.assert_array_equal(line.get_xdata(), calls[1:])
             np.testing.assert_allclose(line.get_ydata(), values[1:].mean(axis=1))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["SDBGD", "VR-PR-SDBPG†"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "SDBGD",
+        "VR-PR-SDBPG†",
+    ]
     whole = trajectories(outcome).axes[0]
     shown = [np.column_stack(line.get_data()) for line in whole.lines]
     for point in ((1.5, 1.5), (2 * math.pi, 0), (7.1, 1), (0, 0)):
-        assert any(np.isclose(points, point).all(axis=-1).any() for points in shown), point
+        assert any(np.isclose(points, point).all(axis=-1).any() for points in shown), (
+            point
+        )
 
 
 def test_interrupted_between_methods_keeps_what_is_complete(tmp_path: Path) -> None:
@@ -296,12 +361,16 @@ def test_interrupted_between_methods_keeps_what_is_complete(tmp_path: Path) -> N
     assert outcome.interrupted
     assert outcome.methods == ("sdbgd",)
     assert set(outcome.curves["method"].tolist()) == {"sdbgd"}
-    assert any("VR-PR-SDBPG" in text and "nterrupted" in text for text in notes(outcome))
+    assert any(
+        "VR-PR-SDBPG" in text and "nterrupted" in text for text in notes(outcome)
+    )
     save(outcome, tmp_path)
     equal(load(tmp_path), outcome)
 
 
-def test_runs_that_cannot_go_on_are_reported_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_runs_that_cannot_go_on_are_reported_and_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Where a gradient is not finite, the run ends and says so; figures and summary are made of what there is."""
 
     def broken(sigma: float, **options: object) -> problems.Problem:
@@ -310,7 +379,9 @@ def test_runs_that_cannot_go_on_are_reported_and_drawn(monkeypatch: pytest.Monke
         def gradient(x: np.ndarray) -> np.ndarray:
             return np.where(x[..., 1:] < 1.45, np.nan, problem.upper.exact_gradient(x))
 
-        upper = Gaussian(gradient, sigma, problem.upper.value, shape=(2,), vectorized=True)
+        upper = Gaussian(
+            gradient, sigma, problem.upper.value, shape=(2,), vectorized=True
+        )
         return replace(problem, upper=upper)
 
     monkeypatch.setattr("tiebreak.problems.paper", broken)
@@ -322,11 +393,17 @@ def test_runs_that_cannot_go_on_are_reported_and_drawn(monkeypatch: pytest.Monke
     assert "could not go on" in markdown(outcome)
 
 
-def test_configuration_is_complete_and_says_nothing_of_the_machine_s_folders(outcome: Outcome, tmp_path: Path) -> None:
+def test_configuration_is_complete_and_says_nothing_of_the_machine_s_folders(
+    outcome: Outcome, tmp_path: Path
+) -> None:
     save(outcome, tmp_path)
     text = (tmp_path / "configuration.json").read_text(encoding="utf-8")
     saved = json.loads(text)
-    assert saved["experiment"] == {**vars(SMALL), "methods": list(SMALL.methods), "start": list(SMALL.start)}
+    assert saved["experiment"] == {
+        **vars(SMALL),
+        "methods": list(SMALL.methods),
+        "start": list(SMALL.start),
+    }
     assert set(saved["versions"]) == {"python", "numpy", "tiebreak"}
     assert set(saved["seconds"]) == set(saved["methods"]) == set(SMALL.methods)
     assert all(seconds > 0 for seconds in saved["seconds"].values())

@@ -30,13 +30,18 @@ MOMENTS = random.Random(11)
 WORK = Path(__file__).with_name("work.py")
 PAPER = tiebreak.problems.paper()
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and locks are others elsewhere")
+pytestmark = pytest.mark.skipif(
+    os.name != "posix", reason="signals and locks are others elsewhere"
+)
 
 
 def started(code, *words, prefix=(), **options):
     """A Python program that has said that it has started."""
     process = subprocess.Popen(
-        [*prefix, sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, text=True, **options
+        [*prefix, sys.executable, "-c", code, *map(str, words)],
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
     )
     assert process.stdout.readline() == "started\n"
     return process
@@ -53,9 +58,13 @@ def killed(process, seconds, number=signal.SIGKILL):
 def equal(one, other):
     for point in ("last", "selected"):
         for name in ("x", "step", "direction_squared", "lower_gradient_squared"):
-            np.testing.assert_array_equal(getattr(getattr(one, point), name), getattr(getattr(other, point), name))
+            np.testing.assert_array_equal(
+                getattr(getattr(one, point), name), getattr(getattr(other, point), name)
+            )
     for name in ("step", "calls", "multiplier", "lower_value", "x"):
-        np.testing.assert_array_equal(one.history[name], other.history[name], err_msg=name)
+        np.testing.assert_array_equal(
+            one.history[name], other.history[name], err_msg=name
+        )
     assert one.status == other.status
 
 
@@ -91,7 +100,10 @@ def test_a_solver_killed_at_random_moments(tmp_path):
     """It saves after every third step, so that many of the moments are in the middle of that."""
     path, steps, before = tmp_path / "run.npz", 100 * TIMES, 0
     for _ in range(TIMES):
-        assert killed(started(SOLVER, path, steps, 3), MOMENTS.uniform(0.02, 0.4)) in (-signal.SIGKILL, 0)
+        assert killed(started(SOLVER, path, steps, 3), MOMENTS.uniform(0.02, 0.4)) in (
+            -signal.SIGKILL,
+            0,
+        )
         if path.exists():
             now = int(tiebreak.load(path).steps[0])
             assert before <= now <= steps
@@ -100,23 +112,37 @@ def test_a_solver_killed_at_random_moments(tmp_path):
     resumed = minimize(PAPER.upper, PAPER.lower, resume=path, checkpoint=path)
     equal(resumed, whole(steps))
     equal(tiebreak.load(path), resumed)
-    assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]  # neither locks nor halves of files
+    assert [p.name for p in tmp_path.iterdir()] == [
+        "run.npz"
+    ]  # neither locks nor halves of files
 
 
 def test_sigterm_writes_a_checkpoint_and_has_its_own_code(tmp_path):
     for i in range(TIMES):
         path = tmp_path / f"{i}.npz"
-        assert killed(started(SOLVER, path, 5000, 10**6), MOMENTS.uniform(0.1, 0.4), signal.SIGTERM) == 143
+        assert (
+            killed(
+                started(SOLVER, path, 5000, 10**6),
+                MOMENTS.uniform(0.1, 0.4),
+                signal.SIGTERM,
+            )
+            == 143
+        )
         saved = tiebreak.load(path)
         assert 0 < saved.steps[0] < 5000
         assert set(saved.status) == {Status.INTERRUPTED}
         steps = int(saved.steps[0]) + 50
-        equal(minimize(PAPER.upper, PAPER.lower, resume=path, steps=steps), whole(steps))
+        equal(
+            minimize(PAPER.upper, PAPER.lower, resume=path, steps=steps), whole(steps)
+        )
 
 
 def test_without_a_checkpoint_sigterm_ends_at_once():
     code = SOLVER.replace("checkpoint=path, checkpoint_every=every,", "")
-    assert killed(started(code, "nowhere.npz", 5000, 1), 0.1, signal.SIGTERM) == -signal.SIGTERM
+    assert (
+        killed(started(code, "nowhere.npz", 5000, 1), 0.1, signal.SIGTERM)
+        == -signal.SIGTERM
+    )
 
 
 def test_two_solvers_on_one_checkpoint(tmp_path):
@@ -126,11 +152,17 @@ def test_two_solvers_on_one_checkpoint(tmp_path):
     deadline = time.monotonic() + 60
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    with pytest.raises(BlockingIOError, match=rf"run\.npz' is being written by process {first.pid}; wait for it, or"):
+    with pytest.raises(
+        BlockingIOError,
+        match=rf"run\.npz' is being written by process {first.pid}; wait for it, or",
+    ):
         minimize(PAPER.upper, PAPER.lower, resume=path, checkpoint=path)
     assert killed(first, 0) == -signal.SIGKILL
     steps = int(tiebreak.load(path).steps[0]) + 20
-    equal(minimize(PAPER.upper, PAPER.lower, resume=path, checkpoint=path, steps=steps), whole(steps))
+    equal(
+        minimize(PAPER.upper, PAPER.lower, resume=path, checkpoint=path, steps=steps),
+        whole(steps),
+    )
     assert [p.name for p in path.parent.iterdir()] == ["run.npz"]
 
 
@@ -150,7 +182,12 @@ sweep(blocks(int(sys.argv[3]), sys.argv[2]), engine=2, store=sys.argv[1])
 def blocks(count, log, seconds=0.03):
     common = {"seed": 5, "log": str(log), "seconds": seconds}
     return [
-        Task(f"block {i}", reference(f"{WORK}:draw"), {"runs": [i, i + 1]} | common, count / 1000 - i / 1e6)
+        Task(
+            f"block {i}",
+            reference(f"{WORK}:draw"),
+            {"runs": [i, i + 1]} | common,
+            count / 1000 - i / 1e6,
+        )
         for i in range(count)
     ]
 
@@ -160,11 +197,17 @@ def numbers(swept):
 
 
 def expected(count):
-    return [float(np.random.default_rng([5, i]).standard_normal()) for i in range(count)]
+    return [
+        float(np.random.default_rng([5, i]).standard_normal()) for i in range(count)
+    ]
 
 
 def lines(log):
-    return [tuple(map(int, line.split())) for line in log.read_text().splitlines()] if log.exists() else []
+    return (
+        [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+        if log.exists()
+        else []
+    )
 
 
 def alive(pid):
@@ -178,19 +221,31 @@ def alive(pid):
 def test_a_sweep_killed_at_random_moments(tmp_path):
     """Its processes end with it, and what it had kept is not done again; how much it had depends on the machine."""
     count, log, store = 30 * TIMES, tmp_path / "log", tmp_path / "store"
-    words, tasks, kept, seen = (store, log, count, Path(__file__).parent), blocks(30 * TIMES, log), set(), 0
+    words, tasks, kept, seen = (
+        (store, log, count, Path(__file__).parent),
+        blocks(30 * TIMES, log),
+        set(),
+        0,
+    )
     for _ in range(TIMES):
-        assert killed(started(SWEEP, *words, env=ENVIRONMENT), MOMENTS.uniform(0.3, 1.2)) in (-signal.SIGKILL, 0)
+        assert killed(
+            started(SWEEP, *words, env=ENVIRONMENT), MOMENTS.uniform(0.3, 1.2)
+        ) in (-signal.SIGKILL, 0)
         deadline = time.monotonic() + 20
         while any(alive(pid) for _, pid in lines(log)) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not any(alive(pid) for _, pid in lines(log))
         assert kept.isdisjoint(run for run, _ in lines(log)[seen:])
         # A damaged block would be a warning, hence an error.
-        kept, seen = {i for i, task in enumerate(tasks) if Store(store).read(task) is not None}, len(lines(log))
+        kept, seen = (
+            {i for i, task in enumerate(tasks) if Store(store).read(task) is not None},
+            len(lines(log)),
+        )
     done = sweep(tasks, store=store, engine=2)
     assert numbers(done) == expected(count)
-    assert sorted(run for run, _ in lines(log)[seen:]) == sorted({*range(count)} - kept)  # once each
+    assert sorted(run for run, _ in lines(log)[seen:]) == sorted(
+        {*range(count)} - kept
+    )  # once each
     assert {run for run, _ in lines(log)} == set(range(count))
 
 
@@ -206,7 +261,11 @@ def test_processes_of_a_pool_killed_at_random_moments(tmp_path):
             seen = lines(log)
             often = [run for run, _ in seen]
             for run, pid in seen[-2:]:
-                if often.count(run) == 1 and pid not in [victim for _, victim in victims] and alive(pid):
+                if (
+                    often.count(run) == 1
+                    and pid not in [victim for _, victim in victims]
+                    and alive(pid)
+                ):
                     os.kill(pid, signal.SIGKILL)
                     victims.append((run, pid))
                     break
@@ -230,7 +289,11 @@ def test_dask_workers_killed_at_random_moments(tmp_path):
     with opened("local:2") as engine:
         found = []
         tasks = blocks(count, log, seconds=0.1)
-        thread = threading.Thread(target=lambda: found.append(sweep(tasks, engine=engine, store=tmp_path / "store")))
+        thread = threading.Thread(
+            target=lambda: found.append(
+                sweep(tasks, engine=engine, store=tmp_path / "store")
+            )
+        )
         thread.start()
         while thread.is_alive() and kills < TIMES:
             time.sleep(MOMENTS.uniform(0.2, 1.0))
@@ -246,14 +309,34 @@ def test_dask_workers_killed_at_random_moments(tmp_path):
 
 def test_two_sweeps_on_one_folder(tmp_path):
     """The second command is refused with a sentence; SIGTERM ends the first with its own code."""
-    words = ["reproduce", "--methods", "sdbgd,dbgd,penalty", "--budget", "1e13", "--runs", "2", "--workers", "2"]
+    words = [
+        "reproduce",
+        "--methods",
+        "sdbgd,dbgd,penalty",
+        "--budget",
+        "1e13",
+        "--runs",
+        "2",
+        "--workers",
+        "2",
+    ]
     main = "print('started', flush=True); from tiebreak.cli import main; main()"
-    first = started(main, *words, "--output", tmp_path / "r", env=ENVIRONMENT, stderr=subprocess.PIPE)
+    first = started(
+        main,
+        *words,
+        "--output",
+        tmp_path / "r",
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+    )
     lock, deadline = tmp_path / "r" / ".blocks.lock", time.monotonic() + 60
     while not (lock.exists() and lock.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     said = call(*words, "--output", tmp_path / "r", code=2).stderr
-    assert f"r/.blocks' is being written by process {first.pid}; wait for it, or choose another place" in said
+    assert (
+        f"r/.blocks' is being written by process {first.pid}; wait for it, or choose another place"
+        in said
+    )
     first.send_signal(signal.SIGTERM)
     _, said = first.communicate(timeout=60)
     assert first.returncode == 143
@@ -291,7 +374,10 @@ shutil.copy(path, out)
 """
 
 
-@pytest.mark.parametrize(("kind", "words"), [("tmpfs", "No space left on device"), ("limit", "File too large")])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("tmpfs", "No space left on device"), ("limit", "File too large")],
+)
 def test_a_full_disk_leaves_the_last_whole_checkpoint(kind, words, tmp_path):
     """The checkpoint grows with its history until it does not fit; the run goes on, its file is the last that did."""
     prefix = ("unshare", "--mount", "--map-root-user") if kind == "tmpfs" else ()
@@ -303,7 +389,9 @@ def test_a_full_disk_leaves_the_last_whole_checkpoint(kind, words, tmp_path):
         except OSError:
             pytest.skip("no small disk can be made here")
     (tmp_path / "disk").mkdir()
-    process = started(FULL, tmp_path / "disk", kind, tmp_path / "out.npz", prefix=prefix)
+    process = started(
+        FULL, tmp_path / "disk", kind, tmp_path / "out.npz", prefix=prefix
+    )
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     first, second, third = shown.splitlines()
@@ -347,8 +435,12 @@ def test_a_damaged_block_is_done_again(tmp_path):
     with Store(tmp_path / "store") as store:
         for i, task in enumerate(tasks):
             content = store.place(task).read_bytes()
-            store.place(task).write_bytes(content[: len(content) // 2] if i == 0 else content)
-    with pytest.warns(UserWarning, match=r"is not used: it is damaged.*; block 0 is run again"):
+            store.place(task).write_bytes(
+                content[: len(content) // 2] if i == 0 else content
+            )
+    with pytest.warns(
+        UserWarning, match=r"is not used: it is damaged.*; block 0 is run again"
+    ):
         again = sweep(tasks, store=tmp_path / "store")
     assert numbers(again) == expected(count)
     assert [run for run, _ in lines(log)] == [0, 1, 2, 3, 0]

@@ -21,7 +21,9 @@ def lower_loss(x, sin):
 
 def trained(value=(1.0, 0.6)):
     """An optimizer whose number 0 was reached at the origin, and whose model ended in the next valley, outside."""
-    model = torch.nn.ParameterList([torch.nn.Parameter(torch.tensor(value, dtype=torch.float64))])
+    model = torch.nn.ParameterList(
+        [torch.nn.Parameter(torch.tensor(value, dtype=torch.float64))]
+    )
     base = torch.optim.SGD(model.parameters(), lr=0.02)
     return model, DynamicBarrier(base, tolerance=TOLERANCE, reference=0.0, model=model)
 
@@ -29,7 +31,10 @@ def trained(value=(1.0, 0.6)):
 def finished(model, opt, **options):
     anchor = {"0": torch.zeros(2, dtype=torch.float64)}
     return opt.finish(
-        lower=lambda: lower_loss(model[0], torch.sin), upper=lambda: -model[0][0], anchor=anchor, **options
+        lower=lambda: lower_loss(model[0], torch.sin),
+        upper=lambda: -model[0][0],
+        anchor=anchor,
+        **options,
     )
 
 
@@ -67,7 +72,10 @@ def test_a_model_inside_takes_no_steps():
 def test_a_loss_that_is_not_finite_leaves_the_model_as_training_did():
     model, opt = trained()
     before = model[0].detach().clone()
-    losses = (loss * factor for loss, factor in zip(batches(model, 3), (1.0, math.nan, 1.0), strict=True))
+    losses = (
+        loss * factor
+        for loss, factor in zip(batches(model, 3), (1.0, math.nan, 1.0), strict=True)
+    )
     with pytest.raises(FloatingPointError, match="the lower loss of step 1 is nan"):
         finished(model, opt, steps=losses)
     assert torch.equal(model[0], before)
@@ -76,7 +84,9 @@ def test_a_loss_that_is_not_finite_leaves_the_model_as_training_did():
 @pytest.mark.parametrize("steps", [20, lambda: 1.0])
 def test_steps_must_be_an_iterable(steps):
     model, opt = trained()
-    with pytest.raises(TypeError, match=r"finish\(steps=.*an iterable that makes the lower loss"):
+    with pytest.raises(
+        TypeError, match=r"finish\(steps=.*an iterable that makes the lower loss"
+    ):
         finished(model, opt, steps=steps)
 
 
@@ -87,13 +97,22 @@ def test_a_loss_without_a_gradient_is_refused():
 
 
 def test_buffers_of_the_steps_stay_with_the_end_of_the_line():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)).double()
-    inputs = torch.randn(64, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)
+    ).double()
+    inputs = torch.randn(
+        64, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
 
     def fit():
         return (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
 
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.05), tolerance=1e-6, reference=0.0, model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.05),
+        tolerance=1e-6,
+        reference=0.0,
+        model=model,
+    )
     anchor = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.warns(RuntimeWarning, match="above 1 everywhere"):
         found = opt.finish(lower=fit, anchor=anchor, steps=(fit() for _ in range(10)))
@@ -112,7 +131,12 @@ def test_jax_takes_a_function_of_the_parameters():
         return x
 
     start, anchor = jnp.array([1.0, 0.6]), jnp.zeros(2)
-    options = {"lower": lower, "upper": lambda x: -x[0], "tolerance": TOLERANCE, "reference": 0.0}
+    options = {
+        "lower": lower,
+        "upper": lambda x: -x[0],
+        "tolerance": TOLERANCE,
+        "reference": 0.0,
+    }
     _, line = tiebreak_optax.finish(start, anchor, **options)
     x, found = tiebreak_optax.finish(start, anchor, steps=steps, **options)
     assert line.upper_loss > -0.3

@@ -21,7 +21,10 @@ from training import simple_method
 numbers = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
 
 
-@given(st.dictionaries(st.integers(0, 8000), st.tuples(numbers, numbers)), st.tuples(numbers, numbers))
+@given(
+    st.dictionaries(st.integers(0, 8000), st.tuples(numbers, numbers)),
+    st.tuples(numbers, numbers),
+)
 def test_any_losses(known, elsewhere):
     """Inside where the anchor is; never worse in f where training ended inside; no more than 25 evaluations."""
     known = known | {0: (0.0, 1.0)}
@@ -35,9 +38,13 @@ def test_any_losses(known, elsewhere):
     assert len(asked) == len(set(asked)) == found.evaluations <= 25
     assert 0 <= found.place <= FARTHEST
     assert found.excess <= INSIDE
-    assert (found.excess_before, found.upper_loss_before) == pytest.approx(measure(1.0), nan_ok=True)
+    assert (found.excess_before, found.upper_loss_before) == pytest.approx(
+        measure(1.0), nan_ok=True
+    )
     if found.excess_before <= INSIDE:
-        assert found.place == 1 or (found.upper_loss < found.upper_loss_before and found.excess <= LIMIT)
+        assert found.place == 1 or (
+            found.upper_loss < found.upper_loss_before and found.excess <= LIMIT
+        )
     else:
         assert found.place < 1
     assert not found.upper_loss > known[0][1]  # the anchor is inside, and was looked at
@@ -54,7 +61,9 @@ def test_the_tolerance_is_used(cost, power):
 def test_an_upper_loss_that_has_risen_in_training():
     """Where it is smaller towards the anchor the model goes there, to its minimum or to the anchor itself."""
     assert search(lambda place: (0.1 * place, place)).place == 0
-    assert search(lambda place: (0.1 * place, (place - 0.5) ** 2)).place == pytest.approx(0.5, abs=0.1)
+    assert search(
+        lambda place: (0.1 * place, (place - 0.5) ** 2)
+    ).place == pytest.approx(0.5, abs=0.1)
     assert search(lambda place: (0.1 * place, abs(place - 1))).place == 1
     assert search(lambda place: (0.1 * place, math.nan)).place == 1
 
@@ -62,20 +71,29 @@ def test_an_upper_loss_that_has_risen_in_training():
 def test_what_must_not_be_left_unsaid():
     """A loss of another model, an upper loss that is nowhere smaller than at the reference, one that is not finite."""
     same = (0.1, False)
-    with pytest.warns(RuntimeWarning, match="lower loss is the same number for the reference and for the model, 0.3"):
+    with pytest.warns(
+        RuntimeWarning,
+        match="lower loss is the same number for the reference and for the model, 0.3",
+    ):
         finishing.finish(lambda place: (0.3, -place), same)
     with pytest.warns(RuntimeWarning, match="upper loss is the same number"):
         finishing.finish(lambda place: (0.3 + 0.01 * place, 2.0), same)
     with pytest.warns(RuntimeWarning, match="swapped"):
-        assert finishing.finish(lambda place: (0.3 + 0.5 * place, place), same).place == 0
-    with pytest.raises(ValueError, match="the upper loss is nan where training left the model"):
+        assert (
+            finishing.finish(lambda place: (0.3 + 0.5 * place, place), same).place == 0
+        )
+    with pytest.raises(
+        ValueError, match="the upper loss is nan where training left the model"
+    ):
         finishing.finish(lambda place: (0.3 + 0.01 * place, math.nan), same)
     finishing.finish(lambda place: (0.0, math.nan), same, wanted=False)
 
 
 def test_no_place_inside_is_told():
     with pytest.warns(RuntimeWarning, match=r"is 3.01 tolerances above its reference"):
-        found = finishing.finish(lambda place: (1.3 + 0.001 * place, -place), (0.1, False), reference=1.0)
+        found = finishing.finish(
+            lambda place: (1.3 + 0.001 * place, -place), (0.1, False), reference=1.0
+        )
     assert found.place == 1
 
 
@@ -93,7 +111,9 @@ def test_units(lower, upper):
     """Either loss times a constant, the tolerance with it: the same place."""
 
     def at(g, f):
-        return finishing.finish(lambda place: (g * (1 + 0.3 * place**2), f * -place), (0.4 * g, False)).place
+        return finishing.finish(
+            lambda place: (g * (1 + 0.3 * place**2), f * -place), (0.4 * g, False)
+        ).place
 
     assert at(lower, upper) == at(1.0, 1.0)
 
@@ -104,9 +124,13 @@ def test_units(lower, upper):
 def trained(reference="twin", tolerance=0.05, steps=40, **options):
     model, batches = network(), data(8)
     base = torch.optim.SGD(model.parameters(), lr=0.1)
-    opt = DynamicBarrier(base, tolerance=tolerance, reference=reference, model=model, **options)
+    opt = DynamicBarrier(
+        base, tolerance=tolerance, reference=reference, model=model, **options
+    )
     for k in range(steps):
-        opt.step(lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda: size(model))
+        opt.step(
+            lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda: size(model)
+        )
     return model, opt, batches
 
 
@@ -119,7 +143,10 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize(("reference", "tolerance"), [("twin", 0.05), ("start", 0.05), ("twin", "3%"), ("twin", 1e-6)])
+@pytest.mark.parametrize(
+    ("reference", "tolerance"),
+    [("twin", 0.05), ("start", 0.05), ("twin", "3%"), ("twin", 1e-6)],
+)
 def test_what_is_measured_is_what_is_left(reference, tolerance, mode):
     """The model is at the place that was found: parameters and buffers between the ends, and the losses as told."""
     model, opt, batches = trained(reference, tolerance)
@@ -128,14 +155,18 @@ def test_what_is_measured_is_what_is_left(reference, tolerance, mode):
     with torch.no_grad(), opt.reference():
         there = everything(model)
     torch.manual_seed(3)
-    found = opt.finish(lower=lambda: (fit(model, b) for b in batches), upper=lambda: size(model))
+    found = opt.finish(
+        lower=lambda: (fit(model, b) for b in batches), upper=lambda: size(model)
+    )
     assert isinstance(found, Finish)
     assert found.excess <= INSIDE
     for name, value in everything(model).items():
         if value.is_floating_point():
             expected = there[name] + found.place * (before[name] - there[name])
             if name.endswith("running_var") and found.place > 1:  # which stays positive
-                shrunk = before[name] * (before[name] / there[name]) ** (found.place - 1)
+                shrunk = before[name] * (before[name] / there[name]) ** (
+                    found.place - 1
+                )
                 expected = torch.where(before[name] < there[name], shrunk, expected)
             torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
     after = everything(model)
@@ -178,13 +209,20 @@ def test_a_loss_that_raises_leaves_the_model_as_it_was(when):
         opt.finish(lower=lower, upper=lambda: size(model))
     assert same(everything(model), before)
     model.train()
-    opt.step(lower=lambda: fit(model, batches[0]), upper=lambda: size(model))  # and training goes on
+    opt.step(
+        lower=lambda: fit(model, batches[0]), upper=lambda: size(model)
+    )  # and training goes on
 
 
 def test_a_number_needs_the_model_that_reached_it():
     model, opt, batches = trained(reference=0.3, tolerance=0.1)
-    losses = {"lower": lambda: (fit(model, b) for b in batches), "upper": lambda: size(model)}
-    with pytest.raises(TypeError, match=r"reference=0.3 has no copy of the model.*anchor="):
+    losses = {
+        "lower": lambda: (fit(model, b) for b in batches),
+        "upper": lambda: size(model),
+    }
+    with pytest.raises(
+        TypeError, match=r"reference=0.3 has no copy of the model.*anchor="
+    ):
         opt.finish(**losses)
     fitted = network()
     base = torch.optim.Adam(fitted.parameters(), lr=0.05)
@@ -196,17 +234,28 @@ def test_a_number_needs_the_model_that_reached_it():
     fitted.eval()
     with torch.no_grad():
         reached = float(sum(fit(fitted, b) for b in batches) / 8)
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.02, reference=reached)
-    with pytest.raises(TypeError, match=r"^anchor=… needs the trained model: opt.finish\(…, anchor=…, model="):
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.02, reference=reached
+    )
+    with pytest.raises(
+        TypeError,
+        match=r"^anchor=… needs the trained model: opt.finish\(…, anchor=…, model=",
+    ):
         opt.finish(**losses, anchor=fitted)
-    with pytest.raises(ValueError, match="the length of anchor= is 1; it must be that of model=, 2"):
+    with pytest.raises(
+        ValueError, match="the length of anchor= is 1; it must be that of model=, 2"
+    ):
         opt.finish(**losses, anchor=fitted, model=[model, fitted])
     found = opt.finish(**losses, anchor=fitted, model=model)
     assert found.excess_before > 1 >= found.excess
     assert found.place < 1
     wrong = everything(fitted)
     wrong["0.weight"] = wrong["0.weight"][:2]
-    for anchor, match in (({}, "no value for '0.weight'"), (wrong, r"'0.weight'\] has shape \(2, 3\)"), (3, "a int")):
+    for anchor, match in (
+        ({}, "no value for '0.weight'"),
+        (wrong, r"'0.weight'\] has shape \(2, 3\)"),
+        (3, "a int"),
+    ):
         with pytest.raises((TypeError, ValueError), match=match):
             opt.finish(**losses, anchor=anchor, model=model)
     with pytest.raises(ValueError, match="not all parameters"):
@@ -239,28 +288,45 @@ def test_warnings_point_to_the_line_that_called():
     model, opt, _ = trained(steps=2)
 
     def mine():
-        return opt.finish(lower=lambda: 0.3, upper=lambda: size(model))  # not of this model
+        return opt.finish(
+            lower=lambda: 0.3, upper=lambda: size(model)
+        )  # not of this model
 
-    with pytest.warns(RuntimeWarning, match="does its function evaluate the model that is moved") as said:
+    with pytest.warns(
+        RuntimeWarning, match="does its function evaluate the model that is moved"
+    ) as said:
         mine()
-    assert {(one.filename, one.lineno) for one in said} == {(__file__, mine.__code__.co_firstlineno + 1)}
+    assert {(one.filename, one.lineno) for one in said} == {
+        (__file__, mine.__code__.co_firstlineno + 1)
+    }
 
 
 def test_after_a_checkpoint_the_same(tmp_path):
     """The twin is in the state: a run that was saved and loaded finishes at the same place."""
     model, opt, batches = trained()
-    torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, tmp_path / "run.pt")
+    torch.save(
+        {"model": model.state_dict(), "opt": opt.state_dict()}, tmp_path / "run.pt"
+    )
     saved = torch.load(tmp_path / "run.pt")
     again = network()
-    other = DynamicBarrier(torch.optim.SGD(again.parameters(), lr=0.1), tolerance=0.05, reference="twin", model=again)
+    other = DynamicBarrier(
+        torch.optim.SGD(again.parameters(), lr=0.1),
+        tolerance=0.05,
+        reference="twin",
+        model=again,
+    )
     with pytest.raises(RuntimeError, match="no step was made yet"):
         other.finish(lower=lambda: 1.0)
     again.load_state_dict(saved["model"])
     other.load_state_dict(saved["opt"])
     for net in (model, again):
         net.eval()
-    one = opt.finish(lower=lambda: [fit(model, b) for b in batches], upper=lambda: size(model))
-    two = other.finish(lower=lambda: [fit(again, b) for b in batches], upper=lambda: size(again))
+    one = opt.finish(
+        lower=lambda: [fit(model, b) for b in batches], upper=lambda: size(model)
+    )
+    two = other.finish(
+        lower=lambda: [fit(again, b) for b in batches], upper=lambda: size(again)
+    )
     assert one == two
     assert same(everything(model), everything(again))
 
@@ -271,7 +337,10 @@ def test_half_precision(dtype):
     x = torch.nn.Parameter(torch.tensor([3.0, 1.0], dtype=dtype))
     base, model = torch.optim.SGD([x], lr=0.05), torch.nn.ParameterList([x])
     opt = DynamicBarrier(base, tolerance=0.5, reference="start", model=model)
-    losses = {"lower": lambda: (x[0] - x[1]).float().square(), "upper": lambda: x.float().square().sum()}
+    losses = {
+        "lower": lambda: (x[0] - x[1]).float().square(),
+        "upper": lambda: x.float().square().sum(),
+    }
     for _ in range(20):
         opt.step(**losses)
     found = opt.finish(**losses)
@@ -294,7 +363,9 @@ def test_wrong_uses():
         fit(model, batch).backward()
     with pytest.raises(RuntimeError, match="not within one"):
         opt.finish(lower=lambda: fit(model, batch))
-    rule = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method())
+    rule = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method()
+    )
     with pytest.raises(RuntimeError, match="with tolerance="):
         rule.finish(lower=lambda: 1.0)
 
@@ -303,22 +374,40 @@ def test_wrong_uses():
 
 
 def told(net, opt, batches, **more):
-    return opt.finish(lower=lambda: [fit(net, b) for b in batches], upper=lambda: size(net), **more)
+    return opt.finish(
+        lower=lambda: [fit(net, b) for b in batches], upper=lambda: size(net), **more
+    )
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_batch_norm_beyond_the_end(mode):
     """A scale before batch norm is free, so f takes it far beyond: the running variance must not become negative."""
     torch.manual_seed(0)
-    model, batches = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2)), data()
+    model, batches = (
+        torch.nn.Sequential(
+            torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2)
+        ),
+        data(),
+    )
     model.double()
     for _ in range(20):
         model(batches[0][0])
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.02), tolerance=0.1, reference="start", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.02),
+        tolerance=0.1,
+        reference="start",
+        model=model,
+    )
     for k in range(30):
-        opt.step(lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda: model[0].weight.square().sum())
+        opt.step(
+            lower=lambda b=batches[k % 8]: fit(model, b),
+            upper=lambda: model[0].weight.square().sum(),
+        )
     getattr(model, mode)()
-    found = opt.finish(lower=lambda: [fit(model, b) for b in batches], upper=lambda: model[0].weight.square().sum())
+    found = opt.finish(
+        lower=lambda: [fit(model, b) for b in batches],
+        upper=lambda: model[0].weight.square().sum(),
+    )
     assert found.place > 1
     assert model[1].running_var.min() > 0
     model.eval()
@@ -335,8 +424,13 @@ def test_places_of_buffers():
     assert line._between(one, two, 7.0, buffer=True).norm().item() == pytest.approx(1)
     mask = torch.tensor([1.0, 0.0, 1.0])
     assert torch.equal(line._between(torch.ones(3), mask, 2.0, buffer=True), mask)
-    assert torch.equal(line._between(torch.tensor(3), torch.tensor(8), 0.5, buffer=True), torch.tensor(8))
-    variance = line._between(torch.tensor([4.0, 0.0, 4.0]), torch.tensor([1.0, 2.0, 0.0]), 3.0, buffer=True)
+    assert torch.equal(
+        line._between(torch.tensor(3), torch.tensor(8), 0.5, buffer=True),
+        torch.tensor(8),
+    )
+    variance = line._between(
+        torch.tensor([4.0, 0.0, 4.0]), torch.tensor([1.0, 2.0, 0.0]), 3.0, buffer=True
+    )
     assert torch.equal(variance, torch.tensor([1 / 16, 6.0, 0.0]))
     assert line._between(torch.empty(0), torch.empty(0), 3.0, buffer=True).numel() == 0
 
@@ -358,7 +452,10 @@ class Own(torch.nn.Module):
     def forward(self, x):
         if self.training:
             self.queue.data = torch.cat([self.queue[-3:], torch.ones(1)])
-            self.mean, self.count = 0.9 * self.mean + 0.1 * x.mean(0).detach(), self.count + 1
+            self.mean, self.count = (
+                0.9 * self.mean + 0.1 * x.mean(0).detach(),
+                self.count + 1,
+            )
             self.cache = self.mean
         return self.inside(x - self.mean)
 
@@ -378,7 +475,10 @@ def test_nothing_of_a_pass_stays(reference):
         return (head(model(batch[0])) - 1).square().mean() + size(model)
 
     for k in range(20):
-        opt.step(lower=lambda b=batches[k % 8]: fit(model, b), upper=lambda b=batches[k % 8]: upper(b))
+        opt.step(
+            lower=lambda b=batches[k % 8]: fit(model, b),
+            upper=lambda b=batches[k % 8]: upper(b),
+        )
     model.cache, model.queue = None, torch.zeros(1)
     head.train(reference == "number")
     before, outside = everything(model), everything(head)
@@ -399,7 +499,12 @@ def test_nothing_of_a_pass_stays(reference):
 def test_finishing_after_a_checkpoint_leaves_the_twin_as_it_is():
     model, opt, batches = trained()
     again = network()
-    other = DynamicBarrier(torch.optim.SGD(again.parameters(), lr=0.1), tolerance=0.05, reference="twin", model=again)
+    other = DynamicBarrier(
+        torch.optim.SGD(again.parameters(), lr=0.1),
+        tolerance=0.05,
+        reference="twin",
+        model=again,
+    )
     again.load_state_dict(model.state_dict())
     other.load_state_dict(copy.deepcopy(opt.state_dict()))
 
@@ -440,7 +545,10 @@ def test_complex_parameters_move():
     w = torch.nn.Parameter(torch.tensor([3 + 1j, 1 - 1j]))
     base, model = torch.optim.SGD([w], lr=0.05), torch.nn.ParameterList([w])
     opt = DynamicBarrier(base, tolerance=0.5, reference="start", model=model)
-    losses = {"lower": lambda: (w[0] - w[1]).abs().square(), "upper": lambda: w.abs().square().sum()}
+    losses = {
+        "lower": lambda: (w[0] - w[1]).abs().square(),
+        "upper": lambda: w.abs().square().sum(),
+    }
     for _ in range(5):
         opt.step(**losses)
     before = w.detach().clone()
@@ -463,9 +571,13 @@ def test_anchors():
         base.step()
     with torch.no_grad():
         reached = float(sum(fit(fitted, b) for b in batches) / 8)
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.02, reference=reached)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.02, reference=reached
+    )
     own = model.state_dict()
-    with pytest.raises(ValueError, match=r"anchor\['0.weight'\] is the model's own.*deepcopy"):
+    with pytest.raises(
+        ValueError, match=r"anchor\['0.weight'\] is the model's own.*deepcopy"
+    ):
         told(model, opt, batches, anchor=own, model=model)
     model[0].requires_grad_(False)
     before = everything(model)
@@ -481,9 +593,17 @@ def test_losses_of_all_kinds():
     model, opt, batches = trained()
     model.eval()
     before, expected = everything(model), None
-    for kind in (float, torch.Tensor.numpy, lambda loss: loss.reshape(1), lambda loss: [loss.item()]):
+    for kind in (
+        float,
+        torch.Tensor.numpy,
+        lambda loss: loss.reshape(1),
+        lambda loss: [loss.item()],
+    ):
         model.load_state_dict(before)
-        found = opt.finish(lower=lambda kind=kind: kind(fit(model, batches[0])), upper=lambda: size(model))
+        found = opt.finish(
+            lower=lambda kind=kind: kind(fit(model, batches[0])),
+            upper=lambda: size(model),
+        )
         assert expected in (None, found)
         expected = found
 
@@ -492,10 +612,16 @@ def test_losses_that_change():
     model, opt, batches = trained(steps=3)
     before, once = everything(model), iter(batches)
     with pytest.raises(ValueError, match="returned 8 losses at first, and none now"):
-        opt.finish(lower=lambda: (fit(model, b) for b in once), upper=lambda: size(model))
+        opt.finish(
+            lower=lambda: (fit(model, b) for b in once), upper=lambda: size(model)
+        )
     inputs = batches[0][0].requires_grad_()
     with pytest.raises(RuntimeError, match="require grad") as error:
-        opt.finish(lower=lambda: torch.autograd.grad(model(inputs).sum(), inputs)[0].square().sum())
+        opt.finish(
+            lower=lambda: (
+                torch.autograd.grad(model(inputs).sum(), inputs)[0].square().sum()
+            )
+        )
     assert "torch.enable_grad()" in error.value.__notes__[0]
     assert same(everything(model), before)
 
@@ -509,7 +635,9 @@ def test_jax_and_torch_find_the_same():
     opt = DynamicBarrier(base, tolerance=0.1, reference="start", model=model)
     opt.step(lower=lambda: (x[0] - x[1]).square(), upper=lambda: x.square().sum())
     end = copy.deepcopy(x).detach()
-    torch_found = opt.finish(lower=lambda: (x[0] - x[1]).square(), upper=lambda: x.square().sum())
+    torch_found = opt.finish(
+        lower=lambda: (x[0] - x[1]).square(), upper=lambda: x.square().sum()
+    )
     params, found = finish(
         {"x": jnp.asarray(end.numpy()), "count": jnp.array(3)},
         {"x": jnp.array([3.0, 1.0]), "count": jnp.array(0)},
@@ -537,29 +665,67 @@ def test_jax_wrong_uses():
 
 def test_jax_leaves_of_all_kinds():
     """Complex ones move; the others stay, but at the anchor are its own; a loss may have half precision."""
-    params = {"x": jnp.array([2.9, 2.8]), "c": jnp.array(1 + 1j), "i": jnp.array(3), "none": None, "f": 2.0}
-    anchor = {"x": jnp.array([3.0, 3.0]), "c": jnp.array(2 + 2j), "i": jnp.array(1), "none": None, "f": 1.0}
+    params = {
+        "x": jnp.array([2.9, 2.8]),
+        "c": jnp.array(1 + 1j),
+        "i": jnp.array(3),
+        "none": None,
+        "f": 2.0,
+    }
+    anchor = {
+        "x": jnp.array([3.0, 3.0]),
+        "c": jnp.array(2 + 2j),
+        "i": jnp.array(1),
+        "none": None,
+        "f": 1.0,
+    }
 
     def lower(p):
         return ((p["x"][0] - p["x"][1]) ** 2).astype(jnp.bfloat16)
 
-    there, found = finish(params, anchor, lower=lower, upper=lambda p: jnp.sum(p["x"] ** 2), tolerance=0.1)
+    there, found = finish(
+        params, anchor, lower=lower, upper=lambda p: jnp.sum(p["x"] ** 2), tolerance=0.1
+    )
     assert found.place > 1
     assert complex(there["c"]) == pytest.approx(2 + 2j - found.place * (1 + 1j))
-    assert (int(there["i"]), there["none"], float(there["f"])) == (3, None, pytest.approx(1 + found.place))
-    half = {name: leaf.astype(jnp.bfloat16) if name == "x" else leaf for name, leaf in params.items()}
-    there, found = finish(half, anchor, lower=lambda p: 0.0 if int(p["i"]) == 1 else 1.0, tolerance=1e-6)
+    assert (int(there["i"]), there["none"], float(there["f"])) == (
+        3,
+        None,
+        pytest.approx(1 + found.place),
+    )
+    half = {
+        name: leaf.astype(jnp.bfloat16) if name == "x" else leaf
+        for name, leaf in params.items()
+    }
+    there, found = finish(
+        half, anchor, lower=lambda p: 0.0 if int(p["i"]) == 1 else 1.0, tolerance=1e-6
+    )
     assert found.place == 0
     assert there["x"].dtype == jnp.bfloat16
     assert int(there["i"]) == 1
-    with pytest.raises(TypeError, match=r"params\['act'\] is a .*; leaves must be arrays"):
-        finish(params | {"act": jax.nn.relu}, anchor | {"act": jax.nn.relu}, lower=lower, tolerance=0.1)
+    with pytest.raises(
+        TypeError, match=r"params\['act'\] is a .*; leaves must be arrays"
+    ):
+        finish(
+            params | {"act": jax.nn.relu},
+            anchor | {"act": jax.nn.relu},
+            lower=lower,
+            tolerance=0.1,
+        )
 
 
 def test_jax_a_twin_wherever_it_is():
     x = jnp.array([2.9, 2.8])
-    state = optax.MultiSteps(with_twin(optax.sgd(0.1), tolerance=0.1), 2).init(jnp.array([3.0, 3.0]))
-    _, found = finish(x, state, lower=lambda x: (x[0] - x[1]) ** 2, upper=lambda x: jnp.sum(x**2), tolerance=0.1)
+    state = optax.MultiSteps(with_twin(optax.sgd(0.1), tolerance=0.1), 2).init(
+        jnp.array([3.0, 3.0])
+    )
+    _, found = finish(
+        x,
+        state,
+        lower=lambda x: (x[0] - x[1]) ** 2,
+        upper=lambda x: jnp.sum(x**2),
+        tolerance=0.1,
+    )
     assert found.place > 1
     with pytest.raises(ValueError, match="has 2 twins"):
         finish(x, (state, state), lower=lambda x: x[0], tolerance=0.1)
@@ -569,13 +735,17 @@ def test_jax_the_start_that_a_state_keeps():
     """The state of the whole optimizer does; one that keeps no parameters is refused in words."""
     x, start = jnp.array([2.9, 2.8]), jnp.array([3.0, 3.0])
     losses = {"lower": lambda x: (x[0] - x[1]) ** 2, "upper": lambda x: jnp.sum(x**2)}
-    state = optax.chain(dynamic_barrier(tolerance=0.1, reference="start"), optax.sgd(0.1)).init(start)
+    state = optax.chain(
+        dynamic_barrier(tolerance=0.1, reference="start"), optax.sgd(0.1)
+    ).init(start)
     there, found = finish(x, state, **losses, tolerance=0.1)
     same, expected = finish(x, start, **losses, tolerance=0.1)
     assert found == expected
     assert there.tolist() == same.tolist()
     with pytest.raises(ValueError, match="has 2 starts"):
         finish(x, (state, state), **losses, tolerance=0.1)
-    number = optax.chain(dynamic_barrier(tolerance=0.1, reference=0.0), optax.sgd(0.1)).init(start)
+    number = optax.chain(
+        dynamic_barrier(tolerance=0.1, reference=0.0), optax.sgd(0.1)
+    ).init(start)
     with pytest.raises(ValueError, match="is a state that keeps no parameters"):
         finish(x, number, **losses, tolerance=0.1)

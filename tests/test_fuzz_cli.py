@@ -17,23 +17,69 @@ from tiebreak.experiments.entrants import rehearse
 
 NUMBER = st.one_of(
     st.sampled_from(
-        ["0", "1", "2", "3", "10", "100", "1e3", "0.5", "1e-3", "1e5", "1.5", "-0", "+3", "1_0", "0x10", "٣"]
+        [
+            "0",
+            "1",
+            "2",
+            "3",
+            "10",
+            "100",
+            "1e3",
+            "0.5",
+            "1e-3",
+            "1e5",
+            "1.5",
+            "-0",
+            "+3",
+            "1_0",
+            "0x10",
+            "٣",
+        ]
     ),
-    st.sampled_from([repr(number) if abs(number) < 1e300 else str(number)[:400] for number in NUMBERS]),
+    st.sampled_from(
+        [
+            repr(number) if abs(number) < 1e300 else str(number)[:400]
+            for number in NUMBERS
+        ]
+    ),
     st.integers(-3, 500).map(str),
     st.floats(1e-3, 1e3).map(repr),
 )
-NASTY = st.one_of(st.sampled_from([word for word in WORDS if word != "\ud800"]), st.text(max_size=12))
+NASTY = st.one_of(
+    st.sampled_from([word for word in WORDS if word != "\ud800"]), st.text(max_size=12)
+)
 TEXT = st.one_of(NUMBER, NUMBER, NUMBER, NASTY)
 METHODS = ["sdbgd", "SDBPG", "pr_sdbpg", "vr-pr-sdbpg", "penalty", "dbgd", "nonsense"]
-PROBLEMS = ["paper", "valley-4", "Islands-3-heavy", "random", "random-heavy", "valley-1", "all", "file:x", "out/x.py:y"]
+PROBLEMS = [
+    "paper",
+    "valley-4",
+    "Islands-3-heavy",
+    "random",
+    "random-heavy",
+    "valley-1",
+    "all",
+    "file:x",
+    "out/x.py:y",
+]
 CONSTANTS = ("L_f", "L_g", "G_f", "sigma_f", "sigma_g", "delta_f", "delta_g", "x")
-PLACES = ("out", "file", "file/below", "link", "circle", "nothing/deep", "", "\0", "x" * 300)
+PLACES = (
+    "out",
+    "file",
+    "file/below",
+    "link",
+    "circle",
+    "nothing/deep",
+    "",
+    "\0",
+    "x" * 300,
+)
 
 constants = st.one_of(
     st.just("paper"),
     st.builds(
-        lambda start, pairs: ",".join([*start, *(f"{name}={value}" for name, value in pairs)]),
+        lambda start, pairs: ",".join(
+            [*start, *(f"{name}={value}" for name, value in pairs)]
+        ),
         st.sampled_from([["paper"], []]),
         st.lists(st.tuples(st.sampled_from(CONSTANTS), TEXT), max_size=8),
     ),
@@ -66,12 +112,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--per-sample": None,
         "--output": place,
         "--workers": TEXT,
-        "--scheduler": st.one_of(st.sampled_from(["local:0", "local:x", "tcp:", "http//x"]), NASTY),
+        "--scheduler": st.one_of(
+            st.sampled_from(["local:0", "local:x", "tcp:", "http//x"]), NASTY
+        ),
     },
-    "verify": {"--runs": TEXT, "--seed": TEXT, "--output": place, "--quick": None, "--workers": TEXT},
+    "verify": {
+        "--runs": TEXT,
+        "--seed": TEXT,
+        "--output": place,
+        "--quick": None,
+        "--workers": TEXT,
+    },
     "compare": {
-        "--problems": st.one_of(st.lists(st.sampled_from(PROBLEMS), max_size=3).map(",".join), NASTY),
-        "--methods": st.one_of(st.sampled_from(["all", "sdbgd_practice,penalty", "file:x", "file.py:x"]), names),
+        "--problems": st.one_of(
+            st.lists(st.sampled_from(PROBLEMS), max_size=3).map(",".join), NASTY
+        ),
+        "--methods": st.one_of(
+            st.sampled_from(["all", "sdbgd_practice,penalty", "file:x", "file.py:x"]),
+            names,
+        ),
         "--budgets": st.one_of(st.lists(TEXT, max_size=3).map(",".join), TEXT),
         "--runs": TEXT,
         "--trials": TEXT,
@@ -103,7 +162,9 @@ def no_work() -> Iterator[None]:
     patch.setattr("tiebreak.experiments.saving.save_chart", lambda chart, path: [])
     patch.setattr(
         "tiebreak.cli.compare.rehearse",
-        lambda problems, methods, *options: rehearse(problems[:2], methods[:4], *options),  # of hundreds of pairs
+        lambda problems, methods, *options: rehearse(
+            problems[:2], methods[:4], *options
+        ),  # of hundreds of pairs
     )
     patch.setenv("COLUMNS", "100")
     yield
@@ -116,11 +177,15 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     command = draw(st.sampled_from([*OPTIONS, "plan", "reproduce", "compare"]))
     words = [command] if draw(st.integers(0, 19)) else [draw(NASTY)]
     options = (
-        OPTIONS[command] if draw(st.integers(0, 9)) else {n: o for each in OPTIONS.values() for n, o in each.items()}
+        OPTIONS[command]
+        if draw(st.integers(0, 9))
+        else {n: o for each in OPTIONS.values() for n, o in each.items()}
     )
     if command == "plan" and draw(st.booleans()):
         words += ["--budget", draw(NUMBER)]
-    for name in draw(st.lists(st.sampled_from(sorted(options)), max_size=4)) if options else ():
+    for name in (
+        draw(st.lists(st.sampled_from(sorted(options)), max_size=4)) if options else ()
+    ):
         words.append(name)
         if options[name] is not None:
             words.append(draw(options[name]))
@@ -173,7 +238,9 @@ def test_command_lines(folder: Path, words: list[str]) -> None:
         (("table", "--constants", "paper,L_f=1e999"), "L_f"),
     ],
 )
-def test_numbers_beyond_all_range(words: tuple[str, ...], said: str, folder: Path) -> None:
+def test_numbers_beyond_all_range(
+    words: tuple[str, ...], said: str, folder: Path
+) -> None:
     done = run([*words], folder)
     assert done.exit_code == 2
     assert said in done.output

@@ -15,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiebreak
-from fuzzing import DEEP, NUMBERS, WORDS, as_json, damaged, inputs, limited, mangled, only_ours
+from fuzzing import (
+    DEEP,
+    NUMBERS,
+    WORDS,
+    as_json,
+    damaged,
+    inputs,
+    limited,
+    mangled,
+    only_ours,
+)
 from tiebreak.experiments import Experiment, load, run, save
 from tiebreak.experiments.blocks import Block, Store, _encoded
 from tiebreak.experiments.report import markdown
@@ -34,8 +44,20 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of two methods, with and without a memory, one run and several."""
     folder = tmp_path_factory.mktemp("checkpoints")
     for method, runs, record in (("vr_pr_sdbpg", 2, 1), ("sdbgd", None, "log")):
-        options: dict[str, Any] = {"method": method, "runs": runs, "record": record, "seed": 3}
-        result = tiebreak.minimize(PAPER.upper, PAPER.lower, PAPER.x0, steps=6, keep_iterates=runs is None, **options)
+        options: dict[str, Any] = {
+            "method": method,
+            "runs": runs,
+            "record": record,
+            "seed": 3,
+        }
+        result = tiebreak.minimize(
+            PAPER.upper,
+            PAPER.lower,
+            PAPER.x0,
+            steps=6,
+            keep_iterates=runs is None,
+            **options,
+        )
         result.save(folder / method)
     return folder
 
@@ -47,13 +69,22 @@ def read_checkpoint(path: Path) -> None:
     assert result.x.dtype.kind == "f"
     if np.max(result.steps) < 10:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a run that starts from what is not finite says so
-            tiebreak.minimize(PAPER.upper, PAPER.lower, steps=int(np.max(result.steps)) + 3, resume=path)
+            warnings.simplefilter(
+                "ignore"
+            )  # a run that starts from what is not finite says so
+            tiebreak.minimize(
+                PAPER.upper,
+                PAPER.lower,
+                steps=int(np.max(result.steps)) + 3,
+                resume=path,
+            )
 
 
 @inputs(0.1, 150)
 @given(data=st.data())
-def test_damaged_checkpoints(checkpoints: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_checkpoints(
+    checkpoints: Path, tmp_path: Path, data: st.DataObject
+) -> None:
     path = tmp_path / "run.npz"
     path.write_bytes(data.draw(damaged((checkpoints / data.draw(KEPT)).read_bytes())))
     with only_ours():
@@ -62,7 +93,9 @@ def test_damaged_checkpoints(checkpoints: Path, tmp_path: Path, data: st.DataObj
 
 @inputs(0.12, 200)
 @given(data=st.data())
-def test_made_up_checkpoints(checkpoints: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_made_up_checkpoints(
+    checkpoints: Path, tmp_path: Path, data: st.DataObject
+) -> None:
     """Whole archives with right checksums, and something else in them."""
     path = tmp_path / "run.npz"
     with np.load(checkpoints / data.draw(KEPT)) as file:
@@ -71,8 +104,16 @@ def test_made_up_checkpoints(checkpoints: Path, tmp_path: Path, data: st.DataObj
         meta = data.draw(mangled(json.loads(str(arrays["meta"]))))
         arrays["meta"] = np.array(as_json(meta))
     else:
-        arrays = {str(k) or "_": v for k, v in data.draw(mangled_arrays(arrays)).items()}
-    np.savez(path, **{name.replace("\0", "0").replace("\ud800", "d"): value for name, value in arrays.items()})
+        arrays = {
+            str(k) or "_": v for k, v in data.draw(mangled_arrays(arrays)).items()
+        }
+    np.savez(
+        path,
+        **{
+            name.replace("\0", "0").replace("\ud800", "d"): value
+            for name, value in arrays.items()
+        },
+    )
     with only_ours():
         read_checkpoint(path)
 
@@ -83,11 +124,25 @@ def mangled_arrays(draw: st.DrawFn, arrays: dict[str, Any]) -> dict[str, Any]:
     found = dict(arrays)
     name = draw(st.sampled_from(sorted(found)))
     value = found[name]
-    kind = draw(st.sampled_from(["remove", "rename", "extra", "shape", "dtype", "number", "empty", "text"]))
+    kind = draw(
+        st.sampled_from(
+            ["remove", "rename", "extra", "shape", "dtype", "number", "empty", "text"]
+        )
+    )
     if kind == "remove":
         del found[name]
     elif kind in ("rename", "extra"):
-        new = draw(st.sampled_from([*WORDS[:-1], "memory.upper.0", "history.x", "last_measures.x", *sorted(found)]))
+        new = draw(
+            st.sampled_from(
+                [
+                    *WORDS[:-1],
+                    "memory.upper.0",
+                    "history.x",
+                    "last_measures.x",
+                    *sorted(found),
+                ]
+            )
+        )
         found[new] = value
         if kind == "rename" and new != name:
             del found[name]
@@ -98,18 +153,29 @@ def mangled_arrays(draw: st.DrawFn, arrays: dict[str, Any]) -> dict[str, Any]:
         ]
     elif kind == "dtype":
         found[name] = np.zeros(
-            value.shape, draw(st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u8", "c16", "?", "U3"]))
+            value.shape,
+            draw(
+                st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u8", "c16", "?", "U3"])
+            ),
         )
     elif kind == "number" and value.dtype.kind in "fi" and value.size:
         legal = [
             n
             for n in NUMBERS
-            if (isinstance(n, float) if value.dtype.kind == "f" else n == n and -(2**63) <= n < 2**63)
+            if (
+                isinstance(n, float)
+                if value.dtype.kind == "f"
+                else n == n and -(2**63) <= n < 2**63
+            )
         ]
         found[name] = value.copy()
-        found[name].reshape(-1)[draw(st.integers(0, value.size - 1))] = draw(st.sampled_from(legal))
+        found[name].reshape(-1)[draw(st.integers(0, value.size - 1))] = draw(
+            st.sampled_from(legal)
+        )
     elif kind == "empty":
-        found[name] = np.zeros(draw(st.sampled_from([(0,), (0, 5), (3, 0)])), value.dtype)
+        found[name] = np.zeros(
+            draw(st.sampled_from([(0,), (0, 5), (3, 0)])), value.dtype
+        )
     else:
         found[name] = np.array(draw(st.sampled_from(WORDS)).replace("\ud800", "d"))
     return found
@@ -118,7 +184,10 @@ def mangled_arrays(draw: st.DrawFn, arrays: dict[str, Any]) -> dict[str, Any]:
 # --- blocks of a sweep ------------------------------------------------------------------------------------------------
 
 TASK = Task("a task", {"where": "work:sums", "text": None}, {"numbers": [1, 2]})
-BLOCK = Block({"curves": {"run": np.arange(3), "x0": np.ones(3)}, "none": {}}, {"seconds": 0.5, "faults": []})
+BLOCK = Block(
+    {"curves": {"run": np.arange(3), "x0": np.ones(3)}, "none": {}},
+    {"seconds": 0.5, "faults": []},
+)
 
 
 def read_block(store: Store) -> Block | None:
@@ -152,18 +221,32 @@ def test_made_up_blocks(tmp_path: Path, data: st.DataObject) -> None:
         body = data.draw(damaged(whole))
     else:
         with np.load(io.BytesIO(whole)) as file:
-            arrays = data.draw(mangled_arrays({name: file[name] for name in file.files}))
+            arrays = data.draw(
+                mangled_arrays({name: file[name] for name in file.files})
+            )
         if "facts" in arrays and data.draw(st.booleans()):
             facts = data.draw(mangled(BLOCK.facts))
             arrays["facts"] = np.array(as_json(facts))
         held = io.BytesIO()
-        np.savez(held, **{(n or "_").replace("\0", "0").replace("\ud800", "d"): a for n, a in arrays.items()})
+        np.savez(
+            held,
+            **{
+                (n or "_").replace("\0", "0").replace("\ud800", "d"): a
+                for n, a in arrays.items()
+            },
+        )
         body = held.getvalue()
-    head = {"format": 1, "fingerprint": TASK.fingerprint, "sha256": hashlib.sha256(body).hexdigest()}
+    head = {
+        "format": 1,
+        "fingerprint": TASK.fingerprint,
+        "sha256": hashlib.sha256(body).hexdigest(),
+    }
     store.place(TASK).write_bytes(json.dumps(head).encode() + b"\n" + body)
     with limited():
         block = read_block(store)
-    assert block is None or all(isinstance(columns, dict) for columns in block.tables.values())
+    assert block is None or all(
+        isinstance(columns, dict) for columns in block.tables.values()
+    )
 
 
 # --- folders of results -----------------------------------------------------------------------------------------------
@@ -195,7 +278,9 @@ def with_file(results: Path, folder: Path, name: str, content: bytes | None) -> 
 @given(data=st.data())
 def test_damaged_results(results: Path, tmp_path: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(FILES))
-    with_file(results, tmp_path, name, data.draw(damaged((results / name).read_bytes())))
+    with_file(
+        results, tmp_path, name, data.draw(damaged((results / name).read_bytes()))
+    )
     with only_ours():
         read_folder(tmp_path)
 
@@ -206,14 +291,24 @@ def test_made_up_results(results: Path, tmp_path: Path, data: st.DataObject) -> 
     """JSON and CSV as they should be, with something else in them."""
     name = data.draw(st.sampled_from(FILES))
     if name.endswith(".json"):
-        saved = data.draw(mangled(json.loads((results / name).read_text(encoding="utf-8"))))
+        saved = data.draw(
+            mangled(json.loads((results / name).read_text(encoding="utf-8")))
+        )
         content = as_json(saved).encode()
     else:
-        rows = [line.split(",") for line in (results / name).read_text(encoding="utf-8").splitlines()]
-        cells = st.one_of(st.sampled_from([*WORDS, *map(repr, NUMBERS)]), st.text(max_size=10))
+        rows = [
+            line.split(",")
+            for line in (results / name).read_text(encoding="utf-8").splitlines()
+        ]
+        cells = st.one_of(
+            st.sampled_from([*WORDS, *map(repr, NUMBERS)]), st.text(max_size=10)
+        )
         made = data.draw(mangled(rows, st.one_of(cells, st.lists(cells, max_size=3))))
         lines = (
-            [",".join(map(str, row)) if isinstance(row, list) else str(row) for row in made]
+            [
+                ",".join(map(str, row)) if isinstance(row, list) else str(row)
+                for row in made
+            ]
             if isinstance(made, list)
             else [str(made)]
         )
@@ -243,7 +338,9 @@ def test_damaged_curves(tmp_path: Path, data: st.DataObject) -> None:
 
 READERS = {
     "checkpoint": lambda path: tiebreak.load(path),
-    "resume": lambda path: tiebreak.minimize(PAPER.upper, PAPER.lower, resume=path, steps=3),
+    "resume": lambda path: tiebreak.minimize(
+        PAPER.upper, PAPER.lower, resume=path, steps=3
+    ),
     "curve": lambda path: recorded(path),
     "results": lambda path: load(path),
 }
@@ -251,7 +348,16 @@ READERS = {
 
 def places(folder: Path) -> dict[str, Path]:
     """Paths at which no file can be read; those that would wait for ever among them."""
-    names = ("nothing", "folder", "dangling", "circle", "pipe", "long", "empty", "private")
+    names = (
+        "nothing",
+        "folder",
+        "dangling",
+        "circle",
+        "pipe",
+        "long",
+        "empty",
+        "private",
+    )
     found = {name: folder / name for name in names}
     found["folder"].mkdir()
     found["dangling"].symlink_to(folder / "nowhere")
@@ -260,7 +366,11 @@ def places(folder: Path) -> dict[str, Path]:
     found["long"] = folder / ("x" * 300)
     found["empty"].touch()
     found["private"].touch(mode=0o000)
-    found |= {"zeros": Path("/dev/zero"), "null": Path("/dev/null"), "inside a file": found["empty"] / "x"}
+    found |= {
+        "zeros": Path("/dev/zero"),
+        "null": Path("/dev/null"),
+        "inside a file": found["empty"] / "x",
+    }
     return found
 
 
@@ -273,7 +383,9 @@ def test_what_is_no_file(reader: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_results_with_a_file_that_is_none(results: Path, name: str, tmp_path: Path) -> None:
+def test_results_with_a_file_that_is_none(
+    results: Path, name: str, tmp_path: Path
+) -> None:
     (tmp_path / "places").mkdir()
     for kind, other in places(tmp_path / "places").items():
         folder = tmp_path / kind
@@ -291,7 +403,9 @@ def test_a_link_to_a_file_is_a_file(checkpoints: Path, tmp_path: Path) -> None:
     assert tiebreak.load(tmp_path / "link").steps == 6
 
 
-@pytest.mark.parametrize("text", [as_json(DEEP), "[" * 10**6, "9" * 10**5, '{"a":' * 10**5])
+@pytest.mark.parametrize(
+    "text", [as_json(DEEP), "[" * 10**6, "9" * 10**5, '{"a":' * 10**5]
+)
 def test_deep_and_long_json(results: Path, text: str, tmp_path: Path) -> None:
     with_file(results, tmp_path, "configuration.json", text.encode())
     with pytest.raises(ValueError, match="is not as `tiebreak reproduce` writes it"):

@@ -32,7 +32,9 @@ from training import simple_method  # noqa: E402
 
 BASES = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
-    "momentum": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "momentum": lambda params: torch.optim.SGD(
+        params, lr=0.05, momentum=0.9, weight_decay=0.01
+    ),
     "adamw": lambda params: torch.optim.AdamW(params, lr=0.02),
     "adagrad": lambda params: torch.optim.Adagrad(params, lr=0.1),
     "sdbgd": None,
@@ -69,40 +71,68 @@ class Life(RuleBasedStateMachine):
         nonfinite=st.sampled_from(["raise", "skip", "ignore"]),
         max_norm=st.sampled_from([None, 1.0, 1e-3]),
     )
-    def begin(self, kind: str, base: str, nonfinite: str, max_norm: float | None) -> None:
-        self.options: dict[str, Any] = {"nonfinite": nonfinite, "max_norm": max_norm, **KINDS[kind]}
+    def begin(
+        self, kind: str, base: str, nonfinite: str, max_norm: float | None
+    ) -> None:
+        self.options: dict[str, Any] = {
+            "nonfinite": nonfinite,
+            "max_norm": max_norm,
+            **KINDS[kind],
+        }
         self.kind, self.base, self.seed = kind, base, 0
         self.finite = True  # whether the user has seen to it
-        self.calm = True  # whether nothing was done to one that was not done to the other
+        self.calm = (
+            True  # whether nothing was done to one that was not done to the other
+        )
         self.added: list[str] = []
         self.model, self.opt = self.made()
         self.twin_model, self.twin_opt = self.made()
 
     def made(self) -> tuple[Any, Any]:
         torch.manual_seed(5)
-        layers = [torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Tanh(), torch.nn.Linear(4, 2)]
+        layers = [
+            torch.nn.Linear(3, 4),
+            torch.nn.BatchNorm1d(4),
+            torch.nn.Tanh(),
+            torch.nn.Linear(4, 2),
+        ]
         model = torch.nn.Sequential(*layers).double()
         model = Net(model)
-        params = [{"params": list(layers[0].parameters())}, {"params": [p for m in layers[1:] for p in m.parameters()]}]
+        params = [
+            {"params": list(layers[0].parameters())},
+            {"params": [p for m in layers[1:] for p in m.parameters()]},
+        ]
         if self.base == "sdbgd":
             return model, SDBGD(params, lr=0.05, model=model, **self.options)
-        return model, DynamicBarrier(BASES[self.base](params), model=model, **self.options)
+        return model, DynamicBarrier(
+            BASES[self.base](params), model=model, **self.options
+        )
 
     def pairs(self) -> list[tuple[Any, Any]]:
         return [(self.model, self.opt), (self.twin_model, self.twin_opt)]
 
-    def losses(self, model: Any, bad: str = "none", at: str = "none") -> tuple[Any, Any]:
+    def losses(
+        self, model: Any, bad: str = "none", at: str = "none"
+    ) -> tuple[Any, Any]:
         """Closures of this step's batch; one of them is spoilt."""
         generator = torch.Generator().manual_seed(self.seed)
         dtype = next(model.parameters()).dtype
-        x, y = (torch.randn(6, n, generator=generator, dtype=torch.float64).to(dtype) for n in (3, 2))
-        size = {level: BAD[bad] if at in (level, "both") else 1.0 for level in ("lower", "upper")}
+        x, y = (
+            torch.randn(6, n, generator=generator, dtype=torch.float64).to(dtype)
+            for n in (3, 2)
+        )
+        size = {
+            level: BAD[bad] if at in (level, "both") else 1.0
+            for level in ("lower", "upper")
+        }
 
         def lower() -> Any:
             return size["lower"] * (model(x) - y).square().mean()
 
         def upper() -> Any:
-            return size["upper"] * (model(x).abs().mean() + sum(p.square().sum() for p in model.extra))
+            return size["upper"] * (
+                model(x).abs().mean() + sum(p.square().sum() for p in model.extra)
+            )
 
         return lower, upper
 
@@ -117,13 +147,20 @@ class Life(RuleBasedStateMachine):
             found.append(said[0] if said else None)
             if said and restore:
                 for p, value in zip(model.parameters(), before, strict=True):
-                    assert torch.equal(p.detach().nan_to_num(), value.nan_to_num()), "an error has moved the parameters"
-        assert [type(error) for error in found] == [type(found[0])] * 2 or not self.calm, found
+                    assert torch.equal(p.detach().nan_to_num(), value.nan_to_num()), (
+                        "an error has moved the parameters"
+                    )
+        assert [type(error) for error in found] == [
+            type(found[0])
+        ] * 2 or not self.calm, found
         return found
 
     # --- steps ---
 
-    @rule(bad=st.sampled_from(sorted(BAD)), at=st.sampled_from(["none", "none", "lower", "upper", "both"]))
+    @rule(
+        bad=st.sampled_from(sorted(BAD)),
+        at=st.sampled_from(["none", "none", "lower", "upper", "both"]),
+    )
     def closures(self, bad: str, at: str) -> None:
         self.seed += 1
         self.step_by(lambda model, opt: self._closures(model, opt, bad, at), bad, at)
@@ -158,7 +195,11 @@ class Life(RuleBasedStateMachine):
                     reference = 0.3
                 for level in (first, {"lower": "upper", "upper": "lower"}[first]):
                     loss = {"lower": lower, "upper": upper}[level]()
-                    extra = {"reference": reference} if level == "lower" and reference is not None else {}
+                    extra = (
+                        {"reference": reference}
+                        if level == "lower" and reference is not None
+                        else {}
+                    )
                     with getattr(opt, level)(float(loss) if number else loss, **extra):
                         (loss / parts).backward()
             return opt.step()
@@ -173,11 +214,20 @@ class Life(RuleBasedStateMachine):
         if found[0] is None and infos and bool(infos[0].skipped):
             for (model, _), old in zip(self.pairs(), before, strict=True):
                 for p, value in zip(model.parameters(), old, strict=True):
-                    assert torch.equal(p.nan_to_num(), value.nan_to_num()), "a skipped step has moved the parameters"
-        if self.options["nonfinite"] == "ignore" and (found[0] is None) and at != "none" and bad != "none":
+                    assert torch.equal(p.nan_to_num(), value.nan_to_num()), (
+                        "a skipped step has moved the parameters"
+                    )
+        if (
+            self.options["nonfinite"] == "ignore"
+            and (found[0] is None)
+            and at != "none"
+            and bad != "none"
+        ):
             self.finite = False  # as was asked for
         if found[0] is None:
-            assert [opt.count for _, opt in self.pairs()] == [count + 1 for count in counts] or not self.calm
+            assert [opt.count for _, opt in self.pairs()] == [
+                count + 1 for count in counts
+            ] or not self.calm
 
     @rule(where=st.sampled_from(["lower", "upper", "closure"]))
     def an_error_of_the_users(self, where: str) -> None:
@@ -202,7 +252,8 @@ class Life(RuleBasedStateMachine):
             with pytest.raises(Mine):
                 stumble(model, opt)
             assert all(
-                torch.equal(p.nan_to_num(), b.nan_to_num()) for p, b in zip(model.parameters(), before, strict=True)
+                torch.equal(p.nan_to_num(), b.nan_to_num())
+                for p, b in zip(model.parameters(), before, strict=True)
             )
 
     @rule(
@@ -235,7 +286,15 @@ class Life(RuleBasedStateMachine):
 
     @rule(
         closure=st.sampled_from(
-            [None, 3, "x", lambda: None, lambda: 1.0, lambda: torch.ones(2), lambda: torch.ones(())]
+            [
+                None,
+                3,
+                "x",
+                lambda: None,
+                lambda: 1.0,
+                lambda: torch.ones(2),
+                lambda: torch.ones(()),
+            ]
         )
     )
     def bad_calls(self, closure: Any) -> None:
@@ -274,14 +333,21 @@ class Life(RuleBasedStateMachine):
         self.both(act)
 
     # Until 2.13 torch's Adagrad gives no state to groups that are added.
-    @precondition(lambda self: len(self.added) < 3 and (self.base != "adagrad" or torch.__version__ >= "2.13"))
+    @precondition(
+        lambda self: (
+            len(self.added) < 3
+            and (self.base != "adagrad" or torch.__version__ >= "2.13")
+        )
+    )
     @rule()
     def add_group(self) -> None:
         self.added.append("")
 
         def act(model: Any, opt: Any) -> None:
             like = next(model.parameters())
-            model.extra.append(torch.nn.Parameter(torch.full((2,), 0.5, dtype=like.dtype)))
+            model.extra.append(
+                torch.nn.Parameter(torch.full((2,), 0.5, dtype=like.dtype))
+            )
             opt.add_param_group({"params": [model.extra[-1]]})
 
         self.both(act, restore=False)
@@ -312,19 +378,26 @@ class Life(RuleBasedStateMachine):
     @rule()
     def resume(self) -> None:
         """One goes on in a new process, as it were; the other never stops."""
-        state, weights = copy.deepcopy(self.opt.state_dict()), copy.deepcopy(self.model.state_dict())
+        state, weights = (
+            copy.deepcopy(self.opt.state_dict()),
+            copy.deepcopy(self.model.state_dict()),
+        )
         trained = [p.requires_grad for p in self.model.parameters()]
         dtype = next(self.model.parameters()).dtype
         self.model, self.opt = self.made()
         for _ in self.added:
-            self.model.extra.append(torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)))
+            self.model.extra.append(
+                torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+            )
             self.opt.add_param_group({"params": [self.model.extra[-1]]})
         self.model.to(dtype)
         for p, requires in zip(self.model.parameters(), trained, strict=True):
             p.requires_grad_(requires)
         self.model.load_state_dict(weights)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "the state has tolerance=")  # it was changed meanwhile
+            warnings.filterwarnings(
+                "ignore", "the state has tolerance="
+            )  # it was changed meanwhile
             self.opt.load_state_dict(state)
         self.twin_opt.zero_grad()
 
@@ -336,7 +409,10 @@ class Life(RuleBasedStateMachine):
     def from_another(self, kind: str) -> None:
         """A state of other settings is taken up or refused; what is refused has changed nothing."""
         mine = (self.options, self.kind)
-        self.options, self.kind = {"nonfinite": "skip", "max_norm": None, **KINDS[kind]}, kind
+        self.options, self.kind = (
+            {"nonfinite": "skip", "max_norm": None, **KINDS[kind]},
+            kind,
+        )
         try:
             _, other = self.made()
         finally:
@@ -346,7 +422,10 @@ class Life(RuleBasedStateMachine):
             warnings.simplefilter("ignore")  # of a tolerance in other words
             other.load_state_dict(copy.deepcopy(self.opt.state_dict()))
         assert same(before, self.opt.state_dict())
-        assert said or kind == self.kind or kind in ALIKE.get(self.kind, ()), (self.kind, kind)
+        assert said or kind == self.kind or kind in ALIKE.get(self.kind, ()), (
+            self.kind,
+            kind,
+        )
 
     @rule(data=st.data())
     def from_a_damaged_one(self, data: Any) -> None:
@@ -358,7 +437,9 @@ class Life(RuleBasedStateMachine):
             warnings.simplefilter("ignore")
             taken.load_state_dict(state)
         if said:
-            assert same(before, taken.state_dict()), "a state that was refused has changed something"
+            assert same(before, taken.state_dict()), (
+                "a state that was refused has changed something"
+            )
         if said or where in ("text", "broken"):
             lower, upper = self.losses(copied_model)
             with warnings.catch_warnings(), only_ours():
@@ -377,8 +458,13 @@ class Life(RuleBasedStateMachine):
     def resumed_equals_uninterrupted(self) -> None:
         if getattr(self, "model", None) is None:
             return
-        one, other = ([p.detach() for p in model.parameters()] for model, _ in self.pairs())
-        assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(one, other, strict=True))
+        one, other = (
+            [p.detach() for p in model.parameters()] for model, _ in self.pairs()
+        )
+        assert all(
+            torch.equal(a.nan_to_num(), b.nan_to_num())
+            for a, b in zip(one, other, strict=True)
+        )
         assert self.opt.count == self.twin_opt.count
         repr(self.opt)
         self.opt.log()
@@ -395,9 +481,15 @@ ALIKE = {
 def same(one: Any, other: Any) -> bool:
     """Whether two states are equal, to the last bit."""
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one.nan_to_num(), other.nan_to_num())
+        return isinstance(other, torch.Tensor) and torch.equal(
+            one.nan_to_num(), other.nan_to_num()
+        )
     if isinstance(one, dict):
-        return isinstance(other, dict) and set(one) == set(other) and all(same(one[k], other[k]) for k in one)
+        return (
+            isinstance(other, dict)
+            and set(one) == set(other)
+            and all(same(one[k], other[k]) for k in one)
+        )
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other) or (one != one and other != other)
@@ -417,12 +509,24 @@ def damaged_state(draw: st.DrawFn, state: Any) -> tuple[Any, str]:
     elif where == "broken":
         text = group["tiebreak"]
         at = draw(st.integers(0, len(text)))
-        group["tiebreak"] = draw(st.sampled_from([text[:at], text[:at] + "x" + text[at:], *VALUES]))
+        group["tiebreak"] = draw(
+            st.sampled_from([text[:at], text[:at] + "x" + text[at:], *VALUES])
+        )
     elif where == "state" and state["state"]:
         entry = state["state"][draw(st.sampled_from(sorted(state["state"])))]
         ours_there = [name for name in entry if str(name).startswith("tiebreak")]
-        name = draw(st.sampled_from([*ours_there, "tiebreak", "tiebreak_copy_value", "tiebreak_lower_0"]))
-        values = [torch.zeros(0), torch.ones(7), torch.ones(1), torch.tensor(math.nan), torch.ones(3, 3).int()]
+        name = draw(
+            st.sampled_from(
+                [*ours_there, "tiebreak", "tiebreak_copy_value", "tiebreak_lower_0"]
+            )
+        )
+        values = [
+            torch.zeros(0),
+            torch.ones(7),
+            torch.ones(1),
+            torch.tensor(math.nan),
+            torch.ones(3, 3).int(),
+        ]
         entry[name] = draw(st.sampled_from([*values, *VALUES]))
     elif where == "groups":
         what = draw(st.sampled_from(["fewer", "more", "none", "params", "odd"]))
@@ -431,7 +535,9 @@ def damaged_state(draw: st.DrawFn, state: Any) -> tuple[Any, str]:
         elif what == "more":
             groups.append(dict(group))
         elif what == "params":
-            group["params"] = draw(st.sampled_from([[], [0], list(range(99)), [-1], ["x"], None, 3]))
+            group["params"] = draw(
+                st.sampled_from([[], [0], list(range(99)), [-1], ["x"], None, 3])
+            )
         elif what == "none":
             del group["tiebreak"]
         else:
@@ -448,7 +554,10 @@ def test_the_life_of_an_optimizer() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # small tensors
     try:
-        run_state_machine_as_test(Life, settings=settings(inputs(0.18 / _STEPS, 25), stateful_step_count=_STEPS))
+        run_state_machine_as_test(
+            Life,
+            settings=settings(inputs(0.18 / _STEPS, 25), stateful_step_count=_STEPS),
+        )
     finally:
         torch.set_num_threads(threads)
 
@@ -474,7 +583,9 @@ def test_made_up_states_of_batches(state: Any) -> None:
 
 @inputs(0.03, 80)
 @given(data=st.data())
-def test_damaged_logs_are_continued_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_logs_are_continued_or_refused(
+    tmp_path: Path, data: st.DataObject
+) -> None:
     """A line is added at the end of a file that is whole up to there, or nothing of it is touched."""
     path = tmp_path / "log.csv"
     path.unlink(missing_ok=True)
@@ -499,7 +610,15 @@ NAMES = (
     "reference",
     "method",
 )
-NAMES += ("normalize", "max_norm", "nonfinite", "fused", "generators", "model", "sharded")
+NAMES += (
+    "normalize",
+    "max_norm",
+    "nonfinite",
+    "fused",
+    "generators",
+    "model",
+    "sharded",
+)
 GOOD = [
     0.1,
     "2%",
@@ -515,13 +634,22 @@ GOOD = [
 
 
 @inputs(0.06, 150)
-@given(options=st.dictionaries(st.sampled_from(NAMES), st.sampled_from([*GOOD, *GOOD, *VALUES, *NUMBERS]), max_size=4))
+@given(
+    options=st.dictionaries(
+        st.sampled_from(NAMES),
+        st.sampled_from([*GOOD, *GOOD, *VALUES, *NUMBERS]),
+        max_size=4,
+    )
+)
 def test_arguments(options: dict[str, Any]) -> None:
     """An optimizer or a sentence; and an optimizer that was made can step."""
     x = torch.nn.Parameter(torch.tensor([1.5, 0.5]))
     with warnings.catch_warnings(), only_ours():
         warnings.simplefilter("ignore")
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.01), **{"model": torch.nn.ParameterList([x])} | options)
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.01),
+            **{"model": torch.nn.ParameterList([x])} | options,
+        )
         for _ in range(2):
             opt.step(lower=lambda: x[0].square(), upper=lambda: (x - 1).square().sum())
         assert bool(torch.isfinite(x).all()) or options.get("nonfinite") == "ignore"

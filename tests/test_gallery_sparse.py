@@ -26,7 +26,9 @@ def made(rows, seed=0, width=12):
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(CLASSES, width, generator=torch.Generator().manual_seed(99))
     labels = torch.arange(rows) % CLASSES
-    return Images(centres[labels] + 0.7 * torch.randn(rows, width, generator=generator), labels)
+    return Images(
+        centres[labels] + 0.7 * torch.randn(rows, width, generator=generator), labels
+    )
 
 
 def network(seed=0):
@@ -74,13 +76,19 @@ def files(tmp_path, monkeypatch):
 def test_starting_models_are_trained_once_and_as_fit_does(tmp_path, monkeypatch):
     monkeypatch.setenv("TIEBREAK_CACHE", str(tmp_path))
     data, sizes, plain, calls = made(100), (12, 16, CLASSES), fashion.fit, []
-    monkeypatch.setattr(fashion, "fit", lambda *args: calls.append(args) or plain(*args))
+    monkeypatch.setattr(
+        fashion, "fit", lambda *args: calls.append(args) or plain(*args)
+    )
 
     def same(one, other):
-        return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+        return all(
+            map(torch.equal, one.state_dict().values(), other.state_dict().values())
+        )
 
     first = fashion.trained("mine", sizes, data, 0.01, 32, 20, 4)
-    assert same(first, plain(fashion.perceptron(sizes, 4, "cpu"), data, 0.01, 32, 20, 5))
+    assert same(
+        first, plain(fashion.perceptron(sizes, 4, "cpu"), data, 0.01, 32, 20, 5)
+    )
     assert same(first, fashion.trained("mine", sizes, data, 0.01, 32, 20, 4))
     assert len(calls) == 1
     others = (
@@ -98,10 +106,14 @@ def test_masks_are_those_of_a_plain_sort():
     parameters = [torch.tensor([[3.0, -1.0], [0.5, 0.0]]), torch.tensor([[-2.0, 4.0]])]
     flat = [abs(v) for p in parameters for v in p.flatten().tolist()]
     for count in range(len(flat) + 1):
-        kept = torch.cat([mask.flatten() for mask in pruning.masks(parameters, count)]).tolist()
+        kept = torch.cat(
+            [mask.flatten() for mask in pruning.masks(parameters, count)]
+        ).tolist()
         least = sorted(range(len(flat)), key=lambda i: flat[i])[:count]
         assert kept == [i not in least for i in range(len(flat))]
-    assert not any(mask.any() for mask in pruning.masks([torch.ones(2, 2)], 1))  # ties go together
+    assert not any(
+        mask.any() for mask in pruning.masks([torch.ones(2, 2)], 1)
+    )  # ties go together
 
 
 @pytest.mark.parametrize("limit", [-1.0, 0.0, 0.02, 0.4, 5.0, 1e9])
@@ -113,14 +125,25 @@ def test_what_can_go_is_what_a_scan_finds(limit):
     total = sum(p.numel() for p in start)
 
     def loss(model):
-        return sum(float((p - q).square().sum()) for p, q in zip(pruning.weights(model), start, strict=True))
+        return sum(
+            float((p - q).square().sum())
+            for p, q in zip(pruning.weights(model), start, strict=True)
+        )
 
-    share, said = pruning.removable(model, loss, limit, lambda m: int(zeros(m).sum()), parts)
+    share, said = pruning.removable(
+        model, loss, limit, lambda m: int(zeros(m).sum()), parts
+    )
     flat = np.sort(torch.cat([q.flatten() for q in start]).double().square().numpy())
-    fits = [part for part in range(parts + 1) if flat[: part * total // parts].sum() <= limit]
+    fits = [
+        part
+        for part in range(parts + 1)
+        if flat[: part * total // parts].sum() <= limit
+    ]
     assert share == (fits[-1] * total // parts / total if fits else 0.0)
     assert said == round(share * total)
-    assert all(torch.equal(value, whole[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, whole[name]) for name, value in model.state_dict().items()
+    )
 
 
 def test_the_model_comes_back_where_the_loss_fails():
@@ -134,10 +157,14 @@ def test_the_model_comes_back_where_the_loss_fails():
 def test_the_penalty_and_its_gradient():
     model = network()
     values = [v for p in pruning.weights(model) for v in p.flatten().tolist()]
-    slow = 0.01 / math.sqrt(len(values)) * sum(math.log(1 + abs(v) / 0.01) for v in values)
+    slow = (
+        0.01 / math.sqrt(len(values)) * sum(math.log(1 + abs(v) / 0.01) for v in values)
+    )
     loss = sparsity.penalty(model)
     assert loss.item() == pytest.approx(slow, rel=1e-5)
-    gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+    gradients = torch.autograd.grad(
+        loss, list(model.parameters()), materialize_grads=True
+    )
     assert 0 < sum(float(g.square().sum()) for g in gradients) <= 1
     assert all(not g.any() for g in gradients if g.dim() == 1)  # biases are left alone
 
@@ -151,7 +178,9 @@ def test_pruned_weights_stay_zero(method):
 
     def watched(parameters):
         optimizer = base(parameters)
-        optimizer.register_step_pre_hook(lambda o, args, kwargs: rates.append(o.param_groups[0]["lr"]))
+        optimizer.register_step_pre_hook(
+            lambda o, args, kwargs: rates.append(o.param_groups[0]["lr"])
+        )
         return optimizer
 
     task.base = watched
@@ -164,7 +193,9 @@ def test_pruned_weights_stay_zero(method):
     assert spent == 2 * task.steps
     assert counts[-1] == int(settings["share"] * total)
     rounds = int(settings.get("rounds", 1))
-    assert sum(later > before for before, later in itertools.pairwise(rates)) == rounds - 1
+    assert (
+        sum(later > before for before, later in itertools.pairwise(rates)) == rounds - 1
+    )
     assert len({*counts}) == (rounds if "until" not in settings else len({*counts}))
     if "until" in settings:
         assert counts[0] == 0
@@ -182,13 +213,17 @@ def test_sparsity_measures_the_pruned_model():
     assert [metric.name for metric in sparsity.EXAMPLE.metrics] == list(found)
     assert 0 < found["removed"] < 1
     assert found["smaller"] == pytest.approx(1 / (1 - found["removed"]))
-    kept = pruning.masks(pruning.weights(task.model), round(found["removed"] * len(zeros(task.model))))
+    kept = pruning.masks(
+        pruning.weights(task.model), round(found["removed"] * len(zeros(task.model)))
+    )
     pruning.keep(pruning.weights(task.model), kept)
     assert task.losses(task.model)[0] <= 1.01 * lower
     assert fashion.accuracy(task.model, made(100, 1)) == found["test accuracy"]
     for p in task.model.parameters():
         p.data.zero_()
-    assert task.metrics(task.model)["removed"] == 0  # outside before anything is removed
+    assert (
+        task.metrics(task.model)["removed"] == 0
+    )  # outside before anything is removed
 
 
 def test_halves_are_the_old_and_the_new_classes():
@@ -211,7 +246,11 @@ def test_continual_measures_both_halves():
     assert found["forgotten"] == 0
     lower, upper = task.batches(100)
     assert lower.labels.max() < 5 <= upper.labels.min()
-    drawn = {tuple(row) for step in range(20) for row in task.batches(step)[0].inputs.tolist()}
+    drawn = {
+        tuple(row)
+        for step in range(20)
+        for row in task.batches(step)[0].inputs.tolist()
+    }
     assert len(drawn) == 100  # all images of the old classes
 
 
@@ -225,7 +264,9 @@ def test_agem_goes_against_no_old_gradient():
         old, new = task.batches(0)
         parameters = list(task.model.parameters())
         b, a = (
-            nn.utils.parameters_to_vector(torch.autograd.grad(loss, parameters)).double()
+            nn.utils.parameters_to_vector(
+                torch.autograd.grad(loss, parameters)
+            ).double()
             for loss in (task.lower(task.model, old), task.upper(task.model, new))
         )
         before = nn.utils.parameters_to_vector(parameters).detach().double()
@@ -244,13 +285,17 @@ def test_ewc_holds_what_the_old_images_need():
         spent = sum(continual.ewc(task, {"weight": weight}))
         assert spent == 2 * task.steps
         assert task.metrics(task.model)["forgotten"] >= 0
-        return [p.detach() - q for p, q in zip(task.model.parameters(), start, strict=True)], task
+        return [
+            p.detach() - q for p, q in zip(task.model.parameters(), start, strict=True)
+        ], task
 
     torch.manual_seed(0)
     free, task = moved(0.0)
     torch.manual_seed(0)
     bound, other = moved(1e6)
-    assert sum(float(d.square().sum()) for d in bound) < sum(float(d.square().sum()) for d in free)
+    assert sum(float(d.square().sum()) for d in bound) < sum(
+        float(d.square().sum()) for d in free
+    )
     assert other.losses(other.model)[0] < task.losses(task.model)[0]
     # Without its penalty it is plain training on the new images.
     plain = continual_task()
@@ -270,10 +315,14 @@ def test_rehearsal_is_the_plain_sum():
     for step in range(5):
         optimizer.param_groups[0]["lr"] = 0.01 * (1 + math.cos(math.pi * step / 5)) / 2
         optimizer.zero_grad()
-        for loss, batch in zip((slow.lower, slow.upper), slow.batches(step), strict=True):
+        for loss, batch in zip(
+            (slow.lower, slow.upper), slow.batches(step), strict=True
+        ):
             loss(slow.model, batch).backward()
         optimizer.step()
-    for one, other in zip(task.model.parameters(), slow.model.parameters(), strict=True):
+    for one, other in zip(
+        task.model.parameters(), slow.model.parameters(), strict=True
+    ):
         torch.testing.assert_close(one, other)
 
 
@@ -287,13 +336,17 @@ def test_joint_training_knows_both_halves():
     assert limit.train is continual.joint
 
 
-@pytest.mark.parametrize("method", continual.EXAMPLE.methods, ids=lambda method: method.name)
+@pytest.mark.parametrize(
+    "method", continual.EXAMPLE.methods, ids=lambda method: method.name
+)
 def test_the_fields_own_methods_spend_the_budget(method):
     task = continual_task()
     assert sum(method.train(task, method.grid[0])) == 2 * task.steps
 
 
-@pytest.mark.parametrize("make", [sparse_task, continual_task], ids=["sparsity", "continual"])
+@pytest.mark.parametrize(
+    "make", [sparse_task, continual_task], ids=["sparsity", "continual"]
+)
 def test_the_common_loop_trains_it(make):
     """Ours keeps to the tolerance, and its upper loss ends below that of training on the lower loss alone."""
     ends = {}
@@ -309,7 +362,9 @@ def test_the_common_loop_trains_it(make):
 
 def test_files_become_examples(files):
     images = fashion.load("t10k")
-    torch.testing.assert_close(images.inputs, (torch.from_numpy(files).reshape(50, 784) / 255 - 0.286) / 0.353)
+    torch.testing.assert_close(
+        images.inputs, (torch.from_numpy(files).reshape(50, 784) / 255 - 0.286) / 0.353
+    )
     one, other = fashion.split(100, 0, "cpu")[0], fashion.split(100, 1, "cpu")[0]
     assert len(one.labels) == 100
     assert not torch.equal(one.inputs, other.inputs)
@@ -319,7 +374,9 @@ def test_files_become_examples(files):
         assert all(map(torch.equal, task.model.parameters(), again.model.parameters()))
         for one, other in zip(task.batches(3), again.batches(3), strict=True):
             assert one is other is None or torch.equal(one.inputs, other.inputs)
-        assert task.metrics(task.model).keys() == {metric.name for metric in example.metrics}
+        assert task.metrics(task.model).keys() == {
+            metric.name for metric in example.metrics
+        }
 
 
 @pytest.mark.parametrize("name", ["sparsity", "continual"])
@@ -335,14 +392,21 @@ def test_the_example_to_copy_runs(name, files, capsys):
         torch.set_num_threads(threads)
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == (4 if name == "continual" else 3)
-    assert any(("at most 1 is the promise" in line) or line.startswith("inside: excess") for line in shown)
+    assert any(
+        ("at most 1 is the promise" in line) or line.startswith("inside: excess")
+        for line in shown
+    )
 
 
-@pytest.mark.parametrize("example", [sparsity.EXAMPLE, continual.EXAMPLE], ids=lambda example: example.name)
+@pytest.mark.parametrize(
+    "example", [sparsity.EXAMPLE, continual.EXAMPLE], ids=lambda example: example.name
+)
 def test_the_fields_own_methods_can_be_told_apart_in_the_picture(example):
     own = [method.name for method in example.methods]
     looks = [figure._look(name, own) for name in (*METHODS, *own)]
-    assert len({(look["marker"], look["color"], look.get("markerfacecolor")) for look in looks}) == len(looks)
+    assert len(
+        {(look["marker"], look["color"], look.get("markerfacecolor")) for look in looks}
+    ) == len(looks)
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):

@@ -19,11 +19,19 @@ from gallery.images import cifar10, images, shrunk
 from gallery.kept import kept
 from gallery.needs import Missing
 from gallery.network import Network, Recipe, drawn, log_probabilities, trained
-from gallery.unlearning_images import CONFIGURATIONS, Configuration, prepare, split, task
+from gallery.unlearning_images import (
+    CONFIGURATIONS,
+    Configuration,
+    prepare,
+    split,
+    task,
+)
 from gallery.unlearning_losses import METHODS, struck_out
 from tiebreak.torch import DynamicBarrier
 
-SMALL = Configuration(8, 300, 80, 120, Recipe(4, 4, 30, 0.05, 1), batch=20, steps=6, rate=0.01)
+SMALL = Configuration(
+    8, 300, 80, 120, Recipe(4, 4, 30, 0.05, 1), batch=20, steps=6, rate=0.01
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +49,10 @@ def made():
     labels = [rng.permutation(np.arange(count) % 10) for count in (400, 250)]
     colours = rng.uniform(40, 215, (10, 1, 1, 3))
     pictures = [
-        np.clip(colours[each] + rng.normal(0, 25, (len(each), 32, 32, 3)), 0, 255).astype(np.uint8) for each in labels
+        np.clip(
+            colours[each] + rng.normal(0, 25, (len(each), 32, 32, 3)), 0, 255
+        ).astype(np.uint8)
+        for each in labels
     ]
     return images(pictures[0], labels[0], pictures[1], labels[1], SMALL.side, "cpu")
 
@@ -59,21 +70,31 @@ def roc(members, others):
     """The attack, threshold by threshold: points (false alarms, hits)."""
     found = [(0.0, 0.0)]
     for threshold in sorted({*members, *others}):
-        found.append(tuple(sum(loss <= threshold for loss in each) / len(each) for each in (others, members)))
+        found.append(
+            tuple(
+                sum(loss <= threshold for loss in each) / len(each)
+                for each in (others, members)
+            )
+        )
     return found
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_attacks_equal_a_curve_drawn_point_by_point(seed):
     rng = np.random.default_rng(seed)
-    members, others = (np.round(rng.exponential(scale, count), 1) for scale, count in ((0.5, 37), (1.0, 53)))
+    members, others = (
+        np.round(rng.exponential(scale, count), 1)
+        for scale, count in ((0.5, 37), (1.0, 53))
+    )
     points = roc(members.tolist(), others.tolist())
     area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
     best = max(abs(hits - alarms) for alarms, hits in points)
     given = torch.tensor(members), torch.tensor(others)
     assert measures.area(*given) == pytest.approx(area, abs=1e-12)
     assert measures.advantage(*given) == pytest.approx(best, abs=1e-12)
-    assert measures.area(*given) == pytest.approx(1 - measures.area(*reversed(given)), abs=1e-12)
+    assert measures.area(*given) == pytest.approx(
+        1 - measures.area(*reversed(given)), abs=1e-12
+    )
 
 
 def test_attacks_on_known_losses():
@@ -90,20 +111,29 @@ def test_attacks_on_known_losses():
 
 
 def test_divergence_is_torchs():
-    one, two = torch.randn(2, 40, 10, generator=torch.Generator().manual_seed(0)).log_softmax(2)
+    one, two = torch.randn(
+        2, 40, 10, generator=torch.Generator().manual_seed(0)
+    ).log_softmax(2)
     expected = F.kl_div(two, one, reduction="batchmean", log_target=True)
     assert measures.divergence(one, two) == pytest.approx(float(expected), rel=1e-6)
     assert measures.divergence(one, one) == 0
 
 
 def test_a_class_that_is_struck_out_has_no_probability_and_leaves_the_others_in_proportion():
-    before = torch.randn(20, 10, generator=torch.Generator().manual_seed(0)).log_softmax(1)
+    before = torch.randn(
+        20, 10, generator=torch.Generator().manual_seed(0)
+    ).log_softmax(1)
     after = struck_out(before, 3).exp()
     others = [c for c in range(10) if c != 3]
     assert (after[:, 3] == 0).all()
-    torch.testing.assert_close(after[:, others], before.exp()[:, others] / before.exp()[:, others].sum(1, keepdim=True))
+    torch.testing.assert_close(
+        after[:, others],
+        before.exp()[:, others] / before.exp()[:, others].sum(1, keepdim=True),
+    )
     # The divergence of a network from it is −log(1 − its probability of that class).
-    found = F.kl_div(before, struck_out(before, 3), reduction="none", log_target=True).sum(1)
+    found = F.kl_div(
+        before, struck_out(before, 3), reduction="none", log_target=True
+    ).sum(1)
     torch.testing.assert_close(found, -torch.log1p(-before[:, 3].exp()))
 
 
@@ -123,14 +153,26 @@ def test_pictures_are_shrunk_by_means():
 
 
 def test_pictures_are_moved_and_mirrored_and_nothing_else():
-    pictures = torch.randint(1, 256, (50, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    pictures = torch.randint(
+        1,
+        256,
+        (50, 3, 8, 8),
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.uint8,
+    )
     shown = drawn(pictures, 2, torch.Generator().manual_seed(1))
     assert torch.equal(shown, drawn(pictures, 2, torch.Generator().manual_seed(1)))
     kinds = set()
     for before, after in zip(pictures, shown, strict=True):
-        wide = {m: F.pad(before.flip(2) if m else before, (2,) * 4) for m in (False, True)}
+        wide = {
+            m: F.pad(before.flip(2) if m else before, (2,) * 4) for m in (False, True)
+        }
         places = [(m, i, j) for m in wide for i in range(5) for j in range(5)]
-        found = [p for p in places if torch.equal(after, wide[p[0]][:, p[1] : p[1] + 8, p[2] : p[2] + 8])]
+        found = [
+            p
+            for p in places
+            if torch.equal(after, wide[p[0]][:, p[1] : p[1] + 8, p[2] : p[2] + 8])
+        ]
         assert len(found) == 1
         kinds.update(found)
     assert len(kinds) > 20
@@ -159,13 +201,18 @@ def test_the_package_is_read(tmp_path, monkeypatch):
     data = cifar10(32, "cpu")
     assert cifar10(32, "cpu") is data
     cifar10.cache_clear()
-    assert np.array_equal(data.train.numpy(), rows[:50].reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+    assert np.array_equal(
+        data.train.numpy(), rows[:50].reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
+    )
     assert np.array_equal(data.test_labels.numpy(), np.arange(10))
 
 
 def test_the_checksum_is_of_what_a_network_sees():
     rng = np.random.default_rng(0)
-    pictures, labels = rng.integers(0, 200, (4, 32, 32, 3), dtype=np.uint8), np.arange(4)
+    pictures, labels = (
+        rng.integers(0, 200, (4, 32, 32, 3), dtype=np.uint8),
+        np.arange(4),
+    )
     seen = images(pictures, labels, pictures, labels, 16, "cpu")
     brighter = pictures.copy()
     brighter[2, :2, :2, 1] += 1
@@ -196,15 +243,24 @@ def test_a_model_is_made_once_and_never_taken_for_another(cache):
         assert kept("m", {"seed": 0}, lambda: make(1.0))["weight"] == 1
     assert kept("m", {"seed": 1}, lambda: make(2.0))["weight"] == 2
     assert made == [1.0, 2.0]
-    path = next(path for path in cache.iterdir() if torch.equal(_weight(path), torch.tensor([1.0])))
+    path = next(
+        path
+        for path in cache.iterdir()
+        if torch.equal(_weight(path), torch.tensor([1.0]))
+    )
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole[:-20] + b"x" + whole[-19:], b"", b"another file"):
         path.write_bytes(damaged)
-        with pytest.warns(UserWarning, match="its checksum is wrong. The model is trained anew"):
+        with pytest.warns(
+            UserWarning, match="its checksum is wrong. The model is trained anew"
+        ):
             assert kept("m", {"seed": 0}, lambda: make(3.0))["weight"] == 3
         path.write_bytes(whole)
     assert len(made) == 6
-    assert sorted(path.suffix for path in cache.iterdir()) == [".safetensors", ".safetensors"]  # no locks, no halves
+    assert sorted(path.suffix for path in cache.iterdir()) == [
+        ".safetensors",
+        ".safetensors",
+    ]  # no locks, no halves
 
 
 def _weight(path):
@@ -212,14 +268,26 @@ def _weight(path):
 
 
 def test_frozen_norms_keep_their_statistics_in_training_mode(made):
-    model = trained(SMALL.recipe, made.train[:60], made.train_labels[:60], seed=0).freeze().train()
+    model = (
+        trained(SMALL.recipe, made.train[:60], made.train_labels[:60], seed=0)
+        .freeze()
+        .train()
+    )
     before = {name: value.clone() for name, value in model.named_buffers()}
     evaluated = log_probabilities(model.eval(), made.train[:7])
-    torch.testing.assert_close(log_probabilities(model.train(), made.train[:7]), evaluated, rtol=0, atol=0)
-    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+    torch.testing.assert_close(
+        log_probabilities(model.train(), made.train[:7]), evaluated, rtol=0, atol=0
+    )
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.named_buffers()
+    )
     fresh = Network(SMALL.recipe.width).train()  # others do move
     fresh(made.train[:7])
-    assert any(float(value.abs().sum()) > 0 for name, value in fresh.named_buffers() if name.endswith("running_mean"))
+    assert any(
+        float(value.abs().sum()) > 0
+        for name, value in fresh.named_buffers()
+        if name.endswith("running_mean")
+    )
 
 
 # ---- the task
@@ -243,7 +311,10 @@ def test_a_few_steps(made, cache):
     names = {path.name.rsplit("-", 1)[0] for path in cache.iterdir()}
     assert names == {"cifar10-all-seed0", "cifar10-without-class-seed0"}
     again = prepare(SMALL, made, 0)  # from the disk
-    assert all(torch.equal(a, b) for a, b in zip(ready.start.parameters(), again.start.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(ready.start.parameters(), again.start.parameters(), strict=True)
+    )
 
     now = task(SMALL, ready, 0)
     assert now.model.training
@@ -252,7 +323,11 @@ def test_a_few_steps(made, cache):
     assert set(metrics) == {metric.name for metric in example.metrics}
     assert all(math.isfinite(value) for value in metrics.values())
     assert now.model.training  # as it was before
-    for step in (0, 5, 10 * SMALL.steps):  # methods that are cheaper a step make more of them
+    for step in (
+        0,
+        5,
+        10 * SMALL.steps,
+    ):  # methods that are cheaper a step make more of them
         one, two = now.batches(step), now.batches(step)
         assert all(map(torch.equal, one[1], two[1]))
         assert torch.equal(one[0].pictures, two[0].pictures)
@@ -261,7 +336,9 @@ def test_a_few_steps(made, cache):
     assert (lower, upper) == now.losses(now.model)
     assert upper >= 0
     base = now.base(now.model.parameters())
-    optimizer = DynamicBarrier(base, tolerance=example.tolerance, reference="start", model=now.model)
+    optimizer = DynamicBarrier(
+        base, tolerance=example.tolerance, reference="start", model=now.model
+    )
     for step in range(now.steps):
         retain, forget = now.batches(step)
         found = optimizer.step(
@@ -271,7 +348,8 @@ def test_a_few_steps(made, cache):
     assert math.isfinite(float(found.lower_loss))
     assert now.losses(now.model) != (lower, upper)
     assert all(
-        torch.equal(value, start[name]) for name, value in ready.start.state_dict().items()
+        torch.equal(value, start[name])
+        for name, value in ready.start.state_dict().items()
     )  # a copy was trained
 
 
@@ -279,7 +357,9 @@ def test_the_retrained_network_is_at_distance_0_of_itself(made, cache):
     ready = prepare(SMALL, made, 0)
     now = task(SMALL, ready, 0)
     rows = {method.name: method for method in METHODS}
-    assert list(rows["retrained"].train(now, {})) == [SMALL.recipe.epochs * math.ceil(len(ready.parts.retain) / 30)]
+    assert list(rows["retrained"].train(now, {})) == [
+        SMALL.recipe.epochs * math.ceil(len(ready.parts.retain) / 30)
+    ]
     found = now.metrics(now.model)
     assert found["gap"] == found["KL forget"] == found["KL test"] == 0
     labels = made.train_labels[ready.parts.forget]
@@ -326,18 +406,25 @@ def page():
 
 def test_the_page_forgets_a_class_of_made_pictures(page, made, monkeypatch, capsys):
     def pictures(which, count):
-        found = {"train": (made.train, made.train_labels), "test": (made.test, made.test_labels)}[which]
+        found = {
+            "train": (made.train, made.train_labels),
+            "test": (made.test, made.test_labels),
+        }[which]
         return F.interpolate(found[0].float() / 128 - 1, size=16), found[1]
 
     def network():  # smaller than the page's, for speed
-        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 16), nn.ReLU(), nn.Linear(16, 10))
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(3 * 16 * 16, 16), nn.ReLU(), nn.Linear(16, 10)
+        )
 
     monkeypatch.setattr(page, "images", pictures)
     monkeypatch.setattr(page, "network", network)
     page.main(epochs=6, steps=300)
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in said] == ["trained", "unlearned", "the"]
-    others, gone = ([float(x.strip("%;,")) for x in said[k].split() if "%" in x] for k in (0, 1))
+    others, gone = (
+        [float(x.strip("%;,")) for x in said[k].split() if "%" in x] for k in (0, 1)
+    )
     assert min(others) > 50  # all classes are known before
     assert gone[0] > 80
     assert gone[1] < 20  # the class on training images, after
@@ -353,4 +440,6 @@ def test_the_pages_loss_is_the_one_it_names(page):
     pictures = torch.randn(7, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     model = page.network()
     chance = model(pictures).softmax(1)[:, page.GONE]
-    torch.testing.assert_close(page.forget_loss(model, pictures), -torch.log(1 - chance).mean())
+    torch.testing.assert_close(
+        page.forget_loss(model, pictures), -torch.log(1 - chance).mean()
+    )

@@ -57,7 +57,10 @@ def test_plain_lines_where_there_is_no_terminal(monkeypatch):
     lines = stream.getvalue().splitlines()
     assert "\r" not in stream.getvalue()
     assert 4 <= len(lines) <= (time.monotonic() - began) / 0.15 + 1
-    assert re.search(r"^ 50 %  in 0:\d\d  \d+:\d\d left  step 40  r [▁▂▃▄▅▆▇█]{16} 1\.0e-40  run$", lines[-1])
+    assert re.search(
+        r"^ 50 %  in 0:\d\d  \d+:\d\d left  step 40  r [▁▂▃▄▅▆▇█]{16} 1\.0e-40  run$",
+        lines[-1],
+    )
 
 
 def test_a_terminal_has_one_line_as_wide_as_it_is(monkeypatch):
@@ -73,7 +76,15 @@ def test_a_terminal_has_one_line_as_wide_as_it_is(monkeypatch):
     assert written.endswith("\n")
     pieces = written.strip("\n").split("\r")[1:]
     assert all(len(piece) <= 79 for piece in pieces)
-    for word in ("50 %", "left", "step 12,345", "9.9e7 calls", "λ 1.25", "‖d‖² ▁▁ 1.5e-3", "‖∇g‖² ▁▁ 0.025"):
+    for word in (
+        "50 %",
+        "left",
+        "step 12,345",
+        "9.9e7 calls",
+        "λ 1.25",
+        "‖d‖² ▁▁ 1.5e-3",
+        "‖∇g‖² ▁▁ 0.025",
+    ):
         assert word in pieces[-1]
 
 
@@ -117,20 +128,32 @@ def test_the_time_left_is_that_of_the_stage(monkeypatch):
 def test_the_solver_tells_what_it_recorded():
     told = []
     result = tiebreak.minimize(
-        PROBLEM.upper, PROBLEM.lower, PROBLEM.x0, budget=10**5, runs=3, seed=0, progress=told.append
+        PROBLEM.upper,
+        PROBLEM.lower,
+        PROBLEM.x0,
+        budget=10**5,
+        runs=3,
+        seed=0,
+        progress=told.append,
     )
     last, history = told[-1], result.history
     row = list(history.step).index(max(k for k in history.step if k < last.steps))
     assert last.multiplier == pytest.approx(history["multiplier"][row].mean())
-    assert last.direction_squared == pytest.approx(history["direction_squared"][row].mean())
-    assert last.lower_gradient_squared == pytest.approx(history["lower_gradient_squared"][row].mean())
+    assert last.direction_squared == pytest.approx(
+        history["direction_squared"][row].mean()
+    )
+    assert last.lower_gradient_squared == pytest.approx(
+        history["lower_gradient_squared"][row].mean()
+    )
 
 
 def test_where_nothing_is_recorded_the_newest_iterate_is_looked_at():
     """Its exact residuals, at no charge and without a trace in the result; NaN where there are no exact gradients."""
     given = {"budget": 10**5, "runs": 3, "seed": 0, "record": None}
     told, stopped = [], []
-    watched = tiebreak.minimize(PROBLEM.upper, PROBLEM.lower, PROBLEM.x0, progress=told.append, **given)
+    watched = tiebreak.minimize(
+        PROBLEM.upper, PROBLEM.lower, PROBLEM.x0, progress=told.append, **given
+    )
     alone = tiebreak.minimize(PROBLEM.upper, PROBLEM.lower, PROBLEM.x0, **given)
     np.testing.assert_array_equal(watched.x, alone.x)
     np.testing.assert_array_equal(watched.selected.x, alone.selected.x)
@@ -147,7 +170,9 @@ def test_where_nothing_is_recorded_the_newest_iterate_is_looked_at():
     (there,) = stopped
     assert first.multiplier == pytest.approx(there.multiplier.mean())
     assert first.direction_squared == pytest.approx(there.direction_squared.mean())
-    assert first.lower_gradient_squared == pytest.approx(there.lower_gradient_squared.mean())
+    assert first.lower_gradient_squared == pytest.approx(
+        there.lower_gradient_squared.mean()
+    )
 
     class Blind:
         sample, gradient = PROBLEM.lower.sample, PROBLEM.lower.gradient
@@ -162,7 +187,9 @@ def test_another_process_tells_while_it_works():
     tasks = [
         task
         for name in ("sdbgd", "sdbpg")
-        for task in solving(name, "tiebreak.problems:paper", name, budget=10**7, runs=2, seed=0)
+        for task in solving(
+            name, "tiebreak.problems:paper", name, budget=10**7, runs=2, seed=0
+        )
     ]
     heard = []
     sweep(tasks, engine=2, hear=lambda name, share: heard.append((name, share)))
@@ -170,7 +197,10 @@ def test_another_process_tells_while_it_works():
     assert shares[-1] == 1
     told = [(name, share.now) for name, share in heard if share.now is not None]
     assert {name for name, _ in told} == {task.name for task in tasks}
-    assert all(now.steps > 0 and 0 < now.calls <= 10**7 and now.lower_gradient_squared > 0 for _, now in told)
+    assert all(
+        now.steps > 0 and 0 < now.calls <= 10**7 and now.lower_gradient_squared > 0
+        for _, now in told
+    )
 
 
 @pytest.mark.parametrize("engine", ["here", 1])
@@ -179,32 +209,68 @@ def test_short_tasks_show_where_they_got_to(engine):
     tasks = [
         task
         for name in ("sdbgd", "sdbpg")
-        for task in solving(name, "tiebreak.problems:paper", name, budget=10**4, runs=2, seed=0, record=None)
+        for task in solving(
+            name,
+            "tiebreak.problems:paper",
+            name,
+            budget=10**4,
+            runs=2,
+            seed=0,
+            record=None,
+        )
     ]
     work = reference(f"{Path(__file__).with_name('work.py')}:mute")
     tasks.append(Task("mute", work, {}))
     heard = []
     sweep(tasks, engine=engine, hear=lambda name, share: heard.append((name, share)))
     assert {name for name, _ in heard} == {task.name for task in tasks[:2]}
-    assert all(share.now.steps > 0 and share.now.direction_squared > 0 for _, share in heard)
+    assert all(
+        share.now.steps > 0 and share.now.direction_squared > 0 for _, share in heard
+    )
 
 
 def test_a_comparison_shows_what_its_runs_tell():
     heard = []
-    asked = Comparison(problems="paper", methods="sdbgd,penalty", budgets=[10**3, 10**4], runs=2, trials=2)
+    asked = Comparison(
+        problems="paper",
+        methods="sdbgd,penalty",
+        budgets=[10**3, 10**4],
+        runs=2,
+        trials=2,
+    )
     compare(asked, lambda name, share: heard.append(share), engine="here")
     assert [float(share) for share in heard] == sorted(map(float, heard))
     assert heard[-1] == 1
-    assert all(share.now.calls > 0 and share.now.lower_gradient_squared > 0 for share in heard)
+    assert all(
+        share.now.calls > 0 and share.now.lower_gradient_squared > 0 for share in heard
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "first"),
     [
         (("plan", "--budget", "2e4"), "Planned: SDBGD, "),
-        (("compare", "--quick", "--problems", "paper", "--methods", "sdbgd"), "1 method on 1 problem, 3 budgets"),
-        (("verify", "--quick", "--problem", "paper", "--method", "sdbgd", "--steps", "50"), "The theorems against"),
-        (("reproduce", "--budget", "2e4", "--runs", "2", "--methods", "sdbgd"), "The paper's problem"),
+        (
+            ("compare", "--quick", "--problems", "paper", "--methods", "sdbgd"),
+            "1 method on 1 problem, 3 budgets",
+        ),
+        (
+            (
+                "verify",
+                "--quick",
+                "--problem",
+                "paper",
+                "--method",
+                "sdbgd",
+                "--steps",
+                "50",
+            ),
+            "The theorems against",
+        ),
+        (
+            ("reproduce", "--budget", "2e4", "--runs", "2", "--methods", "sdbgd"),
+            "The paper's problem",
+        ),
     ],
 )
 def test_the_first_word_comes_before_what_is_slow_to_load(words, first, tmp_path):
@@ -229,8 +295,20 @@ Console.print = print_and_end
 def test_plans_of_a_comparison_are_announced_while_they_are_made(tmp_path, monkeypatch):
     """Twenty problems' plans take half a minute: before they are made the count is said, and each while it is."""
     monkeypatch.setattr(live, "SILENCE", 0.1)
-    monkeypatch.setattr(entrants, "first_cost", lambda method: time.sleep(0.3) or first_cost(method))
-    words = ("compare", "--problems", "paper", "--methods", "penalty_bound", "--budgets", "1e3", "--trials", "1")
+    monkeypatch.setattr(
+        entrants, "first_cost", lambda method: time.sleep(0.3) or first_cost(method)
+    )
+    words = (
+        "compare",
+        "--problems",
+        "paper",
+        "--methods",
+        "penalty_bound",
+        "--budgets",
+        "1e3",
+        "--trials",
+        "1",
+    )
     said = call(*words, "--output", tmp_path).stderr.splitlines()
     assert said[0].startswith("1 method on 1 problem")
     assert any("Preparing 1 of 1: Penalty bound on paper" in line for line in said)
@@ -238,14 +316,31 @@ def test_plans_of_a_comparison_are_announced_while_they_are_made(tmp_path, monke
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_taken_folder_is_said_before_plans_are_made(tmp_path, monkeypatch):
-    words = ("compare", "--problems", "paper", "--methods", "sdbgd", "--trials", "1", "--output", tmp_path)
+    words = (
+        "compare",
+        "--problems",
+        "paper",
+        "--methods",
+        "sdbgd",
+        "--trials",
+        "1",
+        "--output",
+        tmp_path,
+    )
     call(*words, "--budgets", "1e3")
     monkeypatch.setattr(entrants, "first_cost", lambda method: 1 / 0)
-    assert "holds the results of another command" in call(*words, "--budgets", "1e4", code=2).stderr
+    assert (
+        "holds the results of another command"
+        in call(*words, "--budgets", "1e4", code=2).stderr
+    )
 
 
 @pytest.mark.parametrize(
-    ("command", "usual"), [("compare", ("1e4,1e5,1e6", "10", "7", "all")), ("sweep", ("1e4,1e5,1e6", "10", "paper"))]
+    ("command", "usual"),
+    [
+        ("compare", ("1e4,1e5,1e6", "10", "7", "all")),
+        ("sweep", ("1e4,1e5,1e6", "10", "paper")),
+    ],
 )
 def test_help_says_what_is_taken_if_nothing_is_said(command, usual):
     shown = call(command, "--help").stdout
@@ -256,16 +351,31 @@ def test_help_names_every_constant_on_a_narrow_screen(monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "COLUMNS", "80")
     for command in ("plan", "verify", "table"):
         shown = call(command, "--help").stdout
-        assert all(re.search(rf"\b{name}\b", shown) for name in ("L_f", "G_f", "sigma_g", "delta_f", "delta_g"))
+        assert all(
+            re.search(rf"\b{name}\b", shown)
+            for name in ("L_f", "G_f", "sigma_g", "delta_f", "delta_g")
+        )
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_quiet_commands_show_tables_and_nothing_else(tmp_path):
-    words = ("reproduce", "--budget", "2e4", "--runs", "2", "--methods", "sdbgd", "--output", tmp_path)
+    words = (
+        "reproduce",
+        "--budget",
+        "2e4",
+        "--runs",
+        "2",
+        "--methods",
+        "sdbgd",
+        "--output",
+        tmp_path,
+    )
     done = call(*words, "--quiet")
     assert done.stderr == ""
     assert "Residuals, mean" in done.stdout
-    assert "--runs 0" in call(*words, "--runs", "0", "--quiet", code=2).stderr  # an error is no remark
+    assert (
+        "--runs 0" in call(*words, "--runs", "0", "--quiet", code=2).stderr
+    )  # an error is no remark
 
 
 # --- a training run -------------------------------------------------------------------------------------------------
@@ -285,11 +395,16 @@ class TestTraining:
         given = {"tolerance": 0.1, "reference": 0.0, "nonfinite": "skip"} | options
         opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), **given)
         stream = io.StringIO()
-        with Progress(steps=announced, every=every, name="mine", stream=stream) as shown:
+        with Progress(
+            steps=announced, every=every, name="mine", stream=stream
+        ) as shown:
             opt.register_step_post_hook(shown)
             for k in range(steps):
                 factor = math.nan if k in bad else 1.0
-                opt.step(lower=lambda f=factor: f * x[:2].square().sum(), upper=lambda: (x - 1).square().sum())
+                opt.step(
+                    lower=lambda f=factor: f * x[:2].square().sum(),
+                    upper=lambda: (x - 1).square().sum(),
+                )
         return opt, stream.getvalue()
 
     def test_the_excess_in_tolerances_is_shown(self):
@@ -312,7 +427,10 @@ class TestTraining:
         torch = self.torch
         from tiebreak.torch import DynamicBarrier, Progress
 
-        x, stream = torch.nn.Parameter(torch.ones(2, dtype=torch.float64)), io.StringIO()
+        x, stream = (
+            torch.nn.Parameter(torch.ones(2, dtype=torch.float64)),
+            io.StringIO(),
+        )
         opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), method=simple_method())
         shown = Progress(steps=3, stream=stream)
         opt.register_step_post_hook(shown)

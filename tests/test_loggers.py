@@ -38,8 +38,17 @@ def train(log):
 def process(code, folder):
     """What a program prints as JSON in its last line. Warnings of other people's packages are theirs."""
     text = TRAIN + textwrap.dedent(code)
-    outside = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(folder), "TRACKIO_DIR": str(folder)}
-    outside |= {"HF_HUB_OFFLINE": "1", "GIT_PYTHON_REFRESH": "quiet", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    outside = {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_DIR": str(folder),
+        "TRACKIO_DIR": str(folder),
+    }
+    outside |= {
+        "HF_HUB_OFFLINE": "1",
+        "GIT_PYTHON_REFRESH": "quiet",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
     outside |= {"MLFLOW_ALLOW_FILE_STORE": "true", "DO_NOT_TRACK": "true"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", text], capture_output=True, text=True, cwd=folder, timeout=120,
@@ -50,13 +59,17 @@ def process(code, folder):
 
 
 def needs(name):
-    return pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not here: pip install '.[loggers]'")
+    return pytest.mark.skipif(
+        find_spec(name) is None, reason=f"{name} is not here: pip install '.[loggers]'"
+    )
 
 
 def check(rows, steps, multipliers, skipped):
     """Every step once, the numbers of the optimizer's own log, and of the step that was skipped that alone."""
     assert steps == [k for k, row in enumerate(rows) if row is not None]
-    assert multipliers == pytest.approx([row["multiplier"] for row in rows if row is not None], rel=1e-6)
+    assert multipliers == pytest.approx(
+        [row["multiplier"] for row in rows if row is not None], rel=1e-6
+    )
     assert skipped == [0, 0, 1, 0, 0]
 
 
@@ -76,7 +89,12 @@ def test_tensorboard(tmp_path):
     )
     rows, scalars = found
     one = scalars["tiebreak/multiplier"]
-    check(rows, [k for k, _ in one], [value for _, value in one], [value for _, value in scalars["tiebreak/skipped"]])
+    check(
+        rows,
+        [k for k, _ in one],
+        [value for _, value in one],
+        [value for _, value in scalars["tiebreak/skipped"]],
+    )
 
 
 @pytest.mark.long
@@ -155,7 +173,12 @@ def test_mlflow(tmp_path):
         """,
         tmp_path,
     )
-    check(rows, [k for k, _ in one], [value for _, value in one], [value for _, value in skipped])
+    check(
+        rows,
+        [k for k, _ in one],
+        [value for _, value in one],
+        [value for _, value in skipped],
+    )
 
 
 class Plain:

@@ -21,34 +21,62 @@ class Averaged:
 
     def __call__(self, fg, gg, memory, barrier, regularizer, rate):
         type(self).calls += 1
-        fg, gg, weight = ((1 - rate) * old + rate * new for old, new in zip(memory, (fg, gg, 1.0), strict=True))
-        return rules.sdbgd(fg / weight, gg / weight, barrier, regularizer), (fg, gg, weight)
+        fg, gg, weight = (
+            (1 - rate) * old + rate * new
+            for old, new in zip(memory, (fg, gg, 1.0), strict=True)
+        )
+        return rules.sdbgd(fg / weight, gg / weight, barrier, regularizer), (
+            fg,
+            gg,
+            weight,
+        )
 
 
 METHOD = methods.sdbgd.replace(name="averaged", rule=Averaged(), others={"rate": 0.2})
 
 
 def solve(steps=40, method=METHOD, **options):
-    return minimize(PAPER.upper, PAPER.lower, PAPER.x0, **{"method": method, "seed": 4, "steps": steps} | options)
+    return minimize(
+        PAPER.upper,
+        PAPER.lower,
+        PAPER.x0,
+        **{"method": method, "seed": 4, "steps": steps} | options,
+    )
 
 
 def test_it_equals_a_plain_loop():
-    rngs = [np.random.default_rng(np.random.SeedSequence(4, spawn_key=(0, purpose))) for purpose in range(2)]
+    rngs = [
+        np.random.default_rng(np.random.SeedSequence(4, spawn_key=(0, purpose)))
+        for purpose in range(2)
+    ]
     x, fg, gg, weight = np.array(PAPER.x0, dtype=float), 0.0, 0.0, 0.0
     for k in range(40):
         p = METHOD.schedule.at(k)
         sizes = (p.upper_batch, p.lower_batch)
         a, b = (
             level.exact_gradient(x) + 0.5 * rng.standard_normal(2) / np.sqrt(size)
-            for level, rng, size in zip((PAPER.upper, PAPER.lower), rngs, sizes, strict=True)
+            for level, rng, size in zip(
+                (PAPER.upper, PAPER.lower), rngs, sizes, strict=True
+            )
         )
-        fg, gg, weight = 0.8 * fg + 0.2 * (a @ b), 0.8 * gg + 0.2 * (b @ b), 0.8 * weight + 0.2
-        x = x - p.step_size * (a + rules.sdbgd(fg / weight, gg / weight, p.barrier, p.regularizer) * b)
+        fg, gg, weight = (
+            0.8 * fg + 0.2 * (a @ b),
+            0.8 * gg + 0.2 * (b @ b),
+            0.8 * weight + 0.2,
+        )
+        x = x - p.step_size * (
+            a + rules.sdbgd(fg / weight, gg / weight, p.barrier, p.regularizer) * b
+        )
     np.testing.assert_allclose(solve().x, x, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
-    "options", [{"record": 1}, {"record": None}, {"callback": lambda r: r.direction_squared and None}]
+    "options",
+    [
+        {"record": 1},
+        {"record": None},
+        {"callback": lambda r: r.direction_squared and None},
+    ],
 )
 def test_measuring_does_not_advance_it(options):
     plain = solve(record=7)
@@ -68,21 +96,33 @@ def test_residuals_are_those_of_the_memory_at_the_step(monkeypatch):
             return super().__call__(fg, gg, memory, barrier, regularizer, rate)
 
     method = METHOD.replace(rule=Spied())
-    monkeypatch.setattr("tiebreak.solve.kept_apart", lambda *given: None)  # it tries the rule before the run
+    monkeypatch.setattr(
+        "tiebreak.solve.kept_apart", lambda *given: None
+    )  # it tries the rule before the run
     found = solve(method=method, record=1, runs=2, keep_iterates=True)
 
     def expected(x, k, memory):
-        p, a, b = method.schedule.at(k), PAPER.upper.exact_gradient(x), PAPER.lower.exact_gradient(x)
+        p, a, b = (
+            method.schedule.at(k),
+            PAPER.upper.exact_gradient(x),
+            PAPER.lower.exact_gradient(x),
+        )
         return Averaged()(a @ b, b @ b, memory, p.barrier, p.regularizer, 0.2)[0]
 
     for run in range(2):
         for k in (0, 1, 5, 39):
             memory = [m[run] for m in seen[k]]
-            assert found.history.exact_multiplier[k, run] == pytest.approx(expected(found.history.x[k, run], k, memory))
+            assert found.history.exact_multiplier[k, run] == pytest.approx(
+                expected(found.history.x[k, run], k, memory)
+            )
         k = int(found.selected.step[run])
         memory = [m[run] for m in seen[k]]
-        assert found.selected.exact_multiplier[run] == pytest.approx(expected(found.selected.x[run], k, memory))
-        after = Averaged()  # the memory after the last step is what measures the last iterate
+        assert found.selected.exact_multiplier[run] == pytest.approx(
+            expected(found.selected.x[run], k, memory)
+        )
+        after = (
+            Averaged()
+        )  # the memory after the last step is what measures the last iterate
         assert np.isfinite(found.last.exact_multiplier[run])
         assert after.calls >= 0
 
@@ -92,10 +132,14 @@ def test_a_resumed_run_remembers(stop, tmp_path):
     options = {"runs": 3, "record": 1, "keep_iterates": True}
     whole = solve(**options)
     solve(stop, **options).save(tmp_path / "run.npz")
-    resumed = minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "run.npz", method=METHOD, steps=40)
+    resumed = minimize(
+        PAPER.upper, PAPER.lower, resume=tmp_path / "run.npz", method=METHOD, steps=40
+    )
     assert np.array_equal(resumed.x, whole.x)
     for column in ("x", "multiplier", "exact_multiplier", "direction_squared"):
-        assert np.array_equal(resumed.history[column], whole.history[column], equal_nan=True)
+        assert np.array_equal(
+            resumed.history[column], whole.history[column], equal_nan=True
+        )
     for point in ("last", "selected"):
         one, other = getattr(resumed, point), getattr(whole, point)
         assert np.array_equal(one.exact_multiplier, other.exact_multiplier)
@@ -105,7 +149,9 @@ def test_a_file_without_the_memory_is_refused(tmp_path):
     path = tmp_path / "run.npz"
     solve().save(path)
     loaded = dict(np.load(path))
-    np.savez(path, **{name: array for name, array in loaded.items() if name != "rule.1"})
+    np.savez(
+        path, **{name: array for name, array in loaded.items() if name != "rule.1"}
+    )
     with pytest.raises(ValueError, match=r"there is no 'rule\.1' in it"):
         tiebreak.load(path)
 
@@ -121,7 +167,11 @@ def test_runs_that_end_early_keep_theirs():
     upper = Failing(PAPER.upper.exact_gradient, 0.5, vectorized=True)
     options = {"method": METHOD, "steps": 300, "seed": 1, "record": 1}
     both = minimize(upper, PAPER.lower, PAPER.x0, runs=6, **options)
-    ended = [i for i, status in enumerate(both.status) if status is tiebreak.Status.NON_FINITE]
+    ended = [
+        i
+        for i, status in enumerate(both.status)
+        if status is tiebreak.Status.NON_FINITE
+    ]
     going = [i for i in range(6) if i not in ended]
     assert ended
     assert going
@@ -153,7 +203,9 @@ def test_optimizers_refuse_it():
     pytest.importorskip("optax")
     from tiebreak.optax import dynamic_barrier
 
-    with pytest.raises(ValueError, match=r"the rule of 'averaged' has a memory: use tiebreak\.minimize"):
+    with pytest.raises(
+        ValueError, match=r"the rule of 'averaged' has a memory: use tiebreak\.minimize"
+    ):
         dynamic_barrier(method=METHOD)
 
 
@@ -170,7 +222,9 @@ def test_the_dual_variable_tends_to_the_projection(rate):
             now, memory = Dual()(fg, gg, memory, 0.3, 0.1, rate)
         assert now == pytest.approx(rules.sdbgd(fg, gg, 0.3, 0.1), rel=1e-6, abs=1e-12)
     last = Dual()(-1.0, 0.5, (7.0,), 0.3, 0.1, 1e12)[1][0]
-    assert last == pytest.approx(rules.sdbgd(-1.0, 0.5, 0.3, 0.1))  # τ → ∞: this batch's own
+    assert last == pytest.approx(
+        rules.sdbgd(-1.0, 0.5, 0.3, 0.1)
+    )  # τ → ∞: this batch's own
 
 
 @pytest.mark.parametrize("lagged", [False, True])
@@ -207,7 +261,12 @@ def test_they_are_arithmetic_alone():
     torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
     for rule in (Dual(), AveragedProducts(), AveragedProducts(lagged=True)):
         ends = []
-        for make in (float, np.float64, lambda v: torch.tensor(v, dtype=torch.float64), jnp.asarray):
+        for make in (
+            float,
+            np.float64,
+            lambda v: torch.tensor(v, dtype=torch.float64),
+            jnp.asarray,
+        ):
             memory = rule.begin(make(0.0))
             for fg, gg in ((-1.0, 0.5), (0.5, 0.2), (-2.0, 1.0)):
                 found, memory = rule(make(fg), make(gg), memory, 0.3, 0.1, 0.4)

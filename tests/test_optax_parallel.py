@@ -54,11 +54,22 @@ PROCESS = """
 """
 
 
-@pytest.mark.parametrize("marker", ["not long", pytest.param("long", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "marker", ["not long", pytest.param("long", marks=pytest.mark.long)]
+)
 def test_on_eight_devices(marker):
     """The tests of tests/eight_devices.py."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=eight_devices.py"]
+    program = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "python_files=eight_devices.py",
+    ]
     program += ["-m", marker]
     done = subprocess.run(
         [*program, str(TESTS / "eight_devices.py")],
@@ -79,11 +90,15 @@ def test_in_two_processes(tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONHASHSEED": "random"}
+    flags = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "PYTHONHASHSEED": "random",
+    }
     arguments = [str(port), str(tmp_path), str(TESTS)]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(PROCESS), str(rank), *arguments], env=os.environ | FAST | flags
+            [sys.executable, "-c", textwrap.dedent(PROCESS), str(rank), *arguments],
+            env=os.environ | FAST | flags,
         )
         for rank in range(2)
     ]
@@ -99,6 +114,8 @@ def test_in_two_processes(tmp_path):
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
     with jax.enable_x64(True):
-        expected = jax.tree.leaves(jax.jit(partial(here.whole, here.OPTIMIZERS["twin"]))(*here.problem()))
+        expected = jax.tree.leaves(
+            jax.jit(partial(here.whole, here.OPTIMIZERS["twin"]))(*here.problem())
+        )
     here.assert_equal(found[0], expected)
     assert np.flatnonzero(found[0][-2]).tolist() == [2, 4]

@@ -14,7 +14,16 @@ import pytest
 from scipy import stats
 
 import tiebreak
-from tiebreak import Average, Exact, FiniteSum, Gaussian, Minibatch, Oracle, Storm, methods
+from tiebreak import (
+    Average,
+    Exact,
+    FiniteSum,
+    Gaussian,
+    Minibatch,
+    Oracle,
+    Storm,
+    methods,
+)
 
 ALPHA = 1e-4
 
@@ -32,12 +41,18 @@ def zero(x):
 
 @pytest.mark.parametrize("per_sample", [False, True], ids=["exact law", "per sample"])
 @pytest.mark.parametrize("size", [1, 3, 40])
-def test_gaussian_batch_mean_is_normal_with_variance_sigma_squared_over_the_size(size, per_sample):
+def test_gaussian_batch_mean_is_normal_with_variance_sigma_squared_over_the_size(
+    size, per_sample
+):
     """∇ + N(0, σ²/B I): mean and variance of every coordinate, its shape (Kolmogorov–Smirnov), and no correlation."""
     sigma, shape, count = np.array([0.5, 2.0, 1e-3]), (2, 3), 20_000
     oracle = Gaussian(zero, sigma, shape=shape, per_sample=per_sample)
-    draws = oracle.gradient(np.zeros(shape), oracle.sample_block([generator(size)], [size] * count))
-    normal = (draws * math.sqrt(size) / sigma).reshape(count, -1)  # N(0, 1) each, if the law is right
+    draws = oracle.gradient(
+        np.zeros(shape), oracle.sample_block([generator(size)], [size] * count)
+    )
+    normal = (draws * math.sqrt(size) / sigma).reshape(
+        count, -1
+    )  # N(0, 1) each, if the law is right
     tests = 6 * 3 + 15
     level = ALPHA / tests
     for z in normal.T:
@@ -52,10 +67,17 @@ def test_gaussian_batch_mean_is_normal_with_variance_sigma_squared_over_the_size
 @pytest.mark.parametrize("size", [1, 2, 17])
 def test_drawing_the_mean_and_drawing_every_sample_follow_one_law(size):
     """Two-sample Kolmogorov–Smirnov, coordinate by coordinate and on the norm."""
-    pair = [Gaussian(zero, [0.5, 3.0], shape=(2,), per_sample=each) for each in (False, True)]
+    pair = [
+        Gaussian(zero, [0.5, 3.0], shape=(2,), per_sample=each)
+        for each in (False, True)
+    ]
     rng = generator(size)
     one, two = (oracle.sample_block([rng], [size] * 8000)[:, 0] for oracle in pair)
-    for y, z in ((one[:, 0], two[:, 0]), (one[:, 1], two[:, 1]), (np.hypot(*one.T), np.hypot(*two.T))):
+    for y, z in (
+        (one[:, 0], two[:, 0]),
+        (one[:, 1], two[:, 1]),
+        (np.hypot(*one.T), np.hypot(*two.T)),
+    ):
         assert stats.ks_2samp(y, z).pvalue > ALPHA / 3
 
 
@@ -67,17 +89,23 @@ def test_gaussian_noise_is_centred_at_the_gradient():
     noisy = Gaussian(lambda x: 3 * x, 1.0, shape=(2,))
     token = noisy.sample(generator(), 5)
     assert np.array_equal(noisy.gradient(x, token) - token, 3 * x)
-    assert np.array_equal(noisy.gradient(2 * x, token) - token, 6 * x)  # one token, any point
+    assert np.array_equal(
+        noisy.gradient(2 * x, token) - token, 6 * x
+    )  # one token, any point
 
 
-@pytest.mark.parametrize("sigma", [0.5, [1.0, 2.0], [[1.0], [0.0], [3.0]], np.arange(6.0).reshape(3, 2)])
+@pytest.mark.parametrize(
+    "sigma", [0.5, [1.0, 2.0], [[1.0], [0.0], [3.0]], np.arange(6.0).reshape(3, 2)]
+)
 def test_sigma_is_per_coordinate_and_broadcasts(sigma):
     """The same standard normals, each times its own σ and over √B."""
     shape, size = (3, 2), 7
     normals = generator(3).standard_normal(6).reshape(shape)
     token = Gaussian(zero, sigma, shape=shape).sample(generator(3), size)
     assert token.shape == shape
-    np.testing.assert_allclose(token, np.broadcast_to(sigma, shape) * normals / math.sqrt(size), rtol=4e-16)
+    np.testing.assert_allclose(
+        token, np.broadcast_to(sigma, shape) * normals / math.sqrt(size), rtol=4e-16
+    )
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
@@ -94,7 +122,10 @@ def test_blocks_are_the_draws_one_by_one(shape, per_sample):
             assert np.array_equal(block[i, r], oracle.sample(rng, size))
         assert rng.bit_generator.state == blocks[r].bit_generator.state
     split = [generator(s) for s in (1, 2, 3)]
-    parts = [oracle.sample_block(split, sizes[:2]), oracle.sample_block(split, sizes[2:])]
+    parts = [
+        oracle.sample_block(split, sizes[:2]),
+        oracle.sample_block(split, sizes[2:]),
+    ]
     assert np.array_equal(np.concatenate(parts), block)
 
 
@@ -135,19 +166,29 @@ def identity(n, **options):
     return FiniteSum(lambda x, i: x + DATA[:n][i].mean(), n=n, **options)
 
 
-@pytest.mark.parametrize(("n", "size"), [(3, 1), (3, 2), (3, 3), (4, 4), (3, 5), (2, 6), (4, 5)])
+@pytest.mark.parametrize(
+    ("n", "size"), [(3, 1), (3, 2), (3, 3), (4, 4), (3, 5), (2, 6), (4, 5)]
+)
 def test_finite_sum_batch_mean_has_the_law_of_enumeration(n, size):
     """Drawing with replacement: the n^B tuples are equally likely; chi-square over the multisets, size ≤ n or not."""
     count = 6_000
-    law = Counter(round(sum(tuple_)) for tuple_ in itertools.product(DATA[:n].tolist(), repeat=size))
+    law = Counter(
+        round(sum(tuple_))
+        for tuple_ in itertools.product(DATA[:n].tolist(), repeat=size)
+    )
     oracle, rng, x = identity(n), generator(100 * n + size), np.array(0.0)
-    seen = Counter(round(float(oracle.gradient(x, oracle.sample(rng, size))) * size) for _ in range(count))
+    seen = Counter(
+        round(float(oracle.gradient(x, oracle.sample(rng, size))) * size)
+        for _ in range(count)
+    )
     assert seen.keys() <= law.keys()
     expected = {key: count * ways / n**size for key, ways in law.items()}
     rare = [key for key in law if expected[key] < 5]  # pooled, as chi-square asks
     bins = [(seen[key], expected[key]) for key in law if expected[key] >= 5]
     if rare:
-        bins.append((sum(seen[key] for key in rare), sum(expected[key] for key in rare)))
+        bins.append(
+            (sum(seen[key] for key in rare), sum(expected[key] for key in rare))
+        )
     observed, wanted = zip(*bins, strict=True)
     assert stats.chisquare(observed, wanted).pvalue > ALPHA
 
@@ -158,7 +199,12 @@ def test_finite_sum_is_unbiased_with_the_variance_of_b_draws(size):
     n, count = 50, 1000
     data = generator(1).normal(size=n)
     oracle, rng = FiniteSum(lambda x, i: data[i].mean(), n=n), generator(2)
-    means = np.array([float(oracle.gradient(np.array(0.0), oracle.sample(rng, size))) for _ in range(count)])
+    means = np.array(
+        [
+            float(oracle.gradient(np.array(0.0), oracle.sample(rng, size)))
+            for _ in range(count)
+        ]
+    )
     z = (means - data.mean()) / (data.std() / math.sqrt(size))
     assert abs(z.mean()) * math.sqrt(count) < stats.norm.isf(ALPHA / 4)
     # The variance of z² is about 2 (the batch mean is nearly normal for B ≥ 7): a normal bound on its mean.
@@ -167,7 +213,9 @@ def test_finite_sum_is_unbiased_with_the_variance_of_b_draws(size):
 
 # -------------------------------------------------------------------------------------------- FiniteSum: the arithmetic
 
-ROWS = np.arange(1, 31).reshape(10, 3).astype(float)  # whole numbers: sums are exact, means rounded once
+ROWS = (
+    np.arange(1, 31).reshape(10, 3).astype(float)
+)  # whole numbers: sums are exact, means rounded once
 
 
 def mean_gradient(x, indices):
@@ -211,7 +259,10 @@ def test_whole_number_gradients_are_exact_whatever_the_grouping():
     data = np.arange(8.0) * 1024
     oracle = FiniteSum(lambda x, i: data[i].sum() / len(i), 8)
     indices, counts = np.array([0, 2, 3, 5, 7]), np.array([4, 1, 4, 6, 1])  # 16 in all
-    assert oracle.gradient(np.array(0.0), (indices, counts)) == (data[indices] * counts).sum() / 16
+    assert (
+        oracle.gradient(np.array(0.0), (indices, counts))
+        == (data[indices] * counts).sum() / 16
+    )
 
 
 def test_functions_never_see_more_than_a_chunk():
@@ -221,9 +272,13 @@ def test_functions_never_see_more_than_a_chunk():
         seen.append(len(indices))
         return x + ROWS[indices % 10].mean(axis=0)
 
-    oracle = FiniteSum(gradient, 1000, value=lambda x, i: float(seen.append(len(i)) or 0), chunk=64)
+    oracle = FiniteSum(
+        gradient, 1000, value=lambda x, i: float(seen.append(len(i)) or 0), chunk=64
+    )
     x = np.zeros(3)
-    oracle.gradient(x, oracle.sample(generator(), 1))  # the first call also sees that the function gives means
+    oracle.gradient(
+        x, oracle.sample(generator(), 1)
+    )  # the first call also sees that the function gives means
     for size in (1, 64, 65, 1000):
         seen.clear()
         oracle.gradient(x, oracle.sample(generator(), size))
@@ -256,12 +311,23 @@ def test_huge_batches_cost_what_n_terms_cost(size):
 
 
 @pytest.mark.parametrize("per_example", [False, True])
-def test_exact_gradient_and_values_are_means_over_all_terms_or_over_the_batch(per_example):
+def test_exact_gradient_and_values_are_means_over_all_terms_or_over_the_batch(
+    per_example,
+):
     data = np.array([1.0, 2.0, 6.0])
     if per_example:
-        oracle = FiniteSum(lambda x, i: x - data[i], 3, lambda x, i: (x - data[i]) ** 2 / 2, per_example=True)
+        oracle = FiniteSum(
+            lambda x, i: x - data[i],
+            3,
+            lambda x, i: (x - data[i]) ** 2 / 2,
+            per_example=True,
+        )
     else:
-        oracle = FiniteSum(lambda x, i: (x - data[i]).mean(), 3, lambda x, i: ((x - data[i]) ** 2).mean() / 2)
+        oracle = FiniteSum(
+            lambda x, i: (x - data[i]).mean(),
+            3,
+            lambda x, i: ((x - data[i]) ** 2).mean() / 2,
+        )
     x = np.array(1.0)
     assert oracle.has_value
     assert oracle.exact_gradient(x) == -2
@@ -284,7 +350,11 @@ def test_exact_oracle_is_deterministic_and_draws_nothing():
     assert oracle.sample_block([rng], [1, 2]) == [None, None]
     assert rng.bit_generator.state == before
     x = np.array([1.0, 2.0])
-    assert oracle.gradient(x, token).tolist() == oracle.exact_gradient(x).tolist() == [2.0, 4.0]
+    assert (
+        oracle.gradient(x, token).tolist()
+        == oracle.exact_gradient(x).tolist()
+        == [2.0, 4.0]
+    )
     assert oracle.value(x) == oracle.value(x, token) == 5.0
 
 
@@ -305,27 +375,53 @@ BAD = [
         (lambda s=s: Gaussian(zero, s), ValueError, r"sigma=.* must be finite and ≥ 0")
         for s in (-1, math.nan, math.inf, [1.0, -1.0], None)
     ),
-    (lambda: Gaussian(zero, 1.0).sample(generator(), 3), ValueError, r"shape=None: .* the shape of x"),
-    (lambda: Gaussian(zero, 1.0, shape=(2,)).bind((3,)), ValueError, r"shape=\(2,\) .* must be x0's shape, \(3,\)"),
-    (lambda: Gaussian(zero, [1.0, 2.0]).bind((3,)), ValueError, r"sigma of shape \(2,\) must broadcast to .* \(3,\)"),
-    (lambda: Gaussian(zero, [[1.0], [2.0]]).bind((3,)), ValueError, r"sigma of shape \(2, 1\) must broadcast"),
+    (
+        lambda: Gaussian(zero, 1.0).sample(generator(), 3),
+        ValueError,
+        r"shape=None: .* the shape of x",
+    ),
+    (
+        lambda: Gaussian(zero, 1.0, shape=(2,)).bind((3,)),
+        ValueError,
+        r"shape=\(2,\) .* must be x0's shape, \(3,\)",
+    ),
+    (
+        lambda: Gaussian(zero, [1.0, 2.0]).bind((3,)),
+        ValueError,
+        r"sigma of shape \(2,\) must broadcast to .* \(3,\)",
+    ),
+    (
+        lambda: Gaussian(zero, [[1.0], [2.0]]).bind((3,)),
+        ValueError,
+        r"sigma of shape \(2, 1\) must broadcast",
+    ),
     (lambda: Gaussian(zero, 1.0).value(0.0), ValueError, r"value=None"),
     (lambda: FiniteSum(zero, 3).value(0.0), ValueError, r"value=None"),
     (lambda: FiniteSum(3, 3), TypeError, r"gradient=3 must be a function"),
     (lambda: FiniteSum(zero, 3, value="v"), TypeError, r"value='v' must be a function"),
     *(
-        (lambda n=n: FiniteSum(zero, n), ValueError, rf"n={n!r} must be a whole number ≥ 1")
+        (
+            lambda n=n: FiniteSum(zero, n),
+            ValueError,
+            rf"n={n!r} must be a whole number ≥ 1",
+        )
         for n in (0, -1, 2.5, True, "3", None, math.nan, math.inf)
     ),
     *(
-        (lambda c=c: FiniteSum(zero, 3, chunk=c), ValueError, rf"chunk={c!r} must be a whole number ≥ 1")
+        (
+            lambda c=c: FiniteSum(zero, 3, chunk=c),
+            ValueError,
+            rf"chunk={c!r} must be a whole number ≥ 1",
+        )
         for c in (0, -1, 2.5, True)
     ),
 ]
 
 
 @pytest.mark.parametrize(("make", "error", "message"), BAD)
-def test_bad_input_names_the_argument_its_value_and_the_legal_range(make, error, message):
+def test_bad_input_names_the_argument_its_value_and_the_legal_range(
+    make, error, message
+):
     with pytest.raises(error, match=message):
         make()
 
@@ -372,7 +468,9 @@ class Multiplicative:
     def exact_gradient(self, x):
         # One dimension after the other: the same operations for one run as for many.
         offset = x - self.centre
-        return sum(offset[..., j, None] * self.matrix[:, j] for j in range(self.centre.size))
+        return sum(
+            offset[..., j, None] * self.matrix[:, j] for j in range(self.centre.size)
+        )
 
     def value(self, x, token=None):
         offset = x - self.centre
@@ -381,23 +479,40 @@ class Multiplicative:
 
 
 def multiplicative(vectorized):
-    upper = Multiplicative(np.diag([1.0, 2.0, 0.5]), np.array([1.0, -1.0, 2.0]), vectorized)
+    upper = Multiplicative(
+        np.diag([1.0, 2.0, 0.5]), np.array([1.0, -1.0, 2.0]), vectorized
+    )
     lower = Multiplicative(np.diag([1.0, 0.0, 0.3]) + 0.1, np.zeros(3), vectorized)
     return upper, lower
 
 
-@pytest.mark.parametrize("estimator", [Minibatch(), Storm(0.3), Average(0.1)], ids=["minibatch", "storm", "average"])
+@pytest.mark.parametrize(
+    "estimator",
+    [Minibatch(), Storm(0.3), Average(0.1)],
+    ids=["minibatch", "storm", "average"],
+)
 @pytest.mark.parametrize("name", methods.METHODS)
 def test_an_oracle_of_ones_own_works_everywhere_vectorized_or_not(name, estimator):
     """The same runs, whether the oracle takes all of them at once or one by one; finite, charged, measured."""
     method = methods.METHODS[name].replace(estimator=estimator)
     x0 = np.array([1.0, 1.0, 1.0])
-    options = {"method": method, "steps": 60, "runs": [0, 2], "seed": 3, "record": 1, "keep_iterates": True}
-    one, all_at_once = (tiebreak.minimize(*multiplicative(v), x0, **options) for v in (False, True))
+    options = {
+        "method": method,
+        "steps": 60,
+        "runs": [0, 2],
+        "seed": 3,
+        "record": 1,
+        "keep_iterates": True,
+    }
+    one, all_at_once = (
+        tiebreak.minimize(*multiplicative(v), x0, **options) for v in (False, True)
+    )
     assert one.success
     assert one.steps.tolist() == [60, 60]
     assert np.array_equal(one.calls, all_at_once.calls)
-    np.testing.assert_allclose(all_at_once.history.x, one.history.x, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        all_at_once.history.x, one.history.x, rtol=1e-12, atol=1e-14
+    )
     assert np.array_equal(all_at_once.selected.step, one.selected.step)
     for column in (
         "direction_squared",
@@ -408,9 +523,15 @@ def test_an_oracle_of_ones_own_works_everywhere_vectorized_or_not(name, estimato
         "lower_value",
     ):
         np.testing.assert_allclose(
-            all_at_once.history[column], one.history[column], rtol=1e-10, atol=1e-13, err_msg=column
+            all_at_once.history[column],
+            one.history[column],
+            rtol=1e-10,
+            atol=1e-13,
+            err_msg=column,
         )
-    assert not np.array_equal(one.x[0], one.x[1])  # there is noise, and the runs have their own
+    assert not np.array_equal(
+        one.x[0], one.x[1]
+    )  # there is noise, and the runs have their own
     alone = tiebreak.minimize(*multiplicative(True), x0, **options | {"runs": [2]})
     assert np.array_equal(alone.x[0], all_at_once.x[1])
 
@@ -426,13 +547,25 @@ def test_a_value_rule_sees_the_value_of_its_own_mini_batch():
         seen.append(lower_value.copy())
         return 0 * fg
 
-    method = methods.Method("spy", rule, tiebreak.Schedule(step_size=0.1, lower_batch=4))
+    method = methods.Method(
+        "spy", rule, tiebreak.Schedule(step_size=0.1, lower_batch=4)
+    )
     result = tiebreak.minimize(
-        upper, lower, np.ones(3), method=method, steps=5, seed=0, record=1, keep_iterates=True, runs=1
+        upper,
+        lower,
+        np.ones(3),
+        method=method,
+        steps=5,
+        seed=0,
+        record=1,
+        keep_iterates=True,
+        runs=1,
     )
     used = [value for value in seen if value.shape == (1,)][:5]
     for k in range(5):
-        assert used[k][0] == pytest.approx(float(lower.value(result.history.x[k, 0], tokens[k])), rel=1e-14)
+        assert used[k][0] == pytest.approx(
+            float(lower.value(result.history.x[k, 0], tokens[k])), rel=1e-14
+        )
 
 
 def test_the_bare_protocol_is_enough():
@@ -465,7 +598,10 @@ def test_an_oracle_that_works_in_place_fails_at_the_start_already(vectorized):
         x *= 0.5
         return x
 
-    upper, lower = Exact(halve, vectorized=vectorized), Exact(lambda x: 1 * x, vectorized=vectorized)
+    upper, lower = (
+        Exact(halve, vectorized=vectorized),
+        Exact(lambda x: 1 * x, vectorized=vectorized),
+    )
     with pytest.raises(ValueError, match="read-only"):
         tiebreak.minimize(upper, lower, np.ones(2), steps=1, record=None)
 
@@ -492,8 +628,16 @@ def test_a_point_with_additive_noise_is_evaluated_once(vectorized):
             evaluated.clear()
             upper = kind(lambda x: x - 1, 0.3, vectorized=vectorized)
             lower = kind(gradient, 0.3, vectorized=vectorized)
-            options = {"method": "vr_pr_sdbpg", "steps": 50, "runs": 3, "seed": 1, "record": None}
-            found.append(tiebreak.minimize(upper, lower, np.ones(3, dtype), **options).x)
+            options = {
+                "method": "vr_pr_sdbpg",
+                "steps": 50,
+                "runs": 3,
+                "seed": 1,
+                "record": None,
+            }
+            found.append(
+                tiebreak.minimize(upper, lower, np.ones(3, dtype), **options).x
+            )
             points = 50 * times - (times - 1)  # there is no point before the first
             assert len(evaluated) == (points if vectorized else 3 * points) + (
                 2 if vectorized else 6
@@ -504,7 +648,14 @@ def test_a_point_with_additive_noise_is_evaluated_once(vectorized):
 def test_a_library_rule_on_one_run_is_the_rule_on_arrays():
     """On floats for one run, on arrays for more: the same bits at all scales, and no error where arrays have none."""
     rng = np.random.default_rng(0)
-    numbers = [*(10.0 ** rng.uniform(-200, 200, 40) * rng.choice([-1, 1], 40)), 0.0, -0.0, np.inf, np.nan, 1e308]
+    numbers = [
+        *(10.0 ** rng.uniform(-200, 200, 40) * rng.choice([-1, 1], 40)),
+        0.0,
+        -0.0,
+        np.inf,
+        np.nan,
+        1e308,
+    ]
     for method in methods.METHODS.values():
         if method.remembers:  # these get arrays, however many runs there are
             continue
@@ -512,6 +663,10 @@ def test_a_library_rule_on_one_run_is_the_rule_on_arrays():
         for fg, gg in itertools.product(numbers, map(abs, numbers)):
             with np.errstate(all="ignore"):
                 one = method.multiplier(np.array([fg]), np.array([gg]), arguments)
-                two = method.multiplier(np.array([fg, 1.0]), np.array([gg, 1.0]), arguments)
+                two = method.multiplier(
+                    np.array([fg, 1.0]), np.array([gg, 1.0]), arguments
+                )
             assert one.dtype == np.float64
-            assert one.tobytes() == two[:1].tobytes() or (np.isnan(one[0]) and np.isnan(two[0]))
+            assert one.tobytes() == two[:1].tobytes() or (
+                np.isnan(one[0]) and np.isnan(two[0])
+            )

@@ -12,7 +12,9 @@ import tiebreak
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -20,14 +22,18 @@ def python(code: str) -> str:
 def test_the_core_imports_neither_torch_nor_jax() -> None:
     slow = ("torch", "jax", "optax", "sklearn", "scipy", "matplotlib", "pandas")
     found = f"[name for name in {slow!r} if name in sys.modules]"
-    assert python(f"import sys, tiebreak; from tiebreak import *; print({found})") == "[]"
+    assert (
+        python(f"import sys, tiebreak; from tiebreak import *; print({found})") == "[]"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "needed", "found"),
     [("torch", "torch", "SDBGD"), ("optax", "jax", "dynamic_barrier")],
 )
-def test_front_ends_are_there_once_asked_for(name: str, needed: str, found: str) -> None:
+def test_front_ends_are_there_once_asked_for(
+    name: str, needed: str, found: str
+) -> None:
     pytest.importorskip(needed)
     assert python(f"import tiebreak; print(tiebreak.{name}.{found}.__name__)") == found
     assert name in dir(tiebreak)
@@ -41,7 +47,9 @@ def test_front_ends_are_there_once_asked_for(name: str, needed: str, found: str)
         ("optax", "optax", "jax"),
     ],
 )
-def test_without_its_library_a_front_end_names_the_extra(name: str, missing: str, extra: str) -> None:
+def test_without_its_library_a_front_end_names_the_extra(
+    name: str, missing: str, extra: str
+) -> None:
     code = f"""
 import sys
 from pathlib import Path
@@ -58,7 +66,9 @@ except ImportError as error:
 
 
 def test_other_names_are_unknown() -> None:
-    with pytest.raises(AttributeError, match="module 'tiebreak' has no attribute 'nonsense'"):
+    with pytest.raises(
+        AttributeError, match="module 'tiebreak' has no attribute 'nonsense'"
+    ):
         tiebreak.nonsense  # noqa: B018  # asking is the test
     assert not hasattr(tiebreak, "__nonsense__")
 
@@ -74,11 +84,20 @@ def test_what_the_api_pages_show_can_be_imported_from_where_they_say() -> None:
                 module = words[1]
             elif words[0] in (".. autoclass", ".. autofunction", ".. autodata"):
                 place, _, name = words[1].split("(")[0].rpartition(".")
-                if (place or module).split(".")[1:2] not in (["torch"], ["optax"]):  # those need extras
-                    assert hasattr(importlib.import_module(place or module), name), f"{page.name}: {words[1]}"
+                if (place or module).split(".")[1:2] not in (
+                    ["torch"],
+                    ["optax"],
+                ):  # those need extras
+                    assert hasattr(importlib.import_module(place or module), name), (
+                        f"{page.name}: {words[1]}"
+                    )
     assert tiebreak.Parameters is tiebreak.schedules.Parameters
-    assert f"version = {{{tiebreak.__version__}}}" in (root / "README.md").read_text(encoding="utf-8")
-    assert f"version: {tiebreak.__version__}\n" in (root / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version = {{{tiebreak.__version__}}}" in (root / "README.md").read_text(
+        encoding="utf-8"
+    )
+    assert f"version: {tiebreak.__version__}\n" in (root / "CITATION.cff").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +117,13 @@ def test_every_public_function_and_class_has_an_example(module: str) -> None:
     pytest.importorskip(needed.get(module.rpartition(".")[2], "numpy"))
     package = importlib.import_module(module)
     things = {name: getattr(package, name) for name in package.__all__}
-    shown = {name: thing for name, thing in things.items() if inspect.isclass(thing) or inspect.isfunction(thing)}
+    shown = {
+        name: thing
+        for name, thing in things.items()
+        if inspect.isclass(thing) or inspect.isfunction(thing)
+    }
     assert shown
-    lacking = [name for name, thing in shown.items() if ">>> " not in (thing.__doc__ or "")]
+    lacking = [
+        name for name, thing in shown.items() if ">>> " not in (thing.__doc__ or "")
+    ]
     assert not lacking

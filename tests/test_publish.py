@@ -36,7 +36,9 @@ ODD = "ν_5 % & {co}: ~ #1 \\\\ $x^2"
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    save(run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000)), folder)
+    save(
+        run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000)), folder
+    )
     return folder
 
 
@@ -45,7 +47,9 @@ def compared(tmp_path_factory):
     """Two problems, and many methods, so that tables and legends are long."""
     folder = tmp_path_factory.mktemp("compared")
     methods = ["all", METHODS["sdbgd"].replace(name=ODD)]
-    asked = Comparison(["paper", "valley", "stiff"], methods, budgets=[1000], runs=2, trials=1)
+    asked = Comparison(
+        ["paper", "valley", "stiff"], methods, budgets=[1000], runs=2, trials=1
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda *words, **options: None)
         save_comparison(compare(asked, engine="here"), folder)
@@ -66,11 +70,16 @@ def many(compared, tmp_path_factory):
 
 def test_what_was_written_is_counted(tmp_path):
     """A log has one table: "1 tables" is no English."""
-    (tmp_path / "run.csv").write_text("step,skipped,seconds,upper_loss\n0,0,0.1,1\n1,0,0.2,0.5\n")
+    (tmp_path / "run.csv").write_text(
+        "step,skipped,seconds,upper_loss\n0,0,0.1,1\n1,0,0.2,0.5\n"
+    )
     done = call("publish", tmp_path / "run.csv")
     written = [path.name for path in (tmp_path / "paper").iterdir()]
     assert sum(name.startswith("table-") for name in written) == 1
-    assert f": 1 table, {sum(name.endswith('.pdf') for name in written)} figures, references.bib" in done.stderr
+    assert (
+        f": 1 table, {sum(name.endswith('.pdf') for name in written)} figures, references.bib"
+        in done.stderr
+    )
 
 
 # --- LaTeX ----------------------------------------------------------------------------------------------------------
@@ -114,7 +123,9 @@ def test_a_number_below_zero_has_a_minus():
 
 
 def test_bibtex_knows_every_entry_and_prints_the_version(many):
-    said = next(path for path in many if path.name == "references.bib").read_text(encoding="utf-8")
+    said = next(path for path in many if path.name == "references.bib").read_text(
+        encoding="utf-8"
+    )
     assert set(re.findall(r"@(\w+)\{", said)) <= {"misc", "article", "manual"}
     assert f"{{Version {tiebreak.__version__}}}" in said
 
@@ -128,11 +139,15 @@ def test_every_table_of_a_result_is_a_table_of_latex(many):
         parses(text)
         for word in (r"\toprule", r"\midrule", r"\bottomrule"):
             assert text.count(word) == 1
-        columns = re.sub(r"\{.*?\}", "", re.search(r"\{@\{\}(.*)@\{\}\}", text)[1])  # p{22em} is one
+        columns = re.sub(
+            r"\{.*?\}", "", re.search(r"\{@\{\}(.*)@\{\}\}", text)[1]
+        )  # p{22em} is one
         body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
         rows = re.findall(r"^ *(.*) \\\\$", body, re.MULTILINE)
         assert all(len(re.split(r"(?<!\\)&", row)) == len(columns) for row in rows)
-        assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+        assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(
+            r"\}"
+        )
     main = (folder / "main.tex").read_text(encoding="utf-8")
     parses(re.sub(r"^%.*\n", "", main, flags=re.MULTILINE))
     for path in many:
@@ -155,36 +170,58 @@ def test_what_no_page_has_room_for_is_turned_or_cut():
     (turned,) = fitted(Sheet("T", ("problem", *many), rows), 120)
     assert list(turned.header) == ["", "problem 0", "problem 1", "problem 2"]
     assert list(turned.rows[7]) == ["method number 7", "0.7e-3", "1.7e-3", "2.7e-3"]
-    square = Sheet("T", ("problem", *many), [[f"p{i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(20)])
+    square = Sheet(
+        "T",
+        ("problem", *many),
+        [[f"p{i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(20)],
+    )
     parts = fitted(square, 120)
     assert max(sum(widths(part)) for part in parts) <= 120
-    assert [part.title for part in parts] == [f"T ({i} of {len(parts)})" for i in range(1, len(parts) + 1)]
+    assert [part.title for part in parts] == [
+        f"T ({i} of {len(parts)})" for i in range(1, len(parts) + 1)
+    ]
     cells = {
         frozenset((row[0], name, cell))
         for part in parts
         for row in part.rows
         for name, cell in zip(part.header[1:], row[1:], strict=True)
     }
-    assert cells == {frozenset((f"p{i}", f"method number {j}", f"{i}.{j}e-3")) for i in range(20) for j in range(20)}
-    assert fitted(Sheet("T", ("a", "b"), [["c", "d"]]), 120) == [Sheet("T", ["a", "b"], [["c", "d"]])]
+    assert cells == {
+        frozenset((f"p{i}", f"method number {j}", f"{i}.{j}e-3"))
+        for i in range(20)
+        for j in range(20)
+    }
+    assert fitted(Sheet("T", ("a", "b"), [["c", "d"]]), 120) == [
+        Sheet("T", ["a", "b"], [["c", "d"]])
+    ]
 
 
 @pytest.mark.skipif(
-    shutil.which("pdflatex") is None, reason="no LaTeX here (pdflatex): what is published is not compiled"
+    shutil.which("pdflatex") is None,
+    reason="no LaTeX here (pdflatex): what is published is not compiled",
 )
 @pytest.mark.parametrize("which", ["written", "many", "log"])
 def test_latex_compiles_all_of_it(which, request, tmp_path):
     """Without an error, and with nothing that is wider than its column."""
     if which == "log":
         place = tmp_path / "run_5%.csv"
-        place.write_text("step,skipped,excess,noise,lower_loss,seconds\n0,0,1.5,0.1,1,0.1\n1,0,0.5,0.1,0.5,0.2\n")
+        place.write_text(
+            "step,skipped,excess,noise,lower_loss,seconds\n0,0,1.5,0.1,1,0.1\n1,0,0.5,0.1,0.5,0.2\n"
+        )
         publish(place, tmp_path / "paper")
     else:
         shutil.copytree(request.getfixturevalue(which)[0].parent, tmp_path / "paper")
     folder = tmp_path / "paper"
     for _ in range(2):
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
         assert done.returncode == 0, done.stdout[-2000:]
     assert "Overfull" not in done.stdout, done.stdout
     assert "Float too large" not in done.stdout, done.stdout
@@ -206,7 +243,12 @@ def test_figures_are_as_wide_as_they_say_and_letters_stay_letters(width, inches,
 
 
 def test_a_figure_shows_what_the_chart_has():
-    columns = {"x": [1, 10, 100], "y": [1.0, 0.1, 0.01], "y:low": [0.5, 0.05, 0.005], "y:high": [2, 0.2, 0.02]}
+    columns = {
+        "x": [1, 10, 100],
+        "y": [1.0, 0.1, 0.01],
+        "y:low": [0.5, 0.05, 0.005],
+        "y:high": [2, 0.2, 0.02],
+    }
     points = {"x": [10], "y": [0.5], "y:error": [0.1]}
     chart = Chart(
         "T", "", [Axis("x", "calls", "log")], [Axis("y", "‖∇g‖²", "log")],
@@ -229,7 +271,9 @@ def test_a_figure_shows_what_the_chart_has():
 def test_of_runs_that_all_failed_there_is_an_empty_figure(value, tmp_path):
     """A logarithm has no scale where nothing is positive; what else the paper holds is not lost for it."""
     axes = [Axis("x", "calls", "log")], [Axis("y", "‖∇g‖²", "log")]
-    chart = Chart("T", "", *axes, [Series("a", {"x": [10.0], "y": [value]}, 0, "lines+markers")])
+    chart = Chart(
+        "T", "", *axes, [Series("a", {"x": [10.0], "y": [value]}, 0, "lines+markers")]
+    )
     made = draw_chart(chart, chart.x[0], chart.y, "column")
     made.savefig(tmp_path / "made.pdf")
     assert made.axes[0].get_xscale() == "log"
@@ -240,18 +284,32 @@ def test_every_problem_of_a_comparison_has_its_figure(compared, many, tmp_path):
     """Of the first residual; of all residuals, if one problem is named."""
     names = {path.name for path in many if path.name.startswith("figure-2-")}
     problems = ["paper", "valley-2", "stiff-2"]
-    assert names == {f"figure-2-{p}-residual-{width}.pdf" for p in problems for width in ("column", "page")}
+    assert names == {
+        f"figure-2-{p}-residual-{width}.pdf"
+        for p in problems
+        for width in ("column", "page")
+    }
     call("publish", compared, "--problem", "valley-2", "--output", tmp_path / "one")
     names = {path.name for path in (tmp_path / "one").glob("figure-2-*-page.pdf")}
-    measures = ["residual", "stationarity-squared", "lower-gradient-squared", "direction-squared"]
+    measures = [
+        "residual",
+        "stationarity-squared",
+        "lower-gradient-squared",
+        "direction-squared",
+    ]
     assert names == {f"figure-2-valley-2-{name}-page.pdf" for name in measures}
-    with pytest.raises(ValueError, match=r"problem='gorge' must be one of paper, valley-2, stiff-2"):
+    with pytest.raises(
+        ValueError, match=r"problem='gorge' must be one of paper, valley-2, stiff-2"
+    ):
         publish(compared, tmp_path / "none", problem="gorge")
     assert not (tmp_path / "none").exists()
 
 
 def test_a_problem_cannot_be_chosen_where_there_is_one(results, tmp_path):
-    with pytest.raises(ValueError, match=r"problem='paper' must be left out: this result has a single problem"):
+    with pytest.raises(
+        ValueError,
+        match=r"problem='paper' must be left out: this result has a single problem",
+    ):
         publish(results, tmp_path, problem="paper")
 
 
@@ -274,9 +332,15 @@ def test_long_legends_and_labels_leave_room(width, compared):
 @pytest.mark.parametrize("width", ["column", "page"])
 def test_the_style_files_are_for_everybody(width):
     with style.context(["tiebreak.styles.base", f"tiebreak.styles.{width}"]):
-        assert matplotlib.rcParams["figure.figsize"][0] == {"column": 3.25, "page": 6.75}[width]
+        assert (
+            matplotlib.rcParams["figure.figsize"][0]
+            == {"column": 3.25, "page": 6.75}[width]
+        )
         assert matplotlib.rcParams["pdf.fonttype"] == 42
-        cycle = [entry["color"].lower().removeprefix("#") for entry in matplotlib.rcParams["axes.prop_cycle"]]
+        cycle = [
+            entry["color"].lower().removeprefix("#")
+            for entry in matplotlib.rcParams["axes.prop_cycle"]
+        ]
     assert cycle == [colour.lower().removeprefix("#") for colour in COLOURS]
 
 
@@ -285,7 +349,10 @@ def test_the_style_files_are_for_everybody(width):
 
 def test_the_same_command_gives_the_same_bits(results, tmp_path):
     """Dates and seconds are never the same twice, and are left aside."""
-    save(run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000)), tmp_path)
+    save(
+        run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000)),
+        tmp_path,
+    )
     found = difference(results, tmp_path)
     assert (found.settings, found.tables, found.largest) == ([], [], 0.0)
     done = call("diff", results, tmp_path)
@@ -314,7 +381,12 @@ def test_one_bit_is_noticed_and_called_rounding(results, tmp_path):
 
 
 def test_another_seed_is_told_with_its_numbers(results, tmp_path):
-    save(run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000, seed=1)), tmp_path)
+    save(
+        run(
+            Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000, seed=1)
+        ),
+        tmp_path,
+    )
     found = difference(results, tmp_path)
     assert ("experiment, seed", "0", "1") in found.settings
     assert found.verdict.startswith("Different, by up to")
@@ -330,18 +402,25 @@ def test_rows_columns_words_and_files_that_differ(results, tmp_path):
     gone = tmp_path / "gone"
     shutil.copytree(results, gone)
     (gone / "points.csv").unlink()
-    assert difference(results, gone).tables[-1][:2] == ("points.csv", "(not in the second)")
+    assert difference(results, gone).tables[-1][:2] == (
+        "points.csv",
+        "(not in the second)",
+    )
     other = tmp_path / "words"
     shutil.copytree(results, other)
     text = (other / "points.csv").read_text(encoding="utf-8")
-    (other / "points.csv").write_text(text.replace("budget", "steps", 1), encoding="utf-8")
+    (other / "points.csv").write_text(
+        text.replace("budget", "steps", 1), encoding="utf-8"
+    )
     assert [row[1] for row in difference(results, other).tables] == ["status"]
 
 
 def test_like_is_compared_with_like(results, tmp_path):
     log = tmp_path / "run.csv"
     log.write_text("step,skipped,excess\n0,0,1.5\n1,0,0.5\n")
-    with pytest.raises(ValueError, match=r"is of `reproduce`.*of `log`: compare like with like"):
+    with pytest.raises(
+        ValueError, match=r"is of `reproduce`.*of `log`: compare like with like"
+    ):
         difference(results, log)
     other = tmp_path / "other.csv"
     other.write_text("step,skipped,excess\n0,0,1.5\n1,0,0.25\n")
@@ -357,8 +436,13 @@ def test_a_result_is_repeated_by_its_own_record(planned, tmp_path, monkeypatch):
     said = call("repeat", planned, "--output", tmp_path / "b").stderr
     assert "tiebreak plan --budget 20000" in said
     assert "The same, bit for bit." in said
-    assert (planned / "measured.csv").read_bytes() == (tmp_path / "b" / "measured.csv").read_bytes()
-    assert "must not exist yet" in call("repeat", planned, "--output", tmp_path / "b", code=2).stderr
+    assert (planned / "measured.csv").read_bytes() == (
+        tmp_path / "b" / "measured.csv"
+    ).read_bytes()
+    assert (
+        "must not exist yet"
+        in call("repeat", planned, "--output", tmp_path / "b", code=2).stderr
+    )
 
     def copied(words, **options):
         assert words[-1] == "--quiet"
@@ -384,13 +468,18 @@ def problem():
 @pytest.mark.parametrize(
     ("absolute", "words"),
     [
-        (False, "sweep --budgets 1000 --runs 2 --problems OWN:problem --methods sdbgd,OWN:method"),
+        (
+            False,
+            "sweep --budgets 1000 --runs 2 --problems OWN:problem --methods sdbgd,OWN:method",
+        ),
         (True, "verify --steps 20 --runs 4 --problem OWN:problem --method OWN:method"),
     ],
     ids=["sweep", "verify"],
 )
 @pytest.mark.usefixtures("no_figures")
-def test_a_result_of_own_files_is_repeated_anywhere(absolute, words, tmp_path, monkeypatch):
+def test_a_result_of_own_files_is_repeated_anywhere(
+    absolute, words, tmp_path, monkeypatch
+):
     """With the file as it was, or with the copy in the result; the latter runs code that came along, so it is asked."""
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
@@ -398,46 +487,78 @@ def test_a_result_of_own_files_is_repeated_anywhere(absolute, words, tmp_path, m
     file = tmp_path / "first" / "there" / "mine.py"
     file.parent.mkdir()
     file.write_text(OWN)
-    call(*words.replace("OWN", str(file) if absolute else "there/mine.py").split(), "--output", "a", "--quiet")
+    call(
+        *words.replace("OWN", str(file) if absolute else "there/mine.py").split(),
+        "--output",
+        "a",
+        "--quiet",
+    )
     Path("a/own/mine-00000000.py").write_text("of an older result")
-    call(*words.replace("OWN", str(file) if absolute else "there/mine.py").split(), "--output", "a", "--quiet")
+    call(
+        *words.replace("OWN", str(file) if absolute else "there/mine.py").split(),
+        "--output",
+        "a",
+        "--quiet",
+    )
     (copy,) = Path("a/own").iterdir()
     assert copy.read_text() == OWN
     assert "The same, bit for bit." in call("repeat", "a", "--output", "b").stderr
     result = tmp_path / "first" / "a"
     file.write_text(OWN.replace("0.1", "0.2"))
-    assert "mine.py', which has changed since" in call("repeat", result, "--output", "c", code=2).stderr
+    assert (
+        "mine.py', which has changed since"
+        in call("repeat", result, "--output", "c", code=2).stderr
+    )
     file.unlink()
     monkeypatch.chdir(tmp_path / "second")
     said = call("repeat", result, "--output", "c", code=2).stderr
     assert "mine.py', which is not here" in said
     assert "say --own to run that" in said
     assert not Path("c").exists()
-    assert "The same, bit for bit." in call("repeat", result, "--own", "--output", "c").stderr
+    assert (
+        "The same, bit for bit."
+        in call("repeat", result, "--own", "--output", "c").stderr
+    )
     copy = result / "own" / copy.name
     copy.write_text(copy.read_text() + "print('something else')")
-    assert "must have 'mine-" in call("repeat", result, "--own", "--output", "d", code=2).stderr
+    assert (
+        "must have 'mine-"
+        in call("repeat", result, "--own", "--output", "d", code=2).stderr
+    )
 
 
 def test_there_may_be_no_own_files(results, tmp_path):
-    assert "was made without files" in call("repeat", results, "--own", "--output", tmp_path / "b", code=2).stderr
+    assert (
+        "was made without files"
+        in call("repeat", results, "--own", "--output", tmp_path / "b", code=2).stderr
+    )
 
 
 @pytest.mark.parametrize("sources", [["mine.py"], {"mine.py:method": 3}])
 def test_checksums_that_are_none(sources, results, tmp_path):
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
-    (tmp_path / "configuration.json").write_text(json.dumps(saved | {"sources": sources}), encoding="utf-8")
-    with pytest.raises(ValueError, match="must have a record with checksums in 'sources', not"):
+    (tmp_path / "configuration.json").write_text(
+        json.dumps(saved | {"sources": sources}), encoding="utf-8"
+    )
+    with pytest.raises(
+        ValueError, match="must have a record with checksums in 'sources', not"
+    ):
         repeated_command(tmp_path)
 
 
-@pytest.mark.parametrize("command", [None, "rm -r .", "tiebreak verify --runs 4", "tiebreak"])
+@pytest.mark.parametrize(
+    "command", [None, "rm -r .", "tiebreak verify --runs 4", "tiebreak"]
+)
 def test_whatever_else_a_record_says_is_not_run(command, results, tmp_path):
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
-    (tmp_path / "configuration.json").write_text(json.dumps(saved | {"command": command}), encoding="utf-8")
-    with pytest.raises(ValueError, match="must have a record with the command of `tiebreak reproduce`"):
+    (tmp_path / "configuration.json").write_text(
+        json.dumps(saved | {"command": command}), encoding="utf-8"
+    )
+    with pytest.raises(
+        ValueError, match="must have a record with the command of `tiebreak reproduce`"
+    ):
         repeated_command(tmp_path)
 
 
@@ -452,12 +573,21 @@ def test_code_that_came_with_a_result_is_not_run_by_itself(sources, results, tmp
     saved |= {"command": f"tiebreak reproduce --methods sdbgd,{code}:method"}
     saved["sources"] = {f"{code}:method": checksum(code.read_text()) for _ in sources}
     (tmp_path / "configuration.json").write_text(json.dumps(saved), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"mine.py' in it: look at it, and say --own to run it"):
+    with pytest.raises(
+        ValueError, match=r"mine.py' in it: look at it, and say --own to run it"
+    ):
         repeated_command(tmp_path)
 
 
-def test_a_repeated_command_imports_nothing_from_where_it_is(results, tmp_path, monkeypatch):
+def test_a_repeated_command_imports_nothing_from_where_it_is(
+    results, tmp_path, monkeypatch
+):
     shutil.copytree(results, tmp_path / "result")
-    (tmp_path / "result" / "numpy.py").write_text("raise RuntimeError('numpy of somebody else')")
+    (tmp_path / "result" / "numpy.py").write_text(
+        "raise RuntimeError('numpy of somebody else')"
+    )
     monkeypatch.chdir(tmp_path / "result")
-    assert "The same, bit for bit." in call("repeat", ".", "--output", tmp_path / "again").stderr
+    assert (
+        "The same, bit for bit."
+        in call("repeat", ".", "--output", tmp_path / "again").stderr
+    )

@@ -33,12 +33,16 @@ constants_ = st.builds(Constants, *[scales] * 7)
 def test_the_algebra_of_the_closed_form():
     """√T from T = V + κ²(√X+√T)², what it is at most, and that R is R(0) + 4G_f τ + cτ²."""
     u, v, V, kappa = sp.symbols("u v V kappa", positive=True)
-    root = (kappa**2 * u + sp.sqrt(kappa**2 * u**2 + (1 - kappa**2) * V)) / (1 - kappa**2)
+    root = (kappa**2 * u + sp.sqrt(kappa**2 * u**2 + (1 - kappa**2) * V)) / (
+        1 - kappa**2
+    )
     assert sp.simplify((V + kappa**2 * (u + v) ** 2 - v**2).subs(v, root)) == 0
     # The square root of a sum is at most the sum of the roots: with V = 0 and with u = 0 there is equality.
     assert sp.simplify(root.subs(V, 0) - kappa * u / (1 - kappa)) == 0
     assert sp.simplify(root.subs(u, 0) ** 2 - V / (1 - kappa**2)) == 0
-    eta, beta, rho, tau, L_f, L_g, G = sp.symbols("eta beta rho tau L_f L_g G", positive=True)
+    eta, beta, rho, tau, L_f, L_g, G = sp.symbols(
+        "eta beta rho tau L_f L_g G", positive=True
+    )
     C_f = G * tau + L_f * eta * tau**2
     C_g = beta * rho + G * sp.sqrt(rho) / 2 + tau**2 / (2 * beta) + L_g * eta * tau**2
     R = 4 * C_f + 8 * beta * C_g + C_g / (L_g * eta) + 8 * beta * L_g * eta * G**2
@@ -57,13 +61,17 @@ def test_the_algebra_of_the_closed_form():
     st.integers(1, 10**9),
 )
 @settings(max_examples=200, deadline=None)
-def test_no_larger_residual_meets_both_inequalities(c, share, beta, rho, noise_f, noise_g, log_kappa, K):
+def test_no_larger_residual_meets_both_inequalities(
+    c, share, beta, rho, noise_f, noise_g, log_kappa, K
+):
     """In 50 digits: beyond the bound on X, the largest T that the first inequality allows is too small."""
     eta = share * c.largest_step_size
     M = 1.5 * beta + 2 * c.G_f / math.sqrt(rho)
     drift = 10.0 ** (2 * log_kappa) / (2 * (eta * M) ** 2)
     p = Laws(eta, beta, rho, 1.0, 1.0)
-    lower, direction = barrier_residuals(p, c, Means(noise_f, drift), Means(noise_g / M**2, drift), float(K))
+    lower, direction = barrier_residuals(
+        p, c, Means(noise_f, drift), Means(noise_g / M**2, drift), float(K)
+    )
     with mp.workdps(50):
         eta, beta, rho, G = (mp.mpf(value) for value in (eta, beta, rho, c.G_f))
         M = 3 * beta / 2 + 2 * G / mp.sqrt(rho)
@@ -71,16 +79,34 @@ def test_no_larger_residual_meets_both_inequalities(c, share, beta, rho, noise_f
         kappa2 = 2 * eta**2 * mp.mpf(drift) * (1 + M**2)
 
         def C_g(tau2):
-            return beta * rho + G * mp.sqrt(rho) / 2 + tau2 / (2 * beta) + c.L_g * eta * tau2
+            return (
+                beta * rho
+                + G * mp.sqrt(rho) / 2
+                + tau2 / (2 * beta)
+                + c.L_g * eta * tau2
+            )
 
         def X_of(tau2):
             C_f = G * mp.sqrt(tau2) + c.L_f * eta * tau2
-            R = 4 * C_f + 8 * beta * C_g(tau2) + C_g(tau2) / (c.L_g * eta) + 8 * beta * c.L_g * eta * G**2
-            return (4 * c.delta_f / eta + (8 * beta * eta * c.L_g + 1) / (eta**2 * c.L_g) * c.delta_g) / K + R
+            R = (
+                4 * C_f
+                + 8 * beta * C_g(tau2)
+                + C_g(tau2) / (c.L_g * eta)
+                + 8 * beta * c.L_g * eta * G**2
+            )
+            return (
+                4 * c.delta_f / eta
+                + (8 * beta * eta * c.L_g + 1) / (eta**2 * c.L_g) * c.delta_g
+            ) / K + R
 
         def T_of(X):
             u, k = mp.sqrt(X), mp.sqrt(kappa2)
-            return ((kappa2 * u + mp.sqrt(kappa2 * X + (1 - kappa2) * V)) / (1 - k**2)) ** 2 if k < 1 else mp.inf
+            return (
+                ((kappa2 * u + mp.sqrt(kappa2 * X + (1 - kappa2) * V)) / (1 - k**2))
+                ** 2
+                if k < 1
+                else mp.inf
+            )
 
         if not np.isfinite(direction[0]):  # then the inequalities allow any X
             X = mp.mpf(10) ** 60
@@ -94,14 +120,24 @@ def test_no_larger_residual_meets_both_inequalities(c, share, beta, rho, noise_f
         for _ in range(60):
             low = X_of(T_of(low))
         assert low <= X * (1 + mp.mpf(10) ** -9)
-        square = 4 * c.L_f * eta + (8 * beta + 1 / (c.L_g * eta)) * (1 / (2 * beta) + c.L_g * eta)
+        square = 4 * c.L_f * eta + (8 * beta + 1 / (c.L_g * eta)) * (
+            1 / (2 * beta) + c.L_g * eta
+        )
         assert 4 * low >= X or square * kappa2 > (1 - mp.sqrt(kappa2)) ** 2 / 16
         # And ∇g follows from it by the lower-level descent lemma.
         own = 2 / beta * (c.delta_g / (eta * K) + c.L_g * eta * X + C_g(T_of(X)))
         assert own <= mp.mpf(float(lower[0])) * (1 + mp.mpf(10) ** -9)
 
 
-@given(scales, scales, st.floats(0.001, 1), st.integers(1, 30), st.integers(1, 8), scales, st.integers(0, 2**32 - 1))
+@given(
+    scales,
+    scales,
+    st.floats(0.001, 1),
+    st.integers(1, 30),
+    st.integers(1, 8),
+    scales,
+    st.integers(0, 2**32 - 1),
+)
 @settings(max_examples=100, deadline=None)
 def test_means_are_at_least_the_recursion_s(sigma, ell, alpha, K, q, young, seed):
     """Whatever the moves: the recursion with equalities, step by step, has no larger mean."""
@@ -115,7 +151,9 @@ def test_means_are_at_least_the_recursion_s(sigma, ell, alpha, K, q, young, seed
         a, b = (1 + 1 / young, 1 + young) if errors.mixed else (1.0, 1.0)
         keep, fresh, drift = (np.broadcast_to(x, K) for x in errors[1:4])
         for k in range(1, K):
-            E.append(float(keep[k] * E[-1] + a * fresh[k] + b * drift[k] * moves[k - 1]))
+            E.append(
+                float(keep[k] * E[-1] + a * fresh[k] + b * drift[k] * moves[k - 1])
+            )
         assert np.mean(E) <= (found.noise + found.drift * moves.sum() / K) * (1 + 1e-9)
     still = means_of(Storm(), "upper", p, sigma, ell, K, young).noise
     E = [float(storm.first)]
@@ -129,9 +167,13 @@ def test_means_are_at_least_the_recursion_s(sigma, ell, alpha, K, q, young, seed
 def test_without_drift_it_is_theorem_1(c, share, beta, rho, K):
     eta, b_f, b_g = share * c.largest_step_size, 7, 90
     p = Laws(eta, beta, rho, b_f, b_g)
-    found = barrier_residuals(p, c, Means(c.sigma_f**2 / b_f, 0.0), Means(c.sigma_g**2 / b_g, 0.0), K)
+    found = barrier_residuals(
+        p, c, Means(c.sigma_f**2 / b_f, 0.0), Means(c.sigma_g**2 / b_g, 0.0), K
+    )
     expected = residual_bounds(Schedule(eta, beta, rho, b_f, b_g), c, K)
-    assert float(found[0][0]) == pytest.approx(expected.lower_gradient_squared, rel=1e-9)
+    assert float(found[0][0]) == pytest.approx(
+        expected.lower_gradient_squared, rel=1e-9
+    )
     assert float(found[1][0]) == pytest.approx(expected.direction_squared, rel=1e-9)
 
 
@@ -152,11 +194,22 @@ def test_theorem_1_asks_nothing_of_the_estimates_but_their_error():
 def test_the_bound_holds_on_runs(name, ell):
     """Means over the path, 12 runs, near a worst case and with the schedule of a plan for 10⁶ calls: far below."""
     problem = worst_case(0.2, sigma=0.7, noise_smoothness=ell or 1e-9, delta_g=2.0)
-    chosen = plan(problem.constants, budget=10**6, method=name, noise_smoothness=ell or 1e-9)
+    chosen = plan(
+        problem.constants, budget=10**6, method=name, noise_smoothness=ell or 1e-9
+    )
     steps = min(chosen.steps, 3000)
     bounds = proved(chosen.method, problem.constants, steps, ell or 1e-9)
     upper, lower = problem.upper, problem.lower
-    found = minimize(upper, lower, problem.x0, method=chosen.method, steps=steps, runs=12, seed=0, record=1).history
+    found = minimize(
+        upper,
+        lower,
+        problem.x0,
+        method=chosen.method,
+        steps=steps,
+        runs=12,
+        seed=0,
+        record=1,
+    ).history
     for residual in ("direction_squared", "lower_gradient_squared"):
         path = getattr(found, residual)[:-1].mean(axis=0)  # N is uniform
         assert path.mean() + 6 * path.std() / math.sqrt(12) < getattr(bounds, residual)
@@ -172,18 +225,24 @@ def test_what_has_no_bound_says_why():
         proved("storm_sdbgd", c, 10, 1.0)
     with pytest.raises(ValueError, match=r"Theorem 1 needs 0 < step_size"):
         proved(storm.replace(step_size=1.0), c, 10, 1.0)
-    with pytest.raises(ValueError, match="steps are too long for the batches of its differences"):
+    with pytest.raises(
+        ValueError, match="steps are too long for the batches of its differences"
+    ):
         proved(storm.replace(lower_batch=1), c, 10**4, 1.0)
     page = methods.spider_sdbgd.replace(
-        estimator=Page(), schedule=fixed.replace(probability=0.1, upper_refresh=100, lower_refresh=10**5)
+        estimator=Page(),
+        schedule=fixed.replace(probability=0.1, upper_refresh=100, lower_refresh=10**5),
     )
     with pytest.raises(ValueError, match="its estimator must be Spider or Storm"):
         proved(page, c, 10, 1.0)
     mixed = methods.sdbgd.replace(
-        schedule=fixed.replace(lower_momentum=0.1), estimator=PerLevel(upper=Minibatch(), lower=Storm())
+        schedule=fixed.replace(lower_momentum=0.1),
+        estimator=PerLevel(upper=Minibatch(), lower=Storm()),
     )
     several = proved(mixed, c, [10, 100], 0.1)
-    assert list(several.direction_squared) == [proved(mixed, c, K, 0.1).direction_squared for K in (10, 100)]
+    assert list(several.direction_squared) == [
+        proved(mixed, c, K, 0.1).direction_squared for K in (10, 100)
+    ]
 
 
 def test_where_differences_do_not_pay_spider_is_sdbgd():
@@ -197,7 +256,9 @@ def test_where_differences_do_not_pay_spider_is_sdbgd():
     spider = plan(c, budget=10**8, method="spider_sdbgd", noise_smoothness=1.0)
     assert isinstance(spider.method.estimator, Spider)
     assert spider.method.schedule.period == Power(1)
-    assert worst(10**8, "spider_sdbgd", 1.0) == pytest.approx(worst(10**8, "sdbgd"), rel=1e-6)
+    assert worst(10**8, "spider_sdbgd", 1.0) == pytest.approx(
+        worst(10**8, "sdbgd"), rel=1e-6
+    )
     for name in ("storm_sdbgd", "spider_sdbgd"):
         assert worst(10**16, name, 1.0) < 0.75 * worst(10**16, "sdbgd")
         assert worst(10**8, name, 0.0) < 0.6 * worst(10**8, "sdbgd")

@@ -16,7 +16,10 @@ from tiebreak.remarks import Remark
 
 def product(a: float = 1.0) -> Exact:
     """g(u, v) = (uv − a)²/2: its minimisers are a hyperbola, and 0 is a strict saddle with eigenvalues ±a."""
-    return Exact(lambda x: (x[0] * x[1] - a) * x[::-1], lambda x: float((x[0] * x[1] - a) ** 2 / 2))
+    return Exact(
+        lambda x: (x[0] * x[1] - a) * x[::-1],
+        lambda x: float((x[0] * x[1] - a) ** 2 / 2),
+    )
 
 
 #: f = ‖x‖²/2 has its minimum at that saddle: there ∇f and ∇g vanish together.
@@ -42,7 +45,9 @@ def factors(n: int = 8, rank: int = 3) -> tuple[tiebreak.FiniteSum, np.ndarray]:
         np.add.at(found[1], j[k], each * u[i[k]])
         return found.ravel()
 
-    lower = tiebreak.FiniteSum(gradient, n=n * n, value=lambda x, k: float(np.mean(error(x, k) ** 2) / 2))
+    lower = tiebreak.FiniteSum(
+        gradient, n=n * n, value=lambda x, k: float(np.mean(error(x, k) ** 2) / 2)
+    )
     x = rng.standard_normal(2 * n * rank)
     for _ in range(3000):
         x = x - lower.exact_gradient(x)
@@ -54,7 +59,9 @@ def test_a_run_that_leaves_argmin_for_a_saddle_says_so() -> None:
     lower, start = factors()
     held = methods.auto.replace(rule=Balance(firm=0))
     with pytest.warns(Remark, match="g ended at 0.2718, above .* where it began, and"):
-        result = tiebreak.minimize(NORM, lower, start, method=held, budget=30_000, seed=0, record=None)
+        result = tiebreak.minimize(
+            NORM, lower, start, method=held, budget=30_000, seed=0, record=None
+        )
     assert result.last.stationarity_squared < 1e-6
     assert result.last.lower_gradient_squared < 1e-6
     assert result.rise == pytest.approx(lower.value(0 * start), rel=1e-3)
@@ -66,7 +73,9 @@ def test_auto_leaves_the_saddle() -> None:
     lower, start = factors()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = tiebreak.minimize(NORM, lower, start, budget=30_000, seed=0, record=None)
+        result = tiebreak.minimize(
+            NORM, lower, start, budget=30_000, seed=0, record=None
+        )
     assert result.last.lower_value < 0.05 * lower.value(0 * start)
 
 
@@ -74,7 +83,14 @@ def test_where_the_minimum_is_common_the_weight_stays() -> None:
     """Both gradients vanish at 0, a minimum of g: nothing is to be left, and no bit changes."""
     lower = lambda x: x * np.array([1.0, 0.2])  # noqa: E731
     runs = [
-        tiebreak.minimize(NORM, lower, START, method=methods.auto.replace(rule=Balance(firm=firm)), steps=300, seed=0)
+        tiebreak.minimize(
+            NORM,
+            lower,
+            START,
+            method=methods.auto.replace(rule=Balance(firm=firm)),
+            steps=300,
+            seed=0,
+        )
         for firm in (0, 32)
     ]
     assert np.array_equal(runs[0].x, runs[1].x)
@@ -85,7 +101,9 @@ def test_a_rise_that_the_gradient_explains_is_printed_and_no_warning() -> None:
     lower = Exact(lambda x: x, lambda x: float(x @ x / 2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = tiebreak.minimize(lambda x: x - 1, lower, np.zeros(2), method="penalty", steps=20, seed=0)
+        result = tiebreak.minimize(
+            lambda x: x - 1, lower, np.zeros(2), method="penalty", steps=20, seed=0
+        )
     assert result.rise > 0
     assert "above 0 where it began" in str(result)
 
@@ -106,14 +124,18 @@ def test_it_is_saved_and_resumed(tmp_path: Any) -> None:
 
 def test_a_gradient_that_is_not_finite_is_a_warning() -> None:
     with pytest.warns(Remark, match="at step 0: the upper gradient is not finite"):
-        result = tiebreak.minimize(lambda x: x * np.nan, lambda x: x, np.ones(3), steps=5)
+        result = tiebreak.minimize(
+            lambda x: x * np.nan, lambda x: x, np.ones(3), steps=5
+        )
     assert result.steps == 0
 
 
 def test_fg_and_gg_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(TypeError, match=r"fg = .* first and gg = .* second"):
         Method("swapped", lambda gg, fg, barrier: barrier, methods.sdbgd.schedule)
-    assert Method("own names", lambda a, b, barrier: barrier + 0 * a, methods.sdbgd.schedule).needs == ("barrier",)
+    assert Method(
+        "own names", lambda a, b, barrier: barrier + 0 * a, methods.sdbgd.schedule
+    ).needs == ("barrier",)
 
 
 def test_a_negative_multiplier_is_refused() -> None:
@@ -126,27 +148,60 @@ def test_a_negative_multiplier_is_refused() -> None:
 def scaled(factor: float) -> problems.Problem:
     from tiebreak.theory import Constants
 
-    constants = Constants(L_f=factor, L_g=2, G_f=factor, sigma_f=0, sigma_g=0, delta_f=1, delta_g=1)
+    constants = Constants(
+        L_f=factor, L_g=2, G_f=factor, sigma_f=0, sigma_g=0, delta_f=1, delta_g=1
+    )
     upper = Exact(lambda x: factor * x / np.sqrt(1 + x @ x))
-    return problems.Problem("scaled", upper, Exact(lambda x: 2 * np.sin(x)), np.full(2, 0.3), constants=constants)
+    return problems.Problem(
+        "scaled",
+        upper,
+        Exact(lambda x: 2 * np.sin(x)),
+        np.full(2, 0.3),
+        constants=constants,
+    )
 
 
 @pytest.mark.parametrize("as_is", [True, False])
 def test_a_sweep_runs_what_minimize_runs(as_is: bool) -> None:
     """As they are, schedules are those that `minimize` takes; compared, they are in the problem's units, L_f = 4."""
     mine = methods.sdbgd.replace(name="mine")
-    found = compare(Comparison(problems=[scaled(4)], methods=[mine], budgets=[2000], runs=1, trials=1, as_is=as_is))
+    found = compare(
+        Comparison(
+            problems=[scaled(4)],
+            methods=[mine],
+            budgets=[2000],
+            runs=1,
+            trials=1,
+            as_is=as_is,
+        )
+    )
     plain = tiebreak.minimize(
-        scaled(4).upper, scaled(4).lower, [0.3, 0.3], method=mine, budget=2000, runs=1, seed=[0, 0]
+        scaled(4).upper,
+        scaled(4).lower,
+        [0.3, 0.3],
+        method=mine,
+        budget=2000,
+        runs=1,
+        seed=[0, 0],
     )
     same = found.runs["stationarity_squared"][0] == plain.last.stationarity_squared[0]
     assert same == as_is
-    assert found.comparison.command.startswith("tiebreak sweep" if as_is else "tiebreak compare")
+    assert found.comparison.command.startswith(
+        "tiebreak sweep" if as_is else "tiebreak compare"
+    )
 
 
 def test_a_comparison_shows_g_and_says_where_it_rose() -> None:
     problem = problems.Problem("product", NORM, product(), START)
-    found = compare(Comparison(problems=[problem], methods="sdbgd,penalty", budgets=[3000], runs=1, trials=1))
+    found = compare(
+        Comparison(
+            problems=[problem],
+            methods="sdbgd,penalty",
+            budgets=[3000],
+            runs=1,
+            trials=1,
+        )
+    )
     assert np.isfinite(found.results["lower_value"]).all()
     assert np.isfinite(found.results["upper_value"]).all()
     table = sheets(found)[-1]
@@ -161,16 +216,32 @@ def test_a_sum_in_place_of_a_mean_is_refused() -> None:
     """Two terms together must give half the sum of both."""
     data = np.arange(6.0)
     with pytest.raises(ValueError, match="divide by len"):
-        tiebreak.minimize(NORM, tiebreak.FiniteSum(lambda x, k: len(k) * x - data[k].sum(), n=6), [1.0, 2.0], steps=2)
-    tiebreak.minimize(NORM, tiebreak.FiniteSum(lambda x, k: x - data[k].mean(), n=6), [1.0, 2.0], steps=2, seed=0)
+        tiebreak.minimize(
+            NORM,
+            tiebreak.FiniteSum(lambda x, k: len(k) * x - data[k].sum(), n=6),
+            [1.0, 2.0],
+            steps=2,
+        )
+    tiebreak.minimize(
+        NORM,
+        tiebreak.FiniteSum(lambda x, k: x - data[k].mean(), n=6),
+        [1.0, 2.0],
+        steps=2,
+        seed=0,
+    )
 
 
 def test_a_resumed_run_that_can_do_nothing_says_so() -> None:
     first = tiebreak.minimize(NORM, product(), START, steps=5, seed=0)
     with pytest.warns(Remark, match="resumed with steps=3, and 5 are made already"):
         tiebreak.minimize(NORM, product(), resume=first, steps=3)
-    with pytest.raises(ValueError, match="lower cannot be evaluated at the start of 'the result', of shape"):
-        tiebreak.minimize(NORM, Exact(lambda x: x.reshape(3, 5), lambda x: 0.0), resume=first, steps=9)
+    with pytest.raises(
+        ValueError,
+        match="lower cannot be evaluated at the start of 'the result', of shape",
+    ):
+        tiebreak.minimize(
+            NORM, Exact(lambda x: x.reshape(3, 5), lambda x: 0.0), resume=first, steps=9
+        )
 
 
 class _Own:
@@ -182,20 +253,33 @@ class _Own:
     def begin(self, level: str, zeros: Any, zero: Any) -> tuple[Any, ...]:
         return (zeros,)
 
-    def update(self, level: str, fresh: Any, before: Any, memory: Any, parameters: Any) -> Any:
+    def update(
+        self, level: str, fresh: Any, before: Any, memory: Any, parameters: Any
+    ) -> Any:
         return self.estimate(fresh), memory * self.memory
 
 
 @pytest.mark.parametrize(
     ("estimator", "words"),
     [
-        (_Own(lambda g: g.sum(-1), 1), r"an estimate of shape \(1,\); it must have the gradient's, \(1, 2\)"),
+        (
+            _Own(lambda g: g.sum(-1), 1),
+            r"an estimate of shape \(1,\); it must have the gradient's, \(1, 2\)",
+        ),
         (_Own(lambda g: g, 2), "a memory of 2; begin made one of 1"),
     ],
 )
-def test_an_estimator_of_ones_own_is_told_what_is_wrong(estimator: Any, words: str) -> None:
+def test_an_estimator_of_ones_own_is_told_what_is_wrong(
+    estimator: Any, words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
-        tiebreak.minimize(NORM, product(), START, method=methods.sdbgd.replace(estimator=estimator), steps=2)
+        tiebreak.minimize(
+            NORM,
+            product(),
+            START,
+            method=methods.sdbgd.replace(estimator=estimator),
+            steps=2,
+        )
 
 
 def test_an_estimator_must_not_be_a_class() -> None:
@@ -208,12 +292,19 @@ def test_certify_and_plan_say_what_to_give() -> None:
     with pytest.raises(TypeError, match="x is a Result"):
         tiebreak.certify(NORM, product(), result, samples=64)
     with pytest.raises(ValueError, match=r"give result.x\[0\]"):
-        tiebreak.certify(tiebreak.Gaussian(lambda x: x, 0.1, shape=(2,)), product(), result.x, samples=64)
+        tiebreak.certify(
+            tiebreak.Gaussian(lambda x: x, 0.1, shape=(2,)),
+            product(),
+            result.x,
+            samples=64,
+        )
     with pytest.raises(TypeError, match=r"give problem\.constants"):
         tiebreak.theory.plan(scaled(1), budget=100)
 
 
-def test_a_step_size_that_fails_when_judged_falls_back_to_a_smaller_one(tmp_path: Any) -> None:
+def test_a_step_size_that_fails_when_judged_falls_back_to_a_smaller_one(
+    tmp_path: Any,
+) -> None:
     """In the trials, seed [0, 1], every step size is finite; judged, seed [0, 0], the largest ones overflow."""
 
     class Cliff:
@@ -230,8 +321,13 @@ def test_a_step_size_that_fails_when_judged_falls_back_to_a_smaller_one(tmp_path
 
     method = Method("plain", lambda fg, gg: 1.0 + 0 * gg, tiebreak.Schedule(0.05))
     problem = problems.Problem("cliff", Exact(lambda x: 0.01 * x), Cliff(), np.ones(2))
-    found = compare(Comparison(problems=[problem], methods=[method], budgets=[40], runs=2, trials=4))
-    assert found.fallen == ("plain on cliff at 40 calls (× 16)", "plain on cliff at 40 calls (× 4)")
+    found = compare(
+        Comparison(problems=[problem], methods=[method], budgets=[40], runs=2, trials=4)
+    )
+    assert found.fallen == (
+        "plain on cliff at 40 calls (× 16)",
+        "plain on cliff at 40 calls (× 4)",
+    )
     assert found.results["scale"].tolist() == [1.0]
     assert np.isfinite(found.results["residual"]).all()
     assert "failed when it was judged" in " ".join(notes(found))
@@ -245,11 +341,15 @@ def test_a_plan_for_a_problem_of_ones_own(tmp_path: Any, monkeypatch: Any) -> No
     from tiebreak.cli.app import app
 
     text = "from tiebreak import problems\nimport dataclasses\nproblem = problems.paper()\n"
-    (tmp_path / "mine.py").write_text(text + "bare = dataclasses.replace(problem, constants=None)\n")
+    (tmp_path / "mine.py").write_text(
+        text + "bare = dataclasses.replace(problem, constants=None)\n"
+    )
     monkeypatch.chdir(tmp_path)
 
     def told(*words: str) -> Any:
-        return CliRunner().invoke(app, ["plan", "--budget", "1e4", "--output", "out", *words])
+        return CliRunner().invoke(
+            app, ["plan", "--budget", "1e4", "--output", "out", *words]
+        )
 
     assert told("--problem", "mine.py:problem", "--run", "--runs", "2").exit_code == 0
     lost = told("--problem", "mine.py:bare")
@@ -264,4 +364,12 @@ def test_a_run_that_has_only_begun_is_not_remarked_on(method):
     """Across the ridge of a saddle g rises by a hundredth of itself at first, where its slope is small."""
     problem = tiebreak.problems.named("saddle-2")
     for budget in (20, 100, 500):
-        tiebreak.minimize(problem.upper, problem.lower, problem.x0, method=method, budget=budget, runs=200, seed=7)
+        tiebreak.minimize(
+            problem.upper,
+            problem.lower,
+            problem.x0,
+            method=method,
+            budget=budget,
+            runs=200,
+            seed=7,
+        )

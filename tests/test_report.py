@@ -27,7 +27,16 @@ from tiebreak.report.landscape import front
 from tiebreak.report.page import embedded, render
 from tiebreak.report.publish import publish
 from tiebreak.report.reading import columns, summary
-from tiebreak.report.section import CITATION, Code, Facts, Landscape, Notes, Page, Section, Verdict
+from tiebreak.report.section import (
+    CITATION,
+    Code,
+    Facts,
+    Landscape,
+    Notes,
+    Page,
+    Section,
+    Verdict,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +48,11 @@ KINDS = ("reproduce", "compare", "verify", "plan", "log")
 def places(reproduced, planned, verified, tmp_path_factory):
     """A small result of every kind with its page, by its name."""
     root = tmp_path_factory.mktemp("report")
-    for name, folder in {"reproduce": reproduced, "plan": planned, "verify": verified}.items():
+    for name, folder in {
+        "reproduce": reproduced,
+        "plan": planned,
+        "verify": verified,
+    }.items():
         copytree(folder, root / name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda *words, **options: None)
@@ -65,18 +78,27 @@ def _log(path, **options):
     with barrier.CSVLog(path) as log:
         opt.register_step_post_hook(log)
         for _ in range(40):
-            opt.step(lower=lambda: x[:2].square().sum(), upper=lambda: (x - 1).square().sum())
+            opt.step(
+                lower=lambda: x[:2].square().sum(), upper=lambda: (x - 1).square().sum()
+            )
 
 
 # --- what is on disk ------------------------------------------------------------------------------------------------
 
 
 def parts(page, kind):
-    return [part for section in page.sections for part in section.parts if isinstance(part, kind)]
+    return [
+        part
+        for section in page.sections
+        for part in section.parts
+        if isinstance(part, kind)
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_known_and_has_a_verdict_charts_tables_and_an_origin(kind, places):
+def test_every_kind_is_known_and_has_a_verdict_charts_tables_and_an_origin(
+    kind, places
+):
     assert kind_of(places[kind]) == kind
     page = page_of(places[kind])
     assert page.verdict.word
@@ -88,7 +110,10 @@ def test_every_kind_is_known_and_has_a_verdict_charts_tables_and_an_origin(kind,
     assert parts(page, Code)[-1].text == CITATION
     for shown in parts(page, Chart):
         for axis in (*shown.x, *shown.y):
-            assert any(axis.key in series.columns for series in shown.series), (shown.title, axis.key)
+            assert any(axis.key in series.columns for series in shown.series), (
+                shown.title,
+                axis.key,
+            )
         for series in shown.series:
             assert len({len(column) for column in series.columns.values()}) == 1
 
@@ -108,11 +133,15 @@ def test_the_saved_command_of_a_plan_makes_the_same_plan(places, tmp_path):
     call(*saved["command"].split()[1:], "--output", tmp_path)
     again = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert {**again, "date": ""} == {**saved, "date": ""}
-    assert (tmp_path / "measured.csv").read_bytes() == (places["plan"] / "measured.csv").read_bytes()
+    assert (tmp_path / "measured.csv").read_bytes() == (
+        places["plan"] / "measured.csv"
+    ).read_bytes()
 
 
 def test_a_comparison_names_its_methods(places):
-    saved = json.loads((places["compare"] / "configuration.json").read_text(encoding="utf-8"))
+    saved = json.loads(
+        (places["compare"] / "configuration.json").read_text(encoding="utf-8")
+    )
     assert saved["methods"] == ["SDBGD", "Penalty"]
 
 
@@ -133,13 +162,30 @@ def test_a_comparison_shows_the_curves_that_it_recorded(swept):
     assert along.title == "Residuals along the run"
     rows = columns(swept / "curves.csv")
     for problem, method in product(("paper", "valley-4"), ("SDBGD", "Penalty bound")):
-        one = next(s for s in along.series if s.name == method and f"{problem} direction_squared" in s.columns)
-        mine = (rows["problem"] == problem) & (rows["method"] == method) & (rows["budget"] == 1e4)
+        one = next(
+            s
+            for s in along.series
+            if s.name == method and f"{problem} direction_squared" in s.columns
+        )
+        mine = (
+            (rows["problem"] == problem)
+            & (rows["method"] == method)
+            & (rows["budget"] == 1e4)
+        )
         steps = np.unique(rows["step"][mine])
         np.testing.assert_array_equal(one.columns["step"], steps)
-        for name in ("direction_squared", "stationarity_squared", "lower_gradient_squared", "upper_value"):
-            expected = [rows[name][mine & (rows["step"] == step)].mean() for step in steps]
-            np.testing.assert_allclose(one.columns[f"{problem} {name}"], expected, rtol=1e-12)
+        for name in (
+            "direction_squared",
+            "stationarity_squared",
+            "lower_gradient_squared",
+            "upper_value",
+        ):
+            expected = [
+                rows[name][mine & (rows["step"] == step)].mean() for step in steps
+            ]
+            np.testing.assert_allclose(
+                one.columns[f"{problem} {name}"], expected, rtol=1e-12
+            )
     assert all(any(axis.key in one.columns for one in along.series) for axis in along.y)
 
 
@@ -155,17 +201,36 @@ def test_a_problem_may_be_called_a_number(swept, tmp_path):
     for path in (tmp_path / "copy").glob("*.csv"):
         path.write_text(re.sub("^paper,", "nan,", path.read_text(), flags=re.MULTILINE))
     drawn = parts(page_of(tmp_path / "copy"), Chart)
-    assert {axis.problem for chart in drawn for axis in chart.y if axis.problem} == {"nan", "valley-4"}
+    assert {axis.problem for chart in drawn for axis in chart.y if axis.problem} == {
+        "nan",
+        "valley-4",
+    }
 
 
 def test_many_recorded_curves_stay_within_a_page():
     """Twenty problems and twenty methods, 60 records of two runs each: fewer points, and no page that is too large."""
     rng = np.random.default_rng(0)
     names = list(product(range(20), range(20), range(2), range(60)))
-    problem, method, run, step = (np.array(column) for column in zip(*names, strict=True))
-    table = {"problem": np.char.add("problem ", problem.astype(str)), "method": np.char.add("m", method.astype(str))}
-    table |= {"run": run, "step": step, "calls": 7 * step, "budget": np.full(len(names), 10**6)}
-    for name in ("direction_squared", "stationarity_squared", "lower_gradient_squared", "upper_value", "lower_value"):
+    problem, method, run, step = (
+        np.array(column) for column in zip(*names, strict=True)
+    )
+    table = {
+        "problem": np.char.add("problem ", problem.astype(str)),
+        "method": np.char.add("m", method.astype(str)),
+    }
+    table |= {
+        "run": run,
+        "step": step,
+        "calls": 7 * step,
+        "budget": np.full(len(names), 10**6),
+    }
+    for name in (
+        "direction_squared",
+        "stationarity_squared",
+        "lower_gradient_squared",
+        "upper_value",
+        "lower_value",
+    ):
         table[name] = rng.random(len(names))
     chart = recorded_chart(table)
     assert len(chart.series) == 400
@@ -179,32 +244,53 @@ def test_a_winner_that_left_g_behind_is_said_in_the_verdict(places, tmp_path):
     with (tmp_path / "copy" / "summary.md").open("a", encoding="utf-8") as file:
         file.write(f"- {note}\n")
     assert note in page_of(tmp_path / "copy").verdict.findings
-    assert not [text for text in page_of(places["compare"]).verdict.findings if text.startswith("g ended above")]
+    assert not [
+        text
+        for text in page_of(places["compare"]).verdict.findings
+        if text.startswith("g ended above")
+    ]
 
 
 def test_curves_are_the_means_of_what_was_recorded(places):
     """The obvious way: one record of one method, over its runs."""
     chart = parts(page_of(places["reproduce"]), Chart)[0]
     assert [axis.key for axis in chart.x] == ["calls", "step", "seconds"]
-    assert [axis.key for axis in chart.y[:3]] == ["direction_squared", "stationarity_squared", "lower_gradient_squared"]
+    assert [axis.key for axis in chart.y[:3]] == [
+        "direction_squared",
+        "stationarity_squared",
+        "lower_gradient_squared",
+    ]
     table = columns(places["reproduce"] / "curves.csv")
     series = chart.series[0]
     for i in (0, 5, len(series.columns["step"]) - 1):
-        here = (table["method"] == "sdbgd") & (table["step"] == series.columns["step"][i])
+        here = (table["method"] == "sdbgd") & (
+            table["step"] == series.columns["step"][i]
+        )
         assert sum(here) == 3
         assert set(table["calls"][here]) == {series.columns["calls"][i]}
         for axis in chart.y:
-            assert series.columns[axis.key][i] == pytest.approx(table[axis.key][here].mean(), rel=1e-12)
-            assert series.columns[f"{axis.key}:low"][i] <= series.columns[f"{axis.key}:high"][i]
+            assert series.columns[axis.key][i] == pytest.approx(
+                table[axis.key][here].mean(), rel=1e-12
+            )
+            assert (
+                series.columns[f"{axis.key}:low"][i]
+                <= series.columns[f"{axis.key}:high"][i]
+            )
 
 
 def test_batches_and_noise_are_those_of_the_schedule(places):
     from tiebreak.methods import METHODS
 
-    chart = next(chart for chart in parts(page_of(places["reproduce"]), Chart) if "noise" in chart.title)
+    chart = next(
+        chart
+        for chart in parts(page_of(places["reproduce"]), Chart)
+        if "noise" in chart.title
+    )
     names = ("SDBGD", "SDBPG", "PR-SDBPG†", "VR-PR-SDBPG†")
     assert tuple(series.name for series in chart.series) == names
-    for series, method in zip(chart.series, ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg"), strict=True):
+    for series, method in zip(
+        chart.series, ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg"), strict=True
+    ):
         step = int(series.columns["step"][3])  # the first steps are all recorded
         at = METHODS[method].schedule.at(step)
         assert series.columns["lower_batch"][3] == at.lower_batch
@@ -214,8 +300,12 @@ def test_batches_and_noise_are_those_of_the_schedule(places):
         else:
             variance = 2 * 0.5**2 / at.lower_batch
             chart_one = parts(page_of(places["reproduce"]), Chart)[0]
-            exact = next(s for s in chart_one.series if s.name == series.name).columns["lower_gradient_squared"][3]
-            assert series.columns["noise"][3] == pytest.approx(variance / (variance + exact))
+            exact = next(s for s in chart_one.series if s.name == series.name).columns[
+                "lower_gradient_squared"
+            ][3]
+            assert series.columns["noise"][3] == pytest.approx(
+                variance / (variance + exact)
+            )
 
 
 def test_the_front_ends_at_points_where_the_weighted_sum_is_stationary(places):
@@ -233,7 +323,9 @@ def test_paths_begin_at_the_start_and_end_where_the_means_do(places):
     for path, method in zip(ground.paths, outcome.methods, strict=True):
         assert (path.x[0], path.y[0]) == (1.5, 1.5)
         ends = outcome.at(method, "last")
-        assert (path.x[-1], path.y[-1]) == pytest.approx((ends["x0"].mean(), ends["x1"].mean()))
+        assert (path.x[-1], path.y[-1]) == pytest.approx(
+            (ends["x0"].mean(), ends["x1"].mean())
+        )
     assert ground.values.shape == (len(ground.y), len(ground.x))
     assert ground.values.min() >= 0
 
@@ -252,21 +344,39 @@ def test_a_verification_that_fails_is_said_first(places, tmp_path):
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_verification_of_ones_own_case_has_no_rates_and_a_page_all_the_same(tmp_path):
-    words = ["verify", "--problem", "paper", "--method", "sdbgd", "--steps", "30", "--runs", "4", "--report"]
+    words = [
+        "verify",
+        "--problem",
+        "paper",
+        "--method",
+        "sdbgd",
+        "--steps",
+        "30",
+        "--runs",
+        "4",
+        "--report",
+    ]
     call(*words, "--output", tmp_path)
     page = page_of(tmp_path)
     assert "Rates" not in [section.title for section in page.sections]
     bounds, shares = (part for part in page.sections[0].parts)
     assert bounds.title == "The bounds on paper"
-    assert all(np.isfinite(series.columns["direction_squared"]).all() for series in bounds.series)
+    assert all(
+        np.isfinite(series.columns["direction_squared"]).all()
+        for series in bounds.series
+    )
     assert [series.name for series in shares.series] == ["paper"]
     assert any(path.suffix == ".pdf" for path in publish(tmp_path))
 
 
-@pytest.mark.parametrize(("excess", "good", "word"), [("0.89", True, "Inside"), ("1.11", False, "Outside")])
+@pytest.mark.parametrize(
+    ("excess", "good", "word"), [("0.89", True, "Inside"), ("1.11", False, "Outside")]
+)
 def test_a_training_run_is_inside_up_to_one_tolerance(excess, good, word, tmp_path):
     path = tmp_path / "run.csv"
-    path.write_text(f"step,multiplier,skipped,excess,seconds\n0,1.0,0,5.0,1\n1,2.0,0,{excess},2\n")
+    path.write_text(
+        f"step,multiplier,skipped,excess,seconds\n0,1.0,0,5.0,1\n1,2.0,0,{excess},2\n"
+    )
     verdict = page_of(path).verdict
     assert (verdict.good, verdict.word) == (good, f"{word} the tolerance")
 
@@ -276,7 +386,10 @@ def test_a_training_run_has_a_time_axis(places):
     page = page_of(places["log"])
     for drawn in parts(page, Chart):
         assert [axis.key for axis in drawn.x] == ["step", "seconds"]
-        assert all(len(s.columns["seconds"]) == len(s.columns["step"]) == 40 for s in drawn.series)
+        assert all(
+            len(s.columns["seconds"]) == len(s.columns["step"]) == 40
+            for s in drawn.series
+        )
     facts = dict(parts(page, Facts)[0].pairs)
     assert facts["versions, torch"] == torch.__version__
     assert facts["optimizer"].startswith("DynamicBarrier(tolerance=0.1")
@@ -287,12 +400,21 @@ def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
     """The excess swings by 0.3 tolerances in the last tenth of the steps, and ends nearer than that to 1."""
     path = tmp_path / "run.csv"
     rows = "".join(f"{k},1.0,0,{1.3 if k % 2 else 0.7},{k}\n" for k in range(200))
-    for last, word in ((1.12, "Not decided by the batches"), (1.5, "Outside the tolerance"), (0.5, "Inside the")):
-        path.write_text(f"step,multiplier,skipped,excess,seconds\n{rows}200,1.0,0,{last},200\n")
+    for last, word in (
+        (1.12, "Not decided by the batches"),
+        (1.5, "Outside the tolerance"),
+        (0.5, "Inside the"),
+    ):
+        path.write_text(
+            f"step,multiplier,skipped,excess,seconds\n{rows}200,1.0,0,{last},200\n"
+        )
         verdict = page_of(path).verdict
         assert verdict.word.startswith(word)
         assert (verdict.good is None) == (last == 1.12)
-        assert re.search(r"reference, and swung by ± 0\.(29|3|31) over the last tenth", verdict.findings[0])
+        assert re.search(
+            r"reference, and swung by ± 0\.(29|3|31) over the last tenth",
+            verdict.findings[0],
+        )
         assert ("over all training data" in verdict.findings[1]) == (last == 1.12)
 
 
@@ -309,20 +431,37 @@ def test_residuals_are_made_of_the_products_that_were_logged(places):
     """The log has the inner products alone; the page shows what they make, of the steps that were made."""
     with places["log"].open(newline="") as file:
         rows = list(csv.DictReader(file))
-    (chart,) = (chart for chart in parts(page_of(places["log"]), Chart) if chart.title == "Residuals")
+    (chart,) = (
+        chart
+        for chart in parts(page_of(places["log"]), Chart)
+        if chart.title == "Residuals"
+    )
     shown = chart.series[0].columns
-    assert [axis.key for axis in chart.y] == ["direction_squared", "stationarity_squared", "gg", "ff"]
-    products = ([float(row[name]) for name in ("multiplier", "fg", "gg", "ff")] for row in rows)
+    assert [axis.key for axis in chart.y] == [
+        "direction_squared",
+        "stationarity_squared",
+        "gg",
+        "ff",
+    ]
+    products = (
+        [float(row[name]) for name in ("multiplier", "fg", "gg", "ff")] for row in rows
+    )
     for k, (m, fg, gg, ff) in enumerate(products):
-        assert shown["direction_squared"][k] == pytest.approx(ff + 2 * m * fg + m * m * gg, rel=1e-9)
+        assert shown["direction_squared"][k] == pytest.approx(
+            ff + 2 * m * fg + m * m * gg, rel=1e-9
+        )
         least = ff - fg * fg / gg if fg < 0 else ff
-        assert shown["stationarity_squared"][k] == pytest.approx(least, rel=1e-6, abs=1e-12)
+        assert shown["stationarity_squared"][k] == pytest.approx(
+            least, rel=1e-6, abs=1e-12
+        )
 
 
 def test_a_new_run_in_an_old_file_is_the_one_that_counts(tmp_path):
     path = tmp_path / "run.csv"
     old = "".join(f"{k},1.0,0,0.5,{k}\n" for k in range(100))
-    path.write_text(f"step,multiplier,skipped,excess,seconds\n{old}0,1.0,0,9.0,100\n1,1.0,0,8.0,101\n")
+    path.write_text(
+        f"step,multiplier,skipped,excess,seconds\n{old}0,1.0,0,9.0,100\n1,1.0,0,8.0,101\n"
+    )
     verdict = page_of(path).verdict
     assert verdict.good is False
     assert verdict.findings[1] == "2 steps, none skipped, in 0:02."
@@ -331,27 +470,38 @@ def test_a_new_run_in_an_old_file_is_the_one_that_counts(tmp_path):
 def test_the_time_of_a_new_run_in_an_old_file_is_its_own(tmp_path):
     path = tmp_path / "run.csv"
     old = "".join(f"{k},1.0,0,{600 + k}\n" for k in range(100))
-    path.write_text(f"step,multiplier,skipped,seconds\n{old}0,1.0,0,700.5\n1,1.0,0,702.0\n")
+    path.write_text(
+        f"step,multiplier,skipped,seconds\n{old}0,1.0,0,700.5\n1,1.0,0,702.0\n"
+    )
     page = page_of(path)
     assert "in 0:03" in page.verdict.findings[0]
-    assert parts(page, Chart)[0].series[0].columns["seconds"] == pytest.approx([1.5, 3.0])
-    path.write_text(f"step,multiplier,skipped,seconds\n{old}50,1.0,0,700.5\n")  # resumed: the same run
+    assert parts(page, Chart)[0].series[0].columns["seconds"] == pytest.approx(
+        [1.5, 3.0]
+    )
+    path.write_text(
+        f"step,multiplier,skipped,seconds\n{old}50,1.0,0,700.5\n"
+    )  # resumed: the same run
     assert "in 11:40" in page_of(path).verdict.findings[0]
 
 
-@pytest.mark.parametrize(("slope", "went"), [(1, "rose"), (-1, "fell"), (0, "stayed the same")])
+@pytest.mark.parametrize(
+    ("slope", "went"), [(1, "rose"), (-1, "fell"), (0, "stayed the same")]
+)
 def test_losses_are_compared_by_averages_of_many_batches(slope, went, tmp_path):
     path = tmp_path / "run.csv"
     losses = [100 + slope * k for k in range(50)]
-    losses[0], losses[1] = losses[0] + 90 * slope, losses[1] - 90 * slope  # a single batch would tell the opposite
+    losses[0], losses[1] = (
+        losses[0] + 90 * slope,
+        losses[1] - 90 * slope,
+    )  # a single batch would tell the opposite
     rows = "".join(f"{k},1.0,0,{loss},{k}\n" for k, loss in enumerate(losses))
     path.write_text(f"step,multiplier,skipped,upper_loss,seconds\n{rows}")
     said = page_of(path).verdict.findings[1]
     assert said.startswith(f"The upper loss {went}, from ")
     first, last = 100 + 2 * slope, 100 + 47 * slope
-    assert [float(word.rstrip(",")) for word in said.split() if word[0].isdigit()] == pytest.approx(
-        [first, last], rel=5e-3
-    )
+    assert [
+        float(word.rstrip(",")) for word in said.split() if word[0].isdigit()
+    ] == pytest.approx([first, last], rel=5e-3)
 
 
 def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
@@ -362,7 +512,8 @@ def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
     found = page_of(path).verdict.findings
     assert "from 1.57 to 0.87," in found[2]
     assert (
-        "both averaged over recent steps. The last iterate may differ where the learning rate did not fall." in found[0]
+        "both averaged over recent steps. The last iterate may differ where the learning rate did not fall."
+        in found[0]
     )
     assert "did not improve" not in " ".join(found)
     assert found[-1].startswith("That compares the upper loss with its own start, ")
@@ -370,7 +521,9 @@ def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
 
 def test_a_log_of_lower_only_training_is_called_so(tmp_path):
     path = tmp_path / "fit.csv"
-    path.write_text("step,multiplier,upper_loss,lower_loss,skipped,seconds\n0,,,2.0,,1\n1,,,1.0,,2\n")
+    path.write_text(
+        "step,multiplier,upper_loss,lower_loss,skipped,seconds\n0,,,2.0,,1\n1,,,1.0,,2\n"
+    )
     assert page_of(path).verdict.word == "Lower-only training"
 
 
@@ -382,8 +535,12 @@ def test_a_log_without_tolerance_resumed_and_cut_off(tmp_path):
     path.write_text("\n".join(lines))
     page = page_of(path)
     assert page.verdict.good is None
-    assert page.verdict.findings[0] == "3 steps, 1 of those logged were skipped, in 0:04."
-    chart = next(chart for chart in parts(page, Chart) if chart.y[0].key == "multiplier")
+    assert (
+        page.verdict.findings[0] == "3 steps, 1 of those logged were skipped, in 0:04."
+    )
+    chart = next(
+        chart for chart in parts(page, Chart) if chart.y[0].key == "multiplier"
+    )
     assert [series.name for series in chart.series] == ["this run"]
     assert chart.series[0].columns["multiplier"].tolist() == [2.0, 3.0]
 
@@ -430,7 +587,9 @@ def test_words_for_numbers_get_a_sentence(tmp_path, places):
             (folder / path.name).write_bytes(path.read_bytes())
     text = (folder / "curves.csv").read_text()
     assert text.startswith("K,upper_batch,")
-    (folder / "curves.csv").write_text(re.sub(r"^1\.0,[^,]+,", "1.0,much,", text, flags=re.MULTILINE))
+    (folder / "curves.csv").write_text(
+        re.sub(r"^1\.0,[^,]+,", "1.0,much,", text, flags=re.MULTILINE)
+    )
     with pytest.raises(ValueError, match="'upper_batch' of 'the plan' must be numbers"):
         page_of(folder)
     rng = np.random.default_rng(0)
@@ -441,7 +600,9 @@ def test_words_for_numbers_get_a_sentence(tmp_path, places):
             damaged = bytearray(whole)
             for place in rng.integers(len(whole), size=3):
                 damaged[place] = rng.integers(256)
-            (folder / name).write_bytes(bytes(damaged[: rng.integers(1, len(whole) + 1)]))
+            (folder / name).write_bytes(
+                bytes(damaged[: rng.integers(1, len(whole) + 1)])
+            )
             with suppress(ValueError):
                 for part in parts(page_of(folder), Chart):
                     embedded(asdict(part))
@@ -449,8 +610,13 @@ def test_words_for_numbers_get_a_sentence(tmp_path, places):
 
 
 def test_a_summary_is_read_as_it_was_written(tmp_path):
-    sheets = [Sheet("One", ("a", "b"), [["x", "1 ± 2"], ["", "–"]]), Sheet("Two", ("", ""), [["k", "v"]])]
-    (tmp_path / "summary.md").write_text(document("T", ["said", "", "    command"], sheets, ["n1", "n2"]))
+    sheets = [
+        Sheet("One", ("a", "b"), [["x", "1 ± 2"], ["", "–"]]),
+        Sheet("Two", ("", ""), [["k", "v"]]),
+    ]
+    (tmp_path / "summary.md").write_text(
+        document("T", ["said", "", "    command"], sheets, ["n1", "n2"])
+    )
     found, notes = summary(tmp_path / "summary.md")
     assert [(s.title, list(s.header), [list(r) for r in s.rows]) for s in found] == [
         (s.title, list(s.header), s.rows) for s in sheets
@@ -468,17 +634,41 @@ def page_with(*sections):
 
 def test_text_is_text_whatever_it_holds():
     evil = "</script><script>alert(1)</script>"
-    chart = Chart(evil, evil, [Axis("x", evil)], [Axis("y", evil)], [Series(evil, {"x": [1], "y": [np.nan]}, 0)])
-    text = render(page_with(Section(evil, [chart, Notes([evil]), Sheet(evil, (evil,), [[evil]]), Code(evil, evil)])))
+    chart = Chart(
+        evil,
+        evil,
+        [Axis("x", evil)],
+        [Axis("y", evil)],
+        [Series(evil, {"x": [1], "y": [np.nan]}, 0)],
+    )
+    text = render(
+        page_with(
+            Section(
+                evil,
+                [
+                    chart,
+                    Notes([evil]),
+                    Sheet(evil, (evil,), [[evil]]),
+                    Code(evil, evil),
+                ],
+            )
+        )
+    )
     assert "<script>alert" not in text
     assert text.count("<script>") == 2  # Plotly, once, and the page's program
-    assert json.loads(embedded({"a": evil, "b": "\u2028"})) == {"a": evil, "b": "\u2028"}
+    assert json.loads(embedded({"a": evil, "b": "\u2028"})) == {
+        "a": evil,
+        "b": "\u2028",
+    }
 
 
 def test_curves_are_thinned_rather_than_refused(tmp_path, monkeypatch):
     """Both ends of a curve stay; and all charts of a page together have what a page of 6 MB has room for."""
     path = tmp_path / "run.csv"
-    path.write_text("step,skipped,seconds,multiplier\n" + "".join(f"{k},0,{k},{k * k}\n" for k in range(3000)))
+    path.write_text(
+        "step,skipped,seconds,multiplier\n"
+        + "".join(f"{k},0,{k},{k * k}\n" for k in range(3000))
+    )
     for cells, points in ((120_000, 1500), (600, 200)):  # of three columns
         monkeypatch.setattr("tiebreak.report._CELLS", cells)
         (chart,) = parts(page_of(path), Chart)
@@ -489,11 +679,15 @@ def test_curves_are_thinned_rather_than_refused(tmp_path, monkeypatch):
 def test_the_citation_is_that_of_the_project():
     root = Path(__file__).parent.parent
     said = (root / "CITATION.cff").read_text(encoding="utf-8")
-    for name in re.findall(r'(?:title|name): "(.*)"', said) + re.findall(r"family-names: (\w+)", said):
+    for name in re.findall(r'(?:title|name): "(.*)"', said) + re.findall(
+        r"family-names: (\w+)", said
+    ):
         assert name in CITATION
     version = re.search(r"^version: (.*)$", said, re.MULTILINE)[1]
     assert f"version = {{{version}}}" in CITATION
-    assert f"```bibtex\n{CITATION}\n```" in (root / "README.md").read_text(encoding="utf-8")
+    assert f"```bibtex\n{CITATION}\n```" in (root / "README.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -508,13 +702,23 @@ def test_new_data_remove_an_old_page(places, tmp_path):
 
 def test_the_command_says_what_it_wrote_and_what_it_cannot_read(places, tmp_path):
     done = call("report", places["log"], "--output", tmp_path / "page.html")
-    assert re.search(r"Report: .*page\.html \(\d\.\d MB, needs no network\)", done.stderr.replace("\n", ""))
-    assert "no such file or folder" in call("report", tmp_path / "none", code=2).stderr.replace("\n", " ")
+    assert re.search(
+        r"Report: .*page\.html \(\d\.\d MB, needs no network\)",
+        done.stderr.replace("\n", ""),
+    )
+    assert "no such file or folder" in call(
+        "report", tmp_path / "none", code=2
+    ).stderr.replace("\n", " ")
 
 
 def test_plotly_is_asked_for_before_anything_is_run(tmp_path):
     done = call(
-        "reproduce", "--report", "--output", tmp_path / "new", code=1, before="import sys; sys.modules['plotly'] = None"
+        "reproduce",
+        "--report",
+        "--output",
+        tmp_path / "new",
+        code=1,
+        before="import sys; sys.modules['plotly'] = None",
     )
     said = 'tiebreak: plotly is not installed; a report needs: pip install ".[report]" in a clone of tiebreak'
     assert done.stderr.splitlines() == [said]
@@ -528,7 +732,9 @@ sys.modules["torch"] = None
 from tiebreak.report import write_report
 print(write_report({str(places["log"])!r}, {str(tmp_path / "page.html")!r}))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -548,7 +754,9 @@ def page_path(place):
 def visit(opened, place):
     from selenium.webdriver.support.ui import WebDriverWait
 
-    opened.get(page_path(place).as_uri())  # which may return while a long script is still being read
+    opened.get(
+        page_path(place).as_uri()
+    )  # which may return while a long script is still being read
     ready = "return document.documentElement.dataset.ready === 'yes'"
     WebDriverWait(opened, 30, poll_frequency=0.05).until(
         lambda _: opened.execute_script(ready), "the page is not ready"
@@ -558,8 +766,15 @@ def visit(opened, place):
 def quiet(opened):
     """Nothing in the console, and nothing asked for but the page itself."""
     assert opened.get_log("browser") == []
-    asked = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
-    urls = [one["params"]["request"]["url"] for one in asked if one["method"] == "Network.requestWillBeSent"]
+    asked = [
+        json.loads(entry["message"])["message"]
+        for entry in opened.get_log("performance")
+    ]
+    urls = [
+        one["params"]["request"]["url"]
+        for one in asked
+        if one["method"] == "Network.requestWillBeSent"
+    ]
     assert all(url.startswith(("file:", "data:", "blob:")) for url in urls), urls
 
 
@@ -570,14 +785,23 @@ def test_the_page_opens_without_a_word_light_dark_and_on_a_phone(kind, opened, p
     for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light")):
         look(opened, width, scheme)
         visit(opened, places[kind])
-        assert opened.execute_script("return document.documentElement.scrollWidth") <= width
-        backs.add(opened.execute_script("return getComputedStyle(document.body).backgroundColor"))
+        assert (
+            opened.execute_script("return document.documentElement.scrollWidth")
+            <= width
+        )
+        backs.add(
+            opened.execute_script(
+                "return getComputedStyle(document.body).backgroundColor"
+            )
+        )
         drawn = opened.execute_script(
             "return [...document.querySelectorAll('figure .plot')].map(p => p.querySelectorAll('.main-svg').length)"
         )
         assert drawn
         assert min(drawn) >= 1
-        first = opened.execute_script("return document.querySelector('main').firstElementChild.id")
+        first = opened.execute_script(
+            "return document.querySelector('main').firstElementChild.id"
+        )
         assert first == "verdict"
     assert len(backs) == 2
     quiet(opened)
@@ -621,7 +845,9 @@ def test_the_switch_the_slider_the_legend_and_the_tables_by_keyboard(opened, pla
     select = opened.find_element(By.CSS_SELECTOR, "figure select")
     labels = []
     for _ in range(3):
-        labels.append(js("return document.querySelector('figure .plot').layout.yaxis.title.text"))
+        labels.append(
+            js("return document.querySelector('figure .plot').layout.yaxis.title.text")
+        )
         select.send_keys(Keys.ARROW_DOWN)
     assert labels == ["‖d‖², own λ", "min over λ of ‖∇f+λ∇g‖²", "‖∇g‖²"]
     # The slider: home is the start of every run.
@@ -638,7 +864,9 @@ def test_the_switch_the_slider_the_legend_and_the_tables_by_keyboard(opened, pla
     before = js("return document.querySelector('figure .plot').data.length")
     button.send_keys(Keys.ENTER)
     assert js("return document.querySelector('figure .plot').data.length") < before
-    opened.find_element(By.CSS_SELECTOR, "figure .legend button[aria-pressed=false]").send_keys(Keys.SPACE)
+    opened.find_element(
+        By.CSS_SELECTOR, "figure .legend button[aria-pressed=false]"
+    ).send_keys(Keys.SPACE)
     assert js("return document.querySelector('figure .plot').data.length") == before
     # Tables: numbers as numbers, both ways.
     heads = opened.find_elements(By.CSS_SELECTOR, "table th button")
@@ -672,7 +900,11 @@ def test_the_run_can_be_played(opened, places):
     from selenium.webdriver.support.ui import WebDriverWait
 
     visit(opened, places["reproduce"])
-    play = next(b for b in opened.find_elements(By.CSS_SELECTOR, ".controls button") if b.text == "Play")
+    play = next(
+        b
+        for b in opened.find_elements(By.CSS_SELECTOR, ".controls button")
+        if b.text == "Play"
+    )
     slider = opened.find_element(By.CSS_SELECTOR, "input[type=range]")
     opened.execute_script("arguments[0].click()", play)
     wait = WebDriverWait(opened, 20, poll_frequency=0.05)
@@ -685,7 +917,9 @@ def test_the_run_can_be_played(opened, places):
 def test_what_the_console_says_is_noticed(opened, tmp_path):
     """The test of the test: an error, and something from outside, are seen."""
     page = tmp_path / "bad.html"
-    page.write_text("<img src='https://example.invalid/x.png'><script>nonsense()</script>")
+    page.write_text(
+        "<img src='https://example.invalid/x.png'><script>nonsense()</script>"
+    )
     look(opened, 1280, "light")
     opened.get(page.as_uri())
     messages = [entry["message"] for entry in opened.get_log("browser")]

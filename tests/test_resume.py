@@ -35,14 +35,30 @@ def finite_sum_levels():
     return upper, lower, np.zeros(3)
 
 
-LEVELS = {"paper": paper_levels, "per sample": per_sample_levels, "finite sum": finite_sum_levels}
-METHODS = [*methods.METHODS.values(), methods.sdbgd.replace(name="averaged", estimator=Average(0.1))]
+LEVELS = {
+    "paper": paper_levels,
+    "per sample": per_sample_levels,
+    "finite sum": finite_sum_levels,
+}
+METHODS = [
+    *methods.METHODS.values(),
+    methods.sdbgd.replace(name="averaged", estimator=Average(0.1)),
+]
 
 
 def assert_equal(a, b):
     for point in ("last", "selected"):
-        for name in ("x", "step", "direction_squared", "lower_gradient_squared", "stationarity_squared"):
-            first, second = getattr(getattr(a, point), name), getattr(getattr(b, point), name)
+        for name in (
+            "x",
+            "step",
+            "direction_squared",
+            "lower_gradient_squared",
+            "stationarity_squared",
+        ):
+            first, second = (
+                getattr(getattr(a, point), name),
+                getattr(getattr(b, point), name),
+            )
             np.testing.assert_array_equal(first, second, err_msg=f"{point}.{name}")
     assert np.array_equal(a.history.step, b.history.step)
     for name in a.history.columns:
@@ -61,7 +77,9 @@ def test_resumed_equals_uninterrupted(levels, method, runs, tmp_path):
     part = minimize(upper, lower, x0, steps=13, **options)
     for steps in (20, 35):
         part.save(tmp_path / "part.npz")
-        part = minimize(upper, lower, method=method, steps=steps, resume=tmp_path / "part.npz")
+        part = minimize(
+            upper, lower, method=method, steps=steps, resume=tmp_path / "part.npz"
+        )
     assert_equal(part, whole)
 
 
@@ -69,10 +87,17 @@ def test_stopped_in_the_middle_of_a_block(tmp_path):
     """Tokens are drawn 256 steps ahead; a callback stops at 100 and the generators must stand there."""
     options = {"method": "vr_pr_sdbpg", "runs": 4, "seed": 0, "record": 3}
     whole = minimize(*paper_levels(), steps=700, **options)
-    part = minimize(*paper_levels(), steps=700, callback=lambda r: r.step in (100, 400), **options)
+    part = minimize(
+        *paper_levels(), steps=700, callback=lambda r: r.step in (100, 400), **options
+    )
     assert part.steps.tolist() == [100] * 4
     part.save(tmp_path / "a")
-    part = minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "a", callback=lambda r: r.step in (100, 400))
+    part = minimize(
+        PAPER.upper,
+        PAPER.lower,
+        resume=tmp_path / "a",
+        callback=lambda r: r.step in (100, 400),
+    )
     assert part.steps.tolist() == [400] * 4
     part.save(tmp_path / "a")
     assert_equal(minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "a"), whole)
@@ -94,7 +119,10 @@ def test_a_dead_run_stays_dead_and_the_others_go_on(tmp_path):
         def gradient(self, x, token):
             return np.where(x[:, :1] > 4, np.nan, super().gradient(x, token))
 
-    upper, lower = Trap(lambda x: x - 9, 8.0, vectorized=True), Gaussian(lambda x: 0 * x, 0.0, vectorized=True)
+    upper, lower = (
+        Trap(lambda x: x - 9, 8.0, vectorized=True),
+        Gaussian(lambda x: 0 * x, 0.0, vectorized=True),
+    )
     options = {"method": "vr_pr_sdbpg", "runs": 12, "seed": 1}
     whole = minimize(upper, lower, [0.0, 0.0], steps=60, **options)
     assert 0 < sum(s is Status.NON_FINITE for s in whole.status) < 12
@@ -109,8 +137,12 @@ def test_budget_can_be_raised(tmp_path):
     whole = minimize(*paper_levels(), budget=10**6, seed=0)
     part = minimize(*paper_levels(), budget=10**4, seed=0)
     part.save(tmp_path / "r")
-    assert_equal(minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r", budget=10**6), whole)
-    again = minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r")  # the old limit: nothing left to do
+    assert_equal(
+        minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r", budget=10**6), whole
+    )
+    again = minimize(
+        PAPER.upper, PAPER.lower, resume=tmp_path / "r"
+    )  # the old limit: nothing left to do
     assert again.steps == part.steps
     assert again.status is Status.BUDGET
 
@@ -133,12 +165,16 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path):
     script = tmp_path / "child.py"
     script.write_text(textwrap.dedent(CHILD))
     for attempt in range(3):
-        arguments = [sys.executable, str(script), str(path)] + (["resume"] if attempt else [])
+        arguments = [sys.executable, str(script), str(path)] + (
+            ["resume"] if attempt else []
+        )
         before = tiebreak.load(path).steps.max() if attempt else 0
         child = subprocess.Popen(arguments, stdout=subprocess.PIPE)
         assert child.stdout.readline() == b"started\n"
         deadline = time.monotonic() + 60
-        while (not path.exists() or tiebreak.load(path).steps.max() <= before) and time.monotonic() < deadline:
+        while (
+            not path.exists() or tiebreak.load(path).steps.max() <= before
+        ) and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(0.013 * attempt)
         os.kill(child.pid, signal.SIGKILL)
@@ -149,7 +185,10 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path):
         assert saved.steps.max() % 50 == 0
         assert saved.status[0] is Status.RUNNING
     resumed = minimize(PAPER.upper, PAPER.lower, resume=path)
-    assert_equal(resumed, minimize(*paper_levels(), method="vr_pr_sdbpg", runs=2, seed=9, steps=3000))
+    assert_equal(
+        resumed,
+        minimize(*paper_levels(), method="vr_pr_sdbpg", runs=2, seed=9, steps=3000),
+    )
 
 
 def test_a_full_disk_ends_neither_the_run_nor_the_old_checkpoint(tmp_path, monkeypatch):
@@ -161,9 +200,15 @@ def test_a_full_disk_ends_neither_the_run_nor_the_old_checkpoint(tmp_path, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.warns(RuntimeWarning, match="No space left.*; the run goes on") as caught:
-        result = minimize(*paper_levels(), steps=21, seed=1, checkpoint=path, checkpoint_every=20)
-    assert [str(w.message)[:34] for w in caught] == [f"checkpoint not written at step {k}:" for k in (20, 21)]
+    with pytest.warns(
+        RuntimeWarning, match="No space left.*; the run goes on"
+    ) as caught:
+        result = minimize(
+            *paper_levels(), steps=21, seed=1, checkpoint=path, checkpoint_every=20
+        )
+    assert [str(w.message)[:34] for w in caught] == [
+        f"checkpoint not written at step {k}:" for k in (20, 21)
+    ]
     assert result.steps == 21
     assert path.read_bytes() == saved
     assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
@@ -173,9 +218,17 @@ def test_a_full_disk_ends_neither_the_run_nor_the_old_checkpoint(tmp_path, monke
 
 def test_the_checkpoint_is_current_at_the_end_however_it_comes(tmp_path):
     path = tmp_path / "c"
-    ended = minimize(*paper_levels(), steps=45, seed=0, checkpoint=path, checkpoint_every=20)
+    ended = minimize(
+        *paper_levels(), steps=45, seed=0, checkpoint=path, checkpoint_every=20
+    )
     assert_equal(tiebreak.load(path), ended)
-    stopped = minimize(*paper_levels(), steps=45, seed=1, checkpoint=path, callback=lambda record: record.step == 7)
+    stopped = minimize(
+        *paper_levels(),
+        steps=45,
+        seed=1,
+        checkpoint=path,
+        callback=lambda record: record.step == 7,
+    )
     assert_equal(tiebreak.load(path), stopped)
 
 
@@ -188,11 +241,22 @@ def test_an_error_in_an_oracle_loses_nothing(tmp_path):
 
     broken.calls = 0
     with pytest.raises(RuntimeError, match="data loader"):
-        minimize(broken, PAPER.lower, [1.0, 1.0], steps=90, seed=0, checkpoint=tmp_path / "c", record=None)
+        minimize(
+            broken,
+            PAPER.lower,
+            [1.0, 1.0],
+            steps=90,
+            seed=0,
+            checkpoint=tmp_path / "c",
+            record=None,
+        )
     saved = tiebreak.load(tmp_path / "c")
     assert saved.steps > 0
     resumed = minimize(lambda x: x, PAPER.lower, resume=tmp_path / "c")
-    assert np.array_equal(resumed.x, minimize(lambda x: x, PAPER.lower, [1.0, 1.0], steps=90, seed=0, record=None).x)
+    assert np.array_equal(
+        resumed.x,
+        minimize(lambda x: x, PAPER.lower, [1.0, 1.0], steps=90, seed=0, record=None).x,
+    )
 
 
 def saver(path, then):
@@ -206,7 +270,12 @@ with atomic({str(path)!r}, "w") as file:
     print("writing", flush=True)
     {then}
 """
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "writing\n"
     return process
 
@@ -216,10 +285,19 @@ def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
     with saver(path, "sys.stdin.read()") as killed:
         killed.kill()
     assert len(list(tmp_path.iterdir())) == 1
-    for name in (".run.npz.backup", ".run.npz.12345678", ".other.npz.abcdefgh.tiebreak"):
+    for name in (
+        ".run.npz.backup",
+        ".run.npz.12345678",
+        ".other.npz.abcdefgh.tiebreak",
+    ):
         (tmp_path / name).write_text("not ours")
     minimize(*paper_levels(), steps=5, seed=0).save(path)
-    names = {".run.npz.backup", ".run.npz.12345678", ".other.npz.abcdefgh.tiebreak", "run.npz"}
+    names = {
+        ".run.npz.backup",
+        ".run.npz.12345678",
+        ".other.npz.abcdefgh.tiebreak",
+        "run.npz",
+    }
     assert {p.name for p in tmp_path.iterdir()} == names
 
 
@@ -235,7 +313,10 @@ def atomic_write():
         file.write("whole")
 {many}
 """
-    others = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(3)]
+    others = [
+        subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
     for other in others:
         _, said = other.communicate(timeout=60)
         assert other.returncode == 0, said
@@ -251,7 +332,11 @@ def atomic_write():
     [
         ({"method": "sdbpg"}, "method='SDBPG' must be 'SDBGD'"),
         (
-            {"method": methods.sdbgd.replace(schedule=methods.sdbgd.schedule.replace(barrier=0.1))},
+            {
+                "method": methods.sdbgd.replace(
+                    schedule=methods.sdbgd.schedule.replace(barrier=0.1)
+                )
+            },
             "method='SDBGD' is another one; .* was made with a SDBGD of another rule, estimator or schedule",
         ),
         ({"x0": [1.0, 2.0, 3.0]}, r"x0 has shape \(3,\)"),
@@ -262,7 +347,9 @@ def atomic_write():
     ],
 )
 def test_resuming_something_else_is_refused(change, message, tmp_path):
-    minimize(*paper_levels(), method="sdbgd", steps=5, seed=0, runs=2).save(tmp_path / "r")
+    minimize(*paper_levels(), method="sdbgd", steps=5, seed=0, runs=2).save(
+        tmp_path / "r"
+    )
     with pytest.raises(ValueError, match=message):
         minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r", **change)
 
@@ -272,14 +359,21 @@ def test_a_method_of_your_own_must_be_given_again(tmp_path):
     minimize(*paper_levels(), method=mine, steps=5, seed=0).save(tmp_path / "r")
     with pytest.raises(ValueError, match="a method of your own; give it again"):
         minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "r", steps=9)
-    assert minimize(PAPER.upper, PAPER.lower, method=mine, resume=tmp_path / "r", steps=9).steps == 9
+    assert (
+        minimize(
+            PAPER.upper, PAPER.lower, method=mine, resume=tmp_path / "r", steps=9
+        ).steps
+        == 9
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"not a result", b"PK\x03\x04 half a file"])
 def test_a_file_that_is_no_result_is_named(content, tmp_path):
     path = tmp_path / "bad.npz"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"bad\.npz' is not a result saved by tiebreak"):
+    with pytest.raises(
+        ValueError, match=r"bad\.npz' is not a result saved by tiebreak"
+    ):
         tiebreak.load(path)
     with pytest.raises(FileNotFoundError):
         minimize(PAPER.upper, PAPER.lower, resume=tmp_path / "missing.npz")
@@ -292,13 +386,18 @@ def test_a_file_that_is_no_result_is_named(content, tmp_path):
 def parts(tmp_path_factory):
     """What a file holds: the text of its description, read, and its arrays. One of three runs has ended."""
     path = tmp_path_factory.mktemp("saved") / "r.npz"
-    upper, lower = Gaussian(lambda x: x - 1, 1.0, lambda x: (x @ x) / 2), Gaussian(lambda x: x, 1.0)
+    upper, lower = (
+        Gaussian(lambda x: x - 1, 1.0, lambda x: (x @ x) / 2),
+        Gaussian(lambda x: x, 1.0),
+    )
     wild = Gaussian(lambda x: np.where(x > 1.5, np.nan, x - 1), 1.0)
     options = {"method": "vr_pr_sdbpg", "runs": 3, "seed": 5, "keep_iterates": True}
     for level in (upper, wild):
         minimize(level, lower, [1.0, 1.0], steps=40, **options).save(path)
     with np.load(path) as file:
-        return json.loads(str(file["meta"])), {name: file[name] for name in file.files if name != "meta"}
+        return json.loads(str(file["meta"])), {
+            name: file[name] for name in file.files if name != "meta"
+        }
 
 
 def by_hand(path, meta, arrays):
@@ -309,12 +408,28 @@ def by_hand(path, meta, arrays):
 def refused(path, message=""):
     """Reading it, and going on from it, end with one sentence that names the file."""
     levels = Gaussian(lambda x: x - 1, 1.0), Gaussian(lambda x: x, 1.0)
-    for attempt in (lambda: tiebreak.load(path), lambda: minimize(*levels, resume=path, steps=45)):
+    for attempt in (
+        lambda: tiebreak.load(path),
+        lambda: minimize(*levels, resume=path, steps=45),
+    ):
         with pytest.raises(ValueError, match=rf"made\.npz' .*{message}"):
             attempt()
 
 
-ODD = (None, True, -1, 1.5, "odd", [], [0, 0], [99], ["odd"], {}, {"odd": 1}, {"upper": 1, "lower": 1})
+ODD = (
+    None,
+    True,
+    -1,
+    1.5,
+    "odd",
+    [],
+    [0, 0],
+    [99],
+    ["odd"],
+    {},
+    {"odd": 1},
+    {"upper": 1, "lower": 1},
+)
 
 
 def test_every_part_of_a_description_is_checked(parts, tmp_path):
@@ -322,15 +437,25 @@ def test_every_part_of_a_description_is_checked(parts, tmp_path):
     meta, arrays = parts
     path, legal = tmp_path / "made.npz", 0
     levels = Gaussian(lambda x: x - 1, 1.0), Gaussian(lambda x: x, 1.0)
-    places = [(meta, key) for key in meta] + [(meta["configuration"], key) for key in meta["configuration"]]
+    places = [(meta, key) for key in meta] + [
+        (meta["configuration"], key) for key in meta["configuration"]
+    ]
     for inner, key in places:
-        whole = dict(meta) | ({} if inner is meta else {"configuration": {k: v for k, v in inner.items() if k != key}})
+        whole = dict(meta) | (
+            {}
+            if inner is meta
+            else {"configuration": {k: v for k, v in inner.items() if k != key}}
+        )
         if inner is meta:
             del whole[key]
         by_hand(path, whole, arrays)
         refused(path)
         for odd in ODD:
-            changed = dict(meta) | ({key: odd} if inner is meta else {"configuration": dict(inner) | {key: odd}})
+            changed = dict(meta) | (
+                {key: odd}
+                if inner is meta
+                else {"configuration": dict(inner) | {key: odd}}
+            )
             by_hand(path, changed, arrays)
             try:
                 tiebreak.load(path)
@@ -345,29 +470,61 @@ def test_every_part_of_a_description_is_checked(parts, tmp_path):
 def test_every_array_is_checked(parts, tmp_path):
     meta, arrays = parts
     path = tmp_path / "made.npz"
-    assert {"x", "history.x", "history.multiplier", "memory.lower.0", "last_measures.direction_squared"} <= set(arrays)
+    assert {
+        "x",
+        "history.x",
+        "history.multiplier",
+        "memory.lower.0",
+        "last_measures.direction_squared",
+    } <= set(arrays)
     for name, array in arrays.items():
-        for odd in (array[:1][:0], array.astype(str), array.astype(np.complex128), np.array(3)):
+        for odd in (
+            array[:1][:0],
+            array.astype(str),
+            array.astype(np.complex128),
+            np.array(3),
+        ):
             by_hand(path, meta, arrays | {name: odd})
             refused(path, re.escape(name.partition(".")[0]))
         by_hand(path, meta, arrays | {name: array[..., None]})
         if name.startswith("memory"):  # only the method knows what it needs
-            with pytest.raises(ValueError, match=r"made\.npz' remembers .*; Storm needs"):
-                minimize(*(Gaussian(lambda x: x, 1.0) for _ in range(2)), resume=path, steps=45)
+            with pytest.raises(
+                ValueError, match=r"made\.npz' remembers .*; Storm needs"
+            ):
+                minimize(
+                    *(Gaussian(lambda x: x, 1.0) for _ in range(2)),
+                    resume=path,
+                    steps=45,
+                )
         else:
             refused(path, re.escape(name.partition(".")[0]))
-        if name.startswith(("history.step", "history.mult", "history.x", "memory")) or "." not in name:
-            by_hand(path, meta, {other: value for other, value in arrays.items() if other != name})
+        if (
+            name.startswith(("history.step", "history.mult", "history.x", "memory"))
+            or "." not in name
+        ):
+            by_hand(
+                path,
+                meta,
+                {other: value for other, value in arrays.items() if other != name},
+            )
             refused(path, f"there is no '{re.escape(name)}'")
 
 
 @pytest.mark.parametrize(
     ("place", "odd", "message"),
     [
-        ("alive", [0, 3], r"alive is \[0, 3\]; it must be different numbers below 3, in order"),
+        (
+            "alive",
+            [0, 3],
+            r"alive is \[0, 3\]; it must be different numbers below 3, in order",
+        ),
         ("alive", [1, 0], "alive is"),
         ("alive", [-1], "alive is"),
-        ("status", ["STEPS", "STEPS", "FINE"], "status is .*; it must be 3 names of a status"),
+        (
+            "status",
+            ["STEPS", "STEPS", "FINE"],
+            "status is .*; it must be 3 names of a status",
+        ),
         ("faults", [[7, "why"]], "faults is"),
         ("faults", [[0, 3]], "faults is"),
         ("faults", [3], "cannot unpack"),
@@ -382,7 +539,9 @@ def test_what_is_wrong_is_said(place, odd, message, parts, tmp_path):
     refused(tmp_path / "made.npz", message)
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "null", '"text"', "{}", "{", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["[]", "3", "null", '"text"', "{}", "{", "[" * 100_000]
+)
 def test_a_description_that_is_none(text, parts, tmp_path):
     path = tmp_path / "made.npz"
     with open(path, "wb") as file:
@@ -398,10 +557,16 @@ def test_a_description_that_is_none(text, parts, tmp_path):
     [
         (Gaussian(lambda x: x - 1, 0.1), None, "upper_value"),
         (None, Gaussian(lambda x: x, 0.1), "lower_value"),
-        ("bare", None, "direction_squared, stationarity_squared, exact_multiplier, upper_value"),
+        (
+            "bare",
+            None,
+            "direction_squared, stationarity_squared, exact_multiplier, upper_value",
+        ),
     ],
 )
-def test_an_oracle_that_lost_its_value_is_refused_before_any_step(upper, lower, lost, tmp_path):
+def test_an_oracle_that_lost_its_value_is_refused_before_any_step(
+    upper, lower, lost, tmp_path
+):
     """The history could not be gone on with."""
     made = []
 
@@ -413,18 +578,29 @@ def test_an_oracle_that_lost_its_value_is_refused_before_any_step(upper, lower, 
         def gradient(self, x, token):
             return x - 1 + token
 
-    full = [Gaussian(lambda x, c=c: x - c, 0.1, lambda x, c=c: (x - c) @ (x - c) / 2) for c in (1, 0)]
+    full = [
+        Gaussian(lambda x, c=c: x - c, 0.1, lambda x, c=c: (x - c) @ (x - c) / 2)
+        for c in (1, 0)
+    ]
     minimize(*full, [1.0, 1.0], steps=10, seed=0).save(tmp_path / "r")
     given = [Bare() if upper == "bare" else upper or full[0], lower or full[1]]
-    with pytest.raises(ValueError, match=f"the oracles no longer give {lost}, which the history of .* holds"):
+    with pytest.raises(
+        ValueError,
+        match=f"the oracles no longer give {lost}, which the history of .* holds",
+    ):
         minimize(*given, resume=tmp_path / "r", steps=20)
     assert not made
-    minimize(*full, [1.0, 1.0], steps=10, seed=0, record=None).save(tmp_path / "r")  # no history, nothing to lose
+    minimize(*full, [1.0, 1.0], steps=10, seed=0, record=None).save(
+        tmp_path / "r"
+    )  # no history, nothing to lose
     assert minimize(*given, resume=tmp_path / "r", steps=20).steps == 20
 
 
 def test_an_oracle_that_tells_more_fills_the_history_from_there_on(tmp_path):
-    less, more = Gaussian(lambda x: x - 1, 0.1), Gaussian(lambda x: x - 1, 0.1, lambda x: (x - 1) @ (x - 1) / 2)
+    less, more = (
+        Gaussian(lambda x: x - 1, 0.1),
+        Gaussian(lambda x: x - 1, 0.1, lambda x: (x - 1) @ (x - 1) / 2),
+    )
     lower = Gaussian(lambda x: x, 0.1)
     minimize(less, lower, [1.0, 1.0], steps=10, seed=0, record=1).save(tmp_path / "r")
     history = minimize(more, lower, resume=tmp_path / "r", steps=20).history
@@ -438,8 +614,14 @@ def test_blocks_in_which_a_level_draws_nothing():
     problem = tiebreak.problems.paper()
     method = tiebreak.methods.lazy_penalty.replace(upper_hold=4)
     options = {"method": method, "runs": 3, "seed": 0}
-    whole = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=7, **options)
-    part = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=1, **options)
+    whole = tiebreak.minimize(
+        problem.upper, problem.lower, problem.x0, steps=7, **options
+    )
+    part = tiebreak.minimize(
+        problem.upper, problem.lower, problem.x0, steps=1, **options
+    )
     for steps in range(2, 8):
-        part = tiebreak.minimize(problem.upper, problem.lower, method=method, resume=part, steps=steps)
+        part = tiebreak.minimize(
+            problem.upper, problem.lower, method=method, resume=part, steps=steps
+        )
     np.testing.assert_array_equal(part.x, whole.x)

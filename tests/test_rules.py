@@ -36,11 +36,15 @@ def root(square: Fraction) -> Fraction:
     """√, to 50 digits."""
     with localcontext() as context:
         context.prec = 55
-        return Fraction((Decimal(square.numerator) / Decimal(square.denominator)).sqrt())
+        return Fraction(
+            (Decimal(square.numerator) / Decimal(square.denominator)).sqrt()
+        )
 
 
 def dot(a, b) -> Fraction:
-    return sum((Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), Fraction(0))
+    return sum(
+        (Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), Fraction(0)
+    )
 
 
 def along(a, t, b) -> list[Fraction]:
@@ -65,27 +69,40 @@ class Row:
     slack: Callable[..., Fraction] | None = None
     size: Callable[..., Fraction] | None = None
     formula: Callable[..., Fraction] | None = None
-    reaches_zero: bool = field(default=True)  # whether gg = 0 can make the denominator 0
+    reaches_zero: bool = field(
+        default=True
+    )  # whether gg = 0 can make the denominator 0
 
     def exact(self, fg, gg, **p) -> Fraction:
         if self.formula is not None:
             return self.formula(fg, gg, **p)
         denominator = gg + self.slack(**p)
-        return max(Fraction(0), self.threshold(gg, **p) - fg) / denominator if denominator else Fraction(0)
+        return (
+            max(Fraction(0), self.threshold(gg, **p) - fg) / denominator
+            if denominator
+            else Fraction(0)
+        )
 
     def magnitude(self, fg, gg, **p) -> Fraction:
         """What γₙ multiplies: the formula with every term's absolute value."""
         if self.formula is not None:
             return abs(self.formula(fg, gg, **p))
         denominator = gg + self.slack(**p)
-        return (self.size(gg, **p) + abs(fg)) / denominator if denominator else Fraction(0)
+        return (
+            (self.size(gg, **p) + abs(fg)) / denominator if denominator else Fraction(0)
+        )
 
 
 def _value(lower_value, target, rate):
     return rate * (lower_value - target)
 
 
-VALUE = {"lower_value": "real", "target": "real", "rate": "nonnegative", "regularizer": "nonnegative"}
+VALUE = {
+    "lower_value": "real",
+    "target": "real",
+    "rate": "nonnegative",
+    "regularizer": "nonnegative",
+}
 ROWS = {
     "dbgd": Row(
         {"barrier": "nonnegative"},
@@ -111,7 +128,9 @@ ROWS = {
     "penalized": Row(
         {"barrier": "nonnegative", "regularizer": "nonnegative", "penalty": "positive"},
         roundings=6,  # gg + γ, β·, − fg; 1/μ, gg +, /
-        threshold=lambda gg, barrier, regularizer, penalty: barrier * (gg + regularizer),
+        threshold=lambda gg, barrier, regularizer, penalty: (
+            barrier * (gg + regularizer)
+        ),
         slack=lambda barrier, regularizer, penalty: 1 / penalty,
         size=lambda gg, barrier, regularizer, penalty: barrier * (gg + regularizer),
         reaches_zero=False,
@@ -119,9 +138,13 @@ ROWS = {
     "by_value": Row(
         VALUE,
         roundings=5,  # g − target, α·, − fg; gg + ρ, /
-        threshold=lambda gg, lower_value, target, rate, regularizer: _value(lower_value, target, rate),
+        threshold=lambda gg, lower_value, target, rate, regularizer: _value(
+            lower_value, target, rate
+        ),
         slack=lambda lower_value, target, rate, regularizer: regularizer,
-        size=lambda gg, lower_value, target, rate, regularizer: abs(_value(lower_value, target, rate)),
+        size=lambda gg, lower_value, target, rate, regularizer: abs(
+            _value(lower_value, target, rate)
+        ),
     ),
     "least": Row(
         {"barrier": "nonnegative"} | VALUE,
@@ -135,7 +158,10 @@ ROWS = {
         ),
     ),
     "constant": Row(
-        {"barrier": "nonnegative"}, roundings=0, formula=lambda fg, gg, barrier: barrier, reaches_zero=False
+        {"barrier": "nonnegative"},
+        roundings=0,
+        formula=lambda fg, gg, barrier: barrier,
+        reaches_zero=False,
     ),
 }
 BARRIERS = [name for name, row in ROWS.items() if row.formula is None]
@@ -145,7 +171,11 @@ def test_every_rule_has_a_row():
     """A new rule is covered by adding a row; its arguments are those of the row, in whatever order."""
     assert ROWS.keys() == rules.RULES.keys()
     for name, rule in rules.RULES.items():
-        assert list(inspect.signature(rule).parameters) == ["fg", "gg", *ROWS[name].parameters]
+        assert list(inspect.signature(rule).parameters) == [
+            "fg",
+            "gg",
+            *ROWS[name].parameters,
+        ]
 
 
 # --------------------------------------------------------------------------------------------- what is generated
@@ -155,14 +185,18 @@ positive = st.builds(lambda m, e: m * 10.0**e, st.floats(1, 10), st.integers(-12
 KINDS = {
     "positive": positive,
     "nonnegative": st.just(0.0) | positive,
-    "real": st.just(0.0) | st.builds(math.copysign, positive, st.sampled_from([-1.0, 1.0])),
+    "real": st.just(0.0)
+    | st.builds(math.copysign, positive, st.sampled_from([-1.0, 1.0])),
 }
 
 
 def parameters_of(name: str, positive_only: bool = False):
     kinds = ROWS[name].parameters
     if positive_only:
-        kinds = {n: "positive" if kind == "nonnegative" else kind for n, kind in kinds.items()}
+        kinds = {
+            n: "positive" if kind == "nonnegative" else kind
+            for n, kind in kinds.items()
+        }
     return st.fixed_dictionaries({n: KINDS[kind] for n, kind in kinds.items()})
 
 
@@ -172,8 +206,14 @@ def gradients(draw, dimension=None):
     if dimension is None:
         dimension = draw(st.integers(1, 4))
     unit = st.integers(-(2**20), 2**20).map(lambda i: i / 2**20)
-    b = [x * draw(positive) for x in draw(st.lists(unit, min_size=dimension, max_size=dimension))]
-    a = [x * draw(positive) for x in draw(st.lists(unit, min_size=dimension, max_size=dimension))]
+    b = [
+        x * draw(positive)
+        for x in draw(st.lists(unit, min_size=dimension, max_size=dimension))
+    ]
+    a = [
+        x * draw(positive)
+        for x in draw(st.lists(unit, min_size=dimension, max_size=dimension))
+    ]
     if draw(st.booleans()):  # along ±b, but for a small part
         along, off = draw(KINDS["real"]), draw(st.sampled_from([0.0, 1e-9, 1e-3]))
         a = [along * y + off * x for x, y in zip(a, b, strict=True)]
@@ -203,7 +243,9 @@ def test_rule_is_its_formula_up_to_its_roundings(name, data):
     got = rules.RULES[name](fg, gg, **p)
     assert math.isfinite(got)
     wanted = row.exact(Fraction(fg), Fraction(gg), **exactly(p))
-    assert abs(Fraction(got) - wanted) <= gamma(row.roundings) * row.magnitude(Fraction(fg), Fraction(gg), **exactly(p))
+    assert abs(Fraction(got) - wanted) <= gamma(row.roundings) * row.magnitude(
+        Fraction(fg), Fraction(gg), **exactly(p)
+    )
 
 
 @pytest.mark.parametrize("fg", [-2.0, 0.0, 3.0])
@@ -216,7 +258,9 @@ def test_no_lower_gradient_and_no_slack_give_multiplier_zero(name, fg):
         assert rules.RULES[name](fg, 0.0, **p) == 0.0
         assert math.copysign(1, rules.RULES[name](fg, 0.0, **p)) == 1  # not −0
         assert rules.RULES[name](fg, -0.0, **p) == 0.0
-    array = rules.RULES[name](np.array([fg, fg]), np.array([0.0, 2.0]), **dict.fromkeys(kinds, 0.0))
+    array = rules.RULES[name](
+        np.array([fg, fg]), np.array([0.0, 2.0]), **dict.fromkeys(kinds, 0.0)
+    )
     assert array.tolist() == [0.0, max(0.0, -fg) / 2]
 
 
@@ -252,14 +296,18 @@ def test_lemma_b_complementarity(name, data):
     lam = Fraction(rules.RULES[name](*scalars(a, b), **p))
     d = along(a, lam, b)
     gg, fg = dot(b, b), dot(a, b)
-    difference = lam * dot(b, d) - (row.threshold(gg, **exact) * lam - row.slack(**exact) * lam**2)
+    difference = lam * dot(b, d) - (
+        row.threshold(gg, **exact) * lam - row.slack(**exact) * lam**2
+    )
     assert abs(difference) <= lam * gamma(n) * (row.size(gg, **exact) + abs(fg))
 
 
 @pytest.mark.parametrize("name", ["sdbgd", "sdbpg"])
 @MANY
 @given(vectors=gradients(), beta=positive, rho=positive)
-@example(vectors=([-3.0], [1.0]), beta=1e-12, rho=1.0)  # ‖b‖ = √ρ and a = −cb: attained as β → 0
+@example(
+    vectors=([-3.0], [1.0]), beta=1e-12, rho=1.0
+)  # ‖b‖ = √ρ and a = −cb: attained as β → 0
 def test_lemma_c_multiplier_is_bounded(name, vectors, beta, rho):
     """0 ≤ λ ≤ β + ‖a‖/(2√ρ), up to the roundings of a quotient of positive terms."""
     a, b = vectors
@@ -282,8 +330,13 @@ def test_bounds_c_and_d_are_attained():
     """(c) at β = 0, ‖b‖ = √ρ, a = −cb; (d) at ρ = 0, a = −cb: the lemma cannot be improved, nor the rule be smaller."""
     b, c, rho = [2.0, 0.0], 3.0, 4.0
     a = [-c * y for y in b]
-    assert rules.sdbgd(*scalars(a, b), barrier=0.0, regularizer=rho) == 6.0 / (2 * math.sqrt(rho))
-    assert rules.sdbgd(*scalars(a, b), barrier=0.5, regularizer=0.0) * 4.0 == 0.5 * 4.0 + 6.0 * 2.0
+    assert rules.sdbgd(*scalars(a, b), barrier=0.0, regularizer=rho) == 6.0 / (
+        2 * math.sqrt(rho)
+    )
+    assert (
+        rules.sdbgd(*scalars(a, b), barrier=0.5, regularizer=0.0) * 4.0
+        == 0.5 * 4.0 + 6.0 * 2.0
+    )
 
 
 # ------------------------------------------------------------------------------------------------ stability lemma
@@ -316,13 +369,21 @@ def test_stability_lemma(data, beta, rho):
         by = data.draw(st.sampled_from([1e-9, 1e-4, 0.1, 2.0]))
         da, db = data.draw(gradients(n))
         largest = [max(map(abs, v)) or 1.0 for v in (a, b, da, db)]
-        move = data.draw(st.booleans())  # or b alone, where the constant does all the work
-        a2 = [x + by * move * largest[0] / largest[2] * y for x, y in zip(a, da, strict=True)]
+        move = data.draw(
+            st.booleans()
+        )  # or b alone, where the constant does all the work
+        a2 = [
+            x + by * move * largest[0] / largest[2] * y
+            for x, y in zip(a, da, strict=True)
+        ]
         b2 = [x + by * largest[1] / largest[3] * y for x, y in zip(b, db, strict=True)]
     constant = Fraction(rules.stability(beta, rho, float(root(dot(a, a)))))
     left = distance(direction(a, b, beta, rho), direction(a2, b2, beta, rho))
     right = distance(a, a2) + constant * (1 + gamma(5)) * distance(b, b2)
-    lost = gamma(6) * sum(Fraction(beta) * root(dot(y, y)) + root(dot(x, x)) for x, y in ((a, b), (a2, b2)))
+    lost = gamma(6) * sum(
+        Fraction(beta) * root(dot(y, y)) + root(dot(x, x))
+        for x, y in ((a, b), (a2, b2))
+    )
     assert left <= right + lost
 
 
@@ -341,11 +402,27 @@ def test_stability_constant_cannot_be_halved():
     """
     h, beta, rho = 1e-6, 2.0, 1.0
     t = math.sqrt(3.0)
-    slope = float(distance(direction([0.0], [t + h], beta, rho), direction([0.0], [t], beta, rho))) / h
+    slope = (
+        float(
+            distance(
+                direction([0.0], [t + h], beta, rho), direction([0.0], [t], beta, rho)
+            )
+        )
+        / h
+    )
     assert slope == pytest.approx(9 / 8 * beta, rel=1e-5)
-    assert rules.stability(beta, rho, 0.0) / 2 < slope <= rules.stability(beta, rho, 0.0)
+    assert (
+        rules.stability(beta, rho, 0.0) / 2 < slope <= rules.stability(beta, rho, 0.0)
+    )
     t = 1 / math.sqrt(3)
-    slope = float(distance(direction([-1.0], [t + h], 0.0, rho), direction([-1.0], [t], 0.0, rho))) / h
+    slope = (
+        float(
+            distance(
+                direction([-1.0], [t + h], 0.0, rho), direction([-1.0], [t], 0.0, rho)
+            )
+        )
+        / h
+    )
     assert slope == pytest.approx(2 * t / (t * t + 1) ** 2, rel=1e-5)
     assert slope <= rules.stability(0.0, rho, 1.0)
 
@@ -371,7 +448,14 @@ def _random_gradients(seed, size=3):
 
 
 #: Moderate parameters; value barriers on both sides of their target.
-MODERATE = {"barrier": 0.4, "regularizer": 0.7, "penalty": 2.5, "lower_value": 1.3, "target": 0.2, "rate": 0.9}
+MODERATE = {
+    "barrier": 0.4,
+    "regularizer": 0.7,
+    "penalty": 2.5,
+    "lower_value": 1.3,
+    "target": 0.2,
+    "rate": 0.9,
+}
 
 
 def _moderate(name, seed):
@@ -403,9 +487,16 @@ def test_multiplier_maximises_the_dual_with_quadratic_slack(name, seed):
 
     lam = Fraction(rules.RULES[name](*scalars(a, b), **p))
     found = minimize_scalar(
-        lambda z: -float(dual(Fraction(z))), bounds=(0, 10 + 2 * float(lam)), method="bounded", options={"xatol": 1e-10}
+        lambda z: -float(dual(Fraction(z))),
+        bounds=(0, 10 + 2 * float(lam)),
+        method="bounded",
+        options={"xatol": 1e-10},
     )
-    error = gamma(row.roundings + 2) * (row.size(gg, **exact) + abs(dot(a, b))) / (gg + slack)
+    error = (
+        gamma(row.roundings + 2)
+        * (row.size(gg, **exact) + abs(dot(a, b)))
+        / (gg + slack)
+    )
     assert dual(lam) >= dual(Fraction(found.x)) - (gg + slack) / 2 * error**2
     assert float(lam) == pytest.approx(found.x, abs=1e-6 * (1 + float(lam)))
 
@@ -440,11 +531,18 @@ def test_penalized_direction_minimises_the_penalised_objective(seed):
 
     def objective(d):
         moved = along(d, -1, a)
-        return dot(moved, moved) / 2 + Fraction(mu) / 2 * max(Fraction(0), phi - dot(b, d)) ** 2
+        return (
+            dot(moved, moved) / 2
+            + Fraction(mu) / 2 * max(Fraction(0), phi - dot(b, d)) ** 2
+        )
 
     lam = rules.penalized(*scalars(a, b), barrier=beta, regularizer=gam, penalty=mu)
-    found = minimize_scalar(lambda t: float(objective(along(a, t, b))), bracket=(0.0, 1.0 + lam), tol=1e-12)
-    assert lam == pytest.approx(found.x, abs=1e-6 * (1 + lam))  # scipy cannot see beyond √ε
+    found = minimize_scalar(
+        lambda t: float(objective(along(a, t, b))), bracket=(0.0, 1.0 + lam), tol=1e-12
+    )
+    assert lam == pytest.approx(
+        found.x, abs=1e-6 * (1 + lam)
+    )  # scipy cannot see beyond √ε
     # The Hessian is at most 1 + μ gg along b, so an error e of λ̂ costs at most gg (1 + μ gg) e² / 2.
     error = gamma(8) * (phi + abs(dot(a, b))) / (gg + 1 / Fraction(mu))
     allowed = gg * (1 + Fraction(mu) * gg) / 2 * error**2
@@ -468,13 +566,17 @@ def test_without_a_regularizer_the_stochastic_rules_are_dbgd(fg, gg, beta):
     for power in (0, 10, 20, 40):
         rho = gg * 2.0**-power
         difference = Fraction(zero) - Fraction(rules.sdbgd(fg, gg, beta, rho))
-        wanted = ROWS["dbgd"].exact(Fraction(fg), Fraction(gg), barrier=Fraction(beta)) / (2**power + 1)
+        wanted = ROWS["dbgd"].exact(
+            Fraction(fg), Fraction(gg), barrier=Fraction(beta)
+        ) / (2**power + 1)
         magnitude = (Fraction(beta) * Fraction(gg) + abs(Fraction(fg))) / Fraction(gg)
         assert abs(difference - wanted) <= gamma(7) * magnitude  # the roundings of both
 
 
 @MANY
-@given(fg=KINDS["real"], gg=KINDS["nonnegative"], beta=positive, power=st.integers(-40, 40))
+@given(
+    fg=KINDS["real"], gg=KINDS["nonnegative"], beta=positive, power=st.integers(-40, 40)
+)
 def test_penalized_with_gamma_and_inverse_penalty_rho_is_sdbpg(fg, gg, beta, power):
     """γ = ρ, 1/μ = ρ: the same number, where 1/μ is exact."""
     rho = 2.0**power
@@ -482,7 +584,11 @@ def test_penalized_with_gamma_and_inverse_penalty_rho_is_sdbpg(fg, gg, beta, pow
 
 
 def test_penalized_defaults_to_penalty_one():
-    assert rules.penalized(-1.0, 2.0, 0.5, 1.0) == rules.sdbpg(-1.0, 2.0, 0.5, 1.0) == 2.5 / 3
+    assert (
+        rules.penalized(-1.0, 2.0, 0.5, 1.0)
+        == rules.sdbpg(-1.0, 2.0, 0.5, 1.0)
+        == 2.5 / 3
+    )
 
 
 @MANY
@@ -495,16 +601,24 @@ def test_penalized_defaults_to_penalty_one():
     target=KINDS["real"],
     rate=positive,
 )
-def test_least_is_the_smaller_of_its_two_barriers(fg, gg, beta, rho, value, target, rate):
+def test_least_is_the_smaller_of_its_two_barriers(
+    fg, gg, beta, rho, value, target, rate
+):
     """λ is monotone in φ, so the least barrier gives the least λ: that of `by_value` or that of `sdbgd`, to the bit."""
-    both = rules.by_value(fg, gg, value, target, rate, rho), rules.sdbgd(fg, gg, beta, rho)
+    both = (
+        rules.by_value(fg, gg, value, target, rate, rho),
+        rules.sdbgd(fg, gg, beta, rho),
+    )
     assert rules.least(fg, gg, beta, value, target, rate, rho) == min(both)
 
 
 def test_below_its_target_a_value_barrier_lets_f_go():
     assert rules.by_value(0.0, 1.0, lower_value=0.9, target=1.0) == 0
     assert rules.by_value(0.0, 1.0, lower_value=1.5, target=1.0) == 0.5
-    assert rules.by_value(0.0, 1.0, lower_value=1.5, target=1.0, rate=4.0, regularizer=1.0) == 1.0
+    assert (
+        rules.by_value(0.0, 1.0, lower_value=1.5, target=1.0, rate=4.0, regularizer=1.0)
+        == 1.0
+    )
 
 
 @MANY
@@ -514,7 +628,10 @@ def test_dbgd_does_not_depend_on_units(data, factor):
     fg, gg, beta = data.draw(KINDS["real"]), data.draw(positive), data.draw(positive)
     s = 2.0**factor
     assert rules.dbgd(s * fg, s * s * gg, beta / s) == rules.dbgd(fg, gg, beta) / s
-    assert rules.sdbgd(s * fg, s * s * gg, beta / s, s * s * 0.5) == rules.sdbgd(fg, gg, beta, 0.5) / s
+    assert (
+        rules.sdbgd(s * fg, s * s * gg, beta / s, s * s * 0.5)
+        == rules.sdbgd(fg, gg, beta, 0.5) / s
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the array libraries
@@ -542,13 +659,21 @@ def _numpy(dtype):
         with np.errstate(all="ignore"):
             return rule(*args, **p)
 
-    return Backend(lambda v: np.array(v, dtype), call, Fraction(1, 2**53 if dtype == "float64" else 2**24))
+    return Backend(
+        lambda v: np.array(v, dtype),
+        call,
+        Fraction(1, 2**53 if dtype == "float64" else 2**24),
+    )
 
 
 def _torch(dtype):
     torch = pytest.importorskip("torch")
     kind = getattr(torch, dtype)
-    return Backend(lambda v: torch.tensor(v, dtype=kind), _plain, Fraction(1, 2**53 if dtype == "float64" else 2**24))
+    return Backend(
+        lambda v: torch.tensor(v, dtype=kind),
+        _plain,
+        Fraction(1, 2**53 if dtype == "float64" else 2**24),
+    )
 
 
 def _jax(dtype, jit):
@@ -586,17 +711,27 @@ def _random_inputs(name, count, seed=0):
     rng = np.random.default_rng(seed)
 
     def draw(kind):
-        value = 10.0 ** rng.uniform(-4, 4) * (1 if kind != "real" else rng.choice([-1, 1]))
+        value = 10.0 ** rng.uniform(-4, 4) * (
+            1 if kind != "real" else rng.choice([-1, 1])
+        )
         return float(np.float32(value))
 
     for _ in range(count):
-        yield draw("real"), draw("positive"), {n: draw(kind) for n, kind in ROWS[name].parameters.items()}
+        yield (
+            draw("real"),
+            draw("positive"),
+            {n: draw(kind) for n, kind in ROWS[name].parameters.items()},
+        )
 
 
 @backends
-@pytest.mark.parametrize("floats", [False, True], ids=["all scalars", "float parameters"])
+@pytest.mark.parametrize(
+    "floats", [False, True], ids=["all scalars", "float parameters"]
+)
 @pytest.mark.parametrize("name", ROWS)
-def test_libraries_agree_with_the_formula_and_so_with_one_another(name, floats, library):
+def test_libraries_agree_with_the_formula_and_so_with_one_another(
+    name, floats, library
+):
     """0-d arrays of every library are within γₙ (that library's u) of the rational value, under jit as well.
 
     The parameters may be Python floats beside them: that must cost no digits either.
@@ -605,7 +740,12 @@ def test_libraries_agree_with_the_formula_and_so_with_one_another(name, floats, 
     make = float if floats else backend.make
     bound = gamma(row.roundings, backend.u)
     for fg, gg, p in _random_inputs(name, 40):
-        got = backend.call(rules.RULES[name], backend.make(fg), backend.make(gg), **{n: make(v) for n, v in p.items()})
+        got = backend.call(
+            rules.RULES[name],
+            backend.make(fg),
+            backend.make(gg),
+            **{n: make(v) for n, v in p.items()},
+        )
         exact = (Fraction(fg), Fraction(gg)), exactly(p)
         difference = abs(Fraction(float(got)) - row.exact(*exact[0], **exact[1]))
         assert difference <= bound * row.magnitude(*exact[0], **exact[1]), (fg, gg, p)
@@ -617,8 +757,13 @@ def test_zero_over_zero_is_zero_in_every_library(name, library):
     backend = BACKENDS[library]()
     zero = backend.make(0.0)
     for fg in (-2.0, 0.0, 3.0):
-        p = {n: zero if n == "regularizer" else backend.make(1.5) for n in ROWS[name].parameters}
-        assert float(backend.call(rules.RULES[name], backend.make(fg), zero, **p)) == 0.0
+        p = {
+            n: zero if n == "regularizer" else backend.make(1.5)
+            for n in ROWS[name].parameters
+        }
+        assert (
+            float(backend.call(rules.RULES[name], backend.make(fg), zero, **p)) == 0.0
+        )
 
 
 # Non-finite inputs. Finite ones are legal, and include zeros: 0 · ∞ must not be lost either.
@@ -664,31 +809,49 @@ AT_ONCE = {"jax64": 2, "jax32": 2, "torch32": 3, "torch64": 3, "jit32": 3, "jit6
 def test_a_non_finite_input_never_gives_a_finite_multiplier(name, library):
     backend = BACKENDS[library]()
     names = list(ROWS[name].parameters)
-    scalar = cache(lambda text: backend.make(float(text)))  # by text: NaN is not equal to itself
+    scalar = cache(
+        lambda text: backend.make(float(text))
+    )  # by text: NaN is not equal to itself
     for values in _sample_of_finite(name, AT_ONCE.get(library, 2 + len(names))):
         fg, gg, *rest = (scalar(str(v)) for v in values)
-        got = float(backend.call(rules.RULES[name], fg, gg, **dict(zip(names, rest, strict=True))))
+        got = float(
+            backend.call(
+                rules.RULES[name], fg, gg, **dict(zip(names, rest, strict=True))
+            )
+        )
         assert not math.isfinite(got), values
 
 
-@pytest.mark.parametrize("library", ["python", "numpy64", "numpy32", "torch64", "torch32", "jit64", "jit32"])
+@pytest.mark.parametrize(
+    "library", ["python", "numpy64", "numpy32", "torch64", "torch32", "jit64", "jit32"]
+)
 @pytest.mark.parametrize("name", ROWS)
 def test_non_finite_inputs_in_every_combination(name, library):
     """The whole grid, finite values and zeros included: as one array where the library has arrays."""
     backend, names = BACKENDS[library](), list(ROWS[name].parameters)
     grid = np.array(list(_non_finite(name)))
     if library == "python":
-        found = [rules.RULES[name](fg, gg, **dict(zip(names, rest, strict=True))) for fg, gg, *rest in grid.tolist()]
+        found = [
+            rules.RULES[name](fg, gg, **dict(zip(names, rest, strict=True)))
+            for fg, gg, *rest in grid.tolist()
+        ]
     else:
         fg, gg, *rest = (backend.make(column.tolist()) for column in grid.T)
-        found = backend.call(rules.RULES[name], fg, gg, **dict(zip(names, rest, strict=True)))
+        found = backend.call(
+            rules.RULES[name], fg, gg, **dict(zip(names, rest, strict=True))
+        )
     found = np.asarray(found)
     assert found.shape == (len(grid),)
     assert not np.isfinite(found).any(), grid[np.isfinite(found)][:5]
 
 
 def test_multiplier_itself_lets_no_infinity_through():
-    for values in itertools.product((0.0, -2.0, 3.0, *BAD), (0.0, 1.5, *BAD), (0.0, -2.0, 3.0, *BAD), (0.0, 1.5, *BAD)):
+    for values in itertools.product(
+        (0.0, -2.0, 3.0, *BAD),
+        (0.0, 1.5, *BAD),
+        (0.0, -2.0, 3.0, *BAD),
+        (0.0, 1.5, *BAD),
+    ):
         if not all(map(math.isfinite, values)):
             assert not math.isfinite(rules.multiplier(*values)), values
 
@@ -705,7 +868,13 @@ def test_gradients_of_rules_are_right_away_from_kinks(name):
     names = list(row.parameters)
     active = inactive = 0
     with jax.enable_x64(True):
-        gradient = jax.jit(jax.grad(lambda v: rules.RULES[name](v[0], v[1], **dict(zip(names, v[2:], strict=True)))))
+        gradient = jax.jit(
+            jax.grad(
+                lambda v: rules.RULES[name](
+                    v[0], v[1], **dict(zip(names, v[2:], strict=True))
+                )
+            )
+        )
         for fg, gg, p in _random_inputs(name, 150, seed=3):
             point = [Fraction(v) for v in (fg, gg, *p.values())]
 
@@ -716,15 +885,22 @@ def test_gradients_of_rules_are_right_away_from_kinks(name):
                 phi = row.threshold(point[1], **exactly(p))
                 if abs(phi - point[0]) < Fraction(1, 1000) * (abs(phi) + abs(point[0])):
                     continue  # near the kink of the positive part
-                active, inactive = active + (phi > point[0]), inactive + (phi <= point[0])
+                active, inactive = (
+                    active + (phi > point[0]),
+                    inactive + (phi <= point[0]),
+                )
             got = np.asarray(gradient(jax.numpy.asarray([float(v) for v in point])))
             assert np.isfinite(got).all()
             for i, v in enumerate(point):
                 up, down = list(point), list(point)
                 up[i], down[i] = v * (1 + h), v * (1 - h)
                 wanted = (value(up) - value(down)) / (2 * h * v)
-                size = row.magnitude(point[0], point[1], **exactly(p)) / abs(v) + abs(wanted)
-                assert abs(Fraction(float(got[i])) - wanted) <= Fraction(1, 10**9) * size, (i, fg, gg, p)
+                size = row.magnitude(point[0], point[1], **exactly(p)) / abs(v) + abs(
+                    wanted
+                )
+                assert (
+                    abs(Fraction(float(got[i])) - wanted) <= Fraction(1, 10**9) * size
+                ), (i, fg, gg, p)
     if row.threshold is not None:
         assert active >= 5
         assert inactive >= 5
@@ -734,18 +910,24 @@ def test_gradients_of_rules_are_right_away_from_kinks(name):
 def test_gradient_where_the_denominator_vanishes_is_finite(name):
     jax = pytest.importorskip("jax")
     p = {n: 0.0 if n == "regularizer" else 1.0 for n in ROWS[name].parameters}
-    slopes = jax.grad(lambda fg, gg: rules.RULES[name](fg, gg, **p), argnums=(0, 1))(-1.0, 0.0)
+    slopes = jax.grad(lambda fg, gg: rules.RULES[name](fg, gg, **p), argnums=(0, 1))(
+        -1.0, 0.0
+    )
     assert all(math.isfinite(float(s)) for s in slopes)
 
 
-@pytest.mark.parametrize("tensors", [False, True], ids=["float parameters", "tensor parameters"])
+@pytest.mark.parametrize(
+    "tensors", [False, True], ids=["float parameters", "tensor parameters"]
+)
 @pytest.mark.parametrize("device", ["cpu", "meta", "cuda"])
 def test_torch_scalars_stay_on_their_device_and_keep_their_dtype(device, tensors):
     """A meta tensor holds no number: a rule that looked at one (a branch, an .item(), a copy) would raise."""
     torch = pytest.importorskip("torch")
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
-    for name, dtype in itertools.product(ROWS, (torch.float16, torch.bfloat16, torch.float32, torch.float64)):
+    for name, dtype in itertools.product(
+        ROWS, (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    ):
 
         def scalar(value, dtype=dtype):
             return torch.tensor(value, dtype=dtype, device=device)
@@ -764,7 +946,10 @@ def test_numpy_arrays_are_a_value_per_run(name, dtype):
     fg, gg = (np.array([row[i] for row in inputs], dtype).reshape(4, 5) for i in (0, 1))
     got = rules.RULES[name](fg, gg, **p)
     assert (got.shape, got.dtype) == ((4, 5), dtype)
-    alone = [rules.RULES[name](f, g, **p) for f, g in zip(fg.ravel(), gg.ravel(), strict=True)]
+    alone = [
+        rules.RULES[name](f, g, **p)
+        for f, g in zip(fg.ravel(), gg.ravel(), strict=True)
+    ]
     assert got.ravel().tolist() == [float(v) for v in alone]
 
 

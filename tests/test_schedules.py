@@ -41,7 +41,9 @@ def check_corollary(schedule, k, t, c):
         "lower_batch": max(eta**-2, eta**6 * t**4),
     }
     for name, value in expected.items():
-        assert getattr(schedule, name)(k) == pytest.approx(c[name] * value, rel=RTOL), name
+        assert getattr(schedule, name)(k) == pytest.approx(c[name] * value, rel=RTOL), (
+            name
+        )
 
 
 # ------------------------------------------------------------------------------------------------------ Corollary 1
@@ -70,7 +72,9 @@ def test_exponents_as_the_proof_writes_them(a):
     """Appendix A: β ∝ t^(3a−1), ρ ∝ t^(2a−2), B_f ∝ t^(2−4a), B_g ∝ t^max(2a, 4−6a) = t^(4−6a)."""
     schedule = anytime(a)
     found = [getattr(schedule, name).exponent for name in LAWS]
-    assert found == pytest.approx([-a, 3 * a - 1, 2 * a - 2, 2 - 4 * a, 4 - 6 * a], rel=1e-15, abs=1e-15)
+    assert found == pytest.approx(
+        [-a, 3 * a - 1, 2 * a - 2, 2 - 4 * a, 4 - 6 * a], rel=1e-15, abs=1e-15
+    )
     assert schedule.lower_batch.exponent >= 2 * a
 
 
@@ -81,7 +85,9 @@ def test_lower_batch_is_the_larger_of_both_demands(a, k):
     t = k + 1
     eta = t**-a
     wanted = max(eta**-2, eta**6 * t**4)
-    if abs(wanted - round(wanted)) > 1e-9 * wanted:  # away from an integer the floor is certain
+    if (
+        abs(wanted - round(wanted)) > 1e-9 * wanted
+    ):  # away from an integer the floor is certain
         assert anytime(a).at(k).lower_batch == math.floor(wanted)
     assert anytime(a).at(k).lower_batch >= 1
 
@@ -114,7 +120,14 @@ def test_changing_one_constant_moves_no_other_law():
 TABLE = {
     "sdbgd": ((0.05, -1 / 4), (0.5, -1 / 4), (1, -3 / 2), (1, 1), (1, 5 / 2), {}),
     "sdbpg": ((0.05, -1 / 4), (0.5, -1 / 4), (1, -1), (1, 1), (1, 2), {}),
-    "pr_sdbpg": ((0.05, -1 / 2), (0.5, 1 / 4), (1, 0), (1, 1), (1, 3 / 2), {"penalty": (1, 0)}),
+    "pr_sdbpg": (
+        (0.05, -1 / 2),
+        (0.5, 1 / 4),
+        (1, 0),
+        (1, 1),
+        (1, 3 / 2),
+        {"penalty": (1, 0)},
+    ),
     "vr_pr_sdbpg": (
         (0.05, -1 / 2),
         (0.5, 1 / 4),
@@ -152,7 +165,11 @@ def test_anytime_one_quarter_is_the_paper_s_row():
         ("sdbpg", 15, (0.025, 0.25, 1 / 16, 16, 256)),
         ("pr_sdbpg", 15, (0.0125, 1.0, 1, 16, 64)),
         ("vr_pr_sdbpg", 15, (0.0125, 1.0, 1, 4, 16)),
-        ("sdbgd", 1, (0.05 * 2**-0.25, 0.5 * 2**-0.25, 2**-1.5, 2, 5)),  # ⌊2^2.5⌋ = ⌊5.66⌋
+        (
+            "sdbgd",
+            1,
+            (0.05 * 2**-0.25, 0.5 * 2**-0.25, 2**-1.5, 2, 5),
+        ),  # ⌊2^2.5⌋ = ⌊5.66⌋
         ("pr_sdbpg", 1, (0.05 * 2**-0.5, 0.5 * 2**0.25, 1, 2, 2)),  # ⌊2^1.5⌋ = ⌊2.83⌋
         ("vr_pr_sdbpg", 2, (0.05 * 3**-0.5, 0.5 * 3**0.25, 1, 1, 3)),
     ],
@@ -206,7 +223,11 @@ def test_batches_of_sdbgd_are_exact_floors():
 )
 def test_whole_powers_survive_an_exponent_that_is_not_a_float(t, p, q, value):
     """32^2.8 = 2¹⁴, and not 2¹⁴ − 1, although 2.8 is rounded."""
-    assert Schedule(step_size=1, lower_batch=Power(1, p / q)).at(t - 1).lower_batch == value == power_floor(t, p, q)
+    assert (
+        Schedule(step_size=1, lower_batch=Power(1, p / q)).at(t - 1).lower_batch
+        == value
+        == power_floor(t, p, q)
+    )
     a = Fraction(4 - Fraction(p, q), 6)  # B_g ∝ t^(4−6a)
     if 0 < a < Fraction(1, 3):
         assert anytime(float(a)).at(t - 1).lower_batch == value
@@ -214,7 +235,17 @@ def test_whole_powers_survive_an_exponent_that_is_not_a_float(t, p, q, value):
 
 @pytest.mark.parametrize(
     ("value", "batch"),
-    [(0.0, 1), (-3.0, 1), (0.999, 1), (1, 1), (1.999999, 1), (2, 2), (2.5, 2), (2**40 + 0.5, 2**40), (10**15, 10**15)],
+    [
+        (0.0, 1),
+        (-3.0, 1),
+        (0.999, 1),
+        (1, 1),
+        (1.999999, 1),
+        (2, 2),
+        (2.5, 2),
+        (2**40 + 0.5, 2**40),
+        (10**15, 10**15),
+    ],
 )
 def test_batches_are_floored_and_at_least_one(value, batch):
     at = Schedule(step_size=1, upper_batch=value, lower_batch=lambda k: value).at(3)
@@ -229,7 +260,9 @@ def test_batches_are_floored_and_at_least_one(value, batch):
 @given(L_f=st.floats(1e-3, 1e3), L_g=st.floats(1e-3, 1e3), a=exponents, k=steps)
 def test_smoothness_constants_give_the_largest_legal_step_size(L_f, L_g, a, k):
     cap = 1 / (2 * (L_f + 2 * L_g))
-    assert largest_step_size(L_f, L_g) == pytest.approx(1 / (2 * L_f + 4 * L_g), rel=1e-15)
+    assert largest_step_size(L_f, L_g) == pytest.approx(
+        1 / (2 * L_f + 4 * L_g), rel=1e-15
+    )
     assert anytime(a, L_f=L_f, L_g=L_g).step_size(0) == cap
     assert anytime(a, L_f=L_f, L_g=L_g).step_size(k) <= cap
     assert horizon(k + 1, a, L_f=L_f, L_g=L_g).step_size(0) <= cap
@@ -238,13 +271,21 @@ def test_smoothness_constants_give_the_largest_legal_step_size(L_f, L_g, a, k):
 def test_caps_are_checked_where_the_constants_are_known():
     """η ≤ 1/(2(L_f+2L_g)) and β ≤ 1, equality allowed as in Theorem 1; without L_f and L_g nothing can be said."""
     assert anytime(0.25, step_size=1 / 6, barrier=1.0, L_f=1, L_g=1).at(0).barrier == 1
-    with pytest.raises(ValueError, match=r"step_size reaches 0\.17; the theorem allows at most .* = 0\.16666"):
+    with pytest.raises(
+        ValueError,
+        match=r"step_size reaches 0\.17; the theorem allows at most .* = 0\.16666",
+    ):
         anytime(0.25, step_size=0.17, L_f=1, L_g=1)
-    with pytest.raises(ValueError, match=r"barrier reaches 1\.01; the theorem allows values in \(0, 1\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"barrier reaches 1\.01; the theorem allows values in \(0, 1\]",
+    ):
         anytime(0.25, barrier=1.01, L_f=1, L_g=1)
     assert anytime(0.25, step_size=5.0, barrier=7.0).at(0).step_size == 5
     # A horizon's laws are constant, so it is their value that counts: 0.17 · 16^(−1/4) = 0.085.
-    assert horizon(16, 0.25, step_size=0.17, L_f=1, L_g=1).at(9).step_size == pytest.approx(0.085)
+    assert horizon(16, 0.25, step_size=0.17, L_f=1, L_g=1).at(
+        9
+    ).step_size == pytest.approx(0.085)
     with pytest.raises(ValueError, match=r"step_size reaches 0\.2;"):
         horizon(16, 0.25, step_size=0.4, L_f=1, L_g=1)
 
@@ -253,8 +294,14 @@ def test_caps_are_checked_where_the_constants_are_known():
 
 BELOW_ZERO = (-1.0, math.nan, math.inf, -math.inf)
 BAD = [
-    *((lambda a=a: anytime(a), ValueError, rf"a={a!r} must be in \(0, 1/3\)") for a in (0, 1 / 3, 0.5, -0.1, math.nan)),
-    *((lambda a=a: horizon(10, a), ValueError, rf"a={a!r} must be in \(0, 1/3\)") for a in (0, 1 / 3, math.inf)),
+    *(
+        (lambda a=a: anytime(a), ValueError, rf"a={a!r} must be in \(0, 1/3\)")
+        for a in (0, 1 / 3, 0.5, -0.1, math.nan)
+    ),
+    *(
+        (lambda a=a: horizon(10, a), ValueError, rf"a={a!r} must be in \(0, 1/3\)")
+        for a in (0, 1 / 3, math.inf)
+    ),
     *(
         (lambda K=K: horizon(K), ValueError, rf"K={K!r} must be a whole number ≥ 1")
         for K in (0, -3, 2.5, True, "5", math.inf, math.nan, None)
@@ -265,23 +312,46 @@ BAD = [
         for v in (0, True, "x", *BELOW_ZERO)
     ),
     *(
-        (lambda n=n, v=v: Schedule(**({"step_size": 1} | {n: v})), ValueError, rf"{n}={v!r} must be finite and [>≥]")
+        (
+            lambda n=n, v=v: Schedule(**({"step_size": 1} | {n: v})),
+            ValueError,
+            rf"{n}={v!r} must be finite and [>≥]",
+        )
         for n in ("step_size", "barrier", "regularizer", "penalty")
         for v in BELOW_ZERO
     ),
-    *((lambda v=v: Schedule(step_size=v), ValueError, rf"step_size={v!r} must be finite and > 0") for v in (0, 0.0)),
+    *(
+        (
+            lambda v=v: Schedule(step_size=v),
+            ValueError,
+            rf"step_size={v!r} must be finite and > 0",
+        )
+        for v in (0, 0.0)
+    ),
     (lambda: Schedule(1, penalty=0), ValueError, r"penalty=0 must be finite and > 0"),
     *(
-        (lambda n=n, v=v: Schedule(1, **{n: v}), ValueError, rf"{n}={v!r} must be finite")
+        (
+            lambda n=n, v=v: Schedule(1, **{n: v}),
+            ValueError,
+            rf"{n}={v!r} must be finite",
+        )
         for n in ("upper_batch", "lower_batch")
         for v in (math.nan, math.inf)
     ),
     *(
-        (lambda v=v: Schedule(1, momentum=v), ValueError, rf"momentum={v!r} must be in \[0, 1\]")
+        (
+            lambda v=v: Schedule(1, momentum=v),
+            ValueError,
+            rf"momentum={v!r} must be in \[0, 1\]",
+        )
         for v in (-0.1, 1.1, math.nan, math.inf)
     ),
     *(
-        (lambda v=v: Schedule(1, others={"mine": v}), ValueError, rf"mine={v!r} must be a finite number")
+        (
+            lambda v=v: Schedule(1, others={"mine": v}),
+            ValueError,
+            rf"mine={v!r} must be a finite number",
+        )
         for v in (math.nan, math.inf)
     ),
     *(
@@ -294,25 +364,49 @@ BAD = [
         for v in ("0.1", [1, 2], {}, 1j)
     ),
     *(
-        (lambda n=n: Schedule(1, others={n: 1}), ValueError, rf"others=\['{n}'\] are names the solver gives itself")
+        (
+            lambda n=n: Schedule(1, others={n: 1}),
+            ValueError,
+            rf"others=\['{n}'\] are names the solver gives itself",
+        )
         for n in ("k", "fg", "gg", "lower_value", "barrier", "step_size")
     ),
     *(
-        (lambda v=v: largest_step_size(v, 1), ValueError, rf"L_f={v!r} must be finite and > 0")
+        (
+            lambda v=v: largest_step_size(v, 1),
+            ValueError,
+            rf"L_f={v!r} must be finite and > 0",
+        )
         for v in (0, *BELOW_ZERO)
     ),
     *(
-        (lambda v=v: largest_step_size(1, v), ValueError, rf"L_g={v!r} must be finite and > 0")
+        (
+            lambda v=v: largest_step_size(1, v),
+            ValueError,
+            rf"L_g={v!r} must be finite and > 0",
+        )
         for v in (0, *BELOW_ZERO)
     ),
     (lambda: anytime(L_f=1), ValueError, r"L_f=1 and L_g=None must be given together"),
-    (lambda: horizon(9, L_g=2), ValueError, r"L_f=None and L_g=2 must be given together"),
-    (lambda: anytime().replace(rho=1), TypeError, r"unknown parameters \['rho'\]; a schedule has .*'regularizer'"),
+    (
+        lambda: horizon(9, L_g=2),
+        ValueError,
+        r"L_f=None and L_g=2 must be given together",
+    ),
+    (
+        lambda: anytime().replace(rho=1),
+        TypeError,
+        r"unknown parameters \['rho'\]; a schedule has .*'regularizer'",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("make", "error", "message"), BAD, ids=[message for *_, message in BAD])
-def test_bad_input_names_the_argument_its_value_and_the_legal_range(make, error, message):
+@pytest.mark.parametrize(
+    ("make", "error", "message"), BAD, ids=[message for *_, message in BAD]
+)
+def test_bad_input_names_the_argument_its_value_and_the_legal_range(
+    make, error, message
+):
     with pytest.raises(error, match=message):
         make()
 
@@ -335,7 +429,9 @@ def test_an_illegal_value_at_a_step_is_named(name, value, legal):
     laws = {"step_size": 1.0} | {name: lambda k: value if k == 7 else 0.5}
     schedule = Schedule(**laws)
     assert schedule.at(6).k == 6
-    with pytest.raises(ValueError, match=rf"{name} at step 7 is {value!r}; it must be {legal}"):
+    with pytest.raises(
+        ValueError, match=rf"{name} at step 7 is {value!r}; it must be {legal}"
+    ):
         schedule.at(7)
 
 
@@ -343,12 +439,16 @@ def test_a_step_size_is_required_where_steps_are_made():
     """An optimizer around another one has that one's learning rate; the solver has none but the schedule's."""
     method = Method("no step", rules.dbgd, Schedule(barrier=1.0))
     assert method.schedule.at(3).step_size is None
-    with pytest.raises(ValueError, match=r"the schedule of 'no step' sets no step_size: give it one"):
+    with pytest.raises(
+        ValueError, match=r"the schedule of 'no step' sets no step_size: give it one"
+    ):
         minimize(lambda x: x, lambda x: x, [1.0], method=method, steps=1)
 
 
 def test_a_truth_value_is_no_law():
-    with pytest.raises(TypeError, match="step_size=True must be a number or a function"):
+    with pytest.raises(
+        TypeError, match="step_size=True must be a number or a function"
+    ):
         Schedule(step_size=True)
 
 
@@ -360,7 +460,9 @@ def test_a_law_that_returns_no_number_is_named(value):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_an_illegal_value_of_another_law_is_named(value):
-    schedule = Schedule(step_size=1, others={"mine": lambda k: value if k == 7 else 0.5})
+    schedule = Schedule(
+        step_size=1, others={"mine": lambda k: value if k == 7 else 0.5}
+    )
     with pytest.raises(ValueError, match=rf"mine at step 7 is {value!r}; it must be"):
         schedule.at(7)
 
@@ -376,7 +478,10 @@ def test_numpy_scalars_are_numbers(number):
 
 
 def test_equal_schedules_have_equal_hashes():
-    one, two = (Schedule(1, others=dict(items)) for items in ([("p", 1), ("q", 2)], [("q", 2), ("p", 1)]))
+    one, two = (
+        Schedule(1, others=dict(items))
+        for items in ([("p", 1), ("q", 2)], [("q", 2), ("p", 1)])
+    )
     assert one == two
     assert hash(one) == hash(two)
 
@@ -398,7 +503,18 @@ def test_equal_schedules_have_equal_hashes():
         Fraction(1, 4),
         0.25,
     ],
-    ids=["float", "np.float32", "0-d", "Fraction", "Power", "c float64", "c float32", "c 0-d", "c Fraction", "c float"],
+    ids=[
+        "float",
+        "np.float32",
+        "0-d",
+        "Fraction",
+        "Power",
+        "c float64",
+        "c float32",
+        "c 0-d",
+        "c Fraction",
+        "c float",
+    ],
 )
 def test_a_law_is_a_number_or_any_function_of_k(law):
     at = Schedule(step_size=1, barrier=law, others={"mine": law}).at(3)
@@ -435,7 +551,11 @@ def test_weight_of_the_returned_iterate_is_eta_beta():
 
 # ------------------------------------------------------------------------------------------------------------- copies
 
-EXAMPLES = [*PAPER.values(), horizon(100, 0.2), Schedule(0.1, others={"p": 1, "q": Power(2, -1)})]
+EXAMPLES = [
+    *PAPER.values(),
+    horizon(100, 0.2),
+    Schedule(0.1, others={"p": 1, "q": Power(2, -1)}),
+]
 
 
 @pytest.mark.parametrize("schedule", EXAMPLES, ids=[*PAPER, "horizon", "others"])
@@ -464,7 +584,11 @@ def test_deepcopy_keeps_functions_pickling_refuses_lambdas():
 def test_replace_changes_what_it_is_told_and_checks_it():
     base = Schedule(0.1, barrier=0.5, others={"p": 1})
     new = base.replace(barrier=None, others={"q": 2}, lower_batch=Power(1, 2))
-    assert (new.barrier, dict(new.others), new.at(2).lower_batch) == (None, {"q": Power(2.0)}, 9)
+    assert (new.barrier, dict(new.others), new.at(2).lower_batch) == (
+        None,
+        {"q": Power(2.0)},
+        9,
+    )
     assert base.barrier == Power(0.5)
     assert base.step_size is new.step_size
     with pytest.raises(ValueError, match="barrier=-1 must be finite and ≥ 0"):
@@ -489,13 +613,22 @@ def test_a_schedule_reads_like_the_table():
 
 
 @pytest.mark.parametrize(
-    "law", [Power(0.3, -2.5, 7.5), Power(2, 1.5, 4, 11), Power(5.0, 2, stop=6), Power(1, 3, 3.0, 3.0)]
+    "law",
+    [
+        Power(0.3, -2.5, 7.5),
+        Power(2, 1.5, 4, 11),
+        Power(5.0, 2, stop=6),
+        Power(1, 3, 3.0, 3.0),
+    ],
 )
 def test_a_power_with_a_start_and_a_stop_is_one_law_everywhere(law):
     """One by one, many at once, for plans and in words: c until the start, a power from there, up to the stop."""
     expected = []
     for t in range(1, 31):
-        inside = min(max(t, law.start), math.inf if law.stop is None else max(law.stop, law.start))
+        inside = min(
+            max(t, law.start),
+            math.inf if law.stop is None else max(law.stop, law.start),
+        )
         expected.append(law.constant * (inside / law.start) ** law.exponent)
     assert [law(k) for k in range(30)] == pytest.approx(expected, rel=1e-14)
     assert law.values(0, 30) == [law(k) for k in range(30)]
@@ -507,7 +640,8 @@ def test_a_power_with_a_start_and_a_stop_is_one_law_everywhere(law):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [((1, 1, 0.5), "start=0.5 .* must be ≥ 1"), ((1, 1, 5, 4), "stop=4 .* ≥ start=5")]
+    ("options", "message"),
+    [((1, 1, 0.5), "start=0.5 .* must be ≥ 1"), ((1, 1, 5, 4), "stop=4 .* ≥ start=5")],
 )
 def test_bad_starts_and_stops(options, message):
     with pytest.raises(ValueError, match=message):

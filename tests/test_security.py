@@ -24,7 +24,16 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 BETWEEN_PROCESSES = {"experiments/workers.py"}
 #: Code that users name themselves (a problem of their own), and kernels made of our own formulas.
 RUNS_CODE = {"experiments/tasks.py", "torch/traced.py"}
-PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+PICKLES = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+}
 
 
 def name_of(path: Path) -> str:
@@ -39,7 +48,11 @@ def calls(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return [
         (
             ast.unparse(call.func),
-            {k.arg: k.value.value for k in call.keywords if k.arg and isinstance(k.value, constant)},
+            {
+                k.arg: k.value.value
+                for k in call.keywords
+                if k.arg and isinstance(k.value, constant)
+            },
         )
         for call in found
     ]
@@ -53,13 +66,21 @@ def imports(path: Path) -> set[str]:
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add((node.module or "").partition(".")[0])
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            found |= {str(arg.value).partition(".")[0] for arg in node.args if isinstance(arg, ast.Constant)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            "import_module"
+        ):
+            found |= {
+                str(arg.value).partition(".")[0]
+                for arg in node.args
+                if isinstance(arg, ast.Constant)
+            }
     return found
 
 
 def test_no_module_but_one_knows_pickles() -> None:
-    assert {name_of(path) for path in MODULES if imports(path) & PICKLES} == BETWEEN_PROCESSES
+    assert {
+        name_of(path) for path in MODULES if imports(path) & PICKLES
+    } == BETWEEN_PROCESSES
 
 
 def test_readers_refuse_pickles() -> None:
@@ -71,15 +92,32 @@ def test_readers_refuse_pickles() -> None:
                 readers += 1
                 assert keywords.get("allow_pickle") is False, path
             where = f"{function} in {path}"
-            assert function not in ("torch.load", "torch.save", "pd.read_pickle", "np.fromfile"), where
+            assert function not in (
+                "torch.load",
+                "torch.save",
+                "pd.read_pickle",
+                "np.fromfile",
+            ), where
             assert keywords.get("allow_pickle") is not True, where
             assert keywords.get("weights_only") is not False, where
     assert readers == 2  # checkpoints and blocks
 
 
 def test_code_is_run_in_two_places() -> None:
-    dangerous = {"eval", "exec", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "compile"}
-    assert {name_of(path) for path in MODULES if {name for name, _ in calls(path)} & dangerous} == RUNS_CODE
+    dangerous = {
+        "eval",
+        "exec",
+        "os.system",
+        "os.popen",
+        "yaml.load",
+        "yaml.unsafe_load",
+        "compile",
+    }
+    assert {
+        name_of(path)
+        for path in MODULES
+        if {name for name, _ in calls(path)} & dangerous
+    } == RUNS_CODE
 
 
 class Trap:
@@ -89,7 +127,9 @@ class Trap:
         return (os.mkdir, ("a trap has sprung",))
 
 
-def test_a_pickle_in_a_checkpoint_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_in_a_checkpoint_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "run.npz", meta=np.array(Trap(), dtype=object))
     with pytest.raises(ValueError, match="is not a result saved by tiebreak"):
@@ -102,9 +142,14 @@ def test_states_are_plain_data(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from tiebreak.torch import DynamicBarrier
 
-    for options in ({"tolerance": "2%", "reference": "twin"}, {"method": simple_method(estimator="average")}):
+    for options in (
+        {"tolerance": "2%", "reference": "twin"},
+        {"method": simple_method(estimator="average")},
+    ):
         x = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
-        opt = DynamicBarrier(torch.optim.AdamW([x]), model=torch.nn.ParameterList([x]), **options)
+        opt = DynamicBarrier(
+            torch.optim.AdamW([x]), model=torch.nn.ParameterList([x]), **options
+        )
         opt.step(lower=lambda x=x: x[0].square(), upper=lambda x=x: x.abs().sum())
         torch.save(opt.state_dict(), tmp_path / "state.pt")
         opt.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
@@ -117,7 +162,10 @@ def test_states_are_plain_data(tmp_path: Path) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for read in (tiebreak.load, recorded):
-        with limited(20), pytest.raises(OSError, match="neither a file nor a link to one"):
+        with (
+            limited(20),
+            pytest.raises(OSError, match="neither a file nor a link to one"),
+        ):
             read(tmp_path / "pipe")
 
 
@@ -125,26 +173,45 @@ def test_a_memory_of_other_numbers(tmp_path: Path) -> None:
     """STORM's previous point as truths: it can be read, and would fail in the first step."""
     problem, path = tiebreak.problems.paper(), tmp_path / "run.npz"
     levels = problem.upper, problem.lower
-    tiebreak.minimize(*levels, problem.x0, method="vr_pr_sdbpg", steps=3, seed=0).save(path)
+    tiebreak.minimize(*levels, problem.x0, method="vr_pr_sdbpg", steps=3, seed=0).save(
+        path
+    )
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
-    np.savez(path, **arrays | {"memory.upper.0": np.ones_like(arrays["memory.upper.0"], dtype=bool)})
+    np.savez(
+        path,
+        **arrays
+        | {"memory.upper.0": np.ones_like(arrays["memory.upper.0"], dtype=bool)},
+    )
     with pytest.raises(ValueError, match=r"remembers .*bool of shape .* needs"):
         tiebreak.minimize(*levels, steps=5, resume=path)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("k", 2**63), ("weight", 10**400), ("weight", math.inf), ("selected_step", -1), ("steps", -1)]
+    ("name", "value"),
+    [
+        ("k", 2**63),
+        ("weight", 10**400),
+        ("weight", math.inf),
+        ("selected_step", -1),
+        ("steps", -1),
+    ],
 )
-def test_counts_of_a_checkpoint_beyond_all_range(name: str, value: Any, tmp_path: Path) -> None:
+def test_counts_of_a_checkpoint_beyond_all_range(
+    name: str, value: Any, tmp_path: Path
+) -> None:
     problem, path = tiebreak.problems.paper(), tmp_path / "run.npz"
-    tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=3, seed=0).save(path)
+    tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=3, seed=0).save(
+        path
+    )
     with np.load(path) as file:
         arrays = {key: file[key] for key in file.files}
     if name in arrays:
         arrays[name] = np.full_like(arrays[name], value)
     else:
-        arrays["meta"] = np.array(json.dumps(json.loads(str(arrays["meta"])) | {name: value}))
+        arrays["meta"] = np.array(
+            json.dumps(json.loads(str(arrays["meta"])) | {name: value})
+        )
     np.savez(path, **arrays)
     with pytest.raises(ValueError, match=rf"was not saved by tiebreak: {name} is"):
         tiebreak.load(path)
@@ -159,8 +226,16 @@ def test_a_log_that_is_no_text(tmp_path: Path) -> None:
 def test_a_block_with_a_right_checksum_and_nothing_in_it(tmp_path: Path) -> None:
     import hashlib
 
-    task, store, body = Task("a", {"where": "work:sums", "text": None}, {}), Store(tmp_path), b"no archive"
-    head = {"format": 1, "fingerprint": task.fingerprint, "sha256": hashlib.sha256(body).hexdigest()}
+    task, store, body = (
+        Task("a", {"where": "work:sums", "text": None}, {}),
+        Store(tmp_path),
+        b"no archive",
+    )
+    head = {
+        "format": 1,
+        "fingerprint": task.fingerprint,
+        "sha256": hashlib.sha256(body).hexdigest(),
+    }
     store.place(task).write_bytes(json.dumps(head).encode() + b"\n" + body)
     with pytest.warns(UserWarning, match="it holds no block"):
         assert store.read(task) is None
@@ -223,10 +298,14 @@ class TestStates:
             opt.load_state_dict(state)
         assert opt.count == 1
 
-    @pytest.mark.parametrize("state", [3, None, {}, {"param_groups": 3}, {"param_groups": [], "state": {}}])
+    @pytest.mark.parametrize(
+        "state", [3, None, {}, {"param_groups": 3}, {"param_groups": [], "state": {}}]
+    )
     def test_what_is_no_state(self, state: Any) -> None:
         _, opt = self.made(method=simple_method())
-        with pytest.raises(ValueError, match=r"no state of such an optimizer|another optimizer"):
+        with pytest.raises(
+            ValueError, match=r"no state of such an optimizer|another optimizer"
+        ):
             opt.load_state_dict(state)
 
     def test_flags_and_memories(self) -> None:
@@ -262,7 +341,9 @@ class TestStates:
 
     @pytest.mark.parametrize("sharded", [0.1, "x", {3: True}, [None]])
     def test_sharded_names_parameters(self, sharded: Any) -> None:
-        with pytest.raises(TypeError, match=r"sharded=.* must be True, parameters, or a mapping"):
+        with pytest.raises(
+            TypeError, match=r"sharded=.* must be True, parameters, or a mapping"
+        ):
             self.made(method=simple_method(), sharded=sharded)
 
     def test_a_log_with_another_header(self, tmp_path: Path) -> None:

@@ -33,7 +33,10 @@ def follows(selected, weights):
     observed = np.bincount(selected, minlength=len(weights))
     possible = weights > 0
     assert (observed[~possible] == 0).all()
-    observed, expected = observed[possible], len(selected) * weights[possible] / weights.sum()
+    observed, expected = (
+        observed[possible],
+        len(selected) * weights[possible] / weights.sum(),
+    )
     rare = expected < 5
     if rare.any():  # pooled, as chi-square asks
         observed = np.append(observed[~rare], observed[rare].sum())
@@ -47,7 +50,10 @@ def follows(selected, weights):
 # ------------------------------------------------------------------------------------------------------- the function
 
 
-@pytest.mark.parametrize(("name", "K"), [(n, K) for n, w in WEIGHTS.items() for K in (1, 2, 6, 20) if w[:K].any()])
+@pytest.mark.parametrize(
+    ("name", "K"),
+    [(n, K) for n, w in WEIGHTS.items() for K in (1, 2, 6, 20) if w[:K].any()],
+)
 def test_selection_follows_its_law_at_every_horizon(name, K):
     """The first K rows of one long draw: stopping at K is valid whatever comes later."""
     weights = WEIGHTS[name]
@@ -71,9 +77,13 @@ class Scripted:
 def test_step_k_replaces_with_probability_its_share_of_the_weight_so_far():
     """At total weight W before it, a step of weight w replaces if and only if u < w/(W + w)."""
     below, above = np.nextafter(0.25, 0), 0.25
-    found = replacements([Scripted(0.999, below), Scripted(0.0, above)], [3.0, 1.0], total=0.0)
+    found = replacements(
+        [Scripted(0.999, below), Scripted(0.0, above)], [3.0, 1.0], total=0.0
+    )
     assert found.tolist() == [[True, True], [True, False]]
-    assert replacements([Scripted(below), Scripted(above)], [1.0], total=3.0).tolist() == [[True, False]]
+    assert replacements(
+        [Scripted(below), Scripted(above)], [1.0], total=3.0
+    ).tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize("weight", [1e-300, 0.1, 1 / 3, 1.0, 1e300])
@@ -104,7 +114,9 @@ def test_blocks_do_not_matter(name, split):
             total += weight
         start += length
     assert np.array_equal(np.concatenate(found), wanted)
-    assert [r.bit_generator.state for r in whole] == [r.bit_generator.state for r in parts]
+    assert [r.bit_generator.state for r in whole] == [
+        r.bit_generator.state for r in parts
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------- through minimize
@@ -119,7 +131,12 @@ def upper_alone(schedule):
 
 def solve(schedule, steps, runs, **options):
     """A deterministic problem: what is random is the selection alone."""
-    options |= {"method": upper_alone(schedule), "steps": steps, "runs": runs, "seed": 5}
+    options |= {
+        "method": upper_alone(schedule),
+        "steps": steps,
+        "runs": runs,
+        "seed": 5,
+    }
     return tiebreak.minimize(LEVEL, LEVEL, [1.0], **options)
 
 
@@ -129,7 +146,10 @@ SCHEDULES = {
         Schedule(step_size=Power(0.05, -1 / 4), barrier=Power(0.5, -1 / 4)),
         lambda t: t**-0.5,
     ),
-    "growing": (Schedule(step_size=Power(0.05, -1 / 2), barrier=Power(0.5, 1)), lambda t: t**0.5),
+    "growing": (
+        Schedule(step_size=Power(0.05, -1 / 2), barrier=Power(0.5, 1)),
+        lambda t: t**0.5,
+    ),
     "no barrier": (Schedule(step_size=Power(0.05, -1)), lambda t: 1 / t),
 }
 
@@ -139,7 +159,9 @@ SCHEDULES = {
 def test_minimize_returns_x_of_a_random_step_with_probability_eta_beta(name, K):
     """P(N_K = k) ∝ η_k β_k (η_k where there is no barrier), K beyond a block of draws included."""
     schedule, law = SCHEDULES[name]
-    result = solve(schedule, K, runs=3000, record=1 if K < 20 else None, keep_iterates=True)
+    result = solve(
+        schedule, K, runs=3000, record=1 if K < 20 else None, keep_iterates=True
+    )
     follows(result.selected.step, law(np.arange(1.0, K + 1)))
     if K < 20:  # and it is that iterate: all runs share one trajectory, x_0 … x_K
         path = result.history.x[:, 0, 0]
@@ -165,8 +187,12 @@ def test_stopping_early_does_not_spoil_the_law(tmp_path):
     assert stopped.steps.tolist() == [8] * 3000
     follows(stopped.selected.step, law(np.arange(1.0, 9)))
     stopped.save(tmp_path / "stopped")
-    resumed = tiebreak.minimize(LEVEL, LEVEL, method=upper_alone(schedule), resume=tmp_path / "stopped")
-    assert np.array_equal(resumed.selected.step, solve(schedule, 30, runs=3000).selected.step)
+    resumed = tiebreak.minimize(
+        LEVEL, LEVEL, method=upper_alone(schedule), resume=tmp_path / "stopped"
+    )
+    assert np.array_equal(
+        resumed.selected.step, solve(schedule, 30, runs=3000).selected.step
+    )
     follows(resumed.selected.step, law(np.arange(1.0, 31)))
 
 

@@ -14,7 +14,8 @@ from browser import browser, look
 
 SITE = Path(os.environ.get("TIEBREAK_SITE", "")).resolve()
 pytestmark = pytest.mark.skipif(
-    not os.environ.get("TIEBREAK_SITE"), reason="no built documentation was named: `make site` does it"
+    not os.environ.get("TIEBREAK_SITE"),
+    reason="no built documentation was named: `make site` does it",
 )
 
 
@@ -35,31 +36,48 @@ class Page(HTMLParser):
             self.links.append(given["href"])
         if tag in ("script", "img", "iframe", "source") and given.get("src"):
             self.loads.append(given["src"])
-        if tag == "link" and given.get("href") and given.get("rel") in ("stylesheet", "icon", "preload"):
+        if (
+            tag == "link"
+            and given.get("href")
+            and given.get("rel") in ("stylesheet", "icon", "preload")
+        ):
             self.loads.append(given["href"])
 
 
 @pytest.fixture(scope="module")
 def pages():
-    found = {path: Page(path) for path in sorted(SITE.rglob("*.html")) if "_static" not in path.parts}
+    found = {
+        path: Page(path)
+        for path in sorted(SITE.rglob("*.html"))
+        if "_static" not in path.parts
+    }
     assert len(found) > 20, f"{SITE} holds no documentation"
     return found
 
 
 def target(page: Path, link: str) -> tuple[Path, str]:
     parts = urlsplit(link)
-    return ((page.parent / unquote(parts.path)).resolve() if parts.path else page), unquote(parts.fragment)
+    return (
+        (page.parent / unquote(parts.path)).resolve() if parts.path else page
+    ), unquote(parts.fragment)
 
 
 def test_every_link_leads_somewhere(pages):
     wrong = []
     for path, page in pages.items():
-        listing = "_modules" in path.parts  # it links back to names that the reference may have under another one
+        listing = (
+            "_modules" in path.parts
+        )  # it links back to names that the reference may have under another one
         for link in page.links:
             if urlsplit(link).scheme:  # outside; nothing is asked of the network here
                 continue
             file, place = target(path, link)
-            if not file.exists() or (place and not listing and file in pages and place not in pages[file].places):
+            if not file.exists() or (
+                place
+                and not listing
+                and file in pages
+                and place not in pages[file].places
+            ):
                 wrong.append(f"{path.relative_to(SITE)}: {link}")
     assert not wrong, "\n".join(sorted(set(wrong)))
 
@@ -104,7 +122,12 @@ def test_a_browser_shows_every_page_without_a_network(pages):
         opened.execute_cdp_cmd("Network.enable", {})
         opened.execute_cdp_cmd(
             "Network.emulateNetworkConditions",
-            {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
+            {
+                "offline": True,
+                "latency": 0,
+                "downloadThroughput": 0,
+                "uploadThroughput": 0,
+            },
         )
         opened.set_script_timeout(30)
         for path in sorted(pages.keys() - {*listings[1:]}):
@@ -116,7 +139,11 @@ def test_a_browser_shows_every_page_without_a_network(pages):
             narrow = opened.execute_async_script(FOUND)[2]
             wrong += [f"{name}: not rendered: {text}" for text in raw]
             wrong += [f"{name}: MathJax refused {bad} formulas"] * (bad > 0)
-            wrong += [f"{name}: wider than a window of {w}" for w, is_so in ((1280, wide), (390, narrow)) if is_so]
+            wrong += [
+                f"{name}: wider than a window of {w}"
+                for w, is_so in ((1280, wide), (390, narrow))
+                if is_so
+            ]
             for entry in opened.get_log("browser"):
                 if entry["level"] in ("SEVERE", "WARNING"):
                     wrong.append(f"{name}: console: {entry['message'][:200]}")

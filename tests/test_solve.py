@@ -14,7 +14,9 @@ from tiebreak.budget import calls
 from tiebreak.working import descended
 
 PAPER = tiebreak.problems.paper()
-QUICK = Schedule(step_size=0.05, barrier=0.5, regularizer=0.1, upper_batch=2, lower_batch=3)
+QUICK = Schedule(
+    step_size=0.05, barrier=0.5, regularizer=0.1, upper_batch=2, lower_batch=3
+)
 METHOD = methods.sdbgd.replace(schedule=QUICK)
 
 
@@ -28,7 +30,9 @@ def same_history(a, b, run_a=slice(None), run_b=slice(None)):
     assert np.array_equal(a.calls, b.calls)
     assert a.columns.keys() == b.columns.keys()
     for name in a.columns:
-        np.testing.assert_array_equal(a.columns[name][:, run_a], b.columns[name][:, run_b], err_msg=name)
+        np.testing.assert_array_equal(
+            a.columns[name][:, run_a], b.columns[name][:, run_b], err_msg=name
+        )
 
 
 @pytest.mark.parametrize("name", methods.METHODS)
@@ -40,7 +44,9 @@ def test_vectorised_runs_are_single_runs_bit_for_bit(name):
         assert np.array_equal(together.selected.x[run], alone.selected.x[0])
         assert together.selected.step[run] == alone.selected.step[0]
         same_history(together.history, alone.history, [run], [0])
-    assert np.array_equal(together.x[0], solve(method=name, steps=600).x)  # no runs asked for: run 0, without the axis
+    assert np.array_equal(
+        together.x[0], solve(method=name, steps=600).x
+    )  # no runs asked for: run 0, without the axis
 
 
 def test_a_step_of_a_few_numbers_is_made_by_python_as_numpy_makes_it():
@@ -49,14 +55,25 @@ def test_a_step_of_a_few_numbers_is_made_by_python_as_numpy_makes_it():
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, 1e308, -1e308])
     with np.errstate(all="ignore"):
         for _ in range(300):
-            x, a, b = rng.normal(size=(3, 1, 3)) * 10.0 ** rng.integers(-300, 300, size=(3, 1, 3))
+            x, a, b = rng.normal(size=(3, 1, 3)) * 10.0 ** rng.integers(
+                -300, 300, size=(3, 1, 3)
+            )
             for array in (x, a, b):
                 array[rng.random(array.shape) < 0.1] = rng.choice(special)
-            multiplier, pace = float(abs(rng.normal()) * 10.0 ** rng.integers(-9, 9)), float(-rng.random())
+            multiplier, pace = (
+                float(abs(rng.normal()) * 10.0 ** rng.integers(-9, 9)),
+                float(-rng.random()),
+            )
             one, finite = descended(x, a, b, multiplier, pace)
-            two, both = descended(*(np.repeat(array, 2, axis=0) for array in (x, a, b)), np.full(2, multiplier), pace)
+            two, both = descended(
+                *(np.repeat(array, 2, axis=0) for array in (x, a, b)),
+                np.full(2, multiplier),
+                pace,
+            )
             np.testing.assert_array_equal(one, two[:1], strict=True)
-            np.testing.assert_array_equal(np.signbit(one[~np.isnan(one)]), np.signbit(two[:1][~np.isnan(one)]))
+            np.testing.assert_array_equal(
+                np.signbit(one[~np.isnan(one)]), np.signbit(two[:1][~np.isnan(one)])
+            )
             assert finite is both is bool(np.isfinite(one).all())
 
 
@@ -71,7 +88,10 @@ def test_a_rule_gets_parameters_alone():
     for others in ({}, {"weight": 6.0}):
         solve(method=methods.Method("own", rule, QUICK.replace(others=others)), steps=2)
         weight = others.get("weight", 5)
-        assert all(count == 3 and index == 4 and np.all(own == weight) for count, index, own in seen)
+        assert all(
+            count == 3 and index == 4 and np.all(own == weight)
+            for count, index, own in seen
+        )
         seen.clear()
 
 
@@ -147,14 +167,24 @@ def test_vectorized_and_plain_functions_agree():
 
 def test_a_whole_step_fits_or_is_not_made():
     cost = [int(t) + int(t**2.5) for t in range(1, 40)]  # SDBGD's batches
-    for budget in (2, 8, 500, 12_345, sum(cost[:20]), sum(cost[:20]) - 1, sum(cost[:20]) + 1):
+    for budget in (
+        2,
+        8,
+        500,
+        12_345,
+        sum(cost[:20]),
+        sum(cost[:20]) - 1,
+        sum(cost[:20]) + 1,
+    ):
         result = solve(steps=None, budget=budget)
         expected = int(np.searchsorted(np.cumsum(cost), budget, side="right"))
         assert result.steps == expected
         assert result.calls == sum(cost[:expected]) <= budget
         assert result.status is Status.BUDGET
     storm = solve(method="vr_pr_sdbpg", steps=None, budget=11)
-    assert storm.calls == (1 + 1) + 2 * (1 + 2) == 8  # all samples at two points, but for the first step
+    assert (
+        storm.calls == (1 + 1) + 2 * (1 + 2) == 8
+    )  # all samples at two points, but for the first step
 
 
 def test_calls_made_are_calls_charged():
@@ -173,7 +203,14 @@ def test_calls_made_are_calls_charged():
 
     for method in methods.METHODS.values():
         counts.update(upper=0, lower=0)
-        result = minimize(Counting("upper"), Counting("lower"), [1.0, 1.0], method=method, steps=25, seed=0)
+        result = minimize(
+            Counting("upper"),
+            Counting("lower"),
+            [1.0, 1.0],
+            method=method,
+            steps=25,
+            seed=0,
+        )
         assert counts == {"upper": result.upper_calls, "lower": result.lower_calls}
 
 
@@ -185,7 +222,10 @@ def test_the_first_limit_ends_the_run():
 
 @pytest.mark.parametrize("record", ["log", 1, 7, None])
 def test_recording_never_changes_the_run(record):
-    plain, recorded = solve(steps=300, record=1), solve(steps=300, record=record, keep_iterates=True)
+    plain, recorded = (
+        solve(steps=300, record=1),
+        solve(steps=300, record=record, keep_iterates=True),
+    )
     assert np.array_equal(plain.x, recorded.x)
     assert np.array_equal(plain.selected.x, recorded.selected.x)
     assert plain.calls == recorded.calls
@@ -207,14 +247,25 @@ def test_recording_never_changes_the_run(record):
 def test_history_holds_exact_residuals_of_its_iterates():
     history = solve(steps=30, record=1, keep_iterates=True).history
     for i, k in enumerate(history.step):
-        a, b = PAPER.upper.exact_gradient(history.x[i]), PAPER.lower.exact_gradient(history.x[i])
+        a, b = (
+            PAPER.upper.exact_gradient(history.x[i]),
+            PAPER.lower.exact_gradient(history.x[i]),
+        )
         parameters = methods.sdbgd.schedule.at(min(int(k), 29))
-        factor = max(0.0, parameters.barrier * b @ b - a @ b) / (b @ b + parameters.regularizer)
+        factor = max(0.0, parameters.barrier * b @ b - a @ b) / (
+            b @ b + parameters.regularizer
+        )
         assert history.exact_multiplier[i] == pytest.approx(factor, rel=1e-12)
-        assert history.direction_squared[i] == pytest.approx(np.sum((a + factor * b) ** 2), rel=1e-12)
+        assert history.direction_squared[i] == pytest.approx(
+            np.sum((a + factor * b) ** 2), rel=1e-12
+        )
         assert history.lower_gradient_squared[i] == pytest.approx(b @ b, rel=1e-12)
-        assert history.stationarity_squared[i] == pytest.approx(a @ a - max(0.0, -a @ b) ** 2 / (b @ b), rel=1e-9)
-        assert history.upper_value[i] == pytest.approx(np.sqrt(1 + np.sum((history.x[i] - (7.1, 1)) ** 2)), rel=1e-14)
+        assert history.stationarity_squared[i] == pytest.approx(
+            a @ a - max(0.0, -a @ b) ** 2 / (b @ b), rel=1e-9
+        )
+        assert history.upper_value[i] == pytest.approx(
+            np.sqrt(1 + np.sum((history.x[i] - (7.1, 1)) ** 2)), rel=1e-14
+        )
     assert np.isnan(history.multiplier[-1])  # the last iterate starts no step
     assert not np.isnan(history.multiplier[:-1]).any()
 
@@ -224,8 +275,17 @@ def test_history_goes_to_pandas_csv_and_parquet(tmp_path):
     history = solve(runs=3, keep_iterates=True).history
     frame = history.to_pandas()
     assert len(frame) == 3 * len(history)
-    assert list(frame.columns[:5]) == ["run", "step", "upper_calls", "lower_calls", "calls"]
-    assert np.array_equal(frame[frame.run == 2].lower_gradient_squared, history.lower_gradient_squared[:, 2])
+    assert list(frame.columns[:5]) == [
+        "run",
+        "step",
+        "upper_calls",
+        "lower_calls",
+        "calls",
+    ]
+    assert np.array_equal(
+        frame[frame.run == 2].lower_gradient_squared,
+        history.lower_gradient_squared[:, 2],
+    )
     assert np.array_equal(frame[frame.run == 1].x1, history.x[:, 1, 1])
     history.to_csv(tmp_path / "h.csv")
     history.to_parquet(tmp_path / "h.parquet")
@@ -241,11 +301,17 @@ def test_unknown_measures_are_absent_not_invented():
         def gradient(self, x, token):
             return x + token
 
-    result = minimize(Bare(), Exact(lambda x: x), [1.0, 1.0], method=METHOD, steps=10, seed=0)
+    result = minimize(
+        Bare(), Exact(lambda x: x), [1.0, 1.0], method=METHOD, steps=10, seed=0
+    )
     assert result.last.direction_squared is None
     assert result.last.upper_value is None
-    assert result.last.lower_gradient_squared == pytest.approx(result.x @ result.x)  # g's exact gradient is known
-    with pytest.raises(AttributeError, match="'direction_squared' was not recorded; recorded are"):
+    assert result.last.lower_gradient_squared == pytest.approx(
+        result.x @ result.x
+    )  # g's exact gradient is known
+    with pytest.raises(
+        AttributeError, match="'direction_squared' was not recorded; recorded are"
+    ):
         _ = result.history.direction_squared
     with pytest.raises(KeyError, match="recorded are"):
         result.history["nonsense"]
@@ -256,7 +322,9 @@ def test_callback_sees_every_step_and_may_stop():
 
     def look(record):
         seen.append(record)
-        assert record.lower_gradient_squared == pytest.approx(np.sum(PAPER.lower.exact_gradient(record.x) ** 2))
+        assert record.lower_gradient_squared == pytest.approx(
+            np.sum(PAPER.lower.exact_gradient(record.x) ** 2)
+        )
         return record.step == 17
 
     result = solve(callback=look)
@@ -313,12 +381,26 @@ def test_a_bad_gradient_stops_its_run_alone(bad, level, name):
             return np.where(x[:, :1] > 5, bad, super().gradient(x, token))
 
     def problem(trapped):
-        kinds = {side: Trap if trapped and side == level else Gaussian for side in ("upper", "lower")}
+        kinds = {
+            side: Trap if trapped and side == level else Gaussian
+            for side in ("upper", "lower")
+        }
         options = {"sigma": 8.0, "shape": (2,), "vectorized": True}
-        return kinds["upper"](drift, **options), kinds["lower"](lambda x: 0.01 * x, **options)
+        return kinds["upper"](drift, **options), kinds["lower"](
+            lambda x: 0.01 * x, **options
+        )
 
-    method = methods.get(name).replace(schedule=methods.get(name).schedule.replace(upper_batch=1, lower_batch=1))
-    options = {"method": method, "steps": 60, "runs": 12, "seed": 3, "record": 1, "keep_iterates": True}
+    method = methods.get(name).replace(
+        schedule=methods.get(name).schedule.replace(upper_batch=1, lower_batch=1)
+    )
+    options = {
+        "method": method,
+        "steps": 60,
+        "runs": 12,
+        "seed": 3,
+        "record": 1,
+        "keep_iterates": True,
+    }
     whole = minimize(*problem(False), [0.0, 0.0], **options)
     result = minimize(*problem(True), [0.0, 0.0], **options)
     passed = (whole.history.x[:-1, :, 0] > 5).any(axis=0)
@@ -335,10 +417,15 @@ def test_a_bad_gradient_stops_its_run_alone(bad, level, name):
         assert result.steps[run] == crossing
         assert np.array_equal(result.x[run], whole.history.x[crossing, run])
         assert result.selected.step[run] <= max(crossing - 1, 0)
-        assert f"run {run} at step {crossing}: the {level} gradient is not finite" in result.message
+        assert (
+            f"run {run} at step {crossing}: the {level} gradient is not finite"
+            in result.message
+        )
         charged = sum(sum(calls(method, method.at(k))) for k in range(crossing + 1))
         assert result.calls[run] == charged  # the failed step, too
-        assert np.isnan(result.history.lower_gradient_squared[result.history.step > crossing, run]).all()
+        assert np.isnan(
+            result.history.lower_gradient_squared[result.history.step > crossing, run]
+        ).all()
         frame = result.history.tidy()
         assert frame["step"][frame["run"] == run].max() == crossing
     assert not result.success
@@ -346,7 +433,9 @@ def test_a_bad_gradient_stops_its_run_alone(bad, level, name):
 
 @pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
 def test_all_runs_may_fail():
-    result = minimize(lambda x: x * np.nan, lambda x: x, [1.0], method=METHOD, steps=5, runs=3)
+    result = minimize(
+        lambda x: x * np.nan, lambda x: x, [1.0], method=METHOD, steps=5, runs=3
+    )
     assert [s.name for s in result.status] == ["NON_FINITE"] * 3
     assert np.array_equal(result.x, np.ones((3, 1)))
     assert result.steps.tolist() == [0, 0, 0]
@@ -371,15 +460,28 @@ def test_an_overflowing_step_is_a_fault_too():
 
 
 def test_zero_gradients_are_defined():
-    zero = minimize(lambda x: 0 * x, lambda x: 0 * x, [1.0, 2.0], method="dbgd", steps=5)
+    zero = minimize(
+        lambda x: 0 * x, lambda x: 0 * x, [1.0, 2.0], method="dbgd", steps=5
+    )
     assert np.array_equal(zero.x, [1.0, 2.0])
-    assert zero.last.stationarity_squared == zero.last.lower_gradient_squared == zero.last.direction_squared == 0
-    flat_f = minimize(lambda x: 0 * x, lambda x: x, [1.0, 2.0], method="sdbgd", steps=50)
-    assert np.linalg.norm(flat_f.x) < np.linalg.norm([1.0, 2.0])  # where ∇f = 0, g still descends
+    assert (
+        zero.last.stationarity_squared
+        == zero.last.lower_gradient_squared
+        == zero.last.direction_squared
+        == 0
+    )
+    flat_f = minimize(
+        lambda x: 0 * x, lambda x: x, [1.0, 2.0], method="sdbgd", steps=50
+    )
+    assert np.linalg.norm(flat_f.x) < np.linalg.norm(
+        [1.0, 2.0]
+    )  # where ∇f = 0, g still descends
 
 
 def test_ctrl_c_returns_what_was_reached():
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with Ctrl-C ignored
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a job in the background begins with Ctrl-C ignored
 
     def interrupt(record):
         if record.step == 12:
@@ -415,8 +517,24 @@ def test_an_interrupt_inside_an_oracle_leaves_a_whole_state(stage, tmp_path):
             return x + token
 
     lower = Gaussian(lambda x: x, 1.0)
-    whole = minimize(Impatient(None), lower, [1.0, 1.0], method="vr_pr_sdbpg", steps=30, seed=0, record=1)
-    cut = minimize(Impatient(18), lower, [1.0, 1.0], method="vr_pr_sdbpg", steps=30, seed=0, record=1)
+    whole = minimize(
+        Impatient(None),
+        lower,
+        [1.0, 1.0],
+        method="vr_pr_sdbpg",
+        steps=30,
+        seed=0,
+        record=1,
+    )
+    cut = minimize(
+        Impatient(18),
+        lower,
+        [1.0, 1.0],
+        method="vr_pr_sdbpg",
+        steps=30,
+        seed=0,
+        record=1,
+    )
     assert cut.status is Status.INTERRUPTED
     assert 0 < cut.steps < 30
     cut.save(tmp_path / "cut.npz")
@@ -451,7 +569,12 @@ def test_a_rule_of_your_own_goes_in():
 
     schedule = QUICK.replace(others={"gain": lambda k: 1 / (k + 1)})
     result = minimize(
-        PAPER.upper, PAPER.lower, PAPER.x0, method=tiebreak.Method("mine", mine, schedule), steps=30, runs=2
+        PAPER.upper,
+        PAPER.lower,
+        PAPER.x0,
+        method=tiebreak.Method("mine", mine, schedule),
+        steps=30,
+        runs=2,
     )
     assert result.success
     assert result.method == "mine"
@@ -460,19 +583,24 @@ def test_a_rule_of_your_own_goes_in():
         return max(barrier * gg - fg, 0.0) / gg
 
     with pytest.raises(
-        ValueError, match=r"rule of method 'SDBGD' failed: .*truth value.*np.maximum and np.where instead"
+        ValueError,
+        match=r"rule of method 'SDBGD' failed: .*truth value.*np.maximum and np.where instead",
     ):
         solve(method=METHOD.replace(rule=scalar_minded), runs=3)
     with pytest.raises(ValueError, match=r"rule of method 'SDBGD' failed: .*shape"):
         solve(method=METHOD.replace(rule=lambda fg, gg: np.ones(7)), runs=3)
-    with pytest.raises(TypeError, match=r"rule of method 'SDBGD' failed: it returned array\(None"):
+    with pytest.raises(
+        TypeError, match=r"rule of method 'SDBGD' failed: it returned array\(None"
+    ):
         solve(method=METHOD.replace(rule=lambda fg, gg: None), runs=3)
 
 
 def test_time_is_spent_on_steps_not_on_batches():
     """The Gaussian oracle's cost does not grow with the batch."""
     start = time.perf_counter()
-    result = solve(method=METHOD.replace(schedule=QUICK.replace(lower_batch=10**15)), steps=100)
+    result = solve(
+        method=METHOD.replace(schedule=QUICK.replace(lower_batch=10**15)), steps=100
+    )
     assert result.lower_calls == 10**17
     assert time.perf_counter() - start < 5
 
@@ -498,33 +626,66 @@ def test_without_noise_all_runs_are_the_same(name, kind, tmp_path):
         return kinds(upper, vectorized=True), kinds(gradient, vectorized=True)
 
     def go(runs, **options):
-        options = {"method": name, "steps": 40, "seed": 3, "record": 1, "keep_iterates": True} | options
+        options = {
+            "method": name,
+            "steps": 40,
+            "seed": 3,
+            "record": 1,
+            "keep_iterates": True,
+        } | options
         return minimize(*levels(), [2.0, 3.0], runs=runs, **options)
 
     called = []
-    together = go(6, callback=lambda record: called.append((record.x.copy(), record.multiplier.copy())))
+    together = go(
+        6,
+        callback=lambda record: called.append(
+            (record.x.copy(), record.multiplier.copy())
+        ),
+    )
     assert called[0][0].shape == (6, 2)
     assert called[0][1].shape == (6,)
     for run in range(6):
         alone = go([run])
         for point in ("last", "selected"):
             for column in ("x", "step", "direction_squared", "lower_gradient_squared"):
-                one, all_of_them = getattr(getattr(alone, point), column), getattr(getattr(together, point), column)
+                one, all_of_them = (
+                    getattr(getattr(alone, point), column),
+                    getattr(getattr(together, point), column),
+                )
                 np.testing.assert_array_equal(one[0], all_of_them[run])
         np.testing.assert_array_equal(alone.history.x[:, 0], together.history.x[:, run])
-        np.testing.assert_array_equal(alone.history.multiplier[:, 0], together.history.multiplier[:, run])
+        np.testing.assert_array_equal(
+            alone.history.multiplier[:, 0], together.history.multiplier[:, run]
+        )
     first = go(6, steps=15)
     first.save(tmp_path / "run.npz")
     resumed = minimize(*levels(), resume=tmp_path / "run.npz", steps=40, method=name)
     np.testing.assert_array_equal(resumed.x, together.x)
     np.testing.assert_array_equal(resumed.selected.x, together.selected.x)
     noisy = Gaussian(upper, 0.1, vectorized=True)
-    assert len(np.unique(minimize(noisy, levels()[1], [2.0, 3.0], runs=3, steps=5, seed=0).x[:, 0])) == 3
+    assert (
+        len(
+            np.unique(
+                minimize(noisy, levels()[1], [2.0, 3.0], runs=3, steps=5, seed=0).x[
+                    :, 0
+                ]
+            )
+        )
+        == 3
+    )
 
 
 @pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
 def test_runs_that_are_the_same_fail_together():
-    result = minimize(lambda x: -x * 1e200, lambda x: x * 0, [1.0], method="dbgd", steps=9, runs=3, seed=0)
+    result = minimize(
+        lambda x: -x * 1e200,
+        lambda x: x * 0,
+        [1.0],
+        method="dbgd",
+        steps=9,
+        runs=3,
+        seed=0,
+    )
     assert set(result.status) == {Status.NON_FINITE}
     assert len(result.faults) == 3
     assert len({fault.partition(" at ")[2] for fault in result.faults.values()}) == 1
@@ -550,5 +711,13 @@ def test_an_oracle_that_a_callback_changes_is_asked_for_what_it_has_become():
                 oracle.gradient = lambda x, token=None: x + 1
 
         lower = Exact(np.zeros_like, vectorized=True)
-        done = minimize(oracle, lower, np.zeros(2), method="penalty", steps=400, callback=change, seed=0)
+        done = minimize(
+            oracle,
+            lower,
+            np.zeros(2),
+            method="penalty",
+            steps=400,
+            callback=change,
+            seed=0,
+        )
         assert np.all(done.x < -0.5)

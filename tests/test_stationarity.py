@@ -31,11 +31,16 @@ def gamma(n):
 def root(square: Fraction) -> Fraction:
     with localcontext() as context:
         context.prec = 55
-        return Fraction((Decimal(square.numerator) / Decimal(square.denominator)).sqrt())
+        return Fraction(
+            (Decimal(square.numerator) / Decimal(square.denominator)).sqrt()
+        )
 
 
 def inner(a, b) -> Fraction:
-    return sum((Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a, b, strict=True)), Fraction(0))
+    return sum(
+        (Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a, b, strict=True)),
+        Fraction(0),
+    )
 
 
 def least(a, b) -> Fraction:
@@ -48,7 +53,9 @@ def least(a, b) -> Fraction:
 def pairs(draw):
     """a and b over scales 1e-12 … 1e12; often a = −cb and a little more, the hard case: nearly stationary."""
     n = draw(st.integers(1, 5))
-    unit = st.lists(st.integers(-(2**20), 2**20).map(lambda i: i / 2**20), min_size=n, max_size=n)
+    unit = st.lists(
+        st.integers(-(2**20), 2**20).map(lambda i: i / 2**20), min_size=n, max_size=n
+    )
     scale = st.integers(-12, 12).map(lambda e: 10.0**e)
     b = np.array(draw(unit)) * draw(scale)
     a = np.array(draw(unit)) * draw(scale)
@@ -65,7 +72,9 @@ def pairs(draw):
 def test_best_multiplier_is_the_closed_form(fg, gg):
     """[−fg]₊ / gg: one rounding (0·gg and the sign are exact)."""
     wanted = max(Fraction(0), -Fraction(fg)) / Fraction(gg)
-    assert abs(Fraction(best_multiplier(fg, gg)) - wanted) <= U * wanted + Fraction(5e-324)
+    assert abs(Fraction(best_multiplier(fg, gg)) - wanted) <= U * wanted + Fraction(
+        5e-324
+    )
     assert best_multiplier(fg, gg) == rules.dbgd(fg, gg, 0.0)
 
 
@@ -83,7 +92,13 @@ def test_no_other_multiplier_is_better(vectors, factor, far):
     def objective(lam):
         return inner(a, a) + 2 * lam * fg + lam**2 * gg
 
-    for other in (0, factor * float(best), far, float(best) * (1 + 1e-9), float(best) + 1e-3):
+    for other in (
+        0,
+        factor * float(best),
+        far,
+        float(best) * (1 + 1e-9),
+        float(best) + 1e-3,
+    ):
         assert objective(best) <= objective(Fraction(other)) + allowed
 
 
@@ -91,7 +106,9 @@ def test_no_other_multiplier_is_better(vectors, factor, far):
 def test_best_multiplier_is_what_a_minimiser_finds(seed):
     """scipy's bounded search, good to √ε, on the norm itself."""
     a, b = np.random.default_rng(seed).normal(size=(2, 4))
-    found = minimize_scalar(lambda lam: ((a + lam * b) ** 2).sum(), bounds=(0, 20), method="bounded")
+    found = minimize_scalar(
+        lambda lam: ((a + lam * b) ** 2).sum(), bounds=(0, 20), method="bounded"
+    )
     assert best_multiplier(a @ b, b @ b) == pytest.approx(found.x, abs=1e-4)
     assert residuals(a, b, 0.0).stationarity_squared <= found.fun * (1 + 1e-14)
 
@@ -101,7 +118,12 @@ def test_without_a_lower_gradient_the_multiplier_is_zero_and_the_residual_is_tha
     assert best_multiplier(0.0, 0.0) == 0
     assert best_multiplier(-1.0, 0.0) == 0
     found = residuals(a, np.zeros(2), 7.0)
-    assert (found.stationarity_squared, found.lower_gradient_squared, found.direction_squared, found.multiplier) == (
+    assert (
+        found.stationarity_squared,
+        found.lower_gradient_squared,
+        found.direction_squared,
+        found.multiplier,
+    ) == (
         25,
         0,
         25,
@@ -128,7 +150,10 @@ def test_residual_is_the_squared_distance_and_keeps_its_digits_near_zero(vectors
     exact = least(a, b)
     tau = gamma(2 * n + 8) * root(inner(a, a))
     assert found >= 0
-    assert abs(Fraction(float(found)) - exact) <= gamma(n + 2) * exact + 2 * root(exact) * tau + 3 * tau**2
+    assert (
+        abs(Fraction(float(found)) - exact)
+        <= gamma(n + 2) * exact + 2 * root(exact) * tau + 3 * tau**2
+    )
 
 
 @MANY
@@ -140,12 +165,18 @@ def test_residual_of_the_definition_is_the_least_over_all_multipliers(vectors, l
     n = len(a)
     # Elementwise, a + λb errs by u(|a| + 2|λb|), and the sum of squares by γₙ.
     tau = gamma(2 * n + 8) * (root(inner(a, a)) + 2 * Fraction(lam) * root(inner(b, b)))
-    exact = inner(a, a) + 2 * Fraction(lam) * inner(a, b) + Fraction(lam) ** 2 * inner(b, b)
+    exact = (
+        inner(a, a) + 2 * Fraction(lam) * inner(a, b) + Fraction(lam) ** 2 * inner(b, b)
+    )
     error = gamma(n + 2) * exact + 2 * root(exact) * tau + 3 * tau**2
     assert abs(Fraction(float(own.direction_squared)) - exact) <= error
-    assert Fraction(float(own.stationarity_squared)) <= exact + error  # R ≤ exact, and its own error is no larger
+    assert (
+        Fraction(float(own.stationarity_squared)) <= exact + error
+    )  # R ≤ exact, and its own error is no larger
     assert own.multiplier == lam
-    assert abs(Fraction(float(own.lower_gradient_squared)) - inner(b, b)) <= gamma(n) * inner(b, b)
+    assert abs(Fraction(float(own.lower_gradient_squared)) - inner(b, b)) <= gamma(
+        n
+    ) * inner(b, b)
 
 
 def test_a_stationary_point_in_the_sense_of_definition_1():
@@ -164,7 +195,10 @@ def test_a_stationary_point_in_the_sense_of_definition_1():
 def test_units_of_g_do_not_matter(vectors, e):
     """The residual compares methods because it depends on the direction of ∇g alone: exact for powers of two."""
     a, b = vectors
-    assert residuals(a, b * 2.0**e, 0.0).stationarity_squared == residuals(a, b, 0.0).stationarity_squared
+    assert (
+        residuals(a, b * 2.0**e, 0.0).stationarity_squared
+        == residuals(a, b, 0.0).stationarity_squared
+    )
 
 
 # ------------------------------------------------------------------------------------------------ many points, float32
@@ -188,7 +222,9 @@ def test_a_rule_may_stand_for_its_multiplier():
     a, b = rng.normal(size=(2, 6, 3))
     by_rule = residuals(a, b, lambda fg, gg: rules.sdbgd(fg, gg, 0.5, 0.1))
     lam = rules.sdbgd(dot(a, b), dot(b, b), 0.5, 0.1)
-    assert all(np.array_equal(x, y) for x, y in zip(by_rule, residuals(a, b, lam), strict=True))
+    assert all(
+        np.array_equal(x, y) for x, y in zip(by_rule, residuals(a, b, lam), strict=True)
+    )
     assert np.array_equal(by_rule.multiplier, lam)
     assert (lam > 0).any()
 
@@ -200,7 +236,9 @@ def test_inner_products_of_float32_are_accumulated_in_float64(n):
     a, b = rng.normal(size=(2, n)).astype(np.float32)
     found = dot(a, b)
     assert found.dtype == np.float64
-    size = sum(abs(Fraction(float(x)) * Fraction(float(y))) for x, y in zip(a, b, strict=True))
+    size = sum(
+        abs(Fraction(float(x)) * Fraction(float(y))) for x, y in zip(a, b, strict=True)
+    )
     assert abs(Fraction(float(found)) - inner(a, b)) <= gamma(n) * size
     assert residuals(a, b, 0.5).stationarity_squared.dtype == np.float64
 
@@ -226,16 +264,28 @@ def test_residuals_at_the_paper_s_start():
     x = problem.x0
     a = np.array([1.5 - 7.1, 0.5]) / math.sqrt(1 + 5.6**2 + 0.25)
     b = np.array([math.sin(1.5), 1.5 * math.exp(-1.125)])
-    found = residuals(problem.upper.exact_gradient(x), problem.lower.exact_gradient(x), 0.0)
+    found = residuals(
+        problem.upper.exact_gradient(x), problem.lower.exact_gradient(x), 0.0
+    )
     assert found.lower_gradient_squared == pytest.approx(b @ b, rel=1e-15)
     assert found.direction_squared == pytest.approx(a @ a, rel=1e-15)
-    assert found.stationarity_squared == pytest.approx(a @ a - (a @ b) ** 2 / (b @ b), rel=1e-14)
-    at_zero = residuals(problem.upper.exact_gradient(0 * x), problem.lower.exact_gradient(0 * x), 3.0)
+    assert found.stationarity_squared == pytest.approx(
+        a @ a - (a @ b) ** 2 / (b @ b), rel=1e-14
+    )
+    at_zero = residuals(
+        problem.upper.exact_gradient(0 * x), problem.lower.exact_gradient(0 * x), 3.0
+    )
     assert at_zero.lower_gradient_squared == 0
-    assert at_zero.stationarity_squared == at_zero.direction_squared == pytest.approx(51.41 / 52.41, rel=1e-15)
+    assert (
+        at_zero.stationarity_squared
+        == at_zero.direction_squared
+        == pytest.approx(51.41 / 52.41, rel=1e-15)
+    )
 
 
-@pytest.mark.parametrize("size", [0, 1, 2**13 - 1, 2**13, 2**13 + 1, 3 * 2**13, 10**5 + 3])
+@pytest.mark.parametrize(
+    "size", [0, 1, 2**13 - 1, 2**13, 2**13 + 1, 3 * 2**13, 10**5 + 3]
+)
 def test_long_inner_products_are_sums_of_products(size):
     a, b = np.random.default_rng(size).standard_normal((2, 3, size))
     for row, found in enumerate(dot(a, b)):
@@ -252,7 +302,10 @@ def test_inner_products_do_not_depend_on_threads():
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
-            env=os.environ | dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads),
+            env=os.environ
+            | dict.fromkeys(
+                ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads
+            ),
             capture_output=True,
             text=True,
             check=True,

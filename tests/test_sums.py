@@ -27,7 +27,9 @@ def weighted(x, rows, weights):
 
 
 def weighted_value(x, rows, weights):
-    return (weights * ((A[rows] @ x[..., None])[..., 0] - Y[rows]) ** 2).sum(axis=-1) / 2
+    return (weights * ((A[rows] @ x[..., None])[..., 0] - Y[rows]) ** 2).sum(
+        axis=-1
+    ) / 2
 
 
 def sums(**options):
@@ -35,7 +37,9 @@ def sums(**options):
     return (
         FiniteSum(plain, N, plain_value, **options),
         FiniteSum(weighted, N, weighted_value, weighted=True, **options),
-        FiniteSum(weighted, N, weighted_value, weighted=True, vectorized=True, **options),
+        FiniteSum(
+            weighted, N, weighted_value, weighted=True, vectorized=True, **options
+        ),
     )
 
 
@@ -54,10 +58,16 @@ def test_three_ways_to_the_same_gradients(replace, chunk):
         found = three.gradient(points, tokens[i]), three.value(points, tokens[i])
         for r in range(5):
             for oracle in (one, two):
-                np.testing.assert_allclose(found[0][r], oracle.gradient(points[r], by_run[r][i]), rtol=1e-12)
-                np.testing.assert_allclose(found[1][r], oracle.value(points[r], by_run[r][i]), rtol=1e-12)
+                np.testing.assert_allclose(
+                    found[0][r], oracle.gradient(points[r], by_run[r][i]), rtol=1e-12
+                )
+                np.testing.assert_allclose(
+                    found[1][r], oracle.value(points[r], by_run[r][i]), rtol=1e-12
+                )
     many = RNG.standard_normal((2, 5, D))  # as a history asks
-    np.testing.assert_allclose(three.exact_gradient(many)[1, 2], one.exact_gradient(many[1, 2]), rtol=1e-12)
+    np.testing.assert_allclose(
+        three.exact_gradient(many)[1, 2], one.exact_gradient(many[1, 2]), rtol=1e-12
+    )
     assert three.value(many).shape == (2, 5)
 
 
@@ -71,13 +81,17 @@ def test_runs_of_a_vectorized_sum_are_runs_alone():
         for run in range(4):
             alone = minimize(upper, lower, np.zeros(D), runs=[run], **options)
             np.testing.assert_array_equal(alone.x[0], together.x[run])
-            np.testing.assert_array_equal(alone.last.lower_value[0], together.last.lower_value[run])
+            np.testing.assert_array_equal(
+                alone.last.lower_value[0], together.last.lower_value[run]
+            )
     slow = minimize(upper, sums()[0], np.zeros(D), runs=4, **options)
     np.testing.assert_allclose(together.x, slow.x, rtol=1e-9, atol=1e-12)
     matrix = minimize(  # points of two axes
         lambda x: x,
         FiniteSum(
-            lambda x, i, w: weighted(x.reshape(*x.shape[:-2], D), i, w).reshape(x.shape),
+            lambda x, i, w: weighted(x.reshape(*x.shape[:-2], D), i, w).reshape(
+                x.shape
+            ),
             N,
             weighted=True,
             vectorized=True,
@@ -89,7 +103,9 @@ def test_runs_of_a_vectorized_sum_are_runs_alone():
         runs=3,
         seed=0,
     )
-    flat = minimize(lambda x: x, sums()[2], np.ones(D), method="penalty", steps=30, runs=3, seed=0)
+    flat = minimize(
+        lambda x: x, sums()[2], np.ones(D), method="penalty", steps=30, runs=3, seed=0
+    )
     np.testing.assert_allclose(matrix.x.reshape(3, D), flat.x, rtol=1e-12)
 
 
@@ -100,9 +116,15 @@ def test_without_replacement_a_batch_of_n_is_the_gradient_itself():
         assert len(set(indices.tolist())) == 10
         token = oracle.sample(np.random.default_rng(0), N)
         x = np.ones(D)
-        np.testing.assert_array_equal(oracle.gradient(x, token), oracle.exact_gradient(x))
-        draws = np.array([oracle.sample(np.random.default_rng(seed), 13)[0] for seed in range(400)])
-        often = np.bincount(draws.ravel(), minlength=N) / 400  # each with probability 13/40; 4.9 deviations
+        np.testing.assert_array_equal(
+            oracle.gradient(x, token), oracle.exact_gradient(x)
+        )
+        draws = np.array(
+            [oracle.sample(np.random.default_rng(seed), 13)[0] for seed in range(400)]
+        )
+        often = (
+            np.bincount(draws.ravel(), minlength=N) / 400
+        )  # each with probability 13/40; 4.9 deviations
         assert np.abs(often - 13 / N).max() < 4.9 * np.sqrt(13 / N * (1 - 13 / N) / 400)
 
 
@@ -114,11 +136,16 @@ def test_a_cap_is_what_is_charged():
     result = minimize(lambda x: x, oracle, np.ones(D), method=method, steps=50, seed=0)
     assert result.lower_calls == sum(min((k + 1) ** 2, N) for k in range(50))
     assert (
-        steps_within(method, 10**4)[0] == minimize(lambda x: x, oracle, np.ones(D), method=method, budget=10**4).steps
+        steps_within(method, 10**4)[0]
+        == minimize(lambda x: x, oracle, np.ones(D), method=method, budget=10**4).steps
     )
     np.testing.assert_array_equal(law_values(law, 9), [law(k) for k in range(9)])
     assert Capped(Power(1e300, 400), 7)(10**6) == 7
-    for wrong, error in (((3, 4), TypeError), ((Power(1), float("nan")), ValueError), ((Power(1), "x"), ValueError)):
+    for wrong, error in (
+        ((3, 4), TypeError),
+        ((Power(1), float("nan")), ValueError),
+        ((Power(1), "x"), ValueError),
+    ):
         with pytest.raises(error, match=r"law=3|largest="):
             Capped(*wrong)
     for options, words in (

@@ -17,7 +17,14 @@ import pytest
 
 from command import call
 from tiebreak import minimize, problems
-from tiebreak.experiments import Experiment, Verification, run, save, verification, verify
+from tiebreak.experiments import (
+    Experiment,
+    Verification,
+    run,
+    save,
+    verification,
+    verify,
+)
 from tiebreak.experiments.blocks import Block, Interrupted, Store, _decoded
 from tiebreak.experiments.engines import checked
 from tiebreak.experiments.running import solving
@@ -34,7 +41,10 @@ def work(name):
 
 def draws(count=6, expected=0.1, **options):
     blocks = [{"runs": [2 * i, 2 * i + 2], "seed": 5} | options for i in range(count)]
-    return [Task(f"block {i}", work("draw"), arguments, expected) for i, arguments in enumerate(blocks)]
+    return [
+        Task(f"block {i}", work("draw"), arguments, expected)
+        for i, arguments in enumerate(blocks)
+    ]
 
 
 def equal(one, other):
@@ -57,12 +67,26 @@ def same(block, twin):
 
 
 def both_methods():
-    paper = {"problem": "tiebreak.problems:paper", "budget": 3000, "runs": 5, "seed": 3, "block": 2}
-    own = {"problem": f"{WORK}:problem", "budget": 400, "runs": 3, "seed": 1, "problem_arguments": {"shift": 2.0}}
-    tasks = solving("storm", method="vr_pr_sdbpg", **paper) + solving("own", method=f"{WORK}:method", **own)
-    assert [task.name for task in tasks] == [f"storm, runs {i}" for i in ("0 to 1", "2 to 3", "4 to 4")] + [
-        "own, runs 0 to 2"
-    ]
+    paper = {
+        "problem": "tiebreak.problems:paper",
+        "budget": 3000,
+        "runs": 5,
+        "seed": 3,
+        "block": 2,
+    }
+    own = {
+        "problem": f"{WORK}:problem",
+        "budget": 400,
+        "runs": 3,
+        "seed": 1,
+        "problem_arguments": {"shift": 2.0},
+    }
+    tasks = solving("storm", method="vr_pr_sdbpg", **paper) + solving(
+        "own", method=f"{WORK}:method", **own
+    )
+    assert [task.name for task in tasks] == [
+        f"storm, runs {i}" for i in ("0 to 1", "2 to 3", "4 to 4")
+    ] + ["own, runs 0 to 2"]
     return tasks
 
 
@@ -94,10 +118,14 @@ def test_blocks_of_runs_equal_all_runs_together(alone):
         for axis in (0, 1):
             found = np.concatenate([table[f"x{axis}"] for table in tables])
             np.testing.assert_array_equal(found, getattr(whole, iterate).x[:, axis])
-        assert np.concatenate([table["run"] for table in tables]).tolist() == list(range(5))
+        assert np.concatenate([table["run"] for table in tables]).tolist() == list(
+            range(5)
+        )
 
 
-@pytest.mark.parametrize("kind", ["threads", "standard processes", "one process", "three processes"])
+@pytest.mark.parametrize(
+    "kind", ["threads", "standard processes", "one process", "three processes"]
+)
 def test_every_executor_gives_the_same_bits(kind, alone, tmp_path):
     if kind == "threads":
         engine = ThreadPoolExecutor(2)
@@ -107,7 +135,11 @@ def test_every_executor_gives_the_same_bits(kind, alone, tmp_path):
         engine = Processes(1 if kind == "one process" else 3)
     with engine:
         found = sweep(both_methods(), engine=engine, store=tmp_path)
-    times = [{n: v for n, v in b.facts.items() if n != "seconds"} for s in (found, alone) for b in s.blocks.values()]
+    times = [
+        {n: v for n, v in b.facts.items() if n != "seconds"}
+        for s in (found, alone)
+        for b in s.blocks.values()
+    ]
     assert times[: len(times) // 2] == times[len(times) // 2 :]
     for name, block in found.blocks.items():
         same(block._replace(facts={}), alone.blocks[name]._replace(facts={}))
@@ -119,27 +151,58 @@ def test_every_executor_gives_the_same_bits(kind, alone, tmp_path):
 def test_reproduce_on_dask_writes_the_same_bytes(tmp_path):
     pytest.importorskip("distributed")
     parquet = pytest.importorskip("pyarrow.parquet")
-    save(run(Experiment(budget=5000, runs=3, methods=("sdbgd", "vr_pr_sdbpg"))), tmp_path / "here")
-    words = ("reproduce", "--budget", "5000", "--runs", "3", "--methods", "sdbgd,vr_pr_sdbpg", "--scheduler", "local:2")
+    save(
+        run(Experiment(budget=5000, runs=3, methods=("sdbgd", "vr_pr_sdbpg"))),
+        tmp_path / "here",
+    )
+    words = (
+        "reproduce",
+        "--budget",
+        "5000",
+        "--runs",
+        "3",
+        "--methods",
+        "sdbgd,vr_pr_sdbpg",
+        "--scheduler",
+        "local:2",
+    )
     # Dask itself is not free of warnings, which are errors in these tests
-    call(*words, "--output", tmp_path / "dask", before="import warnings; warnings.simplefilter('ignore')")
+    call(
+        *words,
+        "--output",
+        tmp_path / "dask",
+        before="import warnings; warnings.simplefilter('ignore')",
+    )
     for file in ("curves.csv", "points.csv"):
-        assert (tmp_path / "dask" / file).read_bytes() == (tmp_path / "here" / file).read_bytes(), file
-    one, other = (parquet.read_table(tmp_path / folder / "curves.parquet") for folder in ("dask", "here"))
-    assert one.to_pandas().equals(other.to_pandas())  # a NaN equals a NaN; and the files have a date besides
+        assert (tmp_path / "dask" / file).read_bytes() == (
+            tmp_path / "here" / file
+        ).read_bytes(), file
+    one, other = (
+        parquet.read_table(tmp_path / folder / "curves.parquet")
+        for folder in ("dask", "here")
+    )
+    assert one.to_pandas().equals(
+        other.to_pandas()
+    )  # a NaN equals a NaN; and the files have a date besides
     assert not (tmp_path / "dask" / ".blocks").exists()
 
 
 def test_verify_on_processes_finds_the_same(monkeypatch):
     """One case of each kind."""
-    monkeypatch.setattr(verification, "_QUICK", verification.Sizes(60, 60, 30, (2,), 1, 100))
+    monkeypatch.setattr(
+        verification, "_QUICK", verification.Sizes(60, 60, 30, (2,), 1, 100)
+    )
     every = verification.cases(Verification(quick=True))
-    monkeypatch.setattr(verification, "cases", lambda _: [every[0], every[3], every[-1]])
+    monkeypatch.setattr(
+        verification, "cases", lambda _: [every[0], every[3], every[-1]]
+    )
     asked = Verification(runs=4, quick=True)
     one, other = verify(asked), verify(asked, engine=2)
     for name in ("bounds", "deviations", "rates", "slopes"):
         for column, values in getattr(one, name).items():
-            np.testing.assert_array_equal(values, getattr(other, name)[column], err_msg=column)
+            np.testing.assert_array_equal(
+                values, getattr(other, name)[column], err_msg=column
+            )
     assert one.origin["cases"] == other.origin["cases"]
 
 
@@ -183,7 +246,11 @@ def test_split():
 
 
 def made(log):
-    return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+    return (
+        [line.split()[0] for line in log.read_text().splitlines()]
+        if log.exists()
+        else []
+    )
 
 
 def test_finished_blocks_are_not_done_again(tmp_path):
@@ -221,7 +288,13 @@ def test_an_interrupted_block_gives_what_it_has_and_is_not_kept(tmp_path, listen
     limits = {"budget": 10**13, "runs": 2, "seed": 0}
     for engine in (None, 1):
         log = tmp_path / f"log {engine}"
-        (task,) = solving("long", f"{WORK}:noticed", "penalty", **limits, problem_arguments={"log": str(log)})
+        (task,) = solving(
+            "long",
+            f"{WORK}:noticed",
+            "penalty",
+            **limits,
+            problem_arguments={"log": str(log)},
+        )
 
         def interrupt(log=log):
             while not log.exists():
@@ -256,7 +329,9 @@ def test_a_block_is_for_the_same_work_alone(tmp_path):
         assert store.read(task) == Block({}, {})
         assert [store.read(other) for other in others] == [None] * 3
         store.place(others[0]).write_bytes(store.place(task).read_bytes())
-        with pytest.warns(UserWarning, match="is not used: it is damaged, or was made by other code"):
+        with pytest.warns(
+            UserWarning, match="is not used: it is damaged, or was made by other code"
+        ):
             assert store.read(others[0]) is None
     with pytest.raises(SweepError, match="another version of tiebreak or NumPy"):
         sweep([others[2]], engine=ThreadPoolExecutor(1))
@@ -271,8 +346,15 @@ def test_nothing_damaged_is_read_as_good(tmp_path):
         place = store.place(task)
         content = place.read_bytes()
         assert _decoded(content, task.fingerprint).facts == block.facts
-        changed = [content[:i] + bytes([content[i] ^ (1 << i % 8)]) + content[i + 1 :] for i in range(len(content))]
-        for odd in (*changed, *(content[:i] for i in range(len(content))), content + b" "):
+        changed = [
+            content[:i] + bytes([content[i] ^ (1 << i % 8)]) + content[i + 1 :]
+            for i in range(len(content))
+        ]
+        for odd in (
+            *changed,
+            *(content[:i] for i in range(len(content))),
+            content + b" ",
+        ):
             with pytest.raises(ValueError, match="it is damaged"):
                 _decoded(odd, task.fingerprint)
         place.write_bytes(changed[-1])
@@ -287,7 +369,10 @@ def test_a_full_disk_does_not_end_a_sweep(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.warns(RuntimeWarning, match="cannot be kept .* No space left on device; the sweep goes on") as caught:
+    with pytest.warns(
+        RuntimeWarning,
+        match="cannot be kept .* No space left on device; the sweep goes on",
+    ) as caught:
         done = sweep(draws(), store=tmp_path / "store")
     assert len(done.blocks) == 6
     assert len(caught) == 1
@@ -295,7 +380,12 @@ def test_a_full_disk_does_not_end_a_sweep(tmp_path, monkeypatch):
 
 
 def test_a_store_is_held_by_one_at_a_time(tmp_path):
-    with Store(tmp_path / "s"), pytest.raises(BlockingIOError, match=f"is being written by process {os.getpid()};"):
+    with (
+        Store(tmp_path / "s"),
+        pytest.raises(
+            BlockingIOError, match=f"is being written by process {os.getpid()};"
+        ),
+    ):
         sweep(draws(), store=tmp_path / "s")
     assert len(sweep(draws(), store=tmp_path / "s").blocks) == 6
 
@@ -306,19 +396,27 @@ def test_a_store_is_held_by_one_at_a_time(tmp_path):
 def test_a_worker_that_dies_costs_its_block(tmp_path):
     """Twice, then it lives. The other worker does its own block once, undisturbed."""
     log, others = tmp_path / "log", tmp_path / "others"
-    deadly = Task("deadly", work("die"), {"log": str(log), "times": 2, "runs": [0, 2], "seed": 5})
+    deadly = Task(
+        "deadly", work("die"), {"log": str(log), "times": 2, "runs": [0, 2], "seed": 5}
+    )
     done = sweep([deadly, *draws(2, log=str(others), seconds=0.5)], engine=2)
     assert list(done.blocks) == ["deadly", "block 0", "block 1"]
     assert len(set(log.read_text().split())) == 3
     assert sorted(made(others)) == ["0", "2"]
     np.testing.assert_array_equal(
-        done.blocks["deadly"].tables["numbers"]["x"], done.blocks["block 0"].tables["numbers"]["x"]
+        done.blocks["deadly"].tables["numbers"]["x"],
+        done.blocks["block 0"].tables["numbers"]["x"],
     )
 
 
 def test_a_block_that_kills_every_worker_ends_the_sweep_with_a_sentence(tmp_path):
     log = tmp_path / "log"
-    deadly = Task("deadly", work("die"), {"log": str(log), "times": 99, "runs": [0, 2], "seed": 5}, 0.1)
+    deadly = Task(
+        "deadly",
+        work("die"),
+        {"log": str(log), "times": 99, "runs": [0, 2], "seed": 5},
+        0.1,
+    )
     with pytest.raises(
         SweepError,
         match=r"^deadly: its worker died 3 times; the last time, process \d+ ended in the middle of it, with code -9$",
@@ -334,13 +432,20 @@ def test_a_block_that_kills_every_worker_ends_the_sweep_with_a_sentence(tmp_path
 def test_an_error_in_a_block_ends_the_sweep(tmp_path):
     tasks = [*draws(2), Task("bad", work("fail"), {"number": 3})]
     for engine in (None, 1):
-        with pytest.raises(ValueError, match=r"^number=3 must be another one") as caught:
+        with pytest.raises(
+            ValueError, match=r"^number=3 must be another one"
+        ) as caught:
             sweep(tasks, engine=engine, store=tmp_path)
     assert "work.py" in caught.value.__notes__[0]  # where it was, in the other process
     assert len(list(tmp_path.glob("*.block"))) == 2
-    with pytest.raises(TypeError, match=r"^none: .*work.py:nothing gave dict; it must give a Block$"):
+    with pytest.raises(
+        TypeError, match=r"^none: .*work.py:nothing gave dict; it must give a Block$"
+    ):
         sweep([Task("none", work("nothing"), {})])
-    with pytest.raises(TypeError, match=r"column t.x holds Python objects"), Store(tmp_path) as store:
+    with (
+        pytest.raises(TypeError, match=r"column t.x holds Python objects"),
+        Store(tmp_path) as store,
+    ):
         store.write(tasks[0], Block({"t": {"x": np.array([{}])}}, {}))
 
 
@@ -358,7 +463,9 @@ def test_bad_names(where, message):
         solving("x", where, "sdbgd", budget=100, runs=1, seed=0)
 
 
-@pytest.mark.parametrize("engine", [0, -1, 1.5, True, "nonsense", "local:", "local:0", "tcp://", ""])
+@pytest.mark.parametrize(
+    "engine", [0, -1, 1.5, True, "nonsense", "local:", "local:0", "tcp://", ""]
+)
 def test_bad_engines(engine):
     with pytest.raises(ValueError, match=r"^(workers|scheduler)=.* must be"):
         checked(engine)
@@ -389,7 +496,9 @@ def test_tasks_have_names_of_their_own():
 def test_one_share_of_everything():
     heard = []
     sweep(draws(4), hear=lambda name, share: heard.append((name, share)))
-    assert [share for _, share in heard] == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0])
+    assert [share for _, share in heard] == pytest.approx(
+        [0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0]
+    )
     assert [name for name, _ in heard[::2]] == [f"block {i}" for i in range(4)]
 
 

@@ -34,7 +34,13 @@ def start():
 
 def core(method, steps):
     return tiebreak.minimize(
-        PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=steps, record=1, keep_iterates=True
+        PAPER.upper,
+        PAPER.lower,
+        PAPER.x0,
+        method=method,
+        steps=steps,
+        record=1,
+        keep_iterates=True,
     )
 
 
@@ -47,11 +53,15 @@ def test_equals_the_core_step_by_step(name):
     for k in range(60):
         np.testing.assert_allclose(x.detach(), expected.history.x[k], rtol=1e-10)
         info = opt.step(upper=lambda: f(x), lower=lambda: g(x))
-        assert info.multiplier.item() == pytest.approx(expected.history.multiplier[k], rel=1e-9, abs=1e-12)
+        assert info.multiplier.item() == pytest.approx(
+            expected.history.multiplier[k], rel=1e-9, abs=1e-12
+        )
         assert info.direction_squared.item() == pytest.approx(
             expected.history.direction_squared[k], rel=1e-8, abs=1e-12
         )
-        assert info.gg.item() == pytest.approx(expected.history.lower_gradient_squared[k], rel=1e-10)
+        assert info.gg.item() == pytest.approx(
+            expected.history.lower_gradient_squared[k], rel=1e-10
+        )
         assert info.stationarity_squared.item() == pytest.approx(
             expected.history.stationarity_squared[k], rel=1e-6, abs=1e-12
         )
@@ -85,8 +95,13 @@ def losses(model, batch):
 
 def setup(seed=0, dtype=torch.float32, base=torch.optim.SGD, **options):
     torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).to(dtype)
-    batches = [(torch.randn(16, 4, dtype=dtype), torch.randn(16, 2, dtype=dtype)) for _ in range(10)]
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)
+    ).to(dtype)
+    batches = [
+        (torch.randn(16, 4, dtype=dtype), torch.randn(16, 2, dtype=dtype))
+        for _ in range(10)
+    ]
     if options.get("tolerance") is None:
         options = {"normalize": False, "method": simple_method()} | options
     return model, DynamicBarrier(base(model.parameters(), lr=0.01), **options), batches
@@ -113,8 +128,18 @@ def by_hand(model, batches, rule, lr=0.01, **parameters):
     """d = ∇f + λ∇g with a rule of the core, spelled out."""
     for batch in batches:
         upper, lower = losses(model, batch)
-        a = torch.cat([v.reshape(-1) for v in torch.autograd.grad(upper, list(model.parameters()))]).double()
-        b = torch.cat([v.reshape(-1) for v in torch.autograd.grad(lower, list(model.parameters()))]).double()
+        a = torch.cat(
+            [
+                v.reshape(-1)
+                for v in torch.autograd.grad(upper, list(model.parameters()))
+            ]
+        ).double()
+        b = torch.cat(
+            [
+                v.reshape(-1)
+                for v in torch.autograd.grad(lower, list(model.parameters()))
+            ]
+        ).double()
         d = a + rule(float(a @ b), float(b @ b), **parameters) * b
         offset = 0
         for p in model.parameters():
@@ -125,8 +150,12 @@ def by_hand(model, batches, rule, lr=0.01, **parameters):
 @pytest.mark.parametrize("name", ["dbgd", "sdbpg", "sdbgd", "penalized", "constant"])
 def test_every_rule_equals_its_formula(name):
     needed = {"dbgd": 1, "constant": 1, "sdbpg": 2, "sdbgd": 2, "penalized": 3}[name]
-    parameters = dict([("barrier", 0.7), ("regularizer", 0.01), ("penalty", 2.0)][:needed])
-    model, opt, batches = setup(dtype=torch.float64, method=simple_method(name, **parameters))
+    parameters = dict(
+        [("barrier", 0.7), ("regularizer", 0.01), ("penalty", 2.0)][:needed]
+    )
+    model, opt, batches = setup(
+        dtype=torch.float64, method=simple_method(name, **parameters)
+    )
     twin = copy.deepcopy(model)
     train(model, opt, batches)
     by_hand(twin, batches, rules.RULES[name], **parameters)
@@ -142,24 +171,38 @@ def test_every_rule_equals_its_formula(name):
 def test_any_shapes_and_dtypes(shapes, dtype, seed):
     """Parameters of any shape, empty ones too: the direction in float64 by hand, to the dtype's precision."""
     generator = torch.Generator().manual_seed(seed)
-    params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
-    grads = [[torch.randn(p.shape, generator=generator).to(dtype) for p in params] for _ in range(2)]
+    params = [
+        torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype))
+        for s in shapes
+    ]
+    grads = [
+        [torch.randn(p.shape, generator=generator).to(dtype) for p in params]
+        for _ in range(2)
+    ]
     opt = DynamicBarrier(
-        torch.optim.SGD(params, lr=0.0), method=simple_method(barrier=0.5, regularizer=0.1), normalize=False
+        torch.optim.SGD(params, lr=0.0),
+        method=simple_method(barrier=0.5, regularizer=0.1),
+        normalize=False,
     )
     for level, gs in zip((opt.upper, opt.lower), grads, strict=True):
         with level():
             for p, v in zip(params, gs, strict=True):
                 p.grad = v.clone()
     info = opt.step()
-    a, b = (torch.cat([v.double().reshape(-1) for v in gs]) if gs else torch.zeros(0) for gs in grads)
+    a, b = (
+        torch.cat([v.double().reshape(-1) for v in gs]) if gs else torch.zeros(0)
+        for gs in grads
+    )
     multiplier = rules.sdbgd(float(a @ b), float(b @ b), 0.5, 0.1)
     assert info.multiplier.item() == pytest.approx(multiplier, rel=1e-4, abs=1e-5)
     expected = a + multiplier * b
     found = torch.cat([p.grad.double().reshape(-1) for p in params])
     tolerance = 4 * torch.finfo(dtype).eps
     torch.testing.assert_close(
-        found, expected, rtol=tolerance, atol=tolerance * float(1 + expected.abs().max()) if len(expected) else 0
+        found,
+        expected,
+        rtol=tolerance,
+        atol=tolerance * float(1 + expected.abs().max()) if len(expected) else 0,
     )
 
 
@@ -249,7 +292,9 @@ def test_micro_batches_equal_one_batch():
         for part in range(4):
             rows = slice(4 * part, 4 * part + 4)
             with other.lower():
-                (torch.nn.functional.mse_loss(twin(inputs[rows]), targets[rows]) / 4).backward()
+                (
+                    torch.nn.functional.mse_loss(twin(inputs[rows]), targets[rows]) / 4
+                ).backward()
             with other.upper():
                 (sum(p.abs().sum() for p in twin.parameters()) / 40).backward()
         other.step()
@@ -292,11 +337,18 @@ def test_other_misuse_is_explained():
     model, opt, batches = setup()
     with opt.upper():
         losses(model, batches[0])[0].backward()
-        with pytest.raises(RuntimeError, match=r"opt.lower\(\) was entered inside opt.upper\(\)"), opt.lower():
+        with (
+            pytest.raises(
+                RuntimeError, match=r"opt.lower\(\) was entered inside opt.upper\(\)"
+            ),
+            opt.lower(),
+        ):
             pass
     with pytest.raises(TypeError, match=r"step\(closure\) knows one loss"):
         opt.step(lambda: 1.0)
-    with pytest.raises(TypeError, match=r"Give them by name: opt.step\(lower=…, upper=…\)"):
+    with pytest.raises(
+        TypeError, match=r"Give them by name: opt.step\(lower=…, upper=…\)"
+    ):
         opt.step(lambda: None, lambda: None)
     with pytest.raises(TypeError, match="needs both closures"):
         opt.step(upper=lambda: 1.0)
@@ -304,28 +356,63 @@ def test_other_misuse_is_explained():
         opt.step(upper=lambda: 1.0, lower=lambda: 1.0)
     with pytest.raises(TypeError, match="params is an optimizer"):
         SDBGD(torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(TypeError, match=r"weight_decay is none of SDBGD's: use DynamicBarrier\(torch.optim.SGD"):
+    with pytest.raises(
+        TypeError,
+        match=r"weight_decay is none of SDBGD's: use DynamicBarrier\(torch.optim.SGD",
+    ):
         SDBGD(model.parameters(), lr=0.1, weight_decay=0.1)
-    with pytest.raises(TypeError, match=r"barrier is a number of the method: give method=.*replace\(barrier=…\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"barrier is a number of the method: give method=.*replace\(barrier=…\)",
+    ):
         SDBGD(model.parameters(), barrier=0.5)
-    with pytest.raises(TypeError, match=r"base is a int; it must be a torch.optim.Optimizer"):
+    with pytest.raises(
+        TypeError, match=r"base is a int; it must be a torch.optim.Optimizer"
+    ):
         DynamicBarrier(3)
-    with pytest.raises(ValueError, match=r"nothing says how .* tolerance=… with reference=.* method=….*barrier="):
+    with pytest.raises(
+        ValueError,
+        match=r"nothing says how .* tolerance=… with reference=.* method=….*barrier=",
+    ):
         DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1))
     for change, message in (
         ({"method": "magic"}, "method='magic' must be a Method"),
-        ({"method": "storm_sdbgd"}, "'storm_sdbgd' .*two points .*use tiebreak.minimize"),
+        (
+            {"method": "storm_sdbgd"},
+            "'storm_sdbgd' .*two points .*use tiebreak.minimize",
+        ),
         ({"nonfinite": "pray"}, "nonfinite='pray' must be one of"),
         ({"tolerance": -0.1, "reference": 1.0}, "tolerance=-0.1 must be a number > 0"),
         ({"tolerance": 0.0, "reference": 1.0}, "tolerance=0.0 must be a number > 0"),
-        ({"tolerance": "2", "reference": 1.0}, "tolerance='2' must be a number > 0, or a share such as \"2%\""),
+        (
+            {"tolerance": "2", "reference": 1.0},
+            "tolerance='2' must be a number > 0, or a share such as \"2%\"",
+        ),
         ({"tolerance": "2%", "reference": 0.0}, "tolerance='2%' of reference=0.0 is 0"),
-        ({"tolerance": 0.1, "reference": 1.0, "method": "dbgd"}, "method='dbgd' has no effect with tolerance=0.1"),
-        ({"tolerance": 0.1, "method": "dbgd"}, "method='dbgd' has no effect with tolerance=0.1"),
-        ({"tolerance": 0.1, "reference": 1.0, "normalize": False}, "normalize=False has no effect with tolerance=0.1"),
-        ({"tolerance": 0.1}, 'needs reference=: a number .*"start".*"twin".*"given".*CSV'),
-        ({"tolerance": 0.1, "reference": "begin"}, "reference='begin' must be a number"),
-        ({"tolerance": "lots", "reference": 1.0}, "tolerance='lots' must be a number > 0"),
+        (
+            {"tolerance": 0.1, "reference": 1.0, "method": "dbgd"},
+            "method='dbgd' has no effect with tolerance=0.1",
+        ),
+        (
+            {"tolerance": 0.1, "method": "dbgd"},
+            "method='dbgd' has no effect with tolerance=0.1",
+        ),
+        (
+            {"tolerance": 0.1, "reference": 1.0, "normalize": False},
+            "normalize=False has no effect with tolerance=0.1",
+        ),
+        (
+            {"tolerance": 0.1},
+            'needs reference=: a number .*"start".*"twin".*"given".*CSV',
+        ),
+        (
+            {"tolerance": 0.1, "reference": "begin"},
+            "reference='begin' must be a number",
+        ),
+        (
+            {"tolerance": "lots", "reference": 1.0},
+            "tolerance='lots' must be a number > 0",
+        ),
         ({"reference": 0.1}, "reference=0.1 has no effect without tolerance="),
         ({"max_norm": 0.0}, "max_norm=0.0 must be a number, finite and > 0"),
         ({"generators": [torch.Generator()]}, "generators=… has no effect"),
@@ -345,7 +432,9 @@ def test_other_misuse_is_explained():
 
 def test_sparse_gradients_are_refused_by_name():
     table = torch.nn.Embedding(10, 3, sparse=True)
-    opt = DynamicBarrier(torch.optim.SGD(table.parameters(), lr=0.1), method=simple_method())
+    opt = DynamicBarrier(
+        torch.optim.SGD(table.parameters(), lr=0.1), method=simple_method()
+    )
     for level in (opt.upper, opt.lower):
         with level():
             table(torch.tensor([1, 2])).sum().backward()
@@ -354,10 +443,14 @@ def test_sparse_gradients_are_refused_by_name():
 
 
 def test_parameters_that_one_loss_does_not_reach():
-    x, y, frozen = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(3))
+    x, y, frozen = (
+        torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(3)
+    )
     frozen.requires_grad_(False)
     opt = DynamicBarrier(
-        torch.optim.SGD([x, y, frozen], lr=0.1), method=simple_method(regularizer=0.0), normalize=False
+        torch.optim.SGD([x, y, frozen], lr=0.1),
+        method=simple_method(regularizer=0.0),
+        normalize=False,
     )
     with opt.upper():
         (3 * x).sum().backward()
@@ -378,7 +471,9 @@ def test_where_the_upper_gradient_vanishes_the_lower_loss_still_descends():
         {"tolerance": 1.0, "reference": "twin"},
     ):
         x = torch.nn.Parameter(torch.tensor([2.0]))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), model=torch.nn.ParameterList([x]), **options)
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.1), model=torch.nn.ParameterList([x]), **options
+        )
         for _ in range(60):
             opt.step(upper=lambda x=x: 0 * x.sum(), lower=lambda x=x: x.square().sum())
         assert abs(x.item()) < 0.1
@@ -389,7 +484,11 @@ def test_where_the_upper_gradient_vanishes_the_lower_loss_still_descends():
 def test_non_finite_policies(level, bad):
     def stepped(policy, estimator="minibatch"):
         x = torch.nn.Parameter(torch.ones(3))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method(estimator=estimator), nonfinite=policy)
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.1),
+            method=simple_method(estimator=estimator),
+            nonfinite=policy,
+        )
         for name in ("upper", "lower"):
             with getattr(opt, name)():
                 (x.sum() * (bad if name == level else 1.0)).backward()
@@ -401,7 +500,9 @@ def test_non_finite_policies(level, bad):
     assert torch.equal(x, torch.ones(3))
     assert info.skipped
     assert opt.count == 1  # a step that is tried counts
-    opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())  # the average took nothing bad in
+    opt.step(
+        upper=lambda: x.sum(), lower=lambda: x.square().sum()
+    )  # the average took nothing bad in
     assert torch.isfinite(x).all()
     assert not opt.last.skipped
     assert not torch.isfinite(stepped("ignore")[0]).all()
@@ -429,7 +530,9 @@ def test_plain_steps_are_skipped_without_asking(level):
 def test_the_four_lines_of_a_gradient_scaler(level, order):
     """A finite step equals the unscaled one; an overflow at either level skips the step and lowers the scale."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    model, opt, batches = setup(dtype=torch.float64, method=simple_method(regularizer=0.01))
+    model, opt, batches = setup(
+        dtype=torch.float64, method=simple_method(regularizer=0.01)
+    )
     twin, plain, _ = setup(dtype=torch.float64, method=simple_method(regularizer=0.01))
     before = weights(model).clone()
     pair = dict(zip(("upper", "lower"), losses(model, batches[0]), strict=True))
@@ -440,7 +543,9 @@ def test_the_four_lines_of_a_gradient_scaler(level, order):
     scaler.update()
     if level is None:
         train(twin, plain, batches[:1])
-        torch.testing.assert_close(weights(model), weights(twin), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            weights(model), weights(twin), rtol=1e-10, atol=1e-12
+        )
         assert scaler.get_scale() == 2.0**10
         assert opt.last.gg.item() == pytest.approx(plain.last.gg.item(), rel=1e-10)
     else:
@@ -506,20 +611,37 @@ def test_compiled_models():
     for inputs, targets in batches:
         other.step(
             upper=lambda: sum(p.abs().sum() for p in twin.parameters()) / 10,
-            lower=lambda inputs=inputs, targets=targets: torch.nn.functional.mse_loss(compiled(inputs), targets),
+            lower=lambda inputs=inputs, targets=targets: torch.nn.functional.mse_loss(
+                compiled(inputs), targets
+            ),
         )
     torch.testing.assert_close(weights(model), weights(twin))
 
 
 def test_all_groups_have_one_multiplier():
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
-    groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}]
-    opt = DynamicBarrier(torch.optim.SGD(groups, lr=0.0), method=simple_method(barrier=0.5), normalize=False)
-    batch = (torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)
+    ).double()
+    groups = [
+        {"params": list(model[0].parameters())},
+        {"params": list(model[2].parameters())},
+    ]
+    opt = DynamicBarrier(
+        torch.optim.SGD(groups, lr=0.0),
+        method=simple_method(barrier=0.5),
+        normalize=False,
+    )
+    batch = (
+        torch.randn(8, 3, dtype=torch.float64),
+        torch.randn(8, 1, dtype=torch.float64),
+    )
     upper, lower = losses(model, batch)
     parameters = list(model.parameters())
-    a, b = (torch.autograd.grad(loss, parameters, retain_graph=True) for loss in (upper, lower))
+    a, b = (
+        torch.autograd.grad(loss, parameters, retain_graph=True)
+        for loss in (upper, lower)
+    )
     with opt.lower():
         lower.backward(retain_graph=True)
     with opt.upper():
@@ -536,7 +658,9 @@ def test_all_groups_have_one_multiplier():
 def test_normalized_steps_are_not_lengthened_by_the_multiplier():
     x = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     opt = DynamicBarrier(
-        torch.optim.SGD([x], lr=1.0), method=simple_method(barrier=1e6, regularizer=0.0), normalize=True
+        torch.optim.SGD([x], lr=1.0),
+        method=simple_method(barrier=1e6, regularizer=0.0),
+        normalize=True,
     )
     info = opt.step(upper=lambda: 0 * x.sum(), lower=lambda: x.square().sum() / 2)
     assert info.multiplier.item() == pytest.approx(1e6)
@@ -552,22 +676,42 @@ def test_tolerance_keeps_the_lower_loss_near_its_reference():
     best = float((noise**2).mean())
     for tolerance in (0.01, 0.1):
         w = torch.nn.Parameter(truth.clone())
-        opt = DynamicBarrier(torch.optim.SGD([w], lr=0.02), tolerance=tolerance, reference=best)
+        opt = DynamicBarrier(
+            torch.optim.SGD([w], lr=0.02), tolerance=tolerance, reference=best
+        )
         for _ in range(1500):
-            opt.step(upper=lambda w=w: w.square().sum(), lower=lambda w=w: (data @ (w - truth) - noise).square().mean())
+            opt.step(
+                upper=lambda w=w: w.square().sum(),
+                lower=lambda w=w: (data @ (w - truth) - noise).square().mean(),
+            )
         final = float((data @ (w.detach() - truth) - noise).square().mean())
         assert final <= best + 1.5 * tolerance
-        assert final >= best + 0.1 * tolerance  # and some of what the tolerance allows is spent on the upper loss
+        assert (
+            final >= best + 0.1 * tolerance
+        )  # and some of what the tolerance allows is spent on the upper loss
 
 
 def test_a_tolerance_does_not_know_the_units_of_either_loss():
     """f and g (with tolerance and reference) multiplied by constants: the same iterates."""
     found = []
-    for scale_f, scale_g in ((1.0, 1.0), (1e20, 1.0), (1.0, 1e-5), (1e-30, 1e25), (1e25, 1e-30)):
+    for scale_f, scale_g in (
+        (1.0, 1.0),
+        (1e20, 1.0),
+        (1.0, 1e-5),
+        (1e-30, 1e25),
+        (1e25, 1e-30),
+    ):
         x = start()
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1 / scale_g), tolerance=0.1 * scale_g, reference=0.3 * scale_g)
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.1 / scale_g),
+            tolerance=0.1 * scale_g,
+            reference=0.3 * scale_g,
+        )
         for _ in range(100):
-            opt.step(upper=lambda s=scale_f, x=x: s * f(x), lower=lambda s=scale_g, x=x: s * g(x))
+            opt.step(
+                upper=lambda s=scale_f, x=x: s * f(x),
+                lower=lambda s=scale_g, x=x: s * g(x),
+            )
         found.append(x.detach().clone())
     assert not torch.equal(found[0], start().detach())
     for other in found[1:]:
@@ -577,7 +721,9 @@ def test_a_tolerance_does_not_know_the_units_of_either_loss():
 def test_a_loss_that_is_not_finite_leaves_the_averages_as_they_were():
     """nonfinite="ignore" and a NaN first loss: neither the average nor the unit may keep it."""
     x = start()
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.1, reference=1.0, nonfinite="ignore")
+    opt = DynamicBarrier(
+        torch.optim.SGD([x], lr=0.0), tolerance=0.1, reference=1.0, nonfinite="ignore"
+    )
     with opt.lower(torch.tensor(math.nan)):
         (g(x) * math.nan).backward()
     with opt.upper():
@@ -595,9 +741,20 @@ def test_the_log_is_numbers():
     assert opt.log() == {}
     train(model, opt, batches[:1])
     log = opt.log()
-    assert list(log) == ["step", "upper_loss", "lower_loss", "multiplier", "fg", "gg", "ff", "skipped"]
+    assert list(log) == [
+        "step",
+        "upper_loss",
+        "lower_loss",
+        "multiplier",
+        "fg",
+        "gg",
+        "ff",
+        "skipped",
+    ]
     assert (log["step"], log["skipped"]) == (0, False)
-    assert all(isinstance(log[name], float) for name in ("multiplier", "gg", "lower_loss"))
+    assert all(
+        isinstance(log[name], float) for name in ("multiplier", "gg", "lower_loss")
+    )
 
 
 def test_memory_beyond_parameters_is_two_gradients():
@@ -614,7 +771,15 @@ def noisy_steps(opt, x, micro, generator, scale=3.0, steps=60):
     for _ in range(steps):
         for _ in range(micro):
             with opt.lower():
-                ((1 + scale * torch.randn(x.shape, generator=generator, dtype=x.dtype)) @ x / micro).backward()
+                (
+                    (
+                        1
+                        + scale
+                        * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+                    )
+                    @ x
+                    / micro
+                ).backward()
         with opt.upper():
             (0 * x.sum()).backward()
         seen.append(opt.step())
@@ -635,10 +800,14 @@ def test_the_noise_share_is_told_by_micro_batches():
 def test_high_noise_warns_once_and_names_the_remedy():
     def run(estimator):
         x = torch.nn.Parameter(torch.zeros(200, dtype=torch.float64))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(estimator=estimator))
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.0), method=simple_method(estimator=estimator)
+        )
         noisy_steps(opt, x, 2, torch.Generator().manual_seed(0), steps=120)
 
-    with pytest.warns(RuntimeWarning, match=r"noise makes up \d+% .*tolerance=….*estimator='average'") as caught:
+    with pytest.warns(
+        RuntimeWarning, match=r"noise makes up \d+% .*tolerance=….*estimator='average'"
+    ) as caught:
         run("minibatch")
     assert len(caught) == 1
     run("average")  # warnings are errors here: silence is what is tested
@@ -649,7 +818,9 @@ def test_high_noise_warns_once_and_names_the_remedy():
     tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13),
     reason="torch 2.11's compiler cannot follow a step",
 )
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # torch's own, while it compiles
 def test_the_compiled_step_is_the_same_step():
     model, opt, batches = setup(nonfinite="ignore")
     twin, other, _ = setup(nonfinite="ignore")
@@ -673,7 +844,9 @@ def test_unequal_micro_batches_tell_the_noise_by_their_weights():
     generator = torch.Generator().manual_seed(0)
     for _ in range(60):
         for size in (64, 1):
-            mean = 1 + 3 * torch.randn(500, generator=generator, dtype=torch.float64) / math.sqrt(size)
+            mean = 1 + 3 * torch.randn(
+                500, generator=generator, dtype=torch.float64
+            ) / math.sqrt(size)
             with opt.lower(weight=size):
                 (size / 65 * (mean @ x)).backward()
         with opt.upper():
@@ -688,7 +861,13 @@ def test_a_step_that_failed_is_over(fails):
     model, opt, batches = setup(dtype=torch.float64)
     twin, other, _ = setup(dtype=torch.float64)
     pairs = [
-        [{"upper": lambda m=m, b=b: losses(m, b)[0], "lower": lambda m=m, b=b: losses(m, b)[1]} for b in batches]
+        [
+            {
+                "upper": lambda m=m, b=b: losses(m, b)[0],
+                "lower": lambda m=m, b=b: losses(m, b)[1],
+            }
+            for b in batches
+        ]
         for m in (model, twin)
     ]
     opt.step(**pairs[0][0])
@@ -715,12 +894,22 @@ def test_after_a_bad_batch_training_goes_on(estimator, policy):
     options = {"method": simple_method(estimator=estimator), "nonfinite": policy}
     model, opt, batches = setup(dtype=torch.float64, **options)
     twin, other, _ = setup(dtype=torch.float64, **options)
-    bad = {"upper": lambda: losses(model, batches[0])[0] * math.nan, "lower": lambda: losses(model, batches[0])[1]}
-    with pytest.raises(FloatingPointError, match="begins anew") if policy == "raise" else contextlib.nullcontext():
+    bad = {
+        "upper": lambda: losses(model, batches[0])[0] * math.nan,
+        "lower": lambda: losses(model, batches[0])[1],
+    }
+    with (
+        pytest.raises(FloatingPointError, match="begins anew")
+        if policy == "raise"
+        else contextlib.nullcontext()
+    ):
         opt.step(**bad)
     for m, o in ((model, opt), (twin, other)):
         for batch in batches[:4]:
-            o.step(upper=lambda m=m, b=batch: losses(m, b)[0], lower=lambda m=m, b=batch: losses(m, b)[1])
+            o.step(
+                upper=lambda m=m, b=batch: losses(m, b)[0],
+                lower=lambda m=m, b=batch: losses(m, b)[1],
+            )
     torch.testing.assert_close(weights(model), weights(twin), rtol=1e-12, atol=1e-14)
 
 
@@ -742,17 +931,25 @@ def test_an_average_does_not_know_the_scale():
 
     def trained(scales):
         x = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method(estimator="average", regularizer=0.1))
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.1),
+            method=simple_method(estimator="average", regularizer=0.1),
+        )
         for scale in scales:
             scaler = torch.amp.GradScaler("cpu", init_scale=scale) if scale else None
-            for level, loss in ((opt.lower, x.square().sum()), (opt.upper, (x - 3).square().sum())):
+            for level, loss in (
+                (opt.lower, x.square().sum()),
+                (opt.upper, (x - 3).square().sum()),
+            ):
                 with level():
                     (scaler.scale(loss) if scaler else loss).backward()
             scaler.step(opt) if scaler else opt.step()
             opt.__dict__.pop("grad_scale", None), opt.__dict__.pop("found_inf", None)
         return x.detach()
 
-    torch.testing.assert_close(trained([1024.0, 512.0, 2.0, 64.0]), trained([None] * 4), rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        trained([1024.0, 512.0, 2.0, 64.0]), trained([None] * 4), rtol=1e-10, atol=0
+    )
 
 
 def test_a_first_look_at_the_noise_that_is_not_finite_is_forgotten():
@@ -781,7 +978,10 @@ def test_a_skipped_step_knows_nothing():
     model, opt, batches = setup(nonfinite="skip")
     train(model, opt, batches[:1])
     shape = opt.last.gg.shape
-    opt.step(upper=lambda: weights_sum(model) * math.inf, lower=lambda: losses(model, batches[0])[1])
+    opt.step(
+        upper=lambda: weights_sum(model) * math.inf,
+        lower=lambda: losses(model, batches[0])[1],
+    )
     assert opt.last.skipped
     assert opt.last.gg.shape == shape
     assert torch.isnan(opt.last.multiplier)
@@ -801,14 +1001,18 @@ def test_a_scheduler_multiplies_the_schedules_step_size():
         info = opt.step(upper=lambda: f(x), lower=lambda: g(x))
         length = (x.detach() - before).norm().item()
         assert length == pytest.approx(
-            0.1 * (k + 1) ** -0.5 * 0.5**k * math.sqrt(info.direction_squared.item()), rel=1e-6
+            0.1 * (k + 1) ** -0.5 * 0.5**k * math.sqrt(info.direction_squared.item()),
+            rel=1e-6,
         )
         scheduler.step()
 
 
 def test_groups_that_join_late_are_averaged_without_bias():
     x, y = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(estimator="average", momentum=0.1))
+    opt = DynamicBarrier(
+        torch.optim.SGD([x], lr=0.0),
+        method=simple_method(estimator="average", momentum=0.1),
+    )
     for _ in range(10):
         opt.step(upper=lambda: 0 * x.sum(), lower=lambda: x.sum())
     opt.add_param_group({"params": [y], "lr": 0.0})

@@ -23,10 +23,14 @@ from training import simple_method
 # Other tests of the same process may have started JAX, which warns of every fork; workers do not use it.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:This process .* is multi-threaded:DeprecationWarning"
+    ),
 ]
 
-WORKERS = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*multi-threaded")
+WORKERS = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create", "ignore:.*multi-threaded"
+)
 MODES = pytest.mark.parametrize("sampling", ["iid", "epoch"])
 
 
@@ -46,7 +50,10 @@ class Squares(Dataset):
 
 def take(batches, steps):
     """The samples of some steps, a list of numbers for each; for datasets of plain numbers."""
-    return [[int(i) for rows, _ in batch for i in rows] for batch in itertools.islice(batches, steps)]
+    return [
+        [int(i) for rows, _ in batch for i in rows]
+        for batch in itertools.islice(batches, steps)
+    ]
 
 
 def numbers(length, schedule, **options):
@@ -60,7 +67,11 @@ def fits(table):
     """Whether counts are those of a uniform law: chi-square, two-sided, at 99.98 % confidence."""
     counts = np.asarray(table).ravel()
     statistic = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
-    return stats.chi2.ppf(1e-4, counts.size - 1) < statistic < stats.chi2.ppf(1 - 1e-4, counts.size - 1)
+    return (
+        stats.chi2.ppf(1e-4, counts.size - 1)
+        < statistic
+        < stats.chi2.ppf(1 - 1e-4, counts.size - 1)
+    )
 
 
 def pairs(first, second, length):
@@ -87,10 +98,14 @@ def test_steps_levels_and_seeds_are_independent_of_each_other():
     assert fits(pairs(lower, other, 4))
 
 
-@pytest.mark.parametrize(("length", "micro_batch"), [(10, 3), (7, 64), (1, 2), (100, 9)])
+@pytest.mark.parametrize(
+    ("length", "micro_batch"), [(10, 3), (7, 64), (1, 2), (100, 9)]
+)
 def test_an_epoch_has_every_sample_once(length, micro_batch):
     """Across steps of 1, 2, 3, … samples: each run of `length` samples is a permutation."""
-    batches = numbers(length, lambda k: k + 1, sampling="epoch", micro_batch=micro_batch)
+    batches = numbers(
+        length, lambda k: k + 1, sampling="epoch", micro_batch=micro_batch
+    )
     samples = list(itertools.chain(*take(batches, 40)))
     epochs = [samples[i : i + length] for i in range(0, len(samples), length)]
     assert all(sorted(epoch) == list(range(length)) for epoch in epochs[:-1])
@@ -106,7 +121,10 @@ def test_epochs_are_shuffled_independently():
 
 @MODES
 def test_the_samples_do_not_depend_on_the_micro_batch(sampling):
-    streams = [take(numbers(50, lambda k: 7 * k + 3, sampling=sampling, micro_batch=m), 6) for m in (1, 4, 1000)]
+    streams = [
+        take(numbers(50, lambda k: 7 * k + 3, sampling=sampling, micro_batch=m), 6)
+        for m in (1, 4, 1000)
+    ]
     assert streams[0] == streams[1] == streams[2]
 
 
@@ -130,8 +148,16 @@ def test_micro_batches_are_few_even_and_weigh_what_they_count(size, micro_batch)
 
 def regression(seed=0):
     torch.manual_seed(seed)
-    data = torch.randn(40, 5, dtype=torch.float64), torch.randn(40, 1, dtype=torch.float64)
-    layers = torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+    data = (
+        torch.randn(40, 5, dtype=torch.float64),
+        torch.randn(40, 1, dtype=torch.float64),
+    )
+    layers = (
+        torch.nn.Linear(5, 8),
+        torch.nn.Tanh(),
+        torch.nn.Dropout(0.2),
+        torch.nn.Linear(8, 1),
+    )
     return torch.nn.Sequential(*layers).double(), data
 
 
@@ -148,8 +174,18 @@ def test_micro_batches_equal_one_batch_in_gradient_and_loss(sampling):
     for micro_batch in (7, 1000):
         model, data = regression()
         model.eval()  # dropout would draw different masks for different shapes
-        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.0), method=simple_method())
-        backward(model, opt, next(iter(GrowingBatches(data, 50, micro_batch=micro_batch, sampling=sampling))))
+        opt = DynamicBarrier(
+            torch.optim.SGD(model.parameters(), lr=0.0), method=simple_method()
+        )
+        backward(
+            model,
+            opt,
+            next(
+                iter(
+                    GrowingBatches(data, 50, micro_batch=micro_batch, sampling=sampling)
+                )
+            ),
+        )
         gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
         with opt.upper():
             model[0].weight.square().sum().backward()
@@ -213,11 +249,22 @@ def load(batches, steps):
 def test_workers_change_nothing(sampling):
     def run(num_workers):
         batches = GrowingBatches(
-            Squares(23), lambda k: 4 * k + 1, micro_batch=5, sampling=sampling, num_workers=num_workers
+            Squares(23),
+            lambda k: 4 * k + 1,
+            micro_batch=5,
+            sampling=sampling,
+            num_workers=num_workers,
         )
         return load(batches, 6), batches.state_dict()
 
-    state = {"k": 6, "samples": 66, "seed": 0, "sampling": sampling, "level": "lower", "length": 23}
+    state = {
+        "k": 6,
+        "samples": 66,
+        "seed": 0,
+        "sampling": sampling,
+        "level": "lower",
+        "length": 23,
+    }
     assert run(0) == run(2)
     assert run(0)[1] == state
 
@@ -252,13 +299,20 @@ def test_the_global_generators_are_left_alone(num_workers):
 
 
 @WORKERS
-@pytest.mark.parametrize(("sampling", "workers"), [("iid", (0, 0)), ("epoch", (0, 0)), ("epoch", (1, 1))])
+@pytest.mark.parametrize(
+    ("sampling", "workers"), [("iid", (0, 0)), ("epoch", (0, 0)), ("epoch", (1, 1))]
+)
 def test_resumed_equals_uninterrupted(sampling, workers):
     """Saved after five steps, 35 samples, in the middle of the second epoch of 23; workers had read further."""
 
     def make(num_workers, seed):
         return GrowingBatches(
-            Squares(23), lambda k: 3 * k + 1, micro_batch=4, sampling=sampling, num_workers=num_workers, seed=seed
+            Squares(23),
+            lambda k: 3 * k + 1,
+            micro_batch=4,
+            sampling=sampling,
+            num_workers=num_workers,
+            seed=seed,
         )
 
     expected = load(make(0, 5), 9)
@@ -288,7 +342,9 @@ def train(model, opt, levels, steps):
 def test_a_resumed_training_run_with_dropout_equals_the_uninterrupted_one(sampling):
     def make(seed):
         model, data = regression(seed)
-        opt = DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.01), method=simple_method())
+        opt = DynamicBarrier(
+            torch.optim.AdamW(model.parameters(), lr=0.01), method=simple_method()
+        )
         options = {"sampling": sampling, "micro_batch": 8, "seed": 4}
         data = data if seed == 0 else regression(0)[1]
         levels = [
@@ -303,7 +359,13 @@ def test_a_resumed_training_run_with_dropout_equals_the_uninterrupted_one(sampli
     train(half, first, streams, 5)
     file = io.BytesIO()
     parts = (half, first, *streams)
-    torch.save({"parts": [part.state_dict() for part in parts], "random": torch.get_rng_state()}, file)
+    torch.save(
+        {
+            "parts": [part.state_dict() for part in parts],
+            "random": torch.get_rng_state(),
+        },
+        file,
+    )
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     fresh, second, others = make(9)
@@ -345,7 +407,10 @@ def test_a_step_left_halfway_is_skipped_in_the_loop_and_repeated_by_a_new_one(sa
     third = next(steps)
     assert [int(i) for rows, _ in third for i in rows] == expected[2]
     for old in (untouched, third):
-        with pytest.raises(RuntimeError, match=r"step \d can be iterated once, before the next; keep list\(batch\)"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"step \d can be iterated once, before the next; keep list\(batch\)",
+        ):
             iter(old)
     for batch in batches:
         assert batch.k == 3
@@ -358,20 +423,30 @@ def test_a_second_loop_or_a_loaded_state_ends_the_first_loop():
     start = batches.state_dict()
     first, second = next(iter(batches)), next(iter(batches))
     list(first)
-    with pytest.raises(RuntimeError, match="step 0 is over: another loop or a loaded state has led to step 1"):
+    with pytest.raises(
+        RuntimeError,
+        match="step 0 is over: another loop or a loaded state has led to step 1",
+    ):
         list(second)
     steps = iter(batches)
     list(next(steps))
     batches.load_state_dict(start)
-    with pytest.raises(RuntimeError, match="step 2 is over: another loop or a loaded state has led to step 0"):
+    with pytest.raises(
+        RuntimeError,
+        match="step 2 is over: another loop or a loaded state has led to step 0",
+    ):
         list(next(steps))
     assert take(batches, 2) == take(numbers(10, 6), 2)
 
 
 def test_zip_leaves_both_levels_at_the_same_step():
-    upper, lower = (numbers(10, 6, micro_batch=3, level=level) for level in ("upper", "lower"))
+    upper, lower = (
+        numbers(10, 6, micro_batch=3, level=level) for level in ("upper", "lower")
+    )
     for above, below in zip(upper, lower, strict=True):
-        assert len(list(zip(above, below, strict=False))) == 2  # stops at the first's end, never asks the second
+        assert (
+            len(list(zip(above, below, strict=False))) == 2
+        )  # stops at the first's end, never asks the second
         assert upper.k == lower.k == above.k + 1
         if above.k == 2:
             break
@@ -384,16 +459,23 @@ def test_tensors_come_as_they_were_given():
     x, y = torch.randn(6, 3), torch.arange(6)
 
     def first(dataset, **options):
-        return next(iter(next(iter(GrowingBatches(dataset, 4, sampling="epoch", **options)))))[0]
+        return next(
+            iter(next(iter(GrowingBatches(dataset, 4, sampling="epoch", **options))))
+        )[0]
 
     assert torch.equal(first(x), x[first(y)])
     rows, targets = first((x, y))
     assert torch.equal(rows, x[targets])
     rows, targets = first(TensorDataset(x, y))
     assert torch.equal(rows, x[targets])
-    assert torch.equal(first([float(i) for i in y]), first(y).double())  # a list is a map-style dataset
+    assert torch.equal(
+        first([float(i) for i in y]), first(y).double()
+    )  # a list is a map-style dataset
     assert first((x, y), collate_fn=len) == 4
-    assert first(x, collate_fn=lambda samples: [s.shape for s in samples]) == [torch.Size([3])] * 4
+    assert (
+        first(x, collate_fn=lambda samples: [s.shape for s in samples])
+        == [torch.Size([3])] * 4
+    )
 
 
 class Endless(IterableDataset):
@@ -402,24 +484,72 @@ class Endless(IterableDataset):
 
 
 BAD = {
-    "iterable": ({"dataset": Endless()}, TypeError, "dataset=Endless must be map-style"),
+    "iterable": (
+        {"dataset": Endless()},
+        TypeError,
+        "dataset=Endless must be map-style",
+    ),
     "no dataset": ({"dataset": 3}, TypeError, "dataset=int must be map-style"),
-    "mapping": ({"dataset": {"x": torch.ones(3)}}, TypeError, "dataset=dict must be map-style"),
-    "empty": ({"dataset": torch.ones(0, 3)}, ValueError, "dataset=Tensor has no samples"),
+    "mapping": (
+        {"dataset": {"x": torch.ones(3)}},
+        TypeError,
+        "dataset=dict must be map-style",
+    ),
+    "empty": (
+        {"dataset": torch.ones(0, 3)},
+        ValueError,
+        "dataset=Tensor has no samples",
+    ),
     "no samples": ({"dataset": []}, ValueError, "dataset=list has no samples"),
-    "uneven": ({"dataset": (torch.ones(3), torch.ones(4))}, AssertionError, "Size mismatch between tensors"),
-    "micro 0": ({"micro_batch": 0}, ValueError, "micro_batch=0 must be a whole number ≥ 1"),
-    "micro 2.5": ({"micro_batch": 2.5}, ValueError, "micro_batch=2.5 must be a whole number ≥ 1"),
-    "sampling": ({"sampling": "shuffle"}, ValueError, "sampling='shuffle' must be one of 'iid', 'epoch'"),
-    "level": ({"level": "middle"}, ValueError, "level='middle' must be one of 'upper', 'lower'"),
+    "uneven": (
+        {"dataset": (torch.ones(3), torch.ones(4))},
+        AssertionError,
+        "Size mismatch between tensors",
+    ),
+    "micro 0": (
+        {"micro_batch": 0},
+        ValueError,
+        "micro_batch=0 must be a whole number ≥ 1",
+    ),
+    "micro 2.5": (
+        {"micro_batch": 2.5},
+        ValueError,
+        "micro_batch=2.5 must be a whole number ≥ 1",
+    ),
+    "sampling": (
+        {"sampling": "shuffle"},
+        ValueError,
+        "sampling='shuffle' must be one of 'iid', 'epoch'",
+    ),
+    "level": (
+        {"level": "middle"},
+        ValueError,
+        "level='middle' must be one of 'upper', 'lower'",
+    ),
     "seed": ({"seed": -1}, ValueError, "seed=-1 must be a whole number ≥ 0"),
     "seed None": ({"seed": None}, ValueError, "seed=None must be a whole number ≥ 0"),
     "seed bool": ({"seed": True}, ValueError, "seed=True must be a whole number ≥ 0"),
-    "size word": ({"schedule": "big"}, TypeError, "lower_batch='big' must be a number or a function of the step k"),
-    "law nan": ({"schedule": lambda k: math.nan}, ValueError, "lower_batch at step 0 is nan; it must be finite"),
-    "law word": ({"schedule": lambda k: "x"}, TypeError, "lower_batch at step 0 is 'x'; it must be a number"),
+    "size word": (
+        {"schedule": "big"},
+        TypeError,
+        "lower_batch='big' must be a number or a function of the step k",
+    ),
+    "law nan": (
+        {"schedule": lambda k: math.nan},
+        ValueError,
+        "lower_batch at step 0 is nan; it must be finite",
+    ),
+    "law word": (
+        {"schedule": lambda k: "x"},
+        TypeError,
+        "lower_batch at step 0 is 'x'; it must be a number",
+    ),
     "share": ({"share": (2, 2)}, ValueError, r"share=\(2, 2\) must be \(i, n\)"),
-    "negative share": ({"share": (-1, 2)}, ValueError, r"share=\(-1, 2\) must be \(i, n\)"),
+    "negative share": (
+        {"share": (-1, 2)},
+        ValueError,
+        r"share=\(-1, 2\) must be \(i, n\)",
+    ),
 }
 
 
@@ -433,12 +563,17 @@ def test_bad_input_is_named(case):
 def test_several_ranks_must_name_their_share(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    with pytest.raises(RuntimeError, match=r"several ranks run: give share=\(rank, ranks\)"):
+    with pytest.raises(
+        RuntimeError, match=r"several ranks run: give share=\(rank, ranks\)"
+    ):
         GrowingBatches(torch.arange(9), 4)
     GrowingBatches(torch.arange(9), 4, share=(3, 4))
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"generator": None}, {"in_order": False}, {"colour": "red"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"shuffle": True}, {"generator": None}, {"in_order": False}, {"colour": "red"}],
+)
 def test_options_that_the_loader_refuses_are_named(options):
     (name,) = options
     with pytest.raises((TypeError, ValueError), match=name):
@@ -457,8 +592,14 @@ def test_states_of_other_batches_are_refused_and_change_nothing():
     expected = take(numbers(10, 6), 2)
     assert take(batches, 1) == expected[:1]
     for change, message in (
-        ({"sampling": "epoch"}, "the state has sampling='epoch', these batches have sampling='iid'"),
-        ({"level": "upper"}, "the state has level='upper', these batches have level='lower'"),
+        (
+            {"sampling": "epoch"},
+            "the state has sampling='epoch', these batches have sampling='iid'",
+        ),
+        (
+            {"level": "upper"},
+            "the state has level='upper', these batches have level='lower'",
+        ),
         ({"length": 11}, "the state has length=11, these batches have length=10"),
         ({"k": -1}, "k=-1 must be a whole number ≥ 0"),
         ({"samples": None}, "samples=None must be a whole number ≥ 0"),
@@ -496,12 +637,21 @@ def test_ranks_draw_the_samples_of_one_process(sampling, micro_batch, n):
     sizes = [1, 2, 4, 7, 11, 17, 23, 64]
     options = {"sampling": sampling, "seed": 3}
     whole = take(numbers(13, lambda k: sizes[k], **options), 8)
-    shares = [numbers(13, lambda k: sizes[k], share=(i, n), micro_batch=micro_batch, **options) for i in range(n)]
+    shares = [
+        numbers(
+            13, lambda k: sizes[k], share=(i, n), micro_batch=micro_batch, **options
+        )
+        for i in range(n)
+    ]
     for k, batches in enumerate(itertools.islice(zip(*shares, strict=True), 8)):
-        ranks = [[(rows.tolist(), weight) for rows, weight in batch] for batch in batches]
+        ranks = [
+            [(rows.tolist(), weight) for rows, weight in batch] for batch in batches
+        ]
         parts = list(itertools.chain(*ranks))
         counts = [len(rows) for rows, _ in parts]
-        assert len({len(rank) for rank in ranks}) == 1  # ranks meet at every micro-batch
+        assert (
+            len({len(rank) for rank in ranks}) == 1
+        )  # ranks meet at every micro-batch
         assert 0 < min(counts) <= max(counts) <= min(micro_batch, min(counts) + 1)
         assert all(weight > 0 for _, weight in parts)
         if sizes[k] >= len(parts):
@@ -509,7 +659,9 @@ def test_ranks_draw_the_samples_of_one_process(sampling, micro_batch, n):
         total = np.zeros(13)  # what each sample counts for, in the mean over the ranks
         for rows, weight in parts:
             np.add.at(total, rows, weight / len(rows) / n)
-        np.testing.assert_allclose(total, np.bincount(whole[k], minlength=13) / sizes[k], rtol=1e-12)
+        np.testing.assert_allclose(
+            total, np.bincount(whole[k], minlength=13) / sizes[k], rtol=1e-12
+        )
 
 
 @MODES
@@ -523,7 +675,14 @@ def test_another_number_of_ranks_goes_on_where_the_first_was(sampling):
     first = [take(batches, 4) for batches in two]
     state = two[0].state_dict()
     assert state == two[1].state_dict()
-    assert state == {"k": 4, "samples": 24, "seed": 5, "sampling": sampling, "level": "lower", "length": 17}
+    assert state == {
+        "k": 4,
+        "samples": 24,
+        "seed": 5,
+        "sampling": sampling,
+        "level": "lower",
+        "length": 17,
+    }
     three = [numbers(17, law, share=(i, 3), **options | {"seed": 99}) for i in range(3)]
     for batches in three:
         batches.load_state_dict(state)
@@ -535,6 +694,8 @@ def test_another_number_of_ranks_goes_on_where_the_first_was(sampling):
 @WORKERS
 def test_shares_with_workers():
     def drawn(**options):
-        return load(GrowingBatches(Squares(10), 7, micro_batch=2, share=(1, 2), **options), 3)
+        return load(
+            GrowingBatches(Squares(10), 7, micro_batch=2, share=(1, 2), **options), 3
+        )
 
     assert drawn(num_workers=2) == drawn()

@@ -7,7 +7,11 @@ import warnings
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
 
 from tiebreak.torch import CSVLog, DynamicBarrier
 from tiebreak.torch.packing import KEY
@@ -29,30 +33,47 @@ BASES = {
 
 def network(seed=0):
     torch.manual_seed(seed)
-    layers = [torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.Tanh(), torch.nn.Linear(7, 3)]
+    layers = [
+        torch.nn.Linear(5, 7),
+        torch.nn.BatchNorm1d(7),
+        torch.nn.Tanh(),
+        torch.nn.Linear(7, 3),
+    ]
     return torch.nn.Sequential(*layers).double()
 
 
 def data(steps=8):
     generator = torch.Generator().manual_seed(1)
-    return [[torch.randn(12, n, generator=generator).double() for n in (5, 3)] for _ in range(steps)]
+    return [
+        [torch.randn(12, n, generator=generator).double() for n in (5, 3)]
+        for _ in range(steps)
+    ]
 
 
 def made(case, base, seed=0, groups=False):
     model = network(seed)
     first, rest = list(model.parameters())[:2], list(model.parameters())[2:]
-    params = [{"params": first}, {"params": rest, "lr": 0.03}] if groups else model.parameters()
+    params = (
+        [{"params": first}, {"params": rest, "lr": 0.03}]
+        if groups
+        else model.parameters()
+    )
     return model, DynamicBarrier(BASES[base](params), model=model, **CASES[case])
 
 
 def train(model, opt, batches):
     for x, y in batches:
-        opt.step(lower=lambda x=x, y=y: (model(x) - y).square().mean(), upper=lambda x=x: model(x).abs().mean())
+        opt.step(
+            lower=lambda x=x, y=y: (model(x) - y).square().mean(),
+            upper=lambda x=x: model(x).abs().mean(),
+        )
     return model, opt
 
 
 def everything(model):
-    return torch.cat([value.detach().double().reshape(-1) for value in model.state_dict().values()])
+    return torch.cat(
+        [value.detach().double().reshape(-1) for value in model.state_dict().values()]
+    )
 
 
 def save(folder, model, opt, **options):
@@ -64,11 +85,19 @@ def save(folder, model, opt, **options):
 
 def restore(folder, model, opt, **options):
     chosen = StateDictOptions(**options)
-    state = dict(zip(("model", "opt"), get_state_dict(model, opt, options=chosen), strict=True))
+    state = dict(
+        zip(("model", "opt"), get_state_dict(model, opt, options=chosen), strict=True)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dcp.load(state, checkpoint_id=folder)
-    set_state_dict(model, opt, model_state_dict=state["model"], optim_state_dict=state["opt"], options=chosen)
+    set_state_dict(
+        model,
+        opt,
+        model_state_dict=state["model"],
+        optim_state_dict=state["opt"],
+        options=chosen,
+    )
     return model, opt
 
 
@@ -95,7 +124,9 @@ def test_resumed_from_a_distributed_checkpoint(case, base, flat, tmp_path):
     model, again = train(*made(case, base, groups=True), batches[:3])
     for at, until in ((3, 5), (5, 8)):
         save(tmp_path / f"{at}", model, again, **options)
-        model, again = restore(tmp_path / f"{at}", *made(case, base, 10 + at, groups=True), **options)
+        model, again = restore(
+            tmp_path / f"{at}", *made(case, base, 10 + at, groups=True), **options
+        )
         assert again.count == at
         train(model, again, batches[at:until])
     assert torch.equal(everything(model), everything(whole))
@@ -104,7 +135,10 @@ def test_resumed_from_a_distributed_checkpoint(case, base, flat, tmp_path):
         assert torch.equal(again.last.excess, opt.last.excess)
 
 
-@pytest.mark.parametrize("options", [{"full_state_dict": True}, {"full_state_dict": True, "cpu_offload": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{"full_state_dict": True}, {"full_state_dict": True, "cpu_offload": True}],
+)
 def test_a_full_state_dict_in_one_file(options, tmp_path):
     batches = data()
     whole, _ = train(*made("twin", "adamw"), batches)
@@ -123,7 +157,9 @@ def test_saving_in_the_background(tmp_path):
     batches = data()
     whole, _ = train(*made("twin", "adamw"), batches)
     model, opt = train(*made("twin", "adamw"), batches[:3])
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
     try:
         state = dict(zip(("model", "opt"), get_state_dict(model, opt), strict=True))
         with warnings.catch_warnings():
@@ -185,9 +221,13 @@ def test_what_is_missing_is_said():
         set_state_dict(*fresh, model_state_dict=states[0], optim_state_dict=state)
 
     lost = copy.deepcopy(states[1])
-    for name in [name for name in lost["state"]["0.weight"] if name.startswith("tiebreak")]:
+    for name in [
+        name for name in lost["state"]["0.weight"] if name.startswith("tiebreak")
+    ]:
         del lost["state"]["0.weight"][name]
-    with pytest.raises(ValueError, match="the state lacks what was saved for 1 parameters"):
+    with pytest.raises(
+        ValueError, match="the state lacks what was saved for 1 parameters"
+    ):
         loaded(lost)
     foreign = copy.deepcopy(states[1])
     for group in foreign["param_groups"]:
@@ -199,7 +239,9 @@ def test_what_is_missing_is_said():
         group["tiebreak"] = group["tiebreak"].replace('"version":1', '"version":7')
     with pytest.raises(ValueError, match="in this state version is 7; it must be 1"):
         loaded(newer)
-    with pytest.raises(ValueError, match=r"the state was saved with .*, and this optimizer has "):
+    with pytest.raises(
+        ValueError, match=r"the state was saved with .*, and this optimizer has "
+    ):
         loaded(states[1], "start")
     other = copy.deepcopy(states[1])
     other["state"]["0.weight"]["tiebreak_copy_value"] = torch.zeros(3)
@@ -214,7 +256,9 @@ def test_frozen_parameters(tmp_path):
     def frozen(seed=0):
         model = network(seed)
         model[0].requires_grad_(False)
-        return model, DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=0.02), model=model, **CASES["twin"])
+        return model, DynamicBarrier(
+            torch.optim.AdamW(model.parameters(), lr=0.02), model=model, **CASES["twin"]
+        )
 
     whole, _ = train(*frozen(), batches)
     half = train(*frozen(), batches[:3])
@@ -227,12 +271,16 @@ def test_frozen_parameters(tmp_path):
     train(*fresh, batches)
     assert len(fresh[1].target.copy.values) == 6
     fresh[0][3].requires_grad_(False)
-    states = copy.deepcopy(get_state_dict(*fresh))  # torch would let both train on the same averages
+    states = copy.deepcopy(
+        get_state_dict(*fresh)
+    )  # torch would let both train on the same averages
     model, opt = frozen(9)
     model[0].requires_grad_(True)
     model[3].requires_grad_(False)
     with pytest.raises(ValueError, match="unfreeze them"):
-        set_state_dict(model, opt, model_state_dict=states[0], optim_state_dict=states[1])
+        set_state_dict(
+            model, opt, model_state_dict=states[0], optim_state_dict=states[1]
+        )
     model[3].requires_grad_(True)
     set_state_dict(model, opt, model_state_dict=states[0], optim_state_dict=states[1])
     model[3].requires_grad_(False)
@@ -250,7 +298,9 @@ def test_a_state_without_all_that_the_law_remembers_is_refused():
         del text["law"]["mean_rise"]
         group[KEY] = json.dumps(text)
     _, again = made("twin", "adamw", 9)
-    with pytest.raises(ValueError, match="remembers differs from this version's in mean_rise"):
+    with pytest.raises(
+        ValueError, match="remembers differs from this version's in mean_rise"
+    ):
         again.load_state_dict(state)
     assert set(again.memory.values.values()) == {0.0}
 
@@ -262,7 +312,9 @@ def test_the_state_shows_the_bases_and_ours():
     assert opt.state[first]["tiebreak_copy_value"] is opt.target.copy.values[first]
     opt.state[first]["step"] = torch.tensor(7.0)
     assert opt.base.state[first]["step"] == 7
-    opt.state[first] = dict(opt.state[first])  # as a framework moves a state to its device
+    opt.state[first] = dict(
+        opt.state[first]
+    )  # as a framework moves a state to its device
     assert set(opt.base.state[first]) == {"step", "exp_avg", "exp_avg_sq"}
     assert list(opt.state) == list(model.parameters())
     fresh = made("rule", "plain")[1]
@@ -288,16 +340,22 @@ class Summing(torch.optim.Optimizer):
     """AdaGrad with one sum of squares for each group, which the group holds, with a count and the last two squares."""
 
     def __init__(self, params, total):
-        super().__init__(params, {"lr": 0.5, "k": 0, "total": total, "last": (0.0, 0.0)})
+        super().__init__(
+            params, {"lr": 0.5, "k": 0, "total": total, "last": (0.0, 0.0)}
+        )
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             square = sum(p.grad.square().sum() for p in group["params"])
             group["k"] += 1
-            group["total"] = group["total"] + (square if torch.is_tensor(group["total"]) else square.item())
+            group["total"] = group["total"] + (
+                square if torch.is_tensor(group["total"]) else square.item()
+            )
             group["last"] = (group["last"][1], square.item())
-            length = group["lr"] / (float(group["total"]) ** 0.5 * (1 + group["last"][0] / group["k"]))
+            length = group["lr"] / (
+                float(group["total"]) ** 0.5 * (1 + group["last"][0] / group["k"])
+            )
             for p in group["params"]:
                 p.sub_(p.grad, alpha=length)
 
@@ -318,17 +376,25 @@ def test_what_a_twin_counts_in_its_groups_is_in_the_state(total):
     batches = data()
     whole, opt = train(*summing(total), batches)
     model, half = train(*summing(total), batches[:3])
-    for own, twin in zip(half.base.param_groups, half.target.copy.base.param_groups, strict=True):
+    for own, twin in zip(
+        half.base.param_groups, half.target.copy.base.param_groups, strict=True
+    ):
         assert (own["k"], twin["k"]) == (3, 3)
         assert own["total"] != twin["total"]
         assert own["last"] != twin["last"]
     state = half.state_dict()
     found = [json.loads(group[KEY])["options"] for group in state["param_groups"]]
-    assert [set(options) for options in found] == [{"total", "last"}] * 2  # not what both have
+    assert [set(options) for options in found] == [
+        {"total", "last"}
+    ] * 2  # not what both have
     fresh, again = summing(total, 9)
     fresh.load_state_dict(model.state_dict())
     again.load_state_dict(copy.deepcopy(state))
-    for now, then in zip(again.target.copy.base.param_groups, half.target.copy.base.param_groups, strict=True):
+    for now, then in zip(
+        again.target.copy.base.param_groups,
+        half.target.copy.base.param_groups,
+        strict=True,
+    ):
         for name in ("lr", "k", "total", "last"):
             assert now[name] == then[name]
             assert type(now[name]) is type(then[name])
@@ -349,7 +415,10 @@ def test_an_option_of_a_twin_that_is_no_number_is_refused(total):
         text = json.loads(state["param_groups"][1][KEY])
         text["options"]["total"] = wrong
         state["param_groups"][1][KEY] = json.dumps(text)
-        with pytest.raises(ValueError, match=r"in this state the twin's option total is .*; it must be a number, as"):
+        with pytest.raises(
+            ValueError,
+            match=r"in this state the twin's option total is .*; it must be a number, as",
+        ):
             again.load_state_dict(state)
         assert again.count == 2
     train(model, again, batches[2:])

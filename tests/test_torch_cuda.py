@@ -11,7 +11,9 @@ import torch
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier
 from training import simple_method
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device"
+)
 
 
 # Another library's threads in this process (JAX's) may use the device meanwhile.
@@ -28,20 +30,33 @@ def _said(options):
 def setup(device, dtype=torch.float32, base=torch.optim.SGD, model=None, **options):
     """A model, an optimizer around `base` or SDBGD for None, and batches."""
     torch.manual_seed(0)
-    small = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 4)).to(dtype)
-    batches = [(torch.randn(32, 16, dtype=dtype), torch.randn(32, 4, dtype=dtype)) for _ in range(20)]
+    small = torch.nn.Sequential(
+        torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 4)
+    ).to(dtype)
+    batches = [
+        (torch.randn(32, 16, dtype=dtype), torch.randn(32, 4, dtype=dtype))
+        for _ in range(20)
+    ]
     model = small.to(device) if model is None else model
     params = model.parameters()
-    opt = SDBGD(params, lr=0.01, **options) if base is None else DynamicBarrier(base(params, lr=0.01), **_said(options))
+    opt = (
+        SDBGD(params, lr=0.01, **options)
+        if base is None
+        else DynamicBarrier(base(params, lr=0.01), **_said(options))
+    )
     return model, opt, [tuple(t.to(device) for t in b) for b in batches]
 
 
 def losses(model, batch):
-    return sum(p.abs().sum() for p in model.parameters()) / 100, torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    return sum(
+        p.abs().sum() for p in model.parameters()
+    ) / 100, torch.nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
 def weights(model):
-    return torch.cat([p.detach().double().cpu().reshape(-1) for p in model.parameters()])
+    return torch.cat(
+        [p.detach().double().cpu().reshape(-1) for p in model.parameters()]
+    )
 
 
 def train(model, opt, batches):
@@ -56,7 +71,12 @@ def train(model, opt, batches):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"method": AVERAGED}, {"tolerance": "5%", "reference": 1.0}, {"normalize": True}],
+    [
+        {},
+        {"method": AVERAGED},
+        {"tolerance": "5%", "reference": 1.0},
+        {"normalize": True},
+    ],
 )
 @pytest.mark.parametrize("base", [torch.optim.SGD, None])
 @pytest.mark.parametrize("fused", [True, False])
@@ -64,7 +84,11 @@ def test_the_gpu_gives_the_cpus_numbers(options, base, fused):
     found = []
     for device in ("cpu", "cuda"):
         model, opt, batches = setup(
-            device, torch.float64, base=base, fused=fused if device == "cuda" else None, **options
+            device,
+            torch.float64,
+            base=base,
+            fused=fused if device == "cuda" else None,
+            **options,
         )
         train(model, opt, batches)
         found.append(weights(model))
@@ -104,18 +128,26 @@ def waiting_is_an_error():
         (None, "raise"),
     ],
 )
-@pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}, {"max_norm": 0.1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"tolerance": 0.1, "reference": 0.5}, {"max_norm": 0.1}]
+)
 def test_no_step_waits_for_the_device(base, nonfinite, fused, options):
-    model, opt, batches = setup("cuda", nonfinite=nonfinite, base=base, fused=fused, **options)
+    model, opt, batches = setup(
+        "cuda", nonfinite=nonfinite, base=base, fused=fused, **options
+    )
     train(model, opt, batches[:2])
-    opt.noise.warned = True  # the look at the noise share, every fiftieth step, does wait
+    opt.noise.warned = (
+        True  # the look at the noise share, every fiftieth step, does wait
+    )
     with waiting_is_an_error():
         train(model, opt, batches[2:])
     assert torch.isfinite(weights(model)).all()
 
 
 @pytest.mark.parametrize("fused", [None, False])
-@pytest.mark.parametrize("base", [torch.optim.SGD, fused_adamw, momentum, torch.optim.AdamW, None])
+@pytest.mark.parametrize(
+    "base", [torch.optim.SGD, fused_adamw, momentum, torch.optim.AdamW, None]
+)
 @pytest.mark.parametrize("level", ["upper", "lower"])
 def test_a_step_that_is_skipped_leaves_everything(base, level, fused):
     """Parameters, and the base's state, its count of steps too: known on the device or asked for."""
@@ -140,9 +172,13 @@ def test_a_step_that_is_skipped_leaves_everything(base, level, fused):
 
 
 @pytest.mark.parametrize("fused", [None, False])
-@pytest.mark.parametrize("base", [torch.optim.SGD, momentum, torch.optim.AdamW, torch.optim.RMSprop, None])
+@pytest.mark.parametrize(
+    "base", [torch.optim.SGD, momentum, torch.optim.AdamW, torch.optim.RMSprop, None]
+)
 @pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}])
-def test_a_bad_step_is_not_made_and_raised_at_once_or_one_step_later(base, options, fused):
+def test_a_bad_step_is_not_made_and_raised_at_once_or_one_step_later(
+    base, options, fused
+):
     """At once where the base cannot be told on the device, as RMSprop; parameters and states stay in any case."""
     model, opt, batches = setup("cuda", base=base, fused=fused, **options)
     train(model, opt, batches[:3])
@@ -162,7 +198,9 @@ def test_a_bad_step_is_not_made_and_raised_at_once_or_one_step_later(base, optio
 
 
 def test_logs_do_not_wait(tmp_path):
-    model, opt, batches = setup("cuda", base=torch.optim.AdamW, tolerance=0.1, reference=0.5)
+    model, opt, batches = setup(
+        "cuda", base=torch.optim.AdamW, tolerance=0.1, reference=0.5
+    )
     with CSVLog(tmp_path / "log.csv") as log:
         opt.register_step_post_hook(log)
         train(model, opt, batches[:2])
@@ -178,7 +216,10 @@ def capturable(params, lr):
 
 
 @pytest.mark.parametrize("fused", [None, False])
-@pytest.mark.parametrize(("base", "nonfinite"), [(None, "skip"), (torch.optim.SGD, "ignore"), (capturable, "skip")])
+@pytest.mark.parametrize(
+    ("base", "nonfinite"),
+    [(None, "skip"), (torch.optim.SGD, "ignore"), (capturable, "skip")],
+)
 @pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 0.5}])
 def test_a_captured_step_is_the_same_step(base, nonfinite, options, fused):
     """Three steps to warm up, one captured, seven replays on new data: as ten steps one by one."""
@@ -186,7 +227,11 @@ def test_a_captured_step_is_the_same_step(base, nonfinite, options, fused):
     def one(model, opt, batch):
         train(model, opt, [batch])
 
-    laws = {} if "tolerance" in options else {"method": simple_method(barrier=0.5, regularizer=0.1)}
+    laws = (
+        {}
+        if "tolerance" in options
+        else {"method": simple_method(barrier=0.5, regularizer=0.1)}
+    )
     options = {"nonfinite": nonfinite, "fused": fused} | laws | options
     model, opt, batches = setup("cuda", base=base, **options)
     twin, other, _ = setup("cuda", base=base, **options)
@@ -209,7 +254,9 @@ def test_a_captured_step_is_the_same_step(base, nonfinite, options, fused):
         graph.replay()
     torch.testing.assert_close(weights(model), weights(twin), rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(opt.last.gg, other.last.gg, rtol=1e-4, atol=1e-9)
-    train(model, opt, batches[10:12])  # and after the replays steps can be made as before
+    train(
+        model, opt, batches[10:12]
+    )  # and after the replays steps can be made as before
     train(twin, other, batches[10:12])
     torch.testing.assert_close(weights(model), weights(twin), rtol=1e-5, atol=1e-7)
 
@@ -218,15 +265,27 @@ def test_a_captured_step_is_the_same_step(base, nonfinite, options, fused):
     ("options", "says"),
     [
         ({"nonfinite": "raise"}, "nonfinite='raise'"),
-        ({"nonfinite": "ignore", "method": simple_method(barrier=lambda k: 1 / (k + 1))}, "must be constants"),
-        ({"nonfinite": "ignore", "method": AVERAGED}, "the estimator of the method remembers"),
+        (
+            {
+                "nonfinite": "ignore",
+                "method": simple_method(barrier=lambda k: 1 / (k + 1)),
+            },
+            "must be constants",
+        ),
+        (
+            {"nonfinite": "ignore", "method": AVERAGED},
+            "the estimator of the method remembers",
+        ),
     ],
 )
 def test_what_cannot_be_captured_says_so(options, says):
     model, opt, batches = setup("cuda", **options)
     train(model, opt, batches[:2])
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(RuntimeError, match=says), torch.cuda.graph(graph, capture_error_mode=MODE):
+    with (
+        pytest.raises(RuntimeError, match=says),
+        torch.cuda.graph(graph, capture_error_mode=MODE),
+    ):
         train(model, opt, batches[:1])
 
 
@@ -281,7 +340,11 @@ def test_half_precision_with_a_scaler(level):
 
 
 def test_bfloat16_parameters_and_fused_bases():
-    model, opt, batches = setup("cuda", torch.bfloat16, base=lambda p, lr: torch.optim.AdamW(p, lr=lr, fused=True))
+    model, opt, batches = setup(
+        "cuda",
+        torch.bfloat16,
+        base=lambda p, lr: torch.optim.AdamW(p, lr=lr, fused=True),
+    )
     train(model, opt, batches)
     assert torch.isfinite(weights(model)).all()
     twin = copy.deepcopy((model, opt))

@@ -20,7 +20,9 @@ def told(excesses, number=False, same_batch=True, rate=RATE, first=0):
     diagnostics, found = Diagnostics(number, same_batch), []
     for k, excess in enumerate(excesses, first):
         reading = Reading(1.0, 1.0, 1.0, 1.0, excess)
-        for text in diagnostics.observe(k, reading, 0.01, rate(k) if callable(rate) else rate):
+        for text in diagnostics.observe(
+            k, reading, 0.01, rate(k) if callable(rate) else rate
+        ):
             found.append((k, text))
     return found
 
@@ -41,7 +43,9 @@ def noisy(level, deviation, steps=1000, seed=0):
 
 def swinging(level, amplitude, steps=1000, period=100):
     """A model that swings slowly."""
-    return [level + amplitude * math.sin(2 * math.pi * k / period) for k in range(steps)]
+    return [
+        level + amplitude * math.sin(2 * math.pi * k / period) for k in range(steps)
+    ]
 
 
 def only(found):
@@ -72,7 +76,10 @@ def test_noise_below_the_tolerance_is_not_told(deviation):
 
 def test_what_is_far_away_is_known_well_enough():
     """An error of 2.3 tolerances matters near the tolerance, to which a loss that falls from scratch comes late."""
-    falling = [value + noise for value, noise in zip(range(1000, 0, -1), noisy(0.0, 10.0), strict=True)]
+    falling = [
+        value + noise
+        for value, noise in zip(range(1000, 0, -1), noisy(0.0, 10.0), strict=True)
+    ]
     step, text = only(told(falling))
     assert "known to" in text
     assert step > 900
@@ -104,7 +111,10 @@ def test_numbers_of_any_size_are_no_error():
     """nonfinite="ignore" lets such steps be made; what is said of them does not matter."""
     for big in (1e200, 1e308):
         for sign in (1, -1):
-            found = told([big, sign * big] * 300 + [math.nan, math.inf, -math.inf] + [0.5] * 600, number=True)
+            found = told(
+                [big, sign * big] * 300 + [math.nan, math.inf, -math.inf] + [0.5] * 600,
+                number=True,
+            )
             assert len(found) <= 2
             assert not any("nan" in text or "inf" in text for _, text in found)
 
@@ -116,7 +126,10 @@ def test_a_swing_at_a_rate_that_does_not_fall_is_told_once():
     """Slow, so that it is the model's and not the batches'."""
     step, text = only(told(swinging(0.5, 0.9)))
     assert step < 600
-    assert "swings by about 0.6 tolerances" in text or "swings by about 0.7 tolerances" in text
+    assert (
+        "swings by about 0.6 tolerances" in text
+        or "swings by about 0.7 tolerances" in text
+    )
     assert "opt.finish()" in text
 
 
@@ -126,7 +139,9 @@ def test_no_swing_is_told_where_there_is_none():
     assert not told(swinging(5.0, 1.0))  # outside, as the log says
     assert not told([0.95] * 1000)
     for seed in range(5):
-        assert not told(noisy(0.5, 1.5, seed=seed))  # batches differ so much, and not the model
+        assert not told(
+            noisy(0.5, 1.5, seed=seed)
+        )  # batches differ so much, and not the model
 
 
 def test_no_swing_is_told_where_the_rate_falls():
@@ -187,7 +202,9 @@ def regression(start, **options):
     model = torch.nn.Linear(4, 1, bias=False).double()
     model.weight.data.copy_(start * TRUTH)
     rate = options.pop("rate", 0.02)
-    return model, DynamicBarrier(torch.optim.SGD(model.parameters(), lr=rate), model=model, **options)
+    return model, DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=rate), model=model, **options
+    )
 
 
 def train(model, opt, steps, fall=False):
@@ -208,18 +225,29 @@ def train(model, opt, steps, fall=False):
 
 @pytest.mark.parametrize("fall", [False, True])
 @pytest.mark.parametrize(
-    ("reference", "tolerance"), [("twin", 0.02), ("twin", "10%"), ("start", 0.02), (0.09, 0.03), (lambda k: 0.09, 0.03)]
+    ("reference", "tolerance"),
+    [
+        ("twin", 0.02),
+        ("twin", "10%"),
+        ("start", 0.02),
+        (0.09, 0.03),
+        (lambda k: 0.09, 0.03),
+    ],
 )
 def test_a_plain_training_hears_nothing(reference, tolerance, fall):
     """From 0 with a twin or a number, from a trained model with a frozen copy."""
-    model, opt = regression(float(reference == "start"), tolerance=tolerance, reference=reference)
+    model, opt = regression(
+        float(reference == "start"), tolerance=tolerance, reference=reference
+    )
     train(model, opt, 700, fall)
     assert opt.log()["excess"] < 1.2
 
 
 def test_a_resumed_training_hears_nothing():
     """With the loss still far above its number, so that the first excess that is seen is large."""
-    (model, opt), (fresh, again) = (regression(0.0, tolerance=0.01, reference=0.09, rate=0.002) for _ in range(2))
+    (model, opt), (fresh, again) = (
+        regression(0.0, tolerance=0.01, reference=0.09, rate=0.002) for _ in range(2)
+    )
     train(model, opt, 250)
     fresh.load_state_dict(model.state_dict())
     again.load_state_dict(copy.deepcopy(opt.state_dict()))

@@ -43,7 +43,9 @@ def test_a_loss_that_is_not_finite_is_no_step(bad, first):
     """Also where the gradients are fine, and also at the first step; skipped it leaves parameters and memory alone."""
     for policy in ("raise", "skip"):
         x = point()
-        opt = DynamicBarrier(torch.optim.Adam([x], lr=0.1), nonfinite=policy, **TOLERANT)
+        opt = DynamicBarrier(
+            torch.optim.Adam([x], lr=0.1), nonfinite=policy, **TOLERANT
+        )
         if not first:
             stepped(opt, x)
         before, memory = x.detach().clone(), dict(opt.memory.values)
@@ -52,7 +54,10 @@ def test_a_loss_that_is_not_finite_is_no_step(bad, first):
         with opt.upper():
             f(x).backward()
         if policy == "raise":
-            with pytest.raises(FloatingPointError, match="a gradient, a loss or the multiplier is not finite"):
+            with pytest.raises(
+                FloatingPointError,
+                match="a gradient, a loss or the multiplier is not finite",
+            ):
                 opt.step()
         else:
             assert opt.step().skipped
@@ -91,13 +96,21 @@ def test_losses_of_other_parameters_are_told_in_the_words_of_who_wrote_closures(
         base, model = torch.optim.SGD([x], lr=0.1), torch.nn.ParameterList([x])
         opt = DynamicBarrier(base, tolerance=0.5, reference=reference, model=model)
         for own, level in ((other, "lower"), (x, "upper")):
-            with pytest.raises(RuntimeError, match=f"the {level} closure's loss does not depend on .* copied"):
+            with pytest.raises(
+                RuntimeError,
+                match=f"the {level} closure's loss does not depend on .* copied",
+            ):
                 opt.step(lower=lambda own=own: g(own), upper=lambda: f(other))
         stepped(opt, x)
-    with pytest.raises(RuntimeError, match=r"no upper gradients .* opt\.step\(lower=lambda: …, upper=lambda: …\)"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"no upper gradients .* opt\.step\(lower=lambda: …, upper=lambda: …\)",
+    ):
         opt.step()
     x.requires_grad_(False)
-    with pytest.raises(RuntimeError, match=r"not all parameters frozen \(requires_grad=False\)"):
+    with pytest.raises(
+        RuntimeError, match=r"not all parameters frozen \(requires_grad=False\)"
+    ):
         opt.step(lower=lambda: g(x), upper=lambda: f(x))
 
 
@@ -106,7 +119,9 @@ def test_a_rule_that_returns_no_number_is_no_step(bad):
     for policy in ("raise", "skip"):
         x = point()
         opt = DynamicBarrier(
-            torch.optim.Adam([x], lr=0.1), method=simple_method(lambda fg, gg: bad * gg), nonfinite=policy
+            torch.optim.Adam([x], lr=0.1),
+            method=simple_method(lambda fg, gg: bad * gg),
+            nonfinite=policy,
         )
         if policy == "raise":
             with pytest.raises(FloatingPointError):
@@ -121,11 +136,15 @@ def test_where_the_upper_gradient_vanishes_after_it_was_active_the_lower_loss_de
     """f reaches its minimum on the way: then g goes on as in training on g alone."""
     for reference in (0.0, "given"):
         x, scale = point(2.0, 2.0), 1.0
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.5, reference=reference)
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.1), tolerance=0.5, reference=reference
+        )
         for k in range(120):
             scale = 1.0 if k < 20 else 0.0
             lower = x.square().sum()
-            with opt.lower(lower, **({"reference": 0.0} if reference == "given" else {})):
+            with opt.lower(
+                lower, **({"reference": 0.0} if reference == "given" else {})
+            ):
                 lower.backward()
             with opt.upper():
                 (scale * (x - 3).square().sum()).backward()
@@ -141,9 +160,14 @@ def test_a_block_without_a_backward_pass():
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     with opt.upper():
         f(x).backward()
-    with pytest.raises(RuntimeError, match=r"no gradient came out of `with opt.lower"), opt.lower():
+    with (
+        pytest.raises(RuntimeError, match=r"no gradient came out of `with opt.lower"),
+        opt.lower(),
+    ):
         pass
-    with pytest.raises(RuntimeError, match="no upper gradients in this step"):  # it begins anew
+    with pytest.raises(
+        RuntimeError, match="no upper gradients in this step"
+    ):  # it begins anew
         opt.step()
     stepped(opt, x)
 
@@ -153,7 +177,10 @@ def test_an_exception_that_is_swallowed_does_not_make_half_a_step():
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     with opt.upper():
         f(x).backward()
-    with contextlib.suppress(KeyError), opt.lower():  # a loop that catches it and goes on
+    with (
+        contextlib.suppress(KeyError),
+        opt.lower(),
+    ):  # a loop that catches it and goes on
         g(x).backward()
         raise KeyError
     with pytest.raises(RuntimeError, match="in this step"):
@@ -166,14 +193,17 @@ def test_gradients_that_are_gone_are_missed(order):
     """model.zero_grad() between the blocks and the step, or between the blocks."""
     for when in ("between", "after"):
         model = torch.nn.Linear(2, 1)
-        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method())
+        opt = DynamicBarrier(
+            torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method()
+        )
         for i, level in enumerate(order):
             with getattr(opt, level)():
                 model(torch.ones(1, 2)).square().sum().backward()
             if (when == "between") == (i == 0):
                 model.zero_grad()
         with pytest.raises(
-            RuntimeError, match=rf"the {order[0] if when == 'between' else order[1]} gradients are gone"
+            RuntimeError,
+            match=rf"the {order[0] if when == 'between' else order[1]} gradients are gone",
         ):
             opt.step()
 
@@ -188,16 +218,24 @@ def test_clipping_in_the_usual_place_is_noticed():
         with getattr(opt, level)():
             loss(x).backward()
     torch.nn.utils.clip_grad_norm_([x], 0.1)
-    with pytest.raises(RuntimeError, match=r"the upper gradients were changed after .* give max_norm=…"):
+    with pytest.raises(
+        RuntimeError, match=r"the upper gradients were changed after .* give max_norm=…"
+    ):
         opt.step()
     opt.forget()
     with opt.lower():
         g(x).backward()
     torch.nn.utils.clip_grad_norm_([x], 0.1)
-    with pytest.raises(RuntimeError, match="the lower gradients were changed after"), opt.upper():
+    with (
+        pytest.raises(RuntimeError, match="the lower gradients were changed after"),
+        opt.upper(),
+    ):
         pass
     opt.forget()
-    for level, loss in (("lower", g), ("upper", f)):  # one level by itself, inside its block
+    for level, loss in (
+        ("lower", g),
+        ("upper", f),
+    ):  # one level by itself, inside its block
         with getattr(opt, level)():
             loss(x).backward()
             torch.nn.utils.clip_grad_norm_([x], 0.1)
@@ -214,10 +252,15 @@ def test_max_norm_is_clipping_the_direction(options, longest):
     for given in (longest, None):
         x, y = point(), point(0.5)
         opt = DynamicBarrier(torch.optim.SGD([x, y], lr=1.0), max_norm=given, **options)
-        opt.step(upper=lambda x=x, y=y: f(x) + y.sum(), lower=lambda x=x, y=y: g(x) + y.square().sum())
+        opt.step(
+            upper=lambda x=x, y=y: f(x) + y.sum(),
+            lower=lambda x=x, y=y: g(x) + y.square().sum(),
+        )
         ends.append(torch.cat([x.grad, y.grad]))
     free = ends[1].norm().item()
-    torch.testing.assert_close(ends[0], ends[1] * min(1.0, longest / free), rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(
+        ends[0], ends[1] * min(1.0, longest / free), rtol=1e-12, atol=1e-15
+    )
 
 
 def test_a_hook_before_the_base_sees_the_direction():
@@ -226,11 +269,15 @@ def test_a_hook_before_the_base_sees_the_direction():
     opt = DynamicBarrier(torch.optim.SGD([x], lr=1.0), method=simple_method())
 
     def clip(base, args, kwargs):
-        torch.nn.utils.clip_grad_norm_([p for group in base.param_groups for p in group["params"]], 0.01)
+        torch.nn.utils.clip_grad_norm_(
+            [p for group in base.param_groups for p in group["params"]], 0.01
+        )
 
     opt.base.register_step_pre_hook(clip)
     stepped(opt, x)
-    assert (x.detach() - point().detach()).norm().item() == pytest.approx(0.01, rel=1e-4)
+    assert (x.detach() - point().detach()).norm().item() == pytest.approx(
+        0.01, rel=1e-4
+    )
 
 
 def test_unscaling_belongs_after_both_blocks():
@@ -255,7 +302,9 @@ def test_unscaling_belongs_after_both_blocks():
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("how", ["divided inside", "divided outside", "a weight", "numbers"])
+@pytest.mark.parametrize(
+    "how", ["divided inside", "divided outside", "a weight", "numbers"]
+)
 def test_micro_batches_add_up_to_their_mean_however_they_are_written(how, scaled):
     """g₁ … g₄ with equal shares: the loss of the step is their mean, whatever was divided where."""
     x = point()
@@ -284,7 +333,11 @@ def test_what_is_no_loss_and_no_weight():
     x = point()
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     for loss, error, message in (
-        (x.square(), ValueError, r"the lower loss has shape \(2,\); a loss must be one number"),
+        (
+            x.square(),
+            ValueError,
+            r"the lower loss has shape \(2,\); a loss must be one number",
+        ),
         ("3", TypeError, "the lower loss is a str"),
         (True, TypeError, "the lower loss is a bool"),
         (torch.ones((), dtype=torch.complex64), TypeError, "the lower loss is complex"),
@@ -292,7 +345,12 @@ def test_what_is_no_loss_and_no_weight():
         with pytest.raises(error, match=message), opt.lower(loss):
             pass
     for weight in (0, -1, math.nan, math.inf, True, "1"):
-        with pytest.raises(ValueError, match=r"weight=.* must be a number, finite and > 0"), opt.lower(weight=weight):
+        with (
+            pytest.raises(
+                ValueError, match=r"weight=.* must be a number, finite and > 0"
+            ),
+            opt.lower(weight=weight),
+        ):
             pass
     with opt.lower(np.float32(1.5)):
         g(x).backward()
@@ -317,7 +375,11 @@ def test_a_state_of_another_kind_is_refused_before_anything_changes():
 
     def make(name):
         x = point()
-        return x, DynamicBarrier(torch.optim.Adam([x], lr=0.1), model=torch.nn.ParameterList([x]), **made[name])
+        return x, DynamicBarrier(
+            torch.optim.Adam([x], lr=0.1),
+            model=torch.nn.ParameterList([x]),
+            **made[name],
+        )
 
     refused = r"the state was saved|cannot load a state of|the method is \w+; it must be '\w+'"
     for ours in made:
@@ -337,19 +399,30 @@ def test_a_state_of_another_kind_is_refused_before_anything_changes():
             after = opt.state_dict()
             assert opt.count == 1
             assert after["param_groups"] == before["param_groups"]
-            pairs = ((after["state"][0][k], before["state"][0][k]) for k in before["state"][0])
-            assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in pairs)
+            pairs = (
+                (after["state"][0][k], before["state"][0][k])
+                for k in before["state"][0]
+            )
+            assert all(
+                torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in pairs
+            )
 
 
 def test_an_average_is_loaded_in_the_precision_it_has():
     """A bfloat16 parameter's average is float32, before and after."""
     x = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(estimator="average"))
+    opt = DynamicBarrier(
+        torch.optim.SGD([x], lr=0.0), method=simple_method(estimator="average")
+    )
     for k in range(3):
         opt.step(upper=lambda: x.sum(), lower=lambda k=k: (x * (k + 0.1)).sum())
-    fresh = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(estimator="average"))
+    fresh = DynamicBarrier(
+        torch.optim.SGD([x], lr=0.0), method=simple_method(estimator="average")
+    )
     fresh.load_state_dict(opt.state_dict())
-    (mean, weight), (again, weight_again) = (o.estimates.memory["lower"][x] for o in (opt, fresh))
+    (mean, weight), (again, weight_again) = (
+        o.estimates.memory["lower"][x] for o in (opt, fresh)
+    )
     assert mean.dtype == again.dtype == torch.float32
     assert torch.equal(mean, again)
     assert weight == weight_again
@@ -360,10 +433,16 @@ def test_an_average_is_loaded_in_the_precision_it_has():
 
 def test_a_schedules_others_and_a_methods_rule_travel():
     """The value rule with its target in `others`: the same run as the core's, step by step."""
-    schedule = Schedule(0.05, regularizer=Power(0.1, -0.5), others={"target": Power(0.3, -0.1), "rate": 2.0})
+    schedule = Schedule(
+        0.05,
+        regularizer=Power(0.1, -0.5),
+        others={"target": Power(0.3, -0.1), "rate": 2.0},
+    )
     method = Method("value", rules.by_value, schedule)
     lower = tiebreak.Exact(lambda x: 2 * x * np.array([1.0, 0.0]), lambda x: x[0] ** 2)
-    expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=25).x
+    expected = tiebreak.minimize(
+        lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=25
+    ).x
     x = point()
     opt = SDBGD([x], method=method)
     for _ in range(25):
@@ -380,11 +459,16 @@ def test_every_method_equals_the_core(name):
         return
     estimator = tiebreak.methods.METHODS[name].estimator
     if hasattr(estimator, "asks") or estimator.evaluations == 2:
-        with pytest.raises(ValueError, match=f"method='{name}' chooses its batches or .*use tiebreak.minimize"):
+        with pytest.raises(
+            ValueError,
+            match=f"method='{name}' chooses its batches or .*use tiebreak.minimize",
+        ):
             SDBGD([point()], method=name)
         return
     lower = tiebreak.Exact(lambda x: 2 * x * np.array([1.0, 0.0]), lambda x: x[0] ** 2)
-    expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=name, steps=30).x
+    expected = tiebreak.minimize(
+        lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=name, steps=30
+    ).x
     x = point()
     opt = SDBGD([x], method=name)
     for _ in range(30):
@@ -406,14 +490,18 @@ def test_an_estimator_of_ones_own_is_used():
 
     method = tiebreak.methods.sdbgd.replace(estimator=Doubled())
     lower = tiebreak.Exact(lambda x: 2 * x * np.array([1.0, 0.0]), lambda x: x[0] ** 2)
-    expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=20).x
+    expected = tiebreak.minimize(
+        lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=20
+    ).x
     x = point()
     opt = SDBGD([x], method=method)
     for _ in range(20):
         stepped(opt, x)
     np.testing.assert_allclose(x.detach(), expected, rtol=1e-10)
     assert opt.estimates.memory["lower"][x] == (20.0,)
-    with pytest.raises(ValueError, match="or an object with `evaluations`, `begin` and `update`"):
+    with pytest.raises(
+        ValueError, match="or an object with `evaluations`, `begin` and `update`"
+    ):
         simple_method(estimator=object())
 
 
@@ -421,7 +509,9 @@ def test_the_average_may_enter_the_direction():
     """`tiebreak.Average(α)` is the core's: in λ and in d."""
     method = tiebreak.methods.sdbgd.replace(estimator=Average(0.3))
     lower = tiebreak.Exact(lambda x: 2 * x * np.array([1.0, 0.0]), lambda x: x[0] ** 2)
-    expected = tiebreak.minimize(lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=20).x
+    expected = tiebreak.minimize(
+        lambda x: 2 * (x - 3), lower, [2.0, -1.0], method=method, steps=20
+    ).x
     x = point()
     opt = SDBGD([x], method=method)
     for _ in range(20):
@@ -446,7 +536,9 @@ def test_the_tolerance_can_be_changed_on_the_way():
     with pytest.raises(ValueError, match=r"tolerance=-1 must be a number > 0"):
         opt.tolerance = -1
     with pytest.raises(ValueError, match="this optimizer follows a rule"):
-        DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method()).tolerance = 0.1
+        DynamicBarrier(
+            torch.optim.SGD([x], lr=0.0), method=simple_method()
+        ).tolerance = 0.1
 
 
 def noisy(reference, deviation=1.0, tolerance=1e-3, steps=320):
@@ -457,7 +549,9 @@ def noisy(reference, deviation=1.0, tolerance=1e-3, steps=320):
     generator = torch.Generator().manual_seed(0)
 
     def loss():
-        return g(x) + deviation * torch.randn((), generator=generator, dtype=torch.float64)
+        return g(x) + deviation * torch.randn(
+            (), generator=generator, dtype=torch.float64
+        )
 
     for _ in range(steps):
         told = {"reference": 4.0} if reference == "given" else {}
@@ -473,7 +567,9 @@ def noisy(reference, deviation=1.0, tolerance=1e-3, steps=320):
 
 
 def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
-    with pytest.warns(RuntimeWarning, match=r"tolerance=0.001 is below what these batches can measure") as caught:
+    with pytest.warns(
+        RuntimeWarning, match=r"tolerance=0.001 is below what these batches can measure"
+    ) as caught:
         noisy(4.0)
     (told,) = caught
     assert told.filename == __file__
@@ -485,12 +581,16 @@ def test_a_tolerance_below_what_the_batches_can_tell_is_said_once():
 
 @pytest.mark.parametrize("reference", ["start", "twin", "given", 4.0])
 def test_noise_below_the_tolerance_is_not_told(reference):
-    noisy(reference, deviation=2e-3, steps=600)  # 0.46 or, of a difference, 0.65 tolerances; warnings are errors
+    noisy(
+        reference, deviation=2e-3, steps=600
+    )  # 0.46 or, of a difference, 0.65 tolerances; warnings are errors
 
 
 @pytest.mark.parametrize("reference", ["start", "twin", "given"])
 def test_a_reference_on_the_same_batch_is_not_advised_to_who_has_one(reference):
-    with pytest.warns(RuntimeWarning, match="larger batches or a larger tolerance") as caught:
+    with pytest.warns(
+        RuntimeWarning, match="larger batches or a larger tolerance"
+    ) as caught:
         noisy(reference)
     (told,) = caught
     assert "same batch" not in str(told.message)
@@ -506,7 +606,9 @@ def test_the_log_shows_the_tolerance():
     assert log["reference"] == 0.5
     assert log["excess"] == pytest.approx(35.0)
     assert log["ratio"] > 0
-    assert log["multiplier"] == pytest.approx(log["ratio"] * math.sqrt(log["ff"] / log["gg"]))
+    assert log["multiplier"] == pytest.approx(
+        log["ratio"] * math.sqrt(log["ff"] / log["gg"])
+    )
 
 
 # ------------------------------------------------------------------------------------- found by those who attacked it
@@ -517,14 +619,30 @@ def test_micro_batches_must_agree_in_what_they_give():
     x = point()
     for first, second, message in (
         ({"loss": 1}, {}, "the lower loss was given in 1 of 2 blocks"),
-        ({"loss": 1, "reference": 0.5}, {"loss": 1}, "the reference loss was given in 1 of 2 blocks"),
-        ({"loss": 1}, {"loss": 1.0}, "as a number in one block and as a tensor in another"),
+        (
+            {"loss": 1, "reference": 0.5},
+            {"loss": 1},
+            "the reference loss was given in 1 of 2 blocks",
+        ),
+        (
+            {"loss": 1},
+            {"loss": 1.0},
+            "as a number in one block and as a tensor in another",
+        ),
     ):
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="given")
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="given"
+        )
         for given in (first, second):
             loss = g(x)
-            told = {"loss": loss if given.get("loss") == 1 and type(given["loss"]) is int else given.get("loss")}
-            with opt.lower(told["loss"], **{k: v for k, v in given.items() if k == "reference"}):
+            told = {
+                "loss": loss
+                if given.get("loss") == 1 and type(given["loss"]) is int
+                else given.get("loss")
+            }
+            with opt.lower(
+                told["loss"], **{k: v for k, v in given.items() if k == "reference"}
+            ):
                 loss.backward()
         with opt.upper():
             f(x).backward()
@@ -533,7 +651,10 @@ def test_micro_batches_must_agree_in_what_they_give():
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     with opt.lower():
         g(x).backward()
-    with pytest.raises(RuntimeError, match="no gradient came out"), opt.lower():  # the second block, too
+    with (
+        pytest.raises(RuntimeError, match="no gradient came out"),
+        opt.lower(),
+    ):  # the second block, too
         pass
 
 
@@ -541,7 +662,10 @@ def test_a_loss_that_enters_with_a_negative_factor():
     x = point(1.0)
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="given")
     loss = x.square().sum()
-    with pytest.raises(ValueError, match="the lower loss has the factor -1"), opt.lower(loss, reference=0.5):
+    with (
+        pytest.raises(ValueError, match="the lower loss has the factor -1"),
+        opt.lower(loss, reference=0.5),
+    ):
         ((loss - 2).abs() + 2).backward()
 
 
@@ -564,7 +688,9 @@ def test_any_gradient_that_changes_after_its_block_is_noticed():
             with getattr(opt, level)():
                 (x.square().sum() + y.square().sum()).backward()
         change(x, y)
-        with pytest.raises(RuntimeError, match="the upper gradients were changed after"):
+        with pytest.raises(
+            RuntimeError, match="the upper gradients were changed after"
+        ):
             opt.step()
 
 
@@ -583,7 +709,9 @@ def test_clipping_after_unscaling_is_noticed():
 
 def test_frozen_parameters_stay_whatever_is_remembered_of_them():
     x, y = point(), point(1.0)
-    opt = DynamicBarrier(torch.optim.SGD([x, y], lr=0.1), method=simple_method(estimator=Average(0.5)))
+    opt = DynamicBarrier(
+        torch.optim.SGD([x, y], lr=0.1), method=simple_method(estimator=Average(0.5))
+    )
     ends = []
     for _ in range(3):
         opt.step(
@@ -608,13 +736,20 @@ def test_an_estimator_may_remember_the_gradient_itself():
             return fresh + memory[1] * (fresh - memory[0]), (fresh, 0 * memory[1] + 1)
 
     x = point(1.5, 1.5)
-    given = {"method": simple_method("constant", estimator=Optimistic()), "normalize": False}
+    given = {
+        "method": simple_method("constant", estimator=Optimistic()),
+        "normalize": False,
+    }
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), **given)
     expected, last = torch.tensor([1.5, 1.5], dtype=torch.float64), None
     for _ in range(5):
         stepped(opt, x)
         grads = [2 * (expected - 3), 2 * expected * torch.tensor([1.0, 0.0])]
-        seen = grads if last is None else [2 * new - old for new, old in zip(grads, last, strict=True)]
+        seen = (
+            grads
+            if last is None
+            else [2 * new - old for new, old in zip(grads, last, strict=True)]
+        )
         expected, last = expected - 0.05 * (seen[0] + seen[1]), grads
     torch.testing.assert_close(x.detach(), expected, rtol=1e-12, atol=1e-12)
 
@@ -622,17 +757,26 @@ def test_an_estimator_may_remember_the_gradient_itself():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: SDBGD([x], method="pr_sdbpg", **TOLERANT), "method='pr_sdbpg' has no effect with tolerance="),
         (
-            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1, maximize=True), **TOLERANT),
+            lambda x: SDBGD([x], method="pr_sdbpg", **TOLERANT),
+            "method='pr_sdbpg' has no effect with tolerance=",
+        ),
+        (
+            lambda x: DynamicBarrier(
+                torch.optim.SGD([x], lr=0.1, maximize=True), **TOLERANT
+            ),
             "made with maximize=True: turn the signs",
         ),
         (
-            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method(), normalize="no"),
+            lambda x: DynamicBarrier(
+                torch.optim.SGD([x], lr=0.1), method=simple_method(), normalize="no"
+            ),
             "must be True or False",
         ),
         (
-            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method(), max_norm="1"),
+            lambda x: DynamicBarrier(
+                torch.optim.SGD([x], lr=0.1), method=simple_method(), max_norm="1"
+            ),
             "max_norm='1' must be",
         ),
     ],
@@ -645,17 +789,32 @@ def test_more_that_has_no_effect(make, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: DynamicBarrier(torch.optim.LBFGS([x]), method=simple_method()), "base is a LBFGS"),
-        (lambda x: DynamicBarrier(SDBGD([x], lr=0.1), method=simple_method()), "base is a SDBGD"),
+        (
+            lambda x: DynamicBarrier(torch.optim.LBFGS([x]), method=simple_method()),
+            "base is a LBFGS",
+        ),
+        (
+            lambda x: DynamicBarrier(SDBGD([x], lr=0.1), method=simple_method()),
+            "base is a SDBGD",
+        ),
         (
             lambda x: DynamicBarrier(
-                torch.optim.SGD([x], lr=0.1), tolerance=1.0, reference="given", generators=torch.Generator()
+                torch.optim.SGD([x], lr=0.1),
+                tolerance=1.0,
+                reference="given",
+                generators=torch.Generator(),
             ),
             "must be a list of torch.Generator",
         ),
         (lambda x: SDBGD([x], lr=0.1, momentum=0.9), "momentum is none of SDBGD's"),
-        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=3), "method=3 must be"),
-        (lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0), "unexpected keyword argument"),
+        (
+            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=3),
+            "method=3 must be",
+        ),
+        (
+            lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0),
+            "unexpected keyword argument",
+        ),
     ],
 )
 def test_what_is_of_the_wrong_kind(make, message):
@@ -677,9 +836,14 @@ def test_opposite_gradients_and_max_norm():
         v = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
         x = torch.nn.Parameter(torch.zeros(1000))
         opt = DynamicBarrier(
-            torch.optim.SGD([x], lr=0.1), method=simple_method(barrier=1e-9, regularizer=0.0), max_norm=1.0
+            torch.optim.SGD([x], lr=0.1),
+            method=simple_method(barrier=1e-9, regularizer=0.0),
+            max_norm=1.0,
         )
-        info = opt.step(lower=lambda x=x, v=v: (v * x).sum(), upper=lambda x=x, v=v: -3 * (v * x).sum())
+        info = opt.step(
+            lower=lambda x=x, v=v: (v * x).sum(),
+            upper=lambda x=x, v=v: -3 * (v * x).sum(),
+        )
         assert not info.skipped
         assert torch.isfinite(x).all()
         assert x.grad.norm() <= 1.0 + 1e-6
@@ -695,7 +859,9 @@ def test_a_scaler_and_a_bad_reference_is_an_error_of_ours():
         scaler.scale(lower).backward()
     with opt.upper():
         scaler.scale(f(x)).backward()
-    with pytest.raises(FloatingPointError, match="a gradient, a loss or the multiplier is not finite"):
+    with pytest.raises(
+        FloatingPointError, match="a gradient, a loss or the multiplier is not finite"
+    ):
         scaler.step(opt)
 
 
@@ -726,7 +892,9 @@ def test_a_copy_between_the_levels_has_the_losses_too():
 def test_the_noise_share_does_not_know_the_scale():
     def run(scales):
         x = torch.nn.Parameter(torch.ones(50, dtype=torch.float64))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method(regularizer=0.1))
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.0), method=simple_method(regularizer=0.1)
+        )
         opt.noise.due = lambda count: True
         generator, found = torch.Generator().manual_seed(0), []
         for scale in scales:
@@ -742,7 +910,9 @@ def test_the_noise_share_does_not_know_the_scale():
             opt.__dict__.pop("grad_scale", None), opt.__dict__.pop("found_inf", None)
         return found
 
-    np.testing.assert_allclose(run([1.0, 65536.0, 1.0, 1.0, 64.0]), run([1.0] * 5), rtol=1e-10)
+    np.testing.assert_allclose(
+        run([1.0, 65536.0, 1.0, 1.0, 64.0]), run([1.0] * 5), rtol=1e-10
+    )
 
 
 def test_hooks_around_states_are_called():
@@ -750,7 +920,9 @@ def test_hooks_around_states_are_called():
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
     opt.register_state_dict_pre_hook(lambda o: called.append("save"))
     opt.register_state_dict_post_hook(lambda o, state: state | {"mine": 3})
-    opt.register_load_state_dict_pre_hook(lambda o, state: called.append(state.pop("mine")))
+    opt.register_load_state_dict_pre_hook(
+        lambda o, state: called.append(state.pop("mine"))
+    )
     opt.register_load_state_dict_post_hook(lambda o: called.append("loaded"))
     opt.load_state_dict(opt.state_dict())
     assert called == ["save", 3, "loaded"]
@@ -760,7 +932,10 @@ def test_more_sentences():
     x = point()
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.01, reference=9.0)
     assert "tolerance=0.01, reference=9.0" in repr(opt)
-    with pytest.raises(TypeError, match=r"give a function that returns the loss, lower=lambda: loss\(model, batch\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"give a function that returns the loss, lower=lambda: loss\(model, batch\)",
+    ):
         opt.step(upper=lambda: f(x), lower=g(x))
 
     def eager():
@@ -769,14 +944,19 @@ def test_more_sentences():
         return loss
 
     for lower in (eager, lambda: g(x).detach()):
-        with pytest.raises(RuntimeError, match=r"lower closure .* return the loss; the optimizer calls backward"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"lower closure .* return the loss; the optimizer calls backward",
+        ):
             opt.step(upper=lambda: f(x), lower=lower)
 
     def run():
         for _ in range(220):
             stepped(opt, x)
 
-    with pytest.warns(RuntimeWarning, match="the lower loss lies 500 tolerances below its reference"):
+    with pytest.warns(
+        RuntimeWarning, match="the lower loss lies 500 tolerances below its reference"
+    ):
         run()
 
 
@@ -785,11 +965,17 @@ def test_more_sentences():
 @pytest.mark.parametrize("level", ["upper", "lower"])
 def test_closures_that_call_backward_get_one_sentence(level, loss, reference):
     """A linear loss has a graph that can be gone through twice, so that its gradients would be doubled, or others'."""
-    options = {"method": simple_method()} if reference is None else {"tolerance": 0.1, "reference": reference}
+    options = (
+        {"method": simple_method()}
+        if reference is None
+        else {"tolerance": 0.1, "reference": reference}
+    )
 
     def step(eager):
         x = point()
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), model=torch.nn.ParameterList([x]), **options)
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.1), model=torch.nn.ParameterList([x]), **options
+        )
 
         def closure():
             if eager:
@@ -799,10 +985,15 @@ def test_closures_that_call_backward_get_one_sentence(level, loss, reference):
         opt.step(**{"upper": lambda: f(x), "lower": lambda: g(x)} | {level: closure})
         return x.detach()
 
-    if level == "lower" and reference != "twin":  # what is in .grad then is thrown away: no harm is done
+    if (
+        level == "lower" and reference != "twin"
+    ):  # what is in .grad then is thrown away: no harm is done
         assert torch.equal(step(True), step(False))
         return
-    with pytest.raises(RuntimeError, match=rf"the {level} closure .* return the loss; the optimizer calls backward"):
+    with pytest.raises(
+        RuntimeError,
+        match=rf"the {level} closure .* return the loss; the optimizer calls backward",
+    ):
         step(True)
 
 
@@ -846,9 +1037,16 @@ def test_references_as_newcomers_give_them(tmp_path):
     """A loss as it comes is a number; a model is none, and a file that is not there is named."""
     model = torch.nn.Linear(2, 1)
     base = torch.optim.SGD(model.parameters(), lr=0.1)
-    opt = DynamicBarrier(base, tolerance=0.1, reference=model(torch.ones(1, 2)).square().mean())
+    opt = DynamicBarrier(
+        base, tolerance=0.1, reference=model(torch.ones(1, 2)).square().mean()
+    )
     assert opt.target.number == pytest.approx(model(torch.ones(1, 2)).square().item())
-    with pytest.raises(ValueError, match=r"reference=Linear\(…\) is a model: give its loss on each batch"):
+    with pytest.raises(
+        ValueError,
+        match=r"reference=Linear\(…\) is a model: give its loss on each batch",
+    ):
         DynamicBarrier(base, tolerance=0.1, reference=model)
-    with pytest.raises(FileNotFoundError, match=r"reference='.*none\.csv': there is no such file"):
+    with pytest.raises(
+        FileNotFoundError, match=r"reference='.*none\.csv': there is no such file"
+    ):
         DynamicBarrier(base, tolerance=0.1, reference=tmp_path / "none.csv")

@@ -42,12 +42,17 @@ def problem(kind="barrier", **options):
     groups = [{"params": [x]}, {"params": [y]}]
     if kind == "sdbgd":
         return (x, y), SDBGD(groups, **options)
-    return (x, y), DynamicBarrier(torch.optim.AdamW(groups, lr=0.1), **{"method": simple_method()} | options)
+    return (x, y), DynamicBarrier(
+        torch.optim.AdamW(groups, lr=0.1), **{"method": simple_method()} | options
+    )
 
 
 def step(opt, parameters, bad=False, told=True):
     x, y = parameters
-    for level, loss in (("lower", (x * y).square().sum()), ("upper", (x - 2).square().sum() + y.sum())):
+    for level, loss in (
+        ("lower", (x * y).square().sum()),
+        ("upper", (x - 2).square().sum() + y.sum()),
+    ):
         with getattr(opt, level)(loss if told else None):
             (loss * (math.nan if bad else 1.0)).backward()
     return opt.step()
@@ -77,8 +82,14 @@ def test_the_csv_log_has_every_number_of_every_step(kind, tmp_path):
     assert [int(row["step"]) for row in rows] == list(range(7))
     for row, want in zip(rows, expected, strict=True):
         assert row["skipped"] == "0"
-        numbers = [name for name in COLUMNS[1:] if name not in ("skipped", "seconds", *TOLERANCE)]
-        assert {name: float(row[name]) for name in numbers} == {name: want[name] for name in numbers}
+        numbers = [
+            name
+            for name in COLUMNS[1:]
+            if name not in ("skipped", "seconds", *TOLERANCE)
+        ]
+        assert {name: float(row[name]) for name in numbers} == {
+            name: want[name] for name in numbers
+        }
         assert all(row[name] == "" for name in TOLERANCE)
 
 
@@ -86,7 +97,11 @@ def test_only_every_so_many_steps_are_read_from_the_device(tmp_path, monkeypatch
     """Steps 0, 4, 8 by the optimizer's count, so a resumed run keeps to them; the others are not even looked at."""
     looks = []
     original = DynamicBarrier.log
-    monkeypatch.setattr(DynamicBarrier, "log", lambda self: looks.append(self.count - 1) or original(self))
+    monkeypatch.setattr(
+        DynamicBarrier,
+        "log",
+        lambda self: looks.append(self.count - 1) or original(self),
+    )
     path = tmp_path / "log.csv"
     parameters, opt = problem()
     opt.register_step_post_hook(CSVLog(path, every=4))
@@ -110,7 +125,9 @@ def test_losses_that_were_not_told_are_empty(tmp_path):
     step(opt, parameters, told=False)
     (row,) = read(log.path)
     assert (row["upper_loss"], row["lower_loss"]) == ("", "")
-    assert [tag for tag, _, _ in writer.told] == [f"tiebreak/{name}" for name in (*MULTIPLIER, "skipped")]
+    assert [tag for tag, _, _ in writer.told] == [
+        f"tiebreak/{name}" for name in (*MULTIPLIER, "skipped")
+    ]
 
 
 def test_skipped_steps_are_written_without_numbers(tmp_path):
@@ -119,12 +136,27 @@ def test_skipped_steps_are_written_without_numbers(tmp_path):
     writer, log = Writer(), CSVLog(tmp_path / "log.csv", every=2)
     opt.register_step_post_hook(log)
     opt.register_step_post_hook(Log(writer, every=2))
-    for bad in (True, False, False, True, False):  # 1 is not due, and 3 is written because it is skipped
+    for bad in (
+        True,
+        False,
+        False,
+        True,
+        False,
+    ):  # 1 is not due, and 3 is written because it is skipped
         step(opt, parameters, bad)
     rows = read(log.path)
-    assert [(row["step"], row["skipped"]) for row in rows] == [("0", "1"), ("2", "0"), ("3", "1"), ("4", "0")]
+    assert [(row["step"], row["skipped"]) for row in rows] == [
+        ("0", "1"),
+        ("2", "0"),
+        ("3", "1"),
+        ("4", "0"),
+    ]
     for row in rows:
-        filled = {name for name, value in row.items() if value} - {"step", "skipped", "seconds"}
+        filled = {name for name, value in row.items() if value} - {
+            "step",
+            "skipped",
+            "seconds",
+        }
         assert bool(filled) == (row["skipped"] == "0")
     skips = [(k, value) for tag, value, k in writer.told if tag == "tiebreak/skipped"]
     assert skips == [(0, 1.0), (2, 0.0), (3, 1.0), (4, 0.0)]
@@ -142,7 +174,9 @@ def test_a_log_is_continued_after_half_a_line(tmp_path):
         step(opt, parameters)
         gc.collect()
         with path.open("a") as file:
-            file.write("6,0.123" if start else "1" * 70_000)  # a crash in the middle of a line, of any length
+            file.write(
+                "6,0.123" if start else "1" * 70_000
+            )  # a crash in the middle of a line, of any length
     rows = read(path)
     assert [row["step"] for row in rows] == ["0", "1", "2", "3", "4", "5", "6"]
     assert rows[-1]["gg"] is None
@@ -176,11 +210,17 @@ def test_beside_the_log_is_what_the_optimizer_was_told(tmp_path):
     assert told["versions"]["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize("text", ["Dear diary,\nno newline here", "step,lower_loss\n0,1.5\n1,", "step,multiplier\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["Dear diary,\nno newline here", "step,lower_loss\n0,1.5\n1,", "step,multiplier\n"],
+)
 def test_files_of_another_kind_are_left_alone(text, tmp_path):
     path = tmp_path / "diary.txt"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"diary.txt' exists and is no log of this kind, whose columns are step, uppe"):
+    with pytest.raises(
+        ValueError,
+        match=r"diary.txt' exists and is no log of this kind, whose columns are step, uppe",
+    ):
         CSVLog(path)
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_text() == text
@@ -198,7 +238,11 @@ def test_a_killed_process_loses_nothing_that_was_written(tmp_path):
             opt.step(upper=lambda: (x - 3).square().sum(), lower=lambda: x[0].square())
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        check=False,
+        capture_output=True,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert path.read_text().endswith("\n")
     assert [row["step"] for row in read(path)] == ["0", "1", "2", "3", "4"]
@@ -215,7 +259,9 @@ def test_closed_logs_write_no_more(tmp_path):
     step(opt, parameters)
     log.close()
     assert len(read(log.path)) == 1
-    assert len(writer.told) == told == len(Step._fields) - len(TOLERANCE)  # there is none, and nothing to say of it
+    assert (
+        len(writer.told) == told == len(Step._fields) - len(TOLERANCE)
+    )  # there is none, and nothing to say of it
     assert writer.flushed == 1
     Log(SimpleNamespace(add_scalar=print)).close()  # a writer need not be able to flush
 
@@ -241,7 +287,9 @@ def test_tensorboard_tags_values_and_steps():
         info = step(opt, parameters)
         if k % 3 == 0:
             expected += [
-                (f"run 1/{name}", float(value), k) for name, value in info._asdict().items() if value is not None
+                (f"run 1/{name}", float(value), k)
+                for name, value in info._asdict().items()
+                if value is not None
             ]
     assert writer.told == expected
     assert all(type(value) is float for _, value, _ in writer.told)
@@ -250,9 +298,21 @@ def test_tensorboard_tags_values_and_steps():
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
-        (lambda path: CSVLog(path / "a.csv", every=0), ValueError, "every=0 must be a whole number ≥ 1"),
-        (lambda path: Log(Writer(), every=2.5), ValueError, "every=2.5 must be a whole number ≥ 1"),
-        (lambda path: Log(Writer(), prefix=None), TypeError, "prefix=None must be a string"),
+        (
+            lambda path: CSVLog(path / "a.csv", every=0),
+            ValueError,
+            "every=0 must be a whole number ≥ 1",
+        ),
+        (
+            lambda path: Log(Writer(), every=2.5),
+            ValueError,
+            "every=2.5 must be a whole number ≥ 1",
+        ),
+        (
+            lambda path: Log(Writer(), prefix=None),
+            TypeError,
+            "prefix=None must be a string",
+        ),
         (lambda path: CSVLog(path), IsADirectoryError, "Is a directory"),
     ],
 )
@@ -264,6 +324,9 @@ def test_bad_input_is_named(make, kind, message, tmp_path):
 def test_the_base_optimizer_is_the_wrong_place(tmp_path):
     parameters, opt = problem()
     opt.base.register_step_post_hook(CSVLog(tmp_path / "log.csv"))
-    with pytest.raises(TypeError, match="CSVLog is for DynamicBarrier and its kin; AdamW has no multiplier"):
+    with pytest.raises(
+        TypeError,
+        match="CSVLog is for DynamicBarrier and its kin; AdamW has no multiplier",
+    ):
         step(opt, parameters)
     assert list(tmp_path.iterdir()) == []

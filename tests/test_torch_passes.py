@@ -23,7 +23,9 @@ from training import simple_method
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 if not CUDA:
-    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported: it is looked at when they are decorated
+    os.environ["TRITON_INTERPRET"] = (
+        "1"  # before the kernels are imported: it is looked at when they are decorated
+    )
 
 ENGINES = ["foreach", "fused"] if CUDA else ["foreach", "pieces", "fused"]
 SIZES = [0, 1, 127, 2**14, 2**14 + 1, 2**20 + 3]
@@ -43,7 +45,9 @@ def laid_out(tensor, layout):
     """The same numbers in another order in memory; what is not part of the tensor is poisoned."""
     tensor = tensor.to(DEVICE)
     if layout == "offset":  # an address that is no multiple of 16 bytes
-        room = torch.full((tensor.numel() + 1,), float("nan"), dtype=tensor.dtype, device=DEVICE)
+        room = torch.full(
+            (tensor.numel() + 1,), float("nan"), dtype=tensor.dtype, device=DEVICE
+        )
         room[1:] = tensor.reshape(-1)
         return room[1:].view(tensor.shape)
     if layout == "channels last" and tensor.dim() == 4:
@@ -51,15 +55,31 @@ def laid_out(tensor, layout):
     if layout == "transposed" and tensor.dim() >= 2:
         return tensor.transpose(0, -1).contiguous().transpose(0, -1)
     if layout == "strided" and tensor.dim() >= 1:
-        room = torch.full((*tensor.shape, 2), float("nan"), dtype=tensor.dtype, device=DEVICE)
+        room = torch.full(
+            (*tensor.shape, 2), float("nan"), dtype=tensor.dtype, device=DEVICE
+        )
         room[..., 0] = tensor
         return room[..., 0]
     return tensor
 
 
-def make(generator, shape, dtype, layouts=("plain",) * 3, scale=1.0, kind=0, group=0, missing=None):
+def make(
+    generator,
+    shape,
+    dtype,
+    layouts=("plain",) * 3,
+    scale=1.0,
+    kind=0,
+    group=0,
+    missing=None,
+):
     tensors = [
-        laid_out((scale * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype), layout)
+        laid_out(
+            (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).to(
+                dtype
+            ),
+            layout,
+        )
         for layout in layouts
     ]
     if missing is not None:
@@ -93,7 +113,11 @@ def check(name, rows, weights, skip=None):
     lengths = (expected[:, 1] * expected[:, 2]).sqrt()
     narrow = any(r.parameter.dtype in NARROW for r in there)
     # torch's own sums are made in float32, and those of narrow numbers on a CPU are biased: the same few bits each time
-    rtol = {"fused": 1e-6, "pieces": 5e-5 if narrow else 2e-5, "foreach": 2e-4 if narrow else 2e-5}[name]
+    rtol = {
+        "fused": 1e-6,
+        "pieces": 5e-5 if narrow else 2e-5,
+        "foreach": 2e-4 if narrow else 2e-5,
+    }[name]
     torch.testing.assert_close(found[:, 1:], expected[:, 1:], rtol=rtol, atol=0)
     assert ((found[:, 0] - expected[:, 0]).abs() <= rtol * lengths + 1e-300).all()
     if name == "fused":  # in the same order every time
@@ -111,9 +135,15 @@ def check(name, rows, weights, skip=None):
     made.combine(factors, flag)
     for (_, u, g), row in zip(known, there, strict=True):
         a, b = (0.0, 0.0) if skip else weights[row.group]
-        close(row.upper if row.upper is not None else row.lower, a * u + b * g, (a * u, b * g))
+        close(
+            row.upper if row.upper is not None else row.lower,
+            a * u + b * g,
+            (a * u, b * g),
+        )
         if name == "fused" and row.upper is not None and row.lower is not None:
-            assert torch.equal(row.lower.double().cpu(), g)  # only the direction is written
+            assert torch.equal(
+                row.lower.double().cpu(), g
+            )  # only the direction is written
 
 
 def close(found, expected, terms):
@@ -139,7 +169,9 @@ def test_sizes_and_dtypes(name, dtype, size):
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("layout", ["plain", "offset", "channels last", "transposed", "strided"])
+@pytest.mark.parametrize(
+    "layout", ["plain", "offset", "channels last", "transposed", "strided"]
+)
 @pytest.mark.parametrize("shape", [(4, 3, 5, 7), (64, 33), (5,), ()])
 def test_layouts(name, layout, shape, monkeypatch):
     """All three alike; `alike` tells which can be taken as plain memory, and the others do not reach the kernels."""
@@ -153,7 +185,9 @@ def test_layouts(name, layout, shape, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["foreach", "pieces"])
-@pytest.mark.parametrize("layouts", [("plain", "transposed", "strided"), ("transposed", "plain", "offset")])
+@pytest.mark.parametrize(
+    "layouts", [("plain", "transposed", "strided"), ("transposed", "plain", "offset")]
+)
 def test_layouts_that_differ(name, layouts, monkeypatch):
     monkeypatch.setattr(pieces, "PIECE", 37)
     rows = [make(torch.Generator().manual_seed(2), (8, 6, 3), torch.float32, layouts)]
@@ -168,7 +202,12 @@ def test_many_tensors_of_all_kinds_at_once(name):
     generator = torch.Generator().manual_seed(3)
     rows, shapes = [], [(17,), (0,), (2**14 + 5,), (3, 4, 5), (1,), (), (200,)]
     for i, shape in enumerate(shapes):
-        for dtype, missing in ((torch.float32, None), (torch.bfloat16, 1), (torch.float16, 2), (torch.float64, None)):
+        for dtype, missing in (
+            (torch.float32, None),
+            (torch.bfloat16, 1),
+            (torch.float16, 2),
+            (torch.float64, None),
+        ):
             rows.append(make(generator, shape, dtype, kind=i, group=i, missing=missing))
     rows.append(Row(torch.ones(3, device=DEVICE), None, None, len(shapes) - 1, 0))
     check(name, rows, [[0.1 * i + 0.3, 1.0 - 0.2 * i] for i in range(len(shapes))])
@@ -182,22 +221,34 @@ def test_wild_scales(name, scale):
         pytest.skip("torch's own norms are made in float32")
     generator = torch.Generator().manual_seed(4)
     row = make(generator, (1000,), torch.float32, scale=scale)
-    check(name, [row._replace(parameter=torch.ones(1000, device=DEVICE))], [[0.5, 0.25]])
+    check(
+        name, [row._replace(parameter=torch.ones(1000, device=DEVICE))], [[0.5, 0.25]]
+    )
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, in the interpreter
+@pytest.mark.filterwarnings(
+    "ignore:invalid value:RuntimeWarning"
+)  # NumPy's, in the interpreter
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_skipped_step_changes_nothing(name, bad):
     """Whatever is in the gradients: the parameters keep their bits, and a direction is 0."""
-    rows = [make(torch.Generator().manual_seed(5), shape, torch.float32) for shape in ((2**14 + 3,), (2**15,))]
+    rows = [
+        make(torch.Generator().manual_seed(5), shape, torch.float32)
+        for shape in ((2**14 + 3,), (2**15,))
+    ]
     for row in rows:
         row.upper[-1] = row.lower[0] = bad
     before = [row.parameter.clone() for row in rows]
-    made, weights = engine(name, rows, 1), torch.full((1, 2), float("nan"), dtype=torch.float64, device=DEVICE)
+    made, weights = (
+        engine(name, rows, 1),
+        torch.full((1, 2), float("nan"), dtype=torch.float64, device=DEVICE),
+    )
     assert not torch.isfinite(made.products()[:, 1:]).any()
     made.descend(weights, torch.tensor(True, device=DEVICE))
-    assert all(torch.equal(row.parameter, old) for row, old in zip(rows, before, strict=True))
+    assert all(
+        torch.equal(row.parameter, old) for row, old in zip(rows, before, strict=True)
+    )
     made.combine(weights, torch.tensor(True, device=DEVICE))
     assert not any(row.upper.any() for row in rows)
 
@@ -235,23 +286,36 @@ def fused_optimizer(kind, params, **options):
     return opt
 
 
-@pytest.mark.parametrize("kind", ["sdbgd", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), torch.optim.AdamW])
+@pytest.mark.parametrize(
+    "kind",
+    ["sdbgd", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), torch.optim.AdamW],
+)
 def test_the_optimizer_is_the_same_whichever_engine_works(kind):
     """Groups with rates of their own, a frozen parameter, one that a single loss reaches, layouts of every kind."""
 
     def trained(fused):
         torch.manual_seed(0)
-        conv = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last).double().to(DEVICE)
+        conv = (
+            torch.nn.Conv2d(3, 4, 3)
+            .to(memory_format=torch.channels_last)
+            .double()
+            .to(DEVICE)
+        )
         linear = torch.nn.Linear(16, 2).double().to(DEVICE)
         alone = torch.nn.Parameter(torch.ones(3, dtype=torch.float64, device=DEVICE))
         linear.bias.requires_grad_(False)
-        groups = [{"params": [*conv.parameters(), alone], "lr": 0.05}, {"params": list(linear.parameters()), "lr": 0.1}]
+        groups = [
+            {"params": [*conv.parameters(), alone], "lr": 0.05},
+            {"params": list(linear.parameters()), "lr": 0.1},
+        ]
         opt = fused_optimizer(kind, groups) if fused else plain(kind, groups)
         x = torch.randn(8, 3, 4, 4, dtype=torch.float64, device=DEVICE)
         for _ in range(5):
             out = linear(conv(x).flatten(1))
             opt.step(
-                upper=lambda out=out: out.abs().sum() * 0 + conv.weight.abs().sum() + alone.square().sum(),
+                upper=lambda out=out: (
+                    out.abs().sum() * 0 + conv.weight.abs().sum() + alone.square().sum()
+                ),
                 lower=lambda: (linear(conv(x).flatten(1)) - 1).square().mean(),
             )
         return [p.detach().cpu() for g in groups for p in g["params"]], opt.last
@@ -270,12 +334,17 @@ def test_the_optimizer_is_the_same_whichever_engine_works(kind):
 
 def test_sdbgd_is_the_formula_in_one_pass_and_leaves_the_gradients():
     x = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
-    a, b = torch.tensor([1.0, -1.0, 0.5]).double(), torch.tensor([-2.0, 0.3, 1.0]).double()
+    a, b = (
+        torch.tensor([1.0, -1.0, 0.5]).double(),
+        torch.tensor([-2.0, 0.3, 1.0]).double(),
+    )
     opt = SDBGD([x], lr=0.1, method=simple_method(barrier=0.5, regularizer=0.2))
     info = opt.step(lower=lambda: b @ x, upper=lambda: a @ x)
     multiplier = rules.sdbgd(float(a @ b), float(b @ b), 0.5, 0.2)
     assert info.multiplier.item() == pytest.approx(multiplier, rel=1e-14)
-    torch.testing.assert_close(x.detach(), torch.tensor([1.0, 2, 3]).double() - 0.1 * (a + multiplier * b))
+    torch.testing.assert_close(
+        x.detach(), torch.tensor([1.0, 2, 3]).double() - 0.1 * (a + multiplier * b)
+    )
     assert torch.equal(x.grad, a)
 
 
@@ -291,11 +360,16 @@ def test_hooks_of_the_base_see_the_direction():
 @pytest.mark.parametrize("estimator", ["minibatch", "average"])
 def test_complex_parameters_are_pairs_of_real_ones(estimator):
     def trained(make):
-        x = torch.nn.Parameter(make(torch.tensor([1 + 2j, -1j, 0.5], dtype=torch.complex128)))
+        x = torch.nn.Parameter(
+            make(torch.tensor([1 + 2j, -1j, 0.5], dtype=torch.complex128))
+        )
         opt = SDBGD([x], lr=0.1, method=simple_method(estimator=estimator))
         real = (lambda: torch.view_as_real(x)) if x.is_complex() else (lambda: x)
         for _ in range(3):
-            opt.step(upper=lambda: (real() - 1).square().sum(), lower=lambda: real()[0].square().sum())
+            opt.step(
+                upper=lambda: (real() - 1).square().sum(),
+                lower=lambda: real()[0].square().sum(),
+            )
         return real().detach()
 
     torch.testing.assert_close(trained(lambda z: z), trained(torch.view_as_real))
@@ -305,7 +379,10 @@ def test_fused_is_what_was_asked_for():
     x = torch.nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match="fused='yes' must be None, True or False"):
         SDBGD([x], lr=0.1, fused="yes")
-    with pytest.raises(ValueError, match="fused=True needs parameters on a CUDA device, and one is on cpu"):
+    with pytest.raises(
+        ValueError,
+        match="fused=True needs parameters on a CUDA device, and one is on cpu",
+    ):
         SDBGD([x], lr=0.1, fused=True)
     assert Engines(False).load(DEVICE) is None
 
@@ -321,7 +398,9 @@ def test_kernels_that_do_not_run_are_replaced_with_a_word(monkeypatch):
     monkeypatch.setattr(Engines, "_missing", lambda self, device: None)
     with pytest.warns(RuntimeWarning, match="no C compiler"):
         assert Engines(None).load(DEVICE) is None
-    with pytest.raises(RuntimeError, match="fused=True, and the Triton kernels do not run"):
+    with pytest.raises(
+        RuntimeError, match="fused=True, and the Triton kernels do not run"
+    ):
         Engines(True).load(DEVICE)
 
 
@@ -331,10 +410,15 @@ def test_tables_follow_the_tensors():
     opt = fused_optimizer("sdbgd", x, normalize=True)
     generator, kept = torch.Generator().manual_seed(6), []
     for k in range(25):
-        grads = [[torch.randn(p.shape, generator=generator).to(DEVICE) for p in x] for _ in range(2)]
+        grads = [
+            [torch.randn(p.shape, generator=generator).to(DEVICE) for p in x]
+            for _ in range(2)
+        ]
         if k % 3 == 2:  # the last step's places, with new numbers
             for old, new in zip(
-                (t for pair in kept[-1] for t in pair), (t for pair in grads for t in pair), strict=True
+                (t for pair in kept[-1] for t in pair),
+                (t for pair in grads for t in pair),
+                strict=True,
             ):
                 old.copy_(new)
             grads = kept[-1]
@@ -350,7 +434,9 @@ def test_tables_follow_the_tensors():
         multiplier = info.multiplier.to(DEVICE)
         for p, old, u, g in zip(x, before, *grads, strict=True):
             expected = old - 0.1 * (u + multiplier * g) / (1 + multiplier)
-            torch.testing.assert_close(p.detach().double(), expected.double(), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(
+                p.detach().double(), expected.double(), rtol=1e-5, atol=1e-6
+            )
     engine = opt.engines._engines[DEVICE] if not CUDA else opt.engines.load(x[0].device)
     (template,) = [one for one in engine._templates.values() if len(one.order) == 2]
     assert 1 < len(template.filled) <= 8
@@ -372,10 +458,16 @@ def test_signs_that_autograd_keeps_as_a_bit(kind):
 
     def trained(options):
         x = torch.nn.Parameter(torch.ones(1, device=DEVICE, dtype=torch.float64))
-        opt = fused_optimizer("sdbgd", [x]) if options == "sdbgd" else SDBGD([x], lr=0.1, fused=False)
+        opt = (
+            fused_optimizer("sdbgd", [x])
+            if options == "sdbgd"
+            else SDBGD([x], lr=0.1, fused=False)
+        )
         for level, value in ((opt.lower, 2.0), (opt.upper, 1.0)):
             with level():
-                x.grad = torch._neg_view(torch.full((1,), -value, device=DEVICE, dtype=torch.float64))
+                x.grad = torch._neg_view(
+                    torch.full((1,), -value, device=DEVICE, dtype=torch.float64)
+                )
         opt.step()
         return x.item()
 
@@ -407,7 +499,9 @@ def test_a_scheduler_on_the_base_is_heard():
 def test_sharded_parameters(monkeypatch):
     """DTensors, one rank: as plain tensors."""
     if sys.platform == "linux":
-        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # a machine may have no other network
+        monkeypatch.setenv(
+            "GLOO_SOCKET_IFNAME", "lo"
+        )  # a machine may have no other network
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -432,7 +526,11 @@ def test_sharded_parameters(monkeypatch):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         for kind in ("sdbgd", torch.optim.AdamW):
-            for a, b in zip(trained(kind, init_device_mesh("cpu", (1,))), trained(kind, None), strict=True):
+            for a, b in zip(
+                trained(kind, init_device_mesh("cpu", (1,))),
+                trained(kind, None),
+                strict=True,
+            ):
                 torch.testing.assert_close(a, b)
     finally:
         dist.destroy_process_group()
@@ -445,7 +543,10 @@ def test_which_bases_can_skip_on_the_device():
     x = torch.nn.Parameter(torch.ones(3))
     x.grad = torch.full((3,), float("nan"))
     skip = torch.tensor(True)
-    plain, adam = torch.optim.SGD([x], lr=0.1), torch.optim.AdamW([x], lr=0.1, fused=True)
+    plain, adam = (
+        torch.optim.SGD([x], lr=0.1),
+        torch.optim.AdamW([x], lr=0.1, fused=True),
+    )
     moved = torch.optim.SGD([x], lr=0.1, momentum=0.9, fused=True)
     assert bases.can_skip(plain)
     assert bases.can_skip(adam)

@@ -6,9 +6,19 @@ import pytest
 
 import parallel
 
-LONG = {"finished", "flat_parameters", "flat_parameters_in_micro_batches", "sharded_in_micro_batches"}
+LONG = {
+    "finished",
+    "flat_parameters",
+    "flat_parameters_in_micro_batches",
+    "sharded_in_micro_batches",
+}
 NAMES = [
-    pytest.param(world, name, id=name, marks=[pytest.mark.long] if world == 4 or name in LONG else [])
+    pytest.param(
+        world,
+        name,
+        id=name,
+        marks=[pytest.mark.long] if world == 4 or name in LONG else [],
+    )
     for world, cases in parallel.CASES.items()
     for name in cases
 ]

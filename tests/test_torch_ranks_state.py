@@ -8,7 +8,10 @@ import parallel
 import parallel_state
 
 LONG = {"more_references", "checkpoints"}
-NAMES = [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in parallel_state.CASES]
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.long] if name in LONG else [])
+    for name in parallel_state.CASES
+]
 
 
 @pytest.fixture(scope="module")

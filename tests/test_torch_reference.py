@@ -18,14 +18,23 @@ from training import simple_method
 def network(seed=0):
     torch.manual_seed(seed)
     return torch.nn.Sequential(
-        *(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 2))
+        *(
+            torch.nn.Linear(3, 8),
+            torch.nn.BatchNorm1d(8),
+            torch.nn.ReLU(),
+            torch.nn.Dropout(0.3),
+            torch.nn.Linear(8, 2),
+        )
     ).double()
 
 
 def data(count=12):
     generator = torch.Generator().manual_seed(7)
     return [
-        (torch.randn(16, 3, generator=generator).double(), torch.randint(0, 2, (16,), generator=generator))
+        (
+            torch.randn(16, 3, generator=generator).double(),
+            torch.randint(0, 2, (16,), generator=generator),
+        )
         for _ in range(count)
     ]
 
@@ -78,7 +87,9 @@ def test_a_twin_is_lower_only_training_bit_for_bit(base):
     alone, model, batches = network(), network(), data()
     plain = BASES[base](alone.parameters())
     decay = torch.optim.lr_scheduler.ExponentialLR(plain, 0.8)
-    opt = DynamicBarrier(BASES[base](model.parameters()), tolerance=0.1, reference="twin", model=model)
+    opt = DynamicBarrier(
+        BASES[base](model.parameters()), tolerance=0.1, reference="twin", model=model
+    )
     scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.8)
     torch.manual_seed(1)
     for batch in batches:
@@ -89,12 +100,26 @@ def test_a_twin_is_lower_only_training_bit_for_bit(base):
     torch.manual_seed(1)
     steps(model, opt, batches, scheduler)
     twin = opt.target.copy
-    assert equal([twin.values[p] for p in model.parameters()], [p.detach() for p in alone.parameters()])
+    assert equal(
+        [twin.values[p] for p in model.parameters()],
+        [p.detach() for p in alone.parameters()],
+    )
     assert equal(buffers(opt), list(alone.buffers()))
-    for mine, theirs in zip(twin.base.state.values(), plain.state.values(), strict=True):
-        assert all(torch.equal(mine[k], theirs[k]) for k in theirs if isinstance(theirs[k], torch.Tensor))
-    assert not equal([p.detach() for p in model.parameters()], [p.detach() for p in alone.parameters()])
-    assert twin.base.param_groups[0]["lr"] == pytest.approx(plain.param_groups[0]["lr"] / 0.8)  # of the step just made
+    for mine, theirs in zip(
+        twin.base.state.values(), plain.state.values(), strict=True
+    ):
+        assert all(
+            torch.equal(mine[k], theirs[k])
+            for k in theirs
+            if isinstance(theirs[k], torch.Tensor)
+        )
+    assert not equal(
+        [p.detach() for p in model.parameters()],
+        [p.detach() for p in alone.parameters()],
+    )
+    assert twin.base.param_groups[0]["lr"] == pytest.approx(
+        plain.param_groups[0]["lr"] / 0.8
+    )  # of the step just made
 
 
 def test_a_twin_with_micro_batches_and_a_scaler_is_lower_only_training():
@@ -102,8 +127,13 @@ def test_a_twin_with_micro_batches_and_a_scaler_is_lower_only_training():
     alone, model, batches = network(), network(), data(12)
     plain = torch.optim.AdamW(alone.parameters(), lr=0.01)
     base = torch.optim.AdamW(model.parameters(), lr=0.01)
-    opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model, max_norm=0.3)
-    scalers = [torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3) for _ in range(2)]
+    opt = DynamicBarrier(
+        base, tolerance=0.1, reference="twin", model=model, max_norm=0.3
+    )
+    scalers = [
+        torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
+        for _ in range(2)
+    ]
     cuts = (slice(0, 7), slice(7, 16))
     torch.manual_seed(1)
     for x, y in batches:
@@ -129,7 +159,10 @@ def test_a_twin_with_micro_batches_and_a_scaler_is_lower_only_training():
         scalers[1].step(opt)
         scalers[1].update()
     twin = opt.target.copy
-    assert equal([twin.values[p] for p in model.parameters()], [p.detach() for p in alone.parameters()])
+    assert equal(
+        [twin.values[p] for p in model.parameters()],
+        [p.detach() for p in alone.parameters()],
+    )
     assert equal(buffers(opt), list(alone.buffers()))
     assert scalers[0].get_scale() == scalers[1].get_scale() > 64.0
     assert opt.count == 12
@@ -141,11 +174,18 @@ def test_a_copy_leaves_the_models_buffers_and_random_numbers_alone(reference):
     found = []
     for kind in (reference, "given"):
         model, batch = network(), data(1)[0]
-        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.0), tolerance=0.1, reference=kind, model=model)
+        opt = DynamicBarrier(
+            torch.optim.SGD(model.parameters(), lr=0.0),
+            tolerance=0.1,
+            reference=kind,
+            model=model,
+        )
         torch.manual_seed(3)
         if kind == "given":
             for level, loss in (("lower", fit(model, batch)), ("upper", size(model))):
-                with getattr(opt, level)(loss, **({"reference": 0.1} if level == "lower" else {})):
+                with getattr(opt, level)(
+                    loss, **({"reference": 0.1} if level == "lower" else {})
+                ):
                     loss.backward()
             opt.step()
         else:
@@ -159,12 +199,22 @@ def test_a_copy_leaves_the_models_buffers_and_random_numbers_alone(reference):
 def test_the_frozen_copy_is_the_model_before_anything_moved():
     model, batches = network().eval(), data()
     start = copy.deepcopy(model)
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="start", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        tolerance=0.1,
+        reference="start",
+        model=model,
+    )
     for batch in batches:
         steps(model, opt, [batch])
         expected = fit(start, batch).item()
-    assert equal([opt.target.copy.values[p] for p in model.parameters()], [p.detach() for p in start.parameters()])
-    assert opt.target.copy.measure(opt, lambda: fit(model, batches[-1])).item() == expected
+    assert equal(
+        [opt.target.copy.values[p] for p in model.parameters()],
+        [p.detach() for p in start.parameters()],
+    )
+    assert (
+        opt.target.copy.measure(opt, lambda: fit(model, batches[-1])).item() == expected
+    )
     assert opt.target.copy.base is None
 
 
@@ -199,7 +249,12 @@ def test_blocks_do_what_closures_do(reference):
 @pytest.mark.parametrize("fails", ["first", "later"])
 def test_whatever_a_closure_does_the_model_is_put_back(reference, fails):
     model, batches = network(), data()
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference=reference, model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        tolerance=0.1,
+        reference=reference,
+        model=model,
+    )
     if fails == "later":
         steps(model, opt, batches[:3])
     before, numbers = everything(model), torch.get_rng_state()
@@ -223,7 +278,9 @@ def test_resumed_equals_uninterrupted(reference):
     def made(seed):
         model = network(seed)
         base = torch.optim.AdamW(model.parameters(), lr=0.01)
-        return model, DynamicBarrier(base, tolerance=0.1, reference=reference, model=model)
+        return model, DynamicBarrier(
+            base, tolerance=0.1, reference=reference, model=model
+        )
 
     batches = data()
     whole, opt = made(0)
@@ -236,12 +293,22 @@ def test_resumed_equals_uninterrupted(reference):
     steps(half, first, batches[:5])
     first.tolerance = 0.03
     file = io.BytesIO()
-    torch.save({"model": half.state_dict(), "opt": first.state_dict(), "rng": torch.get_rng_state()}, file)
+    torch.save(
+        {
+            "model": half.state_dict(),
+            "opt": first.state_dict(),
+            "rng": torch.get_rng_state(),
+        },
+        file,
+    )
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     fresh, second = made(9)
     fresh.load_state_dict(saved["model"])
-    with pytest.warns(RuntimeWarning, match=r"the state has tolerance=0\.03, which takes the place of tolerance=0\.1"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"the state has tolerance=0\.03, which takes the place of tolerance=0\.1",
+    ):
         second.load_state_dict(saved["opt"])
     torch.set_rng_state(saved["rng"])
     steps(fresh, second, batches[5:])
@@ -259,7 +326,9 @@ def test_a_closure_that_draws_a_batch_of_its_own_is_noticed():
         x = torch.nn.Parameter(torch.ones(3))
         given = {"generators": [generator]} if named else {}
         base, model = torch.optim.SGD([x], lr=0.1), torch.nn.ParameterList([x])
-        opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model, **given)
+        opt = DynamicBarrier(
+            base, tolerance=0.1, reference="twin", model=model, **given
+        )
 
         def lower(x=x, generator=generator):
             return (x * torch.randn(3, generator=generator)).square().sum()
@@ -271,18 +340,27 @@ def test_a_closure_that_draws_a_batch_of_its_own_is_noticed():
             step()
             step()
         else:
-            with pytest.raises(RuntimeError, match=r"the lower closure gave .* and .* at the same point;.*generators="):
+            with pytest.raises(
+                RuntimeError,
+                match=r"the lower closure gave .* and .* at the same point;.*generators=",
+            ):
                 step()
 
 
 def test_a_group_that_joins_late_joins_the_twin():
     x, y = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
-    base, model = torch.optim.SGD([x], lr=0.1, momentum=0.5), torch.nn.ParameterList([x])
+    base, model = (
+        torch.optim.SGD([x], lr=0.1, momentum=0.5),
+        torch.nn.ParameterList([x]),
+    )
     opt = DynamicBarrier(base, tolerance=1.0, reference="twin", model=model)
     opt.step(lower=lambda: (x - 3).square().sum(), upper=lambda: x.sum())
     opt.add_param_group({"params": [y], "lr": 0.2})
     for _ in range(3):
-        opt.step(lower=lambda: (x - 3).square().sum() + (y - 2).square().sum(), upper=lambda: x.sum() + y.sum())
+        opt.step(
+            lower=lambda: (x - 3).square().sum() + (y - 2).square().sum(),
+            upper=lambda: x.sum() + y.sum(),
+        )
     value = torch.ones(2, dtype=torch.float64).requires_grad_()
     alone = torch.optim.SGD([value], lr=0.2, momentum=0.5)
     for _ in range(3):
@@ -297,8 +375,15 @@ def test_the_reference_by_number_function_and_curve(tmp_path):
 
     def excesses(reference):
         x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), tolerance=0.5, reference=reference)
-        return [opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum()).excess.item() for _ in range(3)]
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.0), tolerance=0.5, reference=reference
+        )
+        return [
+            opt.step(
+                lower=lambda: x.square().sum(), upper=lambda: x.sum()
+            ).excess.item()
+            for _ in range(3)
+        ]
 
     assert excesses(3.0) == [2.0, 2.0, 2.0]
     path = tmp_path / "fit.csv"
@@ -327,7 +412,9 @@ def test_a_log_of_lower_only_training_is_a_reference(tmp_path):
             base.step()
             log.add(k, lower_loss=loss)
     other = network()
-    opt = DynamicBarrier(torch.optim.SGD(other.parameters(), lr=0.1), tolerance=0.1, reference=path)
+    opt = DynamicBarrier(
+        torch.optim.SGD(other.parameters(), lr=0.1), tolerance=0.1, reference=path
+    )
     steps(other, opt, batches)
     assert math.isfinite(opt.log()["excess"])
     assert "lower_loss" in path.read_text().splitlines()[0]
@@ -346,11 +433,17 @@ def test_a_reference_that_nobody_gives_is_asked_for():
                 loss.backward()
         with pytest.raises(RuntimeError, match=message):
             opt.step()
-    told = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="given")
+    told = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="given"
+    )
     with pytest.raises(RuntimeError, match="is for reference="), told.reference():
         pass
-    rule = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method())
-    with pytest.raises(ValueError, match=r"reference=0.1 has no effect without tolerance="):
+    rule = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method()
+    )
+    with pytest.raises(
+        ValueError, match=r"reference=0.1 has no effect without tolerance="
+    ):
         rule.lower(1.0, reference=0.1)
     with pytest.raises(ValueError, match="needs the loss that it is compared with"):
         told.lower(reference=0.1)
@@ -360,7 +453,12 @@ def test_a_reference_that_nobody_gives_is_asked_for():
 def test_a_twin_whose_loss_is_weighed_otherwise_than_the_models_is_refused(scale):
     """At the first step both are one model: ‖∇g‖ of Σ r is 4 times that of Σ g/4, and the twin would learn faster."""
     model, batches = network(), data(4)
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="twin", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        tolerance=0.1,
+        reference="twin",
+        model=model,
+    )
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
     before = everything(model)[0]
 
@@ -378,7 +476,10 @@ def test_a_twin_whose_loss_is_weighed_otherwise_than_the_models_is_refused(scale
         scaler.step(opt)
         scaler.update()
 
-    with pytest.raises(RuntimeError, match=r"the twin's gradient is 4 times as long .* `\(r / n\)\.backward\(\)`"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"the twin's gradient is 4 times as long .* `\(r / n\)\.backward\(\)`",
+    ):
         step(1.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
     assert torch.equal(before, everything(model)[0])
@@ -389,7 +490,9 @@ def test_a_twin_whose_loss_is_weighed_otherwise_than_the_models_is_refused(scale
 
 def test_a_model_that_the_base_does_not_train_is_refused():
     base = torch.optim.SGD(network().parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=r"model=Sequential\(…\) has no parameter that `base` trains"):
+    with pytest.raises(
+        ValueError, match=r"model=Sequential\(…\) has no parameter that `base` trains"
+    ):
         DynamicBarrier(base, tolerance=0.1, reference="twin", model=network())
 
 
@@ -397,18 +500,28 @@ def test_a_copy_needs_its_model():
     """Without it the error has the line to write."""
     model = network()
     base = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match='needs the model whose copy is kept: reference="start", model=model; for'):
+    with pytest.raises(
+        ValueError,
+        match='needs the model whose copy is kept: reference="start", model=model; for',
+    ):
         DynamicBarrier(base, tolerance="1%", reference="start")
-    with pytest.raises(ValueError, match='reference="twin" needs the model whose copy is trained'):
+    with pytest.raises(
+        ValueError, match='reference="twin" needs the model whose copy is trained'
+    ):
         SDBGD(model.parameters(), lr=0.1, tolerance=0.1, reference="twin")
-    with pytest.raises(TypeError, match=r"model has a generator; it must be a torch.nn.Module, or several in a list"):
+    with pytest.raises(
+        TypeError,
+        match=r"model has a generator; it must be a torch.nn.Module, or several in a list",
+    ):
         DynamicBarrier(base, tolerance=0.1, reference="twin", model=model.parameters())
 
 
 def test_max_norm_clips_the_twin_as_it_would_clip_lower_only_training():
     x = torch.nn.Parameter(torch.tensor([30.0], dtype=torch.float64))
     base, model = torch.optim.SGD([x], lr=1.0), torch.nn.ParameterList([x])
-    opt = DynamicBarrier(base, tolerance=1.0, reference="twin", model=model, max_norm=0.5)
+    opt = DynamicBarrier(
+        base, tolerance=1.0, reference="twin", model=model, max_norm=0.5
+    )
     opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum())
     assert opt.target.copy.values[x].item() == pytest.approx(29.5)
     assert 29.4 <= x.item() <= 29.6
@@ -422,9 +535,13 @@ def test_a_compiled_model_and_its_twin(outer):
         model, batches = network().eval(), data(4)
         called = torch.compile(model, backend="eager") if compiled else model
         base = torch.optim.AdamW(model.parameters(), lr=0.01)
-        opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=called if outer else model)
+        opt = DynamicBarrier(
+            base, tolerance=0.1, reference="twin", model=called if outer else model
+        )
         for batch in batches:
-            opt.step(lower=lambda b=batch, m=called: fit(m, b), upper=lambda m=model: size(m))
+            opt.step(
+                lower=lambda b=batch, m=called: fit(m, b), upper=lambda m=model: size(m)
+            )
         ends.append(everything(model) + buffers(opt))
     for a, b in zip(*ends, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
@@ -450,9 +567,17 @@ class Counter(torch.nn.Module):
 def test_a_buffer_that_two_modules_share():
     shared = torch.zeros(())
     model = torch.nn.ModuleList([Counter(shared), Counter(shared)])
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=1.0, reference="twin", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        tolerance=1.0,
+        reference="twin",
+        model=model,
+    )
     for k in range(3):
-        opt.step(lower=lambda: model[0]() + model[1](), upper=lambda: model[0].w.sum() + model[1].w.sum())
+        opt.step(
+            lower=lambda: model[0]() + model[1](),
+            upper=lambda: model[0].w.sum() + model[1].w.sum(),
+        )
         assert shared.item() == 2 * (k + 1)
 
 
@@ -469,7 +594,10 @@ def test_parameters_outside_of_the_model_are_copied_too():
     model, scale = Counter(), torch.nn.Parameter(torch.ones(1))
     base = torch.optim.SGD([*model.parameters(), scale], lr=0.1)
     opt = DynamicBarrier(base, tolerance=1.0, reference="twin", model=model)
-    opt.step(lower=lambda: model() + (scale - 2).square().sum(), upper=lambda: 2 * scale.sum())
+    opt.step(
+        lower=lambda: model() + (scale - 2).square().sum(),
+        upper=lambda: 2 * scale.sum(),
+    )
     assert opt.target.copy.values[scale].item() == pytest.approx(1.2)
     assert scale.item() < 1.2
 
@@ -491,7 +619,11 @@ class Norms(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.last = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2)
+        self.a, self.b, self.last = (
+            torch.nn.BatchNorm1d(2),
+            torch.nn.BatchNorm1d(2),
+            torch.nn.Linear(2, 2),
+        )
 
     def forward(self, x):
         return self.last(self.a(self.b(x)))
@@ -500,10 +632,18 @@ class Norms(torch.nn.Module):
 def test_a_deep_copy_of_model_and_optimizer_goes_on_alike():
     torch.manual_seed(0)
     model, x = Norms(), 3 * torch.randn(16, 2) + 5
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="twin", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        tolerance=0.1,
+        reference="twin",
+        model=model,
+    )
 
     def step(opt, model):
-        opt.step(lower=lambda: (model(x) - 1).square().mean(), upper=lambda: model.last.weight.abs().sum())
+        opt.step(
+            lower=lambda: (model(x) - 1).square().mean(),
+            upper=lambda: model.last.weight.abs().sum(),
+        )
 
     for _ in range(3):
         step(opt, model)
@@ -516,7 +656,12 @@ def test_a_deep_copy_of_model_and_optimizer_goes_on_alike():
 
 def test_a_state_of_other_modules_is_refused():
     model, batches = network(), data(2)
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="twin", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        tolerance=0.1,
+        reference="twin",
+        model=model,
+    )
     steps(model, opt, batches)
     saved = opt.state_dict()
     (group,) = saved["param_groups"]
@@ -524,9 +669,15 @@ def test_a_state_of_other_modules_is_refused():
     numbers["buffers"]["names"] = ["LayerNorm.other[3]"] * 3
     group["tiebreak"] = json.dumps(numbers)
     fresh = network()
-    other = DynamicBarrier(torch.optim.SGD(fresh.parameters(), lr=0.1), tolerance=0.1, reference="twin", model=fresh)
+    other = DynamicBarrier(
+        torch.optim.SGD(fresh.parameters(), lr=0.1),
+        tolerance=0.1,
+        reference="twin",
+        model=fresh,
+    )
     with pytest.raises(
-        ValueError, match=r"has the buffer LayerNorm.other\[3\], and model= has BatchNorm1d.running_mean"
+        ValueError,
+        match=r"has the buffer LayerNorm.other\[3\], and model= has BatchNorm1d.running_mean",
     ):
         other.load_state_dict(saved)
     assert other.count == 0
@@ -534,7 +685,12 @@ def test_a_state_of_other_modules_is_refused():
 
 def test_going_back_to_the_start_takes_the_twin_along():
     model, batches = network(), data(5)
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="twin", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        tolerance=0.1,
+        reference="twin",
+        model=model,
+    )
     first = (copy.deepcopy(model.state_dict()), copy.deepcopy(opt.state_dict()))
     torch.manual_seed(0)
     steps(model, opt, batches)
@@ -549,7 +705,12 @@ def test_going_back_to_the_start_takes_the_twin_along():
 def test_a_buffer_that_is_gone_does_no_harm():
     model, batches = network(), data(4)
     model[1].register_buffer("spare", torch.ones(2))
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="twin", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        tolerance=0.1,
+        reference="twin",
+        model=model,
+    )
     steps(model, opt, batches[:2])
     model[1].spare = None
     steps(model, opt, batches[2:])
@@ -565,7 +726,9 @@ def test_a_twin_without_its_backward_pass_is_missed_before_anything_moves():
         lower.backward()
     with opt.upper():
         x.sum().backward()
-    with pytest.raises(RuntimeError, match="the twin had no backward pass in this step"):
+    with pytest.raises(
+        RuntimeError, match="the twin had no backward pass in this step"
+    ):
         opt.step()
     assert x.item() == 1.0
 
@@ -605,7 +768,12 @@ def test_hooks_and_counters_of_the_base_are_the_twins_too():
 
     x, alone = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
     opt, plain = (
-        DynamicBarrier(Counting([x], 0.1), tolerance=1.0, reference="twin", model=torch.nn.ParameterList([x])),
+        DynamicBarrier(
+            Counting([x], 0.1),
+            tolerance=1.0,
+            reference="twin",
+            model=torch.nn.ParameterList([x]),
+        ),
         Counting([alone], 0.1),
     )
     for base in (opt.base, plain):
@@ -622,7 +790,12 @@ def test_hooks_and_counters_of_the_base_are_the_twins_too():
 
 def test_the_reference_can_be_looked_at():
     model, batches = network(), data(3)
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), tolerance=0.1, reference="twin", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        tolerance=0.1,
+        reference="twin",
+        model=model,
+    )
     steps(model, opt, batches)
     before = everything(model)
     with torch.no_grad(), opt.reference():
@@ -631,7 +804,11 @@ def test_the_reference_can_be_looked_at():
         model.train()
     assert twin != fit(model.eval(), batches[0]).item()
     assert equal(everything(model), before)
-    with pytest.raises(RuntimeError, match=r"was entered inside opt.lower"), opt.lower(), opt.reference():
+    with (
+        pytest.raises(RuntimeError, match=r"was entered inside opt.lower"),
+        opt.lower(),
+        opt.reference(),
+    ):
         pass
 
 
@@ -651,8 +828,12 @@ def test_closures_with_gradients_inside_and_what_they_return():
                 opt.step(lower=wrong, upper=lambda: x.sum())
 
 
-@pytest.mark.parametrize(("tolerance", "told"), [(2, True), (0.5, False), ("2%", False)])
-def test_a_tolerance_of_more_than_the_whole_loss_is_told_at_the_first_step(tolerance, told):
+@pytest.mark.parametrize(
+    ("tolerance", "told"), [(2, True), (0.5, False), ("2%", False)]
+)
+def test_a_tolerance_of_more_than_the_whole_loss_is_told_at_the_first_step(
+    tolerance, told
+):
     """2 for "2%": the loss is 1 where it begins, and all of it could be given up."""
     x = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
     base, model = torch.optim.SGD([x], lr=0.05), torch.nn.ParameterList([x])
@@ -661,7 +842,9 @@ def test_a_tolerance_of_more_than_the_whole_loss_is_told_at_the_first_step(toler
         warnings.simplefilter("always")
         for _ in range(3):
             opt.step(lower=lambda: x[0] ** 2, upper=lambda: ((x - 2) ** 2).sum())
-    assert [str(w.message)[:34] for w in seen] == ["tolerance=2.0 is a number in the u"] * told
+    assert [str(w.message)[:34] for w in seen] == [
+        "tolerance=2.0 is a number in the u"
+    ] * told
 
 
 def test_a_number_out_of_reach_is_told_once():
@@ -669,24 +852,40 @@ def test_a_number_out_of_reach_is_told_once():
     x = torch.nn.Parameter(torch.tensor([1.0, 1.0], dtype=torch.float64))
 
     def train(reference, steps):
-        opt = DynamicBarrier(torch.optim.SGD([x], lr=0.05), tolerance=0.01, reference=reference)
+        opt = DynamicBarrier(
+            torch.optim.SGD([x], lr=0.05), tolerance=0.01, reference=reference
+        )
         for _ in range(steps):
             opt.step(lower=lambda: x[0] ** 2, upper=lambda: ((x - 2) ** 2).sum())
 
-    with pytest.warns(RuntimeWarning, match=r"at rest \d+ tolerances above its reference for 200 steps"):
-        train(-5.0, 401)  # so far above that nobody means it: a short run hears of it, too
-    with pytest.warns(RuntimeWarning, match=r"at rest 5\d tolerances above its reference .* out of reach") as seen:
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"at rest \d+ tolerances above its reference for 200 steps",
+    ):
+        train(
+            -5.0, 401
+        )  # so far above that nobody means it: a short run hears of it, too
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"at rest 5\d tolerances above its reference .* out of reach",
+    ) as seen:
         train(-0.5, 1000)
     assert len(seen) == 1
     train(0.0, 1500)  # warnings are errors
 
 
 @pytest.mark.filterwarnings("ignore:tolerance=1.0 is a number in the unit")
-@pytest.mark.parametrize(("base", "max_norm"), [(torch.optim.AdamW, None), (torch.optim.SGD, 0.3)])
-def test_where_g_is_too_steep_for_the_learning_rate_adam_holds_itself_and_max_norm_holds_sgd(base, max_norm):
+@pytest.mark.parametrize(
+    ("base", "max_norm"), [(torch.optim.AdamW, None), (torch.optim.SGD, 0.3)]
+)
+def test_where_g_is_too_steep_for_the_learning_rate_adam_holds_itself_and_max_norm_holds_sgd(
+    base, max_norm
+):
     """g = x²/20 + x⁴, which f pulls up. From x = 0.6 on, SGD of this rate on g alone diverges."""
     x = torch.nn.Parameter(torch.tensor(0.1, dtype=torch.float64))
-    opt = DynamicBarrier(base([x], lr=0.5), tolerance=1.0, reference=0.0, max_norm=max_norm)
+    opt = DynamicBarrier(
+        base([x], lr=0.5), tolerance=1.0, reference=0.0, max_norm=max_norm
+    )
     for _ in range(600):
         opt.step(upper=lambda: -x, lower=lambda: x**2 / 20 + x**4)
     assert abs(float(x.detach())) < 1.5
@@ -721,9 +920,15 @@ def same_state(opt):
     for p, value in twin.values.items():
         mine, its = opt.base.state[p], twin.base.state[value]
         assert mine.keys() == its.keys()
-        assert all(torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(its[k])) for k in mine)
-        assert not any(mine[k] is its[k] for k in mine if isinstance(mine[k], torch.Tensor))
-    return all(not twin.options(i, group) for i, group in enumerate(opt.base.param_groups))
+        assert all(
+            torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(its[k])) for k in mine
+        )
+        assert not any(
+            mine[k] is its[k] for k in mine if isinstance(mine[k], torch.Tensor)
+        )
+    return all(
+        not twin.options(i, group) for i, group in enumerate(opt.base.param_groups)
+    )
 
 
 @pytest.mark.parametrize("base", ["momentum", "Adam", "NAdam", "Adadelta"])
@@ -733,7 +938,9 @@ def test_set_to_the_twin_the_model_is_the_twin_and_goes_on_like_it(base):
     From there on, without an upper loss, both make the same steps; with one they part.
     """
     model, batches = network(), data()
-    opt = DynamicBarrier(BASES[base](model.parameters()), tolerance=0.1, reference="twin", model=model)
+    opt = DynamicBarrier(
+        BASES[base](model.parameters()), tolerance=0.1, reference="twin", model=model
+    )
     steps(model, opt, batches[:5])
     twin = opt.target.copy
 
@@ -764,7 +971,14 @@ def test_a_state_saved_after_a_return_resumes_bit_for_bit():
     steps(model, opt, batches[:5])
     returned(opt, model, batches)
     file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "opt": opt.state_dict(), "rng": torch.get_rng_state()}, file)
+    torch.save(
+        {
+            "model": model.state_dict(),
+            "opt": opt.state_dict(),
+            "rng": torch.get_rng_state(),
+        },
+        file,
+    )
     steps(model, opt, batches[6:])
     file.seek(0)
     saved = torch.load(file, weights_only=True)
@@ -781,7 +995,10 @@ def test_a_state_saved_after_a_return_resumes_bit_for_bit():
 def test_a_network_of_zeros_comes_back_by_its_twin():
     """g = (ab − 1)²: at a = b = 0 its gradient is 0, so steps on g alone stay there, and one warning tells the way."""
     ab = torch.nn.Parameter(torch.full((2,), 0.5, dtype=torch.float64))
-    base, model = torch.optim.SGD([ab], lr=0.05, momentum=0.5), torch.nn.ParameterList([ab])
+    base, model = (
+        torch.optim.SGD([ab], lr=0.05, momentum=0.5),
+        torch.nn.ParameterList([ab]),
+    )
     opt = DynamicBarrier(base, tolerance=0.05, reference="twin", model=model)
     excess = []
 
@@ -795,7 +1012,8 @@ def test_a_network_of_zeros_comes_back_by_its_twin():
         ab.zero_()
         opt.base.state[ab]["momentum_buffer"].zero_()
     with pytest.warns(
-        RuntimeWarning, match=r"step 2\d\d: .* (19\.9|20\.0) tolerances above its twin's.* did not bring it back"
+        RuntimeWarning,
+        match=r"step 2\d\d: .* (19\.9|20\.0) tolerances above its twin's.* did not bring it back",
     ) as told:
         train(400)
     assert len(told) == 1
@@ -810,7 +1028,12 @@ def test_what_is_not_the_twins_stays_at_a_return(monkeypatch):
     again = torch.nn.BatchNorm1d(3)
     again.running_mean = norm.running_mean  # the same buffer in two places
     model = torch.nn.ModuleDict(
-        {"norm": norm, "again": again, "out": torch.nn.Linear(3, 1), "head": torch.nn.Linear(3, 1)}
+        {
+            "norm": norm,
+            "again": again,
+            "out": torch.nn.Linear(3, 1),
+            "head": torch.nn.Linear(3, 1),
+        }
     )
     base = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
     opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
@@ -819,7 +1042,9 @@ def test_what_is_not_the_twins_stays_at_a_return(monkeypatch):
 
     def step():
         opt.step(
-            lower=lambda: model["out"](model["again"](model["norm"](rows))).square().mean(),
+            lower=lambda: (
+                model["out"](model["again"](model["norm"](rows))).square().mean()
+            ),
             upper=lambda: model["head"](rows).square().mean(),
         )
         falling.step()
@@ -837,7 +1062,9 @@ def test_what_is_not_the_twins_stays_at_a_return(monkeypatch):
     assert torch.equal(model["out"].weight, twin.values[model["out"].weight])
     assert norm.running_mean.abs().max() > 0
     for now, before in zip(model["head"].parameters(), head, strict=True):
-        assert 0 < (now - before).abs().max() < 0.02  # a step of its own, with its own moments
+        assert (
+            0 < (now - before).abs().max() < 0.02
+        )  # a step of its own, with its own moments
         assert base.state[now]["step"].item() == 4
 
 

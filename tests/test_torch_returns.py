@@ -16,13 +16,18 @@ def parameter(*values):
 def made(x, base=None, **options):
     base = torch.optim.SGD([x], lr=0.1, momentum=0.9) if base is None else base
     return DynamicBarrier(
-        base, **{"tolerance": 0.1, "reference": "twin", "model": torch.nn.ParameterList([x])} | options
+        base,
+        **{"tolerance": 0.1, "reference": "twin", "model": torch.nn.ParameterList([x])}
+        | options,
     )
 
 
 def step(opt, x, lower=1.0):
     """The lower loss is flat far from 0, so that no step on it leads back from there."""
-    return opt.step(lower=lambda: lower * x.square().clamp(max=100.0).sum(), upper=lambda: (x - 1).square().sum())
+    return opt.step(
+        lower=lambda: lower * x.square().clamp(max=100.0).sum(),
+        upper=lambda: (x - 1).square().sum(),
+    )
 
 
 def train_until(returns, opt, x):
@@ -58,7 +63,9 @@ def test_a_warning_points_to_the_line_that_called_the_step():
     with pytest.warns(RuntimeWarning, match="more than all of that loss") as told:
         step(number, x)
     assert told[0].filename == __file__
-    with pytest.warns(RuntimeWarning, match=r"tolerance='200%' is more than all of the reference"):
+    with pytest.warns(
+        RuntimeWarning, match=r"tolerance='200%' is more than all of the reference"
+    ):
         step(made(x, tolerance="200%", reference=1.0), x)
 
 
@@ -106,13 +113,20 @@ def test_a_rate_set_between_combining_and_stepping_reaches_the_twin():
     with opt.reference():
         loss = x.square().sum()
         loss.backward()
-    for level, other in (("lower", x.square().sum()), ("upper", (x - 1).square().sum())):
-        with getattr(opt, level)(other, **({"reference": loss} if level == "lower" else {})):
+    for level, other in (
+        ("lower", x.square().sum()),
+        ("upper", (x - 1).square().sum()),
+    ):
+        with getattr(opt, level)(
+            other, **({"reference": loss} if level == "lower" else {})
+        ):
             other.backward()
     opt.combine()
     opt.param_groups[0]["lr"] = 0.25
     opt.step()
-    torch.testing.assert_close(opt.target.copy.values[x], torch.tensor([0.5, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(
+        opt.target.copy.values[x], torch.tensor([0.5, 1.0], dtype=torch.float64)
+    )
 
 
 class Counting(torch.optim.Optimizer):
@@ -137,7 +151,9 @@ class Slow(torch.optim.Optimizer):
     """Another optimizer's step, with an optimizer inside."""
 
     def __init__(self, inner):
-        super().__init__([p for group in inner.param_groups for p in group["params"]], {"lr": 0.1})
+        super().__init__(
+            [p for group in inner.param_groups for p in group["params"]], {"lr": 0.1}
+        )
         self.inner = inner
 
     def step(self):
@@ -171,7 +187,10 @@ def test_an_optimizer_inside_an_optimizer_goes_back_with_the_model():
         step(opt, x)
     brought_back(opt, x)
     twin = opt.target.copy
-    assert torch.equal(inner.state[x]["momentum_buffer"], twin.base.inner.state[twin.values[x]]["momentum_buffer"])
+    assert torch.equal(
+        inner.state[x]["momentum_buffer"],
+        twin.base.inner.state[twin.values[x]]["momentum_buffer"],
+    )
     assert list(inner.state) == [x]
 
 

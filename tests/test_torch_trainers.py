@@ -13,27 +13,45 @@ from training import simple_method
 
 RULE = simple_method(barrier=2.0, regularizer=1e-3)
 KINDS = {
-    "momentum": lambda p: DynamicBarrier(torch.optim.SGD(p, lr=0.05, momentum=0.9), method=RULE),
-    "adamw": lambda p: DynamicBarrier(torch.optim.AdamW(p, lr=0.01), method=RULE, max_norm=0.5),
+    "momentum": lambda p: DynamicBarrier(
+        torch.optim.SGD(p, lr=0.05, momentum=0.9), method=RULE
+    ),
+    "adamw": lambda p: DynamicBarrier(
+        torch.optim.AdamW(p, lr=0.01), method=RULE, max_norm=0.5
+    ),
     "schedule": lambda p: SDBGD(p),
     "average": lambda p: DynamicBarrier(
-        torch.optim.SGD(p, lr=0.05), method=RULE.replace(estimator="average", momentum=0.1)
+        torch.optim.SGD(p, lr=0.05),
+        method=RULE.replace(estimator="average", momentum=0.1),
     ),
-    "groups": lambda p: DynamicBarrier(torch.optim.SGD([{"params": [q]} for q in p], lr=0.05), method=RULE),
+    "groups": lambda p: DynamicBarrier(
+        torch.optim.SGD([{"params": [q]} for q in p], lr=0.05), method=RULE
+    ),
     "twin": lambda p: DynamicBarrier(
-        torch.optim.AdamW(p, lr=0.01), tolerance=0.1, reference="twin", model=torch.nn.ParameterList(p)
+        torch.optim.AdamW(p, lr=0.01),
+        tolerance=0.1,
+        reference="twin",
+        model=torch.nn.ParameterList(p),
     ),
 }
 
 
 def network():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)
+    )
 
 
 def batches(steps=5):
     generator = torch.Generator().manual_seed(1)
-    return [(torch.randn(16, 6, generator=generator), torch.randn(16, 2, generator=generator)) for _ in range(steps)]
+    return [
+        (
+            torch.randn(16, 6, generator=generator),
+            torch.randn(16, 2, generator=generator),
+        )
+        for _ in range(steps)
+    ]
 
 
 def fit(model, batch):
@@ -77,13 +95,20 @@ def test_combining_first_changes_nothing(kind):
     def first(model, opt):
         before = [p.detach().clone() for p in model.parameters()]
         seen = opt.combine()
-        assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+        assert all(
+            torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)
+        )
         if kind == "momentum":  # the one that is easily written down again
             length = sum(p.grad.square().sum() for p in model.parameters())
             torch.testing.assert_close(
-                length * (1 + seen.multiplier) ** 2, seen.direction_squared.to(length), check_dtype=False
+                length * (1 + seen.multiplier) ** 2,
+                seen.direction_squared.to(length),
+                check_dtype=False,
             )
-        with pytest.raises(RuntimeError, match=r"between opt.combine\(\) and opt.step\(\) is half a step's"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"between opt.combine\(\) and opt.step\(\) is half a step's",
+        ):
             opt.state_dict()
         assert opt.step().multiplier is seen.multiplier
 
@@ -103,9 +128,13 @@ def test_clipping_in_the_usual_place_is_max_norm():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         opt.step()
 
-    KINDS["loose"] = lambda p: DynamicBarrier(torch.optim.AdamW(p, lr=0.01), method=RULE)
+    KINDS["loose"] = lambda p: DynamicBarrier(
+        torch.optim.AdamW(p, lr=0.01), method=RULE
+    )
     try:
-        torch.testing.assert_close(train("loose", clipped)[0], train("adamw")[0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            train("loose", clipped)[0], train("adamw")[0], rtol=1e-5, atol=1e-6
+        )
     finally:
         del KINDS["loose"]
 
@@ -128,8 +157,12 @@ def test_combining_with_a_scaler(kind, unscale):
         scaler.step(opt)
         scaler.update()
     expected, plain = train(kind)
-    torch.testing.assert_close(torch.cat([p.detach().reshape(-1) for p in model.parameters()]), expected)
-    assert opt.last.lower_loss.item() == pytest.approx(plain.last.lower_loss.item(), rel=1e-5)
+    torch.testing.assert_close(
+        torch.cat([p.detach().reshape(-1) for p in model.parameters()]), expected
+    )
+    assert opt.last.lower_loss.item() == pytest.approx(
+        plain.last.lower_loss.item(), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("level", ["lower", "upper"])
@@ -148,8 +181,12 @@ def test_an_overflow_lowers_the_scale(level):
     scaler.update()
     assert scaler.get_scale() == 2.0**9
     assert opt.count == 1
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-    blocks(model, opt, batches()[0], scaler.scale)  # and the next step is an ordinary one
+    assert all(
+        torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)
+    )
+    blocks(
+        model, opt, batches()[0], scaler.scale
+    )  # and the next step is an ordinary one
     opt.combine(scaler)
     scaler.step(opt)
     assert not opt.last.skipped
@@ -166,19 +203,25 @@ def test_a_direction_that_the_scaler_refuses():
     scaler.step(opt)
     assert opt.last.skipped
     assert opt.count == 1
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert all(
+        torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)
+    )
 
 
 def test_a_skipped_step_stays_skipped():
     model = network()
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.1), method=RULE, nonfinite="skip")
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.1), method=RULE, nonfinite="skip"
+    )
     before = [p.detach().clone() for p in model.parameters()]
     blocks(model, opt, (torch.full((4, 6), float("nan")), torch.zeros(4, 2)))
     opt.combine()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     assert opt.step().skipped
     assert opt.count == 1
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert all(
+        torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)
+    )
 
 
 def test_misuse_of_combine_is_explained():
@@ -188,14 +231,22 @@ def test_misuse_of_combine_is_explained():
         opt.combine()
     blocks(model, opt, batch)
     opt.combine()
-    with pytest.raises(RuntimeError, match=r"combine\(\) was called before in this step: opt.step\(\) comes next"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"combine\(\) was called before in this step: opt.step\(\) comes next",
+    ):
         opt.combine()
     with (
-        pytest.raises(RuntimeError, match=r"opt.lower\(\) after opt.combine\(\): opt.step\(\) comes next"),
+        pytest.raises(
+            RuntimeError,
+            match=r"opt.lower\(\) after opt.combine\(\): opt.step\(\) comes next",
+        ),
         opt.lower(),
     ):
         pass
-    with pytest.raises(RuntimeError, match=r"step\(upper=…, lower=…\) after opt.combine\(\)"):
+    with pytest.raises(
+        RuntimeError, match=r"step\(upper=…, lower=…\) after opt.combine\(\)"
+    ):
         opt.step(upper=lambda: fit(model, batch), lower=lambda: fit(model, batch))
     opt.zero_grad()  # gives the direction up
     with pytest.raises(RuntimeError, match="no upper gradients in this step"):
@@ -203,7 +254,10 @@ def test_misuse_of_combine_is_explained():
     scaler = torch.amp.GradScaler("cpu")
     blocks(model, opt, batch, scaler.scale)
     opt.combine()
-    with pytest.raises(RuntimeError, match=r"did not know of the gradient scaler: opt.combine\(scaler\)"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"did not know of the gradient scaler: opt.combine\(scaler\)",
+    ):
         scaler.step(opt)
     opt.zero_grad()
     scaler.update()
@@ -270,7 +324,9 @@ def test_a_closure_is_called_once_where_the_gradients_are():
 
         if how == "closures":
             f = lambda model=model: sum(p.abs().sum() for p in model.parameters())  # noqa: E731
-            opt.step(closure, upper=f, lower=lambda model=model: fit(model, batches()[0]))
+            opt.step(
+                closure, upper=f, lower=lambda model=model: fit(model, batches()[0])
+            )
         else:
             if how != "inside":
                 blocks(model, opt, batches()[0])
@@ -292,11 +348,16 @@ def test_one_loss_is_refused_before_anything_moves():
         loss.backward()
         return loss
 
-    with pytest.raises(TypeError, match=r"knows one loss: .*Lightning set self.automatic_optimization = False"):
+    with pytest.raises(
+        TypeError,
+        match=r"knows one loss: .*Lightning set self.automatic_optimization = False",
+    ):
         opt.step(closure)
     with pytest.raises(TypeError, match=r"step\(closure=int\): give a function"):
         opt.step(3)
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert all(
+        torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)
+    )
     blocks(model, opt, batches()[0])
     opt.step()
 
@@ -310,7 +371,9 @@ def test_closures_under_a_scaler_are_refused_later_too():
     scaler.step(opt)
     scaler.update()
     lower = partial(fit, model, batches()[1])
-    with pytest.raises(RuntimeError, match=r"a gradient scaler looks at \.grad before closures run"):
+    with pytest.raises(
+        RuntimeError, match=r"a gradient scaler looks at \.grad before closures run"
+    ):
         scaler.step(opt, upper=lower, lower=lower)
 
 
@@ -373,16 +436,24 @@ def test_a_wrapper_is_as_good_as_the_optimizer():
     assert wrapper.count == opt.count == 5
     assert wrapper.log() == opt.log()
     torch.testing.assert_close(
-        torch.cat([p.detach().reshape(-1) for p in model.parameters()]), train("twin")[0], rtol=1e-4, atol=1e-6
+        torch.cat([p.detach().reshape(-1) for p in model.parameters()]),
+        train("twin")[0],
+        rtol=1e-4,
+        atol=1e-6,
     )
     wrapper.tolerance = 0.5
     assert opt.tolerance == wrapper.tolerance == 0.5
-    with pytest.raises(RuntimeError, match=r"opt.lower\(\) was entered inside opt.upper\(\)"):
+    with pytest.raises(
+        RuntimeError, match=r"opt.lower\(\) was entered inside opt.upper\(\)"
+    ):
         blocks_inside(wrapper, opt)
     state = wrapper.state_dict()
     other = network()
     fresh = KINDS["twin"](list(other.parameters()))
-    with pytest.warns(RuntimeWarning, match=r"the state has tolerance=0\.5, which takes the place of tolerance=0\.1"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"the state has tolerance=0\.5, which takes the place of tolerance=0\.1",
+    ):
         Wrapper(fresh).load_state_dict(state)
     assert fresh.count == 5
     assert fresh.tolerance == 0.5

@@ -17,11 +17,15 @@ class Transformer(nn.Module):
         super().__init__()
         self.embed = nn.Linear(8, 16)
         self.position = nn.Parameter(torch.zeros(8, 16))
-        self.block = nn.TransformerEncoderLayer(16, nhead=2, dim_feedforward=32, dropout=0.0, batch_first=True)
+        self.block = nn.TransformerEncoderLayer(
+            16, nhead=2, dim_feedforward=32, dropout=0.0, batch_first=True
+        )
         self.head = nn.Linear(16, 10)
 
     def forward(self, x):
-        return self.head(self.block(self.embed(x.squeeze(1)) + self.position).mean(dim=1))
+        return self.head(
+            self.block(self.embed(x.squeeze(1)) + self.position).mean(dim=1)
+        )
 
 
 def cnn():
@@ -34,7 +38,9 @@ def cnn():
 @pytest.fixture(scope="module")
 def digits():
     data = load_digits()
-    return torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(data.target)
+    return torch.tensor(data.images, dtype=torch.float32).unsqueeze(
+        1
+    ) / 16, torch.tensor(data.target)
 
 
 def sparsity(model):
@@ -61,15 +67,25 @@ def train(model, opt, digits, epochs, barrier):
                 lower.backward()
                 opt.step()
     with torch.no_grad():
-        return float(functional.cross_entropy(model(images), labels)), float(sparsity(model))
+        return float(functional.cross_entropy(model(images), labels)), float(
+            sparsity(model)
+        )
 
 
 @pytest.mark.parametrize("make", [cnn, Transformer])
-def test_the_upper_loss_improves_and_the_lower_one_stays_within_its_tolerance(make, digits):
+def test_the_upper_loss_improves_and_the_lower_one_stays_within_its_tolerance(
+    make, digits
+):
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = make()
-    g, f = train(model, torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0), digits, 20, barrier=False)
+    g, f = train(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0),
+        digits,
+        20,
+        barrier=False,
+    )
     assert g < 0.35  # trained: chance is 2.3
     base = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     opt = DynamicBarrier(base, tolerance=0.05, reference=g)
@@ -84,6 +100,9 @@ def test_training_is_deterministic(digits):
         torch.manual_seed(1)
         torch.set_num_threads(1)
         model = cnn()
-        opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.05), method=simple_method(estimator="average"))
+        opt = DynamicBarrier(
+            torch.optim.SGD(model.parameters(), lr=0.05),
+            method=simple_method(estimator="average"),
+        )
         found.append(train(model, opt, digits, 1, barrier=True))
     assert found[0] == found[1]

@@ -15,20 +15,39 @@ import torch
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 if not CUDA:
-    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported: it is looked at when they are decorated
+    os.environ["TRITON_INTERPRET"] = (
+        "1"  # before the kernels are imported: it is looked at when they are decorated
+    )
 
 pytest.importorskip("triton")
 # NumPy's, in the interpreter.
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:invalid value encountered:RuntimeWarning"
+)
 
 from tiebreak import rules  # noqa: E402  # after the interpreter is chosen
-from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, bases, diagnostics, fused, logs  # noqa: E402
+from tiebreak.torch import (  # noqa: E402
+    SDBGD,
+    CSVLog,
+    DynamicBarrier,
+    bases,
+    diagnostics,
+    fused,
+    logs,
+)
 from tiebreak.torch.compiled import Compiled  # noqa: E402
 from tiebreak.torch.passes import Passes  # noqa: E402
 from training import simple_method  # noqa: E402
 
-KINDS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sdbgd": None}
-KINDS |= {"momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, weight_decay=0.1)}
+KINDS = {
+    "sgd": torch.optim.SGD,
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sdbgd": None,
+}
+KINDS |= {
+    "momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, weight_decay=0.1)
+}
 
 
 @pytest.fixture
@@ -44,20 +63,28 @@ def device(monkeypatch):
 def setup(kind="sgd", on=DEVICE, **options):
     """Two parameters in two groups, an optimizer whose passes are the kernels, and a function that makes a step."""
     torch.manual_seed(0)
-    drawn = [torch.randn(n, dtype=torch.float64) for n in (5, 3)]  # by the CPU: every device begins at the same point
+    drawn = [
+        torch.randn(n, dtype=torch.float64) for n in (5, 3)
+    ]  # by the CPU: every device begins at the same point
     params = [torch.nn.Parameter(x.to(on)) for x in drawn]
     groups = [{"params": [params[0]]}, {"params": [params[1]], "lr": 0.05}]
     if "tolerance" not in options and kind != "sdbgd":
         options = {"method": simple_method()} | options
     make = KINDS[kind]
-    opt = SDBGD(groups, lr=0.1, **options) if make is None else DynamicBarrier(make(groups, lr=0.1), **options)
+    opt = (
+        SDBGD(groups, lr=0.1, **options)
+        if make is None
+        else DynamicBarrier(make(groups, lr=0.1), **options)
+    )
     if not CUDA:
         opt.engines._engines[DEVICE] = fused.Fused(DEVICE)
     centre = torch.linspace(-1, 1, 5, dtype=torch.float64, device=on)
 
     def step(factor=1.0, closures=True, **told):
         def lower():
-            return factor * ((params[0] - centre).square().sum() + params[1].square().sum())
+            return factor * (
+                (params[0] - centre).square().sum() + params[1].square().sum()
+            )
 
         def upper():
             return params[0].sum() + (params[1] - 2).square().sum()
@@ -80,22 +107,42 @@ def forget(kept):
 
 
 def numbers(step):
-    return {name: value.cpu() for name, value in step._asdict().items() if value is not None}
+    return {
+        name: value.cpu() for name, value in step._asdict().items() if value is not None
+    }
 
 
 def state(opt):
     kept = opt.base.state_dict()["state"]
-    return [v.clone() for _, s in sorted(kept.items()) for _, v in sorted(s.items()) if isinstance(v, torch.Tensor)]
+    return [
+        v.clone()
+        for _, s in sorted(kept.items())
+        for _, v in sorted(s.items())
+        if isinstance(v, torch.Tensor)
+    ]
 
 
-CASES = [{"method": simple_method(name, barrier=0.7, regularizer=0.1)} for name in ("sdbgd", "sdbpg", "penalized")]
-CASES += [{"method": simple_method(name, barrier=lambda k: 1 / (k + 1))} for name in ("dbgd", "constant")]
+CASES = [
+    {"method": simple_method(name, barrier=0.7, regularizer=0.1)}
+    for name in ("sdbgd", "sdbpg", "penalized")
+]
+CASES += [
+    {"method": simple_method(name, barrier=lambda k: 1 / (k + 1))}
+    for name in ("dbgd", "constant")
+]
 CASES += [
     {"method": simple_method("by_value", others={"target": 0.5})},
     {"method": simple_method("least", others={"target": 0.5})},
 ]
-CASES += [{"method": simple_method(), "max_norm": 0.5}, {"method": simple_method(), "normalize": False}]
-CASES += [{"tolerance": t, "reference": r} for t in (0.1, "5%") for r in (1.0, "given", lambda k: 1 + 1 / (k + 1))]
+CASES += [
+    {"method": simple_method(), "max_norm": 0.5},
+    {"method": simple_method(), "normalize": False},
+]
+CASES += [
+    {"tolerance": t, "reference": r}
+    for t in (0.1, "5%")
+    for r in (1.0, "given", lambda k: 1 + 1 / (k + 1))
+]
 CASES += [{"tolerance": 0.1, "reference": 1.0, "max_norm": 0.3}]
 
 
@@ -119,9 +166,15 @@ def test_the_kernel_makes_the_numbers_of_the_host(options, device, monkeypatch):
     host.engines._engines.clear()
     compiled = []
     make = Compiled.make
-    monkeypatch.setattr(Compiled, "make", lambda self, *args: compiled.append(1) or make(self, *args))
+    monkeypatch.setattr(
+        Compiled, "make", lambda self, *args: compiled.append(1) or make(self, *args)
+    )
     for k in range(6):
-        if k == 3 and "tolerance" in options and not isinstance(options["tolerance"], str):
+        if (
+            k == 3
+            and "tolerance" in options
+            and not isinstance(options["tolerance"], str)
+        ):
             opt.tolerance = host.tolerance = 0.2
         if k > 3:  # a schedule: the law looks at the rate
             for group in (*opt.param_groups, *host.param_groups):
@@ -133,29 +186,44 @@ def test_the_kernel_makes_the_numbers_of_the_host(options, device, monkeypatch):
         mine, other = numbers(found), numbers(expected)
         assert mine.keys() == other.keys()
         for name, value in other.items():
-            torch.testing.assert_close(mine[name], value, rtol=1e-9, atol=1e-12, msg=name)
+            torch.testing.assert_close(
+                mine[name], value, rtol=1e-9, atol=1e-12, msg=name
+            )
     assert len(compiled) == 6
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=1e-9, atol=1e-12)
     for name, value in host.memory.values.items():
-        assert float(opt.memory.values[name]) == pytest.approx(value, rel=1e-9, abs=1e-12), name
+        assert float(opt.memory.values[name]) == pytest.approx(
+            value, rel=1e-9, abs=1e-12
+        ), name
     opt.check()
 
 
 def test_every_rule_of_the_library_can_be_compiled():
-    assert {case["method"].rule for case in CASES if "method" in case} == set(rules.RULES.values())
+    assert {case["method"].rule for case in CASES if "method" in case} == set(
+        rules.RULES.values()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"tolerance": 0.1, "reference": 1.0}], ids=str)
-def test_a_step_that_is_not_finite_is_not_made_and_named_one_step_later(kind, options, device):
+def test_a_step_that_is_not_finite_is_not_made_and_named_one_step_later(
+    kind, options, device
+):
     params, opt, step = setup(kind, **options)
     for _ in range(3):
         step()
-    before, kept, memory = [p.detach().clone() for p in params], state(opt), opt.memory.state_dict()
+    before, kept, memory = (
+        [p.detach().clone() for p in params],
+        state(opt),
+        opt.memory.state_dict(),
+    )
     info = step(math.inf if options else math.nan)  # step 3: nobody knows yet
     assert opt.count == 4
-    with pytest.raises(FloatingPointError, match=r"step 3 \(counted from 0\).*the one after it, which was begun"):
+    with pytest.raises(
+        FloatingPointError,
+        match=r"step 3 \(counted from 0\).*the one after it, which was begun",
+    ):
         step()
     assert bool(info.skipped)
     assert math.isnan(info.multiplier)
@@ -187,7 +255,9 @@ def test_a_last_step_that_nobody_asked_for_is_not_lost_in_silence(device):
     del step
     kept = [opt]
     del opt
-    with pytest.warns(RuntimeWarning, match="step 0, the last one, was not finite and was not made"):
+    with pytest.warns(
+        RuntimeWarning, match="step 0, the last one, was not finite and was not made"
+    ):
         forget(kept)
     _, opt, step = setup()
     step()
@@ -225,7 +295,9 @@ def test_copies_do_not_share_what_is_yet_to_be_said(device):
 def test_torch_may_choose_the_fused_kernels_and_then_takes_the_same_steps(kind, device):
     ours, opt, step = setup(kind)
     theirs, other, plain = setup(kind, fused=None)
-    other.base.param_groups[0]["foreach"] = False  # chosen by the user: left as it is, and the host waits
+    other.base.param_groups[0]["foreach"] = (
+        False  # chosen by the user: left as it is, and the host waits
+    )
     for _ in range(4):
         step()
         plain()
@@ -234,10 +306,19 @@ def test_torch_may_choose_the_fused_kernels_and_then_takes_the_same_steps(kind, 
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-6, atol=1e-9)
     # A parameter that joins has no momentum yet: torch's fused SGD would fail, and the other way is taken meanwhile.
-    opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(2, dtype=torch.float64, device=DEVICE))]})
+    opt.add_param_group(
+        {
+            "params": [
+                torch.nn.Parameter(torch.ones(2, dtype=torch.float64, device=DEVICE))
+            ]
+        }
+    )
     late = opt.param_groups[-1]["params"][0]
     for _ in range(3):
-        opt.step(upper=lambda: sum(p.square().sum() for p in (*ours, late)), lower=lambda: (ours[0] - 1).square().sum())
+        opt.step(
+            upper=lambda: sum(p.square().sum() for p in (*ours, late)),
+            lower=lambda: (ours[0] - 1).square().sum(),
+        )
     assert [group["fused"] for group in opt.param_groups] == [True] * 3
     opt.check()
 
@@ -246,7 +327,9 @@ def test_a_state_from_elsewhere_is_taken_up(device):
     """One saved before torch could choose: its counts of steps are on the host, and its groups say nothing."""
     params, opt, step = setup("adamw")
     with torch.no_grad():
-        plain = torch.optim.AdamW([{"params": [params[0]]}, {"params": [params[1]], "lr": 0.05}], lr=0.1)
+        plain = torch.optim.AdamW(
+            [{"params": [params[0]]}, {"params": [params[1]], "lr": 0.05}], lr=0.1
+        )
     for p in params:
         p.grad = torch.ones_like(p)
     plain.step()
@@ -278,8 +361,12 @@ def test_the_warning_of_a_tolerance_comes_from_the_device_too(device, monkeypatc
 
 
 def test_a_rule_of_ones_own_takes_the_other_way(device, monkeypatch):
-    _, opt, step = setup(method=simple_method(lambda fg, gg: torch.clamp(gg - fg, min=0) / gg))
-    monkeypatch.setattr(Compiled, "make", lambda *_: pytest.fail("no kernel can make this"))
+    _, opt, step = setup(
+        method=simple_method(lambda fg, gg: torch.clamp(gg - fg, min=0) / gg)
+    )
+    monkeypatch.setattr(
+        Compiled, "make", lambda *_: pytest.fail("no kernel can make this")
+    )
     step()
     opt.check()
     bad = [lambda: step(math.nan), opt.check]
@@ -296,7 +383,9 @@ def test_logs_are_written_one_step_later_without_waiting(device, tmp_path, monke
         found = []
         for k in range(5):
             found.append(step(math.nan if k == 2 else 1.0))
-            assert len(path.read_text().splitlines()) == (0 if k == 0 else k + 1)  # with a header
+            assert len(path.read_text().splitlines()) == (
+                0 if k == 0 else k + 1
+            )  # with a header
     lines = path.read_text().splitlines()
     assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
     columns = lines[0].split(",")
@@ -305,4 +394,6 @@ def test_logs_are_written_one_step_later_without_waiting(device, tmp_path, monke
         assert row["skipped"] == str(int(k == 2))
         if k != 2:
             assert float(row["gg"]) == pytest.approx(found[k].gg.item(), rel=1e-12)
-            assert float(row["excess"]) == pytest.approx(found[k].excess.item(), rel=1e-12)
+            assert float(row["excess"]) == pytest.approx(
+                found[k].excess.item(), rel=1e-12
+            )

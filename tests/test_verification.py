@@ -28,19 +28,33 @@ FAMILY = [(d, seed, noise) for d in (1, 2, 7) for seed in (0, 1) for noise in NO
 def levels(problem):
     """(oracle, L, σ, Δ) of both levels."""
     c = problem.constants
-    return (problem.upper, c.L_f, c.sigma_f, c.delta_f), (problem.lower, c.L_g, c.sigma_g, c.delta_g)
+    return (problem.upper, c.L_f, c.sigma_f, c.delta_f), (
+        problem.lower,
+        c.L_g,
+        c.sigma_g,
+        c.delta_g,
+    )
 
 
 def points(problem, count=40):
     """Near the start, near 0 and far away."""
     rng, d = np.random.default_rng(1), len(problem.x0)
     near = problem.x0 + rng.normal(0, 1, (count, d))
-    return np.concatenate([near, rng.normal(0, 1, (count, d)), rng.normal(0, 20, (count, d)), np.zeros((1, d))])
+    return np.concatenate(
+        [
+            near,
+            rng.normal(0, 1, (count, d)),
+            rng.normal(0, 20, (count, d)),
+            np.zeros((1, d)),
+        ]
+    )
 
 
 def hessian(oracle, x, h=1e-5):
     steps = h * np.eye(len(x))
-    rows = (oracle.exact_gradient(x + steps) - oracle.exact_gradient(x - steps)) / (2 * h)
+    rows = (oracle.exact_gradient(x + steps) - oracle.exact_gradient(x - steps)) / (
+        2 * h
+    )
     return (rows + rows.T) / 2
 
 
@@ -79,10 +93,14 @@ def test_smoothness_is_never_exceeded_and_is_attained(dimension, seed, noise):
 
 
 @pytest.mark.parametrize(("dimension", "seed", "noise"), FAMILY)
-def test_the_gradient_of_f_is_bounded_and_the_bound_is_approached(dimension, seed, noise):
+def test_the_gradient_of_f_is_bounded_and_the_bound_is_approached(
+    dimension, seed, noise
+):
     problem = random_problem(dimension, seed, noise)
     G = problem.constants.G_f
-    assert np.linalg.norm(problem.upper.exact_gradient(points(problem)), axis=1).max() < G
+    assert (
+        np.linalg.norm(problem.upper.exact_gradient(points(problem)), axis=1).max() < G
+    )
     c, u = center(problem)
     far = c + (math.pi / 2 + 200 * math.pi) * u
     assert 0.999 * G < np.linalg.norm(problem.upper.exact_gradient(far)) < G
@@ -93,7 +111,9 @@ def test_least_values(dimension, seed, noise):
     """Δ is the value at x₀ less the least one, which c and 0 attain and no other point falls below."""
     problem = random_problem(dimension, seed, noise)
     minimisers = (center(problem)[0], np.zeros(dimension))
-    for (oracle, _, _, delta), minimiser in zip(levels(problem), minimisers, strict=True):
+    for (oracle, _, _, delta), minimiser in zip(
+        levels(problem), minimisers, strict=True
+    ):
         least = oracle.value(minimiser)
         assert oracle.value(problem.x0) - least == pytest.approx(delta, rel=1e-12)
         assert (oracle.value(points(problem)) >= least).all()
@@ -101,7 +121,9 @@ def test_least_values(dimension, seed, noise):
 
 
 @pytest.mark.parametrize(("dimension", "seed", "noise"), FAMILY)
-def test_the_variance_is_never_above_sigma_squared_and_attains_it(dimension, seed, noise):
+def test_the_variance_is_never_above_sigma_squared_and_attains_it(
+    dimension, seed, noise
+):
     """3 E‖∇_B − ∇‖² from 20 000 batches of 3: at most σ² + 5 errors anywhere, at least σ² − 5 errors at the worst."""
     problem = random_problem(dimension, seed, noise)
     c, u = center(problem)
@@ -109,11 +131,16 @@ def test_the_variance_is_never_above_sigma_squared_and_attains_it(dimension, see
     for (oracle, _, sigma, _), place in zip(levels(problem), worst, strict=True):
         tokens = oracle.sample_block([np.random.default_rng(5)], [3] * 20_000)[:, 0]
         for x, attained in [*((x, False) for x in points(problem, 2)), (place, True)]:
-            off = oracle.gradient(np.broadcast_to(x, (20_000, dimension)), tokens) - oracle.exact_gradient(x)
+            off = oracle.gradient(
+                np.broadcast_to(x, (20_000, dimension)), tokens
+            ) - oracle.exact_gradient(x)
             squares = 3 * (off**2).sum(axis=1)
             error = squares.std() / math.sqrt(20_000)
             assert squares.mean() <= sigma**2 + 5 * error
-            assert np.abs(off.mean(axis=0)).max() <= 5 * off.std(axis=0).max() / math.sqrt(20_000) + 1e-15
+            assert (
+                np.abs(off.mean(axis=0)).max()
+                <= 5 * off.std(axis=0).max() / math.sqrt(20_000) + 1e-15
+            )
             if attained:
                 assert squares.mean() >= sigma**2 * (1 - 1e-6) - 5 * error
 
@@ -130,21 +157,34 @@ def test_multiplicative_noise_vanishes_where_the_terms_are_flat():
 @pytest.mark.parametrize("noise", NOISES)
 def test_runs_together_equal_runs_apart_bit_for_bit(noise):
     problem = random_problem(9, 4, noise)
-    schedule = anytime(0.25, step_size=problem.constants.largest_step_size).replace(momentum=0.3)
-    for method in (methods.sdbgd, methods.sdbgd.replace(schedule=schedule, estimator=Storm())):
+    schedule = anytime(0.25, step_size=problem.constants.largest_step_size).replace(
+        momentum=0.3
+    )
+    for method in (
+        methods.sdbgd,
+        methods.sdbgd.replace(schedule=schedule, estimator=Storm()),
+    ):
         options = {"method": method, "steps": 60, "seed": 3}
         together = minimize(problem.upper, problem.lower, problem.x0, runs=5, **options)
         for run in (0, 3):
-            apart = minimize(problem.upper, problem.lower, problem.x0, runs=[run], **options)
+            apart = minimize(
+                problem.upper, problem.lower, problem.x0, runs=[run], **options
+            )
             assert (apart.x[0] == together.x[run]).all()
 
 
 def test_a_seed_is_a_problem():
-    first, again, other = random_problem(4, 1), random_problem(4, 1), random_problem(4, 2)
+    first, again, other = (
+        random_problem(4, 1),
+        random_problem(4, 1),
+        random_problem(4, 2),
+    )
     assert first.constants == again.constants != other.constants
     assert (first.x0 == again.x0).all()
     assert first.solution is None
-    assert random_problem(4, 1, "multiplicative").constants.L_g == first.constants.L_g  # the same functions
+    assert (
+        random_problem(4, 1, "multiplicative").constants.L_g == first.constants.L_g
+    )  # the same functions
 
 
 @pytest.mark.parametrize(
@@ -176,22 +216,42 @@ def test_the_theorem_table_against_a_plain_program():
     chosen = case(120)
     table = evidence.theorem(chosen, simulated(chosen), 6, 0)
     for K in (10, 100, 120):
-        result = minimize(PAPER.upper, PAPER.lower, PAPER.x0, method="sdbgd", steps=K, runs=6, seed=0, record=1)
+        result = minimize(
+            PAPER.upper,
+            PAPER.lower,
+            PAPER.x0,
+            method="sdbgd",
+            steps=K,
+            runs=6,
+            seed=0,
+            record=1,
+        )
         bounds = residual_bounds(methods.sdbgd.schedule, PAPER.constants, K)
         for name in evidence.RESIDUALS:
             total = weight = 0.0
             for k in range(K):
                 w = 0.05 * (k + 1) ** -0.25 * 0.5 * (k + 1) ** -0.25
                 total, weight = total + w * result.history[name][k], weight + w
-            expected = {"weighted": total / weight, "sampled": getattr(result.selected, name)}
+            expected = {
+                "weighted": total / weight,
+                "sampled": getattr(result.selected, name),
+            }
             for estimate, values in expected.items():
-                rows = (table["K"] == K) & (table["residual"] == name) & (table["estimate"] == estimate)
+                rows = (
+                    (table["K"] == K)
+                    & (table["residual"] == name)
+                    & (table["estimate"] == estimate)
+                )
                 assert rows.sum() == 1
                 row = {column: values_[rows][0] for column, values_ in table.items()}
                 assert row["mean"] == pytest.approx(values.mean(), rel=1e-12)
-                assert row["error"] == pytest.approx(values.std(ddof=1) / math.sqrt(6), rel=1e-9)
+                assert row["error"] == pytest.approx(
+                    values.std(ddof=1) / math.sqrt(6), rel=1e-9
+                )
                 assert row["bound"] == pytest.approx(getattr(bounds, name), rel=1e-12)
-                assert row["ratio"] == pytest.approx(row["mean"] / row["bound"], rel=1e-12)
+                assert row["ratio"] == pytest.approx(
+                    row["mean"] / row["bound"], rel=1e-12
+                )
                 assert row["verdict"] == "PASS"
 
 
@@ -214,7 +274,9 @@ def test_deviations_against_a_plain_program(problem):
     table = evidence.deviations(chosen, result, seed=0, draws=4000)
     k = int(table["step"][-2])
     p = chosen.method.schedule.at(k)
-    assert table["tau2"][-2] == pytest.approx(float(terms(p, problem.constants).tau) ** 2, rel=1e-12)
+    assert table["tau2"][-2] == pytest.approx(
+        float(terms(p, problem.constants).tau) ** 2, rel=1e-12
+    )
     rng, each = np.random.default_rng(99), []
     for run in range(4):
         x = result.history.x[k, run]
@@ -223,9 +285,13 @@ def test_deviations_against_a_plain_program(problem):
         for _ in range(1000):
             a = problem.upper.gradient(x, problem.upper.sample(rng, p.upper_batch))
             b = problem.lower.gradient(x, problem.lower.sample(rng, p.lower_batch))
-            off = d - a - max(p.barrier * b @ b - a @ b, 0) / (b @ b + p.regularizer) * b
+            off = (
+                d - a - max(p.barrier * b @ b - a @ b, 0) / (b @ b + p.regularizer) * b
+            )
             each.append(off @ off)
-    assert table["mean"][-2] == pytest.approx(np.mean(each), abs=6 * np.std(each) / math.sqrt(len(each)))
+    assert table["mean"][-2] == pytest.approx(
+        np.mean(each), abs=6 * np.std(each) / math.sqrt(len(each))
+    )
     assert table["ratio"].max() <= 1
     assert (table["limit"] > table["mean"]).all()
     assert set(table["verdict"]) == {"PASS"}
@@ -261,22 +327,39 @@ def test_the_lemma_takes_any_oracle():
         chosen = case(6, problem=problem)
         return evidence.deviations(chosen, simulated(chosen, runs=3), seed=0, draws=200)
 
-    one = found(tiebreak.Gaussian(upper, 0.1, shape=(2,)), tiebreak.Gaussian(lower, 0.1, shape=(2,)))
+    one = found(
+        tiebreak.Gaussian(upper, 0.1, shape=(2,)),
+        tiebreak.Gaussian(lower, 0.1, shape=(2,)),
+    )
     options = {"shape": (2,), "vectorized": True}
-    all_rows = found(tiebreak.Gaussian(upper, 0.1, **options), tiebreak.Gaussian(rows, 0.1, **options))
+    all_rows = found(
+        tiebreak.Gaussian(upper, 0.1, **options),
+        tiebreak.Gaussian(rows, 0.1, **options),
+    )
     np.testing.assert_allclose(one["mean"], all_rows["mean"], rtol=1e-12)
     bare = found(Bare(upper), Bare(lower))
     np.testing.assert_allclose(bare["mean"], one["mean"], rtol=0.5)
     shifts = np.random.default_rng(0).normal(0, 0.1, (40, 2))
     shifts -= shifts.mean(axis=0)
-    drawn = found(tiebreak.FiniteSum(lambda x, i: upper(x) + shifts[i].mean(axis=0), n=40), Bare(lower))
+    drawn = found(
+        tiebreak.FiniteSum(lambda x, i: upper(x) + shifts[i].mean(axis=0), n=40),
+        Bare(lower),
+    )
     assert (drawn["mean"] > 0).all()
 
 
 def test_a_bound_made_too_small_is_found_out():
     """Constants far below the truth: the bounds fall below what is measured, and the verdict is FAIL, for both."""
-    wrong = {"G_f": 1e-6, "sigma_f": 1e-9, "sigma_g": 1e-9, "delta_f": 1e-6, "delta_g": 1e-6}
-    method = methods.sdbgd.replace(schedule=anytime(0.25, regularizer=1e-8))  # β ρ/(L_g η) is in the bound as well
+    wrong = {
+        "G_f": 1e-6,
+        "sigma_f": 1e-9,
+        "sigma_g": 1e-9,
+        "delta_f": 1e-6,
+        "delta_g": 1e-6,
+    }
+    method = methods.sdbgd.replace(
+        schedule=anytime(0.25, regularizer=1e-8)
+    )  # β ρ/(L_g η) is in the bound as well
     chosen = case(100, method, **wrong)
     table = evidence.theorem(chosen, simulated(chosen), 6, 0)
     assert set(table["verdict"][table["estimate"] == "weighted"]) == {"FAIL"}
@@ -289,17 +372,36 @@ def test_a_bound_made_too_small_is_found_out():
 def test_a_variance_made_too_small_is_found_out(quiet):
     """The noise of one level forgotten, the other level having none."""
     oracle = getattr(PAPER, quiet)
-    silent = tiebreak.Gaussian(oracle.exact_gradient, 0.0, oracle.value, shape=(2,), vectorized=True)
-    chosen = case(10, problem=replace(PAPER, **{quiet: silent}), sigma_f=1e-6, sigma_g=1e-6)
+    silent = tiebreak.Gaussian(
+        oracle.exact_gradient, 0.0, oracle.value, shape=(2,), vectorized=True
+    )
+    chosen = case(
+        10, problem=replace(PAPER, **{quiet: silent}), sigma_f=1e-6, sigma_g=1e-6
+    )
     table = evidence.deviations(chosen, simulated(chosen), seed=0, draws=500)
     assert set(table["verdict"]) == {"FAIL"}
 
 
 def test_verdicts_have_six_errors_of_room():
-    mean, error = np.array([1.0, 1.0, 1.0, 1.0, np.nan]), np.array([0.1, 0.1, 0.1, 0.1, 0.1])
+    mean, error = (
+        np.array([1.0, 1.0, 1.0, 1.0, np.nan]),
+        np.array([0.1, 0.1, 0.1, 0.1, 0.1]),
+    )
     bound = np.array([1.61, 1.59, 0.41, 0.39, 1.0])
-    assert evidence.verdicts(mean, error, bound).tolist() == ["PASS", "open", "open", "FAIL", "FAIL"]
-    assert evidence.verdicts(mean, error, bound, decided=True).tolist() == ["PASS", "PASS", "PASS", "FAIL", "FAIL"]
+    assert evidence.verdicts(mean, error, bound).tolist() == [
+        "PASS",
+        "open",
+        "open",
+        "FAIL",
+        "FAIL",
+    ]
+    assert evidence.verdicts(mean, error, bound, decided=True).tolist() == [
+        "PASS",
+        "PASS",
+        "PASS",
+        "FAIL",
+        "FAIL",
+    ]
 
 
 def test_slopes_of_known_curves():
@@ -323,7 +425,9 @@ def findings():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "_QUICK", tiny)
         heard = []
-        found = verify(Verification(runs=4, seed=1, quick=True), lambda *words: heard.append(words))
+        found = verify(
+            Verification(runs=4, seed=1, quick=True), lambda *words: heard.append(words)
+        )
         yield found, heard
 
 
@@ -331,19 +435,39 @@ def test_a_whole_verification_passes(findings):
     found, heard = findings
     assert found.passed
     assert found.verdicts["FAIL"] == 0
-    assert sum(found.verdicts.values()) == len(found.bounds["K"]) + len(found.deviations["step"])
+    assert sum(found.verdicts.values()) == len(found.bounds["K"]) + len(
+        found.deviations["step"]
+    )
     penalties = {"Penalty, planned", "Penalty, anytime", "Penalty, held"}
-    reduced = {f"{kind}-{rule}, planned" for kind in ("SPIDER", "STORM") for rule in ("Penalty", "SDBGD")}
-    assert set(found.bounds["schedule"]) == {"SDBGD, paper's row", "SDBGD, planned", *penalties, *reduced}
+    reduced = {
+        f"{kind}-{rule}, planned"
+        for kind in ("SPIDER", "STORM")
+        for rule in ("Penalty", "SDBGD")
+    }
+    assert set(found.bounds["schedule"]) == {
+        "SDBGD, paper's row",
+        "SDBGD, planned",
+        *penalties,
+        *reduced,
+    }
     assert set(found.bounds["group"]) == {"paper", "worst case", *NOISES}
     assert set(found.bounds["dimension"]) == {2, 3}
-    assert set(found.deviations["schedule"]) == {"SDBGD, paper's row", "SDBGD, planned"}  # what the lemma is about
+    assert set(found.deviations["schedule"]) == {
+        "SDBGD, paper's row",
+        "SDBGD, planned",
+    }  # what the lemma is about
     assert found.slopes["a"].tolist() == [0.1, 0.1, 0.2, 0.2, 0.25, 0.25, 0.3, 0.3]
     for i, name in enumerate(found.slopes["residual"]):
-        assert found.slopes["corollary"][i] == getattr(exponents(found.slopes["a"][i]), name)
+        assert found.slopes["corollary"][i] == getattr(
+            exponents(found.slopes["a"][i]), name
+        )
     names, shares = zip(*heard, strict=True)
     assert len(set(names)) == 18
-    assert {"SDBGD, paper's row", "Random problem 0, 3 dimensions, additive noise", "Rate, a = 0.3"} < set(names)
+    assert {
+        "SDBGD, paper's row",
+        "Random problem 0, 3 dimensions, additive noise",
+        "Rate, a = 0.3",
+    } < set(names)
     assert list(shares) == sorted(shares)
     assert shares[-1] == pytest.approx(1)
 
@@ -354,7 +478,9 @@ def test_the_weighted_mean_falls_as_the_corollary_says():
     slopes = evidence.rates(case_, evidence.simulate(case_, 4, 0, record=1))[1]
     for slope in slopes:
         assert slope["weighted"] >= 0.5 - 0.02
-        assert slope["bound"] == pytest.approx(0.45, abs=0.05)  # the logarithm makes it a little less than 1/2
+        assert slope["bound"] == pytest.approx(
+            0.45, abs=0.05
+        )  # the logarithm makes it a little less than 1/2
 
 
 def test_every_number_of_the_summary_is_in_the_tables(findings):
@@ -363,17 +489,27 @@ def test_every_number_of_the_summary_is_in_the_tables(findings):
     for row in theorem.rows:
         for i, name in ((2, "direction_squared"), (5, "lower_gradient_squared")):
             rows = found.bounds["residual"] == name
-            for column, value in zip(("group", "schedule", "K"), ("paper", row[0], int(row[1])), strict=True):
+            for column, value in zip(
+                ("group", "schedule", "K"), ("paper", row[0], int(row[1])), strict=True
+            ):
                 rows &= found.bounds[column] == value
             for j, estimate in enumerate(("weighted", "sampled")):
-                (one,) = found.bounds["mean"][rows & (found.bounds["estimate"] == estimate)]
+                (one,) = found.bounds["mean"][
+                    rows & (found.bounds["estimate"] == estimate)
+                ]
                 assert row[i + j] == scientific(one)
             assert row[i + 2] == scientific(found.bounds["bound"][rows][0])
     assert len(theorem.rows) == 5 * 3  # K = 10, 100, 120
     assert len(shares.rows) == 5 + 5 + 2 * 2
-    assert sum(int(row[4].replace(",", "")) for row in shares.rows) == sum(found.verdicts.values())
-    multiplicative = (found.deviations["group"] == "multiplicative") & (found.deviations["dimension"] == 3)
-    assert shares.rows[-1][-2] == f"{found.deviations['ratio'][multiplicative].max():.1%}"
+    assert sum(int(row[4].replace(",", "")) for row in shares.rows) == sum(
+        found.verdicts.values()
+    )
+    multiplicative = (found.deviations["group"] == "multiplicative") & (
+        found.deviations["dimension"] == 3
+    )
+    assert (
+        shares.rows[-1][-2] == f"{found.deviations['ratio'][multiplicative].max():.1%}"
+    )
     assert len(rates.rows) == 8
     for i, row in enumerate(rates.rows):
         assert row[4].startswith(f"{found.slopes['weighted'][i]:.3f} ± ")
@@ -406,10 +542,15 @@ def test_files(findings, tmp_path):
         assert list(rows[0]) == parquet.column_names == list(table)
         for column, values in table.items():
             np.testing.assert_array_equal(
-                parquet.column(column).to_numpy(zero_copy_only=False).astype(values.dtype), values
+                parquet.column(column)
+                .to_numpy(zero_copy_only=False)
+                .astype(values.dtype),
+                values,
             )
             if values.dtype.kind in "fi":
-                np.testing.assert_array_equal(np.array([row[column] for row in rows]).astype(values.dtype), values)
+                np.testing.assert_array_equal(
+                    np.array([row[column] for row in rows]).astype(values.dtype), values
+                )
     for name in ("bounds", "rates", "family", "stability"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
@@ -437,7 +578,13 @@ def test_bad_verifications(options, message):
 
 def test_a_case_of_ones_own_is_checked_and_saved(tmp_path):
     """By name on the command line's way, and as objects; constants that are too small are found out."""
-    asked = Verification(runs=8, problem="valley-2", method="plan storm_penalty", steps=120, noise_smoothness=0.0)
+    asked = Verification(
+        runs=8,
+        problem="valley-2",
+        method="plan storm_penalty",
+        steps=120,
+        noise_smoothness=0.0,
+    )
     assert "--noise-smoothness '0.0'" in asked.command
     unequal = replace(asked, noise_smoothness=(0.0, 0.5))
     assert "--noise-smoothness '0.0,0.5'" in unequal.command
@@ -450,10 +597,16 @@ def test_a_case_of_ones_own_is_checked_and_saved(tmp_path):
     }  # fmt: skip
     assert "What is proved, on valley-2" in report(found)
     own = verification.verify_case(
-        PAPER, methods.storm_penalty.replace(step_size=0.02), 60, noise_smoothness=0.0, runs=8
+        PAPER,
+        methods.storm_penalty.replace(step_size=0.02),
+        60,
+        noise_smoothness=0.0,
+        runs=8,
     )
     assert "FAIL" not in own["verdict"]
-    tiny = PAPER.constants.replace(delta_f=1e-9, delta_g=1e-9, sigma_f=1e-9, sigma_g=1e-9, G_f=1e-9)
+    tiny = PAPER.constants.replace(
+        delta_f=1e-9, delta_g=1e-9, sigma_f=1e-9, sigma_g=1e-9, G_f=1e-9
+    )
     wrong = verification.verify_case(PAPER, methods.penalty, 60, constants=tiny, runs=8)
     assert "FAIL" in wrong["verdict"]
 
@@ -461,12 +614,27 @@ def test_a_case_of_ones_own_is_checked_and_saved(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"problem": "paper"}, "problem='paper', method=None, steps=None: give all three"),
+        (
+            {"problem": "paper"},
+            "problem='paper', method=None, steps=None: give all three",
+        ),
         ({"steps": 10}, "give all three"),
-        ({"problem": "papre", "method": "penalty", "steps": 10}, "name='papre' must begin with one of"),
-        ({"problem": "paper", "method": "sdbpg", "steps": 10}, "no bound is known for SDBPG"),
-        ({"problem": "paper", "method": "storm_penalty", "steps": 10}, "noise_smoothness=None must be"),
-        ({"problem": "paper", "method": "penalty", "steps": 0}, "steps=0 must be a whole number"),
+        (
+            {"problem": "papre", "method": "penalty", "steps": 10},
+            "name='papre' must begin with one of",
+        ),
+        (
+            {"problem": "paper", "method": "sdbpg", "steps": 10},
+            "no bound is known for SDBPG",
+        ),
+        (
+            {"problem": "paper", "method": "storm_penalty", "steps": 10},
+            "noise_smoothness=None must be",
+        ),
+        (
+            {"problem": "paper", "method": "penalty", "steps": 0},
+            "steps=0 must be a whole number",
+        ),
     ],
 )
 def test_bad_cases_of_ones_own(options, message):

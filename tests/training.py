@@ -8,7 +8,9 @@ from tiebreak.estimators import named
 _DEFAULTS = {"barrier": 1.0, "regularizer": 1e-8, "momentum": 0.1}
 
 
-def simple_method(rule: Any = "sdbgd", estimator: Any = "minibatch", others: Any = None, **laws: Any) -> Method:
+def simple_method(
+    rule: Any = "sdbgd", estimator: Any = "minibatch", others: Any = None, **laws: Any
+) -> Method:
     """A method of this rule, by name or as a function, with default numbers for what it needs."""
     rule = rules.RULES.get(rule, rule)
     estimator = named(estimator)

@@ -24,8 +24,14 @@ def draw(hear, *, runs, seed, log=None, seconds=0.0):
     time.sleep(seconds)
     hear(0.5)
     streams = [np.random.default_rng([seed, run]) for run in range(*runs)]
-    table = {"run": np.arange(*runs), "x": np.array([rng.standard_normal() for rng in streams])}
-    return Block({"numbers": table, "words": {"word": np.array(["a", "bc"])}}, {"runs": runs, "pair": (1, 2.5)})
+    table = {
+        "run": np.arange(*runs),
+        "x": np.array([rng.standard_normal() for rng in streams]),
+    }
+    return Block(
+        {"numbers": table, "words": {"word": np.array(["a", "bc"])}},
+        {"runs": runs, "pair": (1, 2.5)},
+    )
 
 
 def die(hear, *, log, times, runs, seed):
@@ -60,7 +66,9 @@ def problem(shift):
     """A problem of one's own: the origin among the points with x₁ = x₂."""
     upper = tiebreak.Gaussian(lambda x: x, 0.1, shape=(2,), vectorized=True)
     flip = np.array([1.0, -1.0])
-    lower = tiebreak.Gaussian(lambda x: (x[..., :1] - x[..., 1:]) * flip, 0.1, shape=(2,), vectorized=True)
+    lower = tiebreak.Gaussian(
+        lambda x: (x[..., :1] - x[..., 1:]) * flip, 0.1, shape=(2,), vectorized=True
+    )
     return tiebreak.problems.Problem("own", upper, lower, np.array([shift, 0.0]))
 
 
@@ -70,4 +78,6 @@ def noticed(log):
     return tiebreak.problems.paper()
 
 
-method = tiebreak.methods.sdbgd.replace(name="mine", schedule=tiebreak.methods.sdbpg.schedule)
+method = tiebreak.methods.sdbgd.replace(
+    name="mine", schedule=tiebreak.methods.sdbpg.schedule
+)

@@ -36,7 +36,9 @@ EXTRAS = {
     "torch": ("torch",),
 }
 #: What is no module and must be in the wheel all the same.
-DATA = {f"tiebreak/{name}" for name in ("py.typed", "report/page.js", "report/page.css")}
+DATA = {
+    f"tiebreak/{name}" for name in ("py.typed", "report/page.js", "report/page.css")
+}
 DATA |= {f"tiebreak/styles/{name}.mplstyle" for name in ("base", "column", "page")}
 _TORCH = "torch==2.13.0"  # as in the Makefile: others bring gigabytes
 
@@ -63,27 +65,61 @@ def contents(wheel: Path, sdist: Path) -> list[str]:
     ]
     # Everything, not the modules alone: pages need page.js and page.css, figures the styles, type checkers py.typed.
     files = [path for path in (ROOT / "src" / "tiebreak").rglob("*") if path.is_file()]
-    sources = {path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts}
-    found += [f"{wheel.name}: {name} is missing" for name in sorted((sources | DATA) - inside)]
+    sources = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in files
+        if "__pycache__" not in path.parts
+    }
+    found += [
+        f"{wheel.name}: {name} is missing" for name in sorted((sources | DATA) - inside)
+    ]
     with tarfile.open(sdist) as file:
-        inside = {member.name.partition("/")[2] for member in file.getmembers() if member.isfile()}
-    wanted = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", *(f"src/{s}" for s in sources)}
+        inside = {
+            member.name.partition("/")[2]
+            for member in file.getmembers()
+            if member.isfile()
+        }
+    wanted = {
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "pyproject.toml",
+        *(f"src/{s}" for s in sources),
+    }
     allowed = wanted | {"PKG-INFO", ".gitignore"}
     found += [f"{sdist.name}: {name} is missing" for name in sorted(wanted - inside)]
-    return found + [f"{sdist.name}: {name} does not belong there" for name in sorted(inside - allowed)]
+    return found + [
+        f"{sdist.name}: {name} does not belong there"
+        for name in sorted(inside - allowed)
+    ]
 
 
 def pythons() -> dict[str, str]:
     """The supported Pythons that are on this machine, by version: on the path, or pyenv's."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    supported = [c.rpartition(" ")[2] for c in project["classifiers"] if re.search(r":: 3\.\d+$", c)]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    supported = [
+        c.rpartition(" ")[2]
+        for c in project["classifiers"]
+        if re.search(r":: 3\.\d+$", c)
+    ]
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for number in supported:
-        candidates = [shutil.which(f"python{number}"), *map(str, pyenv.glob(f"{number}.*/bin/python"))]
+        candidates = [
+            shutil.which(f"python{number}"),
+            *map(str, pyenv.glob(f"{number}.*/bin/python")),
+        ]
         for candidate in filter(None, candidates):
             # A shim of pyenv's is there for versions that are not chosen, and fails.
-            works = subprocess.run([candidate, "-c", "import venv, ensurepip"], capture_output=True).returncode == 0
+            works = (
+                subprocess.run(
+                    [candidate, "-c", "import venv, ensurepip"], capture_output=True
+                ).returncode
+                == 0
+            )
             if works and number not in found:
                 found[number] = candidate
     return {number: found[number] for number in supported if number in found}
@@ -92,12 +128,26 @@ def pythons() -> dict[str, str]:
 def oldest(wheel: Path, extra: str, python: str) -> list[str]:
     """What the wheel needs with this extra, each at the least version that it says will do."""
     with zipfile.ZipFile(wheel) as file:
-        metadata = file.read(next(name for name in file.namelist() if name.endswith(".dist-info/METADATA"))).decode()
+        metadata = file.read(
+            next(
+                name for name in file.namelist() if name.endswith(".dist-info/METADATA")
+            )
+        ).decode()
     # An extra may ask for another one of ours: what that needs is needed as well.
-    nested = re.findall(rf"^Requires-Dist: tiebreak\[([\w,]+)\]; extra == '{extra}'$", metadata, re.MULTILINE)
-    extras = {extra, *(name for names in nested for name in names.split(","))} if extra else set[str]()
+    nested = re.findall(
+        rf"^Requires-Dist: tiebreak\[([\w,]+)\]; extra == '{extra}'$",
+        metadata,
+        re.MULTILINE,
+    )
+    extras = (
+        {extra, *(name for names in nested for name in names.split(","))}
+        if extra
+        else set[str]()
+    )
     pins = []
-    for name, least, marker in re.findall(r"^Requires-Dist: ([\w-]+)>=([\w.]+)(?:; (.*))?$", metadata, re.MULTILINE):
+    for name, least, marker in re.findall(
+        r"^Requires-Dist: ([\w-]+)>=([\w.]+)(?:; (.*))?$", metadata, re.MULTILINE
+    ):
         asked = re.search(r"extra == '(\w+)'", marker)
         bound = re.search(r"python_version (<|>=) '3\.(\d+)'", marker)
         minor = int(python.partition(".")[2])
@@ -110,7 +160,9 @@ def oldest(wheel: Path, extra: str, python: str) -> list[str]:
 def smoke(artefact: Path, python: str, extra: str, pins: list[str]) -> str:
     """Install into an empty environment, and try; what it says, or raise with all that was said."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([python, "-m", "venv", f"{folder}/venv"], check=True, capture_output=True)
+        subprocess.run(
+            [python, "-m", "venv", f"{folder}/venv"], check=True, capture_output=True
+        )
         inside = f"{folder}/venv/{'Scripts' if os.name == 'nt' else 'bin'}/python"
         wanted = f"{artefact}[{extra}]" if extra else str(artefact)
         install = [
@@ -126,15 +178,26 @@ def smoke(artefact: Path, python: str, extra: str, pins: list[str]) -> str:
             wanted,
             *pins,
         ]
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
-        for command in (install, [inside, "-I", "-W", "error", str(SMOKE), version(ROOT), *EXTRAS[extra]]):
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
+            "OMP_NUM_THREADS": "1"
+        }
+        for command in (
+            install,
+            [inside, "-I", "-W", "error", str(SMOKE), version(ROOT), *EXTRAS[extra]],
+        ):
+            done = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True
+            )
             if done.returncode:
-                raise RuntimeError(f"{' '.join(command[3:])}\n{done.stdout}{done.stderr}")
+                raise RuntimeError(
+                    f"{' '.join(command[3:])}\n{done.stdout}{done.stderr}"
+                )
         return done.stdout.strip()
 
 
-def rows(wheel: Path, here: dict[str, str], large: bool) -> Iterator[tuple[str, str, list[str]]]:
+def rows(
+    wheel: Path, here: dict[str, str], large: bool
+) -> Iterator[tuple[str, str, list[str]]]:
     """Python, extra and pins of every environment: newest, then oldest."""
     for number in here:
         for extra in EXTRAS:
@@ -150,13 +213,25 @@ def main() -> int:
     """Everything, in order; 1 if something was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="the first part alone")
-    parser.add_argument("--torch", action="store_true", help="the oldest torch too: gigabytes")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="environments that match, such as '3.13 .*jax'")
-    parser.add_argument("--quick", action="store_true", help="the core alone, newest, on this Python")
+    parser.add_argument(
+        "--torch", action="store_true", help="the oldest torch too: gigabytes"
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="PATTERN",
+        help="environments that match, such as '3.13 .*jax'",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="the core alone, newest, on this Python"
+    )
     asked = parser.parse_args()
     found = faults(ROOT)
     if found or asked.check:
-        print("\n".join(found) or f"tiebreak {version(ROOT)}: version, changelog, citation, metadata and docs agree")
+        print(
+            "\n".join(found)
+            or f"tiebreak {version(ROOT)}: version, changelog, citation, metadata and docs agree"
+        )
         return bool(found)
     wheel, sdist = build(ROOT / "dist")
     found = contents(wheel, sdist)
@@ -166,18 +241,30 @@ def main() -> int:
         if asked.quick
         else rows(wheel, here, asked.torch)
     )
-    for artefact, (number, extra, pins) in [(sdist, (next(iter(here)), "", [])), *((wheel, row) for row in table)]:
+    for artefact, (number, extra, pins) in [
+        (sdist, (next(iter(here)), "", [])),
+        *((wheel, row) for row in table),
+    ]:
         began = time.perf_counter()
-        title = f"{number} [{extra or 'core'}] {' '.join(pins) or 'newest'}" + ", sdist" * (artefact == sdist)
+        title = (
+            f"{number} [{extra or 'core'}] {' '.join(pins) or 'newest'}"
+            + ", sdist" * (artefact == sdist)
+        )
         if not re.search(asked.only, title):
             continue
         try:
             said = smoke(artefact, here.get(number, sys.executable), extra, pins)
-            print(f"ok    {title}  ({said}; {time.perf_counter() - began:.0f} s)", flush=True)
+            print(
+                f"ok    {title}  ({said}; {time.perf_counter() - began:.0f} s)",
+                flush=True,
+            )
         except RuntimeError as error:
             found.append(f"{title}: {error}")
             print(f"FAIL  {title}\n{error}", flush=True)
-    print("\n".join(found) or f"{wheel.name} and {sdist.name} are in dist/. Nothing was uploaded.")
+    print(
+        "\n".join(found)
+        or f"{wheel.name} and {sdist.name} are in dist/. Nothing was uploaded."
+    )
     return bool(found)
 
 

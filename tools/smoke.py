@@ -21,12 +21,20 @@ def core() -> str:
     """The solver; a run saved, loaded and gone on with."""
     place = Path(tiebreak.__file__).parent
     assert (place / "py.typed").exists(), "py.typed is missing"
-    assert (importlib.metadata.distribution("tiebreak").read_text("licenses/LICENSE") or "").startswith("BSD")
+    assert (
+        importlib.metadata.distribution("tiebreak").read_text("licenses/LICENSE") or ""
+    ).startswith("BSD")
     problem = tiebreak.problems.paper()
-    whole = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=20, seed=0)
-    half = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=10, seed=0, checkpoint="run.npz")
+    whole = tiebreak.minimize(
+        problem.upper, problem.lower, problem.x0, steps=20, seed=0
+    )
+    half = tiebreak.minimize(
+        problem.upper, problem.lower, problem.x0, steps=10, seed=0, checkpoint="run.npz"
+    )
     assert half.steps == 10
-    resumed = tiebreak.minimize(problem.upper, problem.lower, resume="run.npz", steps=20)
+    resumed = tiebreak.minimize(
+        problem.upper, problem.lower, resume="run.npz", steps=20
+    )
     assert np.array_equal(resumed.x, whole.x), "a resumed run differs"
     plan = tiebreak.theory.plan(problem.constants, budget=10**8)
     assert math.isfinite(plan.method.schedule.at(0).step_size)
@@ -46,7 +54,9 @@ def torch() -> str:
         for _ in range(30):
             barrier.step(
                 lower=lambda model=model: ((model(inputs) - targets) ** 2).mean(),
-                upper=lambda model=model: sum(p.square().sum() for p in model.parameters()),
+                upper=lambda model=model: sum(
+                    p.square().sum() for p in model.parameters()
+                ),
             )
         saved = barrier.state_dict()
         barrier.load_state_dict(saved)
@@ -86,20 +96,50 @@ def jax() -> str:
 
 def cli() -> str:
     """The command, the module, and completion."""
-    for command in (["-m", "tiebreak"], ["-c", "from tiebreak.cli import main; main()"]):
-        said = subprocess.run([sys.executable, *command, "--version"], capture_output=True, text=True, check=True)
+    for command in (
+        ["-m", "tiebreak"],
+        ["-c", "from tiebreak.cli import main; main()"],
+    ):
+        said = subprocess.run(
+            [sys.executable, *command, "--version"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert said.stdout.strip() == f"tiebreak {tiebreak.__version__}", said
-    said = subprocess.run([sys.executable, "-m", "tiebreak", "methods"], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-m", "tiebreak", "methods"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "SDBGD" in said.stdout, said
     run = [sys.executable, "-m", "tiebreak", "reproduce", "--help"]
-    assert "--output" in subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert (
+        "--output"
+        in subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    )
     return f"typer {importlib.metadata.version('typer')}"
 
 
 def report() -> str:
     """A result with its figures, which need the style files, and its page, which needs a program and its looks."""
-    run = [sys.executable, "-m", "tiebreak", "plan", "--budget", "1e4", "--run", "--runs", "2", "--quiet", "--report"]
-    subprocess.run([*run, "--output", "plan"], capture_output=True, text=True, check=True)
+    run = [
+        sys.executable,
+        "-m",
+        "tiebreak",
+        "plan",
+        "--budget",
+        "1e4",
+        "--run",
+        "--runs",
+        "2",
+        "--quiet",
+        "--report",
+    ]
+    subprocess.run(
+        [*run, "--output", "plan"], capture_output=True, text=True, check=True
+    )
     assert Path("plan/plan.pdf").stat().st_size > 1000
     page = Path("plan/report.html").read_text(encoding="utf-8")
     for piece in ("Plotly", 'id="verdict"', "@media", "addEventListener"):
@@ -110,9 +150,13 @@ def report() -> str:
 def data() -> str:
     """A history as a table of both libraries."""
     problem = tiebreak.problems.paper()
-    history = tiebreak.minimize(problem.upper, problem.lower, problem.x0, steps=20, runs=2, seed=0).history
+    history = tiebreak.minimize(
+        problem.upper, problem.lower, problem.x0, steps=20, runs=2, seed=0
+    ).history
     assert len(history.to_pandas()) == history.to_arrow().num_rows == len(history) * 2
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pandas", "pyarrow"))
+    return ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("pandas", "pyarrow")
+    )
 
 
 def dask() -> str:
@@ -126,7 +170,9 @@ def dask() -> str:
         there = sweep(tasks, engine="local:1").blocks
     here = sweep(tasks, engine="here").blocks
     for name, block in here.items():
-        assert np.array_equal(block.tables["last"]["x0"], there[name].tables["last"]["x0"])
+        assert np.array_equal(
+            block.tables["last"]["x0"], there[name].tables["last"]["x0"]
+        )
     return f"distributed {importlib.metadata.version('distributed')}"
 
 
@@ -144,7 +190,9 @@ PARTS: dict[str, Callable[[], str]] = {
 def main(version: str, *needed: str) -> None:
     """Try everything that is installed."""
     warnings.simplefilter("error")
-    assert tiebreak.__version__ == importlib.metadata.version("tiebreak") == version, tiebreak.__version__
+    assert tiebreak.__version__ == importlib.metadata.version("tiebreak") == version, (
+        tiebreak.__version__
+    )
     found = [core()]
     for name, part in PARTS.items():
         if importlib.util.find_spec(name) is None:

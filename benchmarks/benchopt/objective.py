@@ -23,13 +23,23 @@ class Objective(BaseObjective):  # type: ignore[misc]  # benchopt has no types
 
     def get_objective(self) -> dict[str, Any]:
         """What a solver may use: two oracles and a start."""
-        return {"upper": self.problem.upper, "lower": self.problem.lower, "x0": self.problem.x0}
+        return {
+            "upper": self.problem.upper,
+            "lower": self.problem.lower,
+            "x0": self.problem.x0,
+        }
 
     def evaluate_result(self, x: Any) -> dict[str, float]:
         """The residuals at x. `value` is their sum: 0 where x is stationary and minimises g to first order."""
-        upper, lower = (oracle.exact_gradient(x) for oracle in (self.problem.upper, self.problem.lower))
+        upper, lower = (
+            oracle.exact_gradient(x)
+            for oracle in (self.problem.upper, self.problem.lower)
+        )
         found = tiebreak.stationarity.residuals(upper, lower, 0.0)
-        stationarity, gradient = float(found.stationarity_squared), float(found.lower_gradient_squared)
+        stationarity, gradient = (
+            float(found.stationarity_squared),
+            float(found.lower_gradient_squared),
+        )
         return {
             "value": stationarity + gradient,
             "stationarity_squared": stationarity,

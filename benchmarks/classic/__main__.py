@@ -26,8 +26,15 @@ def rounded(part: Any) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(STUDIES)}; both, if none is named")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"{' or '.join(STUDIES)}; both, if none is named",
+    )
     names = parser.parse_args().names or [*STUDIES]
     for name in names:  # before the first begins
         if name not in STUDIES:
@@ -41,7 +48,12 @@ def main() -> None:
         study = STUDIES[name]
         found = list(measure(study, range(5), said))
         path = RECORD / f"classic_{name}.json"
-        record = {"name": name, "budget": study.budget, "tolerance": study.tolerance, "methods": found}
+        record = {
+            "name": name,
+            "budget": study.budget,
+            "tolerance": study.tolerance,
+            "methods": found,
+        }
         record |= stamp()
         path.write_text(json.dumps(rounded(record), separators=(",", ":")) + "\n")
         report(path)

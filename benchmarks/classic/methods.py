@@ -43,17 +43,33 @@ def _all(units: Units, *, exact: bool) -> list[Candidate]:
 
     def make(name, rule, laws, steps, others, *estimator):
         def build(step: float, other: float) -> Method:
-            schedule = Schedule(upper_batch=upper, lower_batch=lower, **laws(step * units.step, other))
+            schedule = Schedule(
+                upper_batch=upper, lower_batch=lower, **laws(step * units.step, other)
+            )
             return Method(name, rule, schedule, *estimator)
 
-        return Candidate(name if exact else f"{name}, sampled", exact, build, steps, others)
+        return Candidate(
+            name if exact else f"{name}, sampled", exact, build, steps, others
+        )
 
     def barrier(name, rule, laws, steps, *estimator):
-        return make(name, rule, lambda s, c: laws(s, c, units.slack), steps, barriers, *estimator)
+        return make(
+            name,
+            rule,
+            lambda s, c: laws(s, c, units.slack),
+            steps,
+            barriers,
+            *estimator,
+        )
 
     weighted = make("weighted sum", rules.constant, weight, even, (3, 10, 30, 100, 300))
-    penalty = make("growing penalty", rules.constant, growing, even, (0.3, 1, 3, 10, 30))
-    plain, reconstructed = barrier("SDBGD", rules.sdbgd, sdbgd, few), barrier("PR-SDBPG†", rules.penalized, pr, many)
+    penalty = make(
+        "growing penalty", rules.constant, growing, even, (0.3, 1, 3, 10, 30)
+    )
+    plain, reconstructed = (
+        barrier("SDBGD", rules.sdbgd, sdbgd, few),
+        barrier("PR-SDBPG†", rules.penalized, pr, many),
+    )
     if exact:
         iterated = make("a-IRG", rules.constant, a_irg, many, (0.01, 0.03, 0.1, 0.3, 1))
         sam = make("BiG-SAM", rules.constant, big_sam, even, (1, 3, 10, 30, 100))
@@ -69,7 +85,13 @@ def _all(units: Units, *, exact: bool) -> list[Candidate]:
 def defaults() -> list[Candidate]:
     """Our methods as a user gets them by name: the paper's schedules with their growing batches, nothing tuned."""
     return [
-        Candidate(f"{method.name}, as it comes", False, lambda step, other, method=method: method, (1,), (1,))
+        Candidate(
+            f"{method.name}, as it comes",
+            False,
+            lambda step, other, method=method: method,
+            (1,),
+            (1,),
+        )
         for name, method in methods.METHODS.items()
         if name != "dbgd"  # meant for exact gradients
     ]
@@ -82,18 +104,27 @@ def weight(step: float, weight: float) -> dict:
 
 def growing(step: float, weight: float) -> dict:
     """The same with a weight that grows as √t."""
-    return {"step_size": lambda k: 2 * step / (1 + weight * (k + 1) ** 0.5), "barrier": Power(weight, 1 / 2)}
+    return {
+        "step_size": lambda k: 2 * step / (1 + weight * (k + 1) ** 0.5),
+        "barrier": Power(weight, 1 / 2),
+    }
 
 
 def a_irg(step: float, share: float) -> dict:
     """x ← x − γ_k (∇g + η_k ∇f), γ = γ₀ t^−1/2, η = η₀ t^−1/4 (Kaushik and Yousefian 2021)."""
-    return {"step_size": Power(step * share, -3 / 4), "barrier": Power(1 / share, 1 / 4)}
+    return {
+        "step_size": Power(step * share, -3 / 4),
+        "barrier": Power(1 / share, 1 / 4),
+    }
 
 
 def big_sam(step: float, gamma: float) -> dict:
     """x ← α_k (x − s∇f) + (1 − α_k)(x − s∇g), α_k = min(2γ/k, 1) (Sabach and Shtern 2017), one s for both."""
     alpha = lambda k: min(2 * gamma / (k + 1), 1.0)  # noqa: E731
-    return {"step_size": lambda k: 2 * step * alpha(k), "barrier": lambda k: (1 - alpha(k)) / alpha(k)}
+    return {
+        "step_size": lambda k: 2 * step * alpha(k),
+        "barrier": lambda k: (1 - alpha(k)) / alpha(k),
+    }
 
 
 def dbgd(step: float, barrier: float) -> dict:
@@ -103,12 +134,20 @@ def dbgd(step: float, barrier: float) -> dict:
 
 def sdbgd(step: float, barrier: float, slack: float) -> dict:
     """The paper's powers of t; the regularizer in the problem's own unit."""
-    return {"step_size": Power(step, -1 / 4), "barrier": Power(barrier, -1 / 4), "regularizer": Power(slack, -3 / 2)}
+    return {
+        "step_size": Power(step, -1 / 4),
+        "barrier": Power(barrier, -1 / 4),
+        "regularizer": Power(slack, -3 / 2),
+    }
 
 
 def sdbpg(step: float, barrier: float, slack: float) -> dict:
     """Likewise."""
-    return {"step_size": Power(step, -1 / 4), "barrier": Power(barrier, -1 / 4), "regularizer": Power(slack, -1)}
+    return {
+        "step_size": Power(step, -1 / 4),
+        "barrier": Power(barrier, -1 / 4),
+        "regularizer": Power(slack, -1),
+    }
 
 
 def pr(step: float, barrier: float, slack: float) -> dict:

@@ -50,7 +50,10 @@ def regression_instance(seed: int) -> Instance:
     data = regression_data(seed)
     problem = regression(data)
     assert problem.solution is not None
-    best, norm = data.validation.loss(problem.solution), np.linalg.norm(problem.solution)
+    best, norm = (
+        data.validation.loss(problem.solution),
+        np.linalg.norm(problem.solution),
+    )
 
     def measured(x: Any) -> dict[str, float]:
         return {
@@ -60,7 +63,10 @@ def regression_instance(seed: int) -> Instance:
             "test": data.test.loss(x),
         }
 
-    exact = (Exact(data.validation.gradient, data.validation.loss), Exact(data.train.gradient, data.train.loss))
+    exact = (
+        Exact(data.validation.gradient, data.validation.loss),
+        Exact(data.train.gradient, data.train.loss),
+    )
     return Instance(problem, exact, measured, data)
 
 
@@ -82,13 +88,19 @@ def dictionary_instance(seed: int) -> Instance:
         return constrained.left_over(atoms, data.fresh, data.radius)
 
     exact = (Exact(data.upper_gradient), Exact(data.lower_gradient))
-    return Instance(problem, exact, lambda x: pair(*data.decode(x)), (data, fresh), pair)
+    return Instance(
+        problem, exact, lambda x: pair(*data.decode(x)), (data, fresh), pair
+    )
 
 
 def run(study: Study, instance: Instance, candidate: Candidate, setting: tuple[float, float], seed: int, *,
         watch: bool = True) -> Any:  # fmt: skip
     """One run: what is measured at its end, and on the way. A run that breaks down has an infinite lower gap."""
-    due = iter(np.unique(np.geomspace(sum(study.units.batches), study.budget, POINTS).astype(int)))
+    due = iter(
+        np.unique(
+            np.geomspace(sum(study.units.batches), study.budget, POINTS).astype(int)
+        )
+    )
     state = {"next": next(due)}
     curve: list[dict[str, float]] = []
 
@@ -99,7 +111,9 @@ def run(study: Study, instance: Instance, candidate: Candidate, setting: tuple[f
             curve.append({"calls": calls} | measured())
 
     def watched(record: Any) -> None:
-        look(record.upper_calls + record.lower_calls, lambda: instance.measure(record.x))
+        look(
+            record.upper_calls + record.lower_calls, lambda: instance.measure(record.x)
+        )
 
     if candidate.name in constrained.METHODS:
         end, cost = (None, None), sum(study.units.rows)
@@ -107,9 +121,17 @@ def run(study: Study, instance: Instance, candidate: Candidate, setting: tuple[f
         for k, pair in zip(range(1, study.budget // cost + 1), made, strict=False):
             end = pair
             look(k * cost, lambda end=end: instance.measure_pair(*end))  # type: ignore[misc]
-        last, atoms, broken = instance.measure_pair(*end), end[0], not np.isfinite(end[0]).all()  # type: ignore[misc]
+        last, atoms, broken = (
+            instance.measure_pair(*end),
+            end[0],
+            not np.isfinite(end[0]).all(),
+        )  # type: ignore[misc]
     else:
-        upper, lower = instance.exact if candidate.exact else (instance.problem.upper, instance.problem.lower)
+        upper, lower = (
+            instance.exact
+            if candidate.exact
+            else (instance.problem.upper, instance.problem.lower)
+        )
         with np.errstate(all="ignore"):
             result = tiebreak.minimize(
                 upper, lower, instance.problem.x0, method=candidate.make(*setting), budget=study.budget, seed=seed,
@@ -117,32 +139,51 @@ def run(study: Study, instance: Instance, candidate: Candidate, setting: tuple[f
             )  # fmt: skip
         with np.errstate(all="ignore"):  # of a run that broke down
             last, broken = instance.measure(result.x), not result.success
-        atoms = None if instance.measure_pair is None else instance.data[0].decode(result.x)[0]
+        atoms = (
+            None
+            if instance.measure_pair is None
+            else instance.data[0].decode(result.x)[0]
+        )
     if broken or not all(map(np.isfinite, last.values())):
         last = dict.fromkeys(last, float("inf"))
     return {"end": last, "curve": curve, "atoms": atoms}
 
 
-def tuned(study: Study, candidate: Candidate, instances: dict[int, Instance]) -> tuple[tuple[float, float], bool]:
+def tuned(
+    study: Study, candidate: Candidate, instances: dict[int, Instance]
+) -> tuple[tuple[float, float], bool]:
     """The best setting on the tuning seeds, and whether it was feasible there."""
     upper = "upper gap" if study.name == "regression" else "upper"
     scores = []
     for setting in product(candidate.steps, candidate.others):
-        ends = [run(study, instances[s], candidate, setting, s, watch=False)["end"] for s in study.tuning]
+        ends = [
+            run(study, instances[s], candidate, setting, s, watch=False)["end"]
+            for s in study.tuning
+        ]
         gap = float(np.mean([e["lower gap"] for e in ends]))
         feasible = gap <= MARGIN * study.tolerance
-        scores.append((not feasible, float(np.mean([e[upper] for e in ends])) if feasible else gap, setting))
+        scores.append(
+            (
+                not feasible,
+                float(np.mean([e[upper] for e in ends])) if feasible else gap,
+                setting,
+            )
+        )
     worst, _, setting = min(scores)
     return setting, not worst
 
 
-def measure(study: Study, seeds: Sequence[int], said: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+def measure(
+    study: Study, seeds: Sequence[int], said: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
     """Every method: a record of its setting, and of its runs on the seeds."""
     instances = {seed: study.prepare(seed) for seed in (*study.tuning, *seeds)}
     for candidate in (*candidates(study.units), *study.extra, *defaults()):
         alone = len(candidate.steps) * len(candidate.others) == 1
         setting, feasible = (
-            ((candidate.steps[0], candidate.others[0]), True) if alone else tuned(study, candidate, instances)
+            ((candidate.steps[0], candidate.others[0]), True)
+            if alone
+            else tuned(study, candidate, instances)
         )
         runs = []
         for seed in seeds:
@@ -165,7 +206,12 @@ _LITERATURE = [
 STUDIES = {
     # g = ½ at the start, the targets' variance being 1: a hundredth of it
     "regression": Study(
-        "regression", regression_instance, Units(4.0, 1e-3, (244, 88), (60, 40)), 5000 * 332, 0.005, (100,)
+        "regression",
+        regression_instance,
+        Units(4.0, 1e-3, (244, 88), (60, 40)),
+        5000 * 332,
+        0.005,
+        (100,),
     ),
     # g may rise by a twentieth
     "dictionary": Study(

@@ -23,17 +23,41 @@ SEEDS = (900, 901, 902)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a look on scikit-learn's data; prints only")
-    parser.add_argument("--tune", action="store_true", help="choose the constants of the peers by random trials")
-    parser.add_argument("--tables", action="store_true", help="write the tables again, from the records")
-    parser.add_argument("--output", type=Path, default=RESULTS / "tolerance.json", help="where the records go")
-    parser.add_argument("--seconds", type=float, default=np.inf, help="begin no group and no ablation after that")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a look on scikit-learn's data; prints only",
+    )
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        help="choose the constants of the peers by random trials",
+    )
+    parser.add_argument(
+        "--tables", action="store_true", help="write the tables again, from the records"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESULTS / "tolerance.json",
+        help="where the records go",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=np.inf,
+        help="begin no group and no ablation after that",
+    )
     options = parser.parse_args()
     if options.tables:
         report.write(json.loads(options.output.read_text(encoding="utf-8")))
         return
-    jax.config.update("jax_default_matmul_precision", "float32")  # the excess is a small difference
+    jax.config.update(
+        "jax_default_matmul_precision", "float32"
+    )  # the excess is a small difference
     began = time.perf_counter()
 
     def say(text):
@@ -43,12 +67,17 @@ def main():
         tune.run(say)
         return
     if options.quick:
-        found = judge.run({"judge": (settings.QUICK, [judge.core_rows])}, SEEDS[:1], say)
+        found = judge.run(
+            {"judge": (settings.QUICK, [judge.core_rows])}, SEEDS[:1], say
+        )
         print(report.rules_table(found["judge"]))
         return
 
     def keep(records):
-        text = json.dumps({"constants": DEFAULT._asdict(), "seeds": SEEDS, **stamp(), **records}, ensure_ascii=False)
+        text = json.dumps(
+            {"constants": DEFAULT._asdict(), "seeds": SEEDS, **stamp(), **records},
+            ensure_ascii=False,
+        )
         options.output.write_text(text + "\n", encoding="utf-8")
 
     parts = {

@@ -15,7 +15,9 @@ import numpy as np
 
 from benchmarks.tolerance import laws
 
-RUNS = 640 if jax.default_backend() == "gpu" else 32  # runs in one call of a program, all seeds together
+RUNS = (
+    640 if jax.default_backend() == "gpu" else 32
+)  # runs in one call of a program, all seeds together
 AVERAGE = 0.1  # weight of the newest excess in the average that selects the last iterate inside
 
 
@@ -46,7 +48,9 @@ class Outcome(NamedTuple):
     curve: np.ndarray  # lower loss on the batch: seed × step
     ratio: np.ndarray  # w: seed × step
     parameters: object
-    inside: object  # parameters of the last step whose averaged excess met the tolerance
+    inside: (
+        object  # parameters of the last step whose averaged excess met the tolerance
+    )
     returns: np.ndarray  # how often the run was set to its twin
     twin_parameters: object = None
 
@@ -82,7 +86,10 @@ def batches(count, size, steps, seed):
     generator = np.random.default_rng(seed)
     size = min(size, count)
     per_epoch = count // size
-    orders = [generator.permutation(count)[: per_epoch * size] for _ in range(-(-steps // per_epoch))]
+    orders = [
+        generator.permutation(count)[: per_epoch * size]
+        for _ in range(-(-steps // per_epoch))
+    ]
     return np.concatenate(orders).reshape(-1, size)[:steps].astype(np.int32)
 
 
@@ -113,7 +120,9 @@ def _moved(muon, optimizer, rate, t, p, m, v, direction):
     second_sum = 1 - second ** (t + 1)
 
     def update(p, m, v):
-        step = jnp.where(adaptive > 0, (m / first_sum) / (jnp.sqrt(v / second_sum) + 1e-8), m)
+        step = jnp.where(
+            adaptive > 0, (m / first_sum) / (jnp.sqrt(v / second_sum) + 1e-8), m
+        )
         if muon and p.ndim == 2:
             step = jnp.where(orthogonal > 0, _orthogonalised(m), step)
         return p - rate * (step + decay * p)
@@ -132,7 +141,19 @@ def _select(condition, one, other):
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
 
 
-def _train_step(losses, kind, state, upper_rows, lower_rows, rate, optimizer, law, constants, reference, tolerance):
+def _train_step(
+    losses,
+    kind,
+    state,
+    upper_rows,
+    lower_rows,
+    rate,
+    optimizer,
+    law,
+    constants,
+    reference,
+    tolerance,
+):
     """One step of one run: measure, decide, move; return to the twin if the rule asks for it."""
     p, m, v, inside, average, memory, t, returns, *twin = state
     df = jax.grad(losses.upper)(p, upper_rows)
@@ -146,7 +167,9 @@ def _train_step(losses, kind, state, upper_rows, lower_rows, rate, optimizer, la
     upper_weight = length / (unit * longer)
     lower_weight = length * w / longer
     direction = jax.tree.map(lambda a, b: upper_weight * a + lower_weight * b, df, dg)
-    average = average + jnp.maximum(AVERAGE, 1 / (t + 1)) * ((g - reference) / tolerance - average)
+    average = average + jnp.maximum(AVERAGE, 1 / (t + 1)) * (
+        (g - reference) / tolerance - average
+    )
     inside = _select(average <= 1, p, inside)
     own = _moved(kind.muon, optimizer, rate, t, p, m, v, direction)
     if kind.carried:
@@ -173,7 +196,17 @@ def _program(losses, kind, rows, start, tables, queue):
         up, low, rate, ref = now
         upper_rows = jax.tree.map(lambda x: x[up], upper_all)
         lower_rows = jax.tree.map(lambda x: x[low], lower_all)
-        return step(state, upper_rows, lower_rows, rate, optimizer, law, constants, ref, tolerance)
+        return step(
+            state,
+            upper_rows,
+            lower_rows,
+            rate,
+            optimizer,
+            law,
+            constants,
+            ref,
+            tolerance,
+        )
 
     shape = (seeds, len(law))
     zeros = jax.tree.map(jnp.zeros_like, start)
@@ -181,16 +214,28 @@ def _program(losses, kind, rows, start, tables, queue):
     memory = jnp.broadcast_to(laws.first_memory(law), (*shape, laws.MEMORY))
     state = (start, zeros, zeros, start, nothing, memory, nothing, nothing)
     state += (start, zeros, zeros) if kind.carried else ()
-    per_step = (upper_index.swapaxes(0, 1), lower_index.swapaxes(0, 1), rates.T, jnp.moveaxis(reference, 2, 0))
+    per_step = (
+        upper_index.swapaxes(0, 1),
+        lower_index.swapaxes(0, 1),
+        rates.T,
+        jnp.moveaxis(reference, 2, 0),
+    )
     state, (curve, ratio) = jax.lax.scan(one, state, per_step)
 
     def full(loss, rows):
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state[0])
-        return jax.lax.map(lambda p: loss(p, rows), flat, batch_size=16).reshape(seeds, -1)
+        return jax.lax.map(lambda p: loss(p, rows), flat, batch_size=16).reshape(
+            seeds, -1
+        )
 
     ends = full(losses.lower, lower_all), full(losses.upper, upper_all)
     curve, ratio = (jnp.moveaxis(x, 0, 2) for x in (curve, ratio))
-    return (*ends, curve, ratio, state[7]), state[0], state[3], state[8] if kind.carried else None
+    return (
+        (*ends, curve, ratio, state[7]),
+        state[0],
+        state[3],
+        state[8] if kind.carried else None,
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -200,7 +245,9 @@ def _along(losses, rows, anchor, end, places):
 
     def at(one):
         anchor, end, place = one
-        p = jax.tree.map(lambda a, b: jnp.where(place == 1, b, a + place * (b - a)), anchor, end)
+        p = jax.tree.map(
+            lambda a, b: jnp.where(place == 1, b, a + place * (b - a)), anchor, end
+        )
         return losses.lower(p, lower_rows), losses.upper(p, upper_rows)
 
     return jax.lax.map(at, (anchor, end, places), batch_size=16)
@@ -214,9 +261,15 @@ class Trainer:
         self.seeds, self.steps, self.muon = seeds, steps, muon
         self.rows = jax.device_put((task.upper_rows, task.lower_rows))
         pairs = ((task.upper_rows, 2), (task.lower_rows, 1))
-        self.tables = [np.stack([batches(len(r[0]), batch, steps, (s + offset, k)) for s in seeds]) for r, k in pairs]
+        self.tables = [
+            np.stack([batches(len(r[0]), batch, steps, (s + offset, k)) for s in seeds])
+            for r, k in pairs
+        ]
         many = RUNS // len(seeds)
-        self.queues = (max(many // 4, 1), many)  # two sizes, so that two compiled programs serve all
+        self.queues = (
+            max(many // 4, 1),
+            many,
+        )  # two sizes, so that two compiled programs serve all
         self.fresh = jax.vmap(task.init)(jnp.stack([jax.random.key(s) for s in seeds]))
 
     def __call__(self, runs, carried=False):
@@ -232,10 +285,15 @@ class Trainer:
 
     def along(self, anchors, ends):
         """A function that returns both full-data losses at a place of each line, seed by seed."""
-        anchors, ends = (jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees) for trees in (anchors, ends))
+        anchors, ends = (
+            jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
+            for trees in (anchors, ends)
+        )
 
         def losses(places):
-            found = _along(self.losses, self.rows, anchors, ends, jnp.asarray(places, jnp.float32))
+            found = _along(
+                self.losses, self.rows, anchors, ends, jnp.asarray(places, jnp.float32)
+            )
             return [np.asarray(x, np.float64) for x in found]
 
         return losses
@@ -244,7 +302,9 @@ class Trainer:
         # Few of the starts differ: they are stacked once and picked from.
         starts = {id(run.start): run.start for run in runs}
         places = np.array([list(starts).index(id(run.start)) for run in runs])
-        start = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1)[:, places], *starts.values())
+        start = jax.tree.map(
+            lambda *leaves: jnp.stack(leaves, 1)[:, places], *starts.values()
+        )
         queue = (
             np.array([run.rates for run in runs], np.float32),
             tuple(np.array([OPTIMIZERS[run.optimizer] for run in runs], np.float32).T),
@@ -254,8 +314,12 @@ class Trainer:
             np.stack([run.tolerance for run in runs], 1).astype(np.float32),
         )
         kind = Kind(carried, self.muon)
-        numbers, end, inside, twin = _program(self.losses, kind, self.rows, start, self.tables, queue)
-        lower, upper, curve, ratio, returns = (np.asarray(x, np.float64) for x in numbers)
+        numbers, end, inside, twin = _program(
+            self.losses, kind, self.rows, start, self.tables, queue
+        )
+        lower, upper, curve, ratio, returns = (
+            np.asarray(x, np.float64) for x in numbers
+        )
 
         def parameters(tree, i):
             return jax.tree.map(lambda x: x[:, i], tree)

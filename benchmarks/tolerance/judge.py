@@ -54,7 +54,10 @@ def core_rows():
         Row("landed", "landed, number", tuple(landed.rule.NUMBER), "number"),
     ]
     for rule, by_kind in tune.chosen().items():
-        rows += [Row(rule, rule, tuple(constants), kind) for kind, constants in by_kind.items()]
+        rows += [
+            Row(rule, rule, tuple(constants), kind)
+            for kind, constants in by_kind.items()
+        ]
     return rows
 
 
@@ -66,7 +69,12 @@ def headroom_rows():
 def ablation_rows():
     """Ours with one part left out at a time."""
     return [
-        Row(name, "ours, number" if kind == "number" else "ours", tuple(DEFAULT._replace(**changes)), kind)
+        Row(
+            name,
+            "ours, number" if kind == "number" else "ours",
+            tuple(DEFAULT._replace(**changes)),
+            kind,
+        )
         for name, changes in ABLATIONS.items()
         for kind in ("twin", "start", "number")
     ]
@@ -82,26 +90,42 @@ class Judged:
         self.record = group._asdict() | {
             "settings": [list(setting) for setting in group.settings],
             "seeds": list(seeds),
-            "rates": [_short(self.bench.rates[setting[:2]]) for setting in group.settings],
+            "rates": [
+                _short(self.bench.rates[setting[:2]]) for setting in group.settings
+            ],
             "rows": [],
         }
 
     def add(self, rows):
         """Run the rows, finish them, and append them to the record."""
         bench = self.bench
-        jobs = [(row, i) for row in rows for i in range(len(bench.group.settings)) if self._counts(row, i)]
+        jobs = [
+            (row, i)
+            for row in rows
+            for i in range(len(bench.group.settings))
+            if self._counts(row, i)
+        ]
         outcomes = {}
         for carried in (False, True):
             part = [job for job in jobs if _returns_to_twin(job[0]) == carried]
             runs = [bench.run(i, row.rule, row.constants, row.kind) for row, i in part]
-            outcomes |= dict(zip(part, bench.train(runs, carried) if runs else [], strict=True))
+            outcomes |= dict(
+                zip(part, bench.train(runs, carried) if runs else [], strict=True)
+            )
         ordered = [(job, outcomes[job]) for job in jobs]
         self._append(rows, ordered, way_back=True)
 
     def add_weights(self):
         """The fixed weights, which the sweep has trained already."""
-        indices = [int(np.argmin(abs(study.WEIGHTS - weight))) for weight in self.weights]
-        rows = [Row(f"weight {study.WEIGHTS[k]:.3g}", "fixed", (study.WEIGHTS[k],), "number") for k in indices]
+        indices = [
+            int(np.argmin(abs(study.WEIGHTS - weight))) for weight in self.weights
+        ]
+        rows = [
+            Row(
+                f"weight {study.WEIGHTS[k]:.3g}", "fixed", (study.WEIGHTS[k],), "number"
+            )
+            for k in indices
+        ]
         ordered = [
             ((row, i), self.bench.sweep[i][k])
             for row, k in zip(rows, indices, strict=True)
@@ -120,17 +144,30 @@ class Judged:
     def _append(self, rows, ordered, way_back):
         bench = self.bench
         ends = bench.finished([(i, outcome, row.kind) for (row, i), outcome in ordered])
-        by_row = {row: {"name": row.name, "kind": row.kind, "settings": [], "runs": []} for row in rows}
+        by_row = {
+            row: {"name": row.name, "kind": row.kind, "settings": [], "runs": []}
+            for row in rows
+        }
         outside = []
         for ((row, i), outcome), end in zip(ordered, ends, strict=True):
             found = bench.measures(i, outcome, row.kind, end)
             by_row[row]["settings"].append(i)
-            by_row[row]["runs"].append({name: [_short(x) for x in values] for name, values in found.items()})
-            if way_back and row.name == "ours" and row.kind in ("twin", "number") and (found["excess"] > 1).any():
+            by_row[row]["runs"].append(
+                {name: [_short(x) for x in values] for name, values in found.items()}
+            )
+            if (
+                way_back
+                and row.name == "ours"
+                and row.kind in ("twin", "number")
+                and (found["excess"] > 1).any()
+            ):
                 outside.append((row, i, outcome, by_row[row]["runs"][-1]))
         for row, i, outcome, run in outside:
             run["ways back"] = {
-                way: {name: [_short(x) for x in values] for name, values in measured.items()}
+                way: {
+                    name: [_short(x) for x in values]
+                    for name, values in measured.items()
+                }
                 for way, measured in bench.ways_back(i, outcome, row.kind).items()
             }
         self.record["rows"] += list(by_row.values())
@@ -163,11 +200,20 @@ def run(parts, seeds, say=print, seconds=np.inf, keep=lambda records: None):
             except Exception as problem:  # one group's failure, such as a full memory, must not lose the others
                 say(f"{job[1].task}: {type(problem).__name__}: {str(problem)[:300]}")
             with lock:
-                keep({part: [judged[p, k].record for p, k in judged if p == part] for part in parts})
+                keep(
+                    {
+                        part: [judged[p, k].record for p, k in judged if p == part]
+                        for part in parts
+                    }
+                )
 
         return safe
 
-    jobs = [(part, group, k) for part, (groups, _) in parts.items() for k, group in enumerate(groups)]
+    jobs = [
+        (part, group, k)
+        for part, (groups, _) in parts.items()
+        for k, group in enumerate(groups)
+    ]
 
     def first(job):
         part, group, k = job
@@ -188,4 +234,6 @@ def run(parts, seeds, say=print, seconds=np.inf, keep=lambda records: None):
     with ThreadPoolExecutor(len(jobs)) as pool:
         list(pool.map(guarded(first), jobs))
         list(pool.map(guarded(later), jobs))
-    return {part: [judged[p, k].record for p, k in judged if p == part] for part in parts}
+    return {
+        part: [judged[p, k].record for p, k in judged if p == part] for part in parts
+    }

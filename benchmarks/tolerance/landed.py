@@ -21,7 +21,9 @@ def export():
     target.mkdir(parents=True, exist_ok=True)
     for name in MODULES:
         command = ["git", "show", f"{COMMIT}:src/tiebreak/{name}.py"]
-        source = subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parent).stdout
+        source = subprocess.run(
+            command, check=True, capture_output=True, cwd=Path(__file__).parent
+        ).stdout
         (target / f"{name}.py").write_bytes(source)
 
 
@@ -30,7 +32,9 @@ def _load():
         export()
     for name in MODULES:
         source = (folder() / "landed" / f"{name}.py").read_text(encoding="utf-8")
-        source = source.replace("tiebreak.tolerance_constants", "landed_tolerance_constants")
+        source = source.replace(
+            "tiebreak.tolerance_constants", "landed_tolerance_constants"
+        )
         module = types.ModuleType(f"landed_{name}")
         sys.modules[module.__name__] = module
         exec(compile(source, f"landed/{name}.py", "exec"), module.__dict__)

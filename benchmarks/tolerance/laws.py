@@ -63,7 +63,9 @@ def pid(own, t, measured, c):
     smooth = jnp.where(t > 1, 0.9 * own[1] + 0.1 * error, error)
     slope = jnp.maximum(jnp.where(t > 1, smooth - own[1], 0.0), 0)
     integral = jnp.clip(jnp.where(t > 1, own[0], c[1]) + c[0] * error, 0, 1e6)
-    return jnp.stack([integral, smooth]), jnp.clip(c[3] * smooth + integral + c[4] * slope, 0, 1e6)
+    return jnp.stack([integral, smooth]), jnp.clip(
+        c[3] * smooth + integral + c[4] * slope, 0, 1e6
+    )
 
 
 def switching(own, t, measured, c):
@@ -176,7 +178,11 @@ def needs_return(rule, memory, constants):
     theirs = landed.rule.Memory(*memory[: len(landed.rule.Memory._fields)])
     c = tolerance.Constants(*constants[: len(tolerance.Constants._fields)])
     is_ours = rule >= OURS
-    return jnp.where(is_ours, tolerance.needs_return(ours, c), (rule == LANDED) & landed.rule.beyond(theirs))
+    return jnp.where(
+        is_ours,
+        tolerance.needs_return(ours, c),
+        (rule == LANDED) & landed.rule.beyond(theirs),
+    )
 
 
 def after_return(rule, memory, constants):
@@ -186,4 +192,8 @@ def after_return(rule, memory, constants):
     c = tolerance.Constants(*constants[: len(tolerance.Constants._fields)])
     d = landed.rule.Constants(*constants[: len(landed.rule.Constants._fields)])
     is_ours = rule >= OURS
-    return jnp.where(is_ours, _filled(tolerance.after_return(ours, c)), _filled(landed.rule.rejoined(theirs, d)))
+    return jnp.where(
+        is_ours,
+        _filled(tolerance.after_return(ours, c)),
+        _filled(landed.rule.rejoined(theirs, d)),
+    )

@@ -19,7 +19,9 @@ class Group(NamedTuple):
     task: str
     batch: int
     steps: int
-    tolerance: float | str  # a loss, "5%" of the loss of lower-only training, or "repeatable"
+    tolerance: (
+        float | str
+    )  # a loss, "5%" of the loss of lower-only training, or "repeatable"
     settings: list
 
 
@@ -29,9 +31,23 @@ def _started(settings, start):
 
 
 QUICK = [
-    Group("forget a class, digits", 128, 400, 0.02, [Setting("AdamW", "cosine", "scratch")]),
-    Group("smallest, diabetes", 64, 400, "5%", [Setting("SGD with momentum", "cosine", "scratch")]),
-    Group("confidence, cancer", 64, 400, 0.01, [Setting("Adam", "step", "fine-tuning")]),
+    Group(
+        "forget a class, digits",
+        128,
+        400,
+        0.02,
+        [Setting("AdamW", "cosine", "scratch")],
+    ),
+    Group(
+        "smallest, diabetes",
+        64,
+        400,
+        "5%",
+        [Setting("SGD with momentum", "cosine", "scratch")],
+    ),
+    Group(
+        "confidence, cancer", 64, 400, 0.01, [Setting("Adam", "step", "fine-tuning")]
+    ),
 ]
 
 _SCRATCH = [
@@ -64,14 +80,22 @@ _OTHER = [
     Setting("Adam", "cosine", "fine-tuning"),
 ]
 #: The vector of the coefficients of "smallest" has no matrix for Muon.
-_VECTOR = [s for s in _MIXED if s.optimizer != "Muon"] + [Setting("Adam", "constant", "scratch")]
+_VECTOR = [s for s in _MIXED if s.optimizer != "Muon"] + [
+    Setting("Adam", "constant", "scratch")
+]
 
 TUNE = [
     Group("fairness, Adult", 256, 800, "5%", _MIXED),
     Group("fairness, COMPAS", 512, 500, "2%", _OTHER),
     Group("forget a class, pen strokes", 128, 150, 0.02, _SCRATCH),
     Group("forget 200 rows, letters", 512, 3000, "5%", _OTHER),
-    Group("forget 200 images, Fashion-MNIST, CNN with batch norm", 128, 250, "10%", _SCRATCH),
+    Group(
+        "forget 200 images, Fashion-MNIST, CNN with batch norm",
+        128,
+        250,
+        "10%",
+        _SCRATCH,
+    ),
     Group("sparsity, MNIST, CNN", 128, 500, 0.02, _MIXED),
     Group("l1 sparsity, satellite", 64, 800, "5%", _OTHER),
     Group("continual, textures", 64, 2000, 0.02, _started(_MIXED, "trained")),
@@ -136,12 +160,16 @@ _SECOND = [
     Setting("Adam", "trapezoid", "fine-tuning"),
     Setting("Muon", "warm-up, constant", "fine-tuning"),
 ]
-_COEFFICIENTS = [s for s in _SHORT if s.optimizer != "Muon"] + [Setting("SGD with momentum", "constant", "scratch")]
+_COEFFICIENTS = [s for s in _SHORT if s.optimizer != "Muon"] + [
+    Setting("SGD with momentum", "constant", "scratch")
+]
 
 #: In an order such that a judging that is stopped has groups of most kinds.
 JUDGE = [
     Group("fairness, earnings", 256, 800, "repeatable", _FIRST),
-    Group("forget 200 images, glyphs, CNN with batch norm", 128, 250, "repeatable", _SHORT),
+    Group(
+        "forget 200 images, glyphs, CNN with batch norm", 128, 250, "repeatable", _SHORT
+    ),
     Group("fortunes after the Bible, transformer", 64, 600, "repeatable", _SECOND),
     Group("confidence, voters", 128, 5000, "repeatable", _FIRST),
     Group("l1 sparsity, glyphs", 256, 500, "repeatable", _SECOND),

@@ -24,7 +24,9 @@ RATES = {
     "SGD with decay": 10.0 ** np.arange(-3, 0.1, 0.5),
     "Muon": 10.0 ** np.arange(-3, 0.1, 0.5),
 }
-WEIGHTS = np.array([*10.0 ** np.arange(-1.5, 2.3, 0.25), 1e3])  # the sweep: sixteen from 0.03 to 178, and 1000
+WEIGHTS = np.array(
+    [*10.0 ** np.arange(-1.5, 2.3, 0.25), 1e3]
+)  # the sweep: sixteen from 0.03 to 178, and 1000
 LADDER = (0.02, 0.05, 0.1, 0.2, 0.5)  # tolerances to choose from before any law is run
 ALONE = 1e12  # the weight of lower-only training
 NEGLIGIBLE = 0.02  # a possible gain in f below this share of it is none
@@ -40,15 +42,22 @@ def schedule(name, steps):
         "quadratic": (1 - t) ** 2,
         "warm-up, constant": np.minimum(1, t / 0.1 + 1 / steps),
         "constant, then linear": np.minimum(1, (1 - t) / 0.3),
-        "constant, then cosine": np.where(t < 0.6, 1, (1 + np.cos(np.pi * (t - 0.6) / 0.4)) / 2),
+        "constant, then cosine": np.where(
+            t < 0.6, 1, (1 + np.cos(np.pi * (t - 0.6) / 0.4)) / 2
+        ),
         "square root": (1 + 20 * t) ** -0.5,
-        "half a cosine": 0.1 + 0.9 * (1 + np.cos(np.pi * t)) / 2,  # ends at a tenth, not at 0
+        "half a cosine": 0.1
+        + 0.9 * (1 + np.cos(np.pi * t)) / 2,  # ends at a tenth, not at 0
         "restarts": (1 + np.cos(np.pi * (3 * t % 1))) / 2,
         "step": np.where(t < 0.5, 1, np.where(t < 0.75, 0.1, 0.01)),
         "warm-up, linear": np.minimum(t / 0.1 + 1 / steps, (1 - t) / 0.9),
         "exponential": 0.01**t,
-        "inverse root": np.minimum(t / 0.05 + 1 / steps, (np.maximum(t, 0.05) / 0.05) ** -0.5),
-        "cosine with warm-up": np.minimum(t / 0.1 + 1 / steps, (1 + np.cos(np.pi * t)) / 2),
+        "inverse root": np.minimum(
+            t / 0.05 + 1 / steps, (np.maximum(t, 0.05) / 0.05) ** -0.5
+        ),
+        "cosine with warm-up": np.minimum(
+            t / 0.1 + 1 / steps, (1 + np.cos(np.pi * t)) / 2
+        ),
         "trapezoid": np.minimum(np.minimum(1, t / 0.05 + 1 / steps), (1 - t) / 0.2),
         "cosine to a fifth": 0.6 + 0.4 * np.cos(np.pi * t),
         "triangle": np.minimum(t + 1 / steps, 1 - t) * 2,
@@ -58,7 +67,9 @@ def schedule(name, steps):
         "constant, then exponential": np.where(t < 0.5, 1, 0.01 ** (2 * t - 1)),
         "sawtooth": 1 - 0.9 * (4 * t % 1),  # four times from 1 to a tenth
         "one-cycle": np.where(
-            t < 0.3, 0.52 - 0.48 * np.cos(np.pi * t / 0.3), (1 + np.cos(np.pi * (t - 0.3) / 0.7)) / 2
+            t < 0.3,
+            0.52 - 0.48 * np.cos(np.pi * t / 0.3),
+            (1 + np.cos(np.pi * (t - 0.3) / 0.7)) / 2,
         ),
     }[name]
 
@@ -82,7 +93,10 @@ def repeatable(losses, repeats):
     """
     scale = max(float(np.mean(losses)), 0.1)
     apart = np.abs(np.asarray(losses) - repeats) / scale
-    return next((float(share * scale) for share in LADDER if np.mean(apart <= share) >= 0.9), float(LADDER[-1] * scale))
+    return next(
+        (float(share * scale) for share in LADDER if np.mean(apart <= share) >= 0.9),
+        float(LADDER[-1] * scale),
+    )
 
 
 def tolerances(group, references):
@@ -102,29 +116,48 @@ class Bench:
         self.train = trainer(group, seeds)
         self.rates = self._tune()
         trained = {
-            o: self._lower_only(o, "cosine", self.train.fresh) for o in sorted({s.optimizer for s in group.settings})
+            o: self._lower_only(o, "cosine", self.train.fresh)
+            for o in sorted({s.optimizer for s in group.settings})
         }
         results = self.train(list(trained.values()))
-        self.trained = {o: r.parameters() for o, r in zip(trained, results, strict=True)}
+        self.trained = {
+            o: r.parameters() for o, r in zip(trained, results, strict=True)
+        }
         count = len(group.settings)
-        both = [self._lower_only(*s[:2], self._start(s), s.start) for s in group.settings]
+        both = [
+            self._lower_only(*s[:2], self._start(s), s.start) for s in group.settings
+        ]
         # At a rate of 0 the start stays as it is, and its loss on every batch is recorded.
         both = self.train(both + [run._replace(rates=0 * run.rates) for run in both])
         self.twins, self.still = twins, _ = both[:count], both[count:]
         self.others = self._again(trainer(group, seeds, 5000))
         if group.tolerance == "repeatable":
-            amount = repeatable([t.lower for t in twins], np.array([other.lower for other in self.others]))
+            amount = repeatable(
+                [t.lower for t in twins],
+                np.array([other.lower for other in self.others]),
+            )
             self.group = group = group._replace(tolerance=float(f"{amount:.3g}"))
         self.tolerances = tolerances(group, twins)
-        runs = [self.run(i, "fixed", (w,), "number") for i in range(len(twins)) for w in weights]
+        runs = [
+            self.run(i, "fixed", (w,), "number")
+            for i in range(len(twins))
+            for w in weights
+        ]
         swept = self.train(runs)
-        self.sweep = [swept[i * len(weights) : (i + 1) * len(weights)] for i in range(len(twins))]
+        self.sweep = [
+            swept[i * len(weights) : (i + 1) * len(weights)] for i in range(len(twins))
+        ]
         self.best = [self._best(i) for i in range(len(twins))]  # f* per seed
         say(f"{group.task}, {group.batch}: {time.perf_counter() - began:.0f} s")
 
     def _again(self, other):
         """Lower-only training from the same starts with the batches of other seeds."""
-        return other([self._lower_only(*s[:2], self._start(s), s.start) for s in self.group.settings])
+        return other(
+            [
+                self._lower_only(*s[:2], self._start(s), s.start)
+                for s in self.group.settings
+            ]
+        )
 
     def _tune(self):
         """The learning rate with the least final lower loss of lower-only training, mean over seeds.
@@ -133,31 +166,59 @@ class Bench:
         """
         pairs = self._pairs()
         runs = [(o, s, rate) for o, s in pairs for rate in RATES[o]]
-        results = self.train([self._lower_only(o, s, self.train.fresh, rate=rate) for o, s, rate in runs])
+        results = self.train(
+            [self._lower_only(o, s, self.train.fresh, rate=rate) for o, s, rate in runs]
+        )
 
         def score_of(result):
             wild = (result.curve.max(1) > 3 * result.curve[:, 0]).any()
-            return np.inf if wild or not np.isfinite(result.curve).all() else result.lower.mean()
+            return (
+                np.inf
+                if wild or not np.isfinite(result.curve).all()
+                else result.lower.mean()
+            )
 
         self.untrained = results[0].curve[:, 0]
         score = {run: score_of(r) for run, r in zip(runs, results, strict=True)}
-        return {pair: min((score[run], run[2]) for run in runs if run[:2] == pair)[1] for pair in pairs}
+        return {
+            pair: min((score[run], run[2]) for run in runs if run[:2] == pair)[1]
+            for pair in pairs
+        }
 
     def _pairs(self):
         """Optimizers with schedules; starts are trained with the cosine."""
-        return sorted({s[:2] for s in self.group.settings} | {(s.optimizer, "cosine") for s in self.group.settings})
+        return sorted(
+            {s[:2] for s in self.group.settings}
+            | {(s.optimizer, "cosine") for s in self.group.settings}
+        )
 
     def _start(self, setting):
-        return self.train.fresh if setting.start == "scratch" else self.trained[setting.optimizer]
+        return (
+            self.train.fresh
+            if setting.start == "scratch"
+            else self.trained[setting.optimizer]
+        )
 
     def _factors(self, optimizer, name, start, rate=None):
         rate = self.rates[optimizer, name] if rate is None else rate
-        return schedule(name, self.group.steps) * rate * (0.1 if start == "fine-tuning" else 1.0)
+        return (
+            schedule(name, self.group.steps)
+            * rate
+            * (0.1 if start == "fine-tuning" else 1.0)
+        )
 
     def _lower_only(self, optimizer, name, parameters, start="scratch", rate=None):
         nothing = np.zeros((len(self.seeds), self.group.steps))
         rates = self._factors(optimizer, name, start, rate)
-        return Run(parameters, rates, optimizer, "fixed", (ALONE,), nothing, np.ones(len(self.seeds)))
+        return Run(
+            parameters,
+            rates,
+            optimizer,
+            "fixed",
+            (ALONE,),
+            nothing,
+            np.ones(len(self.seeds)),
+        )
 
     def reference(self, i, kind):
         """Per seed and step: a number, the twin, the frozen start, or the curve of another seed's lower-only run."""
@@ -170,8 +231,12 @@ class Bench:
     def run(self, i, law, constants, kind):
         """The i-th setting with a law and a kind of reference; a share comes to the same tolerance at the end."""
         setting = self.group.settings[i]
-        with np.errstate(divide="ignore"):  # a twin that ends at a loss of 0: of that there is no share
-            tolerance = self.tolerances[i] / (self.twins[i].lower if law == "ours, share" else 1.0)
+        with np.errstate(
+            divide="ignore"
+        ):  # a twin that ends at a loss of 0: of that there is no share
+            tolerance = self.tolerances[i] / (
+                self.twins[i].lower if law == "ours, share" else 1.0
+            )
         return Run(
             self._start(setting),
             self._factors(*setting),
@@ -188,7 +253,10 @@ class Bench:
 
     def excess(self, i, outcome, kind="twin"):
         """Over lower-only training, also where the reference is the start."""
-        return (outcome.lower - self._anchor(i, "other" if kind == "other" else "twin").lower) / self.tolerances[i]
+        return (
+            outcome.lower
+            - self._anchor(i, "other" if kind == "other" else "twin").lower
+        ) / self.tolerances[i]
 
     def finished(self, runs, anchors=None, ends=None):
         """Finish each of `runs`, (setting, outcome, kind of reference): a list of ``Finish`` per run, one per seed.
@@ -199,14 +267,19 @@ class Bench:
         ends = ends or [outcome.parameters() for _, outcome, _ in runs]
         losses = self.train.along(anchors, ends)
         reference = np.concatenate([self._anchor(i, kind).lower for i, _, kind in runs])
-        tolerance = np.concatenate([self.tolerances[i] + 0 * self.twins[i].lower for i, _, _ in runs])
+        tolerance = np.concatenate(
+            [self.tolerances[i] + 0 * self.twins[i].lower for i, _, _ in runs]
+        )
 
         def measure(places):
             lower, upper = losses(places)
             return (lower - reference) / tolerance, upper
 
         found = together(len(reference), measure)
-        return [found[k : k + len(self.seeds)] for k in range(0, len(found), len(self.seeds))]
+        return [
+            found[k : k + len(self.seeds)]
+            for k in range(0, len(found), len(self.seeds))
+        ]
 
     def ways_back(self, i, outcome, kind):
         """Other ways to finish a run that ended outside: measures by way, per seed.
@@ -220,7 +293,13 @@ class Bench:
         rates = self._factors(*setting).max() * 0.1 * (1 - np.arange(steps) / steps)
         nothing = np.zeros((len(self.seeds), steps))
         alone = Run(
-            outcome.parameters(), rates, setting.optimizer, "fixed", (ALONE,), nothing, np.ones(len(self.seeds))
+            outcome.parameters(),
+            rates,
+            setting.optimizer,
+            "fixed",
+            (ALONE,),
+            nothing,
+            np.ones(len(self.seeds)),
         )
         after = phase([alone])[0]
         run = [(i, outcome, kind)]
@@ -233,7 +312,10 @@ class Bench:
 
     def _finished_measures(self, i, end):
         excess, upper = np.array([(one.excess, one.upper_loss) for one in end]).T
-        return {"finished excess": excess, "finished lost": (upper - self.best[i]) / self._gain(i)}
+        return {
+            "finished excess": excess,
+            "finished lost": (upper - self.best[i]) / self._gain(i),
+        }
 
     def _gain(self, i):
         """What f can gain, per seed; NaN if that is next to nothing."""
@@ -264,14 +346,22 @@ class Bench:
             excess = (outcome.lower - self.still[i].lower) / self.tolerances[i]
         else:
             excess = self.excess(i, outcome, kind)
-        wild = ~np.isfinite(outcome.lower) | ~np.isfinite(outcome.upper) | (outcome.lower > self.untrained)
+        wild = (
+            ~np.isfinite(outcome.lower)
+            | ~np.isfinite(outcome.upper)
+            | (outcome.lower > self.untrained)
+        )
         measured = {
             "excess": np.nan_to_num(excess, nan=np.inf, posinf=np.inf),
             "lost": (outcome.upper - self.best[i]) / self._gain(i),
             "diverged": wild.astype(float),
             "returns": outcome.returns,
         }
-        return measured if finished is None else measured | self._finished_measures(i, finished)
+        return (
+            measured
+            if finished is None
+            else measured | self._finished_measures(i, finished)
+        )
 
 
 class _Wanted(Exception):

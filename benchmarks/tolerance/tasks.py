@@ -27,7 +27,10 @@ class Task(NamedTuple):
 def _dense(key, sizes):
     keys = jax.random.split(key, len(sizes) - 1)
     pairs = zip(keys, sizes[:-1], sizes[1:], strict=True)
-    return [(jax.random.normal(k, (m, n)) * (2 / m) ** 0.5, jnp.zeros(n)) for k, m, n in pairs]
+    return [
+        (jax.random.normal(k, (m, n)) * (2 / m) ** 0.5, jnp.zeros(n))
+        for k, m, n in pairs
+    ]
 
 
 def mlp(parameters, features):
@@ -45,13 +48,19 @@ def _images(features):
 def _patches(images):
     padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     h, w = images.shape[1:3]
-    return jnp.concatenate([padded[:, i : i + h, j : j + w] for i in range(3) for j in range(3)], -1)
+    return jnp.concatenate(
+        [padded[:, i : i + h, j : j + w] for i in range(3) for j in range(3)], -1
+    )
 
 
 def _halved(images):
     """Maxima over squares of two pixels."""
     half = images.shape[1] // 2
-    return images[:, : 2 * half, : 2 * half].reshape(len(images), half, 2, half, 2, -1).max((2, 4))
+    return (
+        images[:, : 2 * half, : 2 * half]
+        .reshape(len(images), half, 2, half, 2, -1)
+        .max((2, 4))
+    )
 
 
 def cnn(parameters, features):
@@ -70,7 +79,9 @@ def cnn_bn(parameters, features):
     for w, scale, bias in convolutions:
         x = _patches(x) @ w
         mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
-        x = _halved(jax.nn.relu((x - mean) * jax.lax.rsqrt(variance + 1e-5) * scale + bias))
+        x = _halved(
+            jax.nn.relu((x - mean) * jax.lax.rsqrt(variance + 1e-5) * scale + bias)
+        )
     return x.reshape(len(x), -1) @ matrix + shift
 
 
@@ -81,7 +92,10 @@ def _cnn_init(key, side, classes, channels=(8, 16), normalised=False):
         (two, 9 * channels[0], channels[1]),
         (three, (side // 4) ** 2 * channels[1], classes),
     )
-    *convolutions, last = [(jax.random.normal(k, (m, n)) * (2 / m) ** 0.5, jnp.zeros(n)) for k, m, n in sizes]
+    *convolutions, last = [
+        (jax.random.normal(k, (m, n)) * (2 / m) ** 0.5, jnp.zeros(n))
+        for k, m, n in sizes
+    ]
     if normalised:
         convolutions = [(w, jnp.ones_like(bias), bias) for w, bias in convolutions]
     return [*convolutions, last]
@@ -98,7 +112,9 @@ HEADS = 2
 def _attention(block, x):
     """Causal self-attention; `x` is rows × positions × width."""
     rows, length, width = x.shape
-    query, key, value = jnp.moveaxis((x @ block["attend"]).reshape(rows, length, 3, HEADS, -1), 2, 0)
+    query, key, value = jnp.moveaxis(
+        (x @ block["attend"]).reshape(rows, length, 3, HEADS, -1), 2, 0
+    )
     scores = jnp.einsum("rqhd,rkhd->rhqk", query, key) * (width // HEADS) ** -0.5
     scores = jnp.where(np.tri(length, dtype=bool), scores, -1e9)
     mixed = jnp.einsum("rhqk,rkhd->rqhd", jax.nn.softmax(scores), value)
@@ -127,7 +143,8 @@ def _transformer_init(key, count, length, width=32, layers=2):
         return {
             "before attention": norm(),
             "attend": jax.random.normal(one, (width, 3 * width)) * width**-0.5,
-            "mix": jax.random.normal(two, (width, width)) * (2 * layers * width) ** -0.5,
+            "mix": jax.random.normal(two, (width, width))
+            * (2 * layers * width) ** -0.5,
             "before the mlp": norm(),
             "mlp": _dense(three, (width, 4 * width, width)),
         }
@@ -137,7 +154,10 @@ def _transformer_init(key, count, length, width=32, layers=2):
         "positions": 0.3 * jax.random.normal(second, (length, width)),
         "blocks": [block(k) for k in keys],
         "before the last": norm(),
-        "last": (jax.random.normal(last, (width, count)) * width**-0.5, jnp.zeros(count)),
+        "last": (
+            jax.random.normal(last, (width, count)) * width**-0.5,
+            jnp.zeros(count),
+        ),
     }
 
 
@@ -148,7 +168,9 @@ def entropy(logits, labels):
 
 def uniform(logits):
     """The divergence of the predictions from the uniform distribution."""
-    return jnp.mean(jax.nn.logsumexp(logits, -1) - logits.mean(-1)) - np.log(logits.shape[-1])
+    return jnp.mean(jax.nn.logsumexp(logits, -1) - logits.mean(-1)) - np.log(
+        logits.shape[-1]
+    )
 
 
 def _classification(name, model="mlp", hidden=64, classes=None):
@@ -163,7 +185,13 @@ def _classification(name, model="mlp", hidden=64, classes=None):
             return _dense(key, (width, hidden, classes))
         return _cnn_init(key, round(width**0.5), classes, normalised=model == "cnn-bn")
 
-    return features, labels, apply, init, lambda parameters, rows: entropy(apply(parameters, rows[0]), rows[1])
+    return (
+        features,
+        labels,
+        apply,
+        init,
+        lambda parameters, rows: entropy(apply(parameters, rows[0]), rows[1]),
+    )
 
 
 def fairness(name, hidden):
@@ -174,7 +202,9 @@ def fairness(name, hidden):
     def upper(parameters, rows):
         probability = jax.nn.sigmoid(mlp(parameters, rows[0])[:, 0])
         inside, outside = rows[2], 1 - rows[2]
-        gap = (probability * inside).sum() / (inside.sum() + 1) - (probability * outside).sum() / (outside.sum() + 1)
+        gap = (probability * inside).sum() / (inside.sum() + 1) - (
+            probability * outside
+        ).sum() / (outside.sum() + 1)
         return gap**2
 
     def lower(parameters, rows):
@@ -190,7 +220,11 @@ def forgetting(name, forgotten, model="mlp"):
     features, labels, apply, init, loss = _classification(name, model)
     if isinstance(forgotten, str):  # "200 rows"
         gone = np.zeros(len(labels), bool)
-        gone[np.random.default_rng(0).choice(len(labels), int(forgotten.split()[0]), replace=False)] = True
+        gone[
+            np.random.default_rng(0).choice(
+                len(labels), int(forgotten.split()[0]), replace=False
+            )
+        ] = True
     else:
         gone = labels == forgotten
     return Task(
@@ -220,7 +254,9 @@ def continual(name):
     """Upper: the loss on classes from 5 on. Lower: the loss on classes 0 to 4, learnt before, which must stay."""
     features, labels, _, init, loss = _classification(name)
     old = labels < 5
-    return Task(init, loss, loss, (features[~old], labels[~old]), (features[old], labels[old]))
+    return Task(
+        init, loss, loss, (features[~old], labels[~old]), (features[old], labels[old])
+    )
 
 
 def language(name, hidden=64, width=8, context=8):
@@ -230,15 +266,26 @@ def language(name, hidden=64, width=8, context=8):
 
     def init(key):
         one, two = jax.random.split(key)
-        return [jax.random.normal(one, (count, width)), *_dense(two, (width * context, hidden, count))]
+        return [
+            jax.random.normal(one, (count, width)),
+            *_dense(two, (width * context, hidden, count)),
+        ]
 
     def loss(parameters, rows):
         table, *layers = parameters
-        vectors = jax.nn.one_hot(rows[0], count) @ table  # a product, as with the patches
+        vectors = (
+            jax.nn.one_hot(rows[0], count) @ table
+        )  # a product, as with the patches
         return entropy(mlp(layers, vectors.reshape(len(rows[0]), -1)), rows[1])
 
     first = author == 0
-    return Task(init, loss, loss, (letters[~first], following[~first]), (letters[first], following[first]))
+    return Task(
+        init,
+        loss,
+        loss,
+        (letters[~first], following[~first]),
+        (letters[first], following[first]),
+    )
 
 
 def attention(name, count=3000):
@@ -248,7 +295,10 @@ def attention(name, count=3000):
     """
     letters, following, author = data.load(name)
     targets = np.concatenate([letters[:, 1:], following[:, None]], 1).astype(np.int32)
-    first, second = np.flatnonzero(author == 0)[:count], np.flatnonzero(author == 1)[: count // 2]
+    first, second = (
+        np.flatnonzero(author == 0)[:count],
+        np.flatnonzero(author == 1)[: count // 2],
+    )
 
     def loss(parameters, rows):
         return entropy(transformer(parameters, rows[0]), rows[1])
@@ -256,21 +306,33 @@ def attention(name, count=3000):
     def init(key):
         return _transformer_init(key, len(data.LETTERS), letters.shape[1])
 
-    return Task(init, loss, loss, (letters[second], targets[second]), (letters[first], targets[first]))
+    return Task(
+        init,
+        loss,
+        loss,
+        (letters[second], targets[second]),
+        (letters[first], targets[first]),
+    )
 
 
 def confidence(name, hidden=64):
     """Upper: the mean square of the logits, a plain remedy for overconfidence. Lower: cross-entropy."""
     classes = int(data.load(name)[1].max()) + 1
-    features, labels, apply, init, loss = _classification(name, hidden=hidden, classes=classes)
+    features, labels, apply, init, loss = _classification(
+        name, hidden=hidden, classes=classes
+    )
     rows = (features, labels)
-    return Task(init, lambda p, rows: jnp.mean(apply(p, rows[0]) ** 2), loss, rows, rows)
+    return Task(
+        init, lambda p, rows: jnp.mean(apply(p, rows[0]) ** 2), loss, rows, rows
+    )
 
 
 def robustness(name, noise=0.3):
     """Upper: cross-entropy with noise on the features (a fixed draw for each row). Lower: without."""
     features, labels, _, init, loss = _classification(name)
-    shaken = features + noise * np.random.default_rng(0).standard_normal(features.shape).astype(np.float32)
+    shaken = features + noise * np.random.default_rng(0).standard_normal(
+        features.shape
+    ).astype(np.float32)
     return Task(init, loss, loss, (shaken, labels), (features, labels))
 
 
@@ -278,8 +340,13 @@ def smallest(name, count=400):
     """Upper: the mean square of the coefficients. Lower: squared error on random features."""
     features, labels, _ = data.load(name)
     generator = np.random.default_rng(0)
-    matrix = generator.standard_normal((features.shape[1], count)) / features.shape[1] ** 0.5
-    lifted = np.maximum(features @ np.sort(matrix, 1) + np.linspace(-2, 2, count), 0) / count**0.5
+    matrix = (
+        generator.standard_normal((features.shape[1], count)) / features.shape[1] ** 0.5
+    )
+    lifted = (
+        np.maximum(features @ np.sort(matrix, 1) + np.linspace(-2, 2, count), 0)
+        / count**0.5
+    )
     rows = (lifted.astype(np.float32), labels.astype(np.float32))
     return Task(
         lambda key: jax.random.normal(key, (count,)),
@@ -300,7 +367,9 @@ TASKS = {
     "fairness, COMPAS": lambda: fairness("compas", (32,)),
     "forget a class, pen strokes": lambda: forgetting("penbased", 3),
     "forget 200 rows, letters": lambda: forgetting("letter", "200 rows"),
-    "forget 200 images, Fashion-MNIST, CNN with batch norm": lambda: forgetting("fashion", "200 rows", "cnn-bn"),
+    "forget 200 images, Fashion-MNIST, CNN with batch norm": lambda: forgetting(
+        "fashion", "200 rows", "cnn-bn"
+    ),
     "sparsity, MNIST, CNN": lambda: sparsity("mnist", "cnn"),
     "l1 sparsity, satellite": lambda: sparsity("satimage", penalty="l1"),
     "continual, textures": lambda: continual("texture"),
@@ -323,8 +392,12 @@ TASKS = {
     "fairness, insured": lambda: fairness("insured", (16, 16)),
     "fairness, pupils": lambda: fairness("pupils", (16,)),
     "forget a class, months": lambda: forgetting("months", 6),
-    "forget 200 images, glyphs, CNN with batch norm": lambda: forgetting("glyphs", "200 rows", "cnn-bn"),
-    "forget 200 images, pictures, CNN": lambda: forgetting("pictures", "200 rows", "cnn"),
+    "forget 200 images, glyphs, CNN with batch norm": lambda: forgetting(
+        "glyphs", "200 rows", "cnn-bn"
+    ),
+    "forget 200 images, pictures, CNN": lambda: forgetting(
+        "pictures", "200 rows", "cnn"
+    ),
     "sparsity, pictures, CNN with batch norm": lambda: sparsity("pictures", "cnn-bn"),
     "l1 sparsity, glyphs": lambda: sparsity("glyphs", penalty="l1"),
     "continual, months": lambda: continual("months"),

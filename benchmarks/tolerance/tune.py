@@ -68,7 +68,9 @@ def cost(excess, lost):
     """The mean over runs of the gain that was given up; a run outside its tolerance costs 5 and its breach."""
     inside = np.isfinite(excess) & (excess <= 1)
     breach = np.clip(np.nan_to_num(excess, nan=np.inf) - 1, 0, 5)
-    return float(np.mean(np.where(inside, np.clip(np.nan_to_num(lost), 0, 1), 5 + breach)))
+    return float(
+        np.mean(np.where(inside, np.clip(np.nan_to_num(lost), 0, 1), 5 + breach))
+    )
 
 
 def choose(found):
@@ -76,7 +78,11 @@ def choose(found):
 
     `found` maps constants to arrays (excess, lost) of all runs.
     """
-    enough = {c: np.nanmedian(lost) for c, (excess, lost) in found.items() if np.mean(excess <= 1) >= ENOUGH}
+    enough = {
+        c: np.nanmedian(lost)
+        for c, (excess, lost) in found.items()
+        if np.mean(excess <= 1) >= ENOUGH
+    }
     scores = enough or {c: cost(excess, lost) for c, (excess, lost) in found.items()}
     return min(scores, key=scores.get)
 
@@ -89,9 +95,16 @@ def run(say=print, seeds=(1,)):
     def measured(group):
         bench = study.Bench(group, list(seeds), say)
         places = range(len(bench.group.settings))
-        runs = [bench.run(i, rule, constants, kind) for rule, constants, kind in jobs for i in places]
+        runs = [
+            bench.run(i, rule, constants, kind)
+            for rule, constants, kind in jobs
+            for i in places
+        ]
         outcomes = iter(bench.train(runs))
-        found = {job: [bench.measures(i, next(outcomes), job[2]) for i in places] for job in jobs}
+        found = {
+            job: [bench.measures(i, next(outcomes), job[2]) for i in places]
+            for job in jobs
+        }
         say(f"{group.task}: tried")
         return found
 
@@ -104,7 +117,10 @@ def run(say=print, seeds=(1,)):
             for job in jobs:
                 if (job[0], job[2]) == (rule, kind):
                     rows = [row for part in parts for row in part[job]]
-                    found[job[1]] = tuple(np.concatenate([row[name] for row in rows]) for name in ("excess", "lost"))
+                    found[job[1]] = tuple(
+                        np.concatenate([row[name] for row in rows])
+                        for name in ("excess", "lost")
+                    )
             constants = choose(found)
             excess, lost = found[constants]
             best.setdefault(rule, {})[kind] = constants
@@ -115,7 +131,9 @@ def run(say=print, seeds=(1,)):
                 "runs": len(excess),
             }
     record = {"chosen": best, "found": figures, **stamp()}
-    FILE.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    FILE.write_text(
+        json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def chosen():

@@ -45,7 +45,9 @@ def chosen(names: Sequence[str], example: Example) -> dict[str, AnyMethod]:
             f"methods of {example.name!r}: {', '.join(clash) or 'two of them'} must have another name; taken are "
             f"{', '.join(METHODS)}"
         )
-    legal: dict[str, AnyMethod] = {n: m for n, m in METHODS.items() if m.only in (None, example.reference)}
+    legal: dict[str, AnyMethod] = {
+        n: m for n, m in METHODS.items() if m.only in (None, example.reference)
+    }
     legal |= own
     for name in names:
         if name in METHODS and name not in legal:

@@ -9,7 +9,19 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-__all__ = ["BACKWARD", "FORWARD", "WEIGHTS", "Closure", "Knobs", "Method", "Seen", "Setting", "Step", "mixed", "pick"]
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "WEIGHTS",
+    "Closure",
+    "Knobs",
+    "Method",
+    "Seen",
+    "Setting",
+    "Step",
+    "mixed",
+    "pick",
+]
 
 #: The unit of every budget: a loss and its gradient. A forward pass alone is counted as a third of it.
 BACKWARD, FORWARD = Fraction(1), Fraction(1, 3)
@@ -61,7 +73,12 @@ class Setting(NamedTuple):
     @property
     def parameters(self) -> list[nn.Parameter]:
         """What is trained."""
-        return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+        return [
+            p
+            for group in self.optimizer.param_groups
+            for p in group["params"]
+            if p.requires_grad
+        ]
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,9 @@ class Method:
 
     def missing(self) -> list[str]:
         """The modules that are not installed."""
-        return [module for module in self.needs if importlib.util.find_spec(module) is None]
+        return [
+            module for module in self.needs if importlib.util.find_spec(module) is None
+        ]
 
     def steps(self, steps: int) -> int:
         """How many steps 2 · `steps` gradient evaluations pay for.

@@ -2,7 +2,17 @@
 
 from typing import Any
 
-from gallery.methods.method import BACKWARD, FORWARD, WEIGHTS, Closure, Knobs, Method, Seen, Setting, Step
+from gallery.methods.method import (
+    BACKWARD,
+    FORWARD,
+    WEIGHTS,
+    Closure,
+    Knobs,
+    Method,
+    Seen,
+    Setting,
+    Step,
+)
 from tiebreak import methods
 from tiebreak.torch import DynamicBarrier
 
@@ -17,7 +27,12 @@ def _step(wrapped: DynamicBarrier, unit: float, ratio: bool) -> Step:
         assert info.lower_loss is not None
         assert info.upper_loss is not None
         weight = info.ratio if ratio else info.multiplier
-        return Seen(info.lower_loss.detach(), info.upper_loss.detach() * unit, weight, info.excess if ratio else None)
+        return Seen(
+            info.lower_loss.detach(),
+            info.upper_loss.detach() * unit,
+            weight,
+            info.excess if ratio else None,
+        )
 
     return step
 
@@ -29,7 +44,9 @@ def _tolerance(reference: Any, share: bool = True) -> Any:
         number = reference is None
         given: Any = setting.reference if number else reference
         amount = setting.allowed if share and not number else setting.tolerance
-        wrapped = DynamicBarrier(setting.optimizer, tolerance=amount, reference=given, model=setting.model)
+        wrapped = DynamicBarrier(
+            setting.optimizer, tolerance=amount, reference=given, model=setting.model
+        )
         return _step(wrapped, 1.0, ratio=True)  # this law has no units
 
     return begin
@@ -37,7 +54,9 @@ def _tolerance(reference: Any, share: bool = True) -> Any:
 
 def _barrier(setting: Setting, knobs: Knobs) -> Step:
     method = methods.sdbgd.replace(barrier=knobs["barrier"], regularizer=1e-8)
-    return _step(DynamicBarrier(setting.optimizer, method=method), setting.unit, ratio=False)
+    return _step(
+        DynamicBarrier(setting.optimizer, method=method), setting.unit, ratio=False
+    )
 
 
 TOLERANCE_TWIN = Method(

@@ -4,21 +4,37 @@ from typing import Any
 
 import torch
 
-from gallery.methods.method import BACKWARD, WEIGHTS, Closure, Knobs, Method, Seen, Setting, Step
+from gallery.methods.method import (
+    BACKWARD,
+    WEIGHTS,
+    Closure,
+    Knobs,
+    Method,
+    Seen,
+    Setting,
+    Step,
+)
 
 __all__ = ["DUAL_ASCENT", "NUPI", "PCD", "PDU", "UPGRAD", "cooper_step", "torchjd_step"]
 
 _SMOOTH = 0.9  # ν of νPI
 
 
-def torchjd_step(aggregator: Any, optimizer: torch.optim.Optimizer, unit: float = 1.0) -> Step:
+def torchjd_step(
+    aggregator: Any, optimizer: torch.optim.Optimizer, unit: float = 1.0
+) -> Step:
     """A step of TorchJD on f/unit and g.
 
     Without vmap and without the joined Jacobian, its documented ways to save memory.
     """
     from torchjd.autojac import backward, jac_to_grad
 
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    parameters = [
+        p
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if p.requires_grad
+    ]
 
     def step(upper: Closure, lower: Closure) -> Seen:
         optimizer.zero_grad()
@@ -42,7 +58,9 @@ def _upgrad(setting: Setting, knobs: Knobs) -> Step:
 
     device, weight = setting.parameters[0].device, knobs["weight"]
     preference = torch.tensor([1 / (1 + weight), weight / (1 + weight)], device=device)
-    return torchjd_step(Aggregator(pref_vector=preference), setting.optimizer, setting.unit)
+    return torchjd_step(
+        Aggregator(pref_vector=preference), setting.optimizer, setting.unit
+    )
 
 
 def cooper_step(
@@ -56,7 +74,9 @@ def cooper_step(
     import cooper
 
     device = optimizer.param_groups[0]["params"][0].device
-    multiplier: Any = cooper.multipliers.DenseMultiplier(init=torch.full((1,), start, device=device))
+    multiplier: Any = cooper.multipliers.DenseMultiplier(
+        init=torch.full((1,), start, device=device)
+    )
 
     class Problem(cooper.ConstrainedMinimizationProblem):  # type: ignore[misc]  # of a package without types
         def __init__(self) -> None:
@@ -71,11 +91,15 @@ def cooper_step(
             f, g = upper(), lower()
             state = cooper.ConstraintState(violation=(g - limit).reshape(1))
             seen[:] = [g.detach(), f.detach()]
-            return cooper.CMPState(loss=f / unit, observed_constraints={self.lower: state})
+            return cooper.CMPState(
+                loss=f / unit, observed_constraints={self.lower: state}
+            )
 
     seen: list[Any] = []
     problem = Problem()
-    rolled = cooper.optim.SimultaneousOptimizer(problem, optimizer, dual(problem.dual_parameters()))
+    rolled = cooper.optim.SimultaneousOptimizer(
+        problem, optimizer, dual(problem.dual_parameters())
+    )
     if normalized:
 
         def shorten(base: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -101,10 +125,17 @@ def _limit(setting: Setting) -> float:
 
 def _dual_ascent(setting: Setting, knobs: Knobs) -> Step:
     def dual(parameters: Any) -> Any:
-        return torch.optim.SGD(parameters, lr=knobs["gain"] / setting.tolerance, maximize=True)
+        return torch.optim.SGD(
+            parameters, lr=knobs["gain"] / setting.tolerance, maximize=True
+        )
 
     return cooper_step(
-        setting.optimizer, dual, _limit(setting), unit=setting.unit, start=knobs["start"], normalized=True
+        setting.optimizer,
+        dual,
+        _limit(setting),
+        unit=setting.unit,
+        start=knobs["start"],
+        normalized=True,
     )
 
 
@@ -112,11 +143,19 @@ def _nupi(setting: Setting, knobs: Knobs) -> Step:
     from cooper.optim import nuPI
 
     def dual(parameters: Any) -> Any:
-        gains = {"Ki": knobs["gain"] / setting.tolerance, "Kp": knobs["proportional"] / setting.tolerance}
+        gains = {
+            "Ki": knobs["gain"] / setting.tolerance,
+            "Kp": knobs["proportional"] / setting.tolerance,
+        }
         return nuPI(parameters, lr=1.0, ema_nu=_SMOOTH, maximize=True, **gains)
 
     return cooper_step(
-        setting.optimizer, dual, _limit(setting), unit=setting.unit, start=knobs["start"], normalized=True
+        setting.optimizer,
+        dual,
+        _limit(setting),
+        unit=setting.unit,
+        start=knobs["start"],
+        normalized=True,
     )
 
 
@@ -130,11 +169,21 @@ def _pdu(setting: Setting, knobs: Knobs) -> Step:
 #: τ of PCD. It normalises both gradients, so that no scale of g asks for more than 1. The first, third and fifth are
 #: what three trials take.
 _SHARES = (0.03, 0.1, 0.3, 0.6, 1.0, 0.8)
-_GAINS = tuple({"gain": gain, "start": start} for start in (0.0, 30.0) for gain in (0.001, 0.01, 0.1))
+_GAINS = tuple(
+    {"gain": gain, "start": start}
+    for start in (0.0, 30.0)
+    for gain in (0.001, 0.01, 0.1)
+)
 _LAGRANGIAN = "λ ← [λ + c e]₊, e the violation in tolerances"
 
 DUAL_ASCENT = Method(
-    "dual ascent (Cooper)", f"{_LAGRANGIAN}; λ from 0 or 30.", _dual_ascent, 2 * BACKWARD, _GAINS, ("cooper",), True
+    "dual ascent (Cooper)",
+    f"{_LAGRANGIAN}; λ from 0 or 30.",
+    _dual_ascent,
+    2 * BACKWARD,
+    _GAINS,
+    ("cooper",),
+    True,
 )
 NUPI = Method(
     "νPI (Cooper)", f"{_LAGRANGIAN} and + K (ξ − ξ₋), ξ an average of e; ν = 0.9, K = 1.", _nupi, 2 * BACKWARD,

@@ -1,6 +1,16 @@
 """What anybody can write in three lines: one loss alone, the weighted sum, a penalty."""
 
-from gallery.methods.method import BACKWARD, WEIGHTS, Closure, Knobs, Method, Seen, Setting, Step, mixed
+from gallery.methods.method import (
+    BACKWARD,
+    WEIGHTS,
+    Closure,
+    Knobs,
+    Method,
+    Seen,
+    Setting,
+    Step,
+    mixed,
+)
 
 __all__ = ["FIXED_PENALTY", "LOWER_ONLY", "UPPER_ONLY", "WEIGHTED_SUM"]
 
@@ -61,7 +71,11 @@ _GRID = tuple({"weight": weight} for weight in WEIGHTS)
 LOWER_ONLY = Method("lower only", "Training on g alone.", _lower_only, BACKWARD)
 UPPER_ONLY = Method("upper only", "Training on f alone.", _upper_only, BACKWARD)
 WEIGHTED_SUM = Method(
-    "weighted sum", "f + w g, w swept over four and a half decades.", _weighted_sum, 2 * BACKWARD, _GRID
+    "weighted sum",
+    "f + w g, w swept over four and a half decades.",
+    _weighted_sum,
+    2 * BACKWARD,
+    _GRID,
 )
 FIXED_PENALTY = Method(
     "fixed penalty",

@@ -6,7 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gallery.methods.method import BACKWARD, WEIGHTS, Closure, Knobs, Method, Seen, Setting, Step
+from gallery.methods.method import (
+    BACKWARD,
+    WEIGHTS,
+    Closure,
+    Knobs,
+    Method,
+    Seen,
+    Setting,
+    Step,
+)
 
 __all__ = ["BLOOP", "BLUR", "PCGRAD"]
 
@@ -34,7 +43,9 @@ def _apart(setting: Setting, direction: Direction) -> Step:
         g = lower()
         b = list(torch.autograd.grad(g, ps, materialize_grads=True))
         f = upper()
-        a = [u / setting.unit for u in torch.autograd.grad(f, ps, materialize_grads=True)]
+        a = [
+            u / setting.unit for u in torch.autograd.grad(f, ps, materialize_grads=True)
+        ]
         d, weight = direction(a, b)
         for p, u in zip(ps, d, strict=True):
             p.grad = u / (1 + weight)
@@ -61,7 +72,11 @@ def _bloop(setting: Setting, knobs: Knobs) -> Step:
     average: Gradients = []
 
     def direction(a: Gradients, b: Gradients) -> tuple[Gradients, float]:
-        average[:] = [m + _EMA * (v - m) for m, v in zip(average, b, strict=True)] if average else [*b]
+        average[:] = (
+            [m + _EMA * (v - m) for m, v in zip(average, b, strict=True)]
+            if average
+            else [*b]
+        )
         along = _dot(a, average) / (_dot(average, average) + _TINY)
         return _plus(_plus(a, average, -along), b, weight), weight
 
@@ -84,6 +99,16 @@ PCGRAD = Method(
     2 * BACKWARD, _GRID,
 )  # fmt: skip
 BLOOP = Method(
-    "Bloop-style", "w ∇g + ∇f less its part along an average of ∇g (weight 0.01).", _bloop, 2 * BACKWARD, _GRID
+    "Bloop-style",
+    "w ∇g + ∇f less its part along an average of ∇g (weight 0.01).",
+    _bloop,
+    2 * BACKWARD,
+    _GRID,
 )
-BLUR = Method("BLUR-style", "∇f + λ ∇g, λ = w − ⟨∇f,∇g⟩/‖∇g‖², of either sign.", _blur, 2 * BACKWARD, _GRID)
+BLUR = Method(
+    "BLUR-style",
+    "∇f + λ ∇g, λ = w − ⟨∇f,∇g⟩/‖∇g‖², of either sign.",
+    _blur,
+    2 * BACKWARD,
+    _GRID,
+)

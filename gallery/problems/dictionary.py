@@ -45,7 +45,11 @@ def ball(u: Values, axis: Any = 0) -> Values:
 def ball_pullback(u: Values, gradient: Values, axis: Any = 0) -> Values:
     """The gradient with respect to u, from the one with respect to :func:`ball` of u."""
     total = 1 + np.sum(u * u, axis=axis, keepdims=True)
-    found: Values = 2 / total * (gradient - 2 / total * u * np.sum(u * gradient, axis=axis, keepdims=True))
+    found: Values = (
+        2
+        / total
+        * (gradient - 2 / total * u * np.sum(u * gradient, axis=axis, keepdims=True))
+    )
     return found
 
 
@@ -77,7 +81,9 @@ class DictionaryData:
     old: Values
     new: Values
     fresh: Values  # further samples of the new kind, which nothing is fitted to
-    coefficients: Values  # X̂, with a row of zeros for every atom that the old samples do not have
+    coefficients: (
+        Values  # X̂, with a row of zeros for every atom that the old samples do not have
+    )
     atoms: Values  # a minimiser of g: what the first stage learnt, and zeros
     start: Values  # where to begin with the coefficients of the new samples
     radius: float  # δ
@@ -92,7 +98,9 @@ class DictionaryData:
         rest = atoms @ self.coefficients[:, samples] - self.old[:, samples]
         return float(np.sum(rest**2) / rest.shape[1] / 2)
 
-    def upper(self, atoms: Values, coefficients: Values, samples: Any = slice(None)) -> float:
+    def upper(
+        self, atoms: Values, coefficients: Values, samples: Any = slice(None)
+    ) -> float:
         """f, of these new samples."""
         rest = atoms @ coefficients[:, samples] - self.new[:, samples]
         return float(np.sum(rest**2) / rest.shape[1] / 2)
@@ -110,21 +118,30 @@ class DictionaryData:
 
     def encode(self, atoms: Values, coefficients: Values) -> Values:
         """Free variables that stand for these atoms and coefficients; both must be feasible."""
-        signed = np.sqrt(np.maximum(0, np.stack([coefficients, -coefficients])) / self.radius)
-        v = unball(signed.reshape(-1, coefficients.shape[1])).reshape(signed.shape) / STRETCH
+        signed = np.sqrt(
+            np.maximum(0, np.stack([coefficients, -coefficients])) / self.radius
+        )
+        v = (
+            unball(signed.reshape(-1, coefficients.shape[1])).reshape(signed.shape)
+            / STRETCH
+        )
         return np.concatenate([unball(atoms).ravel(), v.ravel()])
 
     def split(self, x: Array) -> tuple[Any, Any]:
         """u and v, an atom or a sample to a column; v has two halves."""
         size = self.truth.size
-        return x[:size].reshape(self.truth.shape), x[size:].reshape(2, self.truth.shape[1], self.new.shape[1])
+        return x[:size].reshape(self.truth.shape), x[size:].reshape(
+            2, self.truth.shape[1], self.new.shape[1]
+        )
 
     def lower_gradient(self, x: Array, samples: Any = slice(None)) -> Values:
         """∇g with respect to the free variables."""
         u, _ = self.split(x)
         known = self.coefficients[:, samples]
         slope = (ball(u) @ known - self.old[:, samples]) @ known.T / known.shape[1]
-        return np.concatenate([ball_pullback(u, slope).ravel(), np.zeros(x.size - u.size)])
+        return np.concatenate(
+            [ball_pullback(u, slope).ravel(), np.zeros(x.size - u.size)]
+        )
 
     def upper_gradient(self, x: Array, samples: Any = slice(None)) -> Values:
         """∇f with respect to the free variables; a sample that occurs twice counts twice."""
@@ -141,9 +158,13 @@ class DictionaryData:
         rest = weights * (atoms @ coefficients - self.new[:, columns]) / len(columns)
         slope = 2 * self.radius * (atoms.T @ rest)
         total = np.zeros_like(v)
-        pulled = ball_pullback(chosen, np.stack([signed[0] * slope, -signed[1] * slope]), (0, 1))
+        pulled = ball_pullback(
+            chosen, np.stack([signed[0] * slope, -signed[1] * slope]), (0, 1)
+        )
         total[..., columns] = STRETCH * pulled
-        return np.concatenate([ball_pullback(u, rest @ coefficients.T).ravel(), total.ravel()])
+        return np.concatenate(
+            [ball_pullback(u, rest @ coefficients.T).ravel(), total.ravel()]
+        )
 
 
 def dictionary_data(
@@ -175,12 +196,18 @@ def dictionary_data(
     truth = rng.standard_normal((dimension, total))
     truth /= np.linalg.norm(truth, axis=0)
     old = _samples(rng, truth, np.arange(known), counts[0])
-    new, fresh = (_samples(rng, truth, np.arange(29, total), counts[1]) for _ in range(2))
-    atoms, coefficients = _first_stage(rng, old, known, radius, whole("first_stage", first_stage))
+    new, fresh = (
+        _samples(rng, truth, np.arange(29, total), counts[1]) for _ in range(2)
+    )
+    atoms, coefficients = _first_stage(
+        rng, old, known, radius, whole("first_stage", first_stage)
+    )
     padded = np.vstack([coefficients, np.zeros((total - known, counts[0]))])
     best = _least(np.hstack([atoms, np.zeros((dimension, total - known))]), old, padded)
     start = rng.standard_normal((2, total, counts[1]))
-    start *= 0.7 / STRETCH / np.sqrt(np.sum(start**2, axis=(0, 1)))  # well inside the ball
+    start *= (
+        0.7 / STRETCH / np.sqrt(np.sum(start**2, axis=(0, 1)))
+    )  # well inside the ball
     return DictionaryData(truth, old, new, fresh, padded, best, start, radius)
 
 
@@ -220,14 +247,20 @@ def dictionary(data: DictionaryData | int = 0) -> Problem:
     return Problem("dictionary", upper, lower, known.x0)
 
 
-def _samples(rng: Generator, truth: Values, atoms: NDArray[np.int64], count: int) -> Values:
+def _samples(
+    rng: Generator, truth: Values, atoms: NDArray[np.int64], count: int
+) -> Values:
     coefficients = np.zeros((truth.shape[1], count))
     for column in coefficients.T:
-        column[rng.choice(atoms, 5, replace=False)] = rng.uniform(0.2, 1, 5) * rng.choice([-1, 1], 5)
+        column[rng.choice(atoms, 5, replace=False)] = rng.uniform(
+            0.2, 1, 5
+        ) * rng.choice([-1, 1], 5)
     return truth @ coefficients + 0.01 * rng.standard_normal((len(truth), count))
 
 
-def _first_stage(rng: Generator, old: Values, atoms: int, radius: float, steps: int) -> tuple[Values, Values]:
+def _first_stage(
+    rng: Generator, old: Values, atoms: int, radius: float, steps: int
+) -> tuple[Values, Values]:
     """Conditional gradients on ½‖A − DX‖² over both constraint sets, steps 1/√t, as the paper has it."""
     found = rng.standard_normal((len(old), atoms))
     found /= np.linalg.norm(found, axis=0)
@@ -240,11 +273,15 @@ def _first_stage(rng: Generator, old: Values, atoms: int, radius: float, steps: 
         found = (1 - share) * found - share * outward / np.where(norms > 0, norms, 1)
         largest = np.abs(slope).argmax(axis=0)
         coefficients *= 1 - share
-        coefficients[largest, columns] -= share * radius * np.sign(slope[largest, columns])
+        coefficients[largest, columns] -= (
+            share * radius * np.sign(slope[largest, columns])
+        )
     return found, coefficients
 
 
-def _least(atoms: Values, old: Values, coefficients: Values, steps: int = 5000) -> Values:
+def _least(
+    atoms: Values, old: Values, coefficients: Values, steps: int = 5000
+) -> Values:
     """The minimiser of g over atoms in the unit ball: accelerated projected gradients with restarts."""
     step = 1 / np.linalg.norm(coefficients, 2) ** 2
     ahead, momentum = atoms, 1.0
@@ -256,5 +293,9 @@ def _least(atoms: Values, old: Values, coefficients: Values, steps: int = 5000) 
         if np.abs(moved - ahead).max() < 1e-13:
             return moved
         following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        ahead, atoms, momentum = moved + (momentum - 1) / following * (moved - atoms), moved, following
+        ahead, atoms, momentum = (
+            moved + (momentum - 1) / following * (moved - atoms),
+            moved,
+            following,
+        )
     return atoms

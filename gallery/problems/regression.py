@@ -58,7 +58,13 @@ class Rows:
 
     def oracle(self) -> FiniteSum:
         """The loss as an objective of the solver; a sample is a row."""
-        return FiniteSum(self._weighted_gradient, len(self), self._weighted_loss, weighted=True, vectorized=True)
+        return FiniteSum(
+            self._weighted_gradient,
+            len(self),
+            self._weighted_loss,
+            weighted=True,
+            vectorized=True,
+        )
 
     def _residuals(self, x: Array, rows: Any) -> tuple[Any, Values]:
         # A product for each point, and not one for all: whoever runs beside it, a run is the same to the last bit.
@@ -94,14 +100,20 @@ class RegressionData:
         fit = np.linalg.pinv(first) @ self.train.targets
         rank = int(np.linalg.matrix_rank(first))
         free = np.linalg.svd(first)[2][rank:].T
-        begin = free.T @ (np.zeros_like(fit) if start is None else np.asarray(start, float))
+        begin = free.T @ (
+            np.zeros_like(fit) if start is None else np.asarray(start, float)
+        )
         rest = self.validation.features @ free
-        missing = self.validation.targets - self.validation.features @ fit - rest @ begin
+        missing = (
+            self.validation.targets - self.validation.features @ fit - rest @ begin
+        )
         found: Values = fit + free @ (begin + np.linalg.pinv(rest) @ missing)
         return found
 
 
-def regression_data(seed: int = 0, *, features: int = 132, shares: tuple[float, float] = (0.2, 0.55)) -> RegressionData:
+def regression_data(
+    seed: int = 0, *, features: int = 132, shares: tuple[float, float] = (0.2, 0.55)
+) -> RegressionData:
     """The diabetes data of scikit-learn (442 rows, 10 measurements) as random cosines, split at random.
 
     Parameters
@@ -121,11 +133,15 @@ def regression_data(seed: int = 0, *, features: int = 132, shares: tuple[float, 
     """
     count, (first, second) = whole("features", features), shares
     if not (first > 0 and second > 0 and first + second < 1):
-        raise ValueError(f"shares={shares!r} must be two numbers > 0 with a sum < 1: what is left is for the test")
+        raise ValueError(
+            f"shares={shares!r} must be two numbers > 0 with a sum < 1: what is left is for the test"
+        )
     try:
         from sklearn.datasets import load_diabetes
     except ImportError:
-        raise ModuleNotFoundError("the diabetes data come with scikit-learn: pip install scikit-learn") from None
+        raise ModuleNotFoundError(
+            "the diabetes data come with scikit-learn: pip install scikit-learn"
+        ) from None
     inputs, targets = load_diabetes(return_X_y=True)
     rng = default_rng(seed)
     order = rng.permutation(len(targets))
@@ -133,9 +149,15 @@ def regression_data(seed: int = 0, *, features: int = 132, shares: tuple[float, 
     seen = order[: cuts[1]]  # means and scales from rows that may be looked at
     inputs = (inputs - inputs[seen].mean(axis=0)) / inputs[seen].std(axis=0)
     targets = (targets - targets[seen].mean()) / targets[seen].std()
-    directions = rng.standard_normal((inputs.shape[1], count)) * 2 / np.sqrt(inputs.shape[1])
-    made = np.sqrt(2 / count) * np.cos(inputs @ directions + rng.uniform(0, 2 * np.pi, count))
-    return RegressionData(*(Rows(made[part], targets[part]) for part in np.split(order, cuts)))
+    directions = (
+        rng.standard_normal((inputs.shape[1], count)) * 2 / np.sqrt(inputs.shape[1])
+    )
+    made = np.sqrt(2 / count) * np.cos(
+        inputs @ directions + rng.uniform(0, 2 * np.pi, count)
+    )
+    return RegressionData(
+        *(Rows(made[part], targets[part]) for part in np.split(order, cuts))
+    )
 
 
 def regression(data: RegressionData | int = 0) -> Problem:

@@ -65,7 +65,9 @@ __all__ = [
 # They are not in `__all__`, so that `from tiebreak import *` does not ask. The extra, and what it installs:
 _LATER = {"torch": ("torch", "PyTorch"), "optax": ("jax", "JAX and optax")}
 
-if not TYPE_CHECKING:  # a type checker has the imports above, and would take any other name for good
+if (
+    not TYPE_CHECKING
+):  # a type checker has the imports above, and would take any other name for good
 
     def __getattr__(name: str) -> Any:
         if name not in _LATER:
@@ -73,12 +75,19 @@ if not TYPE_CHECKING:  # a type checker has the imports above, and would take an
         try:
             return import_module(f"{__name__}.{name}")
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib", "optax"):
+            if (error.name or "").partition(".")[0] not in (
+                "torch",
+                "jax",
+                "jaxlib",
+                "optax",
+            ):
                 raise
             from tiebreak.checks import install
 
             extra, needed = _LATER[name]
-            raise ImportError(f"tiebreak.{name} needs {needed}: {install(extra)}") from error
+            raise ImportError(
+                f"tiebreak.{name} needs {needed}: {install(extra)}"
+            ) from error
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_LATER})

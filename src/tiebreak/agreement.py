@@ -8,7 +8,13 @@ import numpy as np
 from tiebreak.oracles import Array, Exact, Oracle
 
 _ASIDE = 1e-2  # the point lies so far from x, relatively: a kink or a stationary point is mostly at x itself
-_STEPS = (1e-2, 1e-3, 1e-5, 1e-7, 1e-9)  # of the differences; where one of them agrees, so does the gradient
+_STEPS = (
+    1e-2,
+    1e-3,
+    1e-5,
+    1e-7,
+    1e-9,
+)  # of the differences; where one of them agrees, so does the gradient
 _NEAR = 1e-2  # relatively: a wrong sign, factor or coordinate is off by more
 _ROUGH = 0.1  # a difference that rounding may change by more than this share of it says nothing
 # of samples
@@ -47,7 +53,9 @@ def check_oracle(oracle: Any, x: Any, *, seed: int = 0) -> None:
     """
     if not isinstance(oracle, Oracle):
         if not callable(oracle):
-            raise TypeError(f"oracle={oracle!r} must have sample(rng, size) and gradient(x, token), or be a function")
+            raise TypeError(
+                f"oracle={oracle!r} must have sample(rng, size) and gradient(x, token), or be a function"
+            )
         oracle = Exact(oracle)
     found = disagreements(oracle, x, seed)
     if found:
@@ -121,24 +129,39 @@ def _ways(gradient: Array, random: Array, batches: Iterator[Array]) -> list[_Way
     norm = _norm(gradient)
     if norm > 0:
         named = {"along the gradient": gradient / norm} | named
-    seen = np.array([[float(np.sum(each * way)) for way in named.values()] for each in batches])
+    seen = np.array(
+        [[float(np.sum(each * way)) for way in named.values()] for each in batches]
+    )
     errors = seen.std(axis=0, ddof=1) / np.sqrt(_BATCHES)
     slopes = [float(np.sum(gradient * way)) for way in named.values()]
-    return [*map(_Way, named, named.values(), slopes, seen.mean(axis=0).tolist(), errors.tolist())]
+    return [
+        *map(
+            _Way,
+            named,
+            named.values(),
+            slopes,
+            seen.mean(axis=0).tolist(),
+            errors.tolist(),
+        )
+    ]
 
 
 def _of_values(oracle: Any, x: Array, gradient: Array, ways: list[_Way]) -> list[str]:
     value = getattr(oracle, "value", None)
     if value is None or not getattr(oracle, "has_value", True):
         return []
-    typical = _norm(gradient) / np.sqrt(gradient.size)  # of the slope in a random direction
+    typical = _norm(gradient) / np.sqrt(
+        gradient.size
+    )  # of the slope in a random direction
     length = 1 + np.linalg.norm(x) / np.sqrt(x.size)
     known = hasattr(oracle, "exact_gradient")
     for name, way, slope, _, spread in ways:
         slopes = []
         error = 0.0 if known else spread
         for step in (length * each for each in _STEPS):
-            ends = [_numbers(_safely(value, x + sign * step * way)) for sign in (1, -1)]  # NaN where there is none
+            ends = [
+                _numbers(_safely(value, x + sign * step * way)) for sign in (1, -1)
+            ]  # NaN where there is none
             if any(end.size != 1 or not np.isfinite(end).all() for end in ends):
                 continue
             high, low = (float(end.reshape(())) for end in ends)
@@ -148,7 +171,10 @@ def _of_values(oracle: Any, x: Array, gradient: Array, ways: list[_Way]) -> list
             if rounding > _ROUGH * max(scale, typical):
                 continue
             slopes.append(found)
-            if abs(found - slope) <= _NEAR * (scale + 0.1 * typical) + _FAR * error + rounding:
+            if (
+                abs(found - slope)
+                <= _NEAR * (scale + 0.1 * typical) + _FAR * error + rounding
+            ):
                 break
         else:
             if slopes:
@@ -163,9 +189,13 @@ def _of_samples(gradient: Array, ways: list[_Way]) -> list[str]:
     for name, _, slope, mean, error in ways:
         if not np.isfinite(mean):
             return ["its mini-batches are not finite, where its gradient is"]
-        if mean == error == 0:  # nothing but zeros: what is rare may not have been drawn
+        if (
+            mean == error == 0
+        ):  # nothing but zeros: what is rare may not have been drawn
             continue
-        if abs(mean - slope) > _FAR * error + _NEAR * abs(slope) + 1e-9 * _norm(gradient):
+        if abs(mean - slope) > _FAR * error + _NEAR * abs(slope) + 1e-9 * _norm(
+            gradient
+        ):
             return [
                 f"{name} its mini-batches of {_SIZE} have {mean:.3g} ± {error:.1g} in the mean, its exact gradient has "
                 f"{slope:.3g}{_guess(mean, slope)}: they must be means whose expectation is the exact gradient"
@@ -175,13 +205,24 @@ def _of_samples(gradient: Array, ways: list[_Way]) -> list[str]:
 
 def _guess(found: float, right: float) -> str:
     """What may have been done, by the quotient."""
-    guesses = {-1.0: " (the sign?)", 2.0: " (a factor of 2?)", 0.5: " (a factor of 2?)", _SIZE: " (a sum, not a mean?)"}
-    near = [text for ratio, text in guesses.items() if abs(found - ratio * right) <= 0.05 * abs(ratio * right)]
+    guesses = {
+        -1.0: " (the sign?)",
+        2.0: " (a factor of 2?)",
+        0.5: " (a factor of 2?)",
+        _SIZE: " (a sum, not a mean?)",
+    }
+    near = [
+        text
+        for ratio, text in guesses.items()
+        if abs(found - ratio * right) <= 0.05 * abs(ratio * right)
+    ]
     return near[0] if near and right else ""
 
 
 def _norm(gradient: Array) -> float:
-    size = float(np.max(np.abs(gradient), initial=0.0))  # first: squares of large numbers overflow
+    size = float(
+        np.max(np.abs(gradient), initial=0.0)
+    )  # first: squares of large numbers overflow
     return size * float(np.linalg.norm(gradient / size)) if size else 0.0
 
 

@@ -43,9 +43,16 @@ class Averaged:
         `noise` is what E‖b‖² has too much, the variance of the lower batch's mean, where it is known: it is taken out,
         and what remains is, in the mean, a product of two independent batches.
         """
-        new = tuple((1 - rate) * old + rate * value for old, value in zip(memory, (fg, gg, 1.0), strict=True))
+        new = tuple(
+            (1 - rate) * old + rate * value
+            for old, value in zip(memory, (fg, gg, 1.0), strict=True)
+        )
         first = 1 * (memory[2] == 0)
-        F, G, weight = (first * n + (1 - first) * m for n, m in zip(new, memory, strict=True)) if self.lagged else new
+        F, G, weight = (
+            (first * n + (1 - first) * m for n, m in zip(new, memory, strict=True))
+            if self.lagged
+            else new
+        )
         square = G / weight - noise
         return rules.sdbgd(F / weight, square * (square > 0), barrier, regularizer), new
 
@@ -75,4 +82,6 @@ class Dual:
         """λ, and the next one; `rate` is τ > 0."""
         (now,) = memory
         pushed = rate * barrier * gg + regularizer * now
-        return now, (rules.multiplier(rate * fg, rate * (gg + regularizer), pushed, regularizer),)
+        return now, (
+            rules.multiplier(rate * fg, rate * (gg + regularizer), pushed, regularizer),
+        )

@@ -189,35 +189,73 @@ class Balance:
         m = Known(*memory)
         if moved is None:
             return m.weight + 0 * fg + 0 * gg, memory
-        seen = (moved > (0.1 * resolution) ** 2) * 1.0  # else the change is one of rounding
+        seen = (
+            moved > (0.1 * resolution) ** 2
+        ) * 1.0  # else the change is one of rounding
         rate = self.forget / (k + 6)
         levels = memory[3 : 3 + 2 * len(_Level._fields)]  # of f and of g in turn
         upper = _updated(
             _Level(*levels[::2]),
-            *(upper_change, upper_along, upper_spread, moved, seen, upper_batch, m.upper_batch, momentum, rate),
+            *(
+                upper_change,
+                upper_along,
+                upper_spread,
+                moved,
+                seen,
+                upper_batch,
+                m.upper_batch,
+                momentum,
+                rate,
+            ),
         )
         lower = _updated(
             _Level(*levels[1::2]),
-            *(lower_change, lower_along, lower_spread, moved, seen, lower_batch, m.lower_batch, momentum, rate),
+            *(
+                lower_change,
+                lower_along,
+                lower_spread,
+                moved,
+                seen,
+                lower_batch,
+                m.lower_batch,
+                momentum,
+                rate,
+            ),
         )
         reach = _larger(away**0.5, (1 - rate) * m.reach)
         steepest = _larger(ff**0.5, m.steepest)
-        if k == 0:  # as short a step as shows a curvature; both gradients weigh the same
+        if (
+            k == 0
+        ):  # as short a step as shows a curvature; both gradients weigh the same
             ratio = floor = self.least + 0 * gg
             weight = _or_one(_over(ff**0.5, gg**0.5))
             # Opposed gradients that weigh the same leave rounding, which is no direction: then g weighs half as much.
             both = ff + weight * weight * gg
             weight = weight * (1 - 0.5 * (both + 2 * weight * fg < 1e-6 * both))
-            longest = _over(resolution, _positive(ff + 2 * weight * fg + weight * weight * gg) ** 0.5)
+            longest = _over(
+                resolution,
+                _positive(ff + 2 * weight * fg + weight * weight * gg) ** 0.5,
+            )
             step = longest + resolution * (longest == 0)
         else:
             floor = self._floor(ff, m.floor, lower, steepest)
-            ratio, weight = self._weighed(fg, gg, ff, m.ratio, upper, lower, reach, steepest, floor, k)
+            ratio, weight = self._weighed(
+                fg, gg, ff, m.ratio, upper, lower, reach, steepest, floor, k
+            )
             # Where both gradients vanish nothing limits the step, and it must not grow until it overflows.
             longest = m.step_size * (1 + (self.longer - 1) * ((ff > 0) | (gg > 0)))
             step = self._step(gg, ff, weight, upper, lower, longest)
         batches = upper_batch + 0 * gg, lower_batch + 0 * gg
-        kept = [step, weight, ratio, *_pairs(upper, lower), reach, steepest, *batches, floor]
+        kept = [
+            step,
+            weight,
+            ratio,
+            *_pairs(upper, lower),
+            reach,
+            steepest,
+            *batches,
+            floor,
+        ]
         return weight, Known(*kept)
 
     def _weighed(
@@ -254,17 +292,25 @@ class Balance:
         ratio = _larger(ratio, floor)
         # Without a curvature f would go on for ever: g's minimisers must not be farther away than a seventh of the way.
         held = straight * _over(8 * steepest, curved * reach + push)
-        weight = hidden * _over(self.least * pull, push) + (1 - hidden) * _larger(ratio * unit, held)
+        weight = hidden * _over(self.least * pull, push) + (1 - hidden) * _larger(
+            ratio * unit, held
+        )
         return ratio, _or_one(weight)
 
-    def _floor(self, ff: Scalar, floor: Scalar, lower: _Level, steepest: Scalar) -> Scalar:
+    def _floor(
+        self, ff: Scalar, floor: Scalar, lower: _Level, steepest: Scalar
+    ) -> Scalar:
         """The least ratio: raised where both gradients vanish and g is hardly convex along the path, up to `firm`.
 
         Where ∇f and ∇g vanish together every residual is small, whatever β is. If that is a saddle of g, it is one of
         f + βg as well once β is large enough, and the path leaves it.
         """
         vanished = ff < (self.vanished * steepest) ** 2
-        saddle = vanished & (lower.along < self.convex * lower.curvature) & (floor < self.firm)
+        saddle = (
+            vanished
+            & (lower.along < self.convex * lower.curvature)
+            & (floor < self.firm)
+        )
         return floor * (1 + self.fastest * saddle)
 
     def _unit(self, level: _Level) -> Scalar:
@@ -275,7 +321,9 @@ class Balance:
         counts as fallen than has fallen along the step.
         """
         along = abs(level.along)
-        times = _over(_smaller(level.along_largest, self.recent * along), along) + self.recent * (along == 0)
+        times = _over(
+            _smaller(level.along_largest, self.recent * along), along
+        ) + self.recent * (along == 0)
         return _smaller(level.largest, times * level.curvature)
 
     def _change(self, slope: Scalar, direction: Scalar, k: int) -> Scalar:
@@ -292,12 +340,22 @@ class Balance:
         beyond = self.fastest * ((wanted >= most) * 1.0 - (wanted <= -most) * 1.0)
         return between * _over(wanted, mean) + beyond
 
-    def _step(self, gg: Scalar, ff: Scalar, weight: Scalar, upper: _Level, lower: _Level, longest: Scalar) -> Scalar:
+    def _step(
+        self,
+        gg: Scalar,
+        ff: Scalar,
+        weight: Scalar,
+        upper: _Level,
+        lower: _Level,
+        longest: Scalar,
+    ) -> Scalar:
         """The step size: as the smoothness allows, shorter where there is little but noise."""
         noise = upper.error + weight * weight * lower.error
         signal = _positive(ff + weight * weight * gg - noise)
         sure = (signal >= self.unsure * noise) * 1.0
-        part = sure + (1 - sure) * _larger(_over(signal, self.unsure * noise), 1 / 16 + 0 * gg)
+        part = sure + (1 - sure) * _larger(
+            _over(signal, self.unsure * noise), 1 / 16 + 0 * gg
+        )
         curvature = upper.smoothness + weight * lower.smoothness
         allowed = _over(self.length * part, curvature)
         bent = (curvature > 0) & (allowed < longest)

@@ -43,7 +43,10 @@ def calls(method: Method, parameters: Any) -> tuple[Any, Any]:
     (20, 200)
     """
     if getattr(parameters, "upper_points", None) is not None:
-        return parameters.upper_batch * parameters.upper_points, parameters.lower_batch * parameters.lower_points
+        return (
+            parameters.upper_batch * parameters.upper_points,
+            parameters.lower_batch * parameters.lower_points,
+        )
     upper, lower = (asked(method.estimator, level, parameters) for level in LEVELS)
     return upper[0] * upper[1], lower[0] * lower[1]
 
@@ -57,7 +60,9 @@ def limit(name: str, value: Any) -> int:
     """A budget or a number of steps as a user gives it, checked."""
     number = whole(name, value)
     if number > _LARGEST:
-        raise ValueError(f"{name}={value!r} must be a whole number from 1 to 2^63 − 1, about 9.2e18")
+        raise ValueError(
+            f"{name}={value!r} must be a whole number from 1 to 2^63 − 1, about 9.2e18"
+        )
     return number
 
 
@@ -88,7 +93,13 @@ class Steps(Iterator[Parameters]):
     """
 
     def __init__(
-        self, method: Method, *, steps: int | None = None, budget: int | None = None, k: int = 0, spent: int = 0
+        self,
+        method: Method,
+        *,
+        steps: int | None = None,
+        budget: int | None = None,
+        k: int = 0,
+        spent: int = 0,
     ) -> None:
         self.k = k
         self.spent = spent
@@ -103,7 +114,9 @@ class Steps(Iterator[Parameters]):
             return parameters
         raise StopIteration
 
-    def block(self, count: int, upper: float = math.inf, lower: float = math.inf) -> list[Charged]:
+    def block(
+        self, count: int, upper: float = math.inf, lower: float = math.inf
+    ) -> list[Charged]:
         """The next steps, `count` at most, and none after the one with which a level has had so many samples."""
         if self._steps is not None and self.ended is Status.RUNNING:
             count = min(count, self._steps - self.k)
@@ -153,33 +166,63 @@ def _known(method: Method, k: int, count: int) -> list[Charged]:
     estimator that chooses its batches likewise; and an illegal value is for `at` to tell, if the step is made.
     """
     schedule = method.schedule
-    laws: dict[str, Any] = {name: law for name in LEGAL if (law := getattr(schedule, name)) is not None}
-    if schedule.others or hasattr(method.estimator, "asks") or not all(isinstance(v, Power) for v in laws.values()):
+    laws: dict[str, Any] = {
+        name: law for name in LEGAL if (law := getattr(schedule, name)) is not None
+    }
+    if (
+        schedule.others
+        or hasattr(method.estimator, "asks")
+        or not all(isinstance(v, Power) for v in laws.values())
+    ):
         return []
     try:
-        columns: dict[str, Any] = {name: law.values(k, count) for name, law in laws.items()}
+        columns: dict[str, Any] = {
+            name: law.values(k, count) for name, law in laws.items()
+        }
     except OverflowError:
         return []
     # What is legal is an interval for every parameter, and powers are monotone: the first and the last value tell.
-    if not all(LEGAL[name][1](value) for name, values in columns.items() for value in (values[0], values[-1])):
+    if not all(
+        LEGAL[name][1](value)
+        for name, values in columns.items()
+        for value in (values[0], values[-1])
+    ):
         return []
     for name in WHOLE.intersection(columns):
         values = columns[name]
         small = min(values[0], values[-1]) < 1
-        columns[name] = [max(1, math.floor(value)) for value in values] if small else list(map(math.floor, values))
+        columns[name] = (
+            [max(1, math.floor(value)) for value in values]
+            if small
+            else list(map(math.floor, values))
+        )
     points = [1 if method.estimator.evaluations == 1 else 2] * count
     if k == 0:  # there is no point before the first
         points[0] = 1
-    columns |= {"k": range(k, k + count), "upper_points": points, "lower_points": points, "others": repeat({})}
+    columns |= {
+        "k": range(k, k + count),
+        "upper_points": points,
+        "lower_points": points,
+        "others": repeat({}),
+    }
     # All of them at once, in whole numbers of any size.
     batched = ("upper_batch", "lower_batch", "upper_points", "lower_points")
-    whole_numbers: dict[str, Any] = {name: np.array(columns[name], dtype=object) for name in batched}
-    costs = zip(*(level.tolist() for level in calls(method, Parameters(k, **whole_numbers))), strict=True)
-    rows = zip(*(columns.get(name, repeat(None)) for name in Parameters._fields), strict=False)
+    whole_numbers: dict[str, Any] = {
+        name: np.array(columns[name], dtype=object) for name in batched
+    }
+    costs = zip(
+        *(level.tolist() for level in calls(method, Parameters(k, **whole_numbers))),
+        strict=True,
+    )
+    rows = zip(
+        *(columns.get(name, repeat(None)) for name in Parameters._fields), strict=False
+    )
     return list(zip(map(Parameters._make, rows), costs, strict=True))
 
 
-def steps_within(method: Method | str, budget: int, horizon: int | None = None) -> tuple[int, int, int]:
+def steps_within(
+    method: Method | str, budget: int, horizon: int | None = None
+) -> tuple[int, int, int]:
     """How many steps fit in the budget (at most `horizon`), and what they are charged at each level.
 
     As many as :class:`Steps` gives, without a Python loop; and numbers may be larger than any run could be charged.
@@ -205,11 +248,22 @@ def steps_within(method: Method | str, budget: int, horizon: int | None = None) 
                 "constant batches (for a plan: kind='horizon') need no counting"
             )
         # Batches are whole, so counting them in whole numbers is exact; beyond 2^62 a float must do.
-        charged = [np.asarray(level, dtype=np.float64) for level in calls(method, Many(schedule, size, steps))]
+        charged = [
+            np.asarray(level, dtype=np.float64)
+            for level in calls(method, Many(schedule, size, steps))
+        ]
         small = all(level.max() < 2**62 / size for level in charged)
-        uppers, lowers = (level.astype(np.int64) if small else level for level in charged)
+        uppers, lowers = (
+            level.astype(np.int64) if small else level for level in charged
+        )
         left = budget - upper - lower
-        fit = int(np.searchsorted(np.cumsum(uppers + lowers), left if left <= _LARGEST else float(left), side="right"))
+        fit = int(
+            np.searchsorted(
+                np.cumsum(uppers + lowers),
+                left if left <= _LARGEST else float(left),
+                side="right",
+            )
+        )
         steps = steps + fit
         upper = upper + int(uppers[:fit].sum())
         lower = lower + int(lowers[:fit].sum())
@@ -222,28 +276,46 @@ def steps_within(method: Method | str, budget: int, horizon: int | None = None) 
 def _cycle(method: Method) -> int | None:
     """After how many steps the costs repeat; the first step may differ. None where nobody knows, or it is too long."""
     estimator = method.estimator
-    if not method.schedule.constant("upper_batch", "lower_batch", *getattr(estimator, "needs", ())):
+    if not method.schedule.constant(
+        "upper_batch", "lower_batch", *getattr(estimator, "needs", ())
+    ):
         return None
     if not hasattr(estimator, "asks"):
         return 1
-    found = estimator.cycle(method.schedule.at(0)) if hasattr(estimator, "cycle") else None
+    found = (
+        estimator.cycle(method.schedule.at(0)) if hasattr(estimator, "cycle") else None
+    )
     return found if found is not None and found <= _LONGEST_CYCLE else None
 
 
-def _repeated(method: Method, budget: int, horizon: int | None, cycle: int) -> tuple[int, int, int]:
+def _repeated(
+    method: Method, budget: int, horizon: int | None, cycle: int
+) -> tuple[int, int, int]:
     """As :func:`steps_within`, of costs that repeat after `cycle` steps: exact, in whole numbers of any size."""
     first = calls(method, method.at(0))
     most = budget if horizon is None else horizon
     if sum(first) > budget or most < 1:
         return 0, 0, 0
     each = calls(method, Many(method.schedule, cycle, 1))
-    sums = [[0, *accumulate(map(int, np.broadcast_to(level, cycle).tolist()))] for level in each]
+    sums = [
+        [0, *accumulate(map(int, np.broadcast_to(level, cycle).tolist()))]
+        for level in each
+    ]
     total = [upper + lower for upper, lower in zip(*sums, strict=True)]
     left = budget - sum(first)
-    times = min(left // total[-1], (most - 1) // cycle) if total[-1] else (most - 1) // cycle
-    rest = bisect_right(total, left - times * total[-1]) - 1  # of the next, not whole, cycle
+    times = (
+        min(left // total[-1], (most - 1) // cycle)
+        if total[-1]
+        else (most - 1) // cycle
+    )
+    rest = (
+        bisect_right(total, left - times * total[-1]) - 1
+    )  # of the next, not whole, cycle
     rest = min(rest, most - 1 - times * cycle, cycle)
-    upper, lower = (cost + times * level[-1] + level[rest] for cost, level in zip(first, sums, strict=True))
+    upper, lower = (
+        cost + times * level[-1] + level[rest]
+        for cost, level in zip(first, sums, strict=True)
+    )
     return 1 + times * cycle + rest, upper, lower
 
 
@@ -271,9 +343,15 @@ class Many:
             found: Any = {own: self._values(other) for own, other in law.items()}
         else:
             found = None if law is None else self._values(law)
-            found = np.maximum(1, np.floor(found)) if name in WHOLE and found is not None else found
+            found = (
+                np.maximum(1, np.floor(found))
+                if name in WHOLE and found is not None
+                else found
+            )
             if name in ("period", "upper_hold", "lower_hold") and found is not None:
-                found = np.minimum(found, 2.0**62).astype(np.int64)  # steps are divided by them, in whole numbers
+                found = np.minimum(found, 2.0**62).astype(
+                    np.int64
+                )  # steps are divided by them, in whole numbers
         setattr(self, name, found)
         return found
 
@@ -296,7 +374,11 @@ def law_values(law: Law, steps: int, start: int = 0) -> Values:
     t = np.arange(start + 1, start + steps + 1, dtype=np.float64)
     t = t if law.stop is None else np.minimum(t, law.stop)
     t = t if law.start == 1 else np.maximum(1.0, t / law.start)
-    found: Values = law.constant * t**law.exponent if law.exponent else np.full(steps, float(law.constant))
+    found: Values = (
+        law.constant * t**law.exponent
+        if law.exponent
+        else np.full(steps, float(law.constant))
+    )
     # Near a whole number the last bits decide how a batch is floored, and they are to be the law's own. Large numbers
     # are all near one, and there a call more or less is nothing.
     near = (np.abs(found - np.rint(found)) <= 2e-13 * found) & (found < _LARGE)

@@ -18,7 +18,14 @@ from tiebreak.levels import Level
 from tiebreak.stationarity import Values, best_multiplier
 
 UNDECIDABLE = "cannot be decided"
-_CHOICES = (0, 0.25, 0.5, 0.75, 1, 1.5)  # times the λ that the estimates have for the best
+_CHOICES = (
+    0,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    1.5,
+)  # times the λ that the estimates have for the best
 _FARTHEST = 30  # powers of e: more samples than that are not asked for
 _TINY = 0.01  # of ε_g: where ‖∇g‖² is smaller and ∇g still not told from 0, its direction is out of reach
 
@@ -84,9 +91,16 @@ class Certificate:
             f"min ‖∇f + λ∇g‖²    {self.stationarity_squared}   at λ = {self.multiplier:.3g}",
         ]
         if self.epsilon is not None:
-            unseen = self.lower_gradient_squared.low == 0 and self.stationarity_squared.high > self.epsilon[0]
+            unseen = (
+                self.lower_gradient_squared.low == 0
+                and self.stationarity_squared.high > self.epsilon[0]
+            )
             word = "at least" if unseen else "about"
-            more = f", {word} {self.more_samples:,} more samples per level" if self.more_samples else ""
+            more = (
+                f", {word} {self.more_samples:,} more samples per level"
+                if self.more_samples
+                else ""
+            )
             where = f"at (ε_f, ε_g) = ({self.epsilon[0]:g}, {self.epsilon[1]:g})"
             lines.append(f"{self.verdict} {where}{more}")
             if self.verdict == UNDECIDABLE:
@@ -141,14 +155,18 @@ def certify(
     'cannot be decided'
     """
     if hasattr(x, "last"):
-        raise TypeError("x is a Result; it must be one point: result.x, or result.x[0] where runs were asked for")
+        raise TypeError(
+            "x is a Result; it must be one point: result.x, or result.x[0] where runs were asked for"
+        )
     point = np.array(x, dtype=np.float64)
     if point.size == 0 or not np.isfinite(point).all():
         raise ValueError("x must be finite and not empty")
     total = whole("samples", samples)
     most = whole("groups", groups)
     if total < 16 or most < 16:
-        raise ValueError(f"samples={samples!r} and groups={groups!r} must be at least 16: an interval needs them")
+        raise ValueError(
+            f"samples={samples!r} and groups={groups!r} must be at least 16: an interval needs them"
+        )
     if isinstance(confidence, (bool, str)) or not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence!r} must be in (0, 1)")
     target = None if epsilon is None else positive_pair("epsilon", epsilon)
@@ -158,19 +176,32 @@ def certify(
     risk = 1 - confidence
     rngs = default_rng(seed).spawn(2)
     try:
-        levels = [Level(n, o, point.shape, point.dtype) for n, o in (("upper", upper), ("lower", lower))]
-        a, b = (_group_gradients(*pair, point, size, count) for pair in zip(levels, rngs, strict=True))
+        levels = [
+            Level(n, o, point.shape, point.dtype)
+            for n, o in (("upper", upper), ("lower", lower))
+        ]
+        a, b = (
+            _group_gradients(*pair, point, size, count)
+            for pair in zip(levels, rngs, strict=True)
+        )
     except (ValueError, IndexError) as error:
         hint = ". Of a result with runs give result.x[0]" if point.ndim > 1 else ""
-        raise ValueError(f"x of shape {point.shape} cannot be evaluated: {error}{hint}") from error
+        raise ValueError(
+            f"x of shape {point.shape} cannot be evaluated: {error}{hint}"
+        ) from error
 
     gg = _square(b)
     lower_gradient_squared = gg.interval(risk / 4)
     # λ̂ from the first half: it minimises an upper limit, not an estimate, because λ multiplies the noise of ∇g.
     first = _square(b[:half])
-    guess = float(best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0)))
+    guess = float(
+        best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0))
+    )
     choices = [guess * factor for factor in _CHOICES]
-    multiplier = min(choices, key=lambda factor: _square(a[:half] + factor * b[:half]).limit(risk / 4))
+    multiplier = min(
+        choices,
+        key=lambda factor: _square(a[:half] + factor * b[:half]).limit(risk / 4),
+    )
     a2 = a[half:]
     b2 = b[half:]
     c2 = a2 + multiplier * b2
@@ -179,10 +210,16 @@ def certify(
     curvature = _square(b2).limit(-risk / 12)
     # min over λ ≥ 0 of ‖c + (λ−λ̂)b‖² from below: ⟨c, b⟩ is near 0 at the minimiser, so little is lost.
     lost = 0.0
-    for slope, room in ((-cross.limit(-risk / 24), math.inf), (cross.limit(risk / 24), multiplier)):
+    for slope, room in (
+        (-cross.limit(-risk / 24), math.inf),
+        (cross.limit(risk / 24), multiplier),
+    ):
         if slope > 0 and room > 0:
             way = min(slope / curvature, room) if curvature > 0 else room
-            lost = max(lost, math.inf if math.isinf(way) else 2 * way * slope - way**2 * curvature)
+            lost = max(
+                lost,
+                math.inf if math.isinf(way) else 2 * way * slope - way**2 * curvature,
+            )
     high = own.limit(risk / 4)
     low = min(max(0.0, own.limit(-risk / 12) - lost), max(high, 0.0))
     stationarity = Interval(own.value, low, max(high, 0.0))
@@ -197,14 +234,31 @@ def certify(
         else:
             verdict = "not decided"
             factor = _factor(a, b, target, risk)
-            told = lower_gradient_squared.high / (_TINY * target[1])  # times the samples: ∇g is told from 0, or tiny
-            if lower_gradient_squared.low == 0 and _square(a).limit(-risk / 4) > target[0]:
+            told = lower_gradient_squared.high / (
+                _TINY * target[1]
+            )  # times the samples: ∇g is told from 0, or tiny
+            if (
+                lower_gradient_squared.low == 0
+                and _square(a).limit(-risk / 4) > target[0]
+            ):
                 # λ = 0 will not do, and ∇g, along which λ would have to help, is not told from 0.
                 verdict = UNDECIDABLE if told <= 1 else verdict
-            more = 0 if verdict == UNDECIDABLE else _round(max(0.1, (factor or told) - 1) * total)
+            more = (
+                0
+                if verdict == UNDECIDABLE
+                else _round(max(0.1, (factor or told) - 1) * total)
+            )
     calls = size * count
     return Certificate(
-        lower_gradient_squared, stationarity, multiplier, confidence, target, verdict, more, calls, calls
+        lower_gradient_squared,
+        stationarity,
+        multiplier,
+        confidence,
+        target,
+        verdict,
+        more,
+        calls,
+        calls,
     )
 
 
@@ -215,7 +269,9 @@ class _UStatistic:
         n = len(u)
         kernel = u @ v.T
         kernel = (kernel + kernel.T) / 2
-        centered = kernel - kernel.mean(axis=0) - kernel.mean(axis=1)[:, None] + kernel.mean()
+        centered = (
+            kernel - kernel.mean(axis=0) - kernel.mean(axis=1)[:, None] + kernel.mean()
+        )
         self.largest = float(np.linalg.eigvalsh(centered)[-1]) / (
             n - 1
         )  # where u is v, the covariance's top eigenvalue
@@ -227,7 +283,12 @@ class _UStatistic:
         np.fill_diagonal(rest, 0.0)
         # Hoeffding's decomposition: Var = linear/n + degenerate/(n(n−1)). A row's mean leaves out the row itself, which
         # shrinks its deviation by (n−2)/(n−1).
-        self.linear = 4 * float(np.sum((rows - self.value) ** 2)) / (n - 1) * ((n - 1) / (n - 2)) ** 2
+        self.linear = (
+            4
+            * float(np.sum((rows - self.value) ** 2))
+            / (n - 1)
+            * ((n - 1) / (n - 2)) ** 2
+        )
         self.degenerate = 2 * float(np.sum(rest**2)) / (n * (n - 1))
 
     def width(self, tail: float, factor: float = 1.0) -> float:
@@ -253,7 +314,9 @@ class _UStatistic:
 
     def interval(self, tail: float) -> Interval:
         """For a squared norm: both limits, neither negative."""
-        return Interval(self.value, max(0.0, self.limit(-tail)), max(0.0, self.limit(tail)))
+        return Interval(
+            self.value, max(0.0, self.limit(-tail)), max(0.0, self.limit(tail))
+        )
 
     def likely(self, limit: float = 0.0) -> float:
         """The value of a squared norm, shrunk as far as noise explains it.
@@ -264,10 +327,16 @@ class _UStatistic:
         variance = self.linear / self.n + self.degenerate / (self.n * (self.n - 1))
         shrunk = max(0.0, self.value - variance / self.value) if self.value > 0 else 0.0
         off = min(math.sqrt(variance) / 2, 0.2 * limit)
-        return shrunk if abs(shrunk - limit) >= off else limit + math.copysign(off, shrunk - limit)
+        return (
+            shrunk
+            if abs(shrunk - limit) >= off
+            else limit + math.copysign(off, shrunk - limit)
+        )
 
 
-def _factor(a: Values, b: Values, target: tuple[float, float], risk: float) -> float | None:
+def _factor(
+    a: Values, b: Values, target: tuple[float, float], risk: float
+) -> float | None:
     """How many times the samples would decide, were both gradients and their noise what they are likely to be.
 
     None where no number would: then ∇g is likely to be 0, for all that is known.
@@ -286,7 +355,10 @@ def _factor(a: Values, b: Values, target: tuple[float, float], risk: float) -> f
 
     def decides(factor: float) -> bool:
         half = factor / 2
-        high = min(each + one.width(risk / 4, half) for one, each in zip(tried, values, strict=True))
+        high = min(
+            each + one.width(risk / 4, half)
+            for one, each in zip(tried, values, strict=True)
+        )
         if high <= target[0] and lower + gg.width(risk / 4, factor) <= target[1]:
             return True
         if lower - gg.width(-risk / 4, factor) > target[1]:
@@ -314,11 +386,17 @@ def _square(rows: Values) -> _UStatistic:
     return _UStatistic(rows, rows)
 
 
-def _group_gradients(level: Level, rng: np.random.Generator, point: Values, size: int, count: int) -> Values:
+def _group_gradients(
+    level: Level, rng: np.random.Generator, point: Values, size: int, count: int
+) -> Values:
     rows = point.reshape(1, -1)
-    gradients = np.concatenate([level.gradient(rows, level.draw([rng], [size])[0]) for _ in range(count)])
+    gradients = np.concatenate(
+        [level.gradient(rows, level.draw([rng], [size])[0]) for _ in range(count)]
+    )
     if not np.isfinite(gradients).all():
-        raise ValueError(f"the {level.name} gradient is not finite at x; nothing can be certified there")
+        raise ValueError(
+            f"the {level.name} gradient is not finite at x; nothing can be certified there"
+        )
     return gradients
 
 

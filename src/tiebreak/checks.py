@@ -23,7 +23,9 @@ def nonnegative(name: str, value: Any, positive: bool = False) -> None:
     """Raise unless `value` is a finite number ≥ 0, or > 0 if `positive`."""
     number = math.nan if isinstance(value, (bool, str)) else floating(value)
     if not 0 <= number < math.inf or (positive and number == 0):
-        raise ValueError(f"{name}={value!r} must be finite and {'> 0' if positive else '≥ 0'}")
+        raise ValueError(
+            f"{name}={value!r} must be finite and {'> 0' if positive else '≥ 0'}"
+        )
 
 
 def positive_pair(name: str, value: Any) -> tuple[float, float]:
@@ -35,8 +37,13 @@ def positive_pair(name: str, value: Any) -> tuple[float, float]:
     (0.1, 0.1)
     """
     pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(pair) != 2 or any(isinstance(item, (bool, str)) or not 0 < floating(item) < math.inf for item in pair):
-        raise ValueError(f"{name}={value!r} must be finite and > 0, or a pair of such numbers")
+    if len(pair) != 2 or any(
+        isinstance(item, (bool, str)) or not 0 < floating(item) < math.inf
+        for item in pair
+    ):
+        raise ValueError(
+            f"{name}={value!r} must be finite and > 0, or a pair of such numbers"
+        )
     return float(pair[0]), float(pair[1])
 
 
@@ -60,7 +67,9 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 def one_of(name: str, value: Any, legal: tuple[str, ...]) -> None:
     """Raise unless `value` is one of the words that are legal."""
     if not isinstance(value, str) or value not in legal:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, legal))}{nearest(value, legal)}")
+        raise ValueError(
+            f"{name}={value!r} must be one of {', '.join(map(repr, legal))}{nearest(value, legal)}"
+        )
 
 
 def nearest(word: Any, legal: Iterable[str]) -> str:

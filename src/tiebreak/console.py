@@ -45,7 +45,10 @@ def terminations() -> Iterator[None]:
 @contextmanager
 def _handled(number: int, default: Any, handler: Callable[..., None]) -> Iterator[None]:
     """Handle a signal, if we may: only the main thread may, and only the default handler is ours to replace."""
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(number) is default
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(number) is default
+    )
     if ours:
         signal.signal(number, handler)
     try:

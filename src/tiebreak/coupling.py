@@ -30,7 +30,9 @@ def kept_apart(method: Method, dimension: int, dtype: Any) -> None:
     ValueError: the rule of 'SDBGD': λ of a run depends on the runs beside it. It sees arrays with a value for each \
 run; sums, means and largest values of them must not be taken
     """
-    if _own(method.estimator) and _mixes(lambda rows: _estimates(method, rows, dimension, dtype)):
+    if _own(method.estimator) and _mixes(
+        lambda rows: _estimates(method, rows, dimension, dtype)
+    ):
         raise ValueError(
             f"estimator={type(method.estimator).__name__}: the estimate of a run depends on the runs beside it. It "
             "sees arrays with a row for each run; sums, means and norms go along the last axis, with axis=-1, "
@@ -46,22 +48,33 @@ run; sums, means and largest values of them must not be taken
 def _own(part: Any) -> bool:
     """Whether it is not the library's, or is made of what is not."""
     module = str(getattr(part, "__module__", ""))
-    inner = vars(part).values() if hasattr(part, "__dict__") and not isinstance(part, type) else ()
-    return not module.startswith("tiebreak.") or any(_own(one) for one in inner if hasattr(one, "update"))
+    inner = (
+        vars(part).values()
+        if hasattr(part, "__dict__") and not isinstance(part, type)
+        else ()
+    )
+    return not module.startswith("tiebreak.") or any(
+        _own(one) for one in inner if hasattr(one, "update")
+    )
 
 
 def _mixes(made: Callable[[int], list[Any]]) -> bool:
     """Whether the first row of two is another than it is alone; not where even that changes from time to time."""
     try:
         with np.errstate(all="ignore"):
-            alone, again, together = ([np.asarray(found)[0] for found in made(rows)] for rows in (1, 1, 2))
+            alone, again, together = (
+                [np.asarray(found)[0] for found in made(rows)] for rows in (1, 1, 2)
+            )
     except Exception:  # what it cannot stand is told where it is run
         return False
     return _agree(alone, again) and not _agree(alone, together)
 
 
 def _agree(first: list[Any], second: list[Any]) -> bool:
-    return all(np.allclose(a, b, rtol=_CLOSE, equal_nan=True) for a, b in zip(first, second, strict=True))
+    return all(
+        np.allclose(a, b, rtol=_CLOSE, equal_nan=True)
+        for a, b in zip(first, second, strict=True)
+    )
 
 
 def _estimates(method: Method, rows: int, dimension: int, dtype: Any) -> list[Any]:
@@ -69,7 +82,9 @@ def _estimates(method: Method, rows: int, dimension: int, dtype: Any) -> list[An
     rng = np.random.default_rng(0)
     found = []
     for level in LEVELS:
-        memory = method.estimator.begin(level, np.zeros((rows, dimension), dtype), np.zeros((rows, 1), dtype))
+        memory = method.estimator.begin(
+            level, np.zeros((rows, dimension), dtype), np.zeros((rows, 1), dtype)
+        )
         for k in (0, 1):
             fresh, before = rng.normal(size=(2, 2, dimension)).astype(dtype)[:, :rows]
             once = k == 0 or method.estimator.evaluations == 1

@@ -120,13 +120,19 @@ class Decision:
         What was `seen` is a :class:`Seen`; or (fg, gg), which takes less time, for a rule that asks for nothing else.
         """
         method, apply = self.method, self.apply or self._apply
-        given = arguments(method, parameters, seen) if isinstance(seen, Seen) else method.arguments(parameters)
+        given = (
+            arguments(method, parameters, seen)
+            if isinstance(seen, Seen)
+            else method.arguments(parameters)
+        )
         if method.remembers:
             found: tuple[Scalar, Any] = apply(seen[0], seen[1], given, memory)
             return found
         return apply(seen[0], seen[1], given), memory
 
-    def _apply(self, fg: Scalar, gg: Scalar, named: dict[str, Any], *memory: Any) -> Any:
+    def _apply(
+        self, fg: Scalar, gg: Scalar, named: dict[str, Any], *memory: Any
+    ) -> Any:
         return self.method.rule(fg, gg, *memory, **named)
 
 
@@ -166,14 +172,23 @@ def limited(choice: Choice, square: Scalar, longest: Scalar) -> Choice:
     >>> limited(Choice(3.0, 1.0, 3.0, (), None), square=16.0, longest=2.0)[1:3]
     (0.5, 1.5)
     """
-    square = square * (square > 0)  # of rounding, where both gradients are nearly opposite
+    square = square * (
+        square > 0
+    )  # of rounding, where both gradients are nearly opposite
     long = square > longest * longest
     # 0 · square gives the bound the type of the square: torch would make float32 of a float times a comparison.
-    factor = (1 - 1 * long) + (0 * square + longest) * long / (square + (square == 0)) ** 0.5
-    return choice._replace(upper_weight=factor * choice.upper_weight, lower_weight=factor * choice.lower_weight)
+    factor = (1 - 1 * long) + (0 * square + longest) * long / (
+        square + (square == 0)
+    ) ** 0.5
+    return choice._replace(
+        upper_weight=factor * choice.upper_weight,
+        lower_weight=factor * choice.lower_weight,
+    )
 
 
-def residuals(multiplier: Scalar, fg: Scalar, gg: Scalar, ff: Scalar) -> tuple[Scalar, Scalar]:
+def residuals(
+    multiplier: Scalar, fg: Scalar, gg: Scalar, ff: Scalar
+) -> tuple[Scalar, Scalar]:
     """‖∇f + λ∇g‖² with this λ, and the least of it over λ ≥ 0, from inner products: no finer than those are.
 
     Examples
@@ -181,6 +196,8 @@ def residuals(multiplier: Scalar, fg: Scalar, gg: Scalar, ff: Scalar) -> tuple[S
     >>> residuals(1.0, fg=-2.0, gg=4.0, ff=2.0)
     (2.0, 1.0)
     """
-    squares = (ff + m * (2 * fg + m * gg) for m in (multiplier, rules.dbgd(fg, gg, 0.0)))
+    squares = (
+        ff + m * (2 * fg + m * gg) for m in (multiplier, rules.dbgd(fg, gg, 0.0))
+    )
     own, least = (square * (square > 0) for square in squares)
     return own, least

@@ -21,7 +21,9 @@ if sys.platform != "win32":
     import fcntl
 
 FilePath: TypeAlias = str | os.PathLike[str]
-_LOCKS = sys.platform != "win32"  # elsewhere nothing is removed, because nobody knows whose it is
+_LOCKS = (
+    sys.platform != "win32"
+)  # elsewhere nothing is removed, because nobody knows whose it is
 _SUFFIX = ".tiebreak"
 
 
@@ -37,9 +39,13 @@ def regular(path: FilePath) -> Path:
     """
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        raise IsADirectoryError(
+            errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path)
+        )
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is neither a file nor a link to one", os.fspath(path))
+        raise OSError(
+            errno.EINVAL, "it is neither a file nor a link to one", os.fspath(path)
+        )
     return Path(path)
 
 
@@ -72,12 +78,16 @@ def locked(path: FilePath | None) -> Iterator[None]:
         handle = _held(place)
     except OSError as error:
         wrong = "is" if isinstance(error, BlockingIOError) else "cannot be written:"
-        raise type(error)(error.errno, f"{os.fspath(path)!r} {wrong} {error.strerror}") from None
+        raise type(error)(
+            error.errno, f"{os.fspath(path)!r} {wrong} {error.strerror}"
+        ) from None
     try:
         yield
     finally:
         if handle is not None:
-            with suppress(OSError):  # what cannot be removed may stay: only the lock counts
+            with suppress(
+                OSError
+            ):  # what cannot be removed may stay: only the lock counts
                 place.unlink()
             os.close(handle)
         for folder in made:
@@ -95,17 +105,23 @@ def _held(place: Path) -> int | None:
             place.unlink()
             return None
         if not free:
-            holder = os.read(handle, 20).decode(errors="replace").strip() or "another one"
+            holder = (
+                os.read(handle, 20).decode(errors="replace").strip() or "another one"
+            )
             os.close(handle)
             said = f"being written by process {holder}; wait for it, or choose another place"
             raise BlockingIOError(errno.EWOULDBLOCK, said)
         with suppress(FileNotFoundError):
             if os.stat(place).st_ino == os.fstat(handle).st_ino:
-                with suppress(OSError):  # a full disk; the number is for the message alone
+                with suppress(
+                    OSError
+                ):  # a full disk; the number is for the message alone
                     os.ftruncate(handle, 0)
                     os.write(handle, f"{os.getpid()}\n".encode())
                 return handle
-        os.close(handle)  # its holder ended, and removed it, between its opening and its locking: once more
+        os.close(
+            handle
+        )  # its holder ended, and removed it, between its opening and its locking: once more
 
 
 @contextmanager
@@ -133,7 +149,9 @@ def atomic(path: FilePath, mode: str = "wb") -> Iterator[IO[Any]]:
             os.fsync(file.fileno())
             umask = os.umask(0)
             os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files; results are as readable as any other
+            os.chmod(
+                temporary, 0o666 & ~umask
+            )  # mkstemp makes private files; results are as readable as any other
             if _LOCKS:  # as long as the file is open it is locked, and no one takes it for left behind
                 os.replace(temporary, target)
         if not _LOCKS:  # where there are no locks, an open file cannot be moved either
@@ -146,20 +164,35 @@ def atomic(path: FilePath, mode: str = "wb") -> Iterator[IO[Any]]:
 def _temporary(target: Path) -> tuple[int, str]:
     """A new file beside the target, open and locked, and its path."""
     while True:
-        handle, path = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_SUFFIX)
+        handle, path = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=_SUFFIX
+        )
         if not _lock(handle):
-            return handle, path  # a file system without locks: no one can lock it, and so no one removes it
+            return (
+                handle,
+                path,
+            )  # a file system without locks: no one can lock it, and so no one removes it
         with suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(handle).st_ino:
                 return handle, path
-        os.close(handle)  # it was swept away between its making and its locking: once more
+        os.close(
+            handle
+        )  # it was swept away between its making and its locking: once more
 
 
 def _sweep(target: Path) -> None:
     """Remove the temporary files of processes that no longer live."""
-    ours = re.compile(re.escape(f".{target.name}.") + r"[a-z0-9_]{8}" + re.escape(_SUFFIX))
-    with suppress(OSError):  # whatever cannot be read or removed stays: the save itself matters more
-        for path in [entry.path for entry in os.scandir(target.parent) if ours.fullmatch(entry.name)]:
+    ours = re.compile(
+        re.escape(f".{target.name}.") + r"[a-z0-9_]{8}" + re.escape(_SUFFIX)
+    )
+    with suppress(
+        OSError
+    ):  # whatever cannot be read or removed stays: the save itself matters more
+        for path in [
+            entry.path
+            for entry in os.scandir(target.parent)
+            if ours.fullmatch(entry.name)
+        ]:
             with suppress(OSError), open(path, "rb") as file:
                 if _lock(file.fileno(), wait=False):
                     os.unlink(path)

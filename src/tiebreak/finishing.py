@@ -108,9 +108,13 @@ def finish(
     amount, share = tolerance
     allowed = amount * (abs(reference) if share else 1.0)
     if not math.isfinite(reference):
-        raise ValueError(f"the reference's lower loss is {reference:.6g}: it must be finite, to be compared with")
+        raise ValueError(
+            f"the reference's lower loss is {reference:.6g}: it must be finite, to be compared with"
+        )
     if allowed == 0:
-        raise ValueError(f"a tolerance of {100 * amount:g}% of a reference of 0 is 0: give it as a number > 0")
+        raise ValueError(
+            f"a tolerance of {100 * amount:g}% of a reference of 0 is 0: give it as a number > 0"
+        )
     end = trained = at(1.0)
     if wanted and not math.isfinite(end[1]):
         raise ValueError(
@@ -131,14 +135,19 @@ def finish(
     found = search(excess)
     if repaired:
         found = found._replace(
-            excess_before=before[0], upper_loss_before=trained[1], evaluations=found.evaluations + 2, repaired=True
+            excess_before=before[0],
+            upper_loss_before=trained[1],
+            evaluations=found.evaluations + 2,
+            repaired=True,
         )
     for text in _remarks(found, begin, end):
         warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
     return found
 
 
-def _remarks(found: Finish, begin: tuple[float, float], end: tuple[float, float]) -> list[str]:
+def _remarks(
+    found: Finish, begin: tuple[float, float], end: tuple[float, float]
+) -> list[str]:
     """What must not be left unsaid."""
     said = []
     if not found.excess <= INSIDE:
@@ -186,18 +195,24 @@ class Totals:
 
     def __call__(self, name: str, value: Any) -> float:
         """The loss; NaN where that of a batch is not finite."""
-        if getattr(value, "ndim", 0) == 0 and (hasattr(value, "ndim") or not isinstance(value, Iterable)):
+        if getattr(value, "ndim", 0) == 0 and (
+            hasattr(value, "ndim") or not isinstance(value, Iterable)
+        ):
             return self._number(f"the {name} loss", value)
         many = [self._number(f"the {name} loss of a batch", loss) for loss in value]
         if not many and name not in self._counts:
-            raise ValueError(f"{name}=… returned no loss: is its generator or loader empty?")
+            raise ValueError(
+                f"{name}=… returned no loss: is its generator or loader empty?"
+            )
         first = self._counts.setdefault(name, len(many))
         if len(many) != first:
             raise ValueError(
                 f"{name}=… returned {first} losses at first, and {len(many) or 'none'} now: it must evaluate the same "
                 "data whenever it is called"
             )
-        return math.fsum(many) / len(many) if all(map(math.isfinite, many)) else math.nan
+        return (
+            math.fsum(many) / len(many) if all(map(math.isfinite, many)) else math.nan
+        )
 
 
 def search(measure: Measure) -> Finish:
@@ -229,8 +244,17 @@ def search(measure: Measure) -> Finish:
     excess, upper = at(1.0)
     best = 1.0 if excess <= INSIDE else _inside(at)
     if at(best)[0] <= INSIDE and not math.isnan(at(best)[1]):
-        ways = (1, -1) if best == 1 else (-1,)  # what lies farther out than the limit was looked at
-        best = next((place for place in (_down(better, best, way) for way in ways) if place != best), best)
+        ways = (
+            (1, -1) if best == 1 else (-1,)
+        )  # what lies farther out than the limit was looked at
+        best = next(
+            (
+                place
+                for place in (_down(better, best, way) for way in ways)
+                if place != best
+            ),
+            best,
+        )
     if better(0.0, best):
         best = 0.0
     return Finish(best, *at(best), excess, upper, at(0.0)[1], at.cache_info().misses)
@@ -239,7 +263,9 @@ def search(measure: Measure) -> Finish:
 def _down(better: Callable[[float, float], bool], start: float, way: int) -> float:
     """The place that longer and longer strides reach as f falls, and then halves of the last one."""
     best, stride = start, STRIDE
-    while (place := min(max(best + way * stride, 0.0), FARTHEST)) != best and better(place, best):
+    while (place := min(max(best + way * stride, 0.0), FARTHEST)) != best and better(
+        place, best
+    ):
         best, stride = place, 2 * stride
     return best if place == best else _halved(best, place, better)
 

@@ -31,26 +31,49 @@ class Power:
     stop: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("constant", "exponent", "start", *(("stop",) if self.stop is not None else ())):
+        for name in (
+            "constant",
+            "exponent",
+            "start",
+            *(("stop",) if self.stop is not None else ()),
+        ):
             value = getattr(self, name)
-            if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not math.isfinite(floating(value)):
-                raise ValueError(f"{name}={value!r} of a power law must be a finite number")
+            if (
+                isinstance(value, (bool, str))
+                or not hasattr(value, "__float__")
+                or not math.isfinite(floating(value))
+            ):
+                raise ValueError(
+                    f"{name}={value!r} of a power law must be a finite number"
+                )
         if self.start < 1:
-            raise ValueError(f"start={self.start!r} of a power law must be ≥ 1: the step, from 1 on, where it begins")
+            raise ValueError(
+                f"start={self.start!r} of a power law must be ≥ 1: the step, from 1 on, where it begins"
+            )
         if self.stop is not None and self.stop < self.start:
-            raise ValueError(f"stop={self.stop!r} of a power law must be ≥ start={self.start!r}")
+            raise ValueError(
+                f"stop={self.stop!r} of a power law must be ≥ start={self.start!r}"
+            )
 
     def __call__(self, k: int) -> float:
         if self.start != 1 or self.stop is not None:
             t = k + 1 if self.stop is None else min(k + 1, self.stop)
             return float(self.constant * max(1.0, t / self.start) ** self.exponent)
         value = float(self.constant * (k + 1) ** self.exponent)
-        if self.constant != 1 or self.exponent <= 0:  # nothing that is floored to a whole power
+        if (
+            self.constant != 1 or self.exponent <= 0
+        ):  # nothing that is floored to a whole power
             return value
         nearest = round(value) if math.isfinite(value) else 0
         near = 0 < abs(value - nearest) <= 1e-13 * nearest
-        if near and (e := self._ratio) is not None and nearest**e.denominator == (k + 1) ** e.numerator:
-            return float(nearest)  # 32^2.8 is 2^14, though 2.8 is no float: a whole power is given whole, for floors
+        if (
+            near
+            and (e := self._ratio) is not None
+            and nearest**e.denominator == (k + 1) ** e.numerator
+        ):
+            return float(
+                nearest
+            )  # 32^2.8 is 2^14, though 2.8 is no float: a whole power is given whole, for floors
         return value
 
     def values(self, start: int, count: int) -> list[float]:
@@ -65,10 +88,17 @@ class Power:
             return [float(constant)] * count
         if self.start != 1 or self.stop is not None:
             return [self(k) for k in range(start, start + count)]
-        if type(constant) is type(exponent) is float:  # then every product is one already
-            values = [constant * t**exponent for t in range(start + 1, start + count + 1)]
+        if (
+            type(constant) is type(exponent) is float
+        ):  # then every product is one already
+            values = [
+                constant * t**exponent for t in range(start + 1, start + count + 1)
+            ]
         else:
-            values = [float(constant * t**exponent) for t in range(start + 1, start + count + 1)]
+            values = [
+                float(constant * t**exponent)
+                for t in range(start + 1, start + count + 1)
+            ]
         if constant != 1 or exponent <= 0 or exponent == 1:
             return values
         # Next to a whole number it may be a whole power, and has to be looked at; so far from one it is none.
@@ -82,7 +112,12 @@ class Power:
     def _ratio(self) -> Fraction | None:
         """The exponent as a fraction p/q with q ≤ 64, if it is one."""
         near = Fraction(self.exponent).limit_denominator(64)
-        return near if self.exponent > 0 and abs(float(near) - self.exponent) <= 1e-15 * (1 + self.exponent) else None
+        return (
+            near
+            if self.exponent > 0
+            and abs(float(near) - self.exponent) <= 1e-15 * (1 + self.exponent)
+            else None
+        )
 
     def __repr__(self) -> str:
         more = f", start={self.start!r}" if self.start != 1 else ""
@@ -113,9 +148,15 @@ class Capped:
 
     def __post_init__(self) -> None:
         if not callable(self.law):
-            raise TypeError(f"law={self.law!r} must be a function of the step k, such as Power(1, 2)")
+            raise TypeError(
+                f"law={self.law!r} must be a function of the step k, such as Power(1, 2)"
+            )
         top = self.largest
-        if isinstance(top, (bool, str)) or not hasattr(top, "__float__") or not math.isfinite(floating(top)):
+        if (
+            isinstance(top, (bool, str))
+            or not hasattr(top, "__float__")
+            or not math.isfinite(floating(top))
+        ):
             raise ValueError(f"largest={top!r} of a capped law must be a finite number")
 
     def __call__(self, k: int) -> float:

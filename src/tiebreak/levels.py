@@ -9,7 +9,9 @@ from numpy.random import Generator, SeedSequence, default_rng
 
 from tiebreak.oracles import Array, Exact, Gaussian, Oracle
 
-_LARGEST_BLOCK = 2**21  # numbers drawn ahead at most (16 MiB), however many runs and dimensions there are
+_LARGEST_BLOCK = (
+    2**21
+)  # numbers drawn ahead at most (16 MiB), however many runs and dimensions there are
 
 
 class Level:
@@ -25,7 +27,9 @@ class Level:
         Of one point.
     """
 
-    def __init__(self, name: str, oracle: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, name: str, oracle: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
         if not isinstance(oracle, Oracle):
             if not callable(oracle):
                 raise TypeError(
@@ -49,9 +53,16 @@ class Level:
         # Where it takes rows as they are, there are one or two calls less at every step.
         self._plain = self.vectorized and len(shape) == 1
         #: Whether nothing is random, as far as is known: no noise is drawn then.
-        self.deterministic = type(oracle) is Exact or (type(oracle) is Gaussian and not np.any(oracle.sigma))
+        self.deterministic = type(oracle) is Exact or (
+            type(oracle) is Gaussian and not np.any(oracle.sigma)
+        )
         self.tokens: Any = None  # of the step that is being made
-        self._seen: Any = (None, None, None, None)  # the last two points of an additive oracle, with their gradients
+        self._seen: Any = (
+            None,
+            None,
+            None,
+            None,
+        )  # the last two points of an additive oracle, with their gradients
 
     def block_size(self, runs: int) -> int:
         """How many steps to draw ahead."""
@@ -92,7 +103,9 @@ class Level:
         if not wanted:
             return np.zeros_like(x)
         if not self._additive:
-            return self._check("gradient", self._at(x, tokens), x.shape).astype(self.dtype, copy=False)
+            return self._check("gradient", self._at(x, tokens), x.shape).astype(
+                self.dtype, copy=False
+            )
         # STORM comes back to the point before, with another token. A point that nobody can write to is known again.
         point, exact, before, earlier = self._seen
         shape = x.shape
@@ -115,7 +128,11 @@ class Level:
 
     def exact(self, x: Array) -> Array:
         """Exact gradients at the rows of x, (…, dimension)."""
-        return self._evaluate("exact_gradient", x, self.shape).reshape(x.shape).astype(self.dtype, copy=False)
+        return (
+            self._evaluate("exact_gradient", x, self.shape)
+            .reshape(x.shape)
+            .astype(self.dtype, copy=False)
+        )
 
     def _at(self, x: Array, *tokens: Any) -> Any:
         """Gradients at the rows of x."""
@@ -127,7 +144,9 @@ class Level:
         """Values at the rows of x, (…), in float64: of the mini-batches where tokens are given, else exact."""
         return self._evaluate("value", x, (), *tokens).astype(np.float64, copy=False)
 
-    def _evaluate(self, what: str, x: Array, shape: tuple[int, ...], *tokens: Any) -> Array:
+    def _evaluate(
+        self, what: str, x: Array, shape: tuple[int, ...], *tokens: Any
+    ) -> Array:
         """The oracle's function `what` at every row of x, in one call where it can, as an array (…, *shape)."""
         function = getattr(self.oracle, what)
         leading = x.shape[:-1]
@@ -135,28 +154,52 @@ class Level:
         if self.vectorized:
             return self._check(what, function(points, *tokens), (*leading, *shape))
         rows = points.reshape(-1, *self.shape)
-        columns = [rows, *(repeat(None, len(rows)) if each is None else each for each in tokens)]
-        results = [self._check(what, function(*arguments), shape) for arguments in zip(*columns, strict=True)]
+        columns = [
+            rows,
+            *(repeat(None, len(rows)) if each is None else each for each in tokens),
+        ]
+        results = [
+            self._check(what, function(*arguments), shape)
+            for arguments in zip(*columns, strict=True)
+        ]
         return np.stack(results).reshape(*leading, *shape)
 
     def _check(self, what: str, returned: Any, shape: tuple[int, ...]) -> Array:
         """What the function returned, as an array of this shape."""
-        if type(returned) is np.ndarray and returned.shape == shape and returned.dtype.kind == "f":
+        if (
+            type(returned) is np.ndarray
+            and returned.shape == shape
+            and returned.dtype.kind == "f"
+        ):
             return returned
         try:
             result = np.asarray(returned)
         except ValueError as error:
-            raise ValueError(f"{self.name}.{what} returned no array, but {returned!r} ({error})") from None
+            raise ValueError(
+                f"{self.name}.{what} returned no array, but {returned!r} ({error})"
+            ) from None
         if result.dtype.kind not in "fiu":
-            raise TypeError(f"{self.name}.{what} returned {_shown(returned)}; it must be an array of real numbers")
+            raise TypeError(
+                f"{self.name}.{what} returned {_shown(returned)}; it must be an array of real numbers"
+            )
         if result.shape != shape:
-            hint = " (a vectorized function keeps all axes in front of x's own)" if self.vectorized else ""
-            raise ValueError(f"{self.name}.{what} returned shape {result.shape}; it must be {shape}{hint}")
+            hint = (
+                " (a vectorized function keeps all axes in front of x's own)"
+                if self.vectorized
+                else ""
+            )
+            raise ValueError(
+                f"{self.name}.{what} returned shape {result.shape}; it must be {shape}{hint}"
+            )
         return result
 
 
 def _shown(returned: Any) -> str:
-    return f"dtype {returned.dtype}" if isinstance(returned, np.ndarray) else repr(returned)
+    return (
+        f"dtype {returned.dtype}"
+        if isinstance(returned, np.ndarray)
+        else repr(returned)
+    )
 
 
 class Stream:
@@ -166,7 +209,11 @@ class Stream:
     of speed alone: `rewind` puts the generators where they would be had only the first steps of the block been drawn.
     """
 
-    def __init__(self, rngs: list[Generator], draw: Callable[[Sequence[Generator], Sequence[Any]], Any]) -> None:
+    def __init__(
+        self,
+        rngs: list[Generator],
+        draw: Callable[[Sequence[Generator], Sequence[Any]], Any],
+    ) -> None:
         self.rngs = rngs
         self._draw = draw
         self._before: list[Any] = []  # the states before the block
@@ -197,7 +244,9 @@ class Stream:
         return [rng.bit_generator.state for rng in self.rngs]
 
 
-def generators(seed: SeedSequence, runs: Sequence[int]) -> tuple[list[Generator], list[Generator], list[Generator]]:
+def generators(
+    seed: SeedSequence, runs: Sequence[int]
+) -> tuple[list[Generator], list[Generator], list[Generator]]:
     """Generators for upper samples, lower samples and selection, of each run: children of `seed` by the run's number.
 
     A run's streams depend on the seed and on its own number, never on how many runs there are beside it.
@@ -206,7 +255,9 @@ def generators(seed: SeedSequence, runs: Sequence[int]) -> tuple[list[Generator]
     for run in runs:
         for purpose, stream in enumerate(streams):
             child = SeedSequence(
-                entropy=seed.entropy, spawn_key=(*seed.spawn_key, run, purpose), pool_size=seed.pool_size
+                entropy=seed.entropy,
+                spawn_key=(*seed.spawn_key, run, purpose),
+                pool_size=seed.pool_size,
             )
             stream.append(default_rng(child))
     return streams

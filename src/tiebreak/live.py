@@ -50,7 +50,12 @@ class Progress(NamedTuple):
         """What :meth:`Line.tell` takes."""
         curves = {"‖d‖²": self.direction_squared, "‖∇g‖²": self.lower_gradient_squared}
         words = f"{count(self.calls)} calls"
-        return {"steps": self.steps, "words": words, "numbers": {"λ": self.multiplier}, "curves": curves}
+        return {
+            "steps": self.steps,
+            "words": words,
+            "numbers": {"λ": self.multiplier},
+            "curves": curves,
+        }
 
 
 class News(Protocol):
@@ -94,7 +99,10 @@ def sparkline(values: Any, length: int = _LENGTH) -> str:
     low, high = (scale(side(finite)) for side in (min, max)) if finite else (0.0, 0.0)
     width = (high - low) or 1.0
     return "".join(
-        _BARS[round((scale(v) - low) / width * (len(_BARS) - 1))] if math.isfinite(v) else " " for v in shown
+        _BARS[round((scale(v) - low) / width * (len(_BARS) - 1))]
+        if math.isfinite(v)
+        else " "
+        for v in shown
     )
 
 
@@ -131,7 +139,9 @@ class Line:
      50 %  step 10  ‖∇g‖² ▁ 0.25  SDBGD
     """
 
-    def __init__(self, stream: IO[str] | None = None, quiet: bool = False, name: str = "") -> None:
+    def __init__(
+        self, stream: IO[str] | None = None, quiet: bool = False, name: str = ""
+    ) -> None:
         self.stream = sys.stderr if stream is None else stream
         self.quiet = quiet
         self.terminal = bool(getattr(self.stream, "isatty", lambda: False)())
@@ -143,7 +153,9 @@ class Line:
         self._fresh = False
         self._name = name
         self._words = list[str]()
-        self._curves: dict[str, dict[str, deque[float]]] = {}  # by name: several may be going on
+        self._curves: dict[
+            str, dict[str, deque[float]]
+        ] = {}  # by name: several may be going on
         self._written = -math.inf
         self._width = 0
         self._some = False
@@ -194,7 +206,11 @@ class Line:
             self._fresh = True
             self._words = [f"step {steps:,}"] if steps is not None else []
             self._words += [words] if words else []
-            self._words += [f"{key} {_short(value)}" for key, value in (numbers or {}).items() if math.isfinite(value)]
+            self._words += [
+                f"{key} {_short(value)}"
+                for key, value in (numbers or {}).items()
+                if math.isfinite(value)
+            ]
             for key, value in (curves or {}).items():
                 if math.isfinite(value):
                     mine = self._curves.setdefault(name, {})
@@ -211,8 +227,12 @@ class Line:
         """Write what is known, where nobody has told anything new for a while."""
         while not self._ended.wait(SILENCE / 4):
             with self._lock:
-                soon = self.terminal or not self._some  # who has seen nothing yet has waited for the program already
-                if time.monotonic() - self._written >= SILENCE * (0.5 if soon else 0.75):
+                soon = (
+                    self.terminal or not self._some
+                )  # who has seen nothing yet has waited for the program already
+                if time.monotonic() - self._written >= SILENCE * (
+                    0.5 if soon else 0.75
+                ):
                     self._write()
 
     def _write(self, last: bool = False) -> None:
@@ -228,7 +248,10 @@ class Line:
                 self.stream.write(f"\r{text:<{self._width}}" + "\n" * last)
                 self._width = len(text)
             self.stream.flush()
-        except (OSError, ValueError):  # nobody reads any more: the run matters, the line does not
+        except (
+            OSError,
+            ValueError,
+        ):  # nobody reads any more: the run matters, the line does not
             self._ended.set()
 
     def _text(self) -> str:
@@ -242,7 +265,10 @@ class Line:
         parts += self._words
         shown = self._curves.get(self._name, {})
         length = _LENGTH // 3 if narrow else _LENGTH
-        parts += [f"{key} {sparkline(values, length)} {_short(values[-1])}" for key, values in shown.items()]
+        parts += [
+            f"{key} {sparkline(values, length)} {_short(values[-1])}"
+            for key, values in shown.items()
+        ]
         parts += [self._name] if self._name else []
         return (" " if narrow else "  ").join(parts)
 

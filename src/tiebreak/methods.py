@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 from tiebreak import analogues, penalties, rules
 from tiebreak.balance import Balance
 from tiebreak.checks import nearest
-from tiebreak.estimators import Estimator, Held, Minibatch, PerLevel, Spider, Storm, named
+from tiebreak.estimators import (
+    Estimator,
+    Held,
+    Minibatch,
+    PerLevel,
+    Spider,
+    Storm,
+    named,
+)
 from tiebreak.estimators.contract import LEVELS, WATCHED, Memory
 from tiebreak.estimators.contract import asked as asked_of
 from tiebreak.estimators.recursive import Watched
@@ -47,11 +55,15 @@ def _named_arguments(rule: rules.Rule) -> dict[str, inspect.Parameter]:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     first = 3 if rules.remembers(rule) else 2
     if not callable(rule):
-        raise TypeError(f"rule={rule!r} must be a function of fg, gg and what it needs by name")
+        raise TypeError(
+            f"rule={rule!r} must be a function of fg, gg and what it needs by name"
+        )
     parameters = list(inspect.signature(rule).parameters.values())
     if len(parameters) < first:
         leading = "fg, gg and its memory" if first == 3 else "fg and gg"
-        raise TypeError(f"rule={rule!r} must take {leading} first, and then what it needs by name")
+        raise TypeError(
+            f"rule={rule!r} must take {leading} first, and then what it needs by name"
+        )
     names = [p.name for p in parameters]
     for place, name in enumerate(("fg", "gg")):
         if name in names and names.index(name) != place:
@@ -67,13 +79,17 @@ def _there(name: str, given: set[str]) -> bool:
     return name in given or {f"{level}_{name}" for level in LEVELS} <= given
 
 
-def _array(returned: Any, shape: tuple[int, ...], least: float = 0.0) -> NDArray[np.float64]:
+def _array(
+    returned: Any, shape: tuple[int, ...], least: float = 0.0
+) -> NDArray[np.float64]:
     """What a rule returned, as an array of real numbers of this shape, none below `least`."""
     found = np.asarray(returned)
     if found.dtype.kind not in "fiub":
         raise TypeError(f"it returned {found!r}")
     found = found.astype(np.float64, copy=False)
-    if found.size and found.min() < least:  # False for NaN, which the solver knows how to tell
+    if (
+        found.size and found.min() < least
+    ):  # False for NaN, which the solver knows how to tell
         raise ValueError(
             f"it returned λ = {found.min():g}; it must be ≥ 0: with λ < 0 the direction ∇f + λ∇g climbs on g"
         )
@@ -112,9 +128,14 @@ class Method:
     estimator: Estimator = field(default_factory=Minibatch)
 
     def __post_init__(self) -> None:
-        for name, right in (("rule", callable(self.rule)), ("schedule", isinstance(self.schedule, Schedule))):
+        for name, right in (
+            ("rule", callable(self.rule)),
+            ("schedule", isinstance(self.schedule, Schedule)),
+        ):
             if not right:
-                raise TypeError(f"{name}={getattr(self, name)!r} of method {self.name!r} must be a {name}")
+                raise TypeError(
+                    f"{name}={getattr(self, name)!r} of method {self.name!r} must be a {name}"
+                )
         try:
             object.__setattr__(self, "estimator", named(self.estimator))
         except ValueError as error:
@@ -125,11 +146,21 @@ class Method:
         given = {"k", "ff", "lower_value", *self.schedule.others}
         given |= set(WATCHED) if getattr(self.estimator, "watches", False) else set()
         given |= {name for name in LEGAL if getattr(self.schedule, name) is not None}
-        wanting = [name for name in getattr(self.estimator, "needs", ()) if not _there(name, given)]
+        wanting = [
+            name
+            for name in getattr(self.estimator, "needs", ())
+            if not _there(name, given)
+        ]
         if wanting:
             kind = type(self.estimator).__name__
-            raise ValueError(f"{kind} needs {wanting}: give {kind}({wanting[0]}=…), or set it in the schedule")
-        missing = [n for n, p in self._arguments.items() if p.default is p.empty and n not in given]
+            raise ValueError(
+                f"{kind} needs {wanting}: give {kind}({wanting[0]}=…), or set it in the schedule"
+            )
+        missing = [
+            n
+            for n, p in self._arguments.items()
+            if p.default is p.empty and n not in given
+        ]
         if missing:
             raise ValueError(
                 f"the rule of {self.name!r} needs {missing}, which its schedule does not set; it sets {sorted(given)}. "
@@ -148,7 +179,9 @@ class Method:
     @cached_property
     def measured(self) -> tuple[str, ...]:
         """Those of them that only the step knows, because it measures them."""
-        return tuple(name for name in self.needs if name in ("ff", "lower_value", *WATCHED))
+        return tuple(
+            name for name in self.needs if name in ("ff", "lower_value", *WATCHED)
+        )
 
     @cached_property
     def _plain(self) -> bool:
@@ -163,7 +196,13 @@ class Method:
         known = self._known
         named = {}
         for name in self._arguments if others else known:
-            value = others[name] if name in others else getattr(parameters, name) if name in known else None
+            value = (
+                others[name]
+                if name in others
+                else getattr(parameters, name)
+                if name in known
+                else None
+            )
             if value is not None:
                 named[name] = value
         return named
@@ -204,7 +243,9 @@ class Method:
         """What the rule remembers before the first step, as numbers like `zero`."""
         return tuple(self.rule.begin(zero)) if self.remembers else ()  # type: ignore[attr-defined]  # remembers says so
 
-    def multiplier(self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any = ()) -> Any:
+    def multiplier(
+        self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any = ()
+    ) -> Any:
         """The rule on arrays, as an array of their shape; of floats, which are quicker, as a float or such an array.
 
         What a rule remembers is looked at, and not changed.
@@ -231,9 +272,17 @@ class Method:
             gg = np.array([gg])
         try:
             returned = self.rule(fg, gg, memory, **arguments)
-            if not (isinstance(returned, tuple) and len(returned) == 2 and len(returned[1]) == len(memory)):
-                raise TypeError(f"it has a memory of {len(memory)}, must return (λ, memory) and returned {returned!r}")
-            return _array(returned[0], fg.shape), tuple(_array(m, fg.shape, -np.inf) for m in returned[1])
+            if not (
+                isinstance(returned, tuple)
+                and len(returned) == 2
+                and len(returned[1]) == len(memory)
+            ):
+                raise TypeError(
+                    f"it has a memory of {len(memory)}, must return (λ, memory) and returned {returned!r}"
+                )
+            return _array(returned[0], fg.shape), tuple(
+                _array(m, fg.shape, -np.inf) for m in returned[1]
+            )
         except (TypeError, ValueError) as error:
             raise self._failed(error) from error
 
@@ -253,11 +302,17 @@ class Method:
         laws = {f.name for f in fields(Schedule)}
         unknown = set(changes) - parts - laws
         if unknown:
-            raise TypeError(f"unknown {sorted(unknown)}; a method has {sorted(parts)}, its schedule {sorted(laws)}")
+            raise TypeError(
+                f"unknown {sorted(unknown)}; a method has {sorted(parts)}, its schedule {sorted(laws)}"
+            )
         schedule = changes.get("schedule", self.schedule)
         changed = {name: law for name, law in changes.items() if name in laws}
         whole = {name: part for name, part in changes.items() if name in parts}
-        return replace(self, **whole | {"schedule": schedule.replace(**changed) if changed else schedule})
+        return replace(
+            self,
+            **whole
+            | {"schedule": schedule.replace(**changed) if changed else schedule},
+        )
 
     def __repr__(self) -> str:
         rule = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -266,27 +321,52 @@ class Method:
 
 sdbgd = Method("SDBGD", rules.sdbgd, PAPER["sdbgd"])
 sdbpg = Method("SDBPG", rules.sdbpg, PAPER["sdbpg"])
-pr_sdbpg = Method("PR-SDBPG", rules.penalized, PAPER["pr_sdbpg"])  # reconstruction: see docs/reconstruction
-vr_pr_sdbpg = Method("VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm())  # likewise
+pr_sdbpg = Method(
+    "PR-SDBPG", rules.penalized, PAPER["pr_sdbpg"]
+)  # reconstruction: see docs/reconstruction
+vr_pr_sdbpg = Method(
+    "VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm()
+)  # likewise
 #: Deterministic: meant for exact gradients, hence batches of one.
-dbgd = Method("DBGD", rules.dbgd, Schedule(step_size=Power(0.05, -1 / 4), barrier=Power(0.5, -1 / 4)))
+dbgd = Method(
+    "DBGD",
+    rules.dbgd,
+    Schedule(step_size=Power(0.05, -1 / 4), barrier=Power(0.5, -1 / 4)),
+)
 #: Gradient descent on f + β_k g, the weight growing, with the batches that its own theory asks for.
 penalty = Method("Penalty", rules.constant, penalties.schedule("penalty"))
 #: The same with upper batches that are held: fewer upper calls, and no assumption more.
 lazy_penalty = Method(
-    "Lazy penalty", rules.constant, penalties.schedule("lazy_penalty"), PerLevel(upper=Held(), lower=Minibatch())
+    "Lazy penalty",
+    rules.constant,
+    penalties.schedule("lazy_penalty"),
+    PerLevel(upper=Held(), lower=Minibatch()),
 )
 #: The same on SPIDER's estimates: the laws of the horizon form with t in place of K.
-spider_penalty = Method("SPIDER-Penalty", rules.constant, penalties.schedule("spider_penalty"), Spider())
+spider_penalty = Method(
+    "SPIDER-Penalty", rules.constant, penalties.schedule("spider_penalty"), Spider()
+)
 #: The same on STORM's estimates: no large batches, no horizon.
-storm_penalty = Method("STORM-Penalty", rules.constant, penalties.schedule("storm_penalty"), Storm())
-storm_sdbgd = Method("STORM-SDBGD", rules.sdbgd, penalties.schedule("storm_sdbgd"), Storm())
-spider_sdbgd = Method("SPIDER-SDBGD", rules.sdbgd, penalties.schedule("spider_sdbgd"), Spider())
+storm_penalty = Method(
+    "STORM-Penalty", rules.constant, penalties.schedule("storm_penalty"), Storm()
+)
+storm_sdbgd = Method(
+    "STORM-SDBGD", rules.sdbgd, penalties.schedule("storm_sdbgd"), Storm()
+)
+spider_sdbgd = Method(
+    "SPIDER-SDBGD", rules.sdbgd, penalties.schedule("spider_sdbgd"), Spider()
+)
 #: Two answers to the paper's open question, its schedule and other multipliers; see docs/beyond.
 sdbgd_averaged = Method(
-    "SDBGD averaged λ", analogues.Averaged(lagged=True), PAPER["sdbgd"].replace(others={"rate": Power(1, -1 / 2)})
+    "SDBGD averaged λ",
+    analogues.Averaged(lagged=True),
+    PAPER["sdbgd"].replace(others={"rate": Power(1, -1 / 2)}),
 )
-sdbgd_dual = Method("SDBGD dual λ", analogues.Dual(), PAPER["sdbgd"].replace(others={"rate": Power(1, -1)}))
+sdbgd_dual = Method(
+    "SDBGD dual λ",
+    analogues.Dual(),
+    PAPER["sdbgd"].replace(others={"rate": Power(1, -1)}),
+)
 
 #: Nothing known: step size and weight are chosen on the run, for each run by itself; batches are laws, for all alike.
 auto = Method(
@@ -296,7 +376,9 @@ auto = Method(
         step_size=1,
         upper_batch=Power(1 / 320**2, 2),
         lower_batch=Power(1 / 160**2, 2),
-        momentum=Capped(Power(3, -1), 1),  # weighs batches that grow like t² by their sizes
+        momentum=Capped(
+            Power(3, -1), 1
+        ),  # weighs batches that grow like t² by their sizes
         selection=Power(1, 2),
     ),
     Watched(),
@@ -333,9 +415,13 @@ def get(method: Any, offered: Collection[str] = NAMED) -> Method:
     method = getattr(method, "method", method)
     if isinstance(method, Method):
         return method
-    problem = f"method={method!r} must be a Method or one of {', '.join(map(repr, offered))}"
+    problem = (
+        f"method={method!r} must be a Method or one of {', '.join(map(repr, offered))}"
+    )
     if callable(method):
-        raise TypeError(f"{problem}; of a rule make tiebreak.Method('mine', rule, tiebreak.methods.sdbgd.schedule)")
+        raise TypeError(
+            f"{problem}; of a rule make tiebreak.Method('mine', rule, tiebreak.methods.sdbgd.schedule)"
+        )
     if not isinstance(method, str):
         raise TypeError(problem)
     name = method.lower().replace("-", "_")

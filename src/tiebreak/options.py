@@ -44,11 +44,17 @@ def allowed(tolerance: Any) -> tuple[float, bool]:
     try:
         if isinstance(tolerance, bool) or (isinstance(tolerance, str) and not relative):
             raise ValueError
-        amount = float(tolerance.strip().removesuffix("%")) / 100 if relative else floating(tolerance)
+        amount = (
+            float(tolerance.strip().removesuffix("%")) / 100
+            if relative
+            else floating(tolerance)
+        )
     except (TypeError, ValueError):
         amount = math.nan
     if not 0 < amount < math.inf:
-        raise ValueError(f'tolerance={tolerance!r} must be a number > 0, or a share such as "2%"')
+        raise ValueError(
+            f'tolerance={tolerance!r} must be a number > 0, or a share such as "2%"'
+        )
     return amount, relative
 
 
@@ -68,12 +74,18 @@ def checked_tolerance(tolerance: Any, reference: Any) -> Tolerance:
     if fixed and not math.isfinite(floating(reference)):
         raise ValueError(f"reference={reference!r} must be finite, or {_REFERENCES}")
     if fixed and relative and reference == 0:
-        raise ValueError(f"tolerance={tolerance!r} of reference={reference!r} is 0: give the tolerance as a number > 0")
+        raise ValueError(
+            f"tolerance={tolerance!r} of reference={reference!r} is 0: give the tolerance as a number > 0"
+        )
     if hasattr(reference, "parameters"):
         name = type(reference).__name__
-        raise ValueError(f'reference={name}(…) is a model: give its loss on each batch, reference="given"')
+        raise ValueError(
+            f'reference={name}(…) is a model: give its loss on each batch, reference="given"'
+        )
     if not fixed and not hasattr(reference, "__fspath__") and not callable(reference):
-        text = isinstance(reference, str) and (reference in MEASURED or reference.endswith(".csv"))
+        text = isinstance(reference, str) and (
+            reference in MEASURED or reference.endswith(".csv")
+        )
         if not text:
             raise ValueError(f"reference={reference!r} must be {_REFERENCES}")
     same_batch = isinstance(reference, str) and reference in MEASURED
@@ -103,11 +115,17 @@ def recorded(path: FilePath) -> tuple[list[int], list[float]]:
         with open(regular(path), encoding="utf-8", newline="") as file:
             found = _losses(csv.DictReader(file))
     except FileNotFoundError:
-        raise FileNotFoundError(f"reference={os.fspath(path)!r}: there is no such file") from None
+        raise FileNotFoundError(
+            f"reference={os.fspath(path)!r}: there is no such file"
+        ) from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"reference={os.fspath(path)!r} is no CSV log: {error}") from None
+        raise ValueError(
+            f"reference={os.fspath(path)!r} is no CSV log: {error}"
+        ) from None
     if found is None:
-        raise ValueError(f"reference={os.fspath(path)!r} must have the columns step and lower_loss")
+        raise ValueError(
+            f"reference={os.fspath(path)!r} must have the columns step and lower_loss"
+        )
     if not found:
         raise ValueError(f"reference={os.fspath(path)!r} has no step with a lower_loss")
     steps = sorted(found)
@@ -132,7 +150,9 @@ def _losses(reader: "csv.DictReader[str]") -> dict[int, float] | None:
             step, loss = int(row["step"]), float(row["lower_loss"])
         except (TypeError, ValueError):
             continue  # a skipped step has no loss, and a line cut short none either
-        if step <= last:  # begun again, after a resume or in a new run: what stood from there on does not count
+        if (
+            step <= last
+        ):  # begun again, after a resume or in a new run: what stood from there on does not count
             found = {k: v for k, v in found.items() if k < step}
         last = step
         if step >= 0:
@@ -158,7 +178,14 @@ def training_method(method: Any) -> Method:
     """
     if method is None:
         raise ValueError(f"nothing says how to choose the multiplier: {_CHOICES}")
-    row = methods.get(method, [name for name, row in methods.METHODS.items() if _one_point(row) and not row.remembers])
+    row = methods.get(
+        method,
+        [
+            name
+            for name, row in methods.METHODS.items()
+            if _one_point(row) and not row.remembers
+        ],
+    )
     name = method if isinstance(method, str) else row.name
     if not _one_point(row):
         raise ValueError(

@@ -86,7 +86,13 @@ class Exact:
 
     block_size = 256
 
-    def __init__(self, gradient: Function, value: Function | None = None, *, vectorized: bool = False) -> None:
+    def __init__(
+        self,
+        gradient: Function,
+        value: Function | None = None,
+        *,
+        vectorized: bool = False,
+    ) -> None:
         self._gradient = checked("gradient", gradient)
         self._value = value if value is None else checked("value", value)
         self.vectorized = vectorized
@@ -163,11 +169,15 @@ class Gaussian(Exact):
         try:
             self.sigma = np.asarray(sigma, dtype=float)
         except (TypeError, ValueError):
-            raise ValueError(f"sigma={sigma!r} must be a number or an array of numbers, finite and ≥ 0") from None
+            raise ValueError(
+                f"sigma={sigma!r} must be a number or an array of numbers, finite and ≥ 0"
+            ) from None
         if not (np.isfinite(self.sigma).all() and (self.sigma >= 0).all()):
             raise ValueError(f"sigma={sigma!r} must be finite and ≥ 0")
         if per_sample and type(self).sample_block is not Gaussian.sample_block:
-            raise TypeError(f"per_sample=True has no effect on {type(self).__name__}, which draws in a way of its own")
+            raise TypeError(
+                f"per_sample=True has no effect on {type(self).__name__}, which draws in a way of its own"
+            )
         self.shape = None if shape is None else tuple(shape)
         self.per_sample = per_sample
         # Per sample, drawing is the work: no more is drawn ahead than keeps the bookkeeping small beside it.
@@ -176,13 +186,17 @@ class Gaussian(Exact):
     def bind(self, shape: tuple[int, ...]) -> "Gaussian":
         """This oracle for points of this shape."""
         if self.shape is not None and self.shape != shape:
-            raise ValueError(f"shape={self.shape!r} of the Gaussian oracle must be x0's shape, {shape!r}")
+            raise ValueError(
+                f"shape={self.shape!r} of the Gaussian oracle must be x0's shape, {shape!r}"
+            )
         try:
             fits = np.broadcast_shapes(self.sigma.shape, shape) == shape
         except ValueError:
             fits = False
         if not fits:
-            raise ValueError(f"sigma of shape {self.sigma.shape} must broadcast to x0's shape, {shape!r}")
+            raise ValueError(
+                f"sigma of shape {self.sigma.shape} must broadcast to x0's shape, {shape!r}"
+            )
         bound = copy.copy(self)
         bound.shape = shape
         return bound
@@ -191,7 +205,9 @@ class Gaussian(Exact):
         """The shape of x, or a ValueError where it is not known yet."""
         if self.shape is None:
             name = type(self).__name__
-            raise ValueError(f"shape=None: to sample outside of minimize, give the {name} oracle the shape of x")
+            raise ValueError(
+                f"shape=None: to sample outside of minimize, give the {name} oracle the shape of x"
+            )
         return self.shape
 
     def sample(self, rng: Generator, size: int) -> Array:
@@ -236,7 +252,9 @@ def _fill(noise: Array, rngs: Sequence[Generator]) -> None:
         noise[:, start : start + group] = buffer[: len(some)].transpose(1, 0, 2)
 
 
-_CHUNK = 2**14  # normals drawn at a time: 128 KiB stay in the cache between being drawn and being added
+_CHUNK = (
+    2**14
+)  # normals drawn at a time: 128 KiB stay in the cache between being drawn and being added
 
 
 def _mean_of_normals(rng: Generator, size: int, dimension: int) -> Array:

@@ -13,14 +13,23 @@ from typing import Any
 from tiebreak.checks import floating, one_of, whole
 from tiebreak.schedules import Power, Schedule
 
-_PENALTY = {"step_size": -1 / 4, "barrier": 1 / 4, "selection": -1 / 2}  # selection ∝ η/β
+_PENALTY = {
+    "step_size": -1 / 4,
+    "barrier": 1 / 4,
+    "selection": -1 / 2,
+}  # selection ∝ η/β
 _SDBGD = {"step_size": -1 / 4, "barrier": -1 / 4, "regularizer": -3 / 2}
 
 #: The powers of t in the laws, by method and parameter. At ε = t^(−1/2) they are the ε-orders of the theory.
 POWERS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "penalty": {**_PENALTY, "upper_batch": 1 / 2, "lower_batch": 1.0},
-        "lazy_penalty": {**_PENALTY, "upper_hold": 1 / 4, "upper_batch": 1 / 2, "lower_batch": 1.0},
+        "lazy_penalty": {
+            **_PENALTY,
+            "upper_hold": 1 / 4,
+            "upper_batch": 1 / 2,
+            "lower_batch": 1.0,
+        },
         "spider_penalty": {
             **_PENALTY,
             "period": 1 / 2,
@@ -29,8 +38,18 @@ POWERS: Mapping[str, Mapping[str, float]] = MappingProxyType(
             "upper_batch": 0.0,
             "lower_batch": 1 / 2,
         },
-        "storm_penalty": {**_PENALTY, "momentum": -1 / 2, "upper_batch": 0.0, "lower_batch": 1 / 2},
-        "storm_sdbgd": {**_SDBGD, "momentum": -1 / 2, "upper_batch": 1 / 2, "lower_batch": 2.0},
+        "storm_penalty": {
+            **_PENALTY,
+            "momentum": -1 / 2,
+            "upper_batch": 0.0,
+            "lower_batch": 1 / 2,
+        },
+        "storm_sdbgd": {
+            **_SDBGD,
+            "momentum": -1 / 2,
+            "upper_batch": 1 / 2,
+            "lower_batch": 2.0,
+        },
         "spider_sdbgd": {
             **_SDBGD,
             "period": 1 / 2,
@@ -71,14 +90,20 @@ def schedule(name: str, K: int | None = None, **constants: float) -> Schedule:
     one_of("name", name, tuple(POWERS))
     powers = POWERS[name]
     last = None if K is None else whole("K", K) - 1
-    law: Callable[[float, float], Power] = Power if last is None else lambda c, e: Power(Power(c, e)(last))
+    law: Callable[[float, float], Power] = (
+        Power if last is None else lambda c, e: Power(Power(c, e)(last))
+    )
     unknown = [parameter for parameter in constants if parameter not in powers]
     if unknown:
-        raise TypeError(f"{unknown[0]}={constants[unknown[0]]!r} has no effect: {name} has {', '.join(powers)}")
+        raise TypeError(
+            f"{unknown[0]}={constants[unknown[0]]!r} has no effect: {name} has {', '.join(powers)}"
+        )
     laws: dict[str, Any] = {}
     for parameter, exponent in powers.items():
         constant = constants.get(parameter, CONSTANTS.get(parameter, 1.0))
         if isinstance(constant, (bool, str)) or not 0 < floating(constant) < math.inf:
-            raise ValueError(f"{parameter}={constant!r}: a proportionality constant must be a number, finite and > 0")
+            raise ValueError(
+                f"{parameter}={constant!r}: a proportionality constant must be a number, finite and > 0"
+            )
         laws[parameter] = law(float(constant), exponent)
     return Schedule(**laws)

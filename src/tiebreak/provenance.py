@@ -20,9 +20,21 @@ def commit() -> str | None:
     A library that is installed is in no checkout of its own, though its folder may be inside somebody else's.
     """
     root = Path(__file__).resolve().parents[2]
-    if not ((root / ".git").exists() and (root / "src" / "tiebreak" / "provenance.py").exists()):
+    if not (
+        (root / ".git").exists()
+        and (root / "src" / "tiebreak" / "provenance.py").exists()
+    ):
         return None
-    command = ["git", "-C", os.fspath(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        os.fspath(root),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -32,15 +44,25 @@ def commit() -> str | None:
 
 def made_by() -> dict[str, Any]:
     """Commit and versions: the same for two equal runs, so that it may stand in files that are compared."""
-    library = sys.modules[__package__].__version__  # not imported: this module is a part of it
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "tiebreak": library}
+    library = sys.modules[
+        __package__
+    ].__version__  # not imported: this module is a part of it
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "tiebreak": library,
+    }
     return {"commit": commit(), "versions": versions}
 
 
 def stamp() -> dict[str, Any]:
     """The same with date and platform, for files that say when they were made."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"date": date, **made_by(), "platform": f"{platform.system()} {platform.machine()}"}
+    return {
+        "date": date,
+        **made_by(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def origin_of(record: Any) -> dict[str, Any]:
@@ -52,7 +74,11 @@ def origin_of(record: Any) -> dict[str, Any]:
     {'date': '2026-01-02T03:04:05+00:00', 'commit': None}
     """
     known = stamp()
-    return {name: record[name] for name in known if name in record} if "date" in record else known
+    return (
+        {name: record[name] for name in known if name in record}
+        if "date" in record
+        else known
+    )
 
 
 def sentence(made: Mapping[str, Any]) -> str:
@@ -66,7 +92,11 @@ def sentence(made: Mapping[str, Any]) -> str:
     """
     versions = made["versions"]
     revision = made["commit"]
-    named = [f"{name} {versions[name]}" for name in ("tiebreak", "python", "numpy") if name in versions]
+    named = [
+        f"{name} {versions[name]}"
+        for name in ("tiebreak", "python", "numpy")
+        if name in versions
+    ]
     if revision and named:
         named[0] += f" (commit {revision[:12]}{'-dirty' * revision.endswith('-dirty')})"
     return f"Made on {made['date'][:10]} by {', '.join(named)}."

@@ -10,7 +10,9 @@ from tiebreak.result import Result, Status
 from tiebreak.stationarity import dot
 
 _CLEAR = 0.1  # of g itself: a small rise is one of a run that has only begun, say across a ridge
-_MANY = 10.0  # a g with some curvature downwards may rise by a few times that on its way
+_MANY = (
+    10.0  # a g with some curvature downwards may rise by a few times that on its way
+)
 
 
 class Remark(RuntimeWarning):
@@ -27,7 +29,11 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
     found = []
     if lost := list(result.faults.values()):
         count = len(result._statuses)
-        runs = "" if count == 1 else f"{sum(s is Status.NON_FINITE for s in result._statuses)} of {count} runs: "
+        runs = (
+            ""
+            if count == 1
+            else f"{sum(s is Status.NON_FINITE for s in result._statuses)} of {count} runs: "
+        )
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         found.append(f"{result.method}: {runs}{lost[0]}{more}")
     if resumed_at is not None:
@@ -41,8 +47,16 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
                 )
     rise = result.rise
     slope = result.last.lower_gradient_squared
-    if rise is not None and slope is not None and (rise > 0).any() and result.start is not None:
-        ends, begun = (np.asarray(point.x).reshape(len(rise), -1) for point in (result.last, result.start))
+    if (
+        rise is not None
+        and slope is not None
+        and (rise > 0).any()
+        and result.start is not None
+    ):
+        ends, begun = (
+            np.asarray(point.x).reshape(len(rise), -1)
+            for point in (result.last, result.start)
+        )
         way = ends - begun
         with np.errstate(all="ignore"):
             which = rise > _MANY * np.sqrt(np.atleast_1d(slope) * dot(way, way))

@@ -142,15 +142,15 @@ class History:
         return len(self.step)
 
     def __repr__(self) -> str:
-        return (
-            f"<History of {len(self)} records × {len(self.runs)} runs: {', '.join(['step', 'calls', *self.columns])}>"
-        )
+        return f"<History of {len(self)} records × {len(self.runs)} runs: {', '.join(['step', 'calls', *self.columns])}>"
 
     def __getitem__(self, name: str) -> Any:
         if name in ("step", "upper_calls", "lower_calls", "calls", "x"):
             return getattr(self, name)
         if name not in self.columns:
-            raise KeyError(f"{name!r} was not recorded; recorded are {['step', 'calls', *self.columns]}")
+            raise KeyError(
+                f"{name!r} was not recorded; recorded are {['step', 'calls', *self.columns]}"
+            )
         return self.columns[name][:, 0] if self.single else self.columns[name]
 
     def __getattr__(self, name: str) -> Any:
@@ -164,12 +164,16 @@ class History:
     def tidy(self) -> dict[str, NDArray[Any]]:
         """Columns of equal length, a row for each run and recorded step, runs one after another."""
         runs, rows = np.nonzero(self.step <= self.last_step[:, None])
-        table: dict[str, NDArray[Any]] = {"run": np.asarray(self.runs, dtype=np.int64)[runs]}
+        table: dict[str, NDArray[Any]] = {
+            "run": np.asarray(self.runs, dtype=np.int64)[runs]
+        }
         for name in ("step", "upper_calls", "lower_calls", "calls"):
             table[name] = self[name][rows]
         table |= {name: column[rows, runs] for name, column in self.columns.items()}
         if self.x is not None:
-            flat = (self.x[:, None] if self.single else self.x).reshape(len(self), len(self.runs), -1)
+            flat = (self.x[:, None] if self.single else self.x).reshape(
+                len(self), len(self.runs), -1
+            )
             table |= {f"x{i}": flat[rows, runs, i] for i in range(flat.shape[-1])}
         return table
 
@@ -192,21 +196,30 @@ class History:
         """Write the tidy table as Parquet, with date, commit and versions."""
         pq = _extra("pyarrow.parquet")
         with atomic(path) as file:
-            pq.write_table(self.to_arrow().replace_schema_metadata({"tiebreak": json.dumps(stamp())}), file)
+            pq.write_table(
+                self.to_arrow().replace_schema_metadata(
+                    {"tiebreak": json.dumps(stamp())}
+                ),
+                file,
+            )
 
 
 def _extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"this needs {name.split('.')[0]}: {install('data')}") from error
+        raise ImportError(
+            f"this needs {name.split('.')[0]}: {install('data')}"
+        ) from error
 
 
 def write_csv(table: Mapping[str, Any], file: IO[str]) -> None:
     """Write columns of equal length as CSV, every digit of them."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table)
-    writer.writerows(zip(*(np.asarray(column).tolist() for column in table.values()), strict=True))
+    writer.writerows(
+        zip(*(np.asarray(column).tolist() for column in table.values()), strict=True)
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -278,12 +291,16 @@ class Result:
     @property
     def message(self) -> str:
         """Why the runs ended, in words."""
-        counts = {status: self._statuses.count(status) for status in dict.fromkeys(self._statuses)}
+        counts = {
+            status: self._statuses.count(status)
+            for status in dict.fromkeys(self._statuses)
+        }
         if len(self._statuses) == 1:
             text = next(iter(counts)).value
         else:
             text = "; ".join(
-                f"{count} of {len(self._statuses)} runs: {status.value}" for status, count in counts.items()
+                f"{count} of {len(self._statuses)} runs: {status.value}"
+                for status, count in counts.items()
             )
         return "; ".join([text, *self.faults.values()])
 
@@ -299,7 +316,9 @@ class Result:
         >>> bool(result.rise < 0)
         True
         """
-        before, after = (getattr(point, "lower_value", None) for point in (self.start, self.last))
+        before, after = (
+            getattr(point, "lower_value", None) for point in (self.start, self.last)
+        )
         if before is None or after is None:
             return None
         with np.errstate(invalid="ignore"):
@@ -314,8 +333,15 @@ class Result:
         if rise is None or self.start is None or not (rise > 0).any():
             return ""
         risen = int(np.sum(rise > 0))
-        before, after = (np.mean(np.atleast_1d(p.lower_value)[rise > 0]) for p in (self.start, self.last))
-        runs = "" if len(rise) == 1 else f" in {risen} of {len(rise)} runs" + " (means)" * (risen > 1)
+        before, after = (
+            np.mean(np.atleast_1d(p.lower_value)[rise > 0])
+            for p in (self.start, self.last)
+        )
+        runs = (
+            ""
+            if len(rise) == 1
+            else f" in {risen} of {len(rise)} runs" + " (means)" * (risen > 1)
+        )
         return f"g ended at {after:.4g}, above {before:.2g} where it began{runs}"
 
     @property
@@ -342,13 +368,18 @@ class Result:
             value = getattr(self.last, name)
             if value is not None:
                 lines.append(
-                    f"  {name:<24} {np.mean(value):.4g}" + ("" if np.ndim(value) == 0 else " (mean over runs)")
+                    f"  {name:<24} {np.mean(value):.4g}"
+                    + ("" if np.ndim(value) == 0 else " (mean over runs)")
                 )
         if self.rise_in_words:
             lines.append(f"  {self.rise_in_words}")
         if self.chosen:
-            each = ", ".join(f"{name} {np.median(value):.3g}" for name, value in self.chosen.items())
-            lines.append(f"  at the end{'' if isinstance(self.status, Status) else ' (medians)'}: {each}")
+            each = ", ".join(
+                f"{name} {np.median(value):.3g}" for name, value in self.chosen.items()
+            )
+            lines.append(
+                f"  at the end{'' if isinstance(self.status, Status) else ' (medians)'}: {each}"
+            )
         return "\n".join(lines)
 
 

@@ -40,7 +40,9 @@ def remembers(rule: Rule) -> bool:
     return hasattr(rule, "begin")
 
 
-def multiplier(fg: Scalar, gg: Scalar, threshold: Scalar, slack: Scalar = 0.0) -> Scalar:
+def multiplier(
+    fg: Scalar, gg: Scalar, threshold: Scalar, slack: Scalar = 0.0
+) -> Scalar:
     """λ = [φ − fg]₊ / (gg + r), and 0 where gg + r = 0: the formula behind every rule.
 
     Parameters
@@ -65,7 +67,11 @@ def multiplier(fg: Scalar, gg: Scalar, threshold: Scalar, slack: Scalar = 0.0) -
     numerator = gap * (gap > 0) * (denominator != 0)
     # The differences are 0 for a number and NaN for anything else: an infinite denominator would divide to λ = 0, and
     # XLA makes a selection of the product above, which loses a NaN.
-    return numerator / (denominator + (denominator == 0)) + (denominator - denominator) + (gap - gap)
+    return (
+        numerator / (denominator + (denominator == 0))
+        + (denominator - denominator)
+        + (gap - gap)
+    )
 
 
 def dbgd(fg: Scalar, gg: Scalar, barrier: Scalar) -> Scalar:
@@ -103,7 +109,9 @@ def sdbgd(fg: Scalar, gg: Scalar, barrier: Scalar, regularizer: Scalar) -> Scala
     return multiplier(fg, gg, barrier * gg, regularizer)
 
 
-def penalized(fg: Scalar, gg: Scalar, barrier: Scalar, regularizer: Scalar, penalty: Scalar = 1.0) -> Scalar:
+def penalized(
+    fg: Scalar, gg: Scalar, barrier: Scalar, regularizer: Scalar, penalty: Scalar = 1.0
+) -> Scalar:
     """λ = [β (gg+γ) − fg]₊ / (gg + 1/μ), the PR rule as we reconstruct it.
 
     The minimiser of ½‖d−∇f‖² + (μ/2)[β(gg+γ) − ⟨∇g, d⟩]₊²: `regularizer` is γ and `penalty` is μ. The original is not
@@ -119,7 +127,12 @@ def penalized(fg: Scalar, gg: Scalar, barrier: Scalar, regularizer: Scalar, pena
 
 
 def by_value(
-    fg: Scalar, gg: Scalar, lower_value: Scalar, target: Scalar, rate: Scalar = 1.0, regularizer: Scalar = 0.0
+    fg: Scalar,
+    gg: Scalar,
+    lower_value: Scalar,
+    target: Scalar,
+    rate: Scalar = 1.0,
+    regularizer: Scalar = 0.0,
 ) -> Scalar:
     """λ = [α (g − target) − fg]₊ / (gg+ρ): g decreases at `rate` α towards `target`, and below it f is free.
 
@@ -154,7 +167,9 @@ def least(
     gradient = barrier * gg
     # Selecting by a product is exact in every library; the differences keep what is not finite from being lost by it.
     smaller = value * (value <= gradient) + gradient * (gradient < value)
-    return multiplier(fg, gg, smaller + (value - value) + (gradient - gradient), regularizer)
+    return multiplier(
+        fg, gg, smaller + (value - value) + (gradient - gradient), regularizer
+    )
 
 
 def constant(fg: Scalar, gg: Scalar, barrier: Scalar) -> Scalar:
@@ -165,7 +180,9 @@ def constant(fg: Scalar, gg: Scalar, barrier: Scalar) -> Scalar:
     >>> constant(fg=-1.0, gg=2.0, barrier=0.5)
     0.5
     """
-    return barrier + 0 * fg + 0 * gg  # the zeros give λ the shape of a value per run, and keep NaN a NaN
+    return (
+        barrier + 0 * fg + 0 * gg
+    )  # the zeros give λ the shape of a value per run, and keep NaN a NaN
 
 
 def stability(barrier: Scalar, regularizer: Scalar, upper_norm: Scalar) -> Scalar:
@@ -182,8 +199,13 @@ def stability(barrier: Scalar, regularizer: Scalar, upper_norm: Scalar) -> Scala
         raise ValueError(
             f"regularizer={regularizer!r} must be in (0, ∞): without it the direction is not Lipschitz in ∇g"
         )
-    return 1.5 * barrier + 2 * upper_norm / regularizer**0.5 + (regularizer - regularizer)
+    return (
+        1.5 * barrier + 2 * upper_norm / regularizer**0.5 + (regularizer - regularizer)
+    )
 
 
 #: Every rule by name.
-RULES: dict[str, Rule] = {rule.__name__: rule for rule in (dbgd, sdbpg, sdbgd, penalized, by_value, least, constant)}
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (dbgd, sdbpg, sdbgd, penalized, by_value, least, constant)
+}

@@ -56,17 +56,32 @@ class Parameters(NamedTuple):
         """The chance (up to a factor) that x_k is the returned iterate: `selection`; or η_k β_k; or η_k."""
         if self.selection is not None:
             return float(self.selection)
-        return float(self.step_size) * (1.0 if self.barrier is None else float(self.barrier))
+        return float(self.step_size) * (
+            1.0 if self.barrier is None else float(self.barrier)
+        )
 
     def named(self) -> dict[str, float]:
         """Every parameter that is set, and k, by name."""
         known = {name: getattr(self, name) for name in ("k", *LEGAL)}
-        return {name: value for name, value in {**known, **self.others}.items() if value is not None}
+        return {
+            name: value
+            for name, value in {**known, **self.others}.items()
+            if value is not None
+        }
 
 
-_WHOLE: tuple[str, Callable[[float], bool]] = ("finite (it is floored, and at least 1)", math.isfinite)
-_POSITIVE: tuple[str, Callable[[float], bool]] = ("finite and > 0", lambda v: 0 < v < math.inf)
-_NONNEGATIVE: tuple[str, Callable[[float], bool]] = ("finite and ≥ 0", lambda v: 0 <= v < math.inf)
+_WHOLE: tuple[str, Callable[[float], bool]] = (
+    "finite (it is floored, and at least 1)",
+    math.isfinite,
+)
+_POSITIVE: tuple[str, Callable[[float], bool]] = (
+    "finite and > 0",
+    lambda v: 0 < v < math.inf,
+)
+_NONNEGATIVE: tuple[str, Callable[[float], bool]] = (
+    "finite and ≥ 0",
+    lambda v: 0 <= v < math.inf,
+)
 _SHARE: tuple[str, Callable[[float], bool]] = ("in [0, 1]", lambda v: 0 <= v <= 1)
 
 #: name → (what is legal, in words; the test). The one place that knows the range of every parameter.
@@ -155,19 +170,32 @@ class Schedule:
             object.__setattr__(self, name, _as_law(name, getattr(self, name)))
         taken = {"k", "fg", "gg", "ff", "lower_value", *LEGAL} & set(self.others)
         if taken:
-            raise ValueError(f"others={sorted(taken)!r} are names the solver gives itself; choose different ones")
+            raise ValueError(
+                f"others={sorted(taken)!r} are names the solver gives itself; choose different ones"
+            )
         laws = {name: _as_law(name, law) for name, law in self.others.items()}
         object.__setattr__(self, "others", MappingProxyType(laws))
 
     def __hash__(self) -> int:
-        return hash((*(getattr(self, name) for name in LEGAL), frozenset(self.others.items())))
+        return hash(
+            (*(getattr(self, name) for name in LEGAL), frozenset(self.others.items()))
+        )
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy cannot be pickled or deep-copied; its dict can
-        return (Schedule, (*(getattr(self, f.name) for f in fields(self)[:-1]), dict(self.others)))
+    def __reduce__(
+        self,
+    ) -> tuple[
+        Any, ...
+    ]:  # a mapping proxy cannot be pickled or deep-copied; its dict can
+        return (
+            Schedule,
+            (*(getattr(self, f.name) for f in fields(self)[:-1]), dict(self.others)),
+        )
 
     def __str__(self) -> str:
         laws = {name: getattr(self, name) for name in LEGAL} | dict(self.others)
-        return ", ".join(f"{name}={law}" for name, law in laws.items() if law is not None)
+        return ", ".join(
+            f"{name}={law}" for name, law in laws.items() if law is not None
+        )
 
     def at(self, k: int, **more: Any) -> Parameters:
         """The parameters of step k, and what else is known of it; an illegal value raises and is named."""
@@ -192,13 +220,19 @@ class Schedule:
         for name, other in self.others.items():
             others[name] = _number(name, other, k)
             if not math.isfinite(others[name]):
-                raise ValueError(f"{name} at step {k} is {others[name]!r}; it must be finite")
+                raise ValueError(
+                    f"{name} at step {k} is {others[name]!r}; it must be finite"
+                )
         return values | {"others": others}
 
     @cached_property
     def _set(self) -> tuple[tuple[str, Law], ...]:
         """The laws that are set; kept, because every step asks for them."""
-        return tuple((name, getattr(self, name)) for name in LEGAL if getattr(self, name) is not None)
+        return tuple(
+            (name, getattr(self, name))
+            for name in LEGAL
+            if getattr(self, name) is not None
+        )
 
     def constant(self, *names: str) -> bool:
         """Whether the named laws, or all that are set, are known not to change from step to step."""
@@ -210,7 +244,9 @@ class Schedule:
         """This schedule with some of its laws changed."""
         unknown = set(changes) - {f.name for f in fields(self)}
         if unknown:
-            raise TypeError(f"unknown parameters {sorted(unknown)}; a schedule has {[f.name for f in fields(self)]}")
+            raise TypeError(
+                f"unknown parameters {sorted(unknown)}; a schedule has {[f.name for f in fields(self)]}"
+            )
         return replace(self, **changes)
 
 
@@ -221,7 +257,9 @@ def _as_law(name: str, value: Any) -> Law | None:
         return None
     legal, holds = LEGAL.get(name, ("a finite number", math.isfinite))
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name}={value!r} must be a number or a function of the step k; values are {legal}")
+        raise TypeError(
+            f"{name}={value!r} must be a number or a function of the step k; values are {legal}"
+        )
     if not holds(floating(value)):
         raise ValueError(f"{name}={value!r} must be {legal}")
     return Power(float(value))
@@ -238,7 +276,9 @@ def _number(name: str, law: Any, k: int) -> float:
             raise TypeError
         return floating(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} at step {k} is {value!r}; it must be a number") from None
+        raise TypeError(
+            f"{name} at step {k} is {value!r}; it must be a number"
+        ) from None
 
 
 def largest_step_size(L_f: float, L_g: float) -> float:
@@ -299,14 +339,28 @@ def anytime(
         "lower_batch": lower_batch,
     }
     for name, value in constants.items():
-        if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r}: a proportionality constant must be a number, finite and > 0")
+        if (
+            isinstance(value, (bool, str))
+            or not hasattr(value, "__float__")
+            or not 0 < value < math.inf
+        ):
+            raise ValueError(
+                f"{name}={value!r}: a proportionality constant must be a number, finite and > 0"
+            )
     powers = corollary_powers(a)
-    return _capped({name: Power(float(value), powers[name]) for name, value in constants.items()}, cap)
+    return _capped(
+        {name: Power(float(value), powers[name]) for name, value in constants.items()},
+        cap,
+    )
 
 
 def horizon(
-    K: int, a: float = 0.25, *, L_f: float | None = None, L_g: float | None = None, **constants: Any
+    K: int,
+    a: float = 0.25,
+    *,
+    L_f: float | None = None,
+    L_g: float | None = None,
+    **constants: Any,
 ) -> Schedule:
     """The horizon schedule of Corollary 1: the laws of :func:`anytime` with t = K throughout, so constant in k.
 
@@ -327,7 +381,9 @@ def horizon(
     if constants.get("step_size") is None:
         constants["step_size"] = cap
     growing = anytime(a, **constants)
-    return _capped({name: Power(getattr(growing, name)(last)) for name in corollary_powers(a)}, cap)
+    return _capped(
+        {name: Power(getattr(growing, name)(last)) for name in corollary_powers(a)}, cap
+    )
 
 
 def corollary_powers(a: Any) -> dict[str, Any]:
@@ -343,14 +399,17 @@ def corollary_powers(a: Any) -> dict[str, Any]:
         "barrier": 3 * a - 1,
         "regularizer": 2 * a - 2,
         "upper_batch": 2 - 4 * a,
-        "lower_batch": 4 - 6 * a,  # the larger of η^−2 and η^6 t^4: 4 − 6a > 2a for every a below 1/2
+        "lower_batch": 4
+        - 6 * a,  # the larger of η^−2 and η^6 t^4: 4 − 6a > 2a for every a below 1/2
     }
 
 
 def _cap(L_f: float | None, L_g: float | None) -> float | None:
     """The largest step size for these constants; None without them."""
     if (L_f is None) != (L_g is None):
-        raise ValueError(f"L_f={L_f!r} and L_g={L_g!r} must be given together: the step-size cap needs both")
+        raise ValueError(
+            f"L_f={L_f!r} and L_g={L_g!r} must be given together: the step-size cap needs both"
+        )
     return None if L_f is None or L_g is None else largest_step_size(L_f, L_g)
 
 
@@ -360,9 +419,13 @@ def _capped(laws: dict[str, Any], cap: float | None) -> Schedule:
         largest = laws["step_size"](0)
         top = laws["barrier"](0)
         if largest > cap:
-            raise ValueError(f"step_size reaches {largest!r}; the theorem allows at most 1/(2(L_f+2L_g)) = {cap!r}")
+            raise ValueError(
+                f"step_size reaches {largest!r}; the theorem allows at most 1/(2(L_f+2L_g)) = {cap!r}"
+            )
         if top > 1:
-            raise ValueError(f"barrier reaches {top!r}; the theorem allows values in (0, 1]")
+            raise ValueError(
+                f"barrier reaches {top!r}; the theorem allows values in (0, 1]"
+            )
     return Schedule(**laws)
 
 
@@ -370,7 +433,9 @@ def _capped(laws: dict[str, Any], cap: float | None) -> Schedule:
 PAPER: Mapping[str, Schedule] = MappingProxyType(
     {
         "sdbgd": anytime(1 / 4),
-        "sdbpg": anytime(1 / 4).replace(regularizer=Power(1, -1), lower_batch=Power(1, 2)),
+        "sdbpg": anytime(1 / 4).replace(
+            regularizer=Power(1, -1), lower_batch=Power(1, 2)
+        ),
         "pr_sdbpg": Schedule(
             step_size=Power(0.05, -1 / 2),
             barrier=Power(0.5, 1 / 4),

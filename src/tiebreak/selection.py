@@ -10,7 +10,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 
-def replacements(rngs: Sequence[Generator], weights: Sequence[float], total: float) -> NDArray[np.bool_]:
+def replacements(
+    rngs: Sequence[Generator], weights: Sequence[float], total: float
+) -> NDArray[np.bool_]:
     """Whether the iterate of each step replaces the kept one, (steps, runs).
 
     Parameters
@@ -33,4 +35,7 @@ def replacements(rngs: Sequence[Generator], weights: Sequence[float], total: flo
     uniforms = np.empty((len(rngs), len(weights)))
     for row, rng in zip(uniforms, rngs, strict=True):
         row[:] = rng.random(len(weights))
-    return np.ascontiguousarray(uniforms.T) * totals < np.asarray(weights, dtype=float)[:, None]
+    return (
+        np.ascontiguousarray(uniforms.T) * totals
+        < np.asarray(weights, dtype=float)[:, None]
+    )

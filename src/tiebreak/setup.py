@@ -52,7 +52,9 @@ def prepare(
     steps = None if steps is None else limit("steps", steps)
     if resume is None:
         if budget is None and steps is None:
-            raise ValueError("budget=None and steps=None: give at least one of them, a whole number ≥ 1")
+            raise ValueError(
+                "budget=None and steps=None: give at least one of them, a whole number ≥ 1"
+            )
         chosen = methods.get("auto" if method is None else method)
         state = _fresh(x0, chosen, budget, steps, runs, seed, record, keep_iterates)
     else:
@@ -66,17 +68,30 @@ def prepare(
                 f"resume={resume!r} must be a result, or the path of a saved one: result.save(path), then resume=path"
             )
         chosen = _resumed(state, resume, method, x0, runs, seed)
-        state.configuration.budget = state.configuration.budget if budget is None else budget
-        state.configuration.steps = state.configuration.steps if steps is None else steps
+        state.configuration.budget = (
+            state.configuration.budget if budget is None else budget
+        )
+        state.configuration.steps = (
+            state.configuration.steps if steps is None else steps
+        )
     c = state.configuration
-    levels = [Level(n, o, c.shape, np.dtype(c.dtype)) for n, o in (("upper", upper), ("lower", lower))]
+    levels = [
+        Level(n, o, c.shape, np.dtype(c.dtype))
+        for n, o in (("upper", upper), ("lower", lower))
+    ]
     if "lower_value" in chosen.needs and not levels[1].has_value:
         raise ValueError(
             f"the rule of {chosen.name!r} needs the lower objective's value: give the lower oracle `value=`"
         )
     if chosen.schedule.step_size is None:
-        raise ValueError(f"the schedule of {chosen.name!r} sets no step_size: give it one, a number > 0 or a law")
-    lost = [n for n in MEASURES if n in state.history and n not in Measurer(chosen, *levels).known]
+        raise ValueError(
+            f"the schedule of {chosen.name!r} sets no step_size: give it one, a number > 0 or a law"
+        )
+    lost = [
+        n
+        for n in MEASURES
+        if n in state.history and n not in Measurer(chosen, *levels).known
+    ]
     if lost:
         raise ValueError(
             f"the oracles no longer give {', '.join(lost)}, which the history of {os.fspath(resume or '')!r} holds: "
@@ -87,7 +102,9 @@ def prepare(
             _fits(level, state, resume)
     cost = first_cost(chosen)
     if c.budget is not None and c.budget < cost:
-        raise ValueError(f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}")
+        raise ValueError(
+            f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}"
+        )
     return Setup(levels[0], levels[1], chosen, c, state)
 
 
@@ -123,7 +140,10 @@ def _fresh(
     x = np.repeat(start.reshape(1, -1), count, axis=0)
     zeros = [np.zeros(count, dtype=np.int64) for _ in range(4)]
     remembered = [
-        tuple(np.array(np.broadcast_to(column, count), dtype=np.float64) for column in method.begin(np.zeros(count)))
+        tuple(
+            np.array(np.broadcast_to(column, count), dtype=np.float64)
+            for column in method.begin(np.zeros(count))
+        )
         for _ in range(2)
     ]
     return State(
@@ -174,13 +194,19 @@ def _record(given: Any, budget: int | None) -> str | int | tuple[int, ...] | Non
             f"record={given!r} must be 'log', a whole number n ≥ 1 (every n-th step), call counts that grow, or None"
         )
     counts = tuple(limit("record", count) for count in given)
-    if not counts or list(counts) != sorted(set(counts)) or counts[-1] > (budget or counts[-1]):
+    if (
+        not counts
+        or list(counts) != sorted(set(counts))
+        or counts[-1] > (budget or counts[-1])
+    ):
         most = "" if budget is None else f", at most the budget, {budget}"
         raise ValueError(f"record={given!r} must be call counts that grow{most}")
     return counts
 
 
-def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any) -> Method:
+def _resumed(
+    state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
+) -> Method:
     """The method to go on with; whatever was given again must be what it was."""
     c = state.configuration
     given = method
@@ -193,20 +219,37 @@ def _resumed(state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
         method = named[0]
     chosen = methods.get(method)
     if chosen.name != c.method:
-        raise ValueError(f"method={chosen.name!r} must be {c.method!r}, which {os.fspath(path)!r} was made with")
+        raise ValueError(
+            f"method={chosen.name!r} must be {c.method!r}, which {os.fspath(path)!r} was made with"
+        )
     if _fingerprint(chosen) != c.fingerprint:
-        again = "method=None: give it again" if given is None else f"method={chosen.name!r} is another one"
+        again = (
+            "method=None: give it again"
+            if given is None
+            else f"method={chosen.name!r} is another one"
+        )
         raise ValueError(
             f"{again}; {os.fspath(path)!r} was made with a {c.method} of another rule, estimator or schedule"
         )
     if x0 is not None and np.shape(x0) != c.shape:
-        raise ValueError(f"x0 has shape {np.shape(x0)}; {os.fspath(path)!r} has {c.shape}. Leave it out to resume")
+        raise ValueError(
+            f"x0 has shape {np.shape(x0)}; {os.fspath(path)!r} has {c.shape}. Leave it out to resume"
+        )
     if x0 is not None and not np.array_equal(_point(x0).reshape(-1), state.start):
-        raise ValueError(f"x0 differs from the start of {os.fspath(path)!r}. Leave it out to resume")
+        raise ValueError(
+            f"x0 differs from the start of {os.fspath(path)!r}. Leave it out to resume"
+        )
     if runs is not None and _runs(runs) != c.runs:
-        raise ValueError(f"runs={runs!r} must be those of {os.fspath(path)!r}, {list(c.runs)}. Leave it out to resume")
-    if seed is not None and (_seed(seed).entropy, _seed(seed).spawn_key) != (c.entropy, c.spawn_key):
-        raise ValueError(f"seed={seed!r} must be that of {os.fspath(path)!r}, {c.entropy!r}. Leave it out to resume")
+        raise ValueError(
+            f"runs={runs!r} must be those of {os.fspath(path)!r}, {list(c.runs)}. Leave it out to resume"
+        )
+    if seed is not None and (_seed(seed).entropy, _seed(seed).spawn_key) != (
+        c.entropy,
+        c.spawn_key,
+    ):
+        raise ValueError(
+            f"seed={seed!r} must be that of {os.fspath(path)!r}, {c.entropy!r}. Leave it out to resume"
+        )
     _check_memory(state, path, chosen)
     return chosen
 
@@ -216,7 +259,9 @@ def _check_memory(state: State, path: Any, method: Method) -> None:
     there = len(state.rule)
     asked = len(method.begin(np.zeros(1)))
     if there != asked:
-        raise ValueError(f"{os.fspath(path)!r} remembers {there} numbers for the rule of {method.name}; it has {asked}")
+        raise ValueError(
+            f"{os.fspath(path)!r} remembers {there} numbers for the rule of {method.name}; it has {asked}"
+        )
     rows = state.x[state.alive]
     twice = method.estimator.evaluations == 2
     for level, memory in state.memory.items():
@@ -269,12 +314,18 @@ def _point(x0: Any) -> Array:
     if start.dtype.kind in "iu":
         start = start.astype(np.float64)
     if start.dtype not in (np.float32, np.float64):
-        raise TypeError(f"x0 has dtype {start.dtype}; it must be float32 or float64 (or whole numbers)")
+        raise TypeError(
+            f"x0 has dtype {start.dtype}; it must be float32 or float64 (or whole numbers)"
+        )
     if start.size == 0:
-        raise ValueError(f"x0 has shape {start.shape}; it must hold at least one number")
+        raise ValueError(
+            f"x0 has shape {start.shape}; it must hold at least one number"
+        )
     if not np.isfinite(start).all():
         where = int(np.flatnonzero(~np.isfinite(start.reshape(-1)))[0])
-        raise ValueError(f"x0 must be finite; number {where} of it is {start.reshape(-1)[where]}")
+        raise ValueError(
+            f"x0 must be finite; number {where} of it is {start.reshape(-1)[where]}"
+        )
     return start
 
 
@@ -283,13 +334,19 @@ def _runs(runs: Any) -> tuple[int, ...]:
         return (0,)
     if isinstance(runs, (int, np.integer)) and not isinstance(runs, bool):
         if runs < 1:
-            raise ValueError(f"runs={runs!r} must be a whole number ≥ 1, or the numbers of the runs wanted")
+            raise ValueError(
+                f"runs={runs!r} must be a whole number ≥ 1, or the numbers of the runs wanted"
+            )
         return tuple(range(int(runs)))
     if not isinstance(runs, (Sequence, range, np.ndarray)) or isinstance(runs, str):
-        raise TypeError(f"runs={runs!r} must be a whole number ≥ 1, or the numbers of the runs wanted")
+        raise TypeError(
+            f"runs={runs!r} must be a whole number ≥ 1, or the numbers of the runs wanted"
+        )
     numbers = tuple(int(r) for r in runs)
     if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
-        raise ValueError(f"runs={runs!r} must be different whole numbers ≥ 0, at least one")
+        raise ValueError(
+            f"runs={runs!r} must be different whole numbers ≥ 0, at least one"
+        )
     return numbers
 
 

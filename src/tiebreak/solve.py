@@ -24,7 +24,15 @@ from tiebreak.files import FilePath, locked
 from tiebreak.levels import Stream, generators
 from tiebreak.live import Progress, progress_line
 from tiebreak.oracles import Array
-from tiebreak.recording import Glance, Measurer, Record, Recorder, fault, start_values, wanted
+from tiebreak.recording import (
+    Glance,
+    Measurer,
+    Record,
+    Recorder,
+    fault,
+    start_values,
+    wanted,
+)
 from tiebreak.remarks import warned
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
@@ -110,15 +118,33 @@ def minimize(
     array([2., 2.])
     """
     with locked(checkpoint):  # before it is read: another process may be writing it
-        setup = prepare(upper, lower, x0, method, budget, steps, runs, seed, record, keep_iterates, resume)
+        setup = prepare(
+            upper,
+            lower,
+            x0,
+            method,
+            budget,
+            steps,
+            runs,
+            seed,
+            record,
+            keep_iterates,
+            resume,
+        )
         if len(setup.configuration.runs) > 1:
             kept_apart(setup.method, setup.lower.dimension, setup.lower.dtype)
         if not (callback is None or callable(callback)):
-            raise TypeError(f"callback={callback!r} must be a function of a record, or None")
+            raise TypeError(
+                f"callback={callback!r} must be a function of a record, or None"
+            )
         if not (isinstance(progress, bool) or callable(progress)):
             raise TypeError(f"progress={progress!r} must be True, False or a function")
         every = whole("checkpoint_every", checkpoint_every)
-        with progress_line() if progress is True else nullcontext(progress or None) as shown:
+        with (
+            progress_line()
+            if progress is True
+            else nullcontext(progress or None) as shown
+        ):
             made = None if resume is None else setup.state.k
             result = _Solver(setup, callback, shown, checkpoint, every).run().result()
     return warned(result, resumed_at=made)
@@ -147,30 +173,50 @@ class _Solver:
         self.weight = state.weight
         self.now = Now.of(state)
         numbers = [self.configuration.runs[r] for r in state.alive]
-        seed = SeedSequence(self.configuration.entropy, spawn_key=self.configuration.spawn_key)
+        seed = SeedSequence(
+            self.configuration.entropy, spawn_key=self.configuration.spawn_key
+        )
         upper, lower, selection = generators(seed, numbers)
-        self.streams = {"upper": Stream(upper, self.upper.draw), "lower": Stream(lower, self.lower.draw)}
+        self.streams = {
+            "upper": Stream(upper, self.upper.draw),
+            "lower": Stream(lower, self.lower.draw),
+        }
         self.streams["selection"] = Stream(selection, self.select)
         for name, states in state.streams.items():
             for rng, saved in zip(self.streams[name].rngs, states, strict=True):
                 rng.bit_generator.state = saved
         self.minibatches = type(self.method.estimator) is Minibatch
         self.in_direction = enters_direction(self.method.estimator)
-        self.scale = getattr(self.method.rule, "scale", None)  # of a rule that chooses the step size as well
+        self.scale = getattr(
+            self.method.rule, "scale", None
+        )  # of a rule that chooses the step size as well
         self.watching = Watching(self.method, state.start)
         self.evaluate = self.upper.evaluate, self.lower.evaluate
         if self.watching.on:
-            self.evaluate = self.watching.noting("upper", self.upper), self.watching.noting("lower", self.lower)
+            self.evaluate = (
+                self.watching.noting("upper", self.upper),
+                self.watching.noting("lower", self.lower),
+            )
         apply = self.method.applied if self.method.remembers else self.method.multiplier
         self.decide = Decision(self.method, normalize=False, apply=apply)
-        self.measures = bool(self.method.measured)  # whether the rule asks for more than inner products
+        self.measures = bool(
+            self.method.measured
+        )  # whether the rule asks for more than inner products
         self.measurer = Measurer(self.method, self.upper, self.lower)
         self.glance = Glance(self.measurer)
         runs = len(self.configuration.runs)
-        self.recorder = Recorder(self.measurer, runs, self.configuration.keep_iterates, state.history)
-        if not state.start_measures:  # so that a result can say whether g ended above its start
-            state.start_measures = start_values(state.start, (self.upper, self.lower), runs)
-        self.parameters: Parameters | None = None  # of the step just made; the residuals of the last iterate use them
+        self.recorder = Recorder(
+            self.measurer, runs, self.configuration.keep_iterates, state.history
+        )
+        if (
+            not state.start_measures
+        ):  # so that a result can say whether g ended above its start
+            state.start_measures = start_values(
+                state.start, (self.upper, self.lower), runs
+            )
+        self.parameters: Parameters | None = (
+            None  # of the step just made; the residuals of the last iterate use them
+        )
         self.fitting: Steps | None = None  # those that come next
         self.stopped: Status | None = None
 
@@ -200,33 +246,52 @@ class _Solver:
         size = min(self.upper.block_size(alive), self.lower.block_size(alive))
         if self.checkpoint is not None:  # a block ends where a checkpoint is due
             size = min(size, self.checkpoint_every - now.k % self.checkpoint_every)
-        if self.fitting is None or self.fitting.k != now.k:  # at first, and after a block that was not made to its end
+        if (
+            self.fitting is None or self.fitting.k != now.k
+        ):  # at first, and after a block that was not made to its end
             spent = now.upper_calls + now.lower_calls
-            self.fitting = Steps(self.method, steps=c.steps, budget=c.budget, k=now.k, spent=spent)
-        steps = self.fitting.block(size, self.upper.samples_ahead, self.lower.samples_ahead)
+            self.fitting = Steps(
+                self.method, steps=c.steps, budget=c.budget, k=now.k, spent=spent
+            )
+        steps = self.fitting.block(
+            size, self.upper.samples_ahead, self.lower.samples_ahead
+        )
         return steps, self.fitting.ended
 
     def select(self, rngs: Any, weights: Sequence[float]) -> NDArray[np.bool_]:
         return replacements(rngs, weights, self.weight)
 
-    def advance(self, charged: Sequence[Charged], interrupted: Callable[[], bool]) -> None:
+    def advance(
+        self, charged: Sequence[Charged], interrupted: Callable[[], bool]
+    ) -> None:
         """Make these steps, or as many of them as nothing stops."""
         first = self.now.k
         steps = [parameters for parameters, _ in charged]
         weights = [p.weight for p in steps]
         failures: dict[int, str] = {}
         try:
-            upper_tokens = self.streams["upper"].block([p.upper_batch if p.upper_points else 0 for p in steps])
-            lower_tokens = self.streams["lower"].block([p.lower_batch if p.lower_points else 0 for p in steps])
+            upper_tokens = self.streams["upper"].block(
+                [p.upper_batch if p.upper_points else 0 for p in steps]
+            )
+            lower_tokens = self.streams["lower"].block(
+                [p.lower_batch if p.lower_points else 0 for p in steps]
+            )
             replaced = self.streams["selection"].block(weights)
             # Asked for all steps at once: at every step it takes longer.
             selecting = [
-                row if some else None for row, some in zip(replaced, replaced.any(axis=1).tolist(), strict=True)
+                row if some else None
+                for row, some in zip(
+                    replaced, replaced.any(axis=1).tolist(), strict=True
+                )
             ]
             record = self.configuration.record
             before = self.now.upper_calls + self.now.lower_calls
             given = isinstance(record, tuple)  # call counts
-            spent = list(accumulate((sum(cost) for _, cost in charged), initial=before)) if given else []
+            spent = (
+                list(accumulate((sum(cost) for _, cost in charged), initial=before))
+                if given
+                else []
+            )
             noted = wanted(record, first, len(steps), spent)
             with np.errstate(all="ignore"):
                 for (parameters, cost), upper, lower, selected, note in zip(
@@ -247,7 +312,11 @@ class _Solver:
                     self.close_block(self.now.k - first, weights, whole=True)
                 self.save_checkpoint(Status.RUNNING, measured=False)
             raise
-        self.close_block(self.now.k - first, weights, whole=bool(failures) or self.progress is not None)
+        self.close_block(
+            self.now.k - first,
+            weights,
+            whole=bool(failures) or self.progress is not None,
+        )
         if failures:
             self.bury(failures, steps[self.now.k - first - 1])
             if self.callback is not None and self.state.alive:
@@ -264,52 +333,106 @@ class _Solver:
     ) -> dict[int, str]:
         """One step of every living run. Returns the rows that cannot go on, and why; they keep their iterate."""
         method = self.method
-        k, x, upper_memory, lower_memory, memory, selected, upper_calls, lower_calls, _ = self.now
+        (
+            k,
+            x,
+            upper_memory,
+            lower_memory,
+            memory,
+            selected,
+            upper_calls,
+            lower_calls,
+            _,
+        ) = self.now
         # measure
         self.upper.tokens = upper_tokens
         self.lower.tokens = lower_tokens
         estimator, (from_upper, from_lower) = method.estimator, self.evaluate
-        if self.minibatches:  # the estimates are the gradients, and nothing is remembered
+        if (
+            self.minibatches
+        ):  # the estimates are the gradients, and nothing is remembered
             seen_a = from_upper(x)
             seen_b = from_lower(x)
             upper_memory = ()
             lower_memory = ()
         else:
-            seen_a, a, upper_memory = estimate(estimator, "upper", from_upper, x, upper_memory, parameters, _zero)
-            seen_b, b, lower_memory = estimate(estimator, "lower", from_lower, x, lower_memory, parameters, _zero)
+            seen_a, a, upper_memory = estimate(
+                estimator, "upper", from_upper, x, upper_memory, parameters, _zero
+            )
+            seen_b, b, lower_memory = estimate(
+                estimator, "lower", from_lower, x, lower_memory, parameters, _zero
+            )
         if self.in_direction:
             a = seen_a
             b = seen_b
         fg, gg = products(seen_a, seen_b)
-        seen = Seen(fg, gg, **self.measured(seen_a, parameters)) if self.measures else (fg, gg)
+        seen = (
+            Seen(fg, gg, **self.measured(seen_a, parameters))
+            if self.measures
+            else (fg, gg)
+        )
         # decide
         multiplier, rule = self.decide.multiplier(parameters, seen, memory)
         # move
-        pace = -parameters.step_size if self.scale is None else -(parameters.step_size * self.scale(rule))[:, None]
+        pace = (
+            -parameters.step_size
+            if self.scale is None
+            else -(parameters.step_size * self.scale(rule))[:, None]
+        )
         moved, all_finite = descended(x, a, b, multiplier, pace)
         if noted:
             # At a given call count the run might as well have ended: then it is measured as a last iterate is.
-            in_force = method.at(max(0, k - 1)) if isinstance(self.configuration.record, tuple) else None
-            self.recorder.add(parameters, upper_calls, lower_calls, x, np.atleast_1d(multiplier), memory, in_force)
+            in_force = (
+                method.at(max(0, k - 1))
+                if isinstance(self.configuration.record, tuple)
+                else None
+            )
+            self.recorder.add(
+                parameters,
+                upper_calls,
+                lower_calls,
+                x,
+                np.atleast_1d(multiplier),
+                memory,
+                in_force,
+            )
         failures: dict[int, str] = {}
         # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
         if not all_finite:
             fine = np.asarray(np.isfinite(moved).all(axis=1))
             each = np.atleast_1d(multiplier)
-            failures = {int(row): fault(a[row], b[row], each[row]) for row in np.flatnonzero(~fine)}
+            failures = {
+                int(row): fault(a[row], b[row], each[row])
+                for row in np.flatnonzero(~fine)
+            }
             moved = frozen(np.where(fine[:, None], moved, x))
             replaced = None if replaced is None else replaced & fine
-            rule = tuple(np.where(fine, one, old) for one, old in zip(rule, memory, strict=True))
+            rule = tuple(
+                np.where(fine, one, old) for one, old in zip(rule, memory, strict=True)
+            )
         if replaced is not None:
             selected = Kept(
                 np.where(replaced[:, None], x, selected.x),
                 np.where(replaced, k, selected.step),
-                tuple(np.where(replaced, one, old) for one, old in zip(memory, selected.rule, strict=True)),
+                tuple(
+                    np.where(replaced, one, old)
+                    for one, old in zip(memory, selected.rule, strict=True)
+                ),
             )
         self.parameters = parameters
         upper_calls = upper_calls + cost[0]
         lower_calls = lower_calls + cost[1]
-        now = k + 1, moved, upper_memory, lower_memory, rule, selected, upper_calls, lower_calls, multiplier
+        now = (
+            k + 1,
+            moved,
+            upper_memory,
+            lower_memory,
+            rule,
+            selected,
+            upper_calls,
+            lower_calls,
+            multiplier,
+        )
         self.now = tuple.__new__(Now, now)  # what its name does, in half the time
         return failures
 
@@ -334,7 +457,13 @@ class _Solver:
     def call_back(self) -> None:
         assert self.callback is not None
         assert self.parameters is not None
-        record = recorded(self.now, self.parameters, self.configuration, self.state.alive, self.measurer)
+        record = recorded(
+            self.now,
+            self.parameters,
+            self.configuration,
+            self.state.alive,
+            self.measurer,
+        )
         if answered(self.callback, record):
             self.stopped = Status.CALLBACK
 
@@ -379,16 +508,24 @@ class _Solver:
         # those in force: a schedule need not be defined beyond the last step.
         ends = [max(0, made - 1) for made in state.steps.tolist()]
         picks = state.selected_step.tolist()
-        known = {k: self.method.at(k) for k in {*ends, *picks}}  # thousands of runs share few steps
+        known = {
+            k: self.method.at(k) for k in {*ends, *picks}
+        }  # thousands of runs share few steps
         each = [known[k] for k in ends]
         chosen = [known[k] for k in picks]
         state.last_measures = {}
         state.selected_measures = {}
         if measured:
             state.last_measures = self.measurer.at(state.x, each, state.rule)
-            state.selected_measures = self.measurer.at(state.selected, chosen, state.selected_rule)
+            state.selected_measures = self.measurer.at(
+                state.selected, chosen, state.selected_rule
+            )
         told = getattr(self.method.rule, "told", None)
-        state.chosen = {} if told is None else {n: np.asarray(v, np.float64) for n, v in told(state.rule).items()}
+        state.chosen = (
+            {}
+            if told is None
+            else {n: np.asarray(v, np.float64) for n, v in told(state.rule).items()}
+        )
         state.elapsed = time.perf_counter() - self.started
         return state
 
@@ -397,7 +534,9 @@ class _Solver:
         try:
             self.snapshot(status, measured).save(self.checkpoint)
         except OSError as error:  # a full disk must not end a long run; what was saved before is still there
-            message = f"checkpoint not written at step {self.now.k}: {error}; the run goes on"
+            message = (
+                f"checkpoint not written at step {self.now.k}: {error}; the run goes on"
+            )
             warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def report(self) -> Progress:

@@ -93,7 +93,9 @@ def residuals(upper: Array, lower: Array, multiplier: Any) -> Residuals:
     lower = np.asarray(lower)
     fg = dot(upper, lower)
     gg = dot(lower, lower)
-    own = np.asarray(multiplier(fg, gg) if callable(multiplier) else multiplier, dtype=np.float64)
+    own = np.asarray(
+        multiplier(fg, gg) if callable(multiplier) else multiplier, dtype=np.float64
+    )
 
     def along(factor: Any) -> Values:
         # From the vectors, not from ff, fg, gg: ff − fg²/gg loses every digit, and its sign, near a stationary point.

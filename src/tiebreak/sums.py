@@ -16,7 +16,9 @@ Indices: TypeAlias = NDArray[np.int64]
 #: Indices, and how often each occurs; None where every one stands for itself.
 Token: TypeAlias = tuple[Indices, Indices | None]
 
-_WORTH_A_CALL = 64  # terms of a sum: below, calling the function costs more than they do
+_WORTH_A_CALL = (
+    64  # terms of a sum: below, calling the function costs more than they do
+)
 
 
 class FiniteSum:
@@ -78,7 +80,9 @@ class FiniteSum:
         self._gradient = checked("gradient", gradient)
         self._value = value if value is None else checked("value", value)
         if per_example and weighted:
-            raise ValueError("per_example=True and weighted=True: a function of one index needs no weights; give one")
+            raise ValueError(
+                "per_example=True and weighted=True: a function of one index needs no weights; give one"
+            )
         if vectorized and not weighted:
             raise ValueError(
                 "vectorized=True needs weighted=True: batches of different runs have terms and counts of their own"
@@ -91,7 +95,9 @@ class FiniteSum:
         self.replace = replace
         self._all = np.arange(self.n)
         self.shape: tuple[int, ...] | None = None
-        self._tried = per_example or weighted or self.n < 2  # whether the function is known to give means
+        self._tried = (
+            per_example or weighted or self.n < 2
+        )  # whether the function is known to give means
 
     def bind(self, shape: tuple[int, ...]) -> "FiniteSum":
         """This oracle for points of this shape."""
@@ -114,7 +120,11 @@ class FiniteSum:
     def _drawn(self, rng: Generator, size: int) -> Indices:
         """The indices of a batch, or, of one that is larger than n, how often each term is in it."""
         if not self.replace:
-            return self._all if size >= self.n else rng.choice(self.n, size, replace=False, shuffle=False)
+            return (
+                self._all
+                if size >= self.n
+                else rng.choice(self.n, size, replace=False, shuffle=False)
+            )
         if size <= self.n:
             return rng.integers(self.n, size=size)
         return rng.multinomial(size, np.full(self.n, 1 / self.n))
@@ -123,7 +133,10 @@ class FiniteSum:
         """The tokens of several steps for several runs."""
         if not self.vectorized:
             return [[self.sample(rng, size) for rng in rngs] for size in sizes]
-        return [self._together([self._drawn(rng, size) for rng in rngs], size) for size in sizes]
+        return [
+            self._together([self._drawn(rng, size) for rng in rngs], size)
+            for size in sizes
+        ]
 
     def _together(self, drawn: Sequence[Indices], size: int) -> Token:
         """One token for all runs: terms of each, or all terms with the counts of each."""
@@ -148,7 +161,8 @@ class FiniteSum:
             return
         self._tried = True
         pair, one, other = (
-            np.asarray(self._gradient(x, self._all[part])) for part in (slice(2), slice(1), slice(1, 2))
+            np.asarray(self._gradient(x, self._all[part]))
+            for part in (slice(2), slice(1), slice(1, 2))
         )
         total = one + other
         with np.errstate(all="ignore"):
@@ -162,7 +176,9 @@ class FiniteSum:
         """The mean value of the batch or, without one, of all n terms."""
         return self._mean(known(self._value), x, *(token or (self._all, None)))
 
-    def _mean(self, function: Function, x: Array, indices: Indices, counts: Indices | None) -> Any:
+    def _mean(
+        self, function: Function, x: Array, indices: Indices, counts: Indices | None
+    ) -> Any:
         if self.weighted:
             return self._weighted(function, x, indices, counts)
         if counts is None:
@@ -171,7 +187,10 @@ class FiniteSum:
         levels, starts = np.unique(counts[order], return_index=True)
         if len(indices) >= _WORTH_A_CALL * len(levels):
             groups = np.split(indices[order], starts[1:])
-            total = sum(int(level) * self._sum(function, x, group) for level, group in zip(levels, groups, strict=True))
+            total = sum(
+                int(level) * self._sum(function, x, group)
+                for level, group in zip(levels, groups, strict=True)
+            )
         else:  # nearly every term has a count of its own: the least count of all, and the rest by binary digits
             least = int(levels[0])
             rest = counts - levels[0]
@@ -182,29 +201,53 @@ class FiniteSum:
                     total = total + 2**digit * self._sum(function, x, chosen)
         return total / int(counts.sum())
 
-    def _weighted(self, function: Function, x: Array, indices: Indices, counts: Indices | None) -> Any:
+    def _weighted(
+        self, function: Function, x: Array, indices: Indices, counts: Indices | None
+    ) -> Any:
         """The mean, by weights: at once, or for some points after another where that would take too much memory."""
         if counts is None:
             weights = np.full(indices.shape, 1 / indices.shape[-1])
         else:
             weights = counts / counts.sum(axis=-1, keepdims=True)
-        leading = x.shape[: x.ndim - len(self.shape)] if self.vectorized and self.shape is not None else ()
+        leading = (
+            x.shape[: x.ndim - len(self.shape)]
+            if self.vectorized and self.shape is not None
+            else ()
+        )
         few = max(1, self.chunk // indices.shape[-1])
         if math.prod(leading) <= few:
             return self._pieces(function, x, indices, weights)
         rows = x.reshape(-1, *x.shape[len(leading) :])
         groups = [slice(start, start + few) for start in range(0, len(rows), few)]
-        own: list[Any] = [[part[g] if part.ndim > 1 else part for part in (indices, weights)] for g in groups]
-        found = np.concatenate([self._pieces(function, rows[g], *each) for g, each in zip(groups, own, strict=True)])
+        own: list[Any] = [
+            [part[g] if part.ndim > 1 else part for part in (indices, weights)]
+            for g in groups
+        ]
+        found = np.concatenate(
+            [
+                self._pieces(function, rows[g], *each)
+                for g, each in zip(groups, own, strict=True)
+            ]
+        )
         return found.reshape(*leading, *found.shape[1:])
 
-    def _pieces(self, function: Function, x: Array, indices: Indices, weights: Array) -> Any:
+    def _pieces(
+        self, function: Function, x: Array, indices: Indices, weights: Array
+    ) -> Any:
         """Σ wᵢ ∇ᵢ(x), a chunk of terms after another; the pieces do not depend on how many points there are."""
-        parts = (slice(start, start + self.chunk) for start in range(0, indices.shape[-1], self.chunk))
-        return sum(np.asarray(function(x, indices[..., part], weights[..., part])) for part in parts)
+        parts = (
+            slice(start, start + self.chunk)
+            for start in range(0, indices.shape[-1], self.chunk)
+        )
+        return sum(
+            np.asarray(function(x, indices[..., part], weights[..., part]))
+            for part in parts
+        )
 
     def _sum(self, function: Function, x: Array, indices: Indices) -> Any:
         if self.per_example:
             return sum(np.asarray(function(x, int(i))) for i in indices)
-        parts = [indices[s : s + self.chunk] for s in range(0, len(indices), self.chunk)]
+        parts = [
+            indices[s : s + self.chunk] for s in range(0, len(indices), self.chunk)
+        ]
         return sum(len(part) * np.asarray(function(x, part)) for part in parts)

@@ -39,15 +39,21 @@ class Constants(NamedTuple):
     slow_weight: Scalar = 0.02
     rise_weight: Scalar = 1.25  # look ahead if the excess rises
     mean_rise_weight: Scalar = 4.0  # a margin for a model that keeps swinging
-    error_range: Scalar = 4.0  # a larger error counts as this one, and a smaller as its inverse
+    error_range: Scalar = (
+        4.0  # a larger error counts as this one, and a smaller as its inverse
+    )
     integral_steps: Scalar = 12.0  # steps in which the integral part corrects w₀
     proportional_gain: Scalar = 1.0
     initial_ratio: Scalar = 30.0  # the first w₀ of a model inside its tolerance,
     initial_ratio_outside: Scalar = 2.0  # and of a model outside
     max_ratio: Scalar = 1000.0
-    held_share: Scalar = 0.98  # w₀ does not grow if the excess is below this share of its slow average,
+    held_share: Scalar = (
+        0.98  # w₀ does not grow if the excess is below this share of its slow average,
+    )
     stalled_share: Scalar = 0.9  # and the model is not lost if it is below this one
-    max_upper_gradient_ratio: Scalar = 2.0  # ∇f is cut to this multiple of its averaged norm
+    max_upper_gradient_ratio: Scalar = (
+        2.0  # ∇f is cut to this multiple of its averaged norm
+    )
     rescue_steps: Scalar = 50.0
     rescue_share: Scalar = 0.05
 
@@ -67,7 +73,9 @@ class Memory(NamedTuple):
     mean_rise: Scalar
     upper_norm: Scalar  # slow averages of ‖∇f‖ and ‖∇g‖
     lower_norm: Scalar
-    stalled_steps: Scalar  # steps in a row with nearly all weight on g that left it outside
+    stalled_steps: (
+        Scalar  # steps in a row with nearly all weight on g that left it outside
+    )
     returns: Scalar  # how many times the model was set to its twin
 
 
@@ -126,7 +134,11 @@ def follow(
     excess = _excess(new.loss, new.reference, tolerance, relative)
     slow_excess = _excess(new.slow_loss, new.slow_reference, tolerance, relative)
     rise = at_least(excess - slow_excess, 0.0)
-    new = new._replace(mean_rise=_average(memory.mean_rise, rise * same_batch, new.steps, c.slow_weight))
+    new = new._replace(
+        mean_rise=_average(
+            memory.mean_rise, rise * same_batch, new.steps, c.slow_weight
+        )
+    )
     # bound = e + 1.25 rise + 4 slow(rise)
     bound = excess + c.rise_weight * rise + c.mean_rise_weight * new.mean_rise
     error = clip(bound / c.target_excess, 1 / c.error_range, c.error_range)
@@ -134,14 +146,24 @@ def follow(
     integral = _integral(new, error, excess, held, c)
     # w = min(w₀ exp(error − 1), 1000)
     ratio = at_most(integral * _E ** (c.proportional_gain * (error - 1)), c.max_ratio)
-    in_vain = (10 * ratio >= c.max_ratio) * (excess > 1) * (excess >= c.stalled_share * slow_excess)
-    new = new._replace(ratio=integral, stalled_steps=(memory.stalled_steps + 1 + 0 * loss) * in_vain)
-    return new, Reading(ratio, _unit(new, upper_norm, c), new.loss, new.reference, excess)
+    in_vain = (
+        (10 * ratio >= c.max_ratio)
+        * (excess > 1)
+        * (excess >= c.stalled_share * slow_excess)
+    )
+    new = new._replace(
+        ratio=integral, stalled_steps=(memory.stalled_steps + 1 + 0 * loss) * in_vain
+    )
+    return new, Reading(
+        ratio, _unit(new, upper_norm, c), new.loss, new.reference, excess
+    )
 
 
 def needs_return(memory: Memory, constants: Constants = DEFAULT) -> Scalar:
     """Whether many steps on g alone have not brought the model back, so that it must be set to its twin."""
-    return memory.stalled_steps >= at_least(constants.rescue_share * memory.steps, constants.rescue_steps)
+    return memory.stalled_steps >= at_least(
+        constants.rescue_share * memory.steps, constants.rescue_steps
+    )
 
 
 def after_return(memory: Memory, constants: Constants = DEFAULT) -> Memory:
@@ -162,13 +184,26 @@ def return_count(memory: Memory) -> Scalar:
 
 def check(memory: Memory) -> None:
     """Raise ValueError if a value is not a legal one of the memory."""
-    for name in ("steps", "ratio", "mean_rise", "upper_norm", "lower_norm", "stalled_steps", "returns"):
+    for name in (
+        "steps",
+        "ratio",
+        "mean_rise",
+        "upper_norm",
+        "lower_norm",
+        "stalled_steps",
+        "returns",
+    ):
         if not getattr(memory, name) >= 0:
             raise ValueError(f"{name}={getattr(memory, name)!r} must be at least 0")
 
 
 def _averages(
-    memory: Memory, loss: Scalar, reference: Scalar, upper_norm: Scalar, lower_norm: Scalar, c: Constants
+    memory: Memory,
+    loss: Scalar,
+    reference: Scalar,
+    upper_norm: Scalar,
+    lower_norm: Scalar,
+    c: Constants,
 ) -> Memory:
     """The memory with this step in its averages. Losses are averaged, so that a new tolerance counts at once."""
     steps = memory.steps + 1 + 0 * loss
@@ -189,22 +224,34 @@ def _average(before: Scalar, value: Scalar, steps: Scalar, weight: Scalar) -> Sc
     return before + at_least(1 / steps, weight) * (value - before)
 
 
-def _average_norm(before: Scalar, norm: Scalar, steps: Scalar, weight: Scalar) -> Scalar:
+def _average_norm(
+    before: Scalar, norm: Scalar, steps: Scalar, weight: Scalar
+) -> Scalar:
     """An average of the norms that are not 0: a loss at rest does not say how steep it is."""
     first = indicator(steps, before == 0)
     share = at_least(1 / steps, weight) * (1 - first) + first
     return before + share * (norm - before) * (norm > 0)
 
 
-def _excess(loss: Scalar, reference: Scalar, tolerance: Scalar, relative: bool) -> Scalar:
+def _excess(
+    loss: Scalar, reference: Scalar, tolerance: Scalar, relative: bool
+) -> Scalar:
     # e = (g − r) / t; if the tolerance is a share, t = share · max(|r|, |g|/10⁶).
-    scale = at_least(magnitude(reference), 1e-6 * magnitude(loss)) if relative else 1 + 0 * loss
+    scale = (
+        at_least(magnitude(reference), 1e-6 * magnitude(loss))
+        if relative
+        else 1 + 0 * loss
+    )
     return quotient(loss - reference, tolerance * scale)
 
 
-def _integral(memory: Memory, error: Scalar, excess: Scalar, held: Scalar, c: Constants) -> Scalar:
+def _integral(
+    memory: Memory, error: Scalar, excess: Scalar, held: Scalar, c: Constants
+) -> Scalar:
     """w₀ after the step."""
-    initial = c.initial_ratio + (c.initial_ratio_outside - c.initial_ratio) * indicator(excess, excess > 1)
+    initial = c.initial_ratio + (c.initial_ratio_outside - c.initial_ratio) * indicator(
+        excess, excess > 1
+    )
     before = memory.ratio + initial * (memory.steps < 2)
     # w₀ ← clip(w₀ error^(1/24), 1, 1000), but w₀ does not grow while the excess falls.
     power = (1 - indicator(error, held)) / (2 * c.integral_steps)
@@ -215,6 +262,8 @@ def _unit(memory: Memory, upper_norm: Scalar, c: Constants) -> Scalar:
     # s = max(slow(‖∇f‖), ‖∇f‖/2) / slow(‖∇g‖); ‖∇f‖ if no gradient of g was seen, and 1 if none of f.
     upper = at_least(memory.upper_norm, upper_norm / c.max_upper_gradient_ratio)
     unseen = indicator(upper, memory.lower_norm == 0)
-    lower = at_least(memory.lower_norm, 1e-300 * upper)  # so that float64 holds the quotient
+    lower = at_least(
+        memory.lower_norm, 1e-300 * upper
+    )  # so that float64 holds the quotient
     unit = quotient(upper, lower) * (1 - unseen) + upper * unseen
     return unit + (unit == 0)

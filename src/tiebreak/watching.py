@@ -49,7 +49,9 @@ class Watching:
 
         return noted
 
-    def found(self, x: Array, upper: Memory | None, lower: Memory | None) -> dict[str, Values]:
+    def found(
+        self, x: Array, upper: Memory | None, lower: Memory | None
+    ) -> dict[str, Values]:
         """What was noted of both levels in this step, which remembered so much before it; how far the run has come, and
         how short one may be to show a curvature.
         """
@@ -58,7 +60,11 @@ class Watching:
         resolution = self._fineness * np.where(size > 0, size, math.sqrt(x.shape[-1]))
         moved = x - last
         away = x - self._start
-        seen = {"moved": dot(moved, moved), "away": dot(away, away), "resolution": resolution}
+        seen = {
+            "moved": dot(moved, moved),
+            "away": dot(away, away),
+            "resolution": resolution,
+        }
         for name, memory in (("upper", upper), ("lower", lower)):
             evaluated = self._evaluated[name]
             if memory is None:  # the first step
@@ -66,7 +72,10 @@ class Watching:
             else:  # at x_k and at x_{k−1}
                 change = evaluated[0] - evaluated[1]
                 spread = evaluated[1] - memory[-1]
-            seen |= {f"{name}_change": dot(change, change), f"{name}_along": dot(change, moved)}
+            seen |= {
+                f"{name}_change": dot(change, change),
+                f"{name}_along": dot(change, moved),
+            }
             seen[f"{name}_spread"] = dot(spread, spread)
             evaluated.clear()
         return seen

@@ -75,23 +75,36 @@ class Now(NamedTuple):
             upper=remembered(self.upper),
             lower=remembered(self.lower),
             rule=tuple(column[rows] for column in self.rule),
-            selected=Kept(kept.x[rows], kept.step[rows], tuple(column[rows] for column in kept.rule)),
+            selected=Kept(
+                kept.x[rows],
+                kept.step[rows],
+                tuple(column[rows] for column in kept.rule),
+            ),
             multiplier=self.multipliers[rows],
         )
 
-    def store(self, state: State, run: int, row: int, steps: int, status: Status) -> None:
+    def store(
+        self, state: State, run: int, row: int, steps: int, status: Status
+    ) -> None:
         """Write a run's row to the state."""
         kept = self.selected
         state.x[run] = self.x[row]
         state.selected[run] = kept.x[row]
         state.selected_step[run] = kept.step[row]
-        for into, column in zip(state.rule + state.selected_rule, self.rule + kept.rule, strict=True):
+        for into, column in zip(
+            state.rule + state.selected_rule, self.rule + kept.rule, strict=True
+        ):
             into[run] = column[row]
-        state.upper_calls[run], state.lower_calls[run] = self.upper_calls, self.lower_calls
+        state.upper_calls[run], state.lower_calls[run] = (
+            self.upper_calls,
+            self.lower_calls,
+        )
         state.steps[run], state.status[run] = steps, status.name
 
 
-def descended(x: Array, a: Array, b: Array, multiplier: Any, pace: Any) -> tuple[Array, bool]:
+def descended(
+    x: Array, a: Array, b: Array, multiplier: Any, pace: Any
+) -> tuple[Array, bool]:
     """x + p(a + λb), read-only, with λ and p for each row or floats for a single one; and whether all of it is finite.
 
     Of a few numbers Python makes it, bit for bit the same, in less time than NumPy needs to begin.
@@ -108,11 +121,17 @@ def descended(x: Array, a: Array, b: Array, multiplier: Any, pace: Any) -> tuple
         moved.setflags(write=False)
         return moved, all(map(math.isfinite, row))
     # A float takes the type of b, as the array is made to.
-    moved = b * (multiplier if type(multiplier) is float else multiplier.astype(x.dtype, copy=False)[:, None])
+    moved = b * (
+        multiplier
+        if type(multiplier) is float
+        else multiplier.astype(x.dtype, copy=False)[:, None]
+    )
     moved += a
     moved *= pace
     moved += x
-    moved.setflags(write=False)  # an oracle that works in place must fail loudly, not corrupt the run
+    moved.setflags(
+        write=False
+    )  # an oracle that works in place must fail loudly, not corrupt the run
     if x.size <= _SMALL:
         return moved, all(map(math.isfinite, moved.ravel().tolist()))
     return moved, bool(np.isfinite(moved).all())

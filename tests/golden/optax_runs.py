@@ -14,7 +14,9 @@ from tiebreak.optax import dynamic_barrier, finish, log, measure, with_twin
 
 STEPS = 200
 ROWS = np.random.default_rng(0).normal(size=(STEPS, 16, 3))
-TARGETS = ROWS @ np.array([1.0, -2.0, 0.5]) + 0.1 * np.random.default_rng(1).normal(size=(STEPS, 16))
+TARGETS = ROWS @ np.array([1.0, -2.0, 0.5]) + 0.1 * np.random.default_rng(1).normal(
+    size=(STEPS, 16)
+)
 RUNS: dict[str, Callable[[], Trace]] = {}
 
 
@@ -37,7 +39,12 @@ def scenario(name: str, make: Callable[[], Any], **options: Any) -> None:
     RUNS[name] = lambda: record(make(), **options)
 
 
-def record(optimizer: Any, spoiled: tuple[int, ...] = (), given: float | None = None, ending: bool = False) -> Trace:
+def record(
+    optimizer: Any,
+    spoiled: tuple[int, ...] = (),
+    given: float | None = None,
+    ending: bool = False,
+) -> Trace:
     """Train, and keep parameters, the log of every step, and the keys of the state."""
     evaluate = measure(size, fit)
 
@@ -47,7 +54,9 @@ def record(optimizer: Any, spoiled: tuple[int, ...] = (), given: float | None = 
         if given is not None:
             measured = {**measured, "reference_value": jnp.array(given)}
         updates, state = optimizer.update(grads, state, params, **measured)
-        updates = jax.tree.map(lambda u: jnp.where(jnp.isnan(u), 0, u), updates)  # a skipped step moves nothing
+        updates = jax.tree.map(
+            lambda u: jnp.where(jnp.isnan(u), 0, u), updates
+        )  # a skipped step moves nothing
         return optax.apply_updates(params, updates), state
 
     params = {"b": jnp.zeros(()), "w": jnp.array([0.3, 0.2, -0.1])}
@@ -58,19 +67,30 @@ def record(optimizer: Any, spoiled: tuple[int, ...] = (), given: float | None = 
         params, state = step(params, state, (ROWS[k], targets))
         rows.append({name: float(value) for name, value in log(state).items()})
     trace = Trace()
-    trace.arrays |= {f"step/{name}": np.array([row[name] for row in rows]) for name in rows[0]}
-    trace.arrays |= {f"params/{name}": np.asarray(value) for name, value in params.items()}
-    trace.texts["state"] = [f"{jax.tree_util.keystr(path)}: {leaf.dtype}{leaf.shape}" for path, leaf in _leaves(state)]
+    trace.arrays |= {
+        f"step/{name}": np.array([row[name] for row in rows]) for name in rows[0]
+    }
+    trace.arrays |= {
+        f"params/{name}": np.asarray(value) for name, value in params.items()
+    }
+    trace.texts["state"] = [
+        f"{jax.tree_util.keystr(path)}: {leaf.dtype}{leaf.shape}"
+        for path, leaf in _leaves(state)
+    ]
     if ending:
         params, result = finish(
             params,
             state,
             tolerance=0.1,
-            lower=lambda p: jnp.mean(jnp.array([fit(p, (ROWS[k], TARGETS[k])) for k in range(10)])),
+            lower=lambda p: jnp.mean(
+                jnp.array([fit(p, (ROWS[k], TARGETS[k])) for k in range(10)])
+            ),
             upper=lambda p: size(p, None),
         )
         trace.texts["finish"] = [str(result), *structure(params)]
-        trace.arrays |= {f"finished/{name}": np.asarray(value) for name, value in params.items()}
+        trace.arrays |= {
+            f"finished/{name}": np.asarray(value) for name, value in params.items()
+        }
     return trace
 
 
@@ -93,13 +113,25 @@ scenario("optax_number", chained(tolerance="200%", reference=0.05))
 scenario("optax_function", chained(tolerance=0.1, reference=lambda k: 1 / (k + 1.0)))
 scenario("optax_start", chained(tolerance=0.1, reference="start"), ending=True)
 scenario("optax_given", chained(tolerance=0.1, reference="given"), given=0.3)
-scenario("optax_twin", lambda: with_twin(optax.sgd(0.1, momentum=0.5), tolerance=0.1), ending=True)
+scenario(
+    "optax_twin",
+    lambda: with_twin(optax.sgd(0.1, momentum=0.5), tolerance=0.1),
+    ending=True,
+)
 scenario("optax_twin_adam", lambda: with_twin(optax.adamw(0.02), tolerance="20%"))
-scenario("optax_nonfinite", chained(tolerance=0.1, reference=0.05), spoiled=(40, 41, 90))
-scenario("optax_nonfinite_twin", lambda: with_twin(optax.sgd(0.1), tolerance=0.1), spoiled=(40, 41, 90))
+scenario(
+    "optax_nonfinite", chained(tolerance=0.1, reference=0.05), spoiled=(40, 41, 90)
+)
+scenario(
+    "optax_nonfinite_twin",
+    lambda: with_twin(optax.sgd(0.1), tolerance=0.1),
+    spoiled=(40, 41, 90),
+)
 scenario(
     "optax_schedule",
-    lambda: optax.chain(dynamic_barrier(tolerance=0.1, reference="start"), optax.sgd(cosine)),
+    lambda: optax.chain(
+        dynamic_barrier(tolerance=0.1, reference="start"), optax.sgd(cosine)
+    ),
 )
 
 

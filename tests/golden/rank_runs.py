@@ -16,7 +16,16 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from golden.torch_runs import adam, batches, fit, network, pretrained, record, rule, size
+from golden.torch_runs import (
+    adam,
+    batches,
+    fit,
+    network,
+    pretrained,
+    record,
+    rule,
+    size,
+)
 from golden.trace import Trace
 from tiebreak.torch import DynamicBarrier
 
@@ -31,7 +40,9 @@ def twin_in_parallel(folder: Path) -> Trace:
 
 def start_in_parallel(folder: Path) -> Trace:
     model = DistributedDataParallel(pretrained())
-    opt = DynamicBarrier(adam(model, 0.003), tolerance=0.02, reference="start", model=model)
+    opt = DynamicBarrier(
+        adam(model, 0.003), tolerance=0.02, reference="start", model=model
+    )
     return record(folder, opt, model, data=_parts())
 
 
@@ -43,13 +54,20 @@ def number_in_parallel(folder: Path) -> Trace:
 
 def rule_in_parallel(folder: Path) -> Trace:
     model = DistributedDataParallel(network())
-    return record(folder, DynamicBarrier(adam(model), method=rule(), model=model), model, data=_parts())
+    return record(
+        folder,
+        DynamicBarrier(adam(model), method=rule(), model=model),
+        model,
+        data=_parts(),
+    )
 
 
 def skip_in_parallel(folder: Path) -> Trace:
     """One rank's loss is not finite: every rank skips the step."""
     model = DistributedDataParallel(network())
-    opt = DynamicBarrier(adam(model), tolerance=0.05, reference="twin", model=model, nonfinite="skip")
+    opt = DynamicBarrier(
+        adam(model), tolerance=0.05, reference="twin", model=model, nonfinite="skip"
+    )
     data = _parts()
     if dist.get_rank() == 1:
         data[40] = (data[40][0], data[40][1] * float("nan"))
@@ -70,7 +88,13 @@ def accumulation_in_parallel(folder: Path) -> Trace:
             upper.backward()
         opt.step()
 
-    return record(folder, DynamicBarrier(adam(model), method=rule(), model=model), model, step, data=_parts())
+    return record(
+        folder,
+        DynamicBarrier(adam(model), method=rule(), model=model),
+        model,
+        step,
+        data=_parts(),
+    )
 
 
 SCENARIOS: tuple[Callable[[Path], Trace], ...] = (
@@ -81,7 +105,9 @@ SCENARIOS: tuple[Callable[[Path], Trace], ...] = (
     skip_in_parallel,
     accumulation_in_parallel,
 )
-NAMES = [f"{function.__name__}-{rank}" for function in SCENARIOS for rank in range(WORLD)]
+NAMES = [
+    f"{function.__name__}-{rank}" for function in SCENARIOS for rank in range(WORLD)
+]
 
 
 def _parts() -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -93,21 +119,32 @@ def run_all() -> dict[str, Trace]:
     """Start the ranks, and return the trace of every scenario and rank by name."""
     with tempfile.TemporaryDirectory() as folder:
         loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-        paths = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "CUDA_VISIBLE_DEVICES": ""}
+        paths = {
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "CUDA_VISIBLE_DEVICES": "",
+        }
         environment = os.environ | loopback | paths | {"OMP_NUM_THREADS": "1"}
         ranks = [
-            subprocess.Popen([sys.executable, __file__, folder, str(rank)], env=environment) for rank in range(WORLD)
+            subprocess.Popen(
+                [sys.executable, __file__, folder, str(rank)], env=environment
+            )
+            for rank in range(WORLD)
         ]
         codes = [rank.wait(timeout=300) for rank in ranks]
         if any(codes):
             raise RuntimeError(f"the ranks ended with {codes}")
-        return {name: pickle.loads((Path(folder) / f"{name}.pkl").read_bytes()) for name in NAMES}
+        return {
+            name: pickle.loads((Path(folder) / f"{name}.pkl").read_bytes())
+            for name in NAMES
+        }
 
 
 def main(folder: Path, rank: int) -> None:
     """Run every scenario as one of the ranks."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORLD)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORLD
+    )
     for function in SCENARIOS:
         with tempfile.TemporaryDirectory() as own:
             trace = function(Path(own))

@@ -13,7 +13,10 @@ pytest.importorskip("jax")
 from golden import optax_runs, rank_runs, solver_runs, torch_runs
 from golden.trace import FOLDER, Trace, differences, environment
 
-EXACT = json.loads((FOLDER / "environment.json").read_text(encoding="utf-8")) == environment()
+EXACT = (
+    json.loads((FOLDER / "environment.json").read_text(encoding="utf-8"))
+    == environment()
+)
 NAMES = [*torch_runs.RUNS, *optax_runs.RUNS, *solver_runs.NAMES, *rank_runs.NAMES]
 
 
@@ -54,8 +57,18 @@ def test_every_trace_has_a_run():
 def test_a_changed_bit_is_found():
     """The comparison can fail."""
     trace = Trace.load("twin")
-    name = next(name for name in trace.arrays if name.startswith("model/") and trace.arrays[name].dtype.kind == "f")
-    changed = Trace({**trace.arrays, name: trace.arrays[name] * (1 + 2**-50)}, trace.texts)
+    name = next(
+        name
+        for name in trace.arrays
+        if name.startswith("model/") and trace.arrays[name].dtype.kind == "f"
+    )
+    changed = Trace(
+        {**trace.arrays, name: trace.arrays[name] * (1 + 2**-50)}, trace.texts
+    )
     assert differences(changed, trace, exact=True)
     assert not differences(changed, trace, exact=False)
-    assert differences(Trace(trace.arrays, {**trace.texts, "warnings": ["another"]}), trace, exact=False)
+    assert differences(
+        Trace(trace.arrays, {**trace.texts, "warnings": ["another"]}),
+        trace,
+        exact=False,
+    )

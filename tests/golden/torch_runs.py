@@ -27,11 +27,18 @@ def scenario(function: Callable[[Path], Trace]) -> Callable[[Path], Trace]:
 
 def network(seed: int = 0) -> torch.nn.Module:
     torch.manual_seed(seed)
-    layers = (torch.nn.Linear(6, 12), torch.nn.BatchNorm1d(12), torch.nn.Tanh(), torch.nn.Dropout(0.1))
+    layers = (
+        torch.nn.Linear(6, 12),
+        torch.nn.BatchNorm1d(12),
+        torch.nn.Tanh(),
+        torch.nn.Dropout(0.1),
+    )
     return torch.nn.Sequential(*layers, torch.nn.Linear(12, 1)).double()
 
 
-def batches(count: int = STEPS, size: int = 16) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def batches(
+    count: int = STEPS, size: int = 16
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(7)
     weights = torch.randn(6, 1, generator=generator, dtype=torch.float64)
     pairs = []
@@ -42,7 +49,9 @@ def batches(count: int = STEPS, size: int = 16) -> list[tuple[torch.Tensor, torc
     return pairs
 
 
-def fit(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def fit(
+    model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
     return F.mse_loss(model(batch[0]), batch[1])
 
 
@@ -77,7 +86,12 @@ def closures(opt: DynamicBarrier, model: torch.nn.Module, batch: Any) -> None:
     opt.step(lower=lambda: fit(model, batch), upper=lambda: size(model))
 
 
-def blocks(opt: DynamicBarrier, model: torch.nn.Module, batch: Any, cuts: tuple[slice, ...] = (slice(0, 16),)) -> None:
+def blocks(
+    opt: DynamicBarrier,
+    model: torch.nn.Module,
+    batch: Any,
+    cuts: tuple[slice, ...] = (slice(0, 16),),
+) -> None:
     for cut in cuts:
         part = (batch[0][cut], batch[1][cut])
         loss = fit(model, part) * len(part[0]) / 16
@@ -94,7 +108,10 @@ def recorded_warnings(trace: Trace, folder: Path) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    lines = [f"{w.category.__name__}: {w.message}".replace(str(folder), "FOLDER") for w in caught]
+    lines = [
+        f"{w.category.__name__}: {w.message}".replace(str(folder), "FOLDER")
+        for w in caught
+    ]
     trace.texts["warnings"] = lines
 
 
@@ -129,15 +146,27 @@ def record(
             if k + 1 == STEPS:
                 break
         if finish:
-            result = opt.finish(lower=lambda: (fit(model, batch) for batch in batches(10)), upper=lambda: size(model))
+            result = opt.finish(
+                lower=lambda: (fit(model, batch) for batch in batches(10)),
+                upper=lambda: size(model),
+            )
             trace.texts["finish"] = [str(result)]
         log.close()
     names = sorted({name for row in rows for name in row})
-    trace.arrays |= {f"step/{name}": np.array([row.get(name, np.nan) for row in rows]) for name in names}
-    trace.arrays |= {f"model/{name}": value.numpy().copy() for name, value in model.state_dict().items()}
+    trace.arrays |= {
+        f"step/{name}": np.array([row.get(name, np.nan) for row in rows])
+        for name in names
+    }
+    trace.arrays |= {
+        f"model/{name}": value.numpy().copy()
+        for name, value in model.state_dict().items()
+    }
     trace.texts["state"] = structure(opt.state_dict())
     trace.texts["log"] = [f"{name}: {value!r}" for name, value in opt.log().items()]
-    trace.texts["csv"] = [line.rpartition(",")[0] for line in (folder / "log.csv").read_text().splitlines()]
+    trace.texts["csv"] = [
+        line.rpartition(",")[0]
+        for line in (folder / "log.csv").read_text().splitlines()
+    ]
     if errors:
         trace.texts["errors"] = errors
     return trace
@@ -153,14 +182,20 @@ def number(folder: Path) -> Trace:
 @scenario
 def share_of_a_number(folder: Path) -> Trace:
     model = network()
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), tolerance="20%", reference=0.3)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        tolerance="20%",
+        reference=0.3,
+    )
     return record(folder, opt, model)
 
 
 @scenario
 def function_of_the_step(folder: Path) -> Trace:
     model = network()
-    opt = DynamicBarrier(adam(model), tolerance=0.05, reference=lambda k: 0.3 + 0.5 * 0.98**k)
+    opt = DynamicBarrier(
+        adam(model), tolerance=0.05, reference=lambda k: 0.3 + 0.5 * 0.98**k
+    )
     return record(folder, opt, model)
 
 
@@ -184,14 +219,18 @@ def curve(folder: Path) -> Trace:
 @scenario
 def start(folder: Path) -> Trace:
     model = pretrained()
-    opt = DynamicBarrier(adam(model, 0.003), tolerance=0.02, reference="start", model=model)
+    opt = DynamicBarrier(
+        adam(model, 0.003), tolerance=0.02, reference="start", model=model
+    )
     return record(folder, opt, model, scheduler=cosine(opt), finish=True)
 
 
 @scenario
 def start_constant_rate(folder: Path) -> Trace:
     model = pretrained()
-    opt = DynamicBarrier(adam(model, 0.02), tolerance=0.02, reference="start", model=model)
+    opt = DynamicBarrier(
+        adam(model, 0.02), tolerance=0.02, reference="start", model=model
+    )
     return record(folder, opt, model)
 
 
@@ -223,7 +262,12 @@ def twin_tight(folder: Path) -> Trace:
 def returned_to_the_twin(folder: Path) -> Trace:
     """The model is moved far away, and its steps are too short to come back."""
     model = network()
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=1e-3), tolerance=0.01, reference="twin", model=model)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=1e-3),
+        tolerance=0.01,
+        reference="twin",
+        model=model,
+    )
 
     def step(opt: DynamicBarrier, model: torch.nn.Module, batch: Any) -> None:
         if opt.count == 30:
@@ -275,7 +319,11 @@ def rule_mode(folder: Path) -> Trace:
 @scenario
 def rule_without_normalizing(folder: Path) -> Trace:
     model = network()
-    opt = DynamicBarrier(torch.optim.SGD(model.parameters(), lr=0.02), method=rule(0.7, 1e-3), normalize=False)
+    opt = DynamicBarrier(
+        torch.optim.SGD(model.parameters(), lr=0.02),
+        method=rule(0.7, 1e-3),
+        normalize=False,
+    )
     return record(folder, opt, model)
 
 
@@ -309,13 +357,17 @@ def sdbgd(folder: Path) -> Trace:
 def sdbgd_rate(folder: Path) -> Trace:
     model = network()
     opt = SDBGD(model.parameters(), lr=0.05, method="sdbpg")
-    return record(folder, opt, model, scheduler=torch.optim.lr_scheduler.StepLR(opt, 50))
+    return record(
+        folder, opt, model, scheduler=torch.optim.lr_scheduler.StepLR(opt, 50)
+    )
 
 
 @scenario
 def sdbgd_tolerance(folder: Path) -> Trace:
     model = network()
-    opt = SDBGD(model.parameters(), lr=0.05, tolerance=0.05, reference="twin", model=model)
+    opt = SDBGD(
+        model.parameters(), lr=0.05, tolerance=0.05, reference="twin", model=model
+    )
     return record(folder, opt, model)
 
 
@@ -352,7 +404,9 @@ def accumulation_twin(folder: Path) -> Trace:
     return record(folder, opt, model, step)
 
 
-def _scaled(opt: DynamicBarrier, model: torch.nn.Module, scaler: Any, twin: bool) -> Callable[..., None]:
+def _scaled(
+    opt: DynamicBarrier, model: torch.nn.Module, scaler: Any, twin: bool
+) -> Callable[..., None]:
     def step(opt: DynamicBarrier, model: torch.nn.Module, batch: Any) -> None:
         if opt.count in (70, 71):  # an overflow, as in half precision
             batch = (batch[0], batch[1] * float("inf"))
@@ -393,7 +447,9 @@ def gradient_scaler_twin(folder: Path) -> Trace:
 @scenario
 def max_norm(folder: Path) -> Trace:
     model = network()
-    opt = DynamicBarrier(adam(model), tolerance=0.05, reference="twin", model=model, max_norm=0.1)
+    opt = DynamicBarrier(
+        adam(model), tolerance=0.05, reference="twin", model=model, max_norm=0.1
+    )
     return record(folder, opt, model)
 
 
@@ -412,22 +468,42 @@ def combined_before_the_step(folder: Path) -> Trace:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         opt.step()
 
-    return record(folder, DynamicBarrier(adam(model), tolerance=0.05, reference=0.3), model, step)
+    return record(
+        folder, DynamicBarrier(adam(model), tolerance=0.05, reference=0.3), model, step
+    )
 
 
 @scenario
 def two_groups(folder: Path) -> Trace:
     model = network()
-    groups = [{"params": list(model[0].parameters())}, {"params": list(model[4].parameters()), "lr": 0.002}]
+    groups = [
+        {"params": list(model[0].parameters())},
+        {"params": list(model[4].parameters()), "lr": 0.002},
+    ]
     groups.append({"params": list(model[1].parameters()), "weight_decay": 0.0})
-    opt = DynamicBarrier(torch.optim.AdamW(groups, lr=0.01), tolerance=0.05, reference="twin", model=model)
-    return record(folder, opt, model, scheduler=torch.optim.lr_scheduler.LambdaLR(opt, lambda k: min(1, (k + 1) / 20)))
+    opt = DynamicBarrier(
+        torch.optim.AdamW(groups, lr=0.01),
+        tolerance=0.05,
+        reference="twin",
+        model=model,
+    )
+    return record(
+        folder,
+        opt,
+        model,
+        scheduler=torch.optim.lr_scheduler.LambdaLR(
+            opt, lambda k: min(1, (k + 1) / 20)
+        ),
+    )
 
 
 @scenario
 def two_groups_sdbgd(folder: Path) -> Trace:
     model = network()
-    groups = [{"params": list(model[0].parameters())}, {"params": list(model[4].parameters()), "lr": 0.002}]
+    groups = [
+        {"params": list(model[0].parameters())},
+        {"params": list(model[4].parameters()), "lr": 0.002},
+    ]
     return record(folder, SDBGD(groups, lr=0.05), model)
 
 
@@ -442,14 +518,21 @@ def spoiled() -> list[tuple[torch.Tensor, torch.Tensor]]:
 @scenario
 def nonfinite_skip(folder: Path) -> Trace:
     model = network()
-    opt = DynamicBarrier(adam(model), tolerance=0.05, reference="twin", model=model, nonfinite="skip")
+    opt = DynamicBarrier(
+        adam(model), tolerance=0.05, reference="twin", model=model, nonfinite="skip"
+    )
     return record(folder, opt, model, data=spoiled())
 
 
 @scenario
 def nonfinite_skip_rule(folder: Path) -> Trace:
     model = network()
-    return record(folder, DynamicBarrier(adam(model), method=rule(), nonfinite="skip"), model, data=spoiled())
+    return record(
+        folder,
+        DynamicBarrier(adam(model), method=rule(), nonfinite="skip"),
+        model,
+        data=spoiled(),
+    )
 
 
 @scenario
@@ -470,14 +553,21 @@ def nonfinite_raise_later(folder: Path) -> Trace:
 @scenario
 def nonfinite_ignore(folder: Path) -> Trace:
     model = network()
-    return record(folder, DynamicBarrier(adam(model), method=rule(), nonfinite="ignore"), model, data=spoiled())
+    return record(
+        folder,
+        DynamicBarrier(adam(model), method=rule(), nonfinite="ignore"),
+        model,
+        data=spoiled(),
+    )
 
 
 @scenario
 def growing_batches(folder: Path) -> Trace:
     model = network()
     inputs, targets = (torch.cat(column) for column in zip(*batches(), strict=True))
-    growing = GrowingBatches((inputs, targets), lambda k: 4 + k // 4, micro_batch=16, seed=3)
+    growing = GrowingBatches(
+        (inputs, targets), lambda k: 4 + k // 4, micro_batch=16, seed=3
+    )
 
     def step(opt: DynamicBarrier, model: torch.nn.Module, batch: Any) -> None:
         for part, weight in batch:
@@ -489,7 +579,9 @@ def growing_batches(folder: Path) -> Trace:
             upper.backward()
         opt.step()
 
-    model[1] = torch.nn.Identity()  # the first micro-batches are too small for batch norm
+    model[1] = (
+        torch.nn.Identity()
+    )  # the first micro-batches are too small for batch norm
     opt = DynamicBarrier(adam(model), method=rule(methods.sdbgd.schedule.barrier))
     return record(folder, opt, model, step, data=growing)
 
@@ -502,7 +594,9 @@ def resumed_twin(folder: Path) -> Trace:
     data = batches()
     (folder / "first").mkdir()
     record(folder / "first", opt, model, data=data[:100])
-    torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, folder / "state.pt")
+    torch.save(
+        {"model": model.state_dict(), "opt": opt.state_dict()}, folder / "state.pt"
+    )
     saved = torch.load(folder / "state.pt", weights_only=True)
     model = network(5)
     opt = DynamicBarrier(adam(model), tolerance=0.05, reference="twin", model=model)

@@ -21,7 +21,9 @@ class Solver(BaseSolver):  # type: ignore[misc]  # benchopt has no types
         self.x = self.problem[-1]
         if calls:
             seed = self.get_seed(use_repetition=True)
-            self.x = tiebreak.minimize(*self.problem, method=self.method, budget=calls, seed=seed, record=None).x
+            self.x = tiebreak.minimize(
+                *self.problem, method=self.method, budget=calls, seed=seed, record=None
+            ).x
 
     def get_next(self, calls: int) -> int:
         """Twice as many."""

@@ -14,7 +14,8 @@ class Solver(BaseSolver):  # type: ignore[misc]  # benchopt has no types
         """Two oracles and a start."""
         self.start = np.array(x0, dtype=np.float64)
         self.upper, self.lower = (
-            oracle.bind(self.start.shape) if hasattr(oracle, "bind") else oracle for oracle in (upper, lower)
+            oracle.bind(self.start.shape) if hasattr(oracle, "bind") else oracle
+            for oracle in (upper, lower)
         )
 
     def run(self, calls: int) -> None:
@@ -22,8 +23,13 @@ class Solver(BaseSolver):  # type: ignore[misc]  # benchopt has no types
         rng = np.random.default_rng(self.get_seed(use_repetition=True))
         x = self.start.copy()
         for k in range(calls // 2):
-            upper, lower = (level.gradient(x, level.sample(rng, 1)) for level in (self.upper, self.lower))
-            x = x - self.step_size / (1 + self.weight) / (k + 1) ** 0.5 * (upper + self.weight * lower)
+            upper, lower = (
+                level.gradient(x, level.sample(rng, 1))
+                for level in (self.upper, self.lower)
+            )
+            x = x - self.step_size / (1 + self.weight) / (k + 1) ** 0.5 * (
+                upper + self.weight * lower
+            )
         self.x = x
 
     def get_next(self, calls: int) -> int:

@@ -15,13 +15,19 @@ def main(module: str = "tiebreak.cli.app", name: str = "tiebreak") -> None:
     """Run the `app` of a module as the command `name`; what only the `cli` extra installs is asked for kindly."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ∇ shows a question mark, not a traceback
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal without ∇ shows a question mark, not a traceback
     try:
         import_module(module).app(prog_name=name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:
             raise
-        report = missing == "plotly" or "report" in sys.argv[1:2] or "--report" in sys.argv
+        report = (
+            missing == "plotly" or "report" in sys.argv[1:2] or "--report" in sys.argv
+        )
         what, extra = ("a report", "report") if report else ("the command line", "cli")
-        sys.exit(f"tiebreak: {missing} is not installed; {what} needs: {install(extra)}")
+        sys.exit(
+            f"tiebreak: {missing} is not installed; {what} needs: {install(extra)}"
+        )

@@ -26,7 +26,9 @@ _NO_READER = 141  # by SIGPIPE
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PLACES = {"place": "", "name": ""}  # what has no option, whatever the command calls it
-_words: ContextVar[dict[str, str]] = ContextVar("_words")  # of the command that runs, by Python's names
+_words: ContextVar[dict[str, str]] = ContextVar(
+    "_words"
+)  # of the command that runs, by Python's names
 _quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
 
 
@@ -84,8 +86,12 @@ def _typed(command: Callable[..., Any]) -> dict[str, str]:
     for name, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
-                long = [word for word in info.param_decls or () if word.startswith("--")]
-                typed[name] = long[0] if long else f"--{name.strip('_').replace('_', '-')}"
+                long = [
+                    word for word in info.param_decls or () if word.startswith("--")
+                ]
+                typed[name] = (
+                    long[0] if long else f"--{name.strip('_').replace('_', '-')}"
+                )
             elif isinstance(info, ArgumentInfo):
                 typed[name] = ""
     return typed
@@ -107,7 +113,11 @@ def _as_typed(text: str, words: dict[str, str]) -> str:
         value = match["value"]
         if not word:
             return value
-        return f"no {word}" if value == "None" else f"{word} {value.strip(chr(39) + chr(34)) or value}"
+        return (
+            f"no {word}"
+            if value == "None"
+            else f"{word} {value.strip(chr(39) + chr(34)) or value}"
+        )
 
     names = "|".join(map(re.escape, words)) or "(?!)"
     values = r"""'[^']*'|"[^"]*"|[^\s,:;'"]+"""
@@ -125,16 +135,25 @@ def kindly() -> Iterator[None]:
         place = "a file" if error.filename is None else repr(str(error.filename))
         _fail(f"{place} cannot be read or written: {error.strerror or error}")
     except SweepError as error:
-        _fail(f"{error}; finished blocks are kept, and the same command goes on from there")
+        _fail(
+            f"{error}; finished blocks are kept, and the same command goes on from there"
+        )
     except SystemExit as end:
         if end.code == _TERMINATED:
-            say("tiebreak: terminated; finished blocks are kept, and the same command goes on from there", always=True)
+            say(
+                "tiebreak: terminated; finished blocks are kept, and the same command goes on from there",
+                always=True,
+            )
         raise
-    except KeyboardInterrupt:  # where nothing more can be said of it: while something is loaded, say
+    except (
+        KeyboardInterrupt
+    ):  # where nothing more can be said of it: while something is loaded, say
         say("Interrupted.")
         raise typer.Exit(INTERRUPTED) from None
     except MemoryError:
-        _fail("there is not enough memory; ask for fewer --runs, or for a sparser --record")
+        _fail(
+            "there is not enough memory; ask for fewer --runs, or for a sparser --record"
+        )
 
 
 def number(text: str) -> Any:
@@ -170,21 +189,37 @@ def completing(*names: str) -> Callable[[str], list[str]]:
 def _cut(sheets: Iterable[Sheet], prose: Collection[str], room: int) -> Iterator[Sheet]:
     """Tables of numbers that are wider than the screen turned or in parts; words are folded instead."""
     for sheet in sheets:
-        yield from [sheet] if any(name in prose for name in sheet.header[1:]) else fitted(sheet, room)
+        yield from (
+            [sheet]
+            if any(name in prose for name in sheet.header[1:])
+            else fitted(sheet, room)
+        )
 
 
-def show_sheets(sheets: Iterable[Sheet], notes: Iterable[str] = (), prose: Collection[str] = ()) -> None:
+def show_sheets(
+    sheets: Iterable[Sheet], notes: Iterable[str] = (), prose: Collection[str] = ()
+) -> None:
     """Print tables, and notes below them; the columns named in `prose` hold words, to the left."""
     console = Console(highlight=False)
-    if not console.is_terminal:  # a file or a pipe has no width; rich would assume little
+    if (
+        not console.is_terminal
+    ):  # a file or a pipe has no width; rich would assume little
         console.width = max(console.width, 120)
     for sheet in _cut(sheets, prose, console.width):
         console.print(f"[bold]{escape(sheet.title)}[/]")
-        table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(sheet.header))
+        table = Table(
+            box=None, pad_edge=False, header_style="dim", show_header=any(sheet.header)
+        )
         for i, name in enumerate(sheet.header):
-            table.add_column(name, justify="left" if i == 0 or name in prose else "right", overflow="fold")
+            table.add_column(
+                name,
+                justify="left" if i == 0 or name in prose else "right",
+                overflow="fold",
+            )
         for row in sheet.rows:
-            table.add_row(*(f"[red]{cell}[/]" if cell == "FAIL" else escape(cell) for cell in row))
+            table.add_row(
+                *(f"[red]{cell}[/]" if cell == "FAIL" else escape(cell) for cell in row)
+            )
         console.print(table)
         console.print()
     for text in notes:

@@ -13,10 +13,14 @@ def methods() -> None:
     console = Console(highlight=False, soft_wrap=True)
     for name in NAMED:
         parts = describe(name)
-        title = parts.pop("name") + ("  † our reconstruction" if reconstructed(name) else "")
+        title = parts.pop("name") + (
+            "  † our reconstruction" if reconstructed(name) else ""
+        )
         console.print(f"[bold]{name}[/]  {escape(title)}")
         for part, text in parts.items():
             console.print(f"  [dim]{part:<10}[/] {escape(text)}")
-    console.print("\nBesides, for `tiebreak compare` and `sweep`, made for a problem's constants and a budget:")
+    console.print(
+        "\nBesides, for `tiebreak compare` and `sweep`, made for a problem's constants and a budget:"
+    )
     for name, planned in PLANNED.items():
         console.print(f"[bold]{name}[/]  {escape(planned.words)}")

@@ -5,21 +5,40 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-Seed: TypeAlias = Annotated[str, typer.Option(metavar="N", help="The same seed gives the same numbers.")]
-Folder: TypeAlias = Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")]
+Seed: TypeAlias = Annotated[
+    str, typer.Option(metavar="N", help="The same seed gives the same numbers.")
+]
+Folder: TypeAlias = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Where the files go.")
+]
 Overwrite: TypeAlias = Annotated[
-    bool, typer.Option("--overwrite", help="Replace results of another command that are in the folder.")
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace results of another command that are in the folder."
+    ),
 ]
 Workers: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="N", help="Local processes; if not said, as many as pay.")
+    str | None,
+    typer.Option(metavar="N", help="Local processes; if not said, as many as pay."),
 ]
 Scheduler: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, or local:4 to start one.")
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="A Dask scheduler, tcp://host:8786, or local:4 to start one.",
+    ),
 ]
 Report: TypeAlias = Annotated[
-    bool, typer.Option("--report", help="And report.html, one page of it all that opens anywhere, offline.")
+    bool,
+    typer.Option(
+        "--report",
+        help="And report.html, one page of it all that opens anywhere, offline.",
+    ),
 ]
-Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", help="No progress and no remarks; tables and errors stay.")]
+Quiet: TypeAlias = Annotated[
+    bool,
+    typer.Option("--quiet", help="No progress and no remarks; tables and errors stay."),
+]
 ConstantsOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -32,5 +51,7 @@ ConstantsOption: TypeAlias = Annotated[
 ]
 NoiseSmoothness: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive."),
+    typer.Option(
+        metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive."
+    ),
 ]

@@ -10,7 +10,14 @@ import typer
 from tiebreak import theory
 from tiebreak.cli.console import completing, kindly, number, say, show_sheets
 from tiebreak.cli.live import bar, before_writing, loading, waiting
-from tiebreak.cli.options import ConstantsOption, Folder, NoiseSmoothness, Quiet, Report, Seed
+from tiebreak.cli.options import (
+    ConstantsOption,
+    Folder,
+    NoiseSmoothness,
+    Quiet,
+    Report,
+    Seed,
+)
 from tiebreak.cli.report import reported
 from tiebreak.cli.table import smoothness
 from tiebreak.experiments import Experiment
@@ -31,8 +38,14 @@ from tiebreak.theory.plans import CHOICES, Plan
 
 
 def plan(
-    budget: Annotated[str | None, typer.Option(metavar="CALLS", help="Oracle calls that may be spent.")] = None,
-    epsilon: Annotated[str | None, typer.Option(metavar="E", help="Or the accuracy wanted of both residuals.")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="CALLS", help="Oracle calls that may be spent."),
+    ] = None,
+    epsilon: Annotated[
+        str | None,
+        typer.Option(metavar="E", help="Or the accuracy wanted of both residuals."),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -61,13 +74,24 @@ def plan(
     constants: ConstantsOption = None,
     noise_smoothness: NoiseSmoothness = None,
     problem: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For this problem: one of the test bed, or FILE.py:NAME.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="For this problem: one of the test bed, or FILE.py:NAME.",
+        ),
     ] = None,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="With it: estimate its constants from samples, in pilot runs.")
+        bool,
+        typer.Option(
+            "--estimate",
+            help="With it: estimate its constants from samples, in pilot runs.",
+        ),
     ] = False,
     run: Annotated[
-        bool, typer.Option("--run", help="Run it on the problem, too; the paper's, if none is named.")
+        bool,
+        typer.Option(
+            "--run", help="Run it on the problem, too; the paper's, if none is named."
+        ),
     ] = False,
     runs: Annotated[str, typer.Option(metavar="N", help="Runs for --run.")] = "100",
     seed: Seed = "0",
@@ -81,7 +105,9 @@ def plan(
         if (budget is None) == (epsilon is None):  # before anything that takes long
             clash = f"--budget {budget} and --epsilon {epsilon} are both there"
             which = "neither is there" if budget is None else clash
-            raise ValueError(f"a plan is for --budget CALLS or for --epsilon E: give one of them; {which}")
+            raise ValueError(
+                f"a plan is for --budget CALLS or for --epsilon E: give one of them; {which}"
+            )
         place, values = _problem(problem, estimate, constants, experiment.seed)
         options = {
             "budget": budget and number(budget),
@@ -94,7 +120,9 @@ def plan(
         chosen = _planned(values, options)
         if run:
             check_runnable(chosen, place)
-        say(f"Planned: {chosen.method.name}, {chosen.steps:,} steps.")  # before what is slow to load
+        say(
+            f"Planned: {chosen.method.name}, {chosen.steps:,} steps."
+        )  # before what is slow to load
         with loading("matplotlib"):
             from tiebreak.experiments.folder import check_folder
             from tiebreak.experiments.saving import save_plan
@@ -107,7 +135,13 @@ def plan(
         curves = None
         with before_writing(), bar() as hear:
             if run:
-                result = run_plan(chosen, experiment.runs, experiment.seed, partial(hear, "The plan"), place)
+                result = run_plan(
+                    chosen,
+                    experiment.runs,
+                    experiment.seed,
+                    partial(hear, "The plan"),
+                    place,
+                )
                 curves = measured(result)
                 record["measured"], sheet = _ends(result, experiment)
                 sheets.append(sheet)
@@ -125,7 +159,9 @@ def _ends(result: Result, experiment: Experiment) -> tuple[dict[str, Any], Sheet
     """The residuals at the last iterate, for the record and as a table."""
     ends = {name: float(getattr(result.last, name).mean()) for name in SYMBOLS}
     title = f"Measured at the last iterate, {experiment.runs} runs"
-    sheet = Sheet(title, tuple(SYMBOLS.values()), [[scientific(value) for value in ends.values()]])
+    sheet = Sheet(
+        title, tuple(SYMBOLS.values()), [[scientific(value) for value in ends.values()]]
+    )
     return ends | {"runs": experiment.runs, "seed": experiment.seed}, sheet
 
 
@@ -135,7 +171,9 @@ def _problem(
     """The problem, where one is named, and the constants to plan with: as given, its own, or estimated."""
     if name is None:
         if estimate:
-            raise ValueError("--estimate needs --problem: constants are estimated from a problem's samples")
+            raise ValueError(
+                "--estimate needs --problem: constants are estimated from a problem's samples"
+            )
         return None, constants_from(constants or "paper")
     (entrant,) = entrants([name])
     chosen = entrant.problem
@@ -149,7 +187,9 @@ def _problem(
         say(str(estimates))
         return chosen, estimates
     if chosen.constants is None:
-        raise ValueError(f"--problem {name} has no constants, and a plan needs them: say --estimate, or --constants")
+        raise ValueError(
+            f"--problem {name} has no constants, and a plan needs them: say --estimate, or --constants"
+        )
     return chosen, chosen.constants
 
 
@@ -162,7 +202,13 @@ def _command(given: dict[str, Any]) -> str:
             words.append(option)
         elif value is not None and value is not False:
             parts = value if isinstance(value, tuple) else (value,)
-            words += [option, ",".join(f"{part:.17g}" if isinstance(part, float) else str(part) for part in parts)]
+            words += [
+                option,
+                ",".join(
+                    f"{part:.17g}" if isinstance(part, float) else str(part)
+                    for part in parts
+                ),
+            ]
     return shlex.join(words)
 
 
@@ -173,6 +219,8 @@ def _planned(constants: theory.Constants, asked: dict[str, Any]) -> Plan:
         def show(found: Plan) -> None:
             reached = found.prediction or found.bounds
             worst = max(reached.lower_gradient_squared, reached.direction_squared)
-            line.rename(f"Planning: {scientific(found.budget)} calls for an accuracy of {scientific(worst)}")
+            line.rename(
+                f"Planning: {scientific(found.budget)} calls for an accuracy of {scientific(worst)}"
+            )
 
         return theory.plan(constants, progress=show, **asked)

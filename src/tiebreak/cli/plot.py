@@ -11,11 +11,19 @@ from tiebreak.experiments.report import notes, sheets
 
 
 def plot(
-    folder: Annotated[Path, typer.Argument(help="A folder that `tiebreak reproduce` wrote.", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder that `tiebreak reproduce` wrote.", show_default=False
+        ),
+    ],
 ) -> None:
     """Draw the figures and write the summary again, from the saved data."""
     with kindly(), waiting("Drawing the figures"):
-        from tiebreak.experiments import draw, load  # here, so that `tiebreak --help` need not wait for matplotlib
+        from tiebreak.experiments import (
+            draw,
+            load,
+        )  # here, so that `tiebreak --help` need not wait for matplotlib
 
         outcome = load(folder)
         written = draw(outcome, folder)

@@ -19,11 +19,18 @@ _PLACE = "A folder that a command wrote, or a training run's CSV log."
 def publish(
     place: Annotated[Path, typer.Argument(help=_PLACE, show_default=False)],
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the files go; paper in the folder, if not said.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where the files go; paper in the folder, if not said.",
+        ),
     ] = None,
     problem: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of several problems: figures of this one, and of all its residuals."),
+        typer.Option(
+            metavar="NAME",
+            help="Of several problems: figures of this one, and of all its residuals.",
+        ),
     ] = None,
 ) -> None:
     """Write a result for a paper: LaTeX tables, figures in one and two columns, what to cite."""
@@ -31,16 +38,24 @@ def publish(
         from tiebreak.report.publish import publish as write  # and matplotlib with it
 
         written = write(place, output, problem)
-    tables, figures = (sum(path.suffix == kind for path in written) for kind in (".tex", ".pdf"))
+    tables, figures = (
+        sum(path.suffix == kind for path in written) for kind in (".tex", ".pdf")
+    )
     files = f"{counted(tables - 1, 'table')}, {counted(figures, 'figure')}"  # main.tex is none
     say(f"Written to {written[0].parent}: {files}, references.bib, main.tex.")
 
 
 def diff(
     first: Annotated[Path, typer.Argument(help=_PLACE, show_default=False)],
-    second: Annotated[Path, typer.Argument(help="Another one of the same kind.", show_default=False)],
+    second: Annotated[
+        Path, typer.Argument(help="Another one of the same kind.", show_default=False)
+    ],
     tolerance: Annotated[
-        float, typer.Option(metavar="R", help="Relative differences that count as none; 0: to the last bit.")
+        float,
+        typer.Option(
+            metavar="R",
+            help="Relative differences that count as none; 0: to the last bit.",
+        ),
     ] = 0.0,
 ) -> None:
     """Compare two results: what was asked for, what came out. Ends with 1 where they differ."""
@@ -51,10 +66,21 @@ def diff(
 
 
 def repeat(
-    folder: Annotated[Path, typer.Argument(help="A folder that a command wrote.", show_default=False)],
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the new result goes; it must not exist yet.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder that a command wrote.", show_default=False)
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="Where the new result goes; it must not exist yet."
+        ),
+    ],
     own: Annotated[
-        bool, typer.Option("--own", help="Run the copies that the result keeps of own files (FOLDER/own). Look first.")
+        bool,
+        typer.Option(
+            "--own",
+            help="Run the copies that the result keeps of own files (FOLDER/own). Look first.",
+        ),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -64,11 +90,15 @@ def repeat(
 
         words = repeated_command(folder, own)
         if output.exists():
-            raise ValueError(f"output={str(output)!r} must not exist yet: nothing is to be mixed with the new result")
+            raise ValueError(
+                f"output={str(output)!r} must not exist yet: nothing is to be mixed with the new result"
+            )
         say(shlex.join(words))
         words += ["--output", str(output), *["--quiet"] * quiet]
         # -P: nothing is imported from the current folder, which may be the result's.
-        done = subprocess.run([sys.executable, "-P", "-m", *words], stdout=subprocess.DEVNULL)
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", *words], stdout=subprocess.DEVNULL
+        )
         if done.returncode:
             raise typer.Exit(done.returncode)
         _compare(folder, output, 0.0)

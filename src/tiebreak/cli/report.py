@@ -22,7 +22,10 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The page; report.html in the folder, or beside the log, if not said."),
+        typer.Option(
+            metavar="FILE",
+            help="The page; report.html in the folder, or beside the log, if not said.",
+        ),
     ] = None,
 ) -> None:
     """Write one HTML page of a result on disk: verdict, interactive curves, tables, origin."""

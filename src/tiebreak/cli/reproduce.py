@@ -7,7 +7,15 @@ import typer
 
 from tiebreak.cli.console import INTERRUPTED, kindly, number, numbers, say, show_sheets
 from tiebreak.cli.live import bar, loading, waiting
-from tiebreak.cli.options import Folder, Overwrite, Quiet, Report, Scheduler, Seed, Workers
+from tiebreak.cli.options import (
+    Folder,
+    Overwrite,
+    Quiet,
+    Report,
+    Scheduler,
+    Seed,
+    Workers,
+)
 from tiebreak.cli.report import reported
 from tiebreak.cli.sweeping import claim, engine_from, kept, store_in
 from tiebreak.experiments import Experiment, run
@@ -22,17 +30,39 @@ _DEFAULT = Experiment()
 # Values are taken as text: Experiment knows the legal ranges and says them, typer knows types alone.
 def reproduce(
     methods: Annotated[
-        list[str], typer.Option(metavar="NAMES", help="By commas or repeated; `tiebreak methods` lists them.")
+        list[str],
+        typer.Option(
+            metavar="NAMES",
+            help="By commas or repeated; `tiebreak methods` lists them.",
+        ),
     ] = [*_DEFAULT.methods],  # noqa: B006  # typer only reads it
-    runs: Annotated[str, typer.Option(metavar="N", help="Independent runs of each method.")] = str(_DEFAULT.runs),
-    budget: Annotated[str, typer.Option(metavar="CALLS", help="Oracle calls of each run.")] = "1e8",
+    runs: Annotated[
+        str, typer.Option(metavar="N", help="Independent runs of each method.")
+    ] = str(_DEFAULT.runs),
+    budget: Annotated[
+        str, typer.Option(metavar="CALLS", help="Oracle calls of each run.")
+    ] = "1e8",
     seed: Seed = "0",
-    start: Annotated[str, typer.Option(metavar="X,Y", help="Where every run starts.")] = "1.5,1.5",
+    start: Annotated[
+        str, typer.Option(metavar="X,Y", help="Where every run starts.")
+    ] = "1.5,1.5",
     noise: Annotated[
-        str, typer.Option(metavar="SIGMA", help="Per coordinate of a sampled gradient; F,G if they differ.")
+        str,
+        typer.Option(
+            metavar="SIGMA",
+            help="Per coordinate of a sampled gradient; F,G if they differ.",
+        ),
     ] = "0.5",
-    record: Annotated[str, typer.Option(metavar="log|all|N", help="Steps kept: 50 a decade, all, each N-th.")] = "log",
-    per_sample: Annotated[bool, typer.Option("--per-sample", help="Draw every sample: slow, the same law.")] = False,
+    record: Annotated[
+        str,
+        typer.Option(
+            metavar="log|all|N", help="Steps kept: 50 a decade, all, each N-th."
+        ),
+    ] = "log",
+    per_sample: Annotated[
+        bool,
+        typer.Option("--per-sample", help="Draw every sample: slow, the same law."),
+    ] = False,
     output: Folder = Path("results"),
     overwrite: Overwrite = False,
     workers: Workers = None,
@@ -53,7 +83,9 @@ def reproduce(
             per_sample=per_sample,
         )
         engine = engine_from(workers, scheduler)
-        say(f"The paper's problem, {experiment.budget:,} calls a run, runs: {experiment.runs}.")
+        say(
+            f"The paper's problem, {experiment.budget:,} calls a run, runs: {experiment.runs}."
+        )
         # Not above, so that help and complaints need not wait for matplotlib; and before the run, to miss it early.
         with loading("matplotlib"):
             from tiebreak.experiments import figures  # noqa: F401  # and matplotlib with it
@@ -64,7 +96,9 @@ def reproduce(
                 outcome = run(experiment, hear, engine=engine, store=store)
             _write(outcome, output, store)
     if outcome.faults:
-        say(f"{counted(len(outcome.faults), 'run')} could not go on; the summary says why.")
+        say(
+            f"{counted(len(outcome.faults), 'run')} could not go on; the summary says why."
+        )
         raise typer.Exit(1)
 
 
@@ -73,7 +107,9 @@ def _write(outcome: Outcome, output: Path, store: Store) -> None:
     from tiebreak.experiments import draw
 
     if not outcome.methods:
-        say(f"Interrupted before a method was done; nothing was written. {kept(output)}")
+        say(
+            f"Interrupted before a method was done; nothing was written. {kept(output)}"
+        )
         raise typer.Exit(INTERRUPTED)
     saved = False
     try:
@@ -85,12 +121,16 @@ def _write(outcome: Outcome, output: Path, store: Store) -> None:
     except KeyboardInterrupt:
         if not saved:  # what took long to compute takes a moment to save
             _save(outcome, output, store)
-        say(f"Interrupted while writing. The data are saved, and `tiebreak plot {output}` draws them.")
+        say(
+            f"Interrupted while writing. The data are saved, and `tiebreak plot {output}` draws them."
+        )
         raise typer.Exit(INTERRUPTED) from None
     show_sheets(sheets(outcome), notes(outcome))
     say(f"Written to {output}. {sum(outcome.seconds.values()):.1f} s.")
     if outcome.interrupted:
-        say(f"Interrupted: the files hold what was reached, and the summary says what is missing. {kept(output)}")
+        say(
+            f"Interrupted: the files hold what was reached, and the summary says what is missing. {kept(output)}"
+        )
         raise typer.Exit(INTERRUPTED)
 
 

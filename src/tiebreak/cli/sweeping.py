@@ -18,7 +18,9 @@ Result = TypeVar("Result")
 def engine_from(workers: str | None, scheduler: str | None) -> Engine:
     """What both options say together."""
     if workers is not None and scheduler is not None:
-        raise ValueError(f"workers={workers!r} and scheduler={scheduler!r}: give one of them")
+        raise ValueError(
+            f"workers={workers!r} and scheduler={scheduler!r}: give one of them"
+        )
     if workers is None:
         return checked(scheduler)
     return whole("workers", number(workers))
@@ -42,10 +44,16 @@ def store_in(output: Path) -> Store:
 def kept(output: Path) -> str:
     """What to say of the blocks of a sweep that was stopped."""
     count = len(list(store_in(output).folder.glob("*.block")))
-    return f"Finished blocks are kept ({count}), and the same command goes on from there." if count else ""
+    return (
+        f"Finished blocks are kept ({count}), and the same command goes on from there."
+        if count
+        else ""
+    )
 
 
-def written(output: Path, sweep: Callable[..., Result], save: Callable[[Result, Path], Any]) -> Result:
+def written(
+    output: Path, sweep: Callable[..., Result], save: Callable[[Result, Path], Any]
+) -> Result:
     """The result of ``sweep(hear, store)``, saved in the folder; until then its finished blocks are kept there."""
     with store_in(output) as store:
         try:

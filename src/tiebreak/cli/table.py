@@ -29,25 +29,43 @@ _NOTES = (
 
 
 def table(
-    epsilon: Annotated[str, typer.Option(metavar="E", help="The accuracy of both residuals.")] = "0.01",
+    epsilon: Annotated[
+        str, typer.Option(metavar="E", help="The accuracy of both residuals.")
+    ] = "0.01",
     constants: ConstantsOption = None,
     noise_smoothness: NoiseSmoothness = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX, with booktabs.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown.")
+    ] = False,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Print LaTeX, with booktabs.")
+    ] = False,
 ) -> None:
     """The paper's Table 1, rows of ours and what no method beats: orders, and numbers for an accuracy."""
     with kindly(), waiting("Looking for the cheapest schedules"):
         if markdown and latex:
             raise ValueError("--markdown and --latex: give one of them")
         smooth = smoothness(noise_smoothness)
-        sheets = orders(), numbers_at(number(epsilon), "paper" if constants is None else constants, smooth)
+        sheets = (
+            orders(),
+            numbers_at(
+                number(epsilon), "paper" if constants is None else constants, smooth
+            ),
+        )
     if latex:
         labels = ("tab:orders", "tab:numbers")
-        typer.echo("\n".join(as_latex(sheet, _PROSE, label) for sheet, label in zip(sheets, labels, strict=True)))
+        typer.echo(
+            "\n".join(
+                as_latex(sheet, _PROSE, label)
+                for sheet, label in zip(sheets, labels, strict=True)
+            )
+        )
         typer.echo("\n".join(f"% {note}" for note in _NOTES))
     elif markdown:
         for sheet in sheets:
-            typer.echo("\n".join([f"**{sheet.title}**", "", *as_markdown(sheet, _PROSE), ""]))
+            typer.echo(
+                "\n".join([f"**{sheet.title}**", "", *as_markdown(sheet, _PROSE), ""])
+            )
         typer.echo("\n".join(f"- {note}" for note in _NOTES))
     else:
         show_sheets(sheets, _NOTES, prose=_PROSE)
@@ -55,9 +73,23 @@ def table(
 
 def orders() -> Sheet:
     """Table 1: powers of 1/ε."""
-    header = ("method", "setting", "iterations", "upper calls", "lower calls", "extra assumption", "source")
+    header = (
+        "method",
+        "setting",
+        "iterations",
+        "upper calls",
+        "lower calls",
+        "extra assumption",
+        "source",
+    )
     rows = [
-        [r.name, r.setting, *(_order(p) for p in (r.iterations, r.upper, r.lower)), r.assumption, r.source]
+        [
+            r.name,
+            r.setting,
+            *(_order(p) for p in (r.iterations, r.upper, r.lower)),
+            r.assumption,
+            r.source,
+        ]
         for r in (*TABLE, *LOWER_BOUNDS)
     ]
     return Sheet("To reach E‖d‖² ≤ ε and E‖∇g‖² ≤ ε", header, rows)
@@ -75,7 +107,9 @@ def smoothness(text: str | None) -> float | tuple[float, float] | None:
         values = [float(word) for word in text.split(",")]
         pair = noise_smoothness_of(tuple(values) if len(values) > 1 else values[0])
     except ValueError:
-        raise ValueError(f"noise_smoothness={text!r} must be a number ≥ 0, or two: ℓ_f,ℓ_g") from None
+        raise ValueError(
+            f"noise_smoothness={text!r} must be a number ≥ 0, or two: ℓ_f,ℓ_g"
+        ) from None
     return pair if len(values) > 1 else values[0]
 
 
@@ -83,7 +117,11 @@ def _order(power: float) -> str:
     return "–" if math.isnan(power) else f"ε{f'-{power:g}'.translate(SUPERSCRIPTS)}"
 
 
-def numbers_at(epsilon: float, constants: str, noise_smoothness: float | tuple[float, float] | None = None) -> Sheet:
+def numbers_at(
+    epsilon: float,
+    constants: str,
+    noise_smoothness: float | tuple[float, float] | None = None,
+) -> Sheet:
     """Table 1 in numbers, with constants where a theorem gives them."""
     values = constants_from(constants)
     rows = []
@@ -94,9 +132,18 @@ def numbers_at(epsilon: float, constants: str, noise_smoothness: float | tuple[f
         exact = row.key in COMPUTED and (noise_smoothness is not None or not reduced)
         smooth = noise_smoothness if exact and reduced else None
         costs = oracle_complexity(epsilon, row.key, values if exact else None, smooth)
-        counts = [scientific(value, 2) for value in (costs.iterations, costs.upper_calls, costs.lower_calls)]
+        counts = [
+            scientific(value, 2)
+            for value in (costs.iterations, costs.upper_calls, costs.lower_calls)
+        ]
         unknown = "known with --noise-smoothness" if row.key in COMPUTED else "unknown"
-        rows.append([row.name, *counts, "enough" if costs.exact else f"order only, constants {unknown}"])
+        rows.append(
+            [
+                row.name,
+                *counts,
+                "enough" if costs.exact else f"order only, constants {unknown}",
+            ]
+        )
     for row, smooth in zip(LOWER_BOUNDS, (None, noise_smoothness), strict=True):
         if row is not LOWER_BOUNDS[1] or smooth is not None:
             rows.append(_least(row.name, epsilon, values, smooth))

@@ -28,18 +28,31 @@ from tiebreak.experiments.verification_report import PROSE, notes, sheets
 
 
 def verify(
-    runs: Annotated[str, typer.Option(metavar="N", help="Independent runs of everything.")] = "32",
+    runs: Annotated[
+        str, typer.Option(metavar="N", help="Independent runs of everything.")
+    ] = "32",
     seed: Seed = "0",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and problems: seconds, not minutes.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Fewer steps and problems: seconds, not minutes."),
+    ] = False,
     problem: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Check this problem alone: one of the test bed, or FILE.py:NAME."),
+        typer.Option(
+            metavar="NAME",
+            help="Check this problem alone: one of the test bed, or FILE.py:NAME.",
+        ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With it: a method with a proved bound, 'plan NAME', or FILE.py:NAME."),
+        typer.Option(
+            metavar="NAME",
+            help="With it: a method with a proved bound, 'plan NAME', or FILE.py:NAME.",
+        ),
     ] = None,
-    steps: Annotated[str | None, typer.Option(metavar="K", help="With it: how many steps.")] = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="K", help="With it: how many steps.")
+    ] = None,
     constants: ConstantsOption = None,
     noise_smoothness: NoiseSmoothness = None,
     output: Folder = Path("results/verify"),
@@ -67,10 +80,14 @@ def verify(
             from tiebreak.experiments.saving import save_verification
 
         claim(output, verification.command, overwrite)
-        findings = written(output, partial(run, verification, engine=engine), save_verification)
+        findings = written(
+            output, partial(run, verification, engine=engine), save_verification
+        )
     show_sheets(sheets(findings), notes(findings), PROSE)
     say(f"Written to {output}. {findings.seconds:.0f} s.")
     if not findings.passed:
-        say(f"FAIL: {findings.verdicts['FAIL']} comparisons violate a bound; {output / 'summary.md'} shows where.")
+        say(
+            f"FAIL: {findings.verdicts['FAIL']} comparisons violate a bound; {output / 'summary.md'} shows where."
+        )
         raise typer.Exit(1)
     say("PASS: no bound is violated.")

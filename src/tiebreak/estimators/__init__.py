@@ -35,10 +35,23 @@ from tiebreak.estimators.contract import Estimator
 from tiebreak.estimators.plain import Average, Minibatch
 from tiebreak.estimators.recursive import Page, Spider, Storm
 
-__all__ = ["Average", "Estimator", "Held", "Minibatch", "Page", "PerLevel", "Spider", "Storm"]
+__all__ = [
+    "Average",
+    "Estimator",
+    "Held",
+    "Minibatch",
+    "Page",
+    "PerLevel",
+    "Spider",
+    "Storm",
+]
 
 #: What front ends that take names know them by. A base optimizer smooths the direction again: hence λ alone.
-ESTIMATORS: dict[str, Estimator] = {"minibatch": Minibatch(), "average": Average(direction=False), "storm": Storm()}
+ESTIMATORS: dict[str, Estimator] = {
+    "minibatch": Minibatch(),
+    "average": Average(direction=False),
+    "storm": Storm(),
+}
 
 
 def named(estimator: Any) -> Estimator:
@@ -52,12 +65,18 @@ def named(estimator: Any) -> Estimator:
     if isinstance(estimator, str) and estimator in ESTIMATORS:
         return ESTIMATORS[estimator]
     if isinstance(estimator, type):
-        raise ValueError(f"estimator={estimator.__name__} is a class; give one of it: {estimator.__name__}(…)")
-    if isinstance(estimator, str) or not all(hasattr(estimator, n) for n in ("evaluations", "begin", "update")):
+        raise ValueError(
+            f"estimator={estimator.__name__} is a class; give one of it: {estimator.__name__}(…)"
+        )
+    if isinstance(estimator, str) or not all(
+        hasattr(estimator, n) for n in ("evaluations", "begin", "update")
+    ):
         names = ", ".join(map(repr, ESTIMATORS))
         raise ValueError(
             f"estimator={estimator!r} must be one of {names}, or an object with `evaluations`, `begin` and `update`"
         )
     if estimator.evaluations not in (1, 2):
-        raise ValueError(f"evaluations={estimator.evaluations!r} of {estimator!r} must be 1 or 2")
+        raise ValueError(
+            f"evaluations={estimator.evaluations!r} of {estimator!r} must be 1 or 2"
+        )
     return estimator  # type: ignore[no-any-return]  # it has what an estimator has

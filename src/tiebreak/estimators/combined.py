@@ -4,7 +4,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiebreak.estimators.contract import LEVELS, Estimator, Memory, Update, Value, asked, enters_direction, points
+from tiebreak.estimators.contract import (
+    LEVELS,
+    Estimator,
+    Memory,
+    Update,
+    Value,
+    asked,
+    enters_direction,
+    points,
+)
 from tiebreak.estimators.plain import Minibatch
 from tiebreak.schedules import Parameters
 
@@ -58,24 +67,39 @@ class Held:
     def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
         """What the estimator inside asks for, or nothing."""
         hold = getattr(parameters, f"{level}_hold")
-        batch, count = asked(self.inner, level, _Slower(parameters, parameters.k // hold))
+        batch, count = asked(
+            self.inner, level, _Slower(parameters, parameters.k // hold)
+        )
         return batch, count * (parameters.k % hold == 0)
 
     def cycle(self, parameters: Any) -> int | None:
         """After how many steps the costs repeat, where the laws are constant."""
         inner = _cycle(self.inner, parameters)
-        holds = [int(hold) for hold in (parameters.upper_hold, parameters.lower_hold) if hold is not None]
+        holds = [
+            int(hold)
+            for hold in (parameters.upper_hold, parameters.lower_hold)
+            if hold is not None
+        ]
         return None if inner is None else inner * math.lcm(*holds)
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """The estimate that is held, and what the estimator inside remembers."""
         return (zeros, *self.inner.begin(level, zeros, zero))
 
-    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
+    def update(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
         """A new estimate, or the one that is held."""
         if points(self, level, parameters) == 0:
             return memory[0], memory
-        estimate, inner = self.inner.update(level, fresh, before, memory[1:], parameters)
+        estimate, inner = self.inner.update(
+            level, fresh, before, memory[1:], parameters
+        )
         return estimate, (estimate, *inner)
 
 
@@ -100,7 +124,10 @@ class PerLevel:
     def __post_init__(self) -> None:
         for level in LEVELS:
             part = getattr(self, level)
-            if not enters_direction(part) or getattr(part, "momentum", None) is not None:
+            if (
+                not enters_direction(part)
+                or getattr(part, "momentum", None) is not None
+            ):
                 raise ValueError(
                     f"{level}={part!r}: an estimator for one level enters the direction, and has its momentum from the "
                     f"schedule, as {level}_momentum"
@@ -118,7 +145,9 @@ class PerLevel:
         for level, other in (LEVELS, LEVELS[::-1]):
             names = getattr(getattr(self, level), "needs", ())
             found += [
-                f"{level}_momentum" if name == "momentum" else name for name in names if not name.startswith(other)
+                f"{level}_momentum" if name == "momentum" else name
+                for name in names
+                if not name.startswith(other)
             ]
         return tuple(dict.fromkeys(found))
 
@@ -129,14 +158,23 @@ class PerLevel:
     def cycle(self, parameters: Any) -> int | None:
         """After how many steps the costs repeat, where the laws are constant."""
         both = [_cycle(part, parameters) for part in (self.upper, self.lower)]
-        return None if both[0] is None or both[1] is None else math.lcm(both[0], both[1])
+        return (
+            None if both[0] is None or both[1] is None else math.lcm(both[0], both[1])
+        )
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """What the level's own remembers."""
         own: Estimator = getattr(self, level)
         return own.begin(level, zeros, zero)
 
-    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
+    def update(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
         """The level's own estimate."""
         own: Estimator = getattr(self, level)
         return own.update(level, fresh, before, memory, parameters)

@@ -15,7 +15,14 @@ Update: TypeAlias = tuple[Value, Memory]
 LEVELS = ("upper", "lower")
 #: What a rule may ask for where the estimator watches.
 WATCHED = (
-    *("upper_change", "lower_change", "upper_along", "lower_along", "upper_spread", "lower_spread"),
+    *(
+        "upper_change",
+        "lower_change",
+        "upper_along",
+        "lower_along",
+        "upper_spread",
+        "lower_spread",
+    ),
     *("moved", "away", "resolution"),
 )
 
@@ -30,7 +37,14 @@ class Estimator(Protocol):
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """What is remembered before the first step."""
 
-    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
+    def update(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
         """The estimate of this step, and what to remember."""
 
 
@@ -50,7 +64,9 @@ def asked(estimator: Estimator, level: str, parameters: Any) -> tuple[Any, Any]:
     own = getattr(estimator, "asks", None)
     if own is not None:
         return own(level, parameters)  # type: ignore[no-any-return]  # taken at its word, and checked where it is used
-    return getattr(parameters, f"{level}_batch"), 1 if estimator.evaluations == 1 else 1 + (parameters.k > 0)
+    return getattr(
+        parameters, f"{level}_batch"
+    ), 1 if estimator.evaluations == 1 else 1 + (parameters.k > 0)
 
 
 def points(estimator: Estimator, level: str, parameters: Any) -> Any:
@@ -108,10 +124,18 @@ def estimate(
         last = x
         before = gradient(memory[0]) if twice else fresh
         update = getattr(estimator, "later", update)
-    made: Any = update(level, fresh, before, inner, parameters)  # whatever an estimator of one's own returns
+    made: Any = update(
+        level, fresh, before, inner, parameters
+    )  # whatever an estimator of one's own returns
     if not (isinstance(made, tuple) and len(made) == 2):
-        given = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
-        raise TypeError(f"estimator={type(estimator).__name__}: update must return (estimate, memory), not {given}")
+        given = (
+            f"a tuple of {len(made)}"
+            if isinstance(made, tuple)
+            else type(made).__name__
+        )
+        raise TypeError(
+            f"estimator={type(estimator).__name__}: update must return (estimate, memory), not {given}"
+        )
     found, kept = made
     shape = getattr(found, "shape", ())
     right = getattr(fresh, "shape", ())

@@ -23,7 +23,14 @@ class Minibatch:
         """Nothing."""
         return ()
 
-    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
+    def update(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
         """The gradient as it is."""
         return fresh, memory
 
@@ -36,8 +43,14 @@ class WithMomentum:
 
     def __post_init__(self) -> None:
         law = self.momentum
-        if law is not None and not callable(law) and (isinstance(law, (bool, str)) or not 0 <= law <= 1):
-            raise ValueError(f"momentum={law!r} of {type(self).__name__} must be in [0, 1], or a function of the step")
+        if (
+            law is not None
+            and not callable(law)
+            and (isinstance(law, (bool, str)) or not 0 <= law <= 1)
+        ):
+            raise ValueError(
+                f"momentum={law!r} of {type(self).__name__} must be in [0, 1], or a function of the step"
+            )
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -52,7 +65,9 @@ class WithMomentum:
             value = float(law(parameters.k) if callable(law) else law)
         if value is None or (isinstance(value, (int, float)) and not 0 <= value <= 1):
             name = type(self).__name__
-            raise ValueError(f"momentum of {name} at step {parameters.k} is {value!r}; it must be in [0, 1]")
+            raise ValueError(
+                f"momentum of {name} at step {parameters.k} is {value!r}; it must be in [0, 1]"
+            )
         return value
 
 
@@ -92,14 +107,25 @@ class Average(WithMomentum):
         """No average, and the weight given so far."""
         return () if level == "upper" else (zeros, zero)
 
-    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
+    def update(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
         """m_k."""
         if level == "upper":
             return fresh, memory
         mean, weight = memory
         rate = self.rate(level, parameters)
-        weight = (1 - rate) * weight + rate  # the total weight given so far, 1 − Π(1 − α)
-        nothing = weight == 0  # α has been 0 so far: then the newest gradient is all there is
+        weight = (
+            1 - rate
+        ) * weight + rate  # the total weight given so far, 1 − Π(1 − α)
+        nothing = (
+            weight == 0
+        )  # α has been 0 so far: then the newest gradient is all there is
         # Of the newest gradient, so that all weights add up to 1; 0 · weight keeps float32 what it is.
         share = (0 * weight + rate + nothing) / (weight + nothing)
         mean = (1 - share) * mean + share * fresh

@@ -38,13 +38,29 @@ class Storm(WithMomentum):
         """No estimate yet, and 0: what stands there now does not count."""
         return zeros, zero
 
-    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
+    def update(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
         """v_k."""
         previous, begun = memory
-        estimate = fresh + (1 - self.rate(level, parameters)) * begun * (previous - before)
+        estimate = fresh + (1 - self.rate(level, parameters)) * begun * (
+            previous - before
+        )
         return estimate, (estimate, begun**0.0)  # from now on it counts
 
-    def later(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
+    def later(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
         """The same where it is known to count: every bit of it, in half the time."""
         estimate = memory[0] - before
         estimate *= 1 - self.rate(level, parameters)
@@ -52,7 +68,9 @@ class Storm(WithMomentum):
         return estimate, (estimate, memory[1])
 
     def __init_subclass__(cls) -> None:
-        if "update" in vars(cls) and "later" not in vars(cls):  # one that has an update of its own has it at every step
+        if "update" in vars(cls) and "later" not in vars(
+            cls
+        ):  # one that has an update of its own has it at every step
             cls.later = cls.update  # type: ignore[method-assign]  # of the same signature
 
 
@@ -78,7 +96,14 @@ class Watched(Storm):
         """As STORM; no gap, no noise, no gradient yet."""
         return (*super().begin(level, zeros, zero), zeros, zero, zeros)
 
-    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
+    def update(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
         """v_k; and the gradient G_k(x_k) comes last in the memory."""
         previous, begun, gap, noise, last = memory
         rate = self.rate(level, parameters)
@@ -89,7 +114,11 @@ class Watched(Storm):
         expected = (quick + rate) * noise
         # rate · max(1, seen/expected), at most 1, without an infinite quotient; without noise there is nothing to keep.
         nothing = (seen <= 0) & (expected <= 0)
-        alpha = rate * (_larger(seen, expected) + nothing) / (_larger(expected, rate * seen) + nothing)
+        alpha = (
+            rate
+            * (_larger(seen, expected) + nothing)
+            / (_larger(expected, rate * seen) + nothing)
+        )
         estimate = fresh + (1 - alpha) * begun * (previous - before)
         return estimate, (estimate, begun**0.0, gap, noise, fresh)
 
@@ -115,13 +144,22 @@ class _Refreshed:
         """The large batch at one point, or the small one at two."""
         anew = self.anew(parameters)
         small = getattr(parameters, f"{level}_batch")
-        return small + anew * (getattr(parameters, f"{level}_refresh") - small), 2 - anew
+        return small + anew * (
+            getattr(parameters, f"{level}_refresh") - small
+        ), 2 - anew
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """An estimate that the first step, a refresh, does not look at."""
         return (zeros,)
 
-    def update(self, level: str, fresh: Value, before: Value, memory: Memory, parameters: Parameters) -> Update:
+    def update(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
         """v_k."""
         again = 1 * (points(self, level, parameters) == 2)
         estimate = fresh + again * (memory[0] - before)

@@ -91,7 +91,10 @@ class Store:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            warnings.warn(f"{os.fspath(place)!r} is not used: {error}; {task.name} is run again", stacklevel=2)
+            warnings.warn(
+                f"{os.fspath(place)!r} is not used: {error}; {task.name} is run again",
+                stacklevel=2,
+            )
             return None
 
     def write(self, task: Task, block: Block) -> None:
@@ -113,34 +116,57 @@ class Store:
 
 def _encoded(block: Block, fingerprint: str) -> bytes:
     arrays: dict[str, Any] = {
-        f"{table}.{name}": column for table, columns in block.tables.items() for name, column in columns.items()
+        f"{table}.{name}": column
+        for table, columns in block.tables.items()
+        for name, column in columns.items()
     }
     for name, column in arrays.items():
         if column.dtype.hasobject:
-            raise TypeError(f"column {name} holds Python objects; it must hold numbers or text")
+            raise TypeError(
+                f"column {name} holds Python objects; it must hold numbers or text"
+            )
     body = io.BytesIO()
-    parts: dict[str, Any] = {"facts": np.array(json.dumps(block.facts)), "tables": np.array([*block.tables], dtype=str)}
+    parts: dict[str, Any] = {
+        "facts": np.array(json.dumps(block.facts)),
+        "tables": np.array([*block.tables], dtype=str),
+    }
     np.savez(body, **parts, **arrays)
     content = body.getvalue()
-    head = {"format": _FORMAT, "fingerprint": fingerprint, "sha256": hashlib.sha256(content).hexdigest()}
+    head = {
+        "format": _FORMAT,
+        "fingerprint": fingerprint,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
     return json.dumps(head).encode() + b"\n" + content
 
 
 def _decoded(content: bytes, fingerprint: str) -> Block:
     """The block; ValueError if it is not what was written for this fingerprint."""
     first, _, body = content.partition(b"\n")
-    head = {"format": _FORMAT, "fingerprint": fingerprint, "sha256": hashlib.sha256(body).hexdigest()}
+    head = {
+        "format": _FORMAT,
+        "fingerprint": fingerprint,
+        "sha256": hashlib.sha256(body).hexdigest(),
+    }
     if first != json.dumps(head).encode():
-        raise ValueError("it is damaged, or was made by other code or of other arguments")
+        raise ValueError(
+            "it is damaged, or was made by other code or of other arguments"
+        )
     try:  # from here on it is as it was written, unless somebody has made it up, checksum and all
         with np.load(io.BytesIO(body), allow_pickle=False) as file:
-            tables: dict[str, Table] = {str(name): {} for name in file["tables"].tolist()}
+            tables: dict[str, Table] = {
+                str(name): {} for name in file["tables"].tolist()
+            }
             for key in file.files[2:]:
                 table, _, column = key.partition(".")
                 tables[table][column] = file[key]
             facts = json.loads(str(file["facts"]))
-    except Exception as error:  # an archive that is none can make its reader raise almost anything
-        raise ValueError(f"it holds no block ({type(error).__name__}: {error})") from None
+    except (
+        Exception
+    ) as error:  # an archive that is none can make its reader raise almost anything
+        raise ValueError(
+            f"it holds no block ({type(error).__name__}: {error})"
+        ) from None
     if not isinstance(facts, dict):
         raise ValueError("the facts in it are no object")
     return Block(tables, facts)

@@ -80,7 +80,9 @@ def thinned(count: int, most: int = 400) -> Any:
     return np.unique(np.rint(np.linspace(0, count - 1, most)).astype(int))
 
 
-def spread(key: str, values: Any, band: tuple[float, float] | None = (0.1, 0.9)) -> dict[str, Any]:
+def spread(
+    key: str, values: Any, band: tuple[float, float] | None = (0.1, 0.9)
+) -> dict[str, Any]:
     """The mean of each row and, of several columns, two quantiles or None: columns of a series.
 
     NaN is left out, and a row of NaN alone stays NaN. So does a row with an infinity, which has no mean.
@@ -95,5 +97,7 @@ def spread(key: str, values: Any, band: tuple[float, float] | None = (0.1, 0.9))
     if band is not None and rows.shape[1] > 1:
         for name, share in zip(("low", "high"), band, strict=True):
             columns[f"{key}:{name}"] = np.full(len(rows), np.nan)
-            columns[f"{key}:{name}"][defined] = np.nanquantile(rows[defined], share, axis=1)
+            columns[f"{key}:{name}"][defined] = np.nanquantile(
+                rows[defined], share, axis=1
+            )
     return columns

@@ -13,7 +13,13 @@ from tiebreak.budget import limit
 from tiebreak.checks import whole
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.contenders import scales
-from tiebreak.experiments.entrants import Contender, Entrant, contenders, entrants, left_out
+from tiebreak.experiments.entrants import (
+    Contender,
+    Entrant,
+    contenders,
+    entrants,
+    left_out,
+)
 from tiebreak.experiments.own import sources
 from tiebreak.experiments.profiles import ratios
 from tiebreak.experiments.tables import Table, chosen, estimate
@@ -84,10 +90,15 @@ class Comparison:
             "trials": trials,
             "budgets": _budgets(self.budgets),
             "steps": None if self.steps is None else limit("steps", self.steps),
-            "record": None if self.record is None else Experiment(record=self.record).record,
+            "record": None
+            if self.record is None
+            else Experiment(record=self.record).record,
         }
         problems = entrants(self.problems)
-        checked |= {"entrants": problems, "contenders": contenders(self.methods, problems, self.as_is)}
+        checked |= {
+            "entrants": problems,
+            "contenders": contenders(self.methods, problems, self.as_is),
+        }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -99,19 +110,37 @@ class Comparison:
     @property
     def command(self) -> str:
         """The command line that repeats this."""
-        words = {name: _words(getattr(self, name)) for name in ("problems", "methods", "budgets")}
+        words = {
+            name: _words(getattr(self, name))
+            for name in ("problems", "methods", "budgets")
+        }
         swept = self.as_is and self.trials == 1
-        words |= {name: str(getattr(self, name)) for name in ("runs", "seed", *([] if swept else ["trials"]))}
-        words |= {n: str(v) for n in ("steps", "record") if (v := getattr(self, n)) is not None}
+        words |= {
+            name: str(getattr(self, name))
+            for name in ("runs", "seed", *([] if swept else ["trials"]))
+        }
+        words |= {
+            n: str(v)
+            for n in ("steps", "record")
+            if (v := getattr(self, n)) is not None
+        }
         return " ".join(
-            ["tiebreak sweep" if swept else "tiebreak compare", *(f"--{name} {text}" for name, text in words.items())]
+            [
+                "tiebreak sweep" if swept else "tiebreak compare",
+                *(f"--{name} {text}" for name, text in words.items()),
+            ]
         )
 
 
 def _words(given: Any) -> str:
     each = given if isinstance(given, (list, tuple)) else [given]
     return ",".join(
-        one if isinstance(one, str) else f"<{one.name}>" if hasattr(one, "name") else str(one) for one in each
+        one
+        if isinstance(one, str)
+        else f"<{one.name}>"
+        if hasattr(one, "name")
+        else str(one)
+        for one in each
     )
 
 
@@ -119,7 +148,9 @@ def _budgets(given: Any) -> tuple[int, ...]:
     each = given if isinstance(given, (list, tuple)) else [given]
     found = [limit("budgets", budget) for budget in each]
     if not found or None in found or sorted(set(found)) != found:
-        raise ValueError(f"budgets={_words(given)!r} must be whole numbers ≥ 1 that grow, such as 1e4,1e5,1e6")
+        raise ValueError(
+            f"budgets={_words(given)!r} must be whole numbers ≥ 1 that grow, such as 1e4,1e5,1e6"
+        )
     return tuple(found)
 
 
@@ -168,18 +199,40 @@ class Compared:
         Ratios are of residuals that are at least 1e-24, which is rounding in the problem's units.
         """
         rows: list[dict[str, Any]] = []
-        for budget, entrant in product(self.comparison.budgets, self.comparison.entrants):
-            here = [chosen(self.runs, problem=entrant.label, budget=budget, method=c.label) for c in self._methods]
+        for budget, entrant in product(
+            self.comparison.budgets, self.comparison.entrants
+        ):
+            here = [
+                chosen(self.runs, problem=entrant.label, budget=budget, method=c.label)
+                for c in self._methods
+            ]
             means = [estimate(table["residual"]) for table in here]
             found = ratios([[mean.mean for mean in means]])[0]
             least = int(np.argmin(found))
-            for contender, table, mean, ratio in zip(self._methods, here, means, found.tolist(), strict=True):
+            for contender, table, mean, ratio in zip(
+                self._methods, here, means, found.tolist(), strict=True
+            ):
                 failed = int(np.sum(~np.isfinite(table["residual"])))
                 rows.append(
-                    {"problem": entrant.label, "method": contender.label, "budget": budget}
-                    | {"residual": mean.mean if not failed else np.inf, "error": mean.error if not failed else np.nan}
-                    | {"ratio": ratio, "best": ratio == 1, "tied": ratio <= _CLEARLY and _tied(table, here[least])}
-                    | {"failed": failed, "steps": int(np.median(table["steps"])), "scale": float(table["scale"][0])}
+                    {
+                        "problem": entrant.label,
+                        "method": contender.label,
+                        "budget": budget,
+                    }
+                    | {
+                        "residual": mean.mean if not failed else np.inf,
+                        "error": mean.error if not failed else np.nan,
+                    }
+                    | {
+                        "ratio": ratio,
+                        "best": ratio == 1,
+                        "tied": ratio <= _CLEARLY and _tied(table, here[least]),
+                    }
+                    | {
+                        "failed": failed,
+                        "steps": int(np.median(table["steps"])),
+                        "scale": float(table["scale"][0]),
+                    }
                     | {name: _mean(table[name]) for name in _MEANS}
                 )
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
@@ -192,7 +245,10 @@ class Compared:
     def read_off(self) -> dict[str, bool]:
         """Of every method whether some of its results were read off longer runs; what depends on the budget is not."""
         read = self.runs["read_from"] > self.runs["budget"]
-        return {c.label: bool(read[self.runs["method"] == c.label].any()) for c in self._methods}
+        return {
+            c.label: bool(read[self.runs["method"] == c.label].any())
+            for c in self._methods
+        }
 
     def ratios(self, budget: int) -> NDArray[np.float64]:
         """(problems, methods), in the comparison's order."""
@@ -207,36 +263,63 @@ class Compared:
         fewer = replace(self.comparison, methods=methods)
         unknown = [each.label for each in fewer.contenders if each not in self._methods]
         if unknown:
-            raise ValueError(f"methods={unknown!r} were not compared; {[each.label for each in self._methods]} were")
+            raise ValueError(
+                f"methods={unknown!r} were not compared; {[each.label for each in self._methods]} were"
+            )
         labels = [each.label for each in fewer.contenders]
 
         def of_them(table: Table) -> Table:
-            return {name: column[np.isin(table["method"], labels)] for name, column in table.items()}
+            return {
+                name: column[np.isin(table["method"], labels)]
+                for name, column in table.items()
+            }
 
-        return replace(self, comparison=fewer, runs=of_them(self.runs), curves=of_them(self.curves))
+        return replace(
+            self, comparison=fewer, runs=of_them(self.runs), curves=of_them(self.curves)
+        )
 
     @property
     def starts(self) -> dict[str, tuple[float, float]]:
         """f and g at the start of each problem; NaN where they are not known."""
         problems = {e.label: e.problem for e in self.comparison.entrants}
-        return {label: (_value(p.upper, p), _value(p.lower, p)) for label, p in problems.items()}
+        return {
+            label: (_value(p.upper, p), _value(p.lower, p))
+            for label, p in problems.items()
+        }
 
     @property
     def references(self) -> list[str | Reference]:
         """Where problems and methods come from."""
         c = self.comparison
-        return [*(each.where for each in c.entrants), *(each.method for each in c.contenders)]
+        return [
+            *(each.where for each in c.entrants),
+            *(each.method for each in c.contenders),
+        ]
 
     def configuration(self) -> dict[str, Any]:
         """Everything but the tables, for a JSON file."""
         c = self.comparison
-        problems = {e.label: None if (k := e.problem.constants) is None else asdict(k) for e in c.entrants}
+        problems = {
+            e.label: None if (k := e.problem.constants) is None else asdict(k)
+            for e in c.entrants
+        }
         return {
             **self.origin,
             "command": c.command,
             "problems": problems,
             "methods": [each.label for each in c.contenders],
-            **{name: getattr(c, name) for name in ("budgets", "runs", "seed", "trials", "steps", "record", "as_is")},
+            **{
+                name: getattr(c, name)
+                for name in (
+                    "budgets",
+                    "runs",
+                    "seed",
+                    "trials",
+                    "steps",
+                    "record",
+                    "as_is",
+                )
+            },
             "read_off": self.read_off,
             "sources": sources(self.references),
             "scales": scales(c.trials),
@@ -260,7 +343,9 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 def _tied(table: Table, best: Table) -> bool:
     """Whether the mean difference to the best is within two standard errors."""
-    if not (np.isfinite(table["residual"]).all() and np.isfinite(best["residual"]).all()):
+    if not (
+        np.isfinite(table["residual"]).all() and np.isfinite(best["residual"]).all()
+    ):
         return False
     difference = estimate(table["residual"] - best["residual"])
     return bool(difference.mean <= 0 or difference.mean <= 2 * difference.error)
@@ -268,4 +353,8 @@ def _tied(table: Table, best: Table) -> bool:
 
 def _value(oracle: Any, problem: Any) -> float:
     level = Level("problem", oracle, np.shape(problem.x0), np.dtype(np.float64))
-    return float(level.value(np.reshape(problem.x0, (1, -1)).astype(np.float64))[0]) if level.has_value else np.nan
+    return (
+        float(level.value(np.reshape(problem.x0, (1, -1)).astype(np.float64))[0])
+        if level.has_value
+        else np.nan
+    )

@@ -44,8 +44,13 @@ def profiles_chart(table: Table) -> Chart:
         "The share of problems on which a method's residual is within the factor τ of the best one's. Left end: best; "
         "right end: does not fail. Higher is better."
     )
-    axes = [Axis(f"share {budget}", f"share of problems at {calls(budget)}") for budget in reversed(budgets)]
-    return Chart("Performance profiles", about, [Axis("tau", "factor τ", "log")], axes, series)
+    axes = [
+        Axis(f"share {budget}", f"share of problems at {calls(budget)}")
+        for budget in reversed(budgets)
+    ]
+    return Chart(
+        "Performance profiles", about, [Axis("tau", "factor τ", "log")], axes, series
+    )
 
 
 def residuals_chart(table: Table, constants: Mapping[str, Any]) -> Chart:
@@ -62,35 +67,53 @@ def residuals_chart(table: Table, constants: Mapping[str, Any]) -> Chart:
     axes = []
     for problem in problems:
         for name, label in _RESIDUALS.items():
-            axes.append(Axis(f"{problem} {name}", f"{problem}: {label}", "log", problem))
+            axes.append(
+                Axis(f"{problem} {name}", f"{problem}: {label}", "log", problem)
+            )
     scaled = [each is not None for each in constants.values()]
     units = ", in the problem's units" if any(scaled) else ", as they are"
     units += " where its constants are known" if any(scaled) and not all(scaled) else ""
     about = f"Means over runs at the last iterate{units}."
-    return Chart("Residuals against the budget", about, [Axis("budget", "calls", "log")], axes, series)
+    return Chart(
+        "Residuals against the budget",
+        about,
+        [Axis("budget", "calls", "log")],
+        axes,
+        series,
+    )
 
 
 def recorded_chart(table: Table) -> Chart:
     """The recorded curves of the runs with the largest budget, means over the runs."""
-    names = [name for name in _RECORDED if name in table and np.isfinite(table[name]).any()]
+    names = [
+        name for name in _RECORDED if name in table and np.isfinite(table[name]).any()
+    ]
     problems = distinct(table, "problem")
     methods = distinct(table, "method")
     several = len(np.unique(table["run"])) > 1
     banded = several and len(problems) * len(methods) <= _BANDED
-    room = _NUMBERS // (len(problems) * len(methods) * len(names) * (3 if banded else 1))
+    room = _NUMBERS // (
+        len(problems) * len(methods) * len(names) * (3 if banded else 1)
+    )
     series = []
     axes = []
     for problem in problems:
         of_problem = chosen(table, problem=problem)
         for look, method in enumerate(methods):
             rows = chosen(of_problem, method=method)
-            rows = chosen(rows, budget=rows["budget"].max())  # a method that depends on the budget has more curves
-            columns = _recorded_columns(rows, problem, names, min(max(room, 25), 400), banded)
+            rows = chosen(
+                rows, budget=rows["budget"].max()
+            )  # a method that depends on the budget has more curves
+            columns = _recorded_columns(
+                rows, problem, names, min(max(room, 25), 400), banded
+            )
             series.append(Series(method, columns, look))
         for name in names:
             if np.isfinite(of_problem[name]).any():
                 label, scale = _RECORDED[name]
-                axes.append(Axis(f"{problem} {name}", f"{problem}: {label}", scale, problem))
+                axes.append(
+                    Axis(f"{problem} {name}", f"{problem}: {label}", scale, problem)
+                )
     over = "means over runs" if several else "one run"
     over += ", bands hold the middle 80 % of them" if banded else ""
     about = (
@@ -101,7 +124,9 @@ def recorded_chart(table: Table) -> Chart:
     return Chart("Residuals along the run", about, along, axes, series)
 
 
-def _recorded_columns(rows: Table, problem: str, names: list[str], points: int, banded: bool) -> Table:
+def _recorded_columns(
+    rows: Table, problem: str, names: list[str], points: int, banded: bool
+) -> Table:
     """Columns of a series: a row for each step that any run recorded."""
     steps, step_of_row = np.unique(rows["step"], return_inverse=True)
     runs, run_of_row = np.unique(rows["run"], return_inverse=True)
@@ -114,5 +139,7 @@ def _recorded_columns(rows: Table, problem: str, names: list[str], points: int, 
 
     columns = {"step": steps[rows_shown], "calls": np.nanmax(by_step("calls"), axis=1)}
     for name in names:
-        columns |= spread(f"{problem} {name}", by_step(name), (0.1, 0.9) if banded else None)
+        columns |= spread(
+            f"{problem} {name}", by_step(name), (0.1, 0.9) if banded else None
+        )
     return columns

@@ -34,7 +34,9 @@ def value_notes(found: Compared, budget: int) -> list[str]:
         names = here["method"][known]
         size = np.abs(np.append(ends, start if np.isfinite(start) else ends[0])).max()
         above = [
-            f"{name} ({_short(end)})" for name, end in zip(names, ends, strict=True) if end - start > _ROUNDING * size
+            f"{name} ({_short(end)})"
+            for name, end in zip(names, ends, strict=True)
+            if end - start > _ROUNDING * size
         ]
         if above:
             risen.append(f"{problem}, from {_short(start)}: {', '.join(above)}")
@@ -47,7 +49,9 @@ def value_notes(found: Compared, budget: int) -> list[str]:
             "weight that is still too small: look at g before the ratios."
         )
     if apart:
-        texts.append(f"Methods end at different g, whatever their residuals are, on {', '.join(apart)}.")
+        texts.append(
+            f"Methods end at different g, whatever their residuals are, on {', '.join(apart)}."
+        )
     return texts
 
 
@@ -56,4 +60,6 @@ def _short(value: float) -> str:
 
 
 def _pair(upper: float, lower: float) -> str:
-    return " / ".join("–" if not np.isfinite(value) else _short(value) for value in (upper, lower))
+    return " / ".join(
+        "–" if not np.isfinite(value) else _short(value) for value in (upper, lower)
+    )

@@ -72,7 +72,9 @@ class Experiment:
             object.__setattr__(self, name, value)
         least, dearest = max((first_cost(METHODS[name]), name) for name in self.methods)
         if self.budget < least:
-            raise ValueError(f"budget={self.budget} must be at least {least}, the cost of the first step of {dearest}")
+            raise ValueError(
+                f"budget={self.budget} must be at least {least}, the cost of the first step of {dearest}"
+            )
 
     @property
     def noises(self) -> tuple[float, float]:
@@ -92,10 +94,14 @@ class Experiment:
             "budget": self.budget,
             "seed": self.seed,
             "start": ",".join(map(repr, self.start)),
-            "noise": ",".join(map(repr, self.noises)) if isinstance(self.noise, tuple) else self.noise,
+            "noise": ",".join(map(repr, self.noises))
+            if isinstance(self.noise, tuple)
+            else self.noise,
             "record": self.record,
         }
-        flags = [f"--{name} {value}" for name, value in options.items()] + ["--per-sample"] * self.per_sample
+        flags = [f"--{name} {value}" for name, value in options.items()] + [
+            "--per-sample"
+        ] * self.per_sample
         return " ".join(["tiebreak reproduce", *flags])
 
 
@@ -116,7 +122,9 @@ def describe(name: str) -> dict[str, str]:
     'λ = β: gradient descent on f + βg, the plain penalty baseline.'
     """
     method = NAMED[name]
-    rule, estimator = (inspect.getdoc(part) or "" for part in (method.rule, type(method.estimator)))
+    rule, estimator = (
+        inspect.getdoc(part) or "" for part in (method.rule, type(method.estimator))
+    )
     return {
         "name": method.name,
         "rule": rule.partition("\n")[0],
@@ -134,8 +142,14 @@ def _methods(given: Any) -> tuple[str, ...]:
     for name, wanted in zip(names, found, strict=True):
         if wanted not in METHODS:
             elsewhere = wanted in NAMED or {*"+:"} & {*wanted}
-            own = ". Constants of your own, plans, files and `auto` go to `tiebreak sweep`" if elsewhere else ""
-            raise ValueError(f"methods: {name!r} is not a method; they {legal}{own or nearest(wanted, METHODS)}")
+            own = (
+                ". Constants of your own, plans, files and `auto` go to `tiebreak sweep`"
+                if elsewhere
+                else ""
+            )
+            raise ValueError(
+                f"methods: {name!r} is not a method; they {legal}{own or nearest(wanted, METHODS)}"
+            )
     if not found or len(set(found)) < len(found):
         raise ValueError(f"methods={','.join(found)!r} {legal}, at least one")
     return tuple(found)
@@ -155,18 +169,25 @@ def _start(given: Any) -> tuple[float, float]:
         first, second = (_moderate(part) for part in given)
         return first, second
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"start={given!r} must be two numbers such as 1.5,1.5, each within ±{_LARGEST:g}") from None
+        raise ValueError(
+            f"start={given!r} must be two numbers such as 1.5,1.5, each within ±{_LARGEST:g}"
+        ) from None
 
 
 def _noise(given: Any) -> float | tuple[float, float]:
     """One number, or two; a pair of equal ones is one."""
     try:
-        found = [_moderate(part) for part in (given if isinstance(given, (list, tuple)) else [given])]
+        found = [
+            _moderate(part)
+            for part in (given if isinstance(given, (list, tuple)) else [given])
+        ]
         if len(found) not in (1, 2) or min(found) < 0:
             raise ValueError
         return found[0] if found[0] == found[-1] else (found[0], found[1])
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"noise={given!r} must be a number from 0 to {_LARGEST:g}, or two: of f and of g") from None
+        raise ValueError(
+            f"noise={given!r} must be a number from 0 to {_LARGEST:g}, or two: of f and of g"
+        ) from None
 
 
 def _moderate(given: Any) -> float:
@@ -182,4 +203,6 @@ def _record(given: Any) -> str | int:
     try:
         return whole("record", 1 if given == "all" else given)
     except ValueError:
-        raise ValueError(f"record={given!r} must be 'log', 'all' or a whole number n ≥ 1 (every n-th step)") from None
+        raise ValueError(
+            f"record={given!r} must be 'log', 'all' or a whole number n ≥ 1 (every n-th step)"
+        ) from None

@@ -64,8 +64,15 @@ class Units:
             "regularizer": self.lower_gradient_squared,
             "penalty": 1 / self.lower_gradient_squared,
         }
-        laws = {name: (getattr(method.schedule, name), factor) for name, factor in factors.items()}
-        changed = {name: _times(law, factor) for name, (law, factor) in laws.items() if law is not None and factor != 1}
+        laws = {
+            name: (getattr(method.schedule, name), factor)
+            for name, factor in factors.items()
+        }
+        changed = {
+            name: _times(law, factor)
+            for name, (law, factor) in laws.items()
+            if law is not None and factor != 1
+        }
         return method.replace(**changed) if changed else method
 
 
@@ -92,7 +99,9 @@ class Planned:
     make: Callable[..., Method]
     needs: tuple[str, ...] = ()
 
-    def __call__(self, constants: Constants | None, budget: int, **needed: Any) -> Method:
+    def __call__(
+        self, constants: Constants | None, budget: int, **needed: Any
+    ) -> Method:
         return self.make(constants, budget, **needed).replace(name=self.label)
 
 
@@ -108,19 +117,34 @@ def _planned(method: str, objective: str) -> Planned:
     @cache  # every step size that is tried asks for it
     def make(constants: Constants | None, budget: int, **needed: Any) -> Method:
         if constants is None:
-            raise ValueError(f"{title!r} must be compared on problems with known constants: plans are made of them")
-        missing = [one for one in needs if one not in needed and getattr(constants, one, None) is None]
+            raise ValueError(
+                f"{title!r} must be compared on problems with known constants: plans are made of them"
+            )
+        missing = [
+            one
+            for one in needs
+            if one not in needed and getattr(constants, one, None) is None
+        ]
         if missing:
-            raise ValueError(f"{name!r} needs {missing[0]}, which no constants imply: write '{name}+{missing[0]}=1'")
-        return theory.plan(constants, budget=budget, method=method, objective=objective, **needed).method
+            raise ValueError(
+                f"{name!r} needs {missing[0]}, which no constants imply: write '{name}+{missing[0]}=1'"
+            )
+        return theory.plan(
+            constants, budget=budget, method=method, objective=objective, **needed
+        ).method
 
     words = f"{METHODS[method].name} with all constants chosen by `tiebreak plan --objective {objective}`."
-    return Planned(title, words + (f" Needs +{needs[0]}=ℓ." if needs else ""), make, needs)
+    return Planned(
+        title, words + (f" Needs +{needs[0]}=ℓ." if needs else ""), make, needs
+    )
 
 
 #: Methods that are made for a problem's constants and a budget: one for every kind of plan, and DBGD for samples.
 PLANNED: Mapping[str, Planned] = MappingProxyType(
-    {f"{method}_{objective}": _planned(method, objective) for method, objective, _ in CHOICES}
+    {
+        f"{method}_{objective}": _planned(method, objective)
+        for method, objective, _ in CHOICES
+    }
     | {
         "dbgd_batched": Planned(
             "DBGD batched",
@@ -137,7 +161,9 @@ ALL: tuple[str, ...] = (
     *(name for name, planned in PLANNED.items() if not planned.needs),
 )
 #: What of it is made of a problem's constants, and cannot be had without them.
-OF_CONSTANTS: tuple[str, ...] = tuple(name for name in ALL if name in PLANNED and name != "dbgd_batched")
+OF_CONSTANTS: tuple[str, ...] = tuple(
+    name for name in ALL if name in PLANNED and name != "dbgd_batched"
+)
 
 
 def fit(
@@ -161,8 +187,12 @@ def fit(
     """
     own = changes or {}
     units = Units() if as_is else Units.of(problem)
-    if isinstance(method, str) and method in NAMED:  # `auto` has found out the units for itself
-        return (Units() if method == "auto" else units).translated(varied(NAMED[method], own), scale)
+    if (
+        isinstance(method, str) and method in NAMED
+    ):  # `auto` has found out the units for itself
+        return (Units() if method == "auto" else units).translated(
+            varied(NAMED[method], own), scale
+        )
     if isinstance(method, str):
         planned = PLANNED[method]
         needed = {name: value for name, value in own.items() if name in planned.needs}
@@ -171,7 +201,9 @@ def fit(
         return (units if method == "dbgd_batched" else Units()).translated(made, scale)
     given: Any = found(method)
     if callable(given):  # whoever asks for the constants has seen to the units
-        return Units().translated(varied(methods.get(given(problem.constants, budget)), own), scale)
+        return Units().translated(
+            varied(methods.get(given(problem.constants, budget)), own), scale
+        )
     return units.translated(varied(methods.get(given), own), scale)
 
 
@@ -186,7 +218,9 @@ def fitted(
     as_is: bool = False,
 ) -> Method:
     """The same from plain data, for the workers of a sweep."""
-    return fit(method, problem_of(problem, problem_arguments), budget, scale, changes, as_is)
+    return fit(
+        method, problem_of(problem, problem_arguments), budget, scale, changes, as_is
+    )
 
 
 def scales(trials: int) -> tuple[float, ...]:
@@ -195,4 +229,6 @@ def scales(trials: int) -> tuple[float, ...]:
     >>> scales(4)
     (1.0, 4.0, 0.25, 16.0)
     """
-    return tuple(float(4.0 ** ((-1) ** (i + 1) * ((i + 1) // 2))) for i in range(trials))
+    return tuple(
+        float(4.0 ** ((-1) ** (i + 1) * ((i + 1) // 2))) for i in range(trials)
+    )

@@ -25,8 +25,12 @@ def checked(engine: Any) -> Engine:
     if engine is None or isinstance(engine, Executor):
         return engine
     if isinstance(engine, str):
-        if engine != HERE and not re.fullmatch(r"local:[1-9]\d{0,3}|[a-z]+://\S+", engine):
-            raise ValueError(f"scheduler={engine!r} must be 'tcp://host:port', or 'local:4' for four workers here")
+        if engine != HERE and not re.fullmatch(
+            r"local:[1-9]\d{0,3}|[a-z]+://\S+", engine
+        ):
+            raise ValueError(
+                f"scheduler={engine!r} must be 'tcp://host:port', or 'local:4' for four workers here"
+            )
         return engine
     return whole("workers", engine)
 
@@ -41,7 +45,9 @@ def opened(engine: Executor | int | str) -> AbstractContextManager[Executor]:
 def lost() -> tuple[type[BaseException], ...]:
     """The errors that say that a worker died, and nothing about the work."""
     dask: Any = sys.modules.get("distributed")
-    return (BrokenExecutor, CancelledError) + (() if dask is None else (dask.KilledWorker,))
+    return (BrokenExecutor, CancelledError) + (
+        () if dask is None else (dask.KilledWorker,)
+    )
 
 
 def gone(executor: Executor) -> bool:
@@ -56,26 +62,44 @@ def _processes(workers: int) -> Iterator[Executor]:
     try:
         yield executor
     finally:
-        executor.shutdown(wait=False)  # nothing is left to do, or nothing is to be waited for
+        executor.shutdown(
+            wait=False
+        )  # nothing is left to do, or nothing is to be waited for
 
 
 @contextmanager
 def _dask(scheduler: str) -> Iterator[Executor]:
     try:
-        dask: Any = import_module("distributed")  # by name: few of its functions have types
+        dask: Any = import_module(
+            "distributed"
+        )  # by name: few of its functions have types
     except ImportError:
-        raise ValueError(f"scheduler={scheduler!r} needs Dask: {install('dask')}") from None
+        raise ValueError(
+            f"scheduler={scheduler!r} needs Dask: {install('dask')}"
+        ) from None
     with ExitStack() as stack:
         try:
             where: Any = scheduler
-            if scheduler.startswith("local:"):  # Dask itself sees to one thread of the numerical libraries in each
+            if scheduler.startswith(
+                "local:"
+            ):  # Dask itself sees to one thread of the numerical libraries in each
                 # A worker that is killed is started again, however often: not given up if it is away at a bad moment.
                 patient = {"distributed.deploy.lost-worker-timeout": "1000 days"}
                 stack.enter_context(import_module("dask").config.set(patient))
-                options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": "ERROR"}
-                where = stack.enter_context(dask.LocalCluster(n_workers=int(scheduler[6:]), **options))
-            client = stack.enter_context(dask.Client(where, timeout=_WAIT, set_as_default=False))
+                options = {
+                    "threads_per_worker": 1,
+                    "dashboard_address": None,
+                    "silence_logs": "ERROR",
+                }
+                where = stack.enter_context(
+                    dask.LocalCluster(n_workers=int(scheduler[6:]), **options)
+                )
+            client = stack.enter_context(
+                dask.Client(where, timeout=_WAIT, set_as_default=False)
+            )
             client.wait_for_workers(1, timeout=_WAIT)
         except (TimeoutError, OSError) as error:
-            raise ValueError(f"scheduler={scheduler!r} cannot be reached, or has no workers: {error}") from None
+            raise ValueError(
+                f"scheduler={scheduler!r} cannot be reached, or has no workers: {error}"
+            ) from None
         yield client.get_executor(pure=False)

@@ -64,31 +64,54 @@ def entrants(given: Sequence[Any]) -> tuple[Entrant, ...]:
     return tuple(found_all)
 
 
-def contenders(given: Sequence[Any], problems: Sequence[Entrant] = (), as_is: bool = False) -> tuple[Contender, ...]:
+def contenders(
+    given: Sequence[Any], problems: Sequence[Entrant] = (), as_is: bool = False
+) -> tuple[Contender, ...]:
     """The methods of these names or places, or these; "all" is every stochastic one of the library, and the plans.
 
     Where the constants of one of the problems are not known, "all" is without the plans (:func:`left_out`).
     """
     everything = [name for name in ALL if name not in left_out("all", problems)]
-    found_all = [replace(_contender(text), as_is=as_is) for text in _listed("methods", given, everything)]
+    found_all = [
+        replace(_contender(text), as_is=as_is)
+        for text in _listed("methods", given, everything)
+    ]
     _different("methods", [each.label for each in found_all])
     return tuple(found_all)
 
 
 def left_out(given: Sequence[Any], problems: Sequence[Entrant]) -> tuple[str, ...]:
     """What "all" is without, because plans are made of constants, and every method is run on every problem."""
-    asked = "all" in [word for word in _listed("methods", given, ["all"]) if isinstance(word, str)]
-    return OF_CONSTANTS if asked and any(each.problem.constants is None for each in problems) else ()
+    asked = "all" in [
+        word for word in _listed("methods", given, ["all"]) if isinstance(word, str)
+    ]
+    return (
+        OF_CONSTANTS
+        if asked and any(each.problem.constants is None for each in problems)
+        else ()
+    )
 
 
 def _listed(name: str, given: Any, everything: Iterable[str]) -> list[Any]:
     """Names and places, one by one; objects as they are."""
     each = given if isinstance(given, (list, tuple)) else [given]
-    words = [part for word in each for part in (map(str.strip, word.split(",")) if isinstance(word, str) else [word])]
+    words = [
+        part
+        for word in each
+        for part in (
+            map(str.strip, word.split(",")) if isinstance(word, str) else [word]
+        )
+    ]
     if not words or not all(word for word in words if isinstance(word, str)):
         text = ",".join(map(str, words))
-        raise ValueError(f"{name}={text!r} must be 'all', or names or places between commas, at least one")
-    return [one for word in words for one in (everything if isinstance(word, str) and word == "all" else [word])]
+        raise ValueError(
+            f"{name}={text!r} must be 'all', or names or places between commas, at least one"
+        )
+    return [
+        one
+        for word in words
+        for one in (everything if isinstance(word, str) and word == "all" else [word])
+    ]
 
 
 def _different(name: str, labels: Sequence[str]) -> None:
@@ -103,7 +126,9 @@ def _entrant(given: Any) -> Entrant:
     if isinstance(given, Problem):
         return Entrant(given.name, held(given, given.name), {}, given, _doubts(given))
     if not isinstance(given, str):
-        raise ValueError(f"problems={given!r} must be a Problem, a name or a place 'file.py:name'")
+        raise ValueError(
+            f"problems={given!r} must be a Problem, a name or a place 'file.py:name'"
+        )
     text, changes = split_changes("problems", given)
     if ":" not in text:
         strange = [name for name in changes if name not in _CHANGEABLE]
@@ -115,9 +140,18 @@ def _entrant(given: Any) -> Entrant:
         try:
             made = named(text, **changes)
         except ValueError as error:
-            places = "" if text.split("-")[0] in FAMILIES or "did you" in str(error) else ", or be 'file.py:name'"
+            places = (
+                ""
+                if text.split("-")[0] in FAMILIES or "did you" in str(error)
+                else ", or be 'file.py:name'"
+            )
             raise ValueError(f"problems: {error}{places}") from None
-        return Entrant(_label(made.name, changes), reference("tiebreak.problems:named"), {"name": text} | changes, made)
+        return Entrant(
+            _label(made.name, changes),
+            reference("tiebreak.problems:named"),
+            {"name": text} | changes,
+            made,
+        )
     there = reference(text, "problems")
     made = kindly(f"problems={text!r}", [there], partial(problem_of, there, changes))
     if not isinstance(made, Problem):
@@ -142,17 +176,27 @@ def _doubts(problem: Problem) -> tuple[str, ...]:
 
 
 def _label(name: str, changes: Changes) -> str:
-    shown = (f"{n}={value}" for n, value in changes.items() if n not in ("dimension", "noise"))  # the name has these
+    shown = (
+        f"{n}={value}"
+        for n, value in changes.items()
+        if n not in ("dimension", "noise")
+    )  # the name has these
     return " ".join([name, *shown])
 
 
 def _contender(given: Any) -> Contender:
     if not isinstance(given, str):
         made = getattr(given, "method", given)  # a plan's
-        name = made.name if isinstance(made, Method) else getattr(made, "__name__", type(made).__name__)
+        name = (
+            made.name
+            if isinstance(made, Method)
+            else getattr(made, "__name__", type(made).__name__)
+        )
         wrong = _no_maker(made, name)
         if wrong is not None:
-            kinds = "must be a Method, a function (constants, budget), a name or a place"
+            kinds = (
+                "must be a Method, a function (constants, budget), a name or a place"
+            )
             raise ValueError(f"methods={given!r} {kinds}; {wrong}")
         return Contender(name, held(made, name))
     text, changes = split_changes("methods", given)
@@ -217,16 +261,30 @@ def rehearse(
         where = (entrant.where, contender.method)
         hear(f"Preparing {i} of {len(problems) * len(methods)}: {text}")
         for budget in budgets:
-            method = kindly(text, where, partial(contender.fitted, entrant.problem, budget))
+            method = kindly(
+                text, where, partial(contender.fitted, entrant.problem, budget)
+            )
             least = first_cost(method)
             if budget < least:
-                raise ValueError(f"budgets={budget} must be at least {least}, the cost of the first step of {text}")
+                raise ValueError(
+                    f"budgets={budget} must be at least {least}, the cost of the first step of {text}"
+                )
         if in_files(where):
             kindly(text, where, partial(_two_steps, entrant.problem, method))
 
 
 def _two_steps(problem: Problem, method: Method) -> None:
     with unsaid():
-        result = minimize(problem.upper, problem.lower, problem.x0, method=method, steps=2, runs=2, seed=0)
+        result = minimize(
+            problem.upper,
+            problem.lower,
+            problem.x0,
+            method=method,
+            steps=2,
+            runs=2,
+            seed=0,
+        )
     if result.last.stationarity_squared is None:
-        raise ValueError("both oracles must have `exact_gradient(x)`, which the residuals are made of")
+        raise ValueError(
+            "both oracles must have `exact_gradient(x)`, which the residuals are made of"
+        )

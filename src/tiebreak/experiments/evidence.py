@@ -61,13 +61,17 @@ def grid(steps: int, per_decade: int = 6, start: int = 10) -> Steps:
     return np.unique(np.append(np.rint(start * 10**powers), steps)).astype(np.int64)
 
 
-def bounds_of(method: Method, constants: Constants, K: Steps, noise_smoothness: Any = None) -> dict[str, Values]:
+def bounds_of(
+    method: Method, constants: Constants, K: Steps, noise_smoothness: Any = None
+) -> dict[str, Values]:
     """The proved bounds of both residuals after K steps, for an array of K."""
     found = theory.proved(method, constants, K, noise_smoothness)
     return {name: getattr(found, name) for name in RESIDUALS}
 
 
-def simulate(case: Case, runs: int, seed: int, hear: Hear | None = None, **options: Any) -> Result:
+def simulate(
+    case: Case, runs: int, seed: int, hear: Hear | None = None, **options: Any
+) -> Result:
     """Run the case; `steps`, `record` and so on as :func:`tiebreak.minimize` takes them. Ctrl-C is passed on."""
     with unsaid():  # the tables say it
         result = minimize(
@@ -77,7 +81,9 @@ def simulate(case: Case, runs: int, seed: int, hear: Hear | None = None, **optio
             method=case.method,
             runs=runs,
             seed=seed,
-            progress=False if hear is None else (lambda now: hear(Share(now.fraction, now))),
+            progress=False
+            if hear is None
+            else (lambda now: hear(Share(now.fraction, now))),
             **{"steps": case.steps} | options,
         )
     if Status.INTERRUPTED in result.status:
@@ -93,9 +99,20 @@ def theorem(case: Case, result: Result, runs: int, seed: int) -> Table:
     run, and is too noisy to do more than refute.
     """
     K = grid(case.steps)
-    tables = [_compared(case, "weighted", K, {name: weighted(case, result, name, K) for name in RESIDUALS})]
+    tables = [
+        _compared(
+            case,
+            "weighted",
+            K,
+            {name: weighted(case, result, name, K) for name in RESIDUALS},
+        )
+    ]
     for steps in [*(10**i for i in range(1, 18) if 10**i < case.steps), case.steps]:
-        end = result if steps == case.steps else simulate(case, runs, seed, steps=steps, record=None)
+        end = (
+            result
+            if steps == case.steps
+            else simulate(case, runs, seed, steps=steps, record=None)
+        )
         drawn = {name: getattr(end.selected, name)[None] for name in RESIDUALS}
         tables.append(_compared(case, "sampled", np.array([steps]), drawn))
     return joined(tables)
@@ -108,19 +125,34 @@ def weighted(case: Case, result: Result, name: str, K: Steps) -> Values:
     return np.asarray(total[K - 1] / np.cumsum(weight)[K - 1, None])
 
 
-def _compared(case: Case, estimate: str, K: Steps, values: Mapping[str, Values]) -> Table:
+def _compared(
+    case: Case, estimate: str, K: Steps, values: Mapping[str, Values]
+) -> Table:
     bounds = bounds_of(case.method, case.constants, K, case.noise_smoothness)
     tables = []
     for name, each in values.items():
         mean, error = _mean(each, axis=1)
-        table = {"K": K, "residual": np.full(len(K), name), "estimate": np.full(len(K), estimate)}
-        table |= {"mean": mean, "error": error, "bound": bounds[name], "ratio": mean / bounds[name]}
-        table["verdict"] = verdicts(mean, error, bounds[name], decided=estimate == "sampled")
+        table = {
+            "K": K,
+            "residual": np.full(len(K), name),
+            "estimate": np.full(len(K), estimate),
+        }
+        table |= {
+            "mean": mean,
+            "error": error,
+            "bound": bounds[name],
+            "ratio": mean / bounds[name],
+        }
+        table["verdict"] = verdicts(
+            mean, error, bounds[name], decided=estimate == "sampled"
+        )
         tables.append(_named(case, table))
     return joined(tables)
 
 
-def verdicts(mean: Any, error: Any, bound: Any, decided: bool = False) -> NDArray[np.str_]:
+def verdicts(
+    mean: Any, error: Any, bound: Any, decided: bool = False
+) -> NDArray[np.str_]:
     """PASS, FAIL or open; with `decided`, what is not refuted passes.
 
     >>> verdicts(np.array([1.0, 1.0, 1.0]), np.array([0.1, 0.2, 0.1]), np.array([2.0, 2.0, 0.1])).tolist()
@@ -141,38 +173,61 @@ def deviations(case: Case, result: Result, seed: int, draws: int) -> Table:
     rows: list[dict[str, Any]] = []
     for k in grid(case.steps, per_decade=3, start=1) - 1:
         parameters = case.method.schedule.at(int(k))
-        off = _deviation(case, result.history.x[k, :_LEMMA_RUNS], parameters, seed, draws)
+        off = _deviation(
+            case, result.history.x[k, :_LEMMA_RUNS], parameters, seed, draws
+        )
         mean, error = _mean(off, axis=0)
         tau2 = float(theory.terms(parameters, case.constants).tau) ** 2
         limit = (mean + ERRORS * error).max()
         words = verdicts(mean, error, tau2)
         worst = next((word for word in ("FAIL", "open") if word in words), "PASS")
-        row = {"step": k, "tau2": tau2, "mean": mean.mean(), "limit": limit, "ratio": (mean / tau2).max()}
+        row = {
+            "step": k,
+            "tau2": tau2,
+            "mean": mean.mean(),
+            "limit": limit,
+            "ratio": (mean / tau2).max(),
+        }
         rows.append(row | {"verdict": worst})
-    return _named(case, {name: np.array([row[name] for row in rows]) for name in rows[0]})
+    return _named(
+        case, {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    )
 
 
-def _deviation(case: Case, points: Any, parameters: Parameters, seed: int, draws: int) -> Values:
+def _deviation(
+    case: Case, points: Any, parameters: Parameters, seed: int, draws: int
+) -> Values:
     """‖d − d̂‖² for many mini-batches at each point: (draws, points)."""
     shape = np.shape(case.problem.x0)
     x = np.ascontiguousarray(points).reshape(len(points), -1)
     arguments = case.method.arguments(parameters)
     rngs = default_rng([seed, parameters.k]).spawn(2 * len(x))
-    levels = [Level(name, getattr(case.problem, name), shape, x.dtype) for name in ("upper", "lower")]
+    levels = [
+        Level(name, getattr(case.problem, name), shape, x.dtype)
+        for name in ("upper", "lower")
+    ]
 
     def estimates(level: Level, batch: int, rngs: Any) -> Any:
         tokens = level.draw(rngs, [batch] * draws)
-        ours = level.vectorized and type(level.oracle).__module__.startswith("tiebreak.")
-        if ours and hasattr(tokens, "ndim"):  # all draws at once, which other oracles need not take
+        ours = level.vectorized and type(level.oracle).__module__.startswith(
+            "tiebreak."
+        )
+        if ours and hasattr(
+            tokens, "ndim"
+        ):  # all draws at once, which other oracles need not take
             return level.oracle.gradient(np.broadcast_to(x, (draws, *x.shape)), tokens)
         return np.stack([level.gradient(x, token) for token in tokens])
 
     def direction(a: Any, b: Any) -> Any:
-        return a + case.method.multiplier(dot(a, b), dot(b, b), arguments)[..., None] * b
+        return (
+            a + case.method.multiplier(dot(a, b), dot(b, b), arguments)[..., None] * b
+        )
 
     batches = parameters.upper_batch, parameters.lower_batch
     pairs = zip(levels, batches, (rngs[: len(x)], rngs[len(x) :]), strict=True)
-    off = direction(*(estimates(*each) for each in pairs)) - direction(*(level.exact(x) for level in levels))
+    off = direction(*(estimates(*each) for each in pairs)) - direction(
+        *(level.exact(x) for level in levels)
+    )
     return dot(off, off)
 
 
@@ -186,9 +241,18 @@ def rates(case: Case, result: Result) -> tuple[Table, list[dict[str, Any]]]:
     for name in RESIDUALS:
         means = weighted(case, result, name, K)
         last = result.history[name][K]
-        table = {"schedule": np.full(len(K), case.label), "residual": np.full(len(K), name), "K": K}
+        table = {
+            "schedule": np.full(len(K), case.label),
+            "residual": np.full(len(K), name),
+            "K": K,
+        }
         curves.append(
-            table | {"weighted": means.mean(axis=1), "last": last.mean(axis=1), "bound": np.asarray(bounds[name])}
+            table
+            | {
+                "weighted": means.mean(axis=1),
+                "last": last.mean(axis=1),
+                "bound": np.asarray(bounds[name]),
+            }
         )
         slope: dict[str, Any] = {"schedule": case.label, "residual": name}
         slope["bound"] = float(_slopes(K[late], bounds[name][late, None])[0])
@@ -206,11 +270,20 @@ def _slopes(K: Steps, values: Values) -> Values:
 
 def _mean(values: Values, axis: int) -> tuple[Any, Any]:
     """The mean along an axis, and its standard error."""
-    return values.mean(axis=axis), values.std(axis=axis, ddof=1) / np.sqrt(values.shape[axis])
+    return values.mean(axis=axis), values.std(axis=axis, ddof=1) / np.sqrt(
+        values.shape[axis]
+    )
 
 
 def _named(case: Case, table: Table) -> Table:
     """The table with the case's names in front."""
     rows = len(next(iter(table.values())))
-    names = {"group": case.group, "problem": case.problem.name, "dimension": len(case.problem.x0)}
-    return {name: np.full(rows, value) for name, value in (names | {"schedule": case.label}).items()} | table
+    names = {
+        "group": case.group,
+        "problem": case.problem.name,
+        "dimension": len(case.problem.x0),
+    }
+    return {
+        name: np.full(rows, value)
+        for name, value in (names | {"schedule": case.label}).items()
+    } | table

@@ -15,7 +15,15 @@ from matplotlib.lines import Line2D
 from tiebreak.experiments.folder import write
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.experiments.report import markdown
-from tiebreak.experiments.style import footnote, legend, log_grid, look, method_lines, save, style
+from tiebreak.experiments.style import (
+    footnote,
+    legend,
+    log_grid,
+    look,
+    method_lines,
+    save,
+    style,
+)
 from tiebreak.problems.paper import CENTER, lower_value
 
 _BAND = (0.1, 0.9)
@@ -58,16 +66,31 @@ def comparison(outcome: Outcome) -> Figure:
     }
     with style():
         figure = Figure(figsize=(7.4, 3.7), layout=ConstrainedLayoutEngine(h_pad=0.06))
-        for axes, (column, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
+        for axes, (column, title) in zip(
+            figure.subplots(1, 2), titles.items(), strict=True
+        ):
             axes.set(xscale="log", yscale="log", xlabel="stochastic oracle calls")
             axes.set_title(title, loc="left")
             for method in outcome.methods:
                 _curve(axes, outcome, method, column)
             log_grid(axes)
-        legend(figure, method_lines(outcome.methods), min(len(outcome.methods), 4), length=3)
+        legend(
+            figure,
+            method_lines(outcome.methods),
+            min(len(outcome.methods), 4),
+            length=3,
+        )
         runs = outcome.experiment.runs
-        text = f"Mean over {runs} runs; bands hold the middle 80 % of them." if runs > 1 else "One run."
-        footnote(figure, f"{text} $d_k$ uses each method's own $\\lambda_k$.", outcome.methods)
+        text = (
+            f"Mean over {runs} runs; bands hold the middle 80 % of them."
+            if runs > 1
+            else "One run."
+        )
+        footnote(
+            figure,
+            f"{text} $d_k$ uses each method's own $\\lambda_k$.",
+            outcome.methods,
+        )
     return figure
 
 
@@ -103,18 +126,32 @@ def trajectories(outcome: Outcome) -> Figure:
         start = outcome.experiment.start
         solution = (_PERIOD, 0.0)
         paths = {method: _path(outcome, method) for method in outcome.methods}
-        places = [path.reshape(-1, 2) for path in paths.values()] + [np.array([start, CENTER, (0, 0), solution])]
+        places = [path.reshape(-1, 2) for path in paths.values()] + [
+            np.array([start, CENTER, (0, 0), solution])
+        ]
         _map(axes, np.concatenate(places))
         for width, method in zip(np.linspace(2.4, 1.4, len(paths)), paths, strict=True):
             _trajectory(axes, paths[method], width, look(method))
-        marks = axes.plot(*start, "s", color="black", markersize=4.5, zorder=5, label="start")
+        marks = axes.plot(
+            *start, "s", color="black", markersize=4.5, zorder=5, label="start"
+        )
         marks += _minimisers(axes)
-        star: dict[str, Any] = {"color": "#F0E442", "markeredgecolor": "black", "markersize": 13}
+        star: dict[str, Any] = {
+            "color": "#F0E442",
+            "markeredgecolor": "black",
+            "markersize": 13,
+        }
         marks += axes.plot(*solution, "*", zorder=5, label="bilevel solution", **star)
-        plus: dict[str, Any] = {"color": "black", "markeredgecolor": "white", "markersize": 8}
+        plus: dict[str, Any] = {
+            "color": "black",
+            "markeredgecolor": "white",
+            "markersize": 8,
+        }
         marks += axes.plot(*CENTER, "P", zorder=5, label="centre of $f$", **plus)
         legend(figure, method_lines(outcome.methods) + marks, 4, length=2)
-        text = f"{_runs_drawn(outcome.experiment.runs)} Shades and lines: contours of $g$."
+        text = (
+            f"{_runs_drawn(outcome.experiment.runs)} Shades and lines: contours of $g$."
+        )
         footnote(figure, text, outcome.methods)
     return figure
 
@@ -122,13 +159,17 @@ def trajectories(outcome: Outcome) -> Figure:
 def _runs_drawn(runs: int) -> str:
     if runs == 1:
         return "One run, ending in a dot."
-    thin = f"the first {_MANY_RUNS} of {runs}" if runs > _MANY_RUNS else f"each of {runs}"
+    thin = (
+        f"the first {_MANY_RUNS} of {runs}" if runs > _MANY_RUNS else f"each of {runs}"
+    )
     return f"Thick: mean over runs, ending in a dot; thin: {thin} runs."
 
 
 def _path(outcome: Outcome, method: str) -> Any:
     """Iterates (records, runs, 2), NaN where a run has ended or is off any map."""
-    path = np.stack([outcome.curve(method, column)[1] for column in ("x0", "x1")], axis=-1)
+    path = np.stack(
+        [outcome.curve(method, column)[1] for column in ("x0", "x1")], axis=-1
+    )
     path[(np.abs(path) > _FAR).any(axis=-1)] = np.nan
     return path[np.isfinite(path).all(axis=-1).any(axis=-1)]
 
@@ -141,20 +182,53 @@ def _map(axes: Axes, places: Any) -> None:
     first, second = np.meshgrid(*np.linspace(low, high, 400).T)
     values = lower_value(np.stack([first, second], axis=-1))
     levels = np.linspace(0, 3, 13)
-    axes.contourf(first, second, values, levels, cmap=LinearSegmentedColormap.from_list("", ["#FFFFFF", "#C9CED6"]))
+    axes.contourf(
+        first,
+        second,
+        values,
+        levels,
+        cmap=LinearSegmentedColormap.from_list("", ["#FFFFFF", "#C9CED6"]),
+    )
     axes.contour(first, second, values, levels, colors="0.62", linewidths=0.4)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
 
 
 def _minimisers(axes: Axes) -> list[Line2D]:
     left, right = axes.get_xlim()
-    places = _PERIOD * np.arange(math.ceil(left / _PERIOD), math.floor(right / _PERIOD) + 1)
-    dot: dict[str, Any] = {"color": "white", "markeredgecolor": "black", "markersize": 5.5}
-    return axes.plot(places, 0 * places, "o", zorder=4, label="minimisers of $g$", linestyle="", **dot)
+    places = _PERIOD * np.arange(
+        math.ceil(left / _PERIOD), math.floor(right / _PERIOD) + 1
+    )
+    dot: dict[str, Any] = {
+        "color": "white",
+        "markeredgecolor": "black",
+        "markersize": 5.5,
+    }
+    return axes.plot(
+        places,
+        0 * places,
+        "o",
+        zorder=4,
+        label="minimisers of $g$",
+        linestyle="",
+        **dot,
+    )
 
 
 def _trajectory(axes: Axes, path: Any, width: float, line: dict[str, Any]) -> None:
-    axes.plot(path[:, :_MANY_RUNS, 0], path[:, :_MANY_RUNS, 1], color=line["color"], linewidth=0.5, alpha=0.45)
+    axes.plot(
+        path[:, :_MANY_RUNS, 0],
+        path[:, :_MANY_RUNS, 1],
+        color=line["color"],
+        linewidth=0.5,
+        alpha=0.45,
+    )
     mean = np.nanmean(path, axis=1)
     axes.plot(*mean.T, linewidth=width, **line)
-    axes.plot(*mean[-1:].T, "o", color=line["color"], markeredgecolor="white", markersize=6, zorder=6)
+    axes.plot(
+        *mean[-1:].T,
+        "o",
+        color=line["color"],
+        markeredgecolor="white",
+        markersize=6,
+        zorder=6,
+    )

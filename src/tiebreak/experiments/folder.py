@@ -23,9 +23,21 @@ from tiebreak.provenance import origin_of
 from tiebreak.result import MEASURES, write_csv
 
 #: What is made from the data, and out of date as soon as the data change.
-DRAWN = ("summary.md", "comparison.png", "comparison.pdf", "trajectories.png", "trajectories.pdf")
+DRAWN = (
+    "summary.md",
+    "comparison.png",
+    "comparison.pdf",
+    "trajectories.png",
+    "trajectories.pdf",
+)
 
-_WRITTEN = ("results.csv", "runs.csv", "points.csv", "curves.csv", "summary.md")  # each beside a record
+_WRITTEN = (
+    "results.csv",
+    "runs.csv",
+    "points.csv",
+    "curves.csv",
+    "summary.md",
+)  # each beside a record
 _WORDS = {"problem", "method", "iterate", "status"}
 _WHOLE = {"run", "step", "steps", "calls", "upper_calls", "lower_calls"}
 _DATA = ("configuration.json", "points.csv", "curves.csv")
@@ -59,18 +71,30 @@ def check_folder(
         raise ValueError(f"{wanted}; {nearest.name!r} may not be")
     there, changed = _made_by(place / record)
     if command is not None and there is not None and not overwrite:
-        other = f"another command, `{there}`" if there != command else changed and f"{changed} as it was before"
+        other = (
+            f"another command, `{there}`"
+            if there != command
+            else changed and f"{changed} as it was before"
+        )
         if other:
             raise ValueError(
                 f"output={os.fspath(folder)!r} holds the results of {other}; choose another folder, or say --overwrite"
             )
-    foreign = [name for name in _WRITTEN if command and there is None and (place / name).exists()]
+    foreign = [
+        name
+        for name in _WRITTEN
+        if command and there is None and (place / name).exists()
+    ]
     if foreign and not overwrite:
         raise ValueError(
             f"output={os.fspath(folder)!r} holds {', '.join(foreign)} of something else (there is no {record} beside); "
             "choose another folder, or say --overwrite"
         )
-    return f"What is in {os.fspath(folder)!r} will be replaced: `{there}`." if command and there else ""
+    return (
+        f"What is in {os.fspath(folder)!r} will be replaced: `{there}`."
+        if command and there
+        else ""
+    )
 
 
 def _made_by(path: Path) -> tuple[str | None, str]:
@@ -81,14 +105,27 @@ def _made_by(path: Path) -> tuple[str | None, str]:
         return None, ""
     try:
         saved = json.loads(regular(path).read_text(encoding="utf-8"))
-        files = {where.rpartition(":")[0]: digest for where, digest in (saved.get("sources") or {}).items()}
-        now = {name: checksum(Path(name).read_text(encoding="utf-8")) for name in files if Path(name).is_file()}
-        return str(saved["command"]), next((repr(name) for name in now if now[name] != files[name]), "")
+        files = {
+            where.rpartition(":")[0]: digest
+            for where, digest in (saved.get("sources") or {}).items()
+        }
+        now = {
+            name: checksum(Path(name).read_text(encoding="utf-8"))
+            for name in files
+            if Path(name).is_file()
+        }
+        return str(saved["command"]), next(
+            (repr(name) for name in now if now[name] != files[name]), ""
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "unknown", ""
 
 
-def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated: Iterable[str] = ()) -> list[Path]:
+def write(
+    folder: str | os.PathLike[str],
+    contents: Mapping[str, Any],
+    outdated: Iterable[str] = (),
+) -> list[Path]:
     """Write tables (.csv, .parquet), plain data (.json) and text (.md, .py) by their names; the paths written.
 
     All files are written before the first takes its place, so an error leaves the folder as it was. Files that are
@@ -100,12 +137,24 @@ def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated:
     with ExitStack() as stack:
         for name, content in contents.items():
             kind = Path(name).suffix
-            file = stack.enter_context(atomic(place / name, "wb" if kind == ".parquet" else "w"))
-            _WRITERS[kind](pa.table(content, metadata={"tiebreak": made}) if kind == ".parquet" else content, file)
+            file = stack.enter_context(
+                atomic(place / name, "wb" if kind == ".parquet" else "w")
+            )
+            _WRITERS[kind](
+                pa.table(content, metadata={"tiebreak": made})
+                if kind == ".parquet"
+                else content,
+                file,
+            )
         # A page of older data is, too, whoever writes new ones.
-        for name in (*outdated, *["report.html"] * any(not name.endswith(".md") for name in contents)):
+        for name in (
+            *outdated,
+            *["report.html"] * any(not name.endswith(".md") for name in contents),
+        ):
             (place / name).unlink(missing_ok=True)
-        if "configuration.json" in contents:  # and so are copies of own files that an older result was made with
+        if (
+            "configuration.json" in contents
+        ):  # and so are copies of own files that an older result was made with
             for path in (place / KEPT).glob("*.py"):
                 if f"{KEPT}/{path.name}" not in contents:
                     path.unlink()
@@ -115,7 +164,9 @@ def write(folder: str | os.PathLike[str], contents: Mapping[str, Any], outdated:
 _WRITERS: Mapping[str, Callable[[Any, IO[Any]], Any]] = {
     ".csv": write_csv,
     ".parquet": lambda table, file: pa.parquet.write_table(table, file),
-    ".json": lambda data, file: file.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n"),
+    ".json": lambda data, file: file.write(
+        json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    ),
     ".md": lambda text, file: file.write(text),
     ".py": lambda text, file: file.write(text),
 }
@@ -173,16 +224,22 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
         saved = json.loads(regular(path).read_text(encoding="utf-8"))
         experiment, known = _configuration(saved)
     except (ValueError, RecursionError, OverflowError) as error:
-        raise ValueError(f"{os.fspath(path)!r} is not as `tiebreak reproduce` writes it: {error}") from None
+        raise ValueError(
+            f"{os.fspath(path)!r} is not as `tiebreak reproduce` writes it: {error}"
+        ) from None
     curves = read_table(place / "curves.csv", _NEEDED)
     points = read_table(place / "points.csv", _NEEDED | {"iterate", "status", "steps"})
     for method in known["seconds"]:
         if not len(chosen(curves, method=method)["run"]):
-            raise ValueError(f"{os.fspath(place / 'curves.csv')!r} is not complete: there are no rows of {method}")
+            raise ValueError(
+                f"{os.fspath(place / 'curves.csv')!r} is not complete: there are no rows of {method}"
+            )
         for iterate in ("last", "selected"):
             if not len(chosen(points, method=method, iterate=iterate)["run"]):
                 where = os.fspath(place / "points.csv")
-                raise ValueError(f"{where!r} is not complete: there are no rows of {method}, {iterate}")
+                raise ValueError(
+                    f"{where!r} is not complete: there are no rows of {method}, {iterate}"
+                )
     return Outcome(
         experiment=experiment,
         curves=curves,
@@ -190,7 +247,11 @@ def load(folder: str | os.PathLike[str]) -> Outcome:
         seconds=known["seconds"],
         interrupted=known["interrupted"],
         faults=tuple(known["faults"]),
-        origin={key: value for key, value in saved.items() if key not in ("experiment", "command", *known)},
+        origin={
+            key: value
+            for key, value in saved.items()
+            if key not in ("experiment", "command", *known)
+        },
     )
 
 
@@ -210,7 +271,9 @@ def _configuration(saved: Any) -> tuple[Experiment, dict[str, Any]]:
     legal = {field.name for field in fields(Experiment)}
     odd = sorted(set(given) ^ legal)
     if odd:
-        raise ValueError(f"'experiment' must have {', '.join(sorted(legal))}; it differs in {', '.join(odd)}")
+        raise ValueError(
+            f"'experiment' must have {', '.join(sorted(legal))}; it differs in {', '.join(odd)}"
+        )
     experiment = Experiment(**given)
     known = {
         "seconds": part("seconds", dict, "an object of seconds by method"),
@@ -223,9 +286,12 @@ def _configuration(saved: Any) -> tuple[Experiment, dict[str, Any]]:
     seconds = known["seconds"]
     faults = known["faults"]
     if not seconds or any(
-        name not in experiment.methods or type(value) not in (int, float) for name, value in seconds.items()
+        name not in experiment.methods or type(value) not in (int, float)
+        for name, value in seconds.items()
     ):
-        raise ValueError(f"'seconds' must be numbers for some of {', '.join(experiment.methods)}, not {seconds!r}")
+        raise ValueError(
+            f"'seconds' must be numbers for some of {', '.join(experiment.methods)}, not {seconds!r}"
+        )
     if not all(isinstance(text, str) for text in faults):
         raise ValueError(f"'faults' must be a list of texts, not {faults!r}")
     return experiment, known
@@ -243,17 +309,27 @@ def read_table(path: Path, needed: Iterable[str]) -> Table:
     try:
         with regular(path).open(encoding="utf-8") as file:
             types = {name: _type(name) for name in file.readline().strip().split(",")}
-        table = pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(column_types=types))
+        table = pa.csv.read_csv(
+            path, convert_options=pa.csv.ConvertOptions(column_types=types)
+        )
         lacking = sorted(set(needed) - set(table.column_names))
         if lacking:
             raise ValueError(f"there is no column {', '.join(lacking)}")
         return {name: _array(table.column(name), name) for name in table.column_names}
     except ValueError as error:  # Arrow's errors are ValueErrors
-        raise ValueError(f"{os.fspath(path)!r} is not as a command writes it: {error}") from None
+        raise ValueError(
+            f"{os.fspath(path)!r} is not as a command writes it: {error}"
+        ) from None
 
 
 def _type(name: str) -> Any:
-    return pa.string() if name in _WORDS else pa.int64() if name in _WHOLE else pa.float64()
+    return (
+        pa.string()
+        if name in _WORDS
+        else pa.int64()
+        if name in _WHOLE
+        else pa.float64()
+    )
 
 
 def _array(column: Any, name: str) -> Any:
@@ -262,5 +338,7 @@ def _array(column: Any, name: str) -> Any:
         return values.astype(np.str_)
     whole = name in _WHOLE
     if values.dtype.kind not in ("i" if whole else "if"):
-        raise ValueError(f"column {name} must hold {'whole ' if whole else ''}numbers, not {column.type}")
+        raise ValueError(
+            f"column {name} must hold {'whole ' if whole else ''}numbers, not {column.type}"
+        )
     return values

@@ -31,7 +31,9 @@ _NEGATIVE = r"(?<![\w.])[-−]\d[\d.]*"  # a hyphen would be too short for a min
 #: What is mathematics: a norm, a symbol to a power, an index of x, a number with an exponent or below 0, a symbol.
 _SINGLE = "".join(key for key in _SYMBOLS if len(key) == 1)
 _POWER = rf"[{_SINGLE}](?:\^[−\d/{_SINGLE}]+|[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+(?:·[⁰¹²³⁴⁵⁶⁷⁸⁹]+)?)"
-_MATH = re.compile(rf"‖[^‖]+‖²?|{_POWER}|x_\{{?\w+(?:_\w+)?\}}?|{_NUMBER}|{_NEGATIVE}|\d*[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+|d̂|[{_SINGLE}]+")
+_MATH = re.compile(
+    rf"‖[^‖]+‖²?|{_POWER}|x_\{{?\w+(?:_\w+)?\}}?|{_NUMBER}|{_NEGATIVE}|\d*[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+|d̂|[{_SINGLE}]+"
+)
 
 
 def in_latex(text: str, escape: bool = True) -> str:
@@ -46,7 +48,9 @@ def in_latex(text: str, escape: bool = True) -> str:
         found += [text[place : match.start()], f"${_math(match[0])}$"]
         place = match.end()
     found.append(text[place:])
-    return "".join(part if i % 2 or not escape else _plain(part) for i, part in enumerate(found))
+    return "".join(
+        part if i % 2 or not escape else _plain(part) for i, part in enumerate(found)
+    )
 
 
 def _math(text: str) -> str:
@@ -57,11 +61,23 @@ def _math(text: str) -> str:
         power = text[1:].removeprefix("^").translate(_SUPERSCRIPTS)
         return f"{_SYMBOLS[text[0]]}^{{{_math(power)}}}"
     if index := re.fullmatch(r"x_\{?(\w+?)(?:_(\w+))?\}?", text):
-        return f"x_{{{index[1]}}}" if index[2] is None else f"x_{{{index[1]}_{{{index[2]}}}}}"
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", lambda power: f"^{{{power[0].translate(_SUPERSCRIPTS)}}}", text)
+        return (
+            f"x_{{{index[1]}}}"
+            if index[2] is None
+            else f"x_{{{index[1]}_{{{index[2]}}}}}"
+        )
+    text = re.sub(
+        r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+",
+        lambda power: f"^{{{power[0].translate(_SUPERSCRIPTS)}}}",
+        text,
+    )
     for symbol, command in _SYMBOLS.items():
         # A command that ends in a letter needs a space before another letter.
-        text = re.sub(rf"{symbol}(?=[A-Za-z])", lambda _, c=command: f"{c} " if c[-1].isalpha() else c, text)  # type: ignore[misc]  # a default binds it
+        text = re.sub(
+            rf"{symbol}(?=[A-Za-z])",
+            lambda _, c=command: f"{c} " if c[-1].isalpha() else c,
+            text,
+        )  # type: ignore[misc]  # a default binds it
         text = text.replace(symbol, command)
     return text
 
@@ -107,7 +123,11 @@ def as_latex(sheet: Sheet, prose: Collection[str], label: str) -> str:
     places = "".join(_place(i, column, prose) for i, column in enumerate(columns))
     head = [f"    {_row(sheet.header)}", r"    \midrule"] if any(sheet.header) else []
     star = "*" if sum(widths(sheet, _width)) > _COLUMN else ""
-    shrink = [r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"] if star else []
+    shrink = (
+        [r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
+        if star
+        else []
+    )
     lines = [
         rf"\begin{{table{star}}}",
         r"  \centering",

@@ -57,7 +57,9 @@ class Outcome:
         """Those that were run, in the experiment's order."""
         return tuple(self.seconds)
 
-    def curve(self, method: str, column: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def curve(
+        self, method: str, column: str
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """A column of the curves as an array (records, runs), NaN after a run has ended, and the calls of its records.
 
         >>> outcome = run(Experiment(methods=["sdbgd"], runs=3, budget=100))
@@ -66,7 +68,9 @@ class Outcome:
         ([0, 2, 9, 27, 63], (5, 3))
         """
         rows = self.curves["method"] == method
-        steps, first, record = np.unique(self.curves["step"][rows], return_index=True, return_inverse=True)
+        steps, first, record = np.unique(
+            self.curves["step"][rows], return_index=True, return_inverse=True
+        )
         runs, place = np.unique(self.curves["run"][rows], return_inverse=True)
         values = np.full((len(steps), len(runs)), np.nan)
         values[record, place] = self.curves[column][rows]
@@ -114,15 +118,26 @@ def run(
     """
     asked = experiment or Experiment()
     upper, lower = asked.noises
-    sigmas = {"sigma": upper} if upper == lower else {"sigma_f": upper, "sigma_g": lower}
+    sigmas = (
+        {"sigma": upper} if upper == lower else {"sigma_f": upper, "sigma_g": lower}
+    )
     problem = {**sigmas, "x0": list(asked.start), "per_sample": asked.per_sample}
-    limits: dict[str, Any] = {name: getattr(asked, name) for name in ("budget", "runs", "seed", "record")}
+    limits: dict[str, Any] = {
+        name: getattr(asked, name) for name in ("budget", "runs", "seed", "record")
+    }
     began = origin(asked.methods)
     tasks = {
-        name: solving(name, "tiebreak.problems:paper", name, problem_arguments=problem, **limits)
+        name: solving(
+            name, "tiebreak.problems:paper", name, problem_arguments=problem, **limits
+        )
         for name in asked.methods
     }
-    swept = sweep([task for each in tasks.values() for task in each], engine=engine, store=store, hear=progress)
+    swept = sweep(
+        [task for each in tasks.values() for task in each],
+        engine=engine,
+        store=store,
+        hear=progress,
+    )
     reached = {**swept.blocks, **swept.partial}
     blocks = {
         name: [reached[task.name] for task in each]
@@ -131,20 +146,39 @@ def run(
     }
     return Outcome(
         experiment=asked,
-        curves=_labelled({name: joined(b.tables["curves"] for b in each) for name, each in blocks.items()}),
-        points=_labelled(
-            {name: joined(b.tables[i] for i in ("last", "selected") for b in each) for name, each in blocks.items()}
+        curves=_labelled(
+            {
+                name: joined(b.tables["curves"] for b in each)
+                for name, each in blocks.items()
+            }
         ),
-        seconds={name: round(sum(b.facts["seconds"] for b in each), 4) for name, each in blocks.items()},
+        points=_labelled(
+            {
+                name: joined(b.tables[i] for i in ("last", "selected") for b in each)
+                for name, each in blocks.items()
+            }
+        ),
+        seconds={
+            name: round(sum(b.facts["seconds"] for b in each), 4)
+            for name, each in blocks.items()
+        },
         interrupted=swept.interrupted,
-        faults=tuple(fault for each in blocks.values() for b in each for fault in b.facts["faults"]),
+        faults=tuple(
+            fault
+            for each in blocks.values()
+            for b in each
+            for fault in b.facts["faults"]
+        ),
         origin=began,
     )
 
 
 def _labelled(tables: Mapping[str, Table]) -> Table:
     """One table of many, the method's name in front."""
-    return joined({"method": np.full(len(table["run"]), name)} | table for name, table in tables.items())
+    return joined(
+        {"method": np.full(len(table["run"]), name)} | table
+        for name, table in tables.items()
+    )
 
 
 def origin(methods: Iterable[str]) -> dict[str, Any]:

@@ -40,25 +40,47 @@ def copy_name(path: str, digest: str) -> str:
 
 def sources(references: Iterable[str | Reference]) -> dict[str, str]:
     """The places that are in files, each with the checksum of the file's text."""
-    return {str(each["where"]): checksum(str(each["text"])) for each in in_files(references)}
+    return {
+        str(each["where"]): checksum(str(each["text"])) for each in in_files(references)
+    }
 
 
 def copies(references: Iterable[str | Reference]) -> Mapping[str, str]:
     """The texts of these files, by the names of their copies."""
-    texts = {str(each["where"]).rpartition(":")[0]: str(each["text"]) for each in in_files(references)}
+    texts = {
+        str(each["where"]).rpartition(":")[0]: str(each["text"])
+        for each in in_files(references)
+    }
     return {copy_name(path, checksum(text)): text for path, text in texts.items()}
 
 
 def in_files(references: Iterable[str | Reference]) -> list[Reference]:
     """Those of the references that are in files."""
-    return [each for each in references if not isinstance(each, str) and path_of(each) is not None]
+    return [
+        each
+        for each in references
+        if not isinstance(each, str) and path_of(each) is not None
+    ]
 
 
-def kindly(text: str, references: Iterable[str | Reference], make: Callable[[], _Made]) -> _Made:
+def kindly(
+    text: str, references: Iterable[str | Reference], make: Callable[[], _Made]
+) -> _Made:
     """What is made with somebody's own code, or a ValueError with `text` and the line of the file that failed."""
     files = [str(path_of(each)) for each in in_files(references)]
     try:
         return make()
-    except Exception as error:  # it is not our code: whatever it raises is its user's to mend
-        where = next((words for words in (told(error, file) for file in files) if ", line " in words), None)
-        raise ValueError(f"{text} cannot be run: {where or error or type(error).__name__}") from error
+    except (
+        Exception
+    ) as error:  # it is not our code: whatever it raises is its user's to mend
+        where = next(
+            (
+                words
+                for words in (told(error, file) for file in files)
+                if ", line " in words
+            ),
+            None,
+        )
+        raise ValueError(
+            f"{text} cannot be run: {where or error or type(error).__name__}"
+        ) from error

@@ -37,14 +37,20 @@ def constants_from(text: str) -> Constants:
     for part in rest if given else [start, *rest]:
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in names:
-            raise ValueError(f"constants={text!r} {legal}; {part.strip()!r} is none of them")
+            raise ValueError(
+                f"constants={text!r} {legal}; {part.strip()!r} is none of them"
+            )
         try:
             given[name] = float(value)
         except ValueError:
-            raise ValueError(f"constants={text!r} {legal}; {name}={value!r} is no number") from None
+            raise ValueError(
+                f"constants={text!r} {legal}; {name}={value!r} is no number"
+            ) from None
     missing = [name for name in names if name not in given]
     if missing:
-        raise ValueError(f"constants={text!r} {legal}; it does not set {', '.join(missing)}")
+        raise ValueError(
+            f"constants={text!r} {legal}; it does not set {', '.join(missing)}"
+        )
     return Constants(**given)
 
 
@@ -56,7 +62,9 @@ def record_of(plan: Plan) -> dict[str, Any]:
     >>> record_of(chosen)["steps"] == chosen.steps
     True
     """
-    key = next(name for name, row in methods.METHODS.items() if row.name == plan.method.name)
+    key = next(
+        name for name, row in methods.METHODS.items() if row.name == plan.method.name
+    )
     set_laws = {name: getattr(plan.schedule, name) for name in LEGAL}
     prediction = plan.prediction
     return {
@@ -67,9 +75,13 @@ def record_of(plan: Plan) -> dict[str, Any]:
         "steps": plan.steps,
         "upper_calls": plan.upper_calls,
         "lower_calls": plan.lower_calls,
-        "schedule": {name: asdict(law) for name, law in set_laws.items() if law is not None},
+        "schedule": {
+            name: asdict(law) for name, law in set_laws.items() if law is not None
+        },
         "bounds": {name: getattr(plan.bounds, name) for name in RESIDUALS},
-        "prediction": None if prediction is None else {name: getattr(prediction, name) for name in RESIDUALS},
+        "prediction": None
+        if prediction is None
+        else {name: getattr(prediction, name) for name in RESIDUALS},
         "constants": asdict(plan.constants),
         "noise_smoothness": plan.noise_smoothness,
     }
@@ -79,9 +91,13 @@ def check_runnable(plan: Plan, problem: Problem | None = None) -> None:
     """Raise ValueError if :func:`run_plan` could not run the plan."""
     known = paper().constants
     if problem is None and plan.constants != known:
-        raise ValueError(f"constants={plan.constants} must be those of the paper's problem to be run there: {known}")
+        raise ValueError(
+            f"constants={plan.constants} must be those of the paper's problem to be run there: {known}"
+        )
     if plan.steps > _LONGEST:
-        raise ValueError(f"steps={plan.steps:,} of the plan must be at most {_LONGEST:,} to be run")
+        raise ValueError(
+            f"steps={plan.steps:,} of the plan must be at most {_LONGEST:,} to be run"
+        )
 
 
 def run_plan(
@@ -104,5 +120,9 @@ def measured(result: Result) -> Table:
     for name in SYMBOLS:
         values = history[name]
         low, high = np.nanquantile(values, (0.1, 0.9), axis=1)
-        table |= {name: np.nanmean(values, axis=1), f"{name}:low": low, f"{name}:high": high}
+        table |= {
+            name: np.nanmean(values, axis=1),
+            f"{name}:low": low,
+            f"{name}:high": high,
+        }
     return table

@@ -29,7 +29,9 @@ def ratios(residuals: Any) -> Values:
     found = np.asarray(residuals, dtype=np.float64)
     raised = np.where(np.isnan(found), np.inf, np.maximum(found, FLOOR))
     least = raised.min(axis=1, keepdims=True)
-    with np.errstate(all="ignore"):  # ∞/∞ where all failed; and a ratio may be beyond floats
+    with np.errstate(
+        all="ignore"
+    ):  # ∞/∞ where all failed; and a ratio may be beyond floats
         return np.where(np.isfinite(raised), raised / least, np.inf)
 
 
@@ -43,7 +45,10 @@ def profile(found: Any, taus: Any) -> Values:
     """
     counted = np.sort(np.asarray(found, dtype=np.float64), axis=0)
     wanted = np.asarray(taus, dtype=np.float64)
-    shares = [np.searchsorted(column, wanted, side="right") / len(column) for column in counted.T]
+    shares = [
+        np.searchsorted(column, wanted, side="right") / len(column)
+        for column in counted.T
+    ]
     return np.stack(shares, axis=1)
 
 

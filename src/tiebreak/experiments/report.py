@@ -9,7 +9,15 @@ import numpy as np
 
 from tiebreak.experiments.configuration import label, reconstructed
 from tiebreak.experiments.outcome import Outcome
-from tiebreak.experiments.tables import Estimate, Sheet, document, estimate, scientific, short, with_error
+from tiebreak.experiments.tables import (
+    Estimate,
+    Sheet,
+    document,
+    estimate,
+    scientific,
+    short,
+    with_error,
+)
 from tiebreak.provenance import sentence
 from tiebreak.result import MEASURES
 
@@ -38,9 +46,15 @@ def summarize(outcome: Outcome) -> tuple[Row, ...]:
     for name in outcome.methods:
         last = outcome.at(name, "last")
         selected = outcome.at(name, "selected")
-        at_last, at_selected = ({m: estimate(points[m]) for m in MEASURES} for points in (last, selected))
-        steps, calls = ((int(last[c].min()), int(last[c].max())) for c in ("steps", "calls"))
-        rows.append(Row(name, steps, calls, at_last, at_selected, outcome.seconds[name]))
+        at_last, at_selected = (
+            {m: estimate(points[m]) for m in MEASURES} for points in (last, selected)
+        )
+        steps, calls = (
+            (int(last[c].min()), int(last[c].max())) for c in ("steps", "calls")
+        )
+        rows.append(
+            Row(name, steps, calls, at_last, at_selected, outcome.seconds[name])
+        )
     return tuple(rows)
 
 
@@ -51,7 +65,14 @@ def sheets(outcome: Outcome) -> tuple[Sheet, Sheet]:
         [
             label(row.method),
             iterate,
-            *(_scientific(points[m]) for m in ("direction_squared", "lower_gradient_squared", "stationarity_squared")),
+            *(
+                _scientific(points[m])
+                for m in (
+                    "direction_squared",
+                    "lower_gradient_squared",
+                    "stationarity_squared",
+                )
+            ),
         ]
         for row in rows
         for iterate, points in (("last", row.last), ("selected", row.selected))
@@ -69,9 +90,15 @@ def sheets(outcome: Outcome) -> tuple[Sheet, Sheet]:
     runs = outcome.experiment.runs
     over = f"mean ± standard error over {runs} runs" if runs > 1 else "one run"
     return (
-        Sheet(f"Residuals, {over}", ("method", "iterate", "‖d‖²", "‖∇g‖²", "min ‖∇f+λ∇g‖²"), residuals),
         Sheet(
-            f"Effort, and values at the last iterate, {over}", ("method", "steps", "calls", "f", "g", "seconds"), effort
+            f"Residuals, {over}",
+            ("method", "iterate", "‖d‖²", "‖∇g‖²", "min ‖∇f+λ∇g‖²"),
+            residuals,
+        ),
+        Sheet(
+            f"Effort, and values at the last iterate, {over}",
+            ("method", "steps", "calls", "f", "g", "seconds"),
+            effort,
         ),
     )
 
@@ -93,13 +120,25 @@ def notes(outcome: Outcome) -> list[str]:
             "is the same."
         )
     if outcome.interrupted:
-        missing = [label(m) for m in outcome.experiment.methods if m not in outcome.methods]
-        cut = [label(m) for m in outcome.methods if "interrupted" in outcome.at(m, "last")["status"]]
-        parts = [f"; cut short: {', '.join(cut)}"] * bool(cut) + [f"; not run: {', '.join(missing)}"] * bool(missing)
+        missing = [
+            label(m) for m in outcome.experiment.methods if m not in outcome.methods
+        ]
+        cut = [
+            label(m)
+            for m in outcome.methods
+            if "interrupted" in outcome.at(m, "last")["status"]
+        ]
+        parts = [f"; cut short: {', '.join(cut)}"] * bool(cut) + [
+            f"; not run: {', '.join(missing)}"
+        ] * bool(missing)
         texts.append(f"Interrupted from the keyboard{''.join(parts)}.")
     if outcome.faults:
-        more = f" (and {len(outcome.faults) - 3} more)" if len(outcome.faults) > 3 else ""
-        texts.append(f"Runs that could not go on: {'; '.join(outcome.faults[:3])}{more}.")
+        more = (
+            f" (and {len(outcome.faults) - 3} more)" if len(outcome.faults) > 3 else ""
+        )
+        texts.append(
+            f"Runs that could not go on: {'; '.join(outcome.faults[:3])}{more}."
+        )
     return texts
 
 

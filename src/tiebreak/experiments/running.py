@@ -72,15 +72,38 @@ def solving(
     ['mine, runs 0 to 1', 'mine, runs 2 to 3']
     """
     there = reference(problem, "problem") if isinstance(problem, str) else problem
-    chosen: str | Reference = method if method in methods.NAMED else reference(method, "method")
-    given: dict[str, Any] = {"method": chosen, "method_arguments": dict(method_arguments or {})}
+    chosen: str | Reference = (
+        method if method in methods.NAMED else reference(method, "method")
+    )
+    given: dict[str, Any] = {
+        "method": chosen,
+        "method_arguments": dict(method_arguments or {}),
+    }
     budgets = [budget] if isinstance(budget, int) else [*budget]
-    seconds = _STEP * steps_within(_method(**given), budgets[-1], min(_MANY, steps or _MANY))[0]
-    common: dict[str, Any] = {"problem": there, "problem_arguments": dict(problem_arguments or {}), **given}
-    common |= {"budget": budget, "steps": steps, "seed": seed, "record": record, "iterates": iterates}
+    seconds = (
+        _STEP
+        * steps_within(_method(**given), budgets[-1], min(_MANY, steps or _MANY))[0]
+    )
+    common: dict[str, Any] = {
+        "problem": there,
+        "problem_arguments": dict(problem_arguments or {}),
+        **given,
+    }
+    common |= {
+        "budget": budget,
+        "steps": steps,
+        "seed": seed,
+        "record": record,
+        "iterates": iterates,
+    }
     function = reference(f"{__name__}:solve")
     return [
-        Task(f"{name}, runs {of.start} to {of.stop - 1}", function, common | {"runs": [of.start, of.stop]}, seconds)
+        Task(
+            f"{name}, runs {of.start} to {of.stop - 1}",
+            function,
+            common | {"runs": [of.start, of.stop]},
+            seconds,
+        )
         for of in split(runs, block)
     ]
 
@@ -102,8 +125,15 @@ def solve(
     """Runs from the first to before the last: their curves, their last and their selected iterates."""
     chosen = problem_of(problem, problem_arguments)
     row = _method(method, method_arguments)
-    budgets, several = ([budget], False) if isinstance(budget, int) else (list(budget), True)
-    fresh: dict[str, Any] = {"x0": chosen.x0, "runs": range(*runs), "seed": seed, "steps": steps}
+    budgets, several = (
+        ([budget], False) if isinstance(budget, int) else (list(budget), True)
+    )
+    fresh: dict[str, Any] = {
+        "x0": chosen.x0,
+        "runs": range(*runs),
+        "seed": seed,
+        "steps": steps,
+    }
     fresh |= {"record": record, "keep_iterates": iterates}
     parts: dict[str, list[Table]] = {"last": [], "selected": []}
     faults = {}
@@ -112,20 +142,45 @@ def solve(
     own = in_files([problem, method, method_arguments.get("method", "")])
     for calls in budgets:
         heard = partial(_heard, hear, calls / budgets[-1])
-        run = partial(minimize, chosen.upper, chosen.lower, method=row, budget=calls, progress=heard, **options)
+        run = partial(
+            minimize,
+            chosen.upper,
+            chosen.lower,
+            method=row,
+            budget=calls,
+            progress=heard,
+            **options,
+        )
         with unsaid():  # the tables say it
             result = kindly(f"{row.name} on {chosen.name}", own, run) if own else run()
         for name, tables in parts.items():
-            words: Table = {"budget": np.full(len(result.steps), calls)} if several else {}
-            tables.append(words | _points(name, getattr(result, name), result, chosen.x0 if not iterates else None))
-        faults[str(calls)] = [f"{result.method}, {fault}" for fault in result.faults.values()]
+            words: Table = (
+                {"budget": np.full(len(result.steps), calls)} if several else {}
+            )
+            tables.append(
+                words
+                | _points(
+                    name,
+                    getattr(result, name),
+                    result,
+                    chosen.x0 if not iterates else None,
+                )
+            )
+        faults[str(calls)] = [
+            f"{result.method}, {fault}" for fault in result.faults.values()
+        ]
         # As one run that was never stopped; a history at call counts has no selected iterates and no ends of runs.
         seconds = seconds + result.elapsed
         options = {"resume": result}
         if Status.INTERRUPTED in result.status:
             break
-    made = {"curves": result.history.tidy()} | {name: joined(tables) for name, tables in parts.items()}
-    block = Block(made, {"seconds": seconds, "faults": faults if several else faults[str(budgets[0])]})
+    made = {"curves": result.history.tidy()} | {
+        name: joined(tables) for name, tables in parts.items()
+    }
+    block = Block(
+        made,
+        {"seconds": seconds, "faults": faults if several else faults[str(budgets[0])]},
+    )
     if Status.INTERRUPTED in result.status:
         raise Interrupted(block)
     return block
@@ -139,7 +194,9 @@ def problem_of(problem: Reference, arguments: Named) -> Problem:
         return made
     if arguments:  # to drop them would label one problem as another
         words = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        thing = f"{str(problem['where']).rpartition(':')[2]!r} is a {type(given).__name__}"
+        thing = (
+            f"{str(problem['where']).rpartition(':')[2]!r} is a {type(given).__name__}"
+        )
         raise ValueError(
             f"{words}: {thing}, and takes no arguments; it must be a function that gives a problem for them"
         )
@@ -156,7 +213,9 @@ def _heard(hear: Callable[[float], Any], share: float, now: Any) -> None:
     hear(Share(share * now.fraction, now))
 
 
-def _points(name: str, point: Point, result: Result, start: NDArray[np.floating[Any]] | None) -> Table:
+def _points(
+    name: str, point: Point, result: Result, start: NDArray[np.floating[Any]] | None
+) -> Table:
     """An iterate of every run, and how the run ended; with a `start` how far it is from there, in place of itself."""
     runs = len(result.steps)
     table: Table = {
@@ -169,9 +228,15 @@ def _points(name: str, point: Point, result: Result, start: NDArray[np.floating[
         "lower_calls": result.lower_calls,
         "step": np.asarray(point.step),
     }
-    table |= {measure: getattr(point, measure) for measure in MEASURES if getattr(point, measure) is not None}
+    table |= {
+        measure: getattr(point, measure)
+        for measure in MEASURES
+        if getattr(point, measure) is not None
+    }
     x = point.x.reshape(runs, -1)
     if start is not None:
         with np.errstate(over="ignore"):
-            return table | {"moved": np.sqrt(np.square(x - start.reshape(-1)).mean(axis=1))}
+            return table | {
+                "moved": np.sqrt(np.square(x - start.reshape(-1)).mean(axis=1))
+            }
     return table | {f"x{i}": x[:, i] for i in range(x.shape[1])}

@@ -34,16 +34,28 @@ def save_comparison(found: Compared, folder: str | os.PathLike[str]) -> list[Pat
     ['.csv', '.json', '.md', '.parquet', '.pdf', '.png']
     """
     profiles = profiles_table(found)
-    tables = {"runs": found.runs, "results": found.results, "profiles": profiles, "curves": found.curves}
+    tables = {
+        "runs": found.runs,
+        "results": found.results,
+        "profiles": profiles,
+        "curves": found.curves,
+    }
     contents = _both_formats(tables) | dict(copies(found.references))
-    contents |= {"configuration.json": found.configuration(), "summary.md": comparing_report.report(found)}
-    return write(folder, contents) + _save_charts({"profiles": profiles_chart(profiles)}, folder)
+    contents |= {
+        "configuration.json": found.configuration(),
+        "summary.md": comparing_report.report(found),
+    }
+    return write(folder, contents) + _save_charts(
+        {"profiles": profiles_chart(profiles)}, folder
+    )
 
 
 def profiles_table(found: Compared) -> Table:
     """Tidy: the corners of every profile, a row for each method, budget and τ."""
     parts = []
-    for budget, (i, contender) in product(found.comparison.budgets, enumerate(found.comparison.contenders)):
+    for budget, (i, contender) in product(
+        found.comparison.budgets, enumerate(found.comparison.contenders)
+    ):
         ratios = found.ratios(budget)
         taus = grid(ratios)
         words = {"method": contender.label, "budget": budget}
@@ -63,29 +75,53 @@ def save_verification(findings: Findings, folder: str | os.PathLike[str]) -> lis
     >>> sorted({path.suffix for path in save_verification(findings, tempfile.mkdtemp())})
     ['.csv', '.json', '.md', '.parquet', '.pdf', '.png']
     """
-    tables = {name: getattr(findings, name) for name in ("bounds", "deviations", "rates", "slopes")}
-    contents = _both_formats(tables) | dict(copies(findings.verification.files.values()))
-    contents |= {"configuration.json": findings.configuration(), "summary.md": verification_report.report(findings)}
+    tables = {
+        name: getattr(findings, name)
+        for name in ("bounds", "deviations", "rates", "slopes")
+    }
+    contents = _both_formats(tables) | dict(
+        copies(findings.verification.files.values())
+    )
+    contents |= {
+        "configuration.json": findings.configuration(),
+        "summary.md": verification_report.report(findings),
+    }
     return write(folder, contents) + _save_charts(verification_charts(tables), folder)
 
 
 def save_plan(
-    folder: str | os.PathLike[str], record: dict[str, Any], summary: str, curves: Table, measured: Table | None
+    folder: str | os.PathLike[str],
+    record: dict[str, Any],
+    summary: str,
+    curves: Table,
+    measured: Table | None,
 ) -> list[Path]:
     """Write plan.json, summary.md, the tables (CSV) and the figures (PNG and PDF)."""
     contents = {"plan.json": record, "summary.md": summary, "curves.csv": curves}
     contents |= {} if measured is None else {"measured.csv": measured}
-    written = write(folder, contents, outdated=["measured.csv"] if measured is None else ())
-    charts = {"plan": residuals_chart(curves, measured), "batches": batches_chart(curves)}
+    written = write(
+        folder, contents, outdated=["measured.csv"] if measured is None else ()
+    )
+    charts = {
+        "plan": residuals_chart(curves, measured),
+        "batches": batches_chart(curves),
+    }
     return written + _save_charts(charts, folder)
 
 
 def _both_formats(tables: Mapping[str, Table]) -> dict[str, Any]:
     """The tables that are not empty, by the names of their files."""
-    return {f"{name}.{kind}": table for name, table in tables.items() if table for kind in ("csv", "parquet")}
+    return {
+        f"{name}.{kind}": table
+        for name, table in tables.items()
+        if table
+        for kind in ("csv", "parquet")
+    }
 
 
-def _save_charts(charts: Mapping[str, Chart], folder: str | os.PathLike[str]) -> list[Path]:
+def _save_charts(
+    charts: Mapping[str, Chart], folder: str | os.PathLike[str]
+) -> list[Path]:
     written = []
     for name, chart in charts.items():
         written += save_chart(chart, Path(folder) / name)

@@ -29,7 +29,8 @@ _DASHES: tuple[Any, ...] = (
     (0, (3, 1, 1, 1, 1, 1)),
 )
 _STYLE = matplotlib.rc_params_from_file(
-    str(resources.files("tiebreak.styles").joinpath("base.mplstyle")), use_default_template=False
+    str(resources.files("tiebreak.styles").joinpath("base.mplstyle")),
+    use_default_template=False,
 )
 
 
@@ -47,7 +48,10 @@ def look(method: str) -> dict[str, Any]:
 
 def look_of(place: int) -> dict[str, Any]:
     """The colour and dashes of the i-th of many."""
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "linestyle": _DASHES[place % len(_DASHES)],
+    }
 
 
 def log_grid(axes: Axes) -> None:
@@ -67,7 +71,13 @@ def method_lines(methods: Iterable[str]) -> list[Line2D]:
 
 def legend(figure: Figure, lines: list[Line2D], columns: int, length: float) -> None:
     """A legend above the panels."""
-    figure.legend(handles=lines, loc="outside upper center", ncols=columns, frameon=False, handlelength=length)
+    figure.legend(
+        handles=lines,
+        loc="outside upper center",
+        ncols=columns,
+        frameon=False,
+        handlelength=length,
+    )
 
 
 def footnote(figure: Figure, text: str, methods: Iterable[str] = ()) -> None:
@@ -81,7 +91,10 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """The figure as PNG and PDF, and their paths; the same figure gives the same bytes."""
     written = []
     maker = json.dumps(made_by())
-    for kind, metadata in (("png", {"Software": maker}), ("pdf", {"CreationDate": None, "Creator": maker})):
+    for kind, metadata in (
+        ("png", {"Software": maker}),
+        ("pdf", {"CreationDate": None, "Creator": maker}),
+    ):
         written.append(path.with_name(f"{path.name}.{kind}"))
         with style(), atomic(written[-1]) as file:
             figure.savefig(file, format=kind, metadata=metadata)

@@ -98,9 +98,15 @@ def sweep(
     """
     where = checked(engine)
     if len({task.name for task in tasks}) < len(tasks):
-        raise ValueError(f"tasks={[task.name for task in tasks]!r} must have different names")
+        raise ValueError(
+            f"tasks={[task.name for task in tasks]!r} must have different names"
+        )
     kept = store if isinstance(store, Store) or store is None else Store(store)
-    with terminations(), nullcontext() if kept is None or kept is store else kept, one_thread():
+    with (
+        terminations(),
+        nullcontext() if kept is None or kept is store else kept,
+        one_thread(),
+    ):
         doing = _Sweep(tasks, kept, hear or (lambda name, share: None))
         try:
             doing.run(where)
@@ -112,7 +118,12 @@ def sweep(
 
 
 class _Sweep:
-    def __init__(self, tasks: Sequence[Task], store: Store | None, hear: Callable[[str, float], Any]) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        store: Store | None,
+        hear: Callable[[str, float], Any],
+    ) -> None:
         self.tasks = tasks
         self.store = store
         self.hear = hear
@@ -120,21 +131,30 @@ class _Sweep:
         self.partial: dict[str, Block] = {}
         self.current = ""
         self.begun: dict[str, float] = {}  # shares of the tasks that were heard of
-        self.news: tuple[str, float] = ("", 0.0)  # the newest share that came with numbers, and whose
+        self.news: tuple[str, float] = (
+            "",
+            0.0,
+        )  # the newest share that came with numbers, and whose
         # Shares of the bar: tasks of unknown length count as much as a short one.
         least = min((task.seconds for task in tasks if task.seconds > 0), default=1.0)
         self.weights = {task.name: task.seconds or least for task in tasks}
         self.total = fsum(self.weights.values())
 
     def in_order(self) -> dict[str, Block]:
-        return {task.name: self.done[task.name] for task in self.tasks if task.name in self.done}
+        return {
+            task.name: self.done[task.name]
+            for task in self.tasks
+            if task.name in self.done
+        }
 
     def run(self, engine: Engine) -> None:
         for task in self.tasks:
             block = self.store.read(task) if self.store is not None else None
             if block is not None:
                 self.finish(task, block, keep=False)
-        left: Sequence[Task] = [task for task in self.tasks if task.name not in self.done]
+        left: Sequence[Task] = [
+            task for task in self.tasks if task.name not in self.done
+        ]
         if engine in (None, HERE):
             left = self.alone(left, _PATIENCE if engine is None else float("inf"))
             engine = min(cores(), len(left))
@@ -148,7 +168,10 @@ class _Sweep:
         for i, task in enumerate(tasks):
             left = tasks[i:]
             spent = time.monotonic() - began
-            if min(cores(), len(left)) > 1 and max(spent, sum(t.seconds for t in left)) > patience:
+            if (
+                min(cores(), len(left)) > 1
+                and max(spent, sum(t.seconds for t in left)) > patience
+            ):
                 return left
             self.current = task.name
             self.finish(task, perform(task, partial(self.tell, task)))
@@ -157,7 +180,9 @@ class _Sweep:
     def together(self, tasks: Sequence[Task], executor: Any) -> None:
         """Do tasks on an executor, the long ones first; a worker that dies costs its block, which is done again."""
         deaths: Counter[str] = Counter()
-        if isinstance(executor, Processes):  # others cannot tell before a block is finished
+        if isinstance(
+            executor, Processes
+        ):  # others cannot tell before a block is finished
             executor.hear = self.tell_of
         running: dict[Future[Any], Task] = {}
 
@@ -165,7 +190,9 @@ class _Sweep:
             try:
                 running[executor.submit(perform, task)] = task
             except lost() as error:
-                raise SweepError(f"{task.name}: the executor is of no more use: {_why(error)}") from None
+                raise SweepError(
+                    f"{task.name}: the executor is of no more use: {_why(error)}"
+                ) from None
 
         try:
             for task in sorted(tasks, key=lambda task: -task.seconds):
@@ -181,7 +208,9 @@ class _Sweep:
                         deaths[task.name] += 1
                         if deaths[task.name] == _ATTEMPTS:
                             times = f"its worker died {_ATTEMPTS} times"
-                            raise SweepError(f"{task.name}: {times}; the last time, {_why(error)}") from None
+                            raise SweepError(
+                                f"{task.name}: {times}; the last time, {_why(error)}"
+                            ) from None
                         submit(task)
                     else:
                         self.finish(task, block)
@@ -206,8 +235,12 @@ class _Sweep:
 
     def finish(self, task: Task, block: Block, keep: bool = True) -> None:
         if not isinstance(block, Block):
-            raise TypeError(f"{task.name}: {task.function['where']} gave {type(block).__name__}; it must give a Block")
-        block = Block(block.tables, json.loads(json.dumps(block.facts)))  # as it will be when it is read again
+            raise TypeError(
+                f"{task.name}: {task.function['where']} gave {type(block).__name__}; it must give a Block"
+            )
+        block = Block(
+            block.tables, json.loads(json.dumps(block.facts))
+        )  # as it will be when it is read again
         if keep and self.store is not None:
             self.store.write(task, block)
         self.done[task.name] = block
@@ -226,7 +259,9 @@ class _Sweep:
         """
         self.begun[task.name] = float(share)
         # Rounded once, so that the share never falls by a rounding.
-        shares = tuple(self.begun.items()) + tuple((name, 1.0) for name in tuple(self.done))
+        shares = tuple(self.begun.items()) + tuple(
+            (name, 1.0) for name in tuple(self.done)
+        )
         done = fsum(self.weights[name] * part for name, part in dict(shares).items())
         name = task.name
         news = share

@@ -12,7 +12,11 @@ Table: TypeAlias = dict[str, NDArray[Any]]
 
 SUPERSCRIPTS = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
 #: What tables call the residuals.
-SYMBOLS = {"direction_squared": "‖d‖²", "lower_gradient_squared": "‖∇g‖²", "stationarity_squared": "min over λ"}
+SYMBOLS = {
+    "direction_squared": "‖d‖²",
+    "lower_gradient_squared": "‖∇g‖²",
+    "stationarity_squared": "min over λ",
+}
 
 
 class Estimate(NamedTuple):
@@ -36,15 +40,24 @@ def estimate(values: NDArray[np.float64]) -> Estimate:
     >>> estimate(np.array([1.0, 3.0]))
     Estimate(mean=2.0, error=1.0)
     """
-    if len(values) == 1 or values.min() == values.max():  # where all are equal, rounding would leave an error of 1e-17
+    if (
+        len(values) == 1 or values.min() == values.max()
+    ):  # where all are equal, rounding would leave an error of 1e-17
         return Estimate(float(values[0]), math.nan if len(values) == 1 else 0.0)
     with np.errstate(all="ignore"):  # a run that could not go on may hold infinities
-        return Estimate(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))))
+        return Estimate(
+            float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
+        )
 
 
 def short(number: str) -> str:
     """A number's text without what an exponent does not need."""
-    return number.replace("e-0", "e-").replace("e+00", "").replace("e+0", "e").replace("e+", "e")
+    return (
+        number.replace("e-0", "e-")
+        .replace("e+00", "")
+        .replace("e+0", "e")
+        .replace("e+", "e")
+    )
 
 
 def scientific(value: float, digits: int = 1) -> str:
@@ -72,7 +85,10 @@ def with_error(mean: str, error: float) -> str:
 
 def as_markdown(sheet: Sheet, prose: Collection[str] = ()) -> list[str]:
     """The lines of a Markdown table; the first column and those of `prose` to the left, the others to the right."""
-    aligned = ["---" if i == 0 or name in prose else "---:" for i, name in enumerate(sheet.header)]
+    aligned = [
+        "---" if i == 0 or name in prose else "---:"
+        for i, name in enumerate(sheet.header)
+    ]
     rows = [sheet.header, aligned, *sheet.rows]
     return [f"| {' | '.join(row)} |" for row in rows]
 
@@ -89,11 +105,18 @@ def fitted(sheet: Sheet, room: int, letters: Callable[[str], int] = len) -> list
     >>> [(part.title, len(part.header), len(part.rows)) for part in fitted(wide, 100)]
     [('Ends', 2, 30)]
     """
-    turned = Sheet(sheet.title, ("", *(row[0] for row in sheet.rows)), _turned(sheet)[1:])
-    parts = min((list(_parts(each, room, letters)) for each in (sheet, turned)), key=len)
+    turned = Sheet(
+        sheet.title, ("", *(row[0] for row in sheet.rows)), _turned(sheet)[1:]
+    )
+    parts = min(
+        (list(_parts(each, room, letters)) for each in (sheet, turned)), key=len
+    )
     if len(parts) == 1:
         return parts
-    return [part._replace(title=f"{part.title} ({i} of {len(parts)})") for i, part in enumerate(parts, 1)]
+    return [
+        part._replace(title=f"{part.title} ({i} of {len(parts)})")
+        for i, part in enumerate(parts, 1)
+    ]
 
 
 def widths(sheet: Sheet, letters: Callable[[str], int] = len) -> list[int]:
@@ -125,7 +148,11 @@ def _cut(sheet: Sheet, columns: Sequence[int]) -> Sheet:
 
 
 def document(
-    title: str, opening: Sequence[str], sheets: Iterable[Sheet], notes: Iterable[str], prose: Collection[str] = ()
+    title: str,
+    opening: Sequence[str],
+    sheets: Iterable[Sheet],
+    notes: Iterable[str],
+    prose: Collection[str] = (),
 ) -> str:
     """A Markdown document: an opening, tables with their titles, notes."""
     lines = [f"# {title}", "", *opening]
@@ -136,7 +163,9 @@ def document(
 
 def chosen(table: Table, **wanted: Any) -> Table:
     """The rows of a table that have these values."""
-    rows = np.logical_and.reduce([table[name] == value for name, value in wanted.items()])
+    rows = np.logical_and.reduce(
+        [table[name] == value for name, value in wanted.items()]
+    )
     return {name: column[rows] for name, column in table.items()}
 
 
@@ -155,6 +184,12 @@ def joined(tables: Iterable[Table]) -> Table:
     names = dict.fromkeys(name for table in found for name in table)
 
     def column(table: Table, name: str) -> Any:
-        return table[name] if name in table else np.full(len(next(iter(table.values()), ())), np.nan)
+        return (
+            table[name]
+            if name in table
+            else np.full(len(next(iter(table.values()), ())), np.nan)
+        )
 
-    return {name: np.concatenate([column(table, name) for table in found]) for name in names}
+    return {
+        name: np.concatenate([column(table, name) for table in found]) for name in names
+    }

@@ -76,7 +76,11 @@ class Task:
     @cached_property
     def fingerprint(self) -> str:
         """What the result depends on, in 64 letters."""
-        parts = {"function": self.function, "arguments": self.arguments, "code": self.code}
+        parts = {
+            "function": self.function,
+            "arguments": self.arguments,
+            "code": self.code,
+        }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -95,19 +99,32 @@ def reference(where: str, name: str = "function") -> Reference:
         try:
             text = Path(module).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{name}={where!r}: {module!r} cannot be read: {error}") from None
+            raise ValueError(
+                f"{name}={where!r}: {module!r} cannot be read: {error}"
+            ) from None
     made: Reference = {"where": str(where), "text": text}
     wrong = legal if text is None else f"{name}={where!r} cannot be run"
     try:
         found(made)
     except (ImportError, SyntaxError) as error:
         lacks = error.name if isinstance(error, ModuleNotFoundError) else None
-        if lacks and not (text is None and f"{module}.".startswith(f"{lacks}.")):  # it is there, what it imports is not
-            raise ValueError(f"{name}={where!r} needs {lacks}, which is not installed") from None
+        if lacks and not (
+            text is None and f"{module}.".startswith(f"{lacks}.")
+        ):  # it is there, what it imports is not
+            raise ValueError(
+                f"{name}={where!r} needs {lacks}, which is not installed"
+            ) from None
         raise ValueError(f"{wrong}; {error}") from None
-    except (Exception, SystemExit) as error:  # somebody's file may raise anything, and odd names of modules too
-        if isinstance(error, AttributeError) and error.name == attribute:  # not something else, in the file itself
-            raise ValueError(f"{name}={where!r}: {module} has no attribute {attribute!r}") from None
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # somebody's file may raise anything, and odd names of modules too
+        if (
+            isinstance(error, AttributeError) and error.name == attribute
+        ):  # not something else, in the file itself
+            raise ValueError(
+                f"{name}={where!r}: {module} has no attribute {attribute!r}"
+            ) from None
         raise ValueError(f"{wrong}; {told(error, module)}") from None
     return made
 
@@ -134,8 +151,14 @@ _PROCESS = uuid.uuid4().hex
 
 def told(error: BaseException, path: str) -> str:
     """An error in somebody's file in a line: what it is, and where in the file."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f"{type(error).__name__}: {error}" + (f" ({path}, line {lines[-1]})" if lines else "")
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == path
+    ]
+    return f"{type(error).__name__}: {error}" + (
+        f" ({path}, line {lines[-1]})" if lines else ""
+    )
 
 
 def found(made: Reference) -> Any:
@@ -144,7 +167,10 @@ def found(made: Reference) -> Any:
         return _KEPT[str(made["where"])]
     module, _, attribute = str(made["where"]).rpartition(":")
     text = made["text"]
-    return getattr(importlib.import_module(module) if text is None else _own(module, text), attribute)
+    return getattr(
+        importlib.import_module(module) if text is None else _own(module, text),
+        attribute,
+    )
 
 
 @cache
@@ -161,7 +187,9 @@ def _own(path: str, text: str) -> types.ModuleType:
 def perform(task: Task, hear: Callable[[float], Any] | None = None) -> Any:
     """Do the task, in this process and with one thread: with more of them NumPy's products differ in the last bits."""
     if task.code != _code():
-        raise SweepError("a worker has another version of tiebreak or NumPy than the process that asks it to work")
+        raise SweepError(
+            "a worker has another version of tiebreak or NumPy than the process that asks it to work"
+        )
     newest = 0.0
 
     def note(share: float) -> None:

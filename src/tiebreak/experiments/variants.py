@@ -58,35 +58,58 @@ def varied(method: Method, changes: Changes) -> Method:
     if not changes:
         return method
     schedule = method.schedule
-    laws: dict[str, Any] = {name: getattr(schedule, name) for name in LEGAL} | dict(schedule.others)
-    powers = {name: law.exponent for name, law in laws.items() if isinstance(law, Power)}
+    laws: dict[str, Any] = {name: getattr(schedule, name) for name in LEGAL} | dict(
+        schedule.others
+    )
+    powers = {
+        name: law.exponent for name, law in laws.items() if isinstance(law, Power)
+    }
     numbers = {name: value for name, value in changes.items() if name != "a"}
     for name in numbers:
         if name not in powers:
             has = ", ".join([*powers, *(["a"] if _of_corollary(schedule) else [])])
-            raise ValueError(f"{name}={changes[name]!r}: {method.name} has no power law of this name; it has {has}")
+            raise ValueError(
+                f"{name}={changes[name]!r}: {method.name} has no power law of this name; it has {has}"
+            )
     if "a" in changes:
         if not _of_corollary(schedule):
-            raise ValueError(f"a={changes['a']!r}: only schedules of Corollary 1 have an a, and {method.name} has not")
+            raise ValueError(
+                f"a={changes['a']!r}: only schedules of Corollary 1 have an a, and {method.name} has not"
+            )
         if not 0 < changes["a"] < 1 / 3:
-            raise ValueError(f"a={changes['a']!r} must be in (0, 1/3), where Corollary 1 holds")
+            raise ValueError(
+                f"a={changes['a']!r} must be in (0, 1/3), where Corollary 1 holds"
+            )
         powers |= corollary_powers(changes["a"])
-        numbers = {name: laws[name].constant for name in corollary_powers(0.25)} | numbers
+        numbers = {
+            name: laws[name].constant for name in corollary_powers(0.25)
+        } | numbers
     new: dict[str, Any] = {
-        name: replace(laws[name], constant=float(value), exponent=powers[name]) for name, value in numbers.items()
+        name: replace(laws[name], constant=float(value), exponent=powers[name])
+        for name, value in numbers.items()
     }
     others = {name: new.pop(name) for name in [*new] if name in schedule.others}
     new |= {"others": {**schedule.others, **others}} if others else {}
-    made = method.replace(**new, name=" ".join([method.name, *(f"{n}={v:g}" for n, v in changes.items())]))
-    ignored = [name for name, law in new.items() if name != "others" and getattr(made.schedule, name) != law]
+    made = method.replace(
+        **new, name=" ".join([method.name, *(f"{n}={v:g}" for n, v in changes.items())])
+    )
+    ignored = [
+        name
+        for name, law in new.items()
+        if name != "others" and getattr(made.schedule, name) != law
+    ]
     if ignored:
-        raise ValueError(f"{ignored[0]}={changes[ignored[0]]!r}: {method.name} has an estimator that sets its own")
+        raise ValueError(
+            f"{ignored[0]}={changes[ignored[0]]!r}: {method.name} has an estimator that sets its own"
+        )
     return made
 
 
 def _of_corollary(schedule: Schedule) -> bool:
     """Whether the powers are those of Corollary 1 for some a."""
-    laws: dict[str, Any] = {name: getattr(schedule, name) for name in corollary_powers(0.25)}
+    laws: dict[str, Any] = {
+        name: getattr(schedule, name) for name in corollary_powers(0.25)
+    }
     if not all(isinstance(law, Power) for law in laws.values()):
         return False
     powers = corollary_powers(-laws["step_size"].exponent)

@@ -59,7 +59,13 @@ _PAPER: Mapping[str, Any] = {
     "Penalty, held": {"method": "lazy_penalty"},
 }
 #: Near the worst case, planned for an accuracy: method and ℓ.
-_WORST = {"penalty": None, "spider_penalty": 1.0, "storm_penalty": 1.0, "spider_sdbgd": 0.1, "storm_sdbgd": 0.1}
+_WORST = {
+    "penalty": None,
+    "spider_penalty": 1.0,
+    "storm_penalty": 1.0,
+    "spider_sdbgd": 0.1,
+    "storm_sdbgd": 0.1,
+}
 _STEP = 1e-4  # seconds, every one of them measured
 
 
@@ -108,14 +114,21 @@ class Verification:
     def __post_init__(self) -> None:
         checked = Experiment(runs=self.runs, seed=self.seed)
         if checked.runs < 4:
-            raise ValueError(f"runs={self.runs!r} must be a whole number ≥ 4: a mean needs a standard error")
+            raise ValueError(
+                f"runs={self.runs!r} must be a whole number ≥ 4: a mean needs a standard error"
+            )
         object.__setattr__(self, "runs", checked.runs)
         object.__setattr__(self, "seed", checked.seed)
         own = {"problem": self.problem, "method": self.method, "steps": self.steps}
-        if any(value is not None for value in (*own.values(), self.constants, self.noise_smoothness)):
+        if any(
+            value is not None
+            for value in (*own.values(), self.constants, self.noise_smoothness)
+        ):
             if any(value is None for value in own.values()):
                 given = ", ".join(f"{name}={value!r}" for name, value in own.items())
-                raise ValueError(f"{given}: give all three to verify a problem of your own choice, or none")
+                raise ValueError(
+                    f"{given}: give all three to verify a problem of your own choice, or none"
+                )
             object.__setattr__(self, "steps", whole("steps", self.steps))
             case_of(self._spec())  # which checks every name
 
@@ -123,7 +136,11 @@ class Verification:
     def files(self) -> Mapping[str, Reference]:
         """Problem and method that are not known by name, with the texts of their files as they were at first."""
         given = {name: getattr(self, name) for name in ("problem", "method")}
-        return {text: reference(text, name) for name, text in given.items() if text is not None and ":" in text}
+        return {
+            text: reference(text, name)
+            for name, text in given.items()
+            if text is not None and ":" in text
+        }
 
     def _spec(self) -> dict[str, Any]:
         return self._own() | ({"files": self.files} if self.files else {})
@@ -145,9 +162,18 @@ class Verification:
         'tiebreak verify --runs 32 --seed 0 --quick'
         """
         own = {name: value for name, value in self._own().items() if value is not None}
-        texts = {n: ",".join(map(str, value)) if isinstance(value, tuple) else str(value) for n, value in own.items()}
-        words = "".join(f" --{name.replace('_', '-')} {text!r}" for name, text in texts.items())
-        return f"tiebreak verify --runs {self.runs} --seed {self.seed}" + " --quick" * self.quick + words
+        texts = {
+            n: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            for n, value in own.items()
+        }
+        words = "".join(
+            f" --{name.replace('_', '-')} {text!r}" for name, text in texts.items()
+        )
+        return (
+            f"tiebreak verify --runs {self.runs} --seed {self.seed}"
+            + " --quick" * self.quick
+            + words
+        )
 
 
 def cases(verification: Verification) -> list[dict[str, Any]]:
@@ -157,9 +183,14 @@ def cases(verification: Verification) -> list[dict[str, Any]]:
     if verification.problem is not None:
         return [verification._spec()]
     sizes = verification.sizes
-    paper_s: list[dict[str, Any]] = [{"label": label, "steps": sizes.steps} for label in _PAPER]
+    paper_s: list[dict[str, Any]] = [
+        {"label": label, "steps": sizes.steps} for label in _PAPER
+    ]
     family = product(_NOISES, sizes.dimensions, range(sizes.seeds))
-    drawn = [{"noise": n, "dimension": d, "seed": s, "steps": sizes.family_steps} for n, d, s in family]
+    drawn = [
+        {"noise": n, "dimension": d, "seed": s, "steps": sizes.family_steps}
+        for n, d, s in family
+    ]
     hard = [{"worst": name, "steps": sizes.family_steps} for name in _WORST]
     return [*paper_s, *hard, *drawn, *({"a": a, "steps": sizes.rate_steps} for a in _A)]
 
@@ -179,8 +210,16 @@ def case_of(spec: Mapping[str, Any]) -> Case:
     problem = paper()
     assert problem.constants is not None
     if "a" in spec:
-        law = anytime(spec["a"], step_size=problem.constants.largest_step_size, barrier=0.9)
-        return Case("paper", problem, f"a = {spec['a']:g}", methods.sdbgd.replace(schedule=law), steps)
+        law = anytime(
+            spec["a"], step_size=problem.constants.largest_step_size, barrier=0.9
+        )
+        return Case(
+            "paper",
+            problem,
+            f"a = {spec['a']:g}",
+            methods.sdbgd.replace(schedule=law),
+            steps,
+        )
     label = spec["label"]
     if _PAPER[label] is None:
         return Case("paper", problem, label, methods.sdbgd, steps)
@@ -200,7 +239,14 @@ def _hard(method: str, steps: int) -> Case:
     made = min(steps, chosen.steps)
     slope = min(0.9, math.sqrt(known.delta_g / (p.step_size * p.barrier * made)))
     problem = worst_case(slope, noise_smoothness=1.0 if ell is None else ell)
-    return Case("worst case", problem, f"{chosen.method.name}, planned", chosen.method, made, ell)
+    return Case(
+        "worst case",
+        problem,
+        f"{chosen.method.name}, planned",
+        chosen.method,
+        made,
+        ell,
+    )
 
 
 def _chosen(spec: Mapping[str, Any]) -> Case:
@@ -223,14 +269,23 @@ def _chosen(spec: Mapping[str, Any]) -> Case:
         )
     if name in files:
         given = found(files[name])
-        method = methods.get(given(problem.constants, _BUDGET) if callable(given) else given)
+        method = methods.get(
+            given(problem.constants, _BUDGET) if callable(given) else given
+        )
     elif name.startswith("plan "):
-        method = theory.plan(problem.constants, budget=_BUDGET, method=name[5:].strip(), noise_smoothness=ell).method
+        method = theory.plan(
+            problem.constants,
+            budget=_BUDGET,
+            method=name[5:].strip(),
+            noise_smoothness=ell,
+        ).method
     else:
         method = methods.get(name)
     source = "planned" if name.startswith("plan ") else "own schedule"
     case = Case("own", problem, f"{method.name}, {source}", method, spec["steps"], ell)
-    theory.proved(method, case.constants, case.steps, ell)  # or there is nothing to check
+    theory.proved(
+        method, case.constants, case.steps, ell
+    )  # or there is nothing to check
     return case
 
 
@@ -256,15 +311,21 @@ def verify_case(
     """
     known = problem if constants is None else replace(problem, constants=constants)
     if known.constants is None:
-        raise ValueError("constants=None: the problem does not know its constants, and a bound needs them")
+        raise ValueError(
+            "constants=None: the problem does not know its constants, and a bound needs them"
+        )
     chosen = methods.get(method)
     checked = Verification(runs=runs, seed=seed)
-    case = Case("own", known, chosen.name, chosen, whole("steps", steps), noise_smoothness)
+    case = Case(
+        "own", known, chosen.name, chosen, whole("steps", steps), noise_smoothness
+    )
     result = evidence.simulate(case, checked.runs, checked.seed, record=1)
     return evidence.theorem(case, result, checked.runs, checked.seed)
 
 
-def check(hear: Hear, *, spec: Mapping[str, Any], runs: int, seed: int, draws: int) -> Block:
+def check(
+    hear: Hear, *, spec: Mapping[str, Any], runs: int, seed: int, draws: int
+) -> Block:
     """A block of the verification: the bounds of a case, or its rates."""
     case = case_of(spec)
     tables: dict[str, Table] = {}
@@ -273,15 +334,21 @@ def check(hear: Hear, *, spec: Mapping[str, Any], runs: int, seed: int, draws: i
         curve, slopes = evidence.rates(case, result)
         promised = theory.exponents(spec["a"])
         tables["rates"] = {"a": np.full(len(curve["K"]), spec["a"])} | curve
-        columns = {name: np.array([slope[name] for slope in slopes]) for name in slopes[0]}
+        columns = {
+            name: np.array([slope[name] for slope in slopes]) for name in slopes[0]
+        }
         names = columns["residual"].tolist()
         columns |= {"corollary": np.array([getattr(promised, name) for name in names])}
-        columns |= {"log": np.array([getattr(promised, f"{name}_log") for name in names])}
+        columns |= {
+            "log": np.array([getattr(promised, f"{name}_log") for name in names])
+        }
         tables["slopes"] = {"a": np.full(len(names), spec["a"])} | columns
     else:
         result = evidence.simulate(case, runs, seed, hear, record=1, keep_iterates=True)
         tables["bounds"] = evidence.theorem(case, result, runs, seed)
-        if case.method.rule is methods.sdbgd.rule and not reduces(case.method):  # the lemma, for mini-batches
+        if case.method.rule is methods.sdbgd.rule and not reduces(
+            case.method
+        ):  # the lemma, for mini-batches
             tables["deviations"] = evidence.deviations(case, result, seed, draws)
     return Block(tables, _described(case))
 
@@ -322,7 +389,9 @@ class Findings:
     @property
     def verdicts(self) -> Mapping[str, int]:
         """How many comparisons passed, failed and were left open."""
-        words = np.concatenate([table["verdict"] for table in (self.bounds, self.deviations) if table])
+        words = np.concatenate(
+            [table["verdict"] for table in (self.bounds, self.deviations) if table]
+        )
         return {word: int((words == word).sum()) for word in ("PASS", "FAIL", "open")}
 
     @property
@@ -372,16 +441,26 @@ def verify(
     source = origin(("sdbgd", "penalty"))
     function = reference(f"{__name__}:check")
     common = {"runs": v.runs, "seed": v.seed, "draws": v.sizes.draws}
-    tasks = [Task(_name(spec), function, {"spec": spec} | common, _STEP * spec["steps"]) for spec in cases(v)]
+    tasks = [
+        Task(_name(spec), function, {"spec": spec} | common, _STEP * spec["steps"])
+        for spec in cases(v)
+    ]
     swept = sweep(tasks, engine=engine, store=store, hear=hear)
     if swept.interrupted:
         raise KeyboardInterrupt
     blocks = swept.blocks.values()
     source["cases"] = [dict(block.facts) for block in blocks]
     names = ("bounds", "deviations", "rates", "slopes")
-    found = {name: [b.tables[name] for b in blocks if name in b.tables] for name in names}
+    found = {
+        name: [b.tables[name] for b in blocks if name in b.tables] for name in names
+    }
     tables = {name: joined(each) if each else {} for name, each in found.items()}
-    return Findings(verification=v, **tables, seconds=round(time.perf_counter() - began, 1), origin=source)
+    return Findings(
+        verification=v,
+        **tables,
+        seconds=round(time.perf_counter() - began, 1),
+        origin=source,
+    )
 
 
 def _name(spec: Mapping[str, Any]) -> str:
@@ -395,5 +474,13 @@ def _name(spec: Mapping[str, Any]) -> str:
 
 
 def _described(case: Case) -> dict[str, Any]:
-    names = {"problem": case.problem.name, "schedule": case.label, "method": case.method.name}
-    return names | {"laws": str(case.method.schedule), "steps": case.steps, "constants": asdict(case.constants)}
+    names = {
+        "problem": case.problem.name,
+        "schedule": case.label,
+        "method": case.method.name,
+    }
+    return names | {
+        "laws": str(case.method.schedule),
+        "steps": case.steps,
+        "constants": asdict(case.constants),
+    }

@@ -5,7 +5,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from tiebreak.experiments.evidence import ERRORS, RESIDUALS
-from tiebreak.experiments.tables import SYMBOLS, Sheet, chosen, document, scientific, with_error
+from tiebreak.experiments.tables import (
+    SYMBOLS,
+    Sheet,
+    chosen,
+    document,
+    scientific,
+    with_error,
+)
 from tiebreak.experiments.verification import Findings
 from tiebreak.provenance import sentence
 
@@ -23,14 +30,31 @@ def _theorem(findings: Findings, group: str) -> Sheet:
     table = chosen(findings.bounds, group=group)
     rows = []
     for schedule in dict.fromkeys(table["schedule"]):
-        for K in chosen(table, schedule=schedule, estimate="sampled", residual="direction_squared")["K"]:
+        for K in chosen(
+            table, schedule=schedule, estimate="sampled", residual="direction_squared"
+        )["K"]:
             row = [str(schedule), f"{K:,}"]
             here = chosen(table, schedule=schedule, K=K)
             for name in RESIDUALS:
-                means = [chosen(here, residual=name, estimate=e)["mean"][0] for e in ("weighted", "sampled")]
-                row += map(scientific, [*means, chosen(here, residual=name)["bound"][0]])
+                means = [
+                    chosen(here, residual=name, estimate=e)["mean"][0]
+                    for e in ("weighted", "sampled")
+                ]
+                row += map(
+                    scientific, [*means, chosen(here, residual=name)["bound"][0]]
+                )
             rows.append([*row, _worst(here["verdict"])])
-    header = ("schedule", "K", "E‖d‖²", "at x_N", "bound", "E‖∇g‖²", "at x_N", "bound", "verdict")
+    header = (
+        "schedule",
+        "K",
+        "E‖d‖²",
+        "at x_N",
+        "bound",
+        "E‖∇g‖²",
+        "at x_N",
+        "bound",
+        "verdict",
+    )
     where = "the paper's problem" if group == "paper" else str(table["problem"][0])
     return Sheet(f"What is proved, on {where}", header, rows)
 
@@ -39,19 +63,58 @@ def _shares(findings: Findings) -> Sheet:
     bounds = findings.bounds
     lemma = findings.deviations
     rows = []
-    keys = zip(*(bounds[name].tolist() for name in ("group", "dimension", "schedule")), strict=True)
+    keys = zip(
+        *(bounds[name].tolist() for name in ("group", "dimension", "schedule")),
+        strict=True,
+    )
     for group, dimension, schedule in dict.fromkeys(keys):
         key = {"group": group, "dimension": dimension, "schedule": schedule}
         here = chosen(bounds, **key)
-        there = chosen(lemma, **key) if lemma else {"ratio": np.zeros(0), "verdict": np.zeros(0, dtype=str)}
+        there = (
+            chosen(lemma, **key)
+            if lemma
+            else {"ratio": np.zeros(0), "verdict": np.zeros(0, dtype=str)}
+        )
         own = str(here["problem"][0])
-        name = own if group == "own" else group if group in ("paper", "worst case") else f"random, {group} noise"
-        largest = [chosen(here, residual=r, estimate="weighted")["ratio"].max() for r in RESIDUALS]
+        name = (
+            own
+            if group == "own"
+            else group
+            if group in ("paper", "worst case")
+            else f"random, {group} noise"
+        )
+        largest = [
+            chosen(here, residual=r, estimate="weighted")["ratio"].max()
+            for r in RESIDUALS
+        ]
         deviation = f"{there['ratio'].max():.1%}" if len(there["ratio"]) else "–"
         words = np.concatenate([here["verdict"], there["verdict"]])
-        counts = [str(dimension), schedule, str(len(set(here["problem"]))), f"{len(words):,}"]
-        rows.append([name, *counts, *(f"{share:.1%}" for share in largest), deviation, _worst(words)])
-    header = ("problem", "dim", "schedule", "count", "checks", "‖d‖²", "‖∇g‖²", "‖d−d̂‖²", "verdict")
+        counts = [
+            str(dimension),
+            schedule,
+            str(len(set(here["problem"]))),
+            f"{len(words):,}",
+        ]
+        rows.append(
+            [
+                name,
+                *counts,
+                *(f"{share:.1%}" for share in largest),
+                deviation,
+                _worst(words),
+            ]
+        )
+    header = (
+        "problem",
+        "dim",
+        "schedule",
+        "count",
+        "checks",
+        "‖d‖²",
+        "‖∇g‖²",
+        "‖d−d̂‖²",
+        "verdict",
+    )
     return Sheet("The largest share of each bound that was measured", header, rows)
 
 
@@ -60,11 +123,33 @@ def _rates(findings: Findings) -> Sheet:
     rows = []
     for i, name in enumerate(t["residual"].tolist()):
         log = " (log)" if t["log"][i] else ""
-        measured = [with_error(f"{t[e][i]:.3f}", t[f"{e}_error"][i]) for e in ("weighted", "last")]
-        rows.append([f"{t['a'][i]:g}", SYMBOLS[name], f"{t['corollary'][i]:g}{log}", f"{t['bound'][i]:.3f}", *measured])
+        measured = [
+            with_error(f"{t[e][i]:.3f}", t[f"{e}_error"][i])
+            for e in ("weighted", "last")
+        ]
+        rows.append(
+            [
+                f"{t['a'][i]:g}",
+                SYMBOLS[name],
+                f"{t['corollary'][i]:g}{log}",
+                f"{t['bound'][i]:.3f}",
+                *measured,
+            ]
+        )
     steps = findings.verification.sizes.rate_steps
     title = f"Rates: the power of 1/K, over K from {steps // 10:,} to {steps:,}"
-    return Sheet(title, ("a", "residual", "Corollary 1", "the bound's own", "measured at x_N", "measured at x_K"), rows)
+    return Sheet(
+        title,
+        (
+            "a",
+            "residual",
+            "Corollary 1",
+            "the bound's own",
+            "measured at x_N",
+            "measured at x_K",
+        ),
+        rows,
+    )
 
 
 def _worst(words: Iterable[str]) -> str:
@@ -79,7 +164,11 @@ def notes(findings: Findings) -> list[str]:
         [
             f"{SYMBOLS[name]} at a = {a:g}"
             for a, name, measured, promised in zip(
-                *(findings.slopes[c].tolist() for c in ("a", "residual", "weighted", "corollary")), strict=True
+                *(
+                    findings.slopes[c].tolist()
+                    for c in ("a", "residual", "weighted", "corollary")
+                ),
+                strict=True,
             )
             if measured > promised + 0.05
         ]
@@ -109,7 +198,9 @@ def notes(findings: Findings) -> list[str]:
     if not findings.deviations:
         texts = [text for text in texts if not text.startswith("‖d−d̂‖²")]
     if not findings.slopes:
-        texts = [text for text in texts if not text.startswith("The corollary's powers")]
+        texts = [
+            text for text in texts if not text.startswith("The corollary's powers")
+        ]
     if v.constants is not None:
         texts.append(
             f"The constants are those of --constants {v.constants}, not the problem's own: a FAIL may be theirs."

@@ -27,13 +27,16 @@ from tiebreak.checks import whole
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tiebreak.experiments import workers as w; w.serve()"
-)
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tiebreak.experiments import workers as w; w.serve()"
 _LENGTH = struct.Struct("<Q")
 _OFTEN = 0.2  # seconds between two things that a call tells
 #: As many processes as cores, and many threads in each, would be in each other's way.
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 class WorkerDied(BrokenExecutor):
@@ -42,7 +45,11 @@ class WorkerDied(BrokenExecutor):
 
 def cores() -> int:
     """The processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
 
 
 class Processes(Executor):
@@ -57,13 +64,17 @@ class Processes(Executor):
     hear: Callable[[Any], Any] | None = None
 
     def __init__(self, workers: int | None = None) -> None:
-        self._threads = ThreadPoolExecutor(cores() if workers is None else whole("workers", workers))
+        self._threads = ThreadPoolExecutor(
+            cores() if workers is None else whole("workers", workers)
+        )
         self._own = threading.local()
         self._started: set[subprocess.Popen[bytes]] = set()
         self._changing = threading.Lock()
         self._ended = False
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
         """Call it in one of the processes; what it is and takes and gives is pickled."""
         return self._threads.submit(self._call, pickle.dumps((fn, args, kwargs)))
 
@@ -109,7 +120,9 @@ class Processes(Executor):
 
     def _start(self) -> subprocess.Popen[bytes]:
         path = json.dumps([folder or os.getcwd() for folder in sys.path])
-        group: dict[str, Any] = {} if os.name == "nt" else {"process_group": 0}  # Ctrl-C is for the parent alone
+        group: dict[str, Any] = (
+            {} if os.name == "nt" else {"process_group": 0}
+        )  # Ctrl-C is for the parent alone
         with self._changing:
             if self._ended:
                 raise WorkerDied("the executor was shut down")
@@ -163,9 +176,13 @@ def serve() -> None:
                 call = _receive(calls)
                 waiting.put(call) if call else _thread.interrupt_main()
         finally:
-            os._exit(0)  # the parent has ended or wants no more of this, be it in the middle of a call
+            os._exit(
+                0
+            )  # the parent has ended or wants no more of this, be it in the middle of a call
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the parent is deaf to it
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # even if the parent is deaf to it
     with suppress(KeyboardInterrupt), answers:
         threading.Thread(target=listen, daemon=True).start()
         while True:

@@ -40,7 +40,9 @@ def varying(value: Any) -> frozenset[Any]:
 
 def vary(tree: Tree, axes: Iterable[Any]) -> Tree:
     """The tree with types that differ over these axes."""
-    tracked_axes = [axis for axis in sorted(axes, key=str) if tracked(axis)]  # in one order in all processes
+    tracked_axes = [
+        axis for axis in sorted(axes, key=str) if tracked(axis)
+    ]  # in one order in all processes
 
     def mark(value: Any) -> Any:
         for axis in tracked_axes:
@@ -107,7 +109,9 @@ def leaf_specs(specs: Tree, tree: Tree) -> list[PartitionSpec]:
     try:
         each = jax.tree.map(spread_spec, specs, tree, is_leaf=is_spec)
     except ValueError as error:
-        error.add_note("param_specs must be a tree of PartitionSpecs like the parameters, or a prefix of one")
+        error.add_note(
+            "param_specs must be a tree of PartitionSpecs like the parameters, or a prefix of one"
+        )
         raise
     return jax.tree.leaves(each, is_leaf=lambda node: isinstance(node, PartitionSpec))
 
@@ -137,10 +141,15 @@ def state_specs(state: Tree, params: Tree, param_specs: Tree) -> Tree:
     """
     leaves = jax.tree_util.tree_leaves_with_path(params)
     specs = leaf_specs(param_specs, params)
-    by_path = {path: (jnp.shape(leaf), spec) for (path, leaf), spec in zip(leaves, specs, strict=True)}
+    by_path = {
+        path: (jnp.shape(leaf), spec)
+        for (path, leaf), spec in zip(leaves, specs, strict=True)
+    }
 
     def spec_of(path: tuple[Any, ...], leaf: Any) -> Any:
-        for start in range(len(path) + 1):  # the longest end of the path that is the path of a parameter
+        for start in range(
+            len(path) + 1
+        ):  # the longest end of the path that is the path of a parameter
             shape, spec = by_path.get(path[start:], (None, None))
             if spec is not None and shape == jnp.shape(leaf):
                 return spec
@@ -184,17 +193,38 @@ class Spread(NamedTuple):
         for shards in sorted(set(self.shards), key=str):
             group = [i for i, axes in enumerate(self.shards) if axes == shards]
             copies = size(self._copied(shards))
-            group_products = trees.dots([upper[i] for i in group], [lower[i] for i in group])
-            products = [total + value / copies for total, value in zip(products, group_products, strict=True)]
+            group_products = trees.dots(
+                [upper[i] for i in group], [lower[i] for i in group]
+            )
+            products = [
+                total + value / copies
+                for total, value in zip(products, group_products, strict=True)
+            ]
         parts = [*products, *(number / size(self.names) for number in numbers)]
-        norms = [] if self.trusted else [part for leaves in (upper, lower, *others) for part in self._norms(leaves)]
+        norms = (
+            []
+            if self.trusted
+            else [
+                part
+                for leaves in (upper, lower, *others)
+                for part in self._norms(leaves)
+            ]
+        )
         whole = summed(vary(jnp.stack([*parts, *norms]), self.names), self.names)
         fg, gg, ff = (value.astype(products[0].dtype) for value in whole[:3])
-        means = [mean.astype(number.dtype) for mean, number in zip(whole[3:], numbers, strict=False)]
+        means = [
+            mean.astype(number.dtype)
+            for mean, number in zip(whole[3:], numbers, strict=False)
+        ]
         of_mean, of_first = whole[len(parts) :].reshape(-1, 2).T
         # Squares that nearly vanish are rounded to nothing in one sum and not in the other.
-        least = max((float(limit.tiny / limit.eps) for limit in map(trees.limits, upper)), default=0.0)
-        equal = (of_mean == of_first) | (jnp.abs(of_mean - of_first) <= 1e-3 * of_mean + least)
+        least = max(
+            (float(limit.tiny / limit.eps) for limit in map(trees.limits, upper)),
+            default=0.0,
+        )
+        equal = (of_mean == of_first) | (
+            jnp.abs(of_mean - of_first) <= 1e-3 * of_mean + least
+        )
         return (fg, gg, ff), means, jnp.all(equal)
 
     def _copied(self, shards: Sequence[Any]) -> list[Any]:
@@ -207,7 +237,11 @@ class Spread(NamedTuple):
         for leaf, shards in zip(leaves, self.shards, strict=True):
             square = trees.products(leaf, leaf)
             copied = self._copied(shards)
-            is_first = jnp.all(jnp.array([jax.lax.axis_index(axis) == 0 for axis in copied], dtype=bool))
+            is_first = jnp.all(
+                jnp.array(
+                    [jax.lax.axis_index(axis) == 0 for axis in copied], dtype=bool
+                )
+            )
             norms += [square / size(copied), jnp.where(is_first, square, 0.0)]
         return norms
 
@@ -238,20 +272,37 @@ class Axes:
                 "param_specs=PartitionSpec() where they are the same everywhere"
             )
         if self.specs is None and params is None:
-            raise ValueError("axis_name needs the parameters, update(grads, state, params, …), or param_specs=…")
+            raise ValueError(
+                "axis_name needs the parameters, update(grads, state, params, …), or param_specs=…"
+            )
         by_type = None
         if params is not None:
-            by_type = [varying(p) & set(self.names) for p in trees.match(tree, params, ("updates", "params"))]
+            by_type = [
+                varying(p) & set(self.names)
+                for p in trees.match(tree, params, ("updates", "params"))
+            ]
         if self.specs is None:
             return by_type or []
-        by_spec = [frozenset(spec_axes(spec)) & set(self.names) for spec in leaf_specs(self.specs, tree)]
-        for path, axes, shown in zip(_paths(tree), by_spec, by_type or by_spec, strict=True):
+        by_spec = [
+            frozenset(spec_axes(spec)) & set(self.names)
+            for spec in leaf_specs(self.specs, tree)
+        ]
+        for path, axes, shown in zip(
+            _paths(tree), by_spec, by_type or by_spec, strict=True
+        ):
             if missing := shown - axes:
-                raise ValueError(f"param_specs{path} does not name {words(missing)}, over which params{path} differs")
+                raise ValueError(
+                    f"param_specs{path} does not name {words(missing)}, over which params{path} differs"
+                )
         return by_spec
 
     def spread(
-        self, updates: Tree, params: Tree, grads: Mapping[str, Leaves], losses: Mapping[str, Any], state: Any
+        self,
+        updates: Tree,
+        params: Tree,
+        grads: Mapping[str, Leaves],
+        losses: Mapping[str, Any],
+        state: Any,
     ) -> Spread | None:
         """The places of the leaves, None on one device; raises where types show that something is wrong.
 
@@ -268,12 +319,24 @@ class Axes:
         leaves = jax.tree.leaves(updates)
         if not self.names and not any(map(varying, [*leaves, *losses.values()])):
             return None
-        shards = self.shards(updates, params) if self.names else [frozenset[Any]()] * len(leaves)
-        matched = leaves if params is None else trees.match(updates, params, ("updates", "params"))
+        shards = (
+            self.shards(updates, params)
+            if self.names
+            else [frozenset[Any]()] * len(leaves)
+        )
+        matched = (
+            leaves
+            if params is None
+            else trees.match(updates, params, ("updates", "params"))
+        )
         homes = [varying(p) for p in matched]
-        differing: frozenset[Any] = frozenset().union(*(varying(value) for value in losses.values()))
+        differing: frozenset[Any] = frozenset().union(
+            *(varying(value) for value in losses.values())
+        )
         for name, level in grads.items():
-            for path, gradient, home, axes in zip(_paths(updates), level, homes, shards, strict=True):
+            for path, gradient, home, axes in zip(
+                _paths(updates), level, homes, shards, strict=True
+            ):
                 if more := varying(gradient) - home - axes:
                     raise ValueError(
                         f"{name}{path} differs over {words(more)}, and the parameter does not: average it there, as "
@@ -288,7 +351,11 @@ class Axes:
             )
         if not self.names:
             return None  # an independent run in every place
-        taking_part = [axes for axes, leaf in zip(shards, leaves, strict=True) if trees.differentiable(leaf)]
+        taking_part = [
+            axes
+            for axes, leaf in zip(shards, leaves, strict=True)
+            if trees.differentiable(leaf)
+        ]
         places = tuple(tuple(sorted(axes, key=str)) for axes in taking_part)
         return Spread(self.names, places, not self.untracked)
 
@@ -311,12 +378,16 @@ class Axes:
         """The mean over all devices, of several numbers in one collective."""
         if not self.names or not values:
             return list(values)
-        totals = summed([vary(jnp.asarray(value), self.names) for value in values], self.names)
+        totals = summed(
+            [vary(jnp.asarray(value), self.names) for value in values], self.names
+        )
         return [total / size(self.names) for total in totals]
 
     def own(self, params: Tree) -> list[Any]:
         """The axes along which every place has an independent run: the others that the parameters differ over."""
-        axes: frozenset[Any] = frozenset().union(*(varying(p) for p in jax.tree.leaves(params)))
+        axes: frozenset[Any] = frozenset().union(
+            *(varying(p) for p in jax.tree.leaves(params))
+        )
         return sorted(axes - set(self.names), key=str)
 
 
@@ -338,16 +409,25 @@ def axes_named(axis_name: Any, param_specs: Any = None) -> Axes:
         return Axes()
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"axis_name={axis_name!r} must be the name of a mapped axis, or several names, each once")
+        raise ValueError(
+            f"axis_name={axis_name!r} must be the name of a mapped axis, or several names, each once"
+        )
     for spec in jax.tree.leaves(param_specs, is_leaf=is_spec):
         if not is_spec(spec):
-            raise ValueError(f"param_specs has {spec!r}; it must be a PartitionSpec, or a tree of them")
+            raise ValueError(
+                f"param_specs has {spec!r}; it must be a PartitionSpec, or a tree of them"
+            )
         for axis in spec_axes(spec):
             if axis not in names:
-                raise ValueError(f"param_specs names the axis {axis!r}; axis_name={axis_name!r} must name it, too")
+                raise ValueError(
+                    f"param_specs names the axis {axis!r}; axis_name={axis_name!r} must name it, too"
+                )
     return Axes(names, param_specs)
 
 
 def _paths(tree: Tree) -> list[str]:
     """The leaves of a tree as an error names them."""
-    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [
+        jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]

@@ -14,7 +14,13 @@ from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.estimators.contract import LEVELS, enters_direction
 from tiebreak.optax import estimates, schedules, trees
 from tiebreak.optax.axes import Axes, vary
-from tiebreak.optax.products import Products, first_scale, for_rule, inner_products, root
+from tiebreak.optax.products import (
+    Products,
+    first_scale,
+    for_rule,
+    inner_products,
+    root,
+)
 from tiebreak.optax.trees import Tree
 from tiebreak.schedules import Parameters, Schedule
 from tiebreak.tolerance import Memory
@@ -106,12 +112,20 @@ class Barrier:
     @property
     def estimator(self) -> Estimator:
         """The method's; with a tolerance the gradients are taken as they are."""
-        return Minibatch() if self.decision.method is None else self.decision.method.estimator
+        return (
+            Minibatch()
+            if self.decision.method is None
+            else self.decision.method.estimator
+        )
 
     @property
     def schedule(self) -> Schedule:
         """The method's; a tolerance needs none."""
-        return Schedule() if self.decision.method is None else self.decision.method.schedule
+        return (
+            Schedule()
+            if self.decision.method is None
+            else self.decision.method.schedule
+        )
 
     def transformation(self) -> optax.GradientTransformationExtraArgs:
         """As optax takes it."""
@@ -134,7 +148,9 @@ class Barrier:
             jnp.zeros((), jnp.int32),
             **last,
             skipped=number(False, bool),
-            reading=Reading(*(number(0) for _ in Reading._fields)) if tolerant else nothing,
+            reading=Reading(*(number(0) for _ in Reading._fields))
+            if tolerant
+            else nothing,
             memory=(values, (number(0), number(0))) if tolerant else nothing,
             estimates=estimates.begin(self.estimator, params),
             start=trees.copied(params) if self.reference == "start" else nothing,
@@ -158,75 +174,117 @@ class Barrier:
         dtype = state.fg.dtype
         # measure
         if lower_grads is None:
-            raise TypeError("dynamic_barrier needs both gradients: update(upper_grads, state, params, lower_grads=…)")
+            raise TypeError(
+                "dynamic_barrier needs both gradients: update(upper_grads, state, params, lower_grads=…)"
+            )
         upper, structure = jax.tree.flatten(updates)
         lower = trees.match(updates, lower_grads)
         gradients = {"updates": upper, "lower_grads": lower}
         if reference_grads is not None:
-            gradients["reference_grads"] = trees.match(updates, reference_grads, ("updates", "reference_grads"))
+            gradients["reference_grads"] = trees.match(
+                updates, reference_grads, ("updates", "reference_grads")
+            )
         losses = self._losses(state.count, lower_value, reference_value, dtype)
         spread = self.axes.spread(updates, params, gradients, losses, state.fg)
         parameters = schedules.parameters(self.schedule, state.count, dtype)
         fresh = {"upper": upper, "lower": lower}
-        estimated, new_estimates = estimates.update(self.estimator, fresh, state.estimates, parameters)
+        estimated, new_estimates = estimates.update(
+            self.estimator, fresh, state.estimates, parameters
+        )
         moving = estimated if enters_direction(self.estimator) else fresh
         # Gradients that move something, but are not in the inner products.
-        others = [moving[level] for level in LEVELS if any(map(is_not, moving[level], estimated[level]))]
+        others = [
+            moving[level]
+            for level in LEVELS
+            if any(map(is_not, moving[level], estimated[level]))
+        ]
         if reference_grads is not None:
             others.append(gradients["reference_grads"])
         bad = ~trees.finite([leaf for leaves in others for leaf in leaves])
         numbers = (*losses.values(), bad.astype(dtype))
-        products, (*means, bad) = inner_products(estimated["upper"], estimated["lower"], numbers, spread, others)
+        products, (*means, bad) = inner_products(
+            estimated["upper"], estimated["lower"], numbers, spread, others
+        )
         losses = dict(zip(losses, means, strict=True))
         # decide
-        choice, scales, memory = self._decide(products, parameters, losses, state.memory)
+        choice, scales, memory = self._decide(
+            products, parameters, losses, state.memory
+        )
         # guard
         weights = (choice.upper_weight, choice.lower_weight)
-        fine = jnp.all(jnp.isfinite(jnp.stack([*products[:3], *weights, *losses.values()]))) & (bad == 0)
+        fine = jnp.all(
+            jnp.isfinite(jnp.stack([*products[:3], *weights, *losses.values()]))
+        ) & (bad == 0)
 
         def if_fine(new: Any, old: Any) -> Any:
-            return jax.tree.map(lambda a, b: jnp.where(fine, a, b).astype(b.dtype), new, old)
+            return jax.tree.map(
+                lambda a, b: jnp.where(fine, a, b).astype(b.dtype), new, old
+            )
 
         # move
         a, b = (jnp.where(fine, weight, jnp.nan) for weight in weights)
-        direction = trees.combine(moving["upper"], moving["lower"], (a, b), scales, like=upper)
+        direction = trees.combine(
+            moving["upper"], moving["lower"], (a, b), scales, like=upper
+        )
         fg, gg, ff = products.rescaled(1.0, 1.0)
         last = {"multiplier": choice.multiplier, "fg": fg, "gg": gg, "ff": ff}
         return jax.tree.unflatten(structure, direction), BarrierState(
             optax.safe_increment(state.count),
-            **{name: value.astype(dtype) for name, value in last.items()},  # a scan needs one dtype
+            **{
+                name: value.astype(dtype) for name, value in last.items()
+            },  # a scan needs one dtype
             skipped=~fine,
-            reading=state.reading if choice.reading is None else _reading(choice.reading, dtype),
+            reading=state.reading
+            if choice.reading is None
+            else _reading(choice.reading, dtype),
             memory=if_fine(memory, state.memory),
             estimates=if_fine(new_estimates, state.estimates),
             start=state.start,
         )
 
-    def _losses(self, count: jax.Array, lower_value: Any, reference_value: Any, dtype: Any) -> dict[str, jax.Array]:
+    def _losses(
+        self, count: jax.Array, lower_value: Any, reference_value: Any, dtype: Any
+    ) -> dict[str, jax.Array]:
         """The losses that the decision needs."""
         if self.decision.tolerance is None:
             if "lower_value" not in self.decision.method.needs:
                 return {}
             if lower_value is None:
                 name = self.decision.method.name
-                raise TypeError(f"the rule {name!r} needs the lower loss: update(…, lower_grads=…, lower_value=…)")
+                raise TypeError(
+                    f"the rule {name!r} needs the lower loss: update(…, lower_grads=…, lower_value=…)"
+                )
             return {"lower_value": _one_number("lower_value", lower_value, dtype)}
         if lower_value is None:
-            raise TypeError("a tolerance needs the lower loss: update(…, lower_grads=…, lower_value=…)")
+            raise TypeError(
+                "a tolerance needs the lower loss: update(…, lower_grads=…, lower_value=…)"
+            )
         if callable(self.reference):
             if reference_value is not None:
-                raise TypeError('reference_value=… has no effect: it is for reference="given" or "start"')
+                raise TypeError(
+                    'reference_value=… has no effect: it is for reference="given" or "start"'
+                )
             reference_value = self.reference(count)
         elif reference_value is None:
-            where = "the lower loss at state.start" if self.reference == "start" else "a loss"
-            raise TypeError(f"reference={self.reference!r} needs update(…, reference_value=…), {where} on this batch")
+            where = (
+                "the lower loss at state.start"
+                if self.reference == "start"
+                else "a loss"
+            )
+            raise TypeError(
+                f"reference={self.reference!r} needs update(…, reference_value=…), {where} on this batch"
+            )
         return {
             "lower_value": _one_number("lower_value", lower_value, dtype),
             "reference": _one_number("reference_value", reference_value, dtype),
         }
 
     def _decide(
-        self, products: Products, parameters: Parameters, losses: Mapping[str, Any], memory: Any
+        self,
+        products: Products,
+        parameters: Parameters,
+        losses: Mapping[str, Any],
+        memory: Any,
     ) -> tuple[Choice, Any, Any]:
         """The choice, the scales of the gradients that it is for (None for 1), and the new memory.
 
@@ -234,13 +292,22 @@ class Barrier:
         might overflow, and so might its square, in a derivative, where ∇g is 0.
         """
         if self.decision.tolerance is None:
-            seen, parameters = for_rule(self.decision.method.rule, products, parameters, losses.get("lower_value"))
+            seen, parameters = for_rule(
+                self.decision.method.rule,
+                products,
+                parameters,
+                losses.get("lower_value"),
+            )
             return self.decision(parameters, seen, ()), None, memory
         values, (upper_scale, lower_scale) = memory
         upper_norm = root(products.ff)
         lower_norm = root(products.gg)
-        upper_scale = jnp.where(upper_scale == 0, first_scale(upper_norm, products.upper_scale), upper_scale)
-        lower_scale = jnp.where(lower_scale == 0, first_scale(lower_norm, products.lower_scale), lower_scale)
+        upper_scale = jnp.where(
+            upper_scale == 0, first_scale(upper_norm, products.upper_scale), upper_scale
+        )
+        lower_scale = jnp.where(
+            lower_scale == 0, first_scale(lower_norm, products.lower_scale), lower_scale
+        )
         c = jnp.where(upper_scale == 0, 1.0, upper_scale)
         e = jnp.where(lower_scale == 0, 1.0, lower_scale)
         upper_norm = upper_norm * (products.upper_scale / c)
@@ -252,12 +319,20 @@ class Barrier:
 
 
 def _reading(reading: Any, dtype: Any) -> Reading:
-    return Reading(*(jnp.asarray(getattr(reading, name)).astype(dtype) for name in Reading._fields))
+    return Reading(
+        *(jnp.asarray(getattr(reading, name)).astype(dtype) for name in Reading._fields)
+    )
 
 
 def _one_number(name: str, value: Any, dtype: Any) -> jax.Array:
     """A loss, checked as far as its shape goes."""
     number = jnp.asarray(value)
-    if number.ndim or not jnp.issubdtype(number.dtype, jnp.number) or jnp.iscomplexobj(number):
-        raise ValueError(f"{name} has shape {number.shape} and dtype {number.dtype}; it must be one real number")
+    if (
+        number.ndim
+        or not jnp.issubdtype(number.dtype, jnp.number)
+        or jnp.iscomplexobj(number)
+    ):
+        raise ValueError(
+            f"{name} has shape {number.shape} and dtype {number.dtype}; it must be one real number"
+        )
     return number.astype(dtype)

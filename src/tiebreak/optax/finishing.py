@@ -76,30 +76,49 @@ def finish(
     anchor = _anchor_params(anchor)
     for name, loss in (("lower", lower), ("upper", upper)):
         if not callable(loss) and not (loss is None and name == "upper"):
-            raise TypeError(f"{name}={loss!r} must be a function of the parameters that returns its loss over all data")
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, anchor))):
-        raise TypeError("finish(params, …) is for numbers, outside of jit, scan and vmap")
+            raise TypeError(
+                f"{name}={loss!r} must be a function of the parameters that returns its loss over all data"
+            )
+    if any(
+        isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, anchor))
+    ):
+        raise TypeError(
+            "finish(params, …) is for numbers, outside of jit, scan and vmap"
+        )
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
+        if not isinstance(
+            leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)
+        ):
             raise TypeError(
                 f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__}; leaves must be arrays or numbers: "
                 "with Equinox take equinox.partition(model, equinox.is_array)[0], and combine in the losses"
             )
     ends, structure = jax.tree.flatten(params)
     begins = [
-        _like(begin, end) for begin, end in zip(trees.match(params, anchor, ("params", "anchor")), ends, strict=True)
+        _like(begin, end)
+        for begin, end in zip(
+            trees.match(params, anchor, ("params", "anchor")), ends, strict=True
+        )
     ]
     total = Totals(_number)
     if steps is not None and not callable(steps):
-        raise TypeError(f"steps={steps!r} must be a function that takes parameters and returns them after some steps")
+        raise TypeError(
+            f"steps={steps!r} must be a function that takes parameters and returns them after some steps"
+        )
 
     def repair() -> None:
         nonlocal ends
         assert steps is not None
-        ends = trees.match(params, steps(jax.tree.unflatten(structure, ends)), ("params", "steps(params)"))
+        ends = trees.match(
+            params,
+            steps(jax.tree.unflatten(structure, ends)),
+            ("params", "steps(params)"),
+        )
 
     def at(place: float) -> Tree:
-        leaves = [_between(begin, end, place) for begin, end in zip(begins, ends, strict=True)]
+        leaves = [
+            _between(begin, end, place) for begin, end in zip(begins, ends, strict=True)
+        ]
         return jax.tree.unflatten(structure, leaves)
 
     def measure(place: float) -> tuple[float, float]:
@@ -109,7 +128,12 @@ def finish(
 
     reference = None if reference is None else _number("reference=", reference)
     result = finishing.finish(
-        measure, allowed(tolerance), reference, upper is not None, 2, None if steps is None else repair
+        measure,
+        allowed(tolerance),
+        reference,
+        upper is not None,
+        2,
+        None if steps is None else repair,
     )
     return at(result.place), result
 
@@ -118,9 +142,13 @@ def _anchor_params(anchor: Tree) -> Tree:
     """The parameters that the state of an optimizer keeps; any other anchor is a tree of parameters itself."""
     twins = [twin.reference_params for twin in states_of(TwinState, anchor)]
     barriers = [] if twins else states_of(BarrierState, anchor)
-    anchors = twins or [barrier.start for barrier in barriers if jax.tree.leaves(barrier.start)]
+    anchors = twins or [
+        barrier.start for barrier in barriers if jax.tree.leaves(barrier.start)
+    ]
     if len(anchors) > 1:
-        raise ValueError(f"anchor= has {len(anchors)} {'twins' if twins else 'starts'}: give the parameters of one")
+        raise ValueError(
+            f"anchor= has {len(anchors)} {'twins' if twins else 'starts'}: give the parameters of one"
+        )
     if barriers and not anchors:
         raise ValueError(
             'anchor= is a state that keeps no parameters: only with_twin and reference="start" do; give those that '
@@ -148,6 +176,10 @@ def _like(begin: Any, end: Any) -> Any:
 
 def _number(name: str, value: Any) -> float:
     value = np.asarray(value)
-    if value.ndim or not (jnp.issubdtype(value.dtype, jnp.floating) or value.dtype.kind in "iu"):
-        raise ValueError(f"{name} has shape {value.shape} and dtype {value.dtype}; it must be one real number")
+    if value.ndim or not (
+        jnp.issubdtype(value.dtype, jnp.floating) or value.dtype.kind in "iu"
+    ):
+        raise ValueError(
+            f"{name} has shape {value.shape} and dtype {value.dtype}; it must be one real number"
+        )
     return float(value)

@@ -53,7 +53,10 @@ def measure(
     ['lower_grads', 'lower_value', 'reference_grads', 'reference_value', 'upper_value']
     """
     axes = axes_named(axis_name, param_specs)
-    upper, lower = (_differentiated(_with_aux(loss, has_aux), axes) for loss in (upper_loss, lower_loss))
+    upper, lower = (
+        _differentiated(_with_aux(loss, has_aux), axes)
+        for loss in (upper_loss, lower_loss)
+    )
 
     def evaluate(params: Tree, state: Any, *args: Any, **kwargs: Any) -> Any:
         barriers = _barriers(state)
@@ -62,24 +65,36 @@ def measure(
         losses = {"upper_value": upper_value, "lower_value": lower_value}
         gradients = {"lower_grads": lower_grads}
         for twin in states_of(TwinState, state):
-            (losses["reference_value"], _), gradients["reference_grads"] = lower(twin.reference_params, *args, **kwargs)
+            (losses["reference_value"], _), gradients["reference_grads"] = lower(
+                twin.reference_params, *args, **kwargs
+            )
         for barrier in barriers:
             _check_axes(losses, axes, barrier)
             if not isinstance(barrier.start, optax.EmptyState):
-                losses["reference_value"], _ = _with_aux(lower_loss, has_aux)(barrier.start, *args, **kwargs)
+                losses["reference_value"], _ = _with_aux(lower_loss, has_aux)(
+                    barrier.start, *args, **kwargs
+                )
         means = axes.mean(list(losses.values()))
         arguments = dict(zip(losses, means, strict=True)) | gradients
-        return (upper_grads, arguments, (upper_aux, lower_aux)) if has_aux else (upper_grads, arguments)
+        return (
+            (upper_grads, arguments, (upper_aux, lower_aux))
+            if has_aux
+            else (upper_grads, arguments)
+        )
 
     return evaluate
 
 
-def _with_aux(loss: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any, Any]]:
+def _with_aux(
+    loss: Callable[..., Any], has_aux: bool
+) -> Callable[..., tuple[Any, Any]]:
     """The loss as a function that returns ``(loss, aux)``."""
     return loss if has_aux else lambda *args, **kwargs: (loss(*args, **kwargs), None)
 
 
-def _differentiated(loss: Callable[..., tuple[Any, Any]], axes: Axes) -> Callable[..., Any]:
+def _differentiated(
+    loss: Callable[..., tuple[Any, Any]], axes: Axes
+) -> Callable[..., Any]:
     """As ``jax.value_and_grad(loss, has_aux=True)``: each device's own loss, and the gradient of the mean loss."""
     if not axes.names:
         return jax.value_and_grad(loss, has_aux=True)
@@ -87,10 +102,15 @@ def _differentiated(loss: Callable[..., tuple[Any, Any]], axes: Axes) -> Callabl
     def share(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         value, aux = loss(params, *args, **kwargs)
         # JAX sums a loss over the devices if its type says that it differs; `averaged` sums the others afterwards.
-        return value / size(axis for axis in axes.names if axis in varying(value)), (value, aux)
+        return value / size(axis for axis in axes.names if axis in varying(value)), (
+            value,
+            aux,
+        )
 
     def value_and_grad(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Tree]:
-        (_, value_and_aux), grads = jax.value_and_grad(share, has_aux=True)(params, *args, **kwargs)
+        (_, value_and_aux), grads = jax.value_and_grad(share, has_aux=True)(
+            params, *args, **kwargs
+        )
         return value_and_aux, axes.averaged(grads, params)
 
     return value_and_grad
@@ -104,7 +124,10 @@ def _barriers(state: Any) -> list[BarrierState]:
             f"measure needs the optimizer's state, evaluate(params, state, *args); got a {type(state).__name__} "
             "without a barrier in it"
         )
-    if any(states_of(BarrierState, steps.inner_opt_state) for steps in states_of(optax.MultiStepsState, state)):
+    if any(
+        states_of(BarrierState, steps.inner_opt_state)
+        for steps in states_of(optax.MultiStepsState, state)
+    ):
         raise ValueError(
             "optax.MultiSteps around a barrier averages the upper gradients alone, and pairs them with the lower "
             "gradient of the last micro-batch: average both, then update once; or put it behind the barrier, "
@@ -138,9 +161,14 @@ def log(state: Any) -> dict[str, Any]:
     """
     barriers = states_of(BarrierState, state)
     if len(barriers) != 1:
-        raise ValueError(f"the state has {len(barriers)} barriers; log(state) is for one")
+        raise ValueError(
+            f"the state has {len(barriers)} barriers; log(state) is for one"
+        )
     barrier = barriers[0]
-    last: dict[str, Any] = {name: getattr(barrier, name) for name in ("multiplier", "fg", "gg", "ff", "skipped")}
+    last: dict[str, Any] = {
+        name: getattr(barrier, name)
+        for name in ("multiplier", "fg", "gg", "ff", "skipped")
+    }
     if not isinstance(barrier.reading, optax.EmptyState):
         last |= barrier.reading._asdict()
     for twin in states_of(TwinState, state):

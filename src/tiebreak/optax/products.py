@@ -28,12 +28,19 @@ class Products(NamedTuple):
     upper_scale: jax.Array
     lower_scale: jax.Array
 
-    def rescaled(self, upper: Any, lower: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def rescaled(
+        self, upper: Any, lower: Any
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """fg, gg and ff of ∇f over `upper` and ∇g over `lower`."""
         a = self.upper_scale / upper
         b = self.lower_scale / lower
         large = jnp.isinf(a)  # then b is small: multiply by b before the division
-        fg = self.fg * b * jnp.where(large, self.upper_scale, a) / jnp.where(large, upper, 1.0)
+        fg = (
+            self.fg
+            * b
+            * jnp.where(large, self.upper_scale, a)
+            / jnp.where(large, upper, 1.0)
+        )
         return fg, self.gg * b * b, self.ff * a * a
 
 
@@ -56,7 +63,9 @@ def inner_products(
     (3.0, 9.0, 5.0)
     """
     places = [i for i, leaf in enumerate(upper) if trees.differentiable(leaf)]
-    upper, lower, *others = (tuple(leaves[i] for i in places) for leaves in (upper, lower, *others))
+    upper, lower, *others = (
+        tuple(leaves[i] for i in places) for leaves in (upper, lower, *others)
+    )
     compared = () if spread is None or spread.trusted else tuple(others)
     return _inner_products(upper, lower, tuple(numbers), compared, spread=spread)  # type: ignore[no-any-return]  # a jit
 
@@ -83,11 +92,19 @@ def _inner_products(
 
     def scaled() -> Products:
         largest = [trees.largest(leaves).astype(fg.dtype) for leaves in (upper, lower)]
-        scales = [_power_of_two(value) for value in (largest if spread is None else spread.largest(*largest))]
-        quotients = [_divided(leaves, scale) for leaves, scale in zip((upper, lower), scales, strict=True)]
+        scales = [
+            _power_of_two(value)
+            for value in (largest if spread is None else spread.largest(*largest))
+        ]
+        quotients = [
+            _divided(leaves, scale)
+            for leaves, scale in zip((upper, lower), scales, strict=True)
+        ]
         products, _, scaled_copies_equal = dots(*quotients)
         products = [product.astype(fg.dtype) for product in products]
-        return Products(jnp.where(scaled_copies_equal, products[0], jnp.nan), *products[1:], *scales)
+        return Products(
+            jnp.where(scaled_copies_equal, products[0], jnp.nan), *products[1:], *scales
+        )
 
     ordinary = (least < gg) & (gg < most) & (least < ff) & (ff < most)
     products = jax.lax.cond(ordinary, lambda: Products(fg, gg, ff, one, one), scaled)
@@ -109,10 +126,14 @@ def _power_of_two(value: jax.Array) -> jax.Array:
 def first_scale(norm: jax.Array, scale: jax.Array) -> jax.Array:
     """A power of two near `norm` · `scale`; 0 where the norm is 0."""
     most = 2.0**126
-    return jnp.where(norm > 0, jnp.clip(_power_of_two(norm) * scale, 1 / most, most), 0.0)
+    return jnp.where(
+        norm > 0, jnp.clip(_power_of_two(norm) * scale, 1 / most, most), 0.0
+    )
 
 
-def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value: Any) -> tuple[Seen, Parameters]:
+def for_rule(
+    rule: Rule, products: Products, parameters: Parameters, lower_value: Any
+) -> tuple[Seen, Parameters]:
     """The arguments of a rule, at a scale that loses none of them.
 
     The library's rules give the same λ if both gradients are divided by c, and everything with the dimension of gg by
@@ -124,11 +145,16 @@ def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value
         gg = jnp.where(products.gg > 0, jnp.maximum(gg, trees.limits(gg).tiny), gg)
         return Seen(fg, gg, ff, lower_value=lower_value), parameters
     scaled = (products.upper_scale != 1) | (products.lower_scale != 1)
-    slacks = [parameters.regularizer, None if parameters.penalty is None else 1 / parameters.penalty]
+    slacks = [
+        parameters.regularizer,
+        None if parameters.penalty is None else 1 / parameters.penalty,
+    ]
     # Where ∇f is so much larger that fg would overflow, gg may be small.
     between = jnp.sqrt(products.upper_scale) * jnp.sqrt(products.lower_scale)
     largest = jnp.maximum(products.lower_scale, 2.0**-50 * between)
-    for slack in slacks:  # divided by less, a large slack would overflow; beside it gg may vanish
+    for slack in (
+        slacks
+    ):  # divided by less, a large slack would overflow; beside it gg may vanish
         if slack is not None:
             largest = jnp.maximum(largest, jnp.sqrt(jax.lax.stop_gradient(slack)))
     c = jnp.where(scaled, _power_of_two(largest), 1.0)
@@ -139,11 +165,20 @@ def for_rule(rule: Rule, products: Products, parameters: Parameters, lower_value
     def over(value: Any) -> Any:
         return None if value is None else value * inverse * inverse
 
-    others = {name: over(value) if name == "target" else value for name, value in parameters.others.items()}
+    others = {
+        name: over(value) if name == "target" else value
+        for name, value in parameters.others.items()
+    }
     penalty = parameters.penalty
     if penalty is not None:  # the rule refuses an infinite penalty
-        penalty = jnp.where(jnp.isfinite(penalty), jnp.minimum(penalty * c * c, trees.limits(c).max), penalty)
-    parameters = parameters._replace(regularizer=over(parameters.regularizer), penalty=penalty, others=others)
+        penalty = jnp.where(
+            jnp.isfinite(penalty),
+            jnp.minimum(penalty * c * c, trees.limits(c).max),
+            penalty,
+        )
+    parameters = parameters._replace(
+        regularizer=over(parameters.regularizer), penalty=penalty, others=others
+    )
     return Seen(fg, gg, lower_value=over(lower_value)), parameters
 
 

@@ -85,7 +85,11 @@ def dynamic_barrier(
     if tolerance is None:
         refuse_unused("without tolerance=", reference=reference)
         return _by_rule(training_method(method), normalize, axes)
-    refuse_unused(f"with tolerance={tolerance!r}: give one of them", method=method, normalize=normalize)
+    refuse_unused(
+        f"with tolerance={tolerance!r}: give one of them",
+        method=method,
+        normalize=normalize,
+    )
     if isinstance(reference, str) and reference == "twin":
         raise ValueError(
             'reference="twin" trains a copy with the optimizer that follows, which a link of a chain does not know: '
@@ -112,13 +116,17 @@ def _traceable(tolerance: Any, reference: Any) -> Tolerance:
     return allowance if amount is tolerance else replace(allowance, amount=tolerance)
 
 
-def _by_rule(method: Method, normalize: bool | None, axes: Axes) -> optax.GradientTransformationExtraArgs:
+def _by_rule(
+    method: Method, normalize: bool | None, axes: Axes
+) -> optax.GradientTransformationExtraArgs:
     def apply(fg: jax.Array, gg: jax.Array, arguments: Mapping[str, Any]) -> Any:
         with schedules.traced(f"the rule {method.name!r}"):
             multiplier = jnp.asarray(method.rule(fg, gg, **arguments)).astype(fg.dtype)
         return multiplier + (fg - fg) + (gg - gg)  # NaN if an inner product is infinite
 
-    return Barrier(Decision(method, normalize=normalize is not False, apply=apply), axes).transformation()
+    return Barrier(
+        Decision(method, normalize=normalize is not False, apply=apply), axes
+    ).transformation()
 
 
 def from_method(
@@ -153,8 +161,17 @@ def from_method(
         row = row.replace(step_size=schedules.constant(step_size))
     law: Any = row.schedule.step_size
     if law is None:
-        raise ValueError(f"the schedule of {row.name!r} sets no step_size: give one, from_method(…, step_size=…)")
+        raise ValueError(
+            f"the schedule of {row.name!r} sets no step_size: give one, from_method(…, step_size=…)"
+        )
     return optax.chain(
-        dynamic_barrier(method=row, normalize=normalize, axis_name=axis_name, param_specs=param_specs),
-        optax.scale_by_learning_rate(lambda count: schedules.at("step_size", law, count)),
+        dynamic_barrier(
+            method=row,
+            normalize=normalize,
+            axis_name=axis_name,
+            param_specs=param_specs,
+        ),
+        optax.scale_by_learning_rate(
+            lambda count: schedules.at("step_size", law, count)
+        ),
     )

@@ -18,7 +18,9 @@ def is_masked(node: Any) -> bool:
     return isinstance(node, optax.MaskedNode)
 
 
-def match(upper: Tree, lower: Tree, names: tuple[str, str] = ("updates", "lower_grads")) -> list[Any]:
+def match(
+    upper: Tree, lower: Tree, names: tuple[str, str] = ("updates", "lower_grads")
+) -> list[Any]:
     """The leaves of `lower` in the order of `upper`'s; what is masked in `upper` is left out of both.
 
     Raises
@@ -29,7 +31,9 @@ def match(upper: Tree, lower: Tree, names: tuple[str, str] = ("updates", "lower_
     leaves, structure = jax.tree.flatten(lower)
     if structure != jax.tree.structure(upper):  # type: ignore[operator]  # jaxlib has no types
         leaves = _aligned(upper, lower, names)
-    for (path, u), g in zip(jax.tree_util.tree_leaves_with_path(upper), leaves, strict=True):
+    for (path, u), g in zip(
+        jax.tree_util.tree_leaves_with_path(upper), leaves, strict=True
+    ):
         if jnp.shape(u) != jnp.shape(g):
             place = jax.tree_util.keystr(path)
             raise ValueError(
@@ -40,27 +44,39 @@ def match(upper: Tree, lower: Tree, names: tuple[str, str] = ("updates", "lower_
 
 def _aligned(upper: Tree, lower: Tree, names: tuple[str, str]) -> list[Any]:
     """`lower`'s leaves by the paths of `upper`'s, for trees of different structure."""
-    by_path = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(lower)}
+    by_path = {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(lower)
+    }
     nodes = jax.tree_util.tree_leaves_with_path(upper, is_leaf=is_masked)
     paths = [jax.tree_util.keystr(path) for path, node in nodes if not is_masked(node)]
     masked = [jax.tree_util.keystr(path) for path, node in nodes if is_masked(node)]
     for path in paths:
         if path not in by_path:
-            raise ValueError(f"{names[1]} has no leaf {path or '(the tree itself)'}, which {names[0]} has")
+            raise ValueError(
+                f"{names[1]} has no leaf {path or '(the tree itself)'}, which {names[0]} has"
+            )
     for path in by_path:
         if path not in paths and not _below(path, masked):
-            raise ValueError(f"{names[1]} has a leaf {path or '(the tree itself)'}, which {names[0]} has not")
+            raise ValueError(
+                f"{names[1]} has a leaf {path or '(the tree itself)'}, which {names[0]} has not"
+            )
     return [by_path[path] for path in paths]
 
 
 def _below(path: str, parents: Sequence[str]) -> bool:
     """Whether a path goes through one of `parents`: ['a1'] is not below ['a'], and keystr closes every bracket."""
-    return any(path == parent or path.startswith((f"{parent}[", f"{parent}.")) for parent in parents)
+    return any(
+        path == parent or path.startswith((f"{parent}[", f"{parent}."))
+        for parent in parents
+    )
 
 
 def widen(leaf: Any) -> jax.Array:
     """The leaf in float32 or wider."""
-    return jnp.asarray(leaf).astype(jnp.promote_types(jnp.result_type(leaf), jnp.float32))
+    return jnp.asarray(leaf).astype(
+        jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+    )
 
 
 def limits(leaf: Any) -> Any:
@@ -89,7 +105,11 @@ def differentiable(leaf: Any) -> bool:
 
 def finite(leaves: Leaves) -> jax.Array:
     """Whether all that takes part is finite."""
-    return jnp.all(jnp.array([jnp.isfinite(v).all() for v in leaves if differentiable(v)], dtype=bool))
+    return jnp.all(
+        jnp.array(
+            [jnp.isfinite(v).all() for v in leaves if differentiable(v)], dtype=bool
+        )
+    )
 
 
 def largest(leaves: Leaves) -> jax.Array:
@@ -119,7 +139,9 @@ def dots(upper: Leaves, lower: Leaves) -> tuple[jax.Array, jax.Array, jax.Array]
     return fg, gg, ff
 
 
-def combine(upper: Leaves, lower: Leaves, weights: tuple[Any, Any], scales: Any, like: Leaves) -> list[Any]:
+def combine(
+    upper: Leaves, lower: Leaves, weights: tuple[Any, Any], scales: Any, like: Leaves
+) -> list[Any]:
     """a ∇f + b ∇g, leaf by leaf, in float32 or wider and rounded once, to the dtypes of `like`.
 
     With scales (c, e) ∇f is first multiplied by 1/c, then by e: their quotient may overflow.

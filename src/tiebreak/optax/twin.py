@@ -99,16 +99,22 @@ def with_twin(
     True
     """
     if not all(callable(getattr(base, name, None)) for name in ("init", "update")):
-        raise TypeError(f"base={base!r} must be an optimizer of optax, such as optax.adamw(1e-3)")
+        raise TypeError(
+            f"base={base!r} must be an optimizer of optax, such as optax.adamw(1e-3)"
+        )
     if "reference" in options:
-        raise ValueError(f"reference={options['reference']!r} has no effect: the twin is the reference")
+        raise ValueError(
+            f"reference={options['reference']!r} has no effect: the twin is the reference"
+        )
     barrier = dynamic_barrier(tolerance=tolerance, reference="given", **options)
     base = optax.with_extra_args_support(base)
 
     def init(params: Tree) -> TwinState:
         barrier_state = barrier.init(params)
         twin = trees.copied(params)
-        state = TwinState(barrier_state, base.init(params), trees.copied(base.init(twin)), twin)
+        state = TwinState(
+            barrier_state, base.init(params), trees.copied(base.init(twin)), twin
+        )
         # A skipped step keeps all of it, counters too: it differs over the axes that the decision to skip differs over.
         return vary(state, varying(barrier_state.skipped))  # type: ignore[no-any-return]  # as it came
 
@@ -127,12 +133,21 @@ def with_twin(
                 "state.reference_params, on this batch"
             )
         if params is None:
-            raise TypeError("a twin needs update(upper_grads, state, params, …): the model may be set to it")
-        reference = {"reference_grads": reference_grads, "reference_value": reference_value}
-        direction, after = barrier.update(updates, state.barrier, params, **reference, **extra)
+            raise TypeError(
+                "a twin needs update(upper_grads, state, params, …): the model may be set to it"
+            )
+        reference = {
+            "reference_grads": reference_grads,
+            "reference_value": reference_value,
+        }
+        direction, after = barrier.update(
+            updates, state.barrier, params, **reference, **extra
+        )
         moved, base_state = base.update(direction, state.base, params, **extra)
         twin_base = _with_hyperparameters(state.reference_base, state.base)
-        twin_moved, new_twin_base = base.update(reference_grads, twin_base, state.reference_params, **extra)
+        twin_moved, new_twin_base = base.update(
+            reference_grads, twin_base, state.reference_params, **extra
+        )
         # If the model or the twin cannot step, neither does.
         twin_base, twin_params = jax.tree.map(
             lambda old, new: jnp.where(after.skipped, old, new),
@@ -151,13 +166,23 @@ def with_twin(
         def move(t: Any, p: Any, m: Any, *lower: Any) -> Any:
             if not trees.differentiable(p):
                 return m
-            wide = jnp.promote_types(m.dtype, jnp.float32)  # in 16 bits p + (t − p) need not be near t
-            reached = jnp.any(lower[0] != 0) | jnp.any(lower[1] != 0)  # a leaf that the lower loss does not reach stays
-            return jnp.where(returns & reached, t.astype(wide) - p.astype(wide), m.astype(wide))
+            wide = jnp.promote_types(
+                m.dtype, jnp.float32
+            )  # in 16 bits p + (t − p) need not be near t
+            reached = jnp.any(lower[0] != 0) | jnp.any(
+                lower[1] != 0
+            )  # a leaf that the lower loss does not reach stays
+            return jnp.where(
+                returns & reached, t.astype(wide) - p.astype(wide), m.astype(wide)
+            )
 
-        moved = jax.tree.map(move, twin_params, params, moved, reference_grads, extra["lower_grads"])
+        moved = jax.tree.map(
+            move, twin_params, params, moved, reference_grads, extra["lower_grads"]
+        )
         values = jax.tree.map(on_return, tuple(after_return(memory)), values)
         base_state = jax.tree.map(on_return, twin_base, base_state)
-        return moved, TwinState(after._replace(memory=(values, scales)), base_state, twin_base, twin_params)
+        return moved, TwinState(
+            after._replace(memory=(values, scales)), base_state, twin_base, twin_params
+        )
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -53,10 +53,14 @@ def pull(center: Values, scales: Values, size: float) -> Landscape:
         return scales * offset / q[..., None]
 
     top = float(scales.max())
-    return Landscape(lambda x: size**2 * root(x)[1], gradient, top, size * math.sqrt(top), size**2)
+    return Landscape(
+        lambda x: size**2 * root(x)[1], gradient, top, size * math.sqrt(top), size**2
+    )
 
 
-def _first(count: int, value: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Landscape:
+def _first(
+    count: int, value: Callable[[Any], Any], slope: Callable[[Any], Any]
+) -> Landscape:
     """Σ h(x_i) over the first coordinates, the others free; L = 1 and G = √count if |h''| ≤ 1 and |h'| ≤ 1."""
 
     def gradient(x: Array) -> Any:
@@ -64,7 +68,12 @@ def _first(count: int, value: Callable[[Any], Any], slope: Callable[[Any], Any])
         found[..., :count] = slope(_contiguous(x, count))
         return found
 
-    return Landscape(lambda x: value(_contiguous(x, count)).sum(axis=-1), gradient, 1.0, math.sqrt(count))
+    return Landscape(
+        lambda x: value(_contiguous(x, count)).sum(axis=-1),
+        gradient,
+        1.0,
+        math.sqrt(count),
+    )
 
 
 def _contiguous(x: Array, count: int) -> Array:
@@ -96,14 +105,20 @@ def fourth(count: int) -> Landscape:
     With q = √(1+t²) and p = √(1+(q−1)²) the second derivative is (1−1/q²)/p³ + (q−1)/(p q³), which is ≥ 0 and at most
     1 − 1/q³, because p ≥ 1: L = 1 will do.
     """
-    return _first(count, lambda t: _phi(_phi(t)), lambda t: _phi_slope(_phi(t)) * _phi_slope(t))
+    return _first(
+        count, lambda t: _phi(_phi(t)), lambda t: _phi_slope(_phi(t)) * _phi_slope(t)
+    )
 
 
 def weighted(weights: Values) -> Landscape:
     """Σ h_i φ(x_i) over the first coordinates, with weights h: as badly conditioned as these. L = max h, G = ‖h‖."""
     count = len(weights)
-    plain = _first(count, lambda t: weights * _phi(t), lambda t: weights * _phi_slope(t))
-    return replace(plain, smoothness=float(weights.max()), slope=float(np.linalg.norm(weights)))
+    plain = _first(
+        count, lambda t: weights * _phi(t), lambda t: weights * _phi_slope(t)
+    )
+    return replace(
+        plain, smoothness=float(weights.max()), slope=float(np.linalg.norm(weights))
+    )
 
 
 def gorge(count: int, slope: float, width: float) -> Landscape:
@@ -146,7 +161,9 @@ def sine(count: int) -> Landscape:
         found[..., count : 2 * count] = slope
         return found
 
-    return Landscape(lambda x: _phi(gap(x)[1]).sum(axis=-1), gradient, 2.25, math.sqrt(2 * count))
+    return Landscape(
+        lambda x: _phi(gap(x)[1]).sum(axis=-1), gradient, 2.25, math.sqrt(2 * count)
+    )
 
 
 def rings(size: float) -> Landscape:

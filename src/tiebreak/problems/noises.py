@@ -67,7 +67,9 @@ class Student(Gaussian):
 
     def __init__(self, *common: Any, **named: Any) -> None:
         super().__init__(*common, **named)
-        self.samples_ahead = 2**19  # drawing is the work, so no more than this is drawn ahead
+        self.samples_ahead = (
+            2**19
+        )  # drawing is the work, so no more than this is drawn ahead
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
         """The noise of the batch means, steps × runs × x's shape."""
@@ -75,7 +77,9 @@ class Student(Gaussian):
         noise: Array = np.empty((len(sizes), len(rngs), *shape))
         for i, size in enumerate(sizes):
             for j, rng in enumerate(rngs):
-                spread = self._spread(rng, size)  # first, and in one order: a run's stream is the same in any block
+                spread = self._spread(
+                    rng, size
+                )  # first, and in one order: a run's stream is the same in any block
                 noise[i, j] = rng.standard_normal(shape) * spread
         noise *= self.sigma
         return noise
@@ -83,8 +87,12 @@ class Student(Gaussian):
     def _spread(self, rng: Generator, size: int) -> float:
         """√(ΣW (ν−2)/ν) / B, the standard deviation of the mean of B samples of variance 1, given their W's; ν = 3."""
         total = 0.0
-        for start in range(0, size, _CHUNK):  # ν/χ²_ν = (ν/2)/Γ(ν/2), with Γ a standard gamma variable
-            total += float(np.sum(1.5 / rng.standard_gamma(1.5, size=min(_CHUNK, size - start))))
+        for start in range(
+            0, size, _CHUNK
+        ):  # ν/χ²_ν = (ν/2)/Γ(ν/2), with Γ a standard gamma variable
+            total += float(
+                np.sum(1.5 / rng.standard_gamma(1.5, size=min(_CHUNK, size - start)))
+            )
         return math.sqrt(total / 3) / size
 
 
@@ -127,11 +135,15 @@ class Phase(Gaussian):
         if token is None:
             return exact
         angle = self.frequency * x
-        noisy: Array = exact + token[..., 0] * np.cos(angle) + token[..., 1] * np.sin(angle)
+        noisy: Array = (
+            exact + token[..., 0] * np.cos(angle) + token[..., 1] * np.sin(angle)
+        )
         return noisy
 
 
-def waves(gradient: Function, sigma: float, value: Function, dimension: int) -> FiniteSum:
+def waves(
+    gradient: Function, sigma: float, value: Function, dimension: int
+) -> FiniteSum:
     """A finite sum: term i is h(x) plus a wave of its own, and the waves add up to nothing. Indices are the noise.
 
     In every coordinate the gradient of a term's wave is A_i cos ωt + C_i sin ωt, t = x_j. The A's and C's are drawn
@@ -153,34 +165,63 @@ def waves(gradient: Function, sigma: float, value: Function, dimension: int) -> 
     array([2., 4.])
     """
     drawn = default_rng([_TERMS, dimension]).standard_normal((dimension, _TERMS, 2))
-    apart = np.linalg.qr(drawn - drawn.mean(axis=1, keepdims=True))[0]  # columns stay orthogonal to the ones
-    both = np.concatenate(np.moveaxis(apart, 2, 0)).T.copy() * (sigma * math.sqrt(_TERMS))  # (n, 2d): the A's, the C's
+    apart = np.linalg.qr(drawn - drawn.mean(axis=1, keepdims=True))[
+        0
+    ]  # columns stay orthogonal to the ones
+    both = np.concatenate(np.moveaxis(apart, 2, 0)).T.copy() * (
+        sigma * math.sqrt(_TERMS)
+    )  # (n, 2d): the A's, the C's
     frequency = 1 / sigma if sigma else 1.0
 
-    def parts(x: Array, indices: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+    def parts(
+        x: Array, indices: Array, weights: Array
+    ) -> tuple[Array, Array, Array, Array]:
         # A product for each point by itself: the same last bits however many points there are.
         mixed = (weights[..., None, :] @ both[indices])[..., 0, :]
-        return weights.sum(axis=-1), frequency * x, mixed[..., :dimension], mixed[..., dimension:]
+        return (
+            weights.sum(axis=-1),
+            frequency * x,
+            mixed[..., :dimension],
+            mixed[..., dimension:],
+        )
 
     def slope(x: Array, indices: Array, weights: Array) -> Array:
         total, angle, a, c = parts(x, indices, weights)
-        found: Array = total[..., None] * gradient(x) + a * np.cos(angle) + c * np.sin(angle)
+        found: Array = (
+            total[..., None] * gradient(x) + a * np.cos(angle) + c * np.sin(angle)
+        )
         return found
 
     def height(x: Array, indices: Array, weights: Array) -> Array:
         total, angle, a, c = parts(x, indices, weights)
-        found: Array = total * value(x) + (a * np.sin(angle) - c * np.cos(angle)).sum(axis=-1) / frequency
+        found: Array = (
+            total * value(x)
+            + (a * np.sin(angle) - c * np.cos(angle)).sum(axis=-1) / frequency
+        )
         return found
 
-    return FiniteSum(slope, _TERMS, height, weighted=True, vectorized=True).bind((dimension,))
+    return FiniteSum(slope, _TERMS, height, weighted=True, vectorized=True).bind(
+        (dimension,)
+    )
 
 
 #: The kinds of noise by name, and the strength of each where nothing is said.
-NOISES = {"gaussian": 0.5, "multiplicative": 1.0, "heavy": 0.5, "phase": 0.5, "sampled": 0.5}
+NOISES = {
+    "gaussian": 0.5,
+    "multiplicative": 1.0,
+    "heavy": 0.5,
+    "phase": 0.5,
+    "sampled": 0.5,
+}
 
 
 def noisy(
-    kind: str, gradient: Function, value: Function, dimension: int, largest: float, sigma: float
+    kind: str,
+    gradient: Function,
+    value: Function,
+    dimension: int,
+    largest: float,
+    sigma: float,
 ) -> tuple[Oracle, float]:
     """An oracle with noise of a kind, and the theory's σ, whose square is the largest total variance of a sample.
 
@@ -188,7 +229,9 @@ def noisy(
     """
     if kind == "multiplicative":
         shape = (dimension,)
-        return Proportional(gradient, sigma, value, shape=shape, vectorized=True), sigma * largest
+        return Proportional(
+            gradient, sigma, value, shape=shape, vectorized=True
+        ), sigma * largest
     total = sigma * math.sqrt(dimension)
     if kind == "sampled":
         return waves(gradient, sigma, value, dimension), total

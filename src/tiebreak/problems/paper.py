@@ -16,7 +16,9 @@ from tiebreak.theory.constants import Constants
 CENTER = (7.1, 1.0)
 _DOUBLE = np.dtype(np.float64)
 _ALONE = (1, 2)  # the shape of a single point
-_CENTERS: dict[Any, Array] = {np.dtype(kind): np.array(CENTER, dtype=kind) for kind in (np.float32, np.float64)}
+_CENTERS: dict[Any, Array] = {
+    np.dtype(kind): np.array(CENTER, dtype=kind) for kind in (np.float32, np.float64)
+}
 
 
 def upper_value(x: Array) -> Any:
@@ -24,7 +26,9 @@ def upper_value(x: Array) -> Any:
 
 
 def upper_gradient(x: Array) -> Array:
-    if x.shape == _ALONE and x.dtype is _DOUBLE:  # floats are quicker, and sums, products, roots are those of arrays
+    if (
+        x.shape == _ALONE and x.dtype is _DOUBLE
+    ):  # floats are quicker, and sums, products, roots are those of arrays
         u, v = x.tolist()[0]
         u = u - CENTER[0]
         v = v - CENTER[1]
@@ -88,7 +92,11 @@ def paper(
     >>> problem.solution
     array([6.28318531, 0.        ])
     """
-    options: dict[str, Any] = {"shape": (2,), "vectorized": True, "per_sample": per_sample}
+    options: dict[str, Any] = {
+        "shape": (2,),
+        "vectorized": True,
+        "per_sample": per_sample,
+    }
     of_upper, of_lower = (sigma if own is None else own for own in (sigma_f, sigma_g))
     upper = Gaussian(upper_gradient, of_upper, upper_value, **options)
     lower = Gaussian(lower_gradient, of_lower, lower_value, **options)
@@ -99,9 +107,12 @@ def paper(
         L_f=1,  # ∇²f has eigenvalues in (0, 1]
         L_g=1,  # ∇²g = diag(cos x₁, (1 − x₂²) exp(−x₂²/2))
         G_f=1,
-        sigma_f=math.sqrt(2) * of_upper,  # the theory's σ² is the total variance, over both coordinates
+        sigma_f=math.sqrt(2)
+        * of_upper,  # the theory's σ² is the total variance, over both coordinates
         sigma_g=math.sqrt(2) * of_lower,
         delta_f=float(upper_value(start)) - 1,  # inf f = f(c) = 1
         delta_g=float(lower_value(start)),  # inf g = 0
     )
-    return Problem("paper", upper, lower, start, np.array([2 * math.pi, 0.0]), constants)
+    return Problem(
+        "paper", upper, lower, start, np.array([2 * math.pi, 0.0]), constants
+    )

@@ -26,7 +26,11 @@ class Problem:
     constants: Constants | None = None
 
 
-def constants_at(start: Array, f: Any, g: Any, G_f: float, sigma_f: float, sigma_g: float) -> Constants:
+def constants_at(
+    start: Array, f: Any, g: Any, G_f: float, sigma_f: float, sigma_g: float
+) -> Constants:
     """The constants of two objectives that know their value, smoothness and infimum, `least`."""
     delta_f, delta_g = (float(level.value(start)) - level.least for level in (f, g))
-    return Constants(f.smoothness, g.smoothness, G_f, sigma_f, sigma_g, delta_f, delta_g)
+    return Constants(
+        f.smoothness, g.smoothness, G_f, sigma_f, sigma_g, delta_f, delta_g
+    )

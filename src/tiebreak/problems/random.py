@@ -45,12 +45,17 @@ class _Upper:
     def value(self, x: Array, weights: Any = (1.0, 1.0)) -> Any:
         first, second = _unstacked(weights)
         y, t = self._arguments(x)
-        return first * np.sqrt(1 + np.vecdot(y, y)) + second * self.ripple * (1 - np.cos(t))
+        return first * np.sqrt(1 + np.vecdot(y, y)) + second * self.ripple * (
+            1 - np.cos(t)
+        )
 
     def gradient(self, x: Array, weights: Any = (1.0, 1.0)) -> Any:
         first, second = _unstacked(weights)
         y, t = self._arguments(x)
-        pull = _times(y, self.transposed) * (first / np.sqrt(1 + np.vecdot(y, y)))[..., None]
+        pull = (
+            _times(y, self.transposed)
+            * (first / np.sqrt(1 + np.vecdot(y, y)))[..., None]
+        )
         return pull + (second * self.ripple * np.sin(t))[..., None] * self.direction
 
     def _arguments(self, x: Array) -> tuple[Values, Values]:
@@ -64,12 +69,18 @@ class _Lower:
     def __init__(self, rng: Generator, dimension: int) -> None:
         terms = (dimension + 1) // 2
         self.vectors = rng.normal(size=(terms, dimension))
-        self.vectors *= (rng.uniform(0.5, 1.5, terms) / np.linalg.norm(self.vectors, axis=1))[:, None]
+        self.vectors *= (
+            rng.uniform(0.5, 1.5, terms) / np.linalg.norm(self.vectors, axis=1)
+        )[:, None]
         self.transposed = np.ascontiguousarray(self.vectors.T)
         self.scales = rng.uniform(0.3, 1.5, terms)
-        self.waves = np.arange(terms) % 2 == 0  # where φ is 1 − cos; a well, 1 − exp(−t²/2), elsewhere
+        self.waves = (
+            np.arange(terms) % 2 == 0
+        )  # where φ is 1 − cos; a well, 1 − exp(−t²/2), elsewhere
         # |φ''| ≤ 1 = φ''(0) for both: ∇²g = Σ w φ'' v vᵀ is largest at 0.
-        self.smoothness = float(np.linalg.eigvalsh(self.transposed * self.scales @ self.vectors)[-1])
+        self.smoothness = float(
+            np.linalg.eigvalsh(self.transposed * self.scales @ self.vectors)[-1]
+        )
         # |φ'| ≤ 1 for waves, at t = π/2, and ≤ e^{−1/2} for wells, at t = 1; the v_i are independent, so some x is at
         # the worst place of every term at once.
         steepest = np.where(self.waves, 1.0, math.exp(-0.5))
@@ -78,7 +89,11 @@ class _Lower:
 
     def value(self, x: Array, weights: Any = 1.0) -> Any:
         t = _times(x, self.vectors)
-        return (weights * self.scales * (1 - np.where(self.waves, np.cos(t), np.exp(-0.5 * t * t)))).sum(axis=-1)
+        return (
+            weights
+            * self.scales
+            * (1 - np.where(self.waves, np.cos(t), np.exp(-0.5 * t * t)))
+        ).sum(axis=-1)
 
     def gradient(self, x: Array, weights: Any = 1.0) -> Any:
         t = _times(x, self.vectors)
@@ -115,7 +130,9 @@ class _RandomWeights(Exact):
         return self._value(x) if token is None else self._value(x, 1 + token)
 
 
-def random_problem(dimension: int = 5, seed: int = 0, noise: str = "additive") -> Problem:
+def random_problem(
+    dimension: int = 5, seed: int = 0, noise: str = "additive"
+) -> Problem:
     """A random problem with known constants.
 
     Parameters
@@ -149,12 +166,18 @@ def random_problem(dimension: int = 5, seed: int = 0, noise: str = "additive") -
     def noisy(level: _Upper | _Lower, s: float) -> tuple[Oracle, float]:
         """The oracle, and σ, whose square is the total variance."""
         if noise == "additive":  # s² in each coordinate
-            return Gaussian(level.gradient, s, level.value, shape=(size,), vectorized=True), s * math.sqrt(size)
-        return _RandomWeights(level, s), s * float(np.linalg.norm(level.slopes))  # s² Σ ‖∇term‖², each at its largest
+            return Gaussian(
+                level.gradient, s, level.value, shape=(size,), vectorized=True
+            ), s * math.sqrt(size)
+        return _RandomWeights(level, s), s * float(
+            np.linalg.norm(level.slopes)
+        )  # s² Σ ‖∇term‖², each at its largest
 
     (upper, sigma_f), (lower, sigma_g) = noisy(f, strength[0]), noisy(g, strength[1])
     constants = constants_at(start, f, g, float(f.slopes.sum()), sigma_f, sigma_g)
-    return Problem(f"random-{size}-{seed}-{noise}", upper, lower, start, None, constants)
+    return Problem(
+        f"random-{size}-{seed}-{noise}", upper, lower, start, None, constants
+    )
 
 
 def _orthogonal(rng: Generator, dimension: int) -> Values:

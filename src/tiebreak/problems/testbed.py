@@ -36,7 +36,9 @@ def islands(d: int, m: int, size: float) -> Parts:
     leading = _between(4, 8, m)
     center = np.append(leading, np.ones(d - m))
     start = np.repeat([2.0, -1.0], (m, d - m))
-    nearest_minimisers = 2 * math.pi * np.rint(leading / (2 * math.pi))  # f grows with the distance to c
+    nearest_minimisers = (
+        2 * math.pi * np.rint(leading / (2 * math.pi))
+    )  # f grows with the distance to c
     solution = np.append(nearest_minimisers, np.ones(d - m))
     return _pull(center, size), landscapes.waves(m), start, solution
 
@@ -44,7 +46,9 @@ def islands(d: int, m: int, size: float) -> Parts:
 def valley(d: int, m: int, size: float) -> Parts:
     """Argmin a winding manifold of half the dimension, y = sin x: f must be followed around bends."""
     rest = d - 2 * m
-    center = np.repeat([math.pi / 2, 2.0, 1.0], (m, m, rest))  # one above a crest: no point of the curve is nearer
+    center = np.repeat(
+        [math.pi / 2, 2.0, 1.0], (m, m, rest)
+    )  # one above a crest: no point of the curve is nearer
     start = np.append(_between(-2, -1, m), np.repeat([1.0, -1.0], (m, rest)))
     solution = np.repeat([math.pi / 2, 1.0], (m, d - m))
     return _pull(center, size), landscapes.sine(m), start, solution
@@ -55,7 +59,12 @@ def sphere(d: int, m: int, size: float) -> Parts:
     ahead, aside = _directions(d)
     center = 3 * size * ahead
     start = size * (0.5 * aside - ahead)
-    return _pull(center, size), landscapes.rings(size), start, math.sqrt(3) * size * ahead
+    return (
+        _pull(center, size),
+        landscapes.rings(size),
+        start,
+        math.sqrt(3) * size * ahead,
+    )
 
 
 def plateau(d: int, m: int, size: float) -> Parts:
@@ -79,7 +88,9 @@ def saddle(d: int, m: int, size: float) -> Parts:
     rest = np.ones(d - m)
     center = np.append(0.5 * signs, rest)
     start = np.append(-0.1 * signs, -rest)
-    solution = np.append(math.sqrt(3) * signs, rest)  # of ±√3, the one on c's side is nearer
+    solution = np.append(
+        math.sqrt(3) * signs, rest
+    )  # of ±√3, the one on c's side is nearer
     return _pull(center, size), landscapes.wells(m), start, solution
 
 
@@ -94,10 +105,17 @@ def conditioned(d: int, m: int, size: float) -> Parts:
 
 def stiff(d: int, m: int, size: float) -> Parts:
     """A gorge with d − 1 walls: f leans on them, and along the floor g falls gently and long to its minimisers."""
-    center = np.append(np.resize([10.0, 5.0], d - 1), 0.0)  # far beyond the walls, not along a diagonal
+    center = np.append(
+        np.resize([10.0, 5.0], d - 1), 0.0
+    )  # far beyond the walls, not along a diagonal
     start = np.append(np.zeros(d - 1), 40.0)
     scales = np.append(np.ones(d - 1), 0.0)  # f does not care for the floor
-    return landscapes.pull(center, scales, 1.0), landscapes.gorge(d - 1, 0.02, 0.5), start, np.zeros(d)
+    return (
+        landscapes.pull(center, scales, 1.0),
+        landscapes.gorge(d - 1, 0.02, 0.5),
+        start,
+        np.zeros(d),
+    )
 
 
 def _pull(center: Values, size: float) -> Landscape:
@@ -118,7 +136,10 @@ def _directions(d: int) -> tuple[Values, Values]:
 
 
 _MADE: Mapping[str, Callable[..., Parts]] = MappingProxyType(
-    {f.__name__: f for f in (islands, valley, sphere, plateau, flat, saddle, conditioned, stiff)}
+    {
+        f.__name__: f
+        for f in (islands, valley, sphere, plateau, flat, saddle, conditioned, stiff)
+    }
 )
 #: Every family of problems, and the dimension it has where none is said.
 FAMILIES: Mapping[str, int] = MappingProxyType(
@@ -196,7 +217,9 @@ def named(
     if not 2 <= d <= _LARGEST:
         raise ValueError(f"dimension={d} must be from 2 to {_LARGEST}")
     if kind == "sampled" and d > _SAMPLED:
-        raise ValueError(f"dimension={d} must be at most {_SAMPLED} with noise='sampled': its terms are kept in memory")
+        raise ValueError(
+            f"dimension={d} must be at most {_SAMPLED} with noise='sampled': its terms are kept in memory"
+        )
     asked = {"sigma": sigma, "sigma_f": sigma_f, "sigma_g": sigma_g}
     for word, value in asked.items():
         if value is not None:
@@ -205,11 +228,15 @@ def named(
     strengths = [both if own is None else own for own in (sigma_f, sigma_g)]
     if family == "paper":
         if d != 2 or kind != "gaussian":
-            raise ValueError(f"dimension={d}, noise={kind!r}: the paper's problem has dimension 2 and Gaussian noise")
+            raise ValueError(
+                f"dimension={d}, noise={kind!r}: the paper's problem has dimension 2 and Gaussian noise"
+            )
         return paper(sigma_f=strengths[0], sigma_g=strengths[1])
     title = f"{family}-{d}" + f"-{kind}" * (kind != "gaussian")
     if family == "random":
-        words = "".join(f", {word}={value!r}" for word, value in asked.items() if value is not None)
+        words = "".join(
+            f", {word}={value!r}" for word, value in asked.items() if value is not None
+        )
         if words or kind not in ("gaussian", "multiplicative"):
             raise ValueError(
                 f"noise={kind!r}{words}: random problems have noise of their own strength, and none with heavy "
@@ -220,7 +247,8 @@ def named(
     m = d // 2
     f, g, start, solution = _MADE[family](d, m, math.sqrt(m))
     (upper, total_f), (lower, total_g) = (
-        noisy(kind, h.gradient, h.value, d, h.slope, strength) for h, strength in zip((f, g), strengths, strict=True)
+        noisy(kind, h.gradient, h.value, d, h.slope, strength)
+        for h, strength in zip((f, g), strengths, strict=True)
     )
     constants = constants_at(start, f, g, f.slope, total_f, total_g)
     return Problem(title, upper, lower, start, solution, constants)
@@ -228,7 +256,9 @@ def named(
 
 def describe(family: str) -> str:
     """What a family is for, in a line."""
-    source: Any = {"paper": paper, "random": random_problem}.get(family) or _MADE[family]
+    source: Any = {"paper": paper, "random": random_problem}.get(family) or _MADE[
+        family
+    ]
     return (inspect.getdoc(source) or "").partition("\n")[0]
 
 
@@ -236,8 +266,12 @@ def _parsed(name: str) -> tuple[str, int | None, str | None]:
     """Family, dimension and noise of a name; the last two only if they are there."""
     family, *rest = str(name).strip().lower().split("-")
     if family not in FAMILIES:
-        raise ValueError(f"name={name!r} must begin with one of {', '.join(FAMILIES)}{nearest(family, FAMILIES)}")
-    size = int(rest.pop(0)) if rest and rest[0].isdecimal() and len(rest[0]) < 9 else None
+        raise ValueError(
+            f"name={name!r} must begin with one of {', '.join(FAMILIES)}{nearest(family, FAMILIES)}"
+        )
+    size = (
+        int(rest.pop(0)) if rest and rest[0].isdecimal() and len(rest[0]) < 9 else None
+    )
     kind = rest.pop(0) if rest else None
     if rest or (kind is not None and kind not in NOISES):
         raise ValueError(

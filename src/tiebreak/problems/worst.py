@@ -12,7 +12,12 @@ from tiebreak.problems.problem import Problem
 from tiebreak.theory.constants import Constants
 
 
-def worst_case(slope: float, sigma: float = 1.0, noise_smoothness: float = 1.0, delta_g: float = 1.0) -> Problem:
+def worst_case(
+    slope: float,
+    sigma: float = 1.0,
+    noise_smoothness: float = 1.0,
+    delta_g: float = 1.0,
+) -> Problem:
     """Near the worst case of descent on f + βg: f pulls along y, which g holds stiffly; along z, g falls slowly.
 
     g(y, z) = y²/2 + h(z), h linear with this slope until Δ_g is used up, then bending to a constant; f(y) has slope −1
@@ -59,7 +64,21 @@ def worst_case(slope: float, sigma: float = 1.0, noise_smoothness: float = 1.0, 
     def oracle(level: Any) -> Phase:
         value, gradient = (lambda x: level(x)[0]), (lambda x: level(x)[1])
         spread = sigma / math.sqrt(2)
-        return Phase(gradient, spread, value, roughness=noise_smoothness, shape=(2,), vectorized=True)
+        return Phase(
+            gradient,
+            spread,
+            value,
+            roughness=noise_smoothness,
+            shape=(2,),
+            vectorized=True,
+        )
 
     constants = Constants(1.0, 1.0, 1.0, sigma, sigma, 1.5, delta_g)
-    return Problem(f"worst case, slope {slope:g}", oracle(f), oracle(g), np.zeros(2), None, constants)
+    return Problem(
+        f"worst case, slope {slope:g}",
+        oracle(f),
+        oracle(g),
+        np.zeros(2),
+        None,
+        constants,
+    )

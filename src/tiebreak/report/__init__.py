@@ -40,27 +40,43 @@ def page_of(place: str | os.PathLike[str]) -> Page:
     except ValueError as error:
         if kind != "log":
             raise
-        saved = " It is a result that `minimize` saved, perhaps: tiebreak.load reads it." * (path.suffix == ".npz")
-        raise ValueError(f"place={str(place)!r} must be {LEGAL}; it is no such log: {error}.{saved}") from None
+        saved = (
+            " It is a result that `minimize` saved, perhaps: tiebreak.load reads it."
+            * (path.suffix == ".npz")
+        )
+        raise ValueError(
+            f"place={str(place)!r} must be {LEGAL}; it is no such log: {error}.{saved}"
+        ) from None
     except FileNotFoundError as error:
-        raise ValueError(f"place={str(place)!r} must be {LEGAL}; it lacks {Path(error.filename).name}") from None
+        raise ValueError(
+            f"place={str(place)!r} must be {LEGAL}; it lacks {Path(error.filename).name}"
+        ) from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ValueError(f"place={str(place)!r} is not as `tiebreak {kind}` writes it: {error!r}") from None
+        raise ValueError(
+            f"place={str(place)!r} is not as `tiebreak {kind}` writes it: {error!r}"
+        ) from None
 
 
 def _drawable(page: Page) -> Page:
     """The page with numbers alone in its charts, and no more points than a page of 6 MB has room for."""
-    columns = sum(len(series.columns) for chart in page.parts(Chart) for series in chart.series)
+    columns = sum(
+        len(series.columns) for chart in page.parts(Chart) for series in chart.series
+    )
     points = min(_POINTS, max(25, _CELLS // max(columns, 1)))
     sections = []
     for section in page.sections:
-        parts = [_drawable_chart(part, points) if isinstance(part, Chart) else part for part in section.parts]
+        parts = [
+            _drawable_chart(part, points) if isinstance(part, Chart) else part
+            for part in section.parts
+        ]
         sections.append(replace(section, parts=parts))
     return replace(page, sections=sections)
 
 
 def _drawable_chart(chart: Chart, points: int) -> Chart:
-    return replace(chart, series=[_drawable_series(series, points) for series in chart.series])
+    return replace(
+        chart, series=[_drawable_series(series, points) for series in chart.series]
+    )
 
 
 def _drawable_series(series: Series, points: int) -> Series:
@@ -68,10 +84,17 @@ def _drawable_series(series: Series, points: int) -> Series:
     for key, column in columns.items():
         if column.dtype.kind not in "iufb":
             raise TypeError(f"{key!r} of {series.name!r} must be numbers")
-    return replace(series, columns={key: column[thinned(len(column), points)] for key, column in columns.items()})
+    return replace(
+        series,
+        columns={
+            key: column[thinned(len(column), points)] for key, column in columns.items()
+        },
+    )
 
 
-def write_report(place: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
+def write_report(
+    place: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
+) -> Path:
     """Write the page of a result; its path.
 
     Parameters

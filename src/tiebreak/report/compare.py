@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.experiments.comparing_charts import profiles_chart, recorded_chart, residuals_chart
+from tiebreak.experiments.comparing_charts import (
+    profiles_chart,
+    recorded_chart,
+    residuals_chart,
+)
 from tiebreak.experiments.comparing_report import calls
 from tiebreak.experiments.folder import read_table
 from tiebreak.experiments.tables import Table, chosen, counted, distinct
@@ -17,7 +21,15 @@ from tiebreak.report.section import Page, Section, Verdict
 def page(folder: Path) -> Page:
     """The page of a folder."""
     saved = record(folder / "configuration.json")
-    results = columns(folder / "results.csv", "problem", "method", "budget", "residual", "ratio", "failed")
+    results = columns(
+        folder / "results.csv",
+        "problem",
+        "method",
+        "budget",
+        "residual",
+        "ratio",
+        "failed",
+    )
     profiles = columns(folder / "profiles.csv", "method", "budget", "tau", "share")
     charts = []
     if saved["record"] is not None:
@@ -47,9 +59,15 @@ def _verdict(saved: dict[str, Any], results: Table, notes: Sequence[str]) -> Ver
             f"factor of 2 of the best on {np.sum(ratios[best] <= 2)}."
         )
     failed = int(results["failed"].sum())
-    findings.append(f"{failed} runs could not go on." if failed else "Every run went as far as its budget.")
+    findings.append(
+        f"{failed} runs could not go on."
+        if failed
+        else "Every run went as far as its budget."
+    )
     # A small residual at a saddle of g wins a comparison and is worth nothing: the verdict must say so.
-    findings += [note for note in notes if note.startswith("g ended above where it began")]
+    findings += [
+        note for note in notes if note.startswith("g ended above where it began")
+    ]
     question = (
         f"Which of {counted(len(methods), 'method')} has the smallest residual on {problems} at "
         f"{counted(len(saved['budgets']), 'budget')}, {saved['runs']} runs each?"

@@ -66,10 +66,20 @@ class Difference:
         sheets = []
         if self.settings:
             rows = [[_shortened(text) for text in row] for row in self.settings]
-            sheets.append(Sheet("What was asked for, and by what", ("entry", "first", "second"), rows))
+            sheets.append(
+                Sheet(
+                    "What was asked for, and by what",
+                    ("entry", "first", "second"),
+                    rows,
+                )
+            )
         if self.tables:
             header = ("file", "column", "cells that differ", "at most, relative")
-            sheets.append(Sheet("What came out", header, [_cells(change) for change in self.tables]))
+            sheets.append(
+                Sheet(
+                    "What came out", header, [_cells(change) for change in self.tables]
+                )
+            )
         return sheets
 
 
@@ -78,11 +88,22 @@ def _shortened(text: str) -> str:
 
 
 def _cells(change: Change) -> list[str]:
-    count = "–" if change.column.startswith("(") else f"{change.different:,} of {change.cells:,}"
-    return [change.file, change.column, count, "–" if np.isinf(change.largest) else scientific(change.largest)]
+    count = (
+        "–"
+        if change.column.startswith("(")
+        else f"{change.different:,} of {change.cells:,}"
+    )
+    return [
+        change.file,
+        change.column,
+        count,
+        "–" if np.isinf(change.largest) else scientific(change.largest),
+    ]
 
 
-def difference(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Difference:
+def difference(
+    first: str | os.PathLike[str], second: str | os.PathLike[str]
+) -> Difference:
     """Compare two folders that the same command wrote, or two logs of training runs.
 
     Raises
@@ -108,10 +129,18 @@ def difference(first: str | os.PathLike[str], second: str | os.PathLike[str]) ->
     one = Path(first)
     two = Path(second)
     if kinds[0] == "log":
-        return Difference([], list(_changes("", columns(one, "step"), columns(two, "step"))))
+        return Difference(
+            [], list(_changes("", columns(one, "step"), columns(two, "step")))
+        )
     changes: list[Change] = []
-    for name in sorted({path.name for folder in (one, two) for path in folder.glob("*.csv")}):
-        missing = [where for where, folder in (("first", one), ("second", two)) if not (folder / name).exists()]
+    for name in sorted(
+        {path.name for folder in (one, two) for path in folder.glob("*.csv")}
+    ):
+        missing = [
+            where
+            for where, folder in (("first", one), ("second", two))
+            if not (folder / name).exists()
+        ]
         if missing:
             changes.append(Change(name, f"(not in the {missing[0]})", 1, 1, np.inf))
         else:
@@ -124,19 +153,33 @@ def _settings(one: Path, two: Path) -> list[tuple[str, str, str]]:
     records = []
     for folder in (one, two):
         saved = record_of(folder)
-        records.append(dict(flat({key: value for key, value in saved.items() if key not in _CLOCKS})))
+        records.append(
+            dict(
+                flat({key: value for key, value in saved.items() if key not in _CLOCKS})
+            )
+        )
     names = dict.fromkeys([*records[0], *records[1]])
-    pairs = [(name, records[0].get(name, "–"), records[1].get(name, "–")) for name in names]
+    pairs = [
+        (name, records[0].get(name, "–"), records[1].get(name, "–")) for name in names
+    ]
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
 def _changes(file: str, one: Table, two: Table) -> Iterator[Change]:
     if set(one) != set(two):
-        yield Change(file, f"(columns: {', '.join(sorted(set(one) ^ set(two)))})", 1, 1, np.inf)
+        yield Change(
+            file, f"(columns: {', '.join(sorted(set(one) ^ set(two)))})", 1, 1, np.inf
+        )
         return
     rows = [len(next(iter(table.values()), ())) for table in (one, two)]
     if rows[0] != rows[1]:
-        yield Change(file, f"(rows: {rows[0]:,} and {rows[1]:,})", abs(rows[0] - rows[1]), max(rows), np.inf)
+        yield Change(
+            file,
+            f"(rows: {rows[0]:,} and {rows[1]:,})",
+            abs(rows[0] - rows[1]),
+            max(rows),
+            np.inf,
+        )
         return
     for name in [name for name in one if name not in _CLOCKS]:
         count, largest = _compared(one[name], two[name])
@@ -154,4 +197,6 @@ def _compared(one: Any, two: Any) -> tuple[int, float]:
         return 0, 0.0
     with np.errstate(all="ignore"):
         relative = (np.abs(one - two) / np.maximum(np.abs(one), np.abs(two)))[different]
-    return int(np.sum(different)), float(np.max(np.where(np.isfinite(relative), relative, np.inf)))
+    return int(np.sum(different)), float(
+        np.max(np.where(np.isfinite(relative), relative, np.inf))
+    )

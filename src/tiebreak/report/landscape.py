@@ -9,7 +9,13 @@ from tiebreak.experiments.charts import NEUTRAL, Axis, Chart, Series, spread, th
 from tiebreak.experiments.configuration import label
 from tiebreak.experiments.outcome import Outcome
 from tiebreak.methods import METHODS
-from tiebreak.problems.paper import CENTER, lower_gradient, lower_value, upper_gradient, upper_value
+from tiebreak.problems.paper import (
+    CENTER,
+    lower_gradient,
+    lower_value,
+    upper_gradient,
+    upper_value,
+)
 from tiebreak.report.section import Landscape, Path
 
 _FAR = 1e3  # iterates beyond are outside every map
@@ -39,7 +45,11 @@ def landscape(outcome: Outcome) -> Landscape:
         lower_value(np.stack(np.meshgrid(x, y), axis=-1)),
         paths,
         [
-            ("minimisers of g", "circle", [(float(first), 0.0) for first in minimisers]),
+            (
+                "minimisers of g",
+                "circle",
+                [(float(first), 0.0) for first in minimisers],
+            ),
             ("minimiser of f", "cross", [CENTER]),
             ("bilevel solution", "star", [_SOLUTION]),
             ("start", "square", [(start[0], start[1])]),
@@ -50,16 +60,28 @@ def landscape(outcome: Outcome) -> Landscape:
 
 def _path(outcome: Outcome, method: str) -> Path:
     calls, _ = outcome.curve(method, "step")
-    x, y, step = (spread("", outcome.curve(method, name)[1], None)[""] for name in ("x0", "x1", "step"))
+    x, y, step = (
+        spread("", outcome.curve(method, name)[1], None)[""]
+        for name in ("x0", "x1", "step")
+    )
     on_map = np.flatnonzero((np.abs(x) <= _FAR) & (np.abs(y) <= _FAR))
     rows = on_map[thinned(len(on_map), _POINTS)]
-    return Path(label(method), list(METHODS).index(method), x[rows], y[rows], step[rows], calls[rows])
+    return Path(
+        label(method),
+        list(METHODS).index(method),
+        x[rows],
+        y[rows],
+        step[rows],
+        calls[rows],
+    )
 
 
 def _window(points: Any, margin: float) -> Any:
     """Limits ((left, right), (bottom, top)) around the points on the map."""
     points = points[(np.abs(points) <= _FAR).all(axis=1)]
-    limits = np.stack([points.min(axis=0) - margin, points.max(axis=0) + margin], axis=1)
+    limits = np.stack(
+        [points.min(axis=0) - margin, points.max(axis=0) + margin], axis=1
+    )
     return limits.tolist()
 
 
@@ -68,14 +90,29 @@ def front(outcome: Outcome) -> Chart:
     weights = np.geomspace(0.03, 300, 60)
     x = np.tile(np.asarray(outcome.experiment.start, dtype=float), (len(weights), 1))
     for _ in range(_DESCENT):  # both gradients have Lipschitz constant 1
-        x = x - (upper_gradient(x) + weights[:, None] * lower_gradient(x)) / (1 + weights[:, None])
+        x = x - (upper_gradient(x) + weights[:, None] * lower_gradient(x)) / (
+            1 + weights[:, None]
+        )
     jumps = np.flatnonzero(np.diff(np.rint(x[:, 0] / (2 * math.pi)))) + 1
-    swept = {"lower": np.insert(lower_value(x), jumps, np.nan), "upper": np.insert(upper_value(x), jumps, np.nan)}
-    series = [Series("f + w g, exact, w from 0.03 to 300", swept, NEUTRAL, "lines+markers", dash="solid")]
+    swept = {
+        "lower": np.insert(lower_value(x), jumps, np.nan),
+        "upper": np.insert(upper_value(x), jumps, np.nan),
+    }
+    series = [
+        Series(
+            "f + w g, exact, w from 0.03 to 300",
+            swept,
+            NEUTRAL,
+            "lines+markers",
+            dash="solid",
+        )
+    ]
     for method in outcome.methods:
         ends = outcome.at(method, "last")
         columns = {"lower": ends["lower_value"], "upper": ends["upper_value"]}
-        series.append(Series(label(method), columns, list(METHODS).index(method), "markers"))
+        series.append(
+            Series(label(method), columns, list(METHODS).index(method), "markers")
+        )
     about = (
         "A point for each run. The line is what gradient descent on f + w g reaches from the same start, with exact "
         f"gradients and {_DESCENT:,} steps; it is broken where a weight leads to another minimiser of g."

@@ -35,13 +35,30 @@ def page(path: Path) -> Page:
     table = _last_run(columns(path, "step", "skipped", "seconds"))
     if not len(table["step"]):
         raise ValueError(f"{str(path)!r} has no step yet: a report needs one")
-    steps = _with_residuals({name: column[table["skipped"] != 1] for name, column in table.items()})
-    curves = _chart("Residuals", "Of the gradients that the rule saw, batch by batch.", _RESIDUALS, steps)
+    steps = _with_residuals(
+        {name: column[table["skipped"] != 1] for name, column in table.items()}
+    )
+    curves = _chart(
+        "Residuals",
+        "Of the gradients that the rule saw, batch by batch.",
+        _RESIDUALS,
+        steps,
+    )
     curves += _lower_chart(steps)
     curves += _chart("The upper loss", "What is improved.", _UPPER, steps)
-    during = _chart("The multiplier", "By the optimizer's own record, step by step.", _DURING, steps)
-    sections = [Section("The tolerance", [_tolerance_chart(steps)])] if len(_known(steps, "excess")) else []
-    facts = {"log": path.name, "steps logged": len(table["step"]), "columns": ", ".join(table)}
+    during = _chart(
+        "The multiplier", "By the optimizer's own record, step by step.", _DURING, steps
+    )
+    sections = (
+        [Section("The tolerance", [_tolerance_chart(steps)])]
+        if len(_known(steps, "excess"))
+        else []
+    )
+    facts = {
+        "log": path.name,
+        "steps logged": len(table["step"]),
+        "columns": ", ".join(table),
+    }
     settings = path.with_name(f"{path.name}.json")
     sections += [
         Section("Curves", curves),
@@ -61,7 +78,11 @@ def _last_run(table: Table) -> Table:
     later = np.minimum.accumulate(np.append(table["step"], np.inf)[::-1])[::-1][1:]
     valid = table["step"] < later
     first = int(np.argmax(valid)) if valid.any() else 0
-    rows = {name: column[valid] for name, column in table.items() if column.dtype.kind == "f"}
+    rows = {
+        name: column[valid]
+        for name, column in table.items()
+        if column.dtype.kind == "f"
+    }
     if first:
         rows["seconds"] = rows["seconds"] - table["seconds"][first - 1]
     return rows
@@ -83,7 +104,9 @@ def _known(table: Table, name: str) -> Any:
 
 
 def _series(name: str, table: Table, values: Table, look: int = 0) -> Series:
-    return Series(name, {"step": table["step"], "seconds": table["seconds"], **values}, look)
+    return Series(
+        name, {"step": table["step"], "seconds": table["seconds"], **values}, look
+    )
 
 
 def _chart(title: str, about: str, axes: Sequence[Axis], table: Table) -> list[Chart]:
@@ -98,7 +121,13 @@ def _lower_chart(table: Table) -> list[Chart]:
     for look, (name, text) in enumerate(_LOSSES.items()):
         if len(_known(table, name)):
             series.append(_series(text, table, {"loss": table[name]}, look))
-    chart = Chart("The lower loss", "What must stay optimal.", _ALONG, [Axis("loss", "lower loss")], series)
+    chart = Chart(
+        "The lower loss",
+        "What must stay optimal.",
+        _ALONG,
+        [Axis("loss", "lower loss")],
+        series,
+    )
     return [chart] if series else []
 
 
@@ -116,7 +145,9 @@ def _tolerance_chart(table: Table) -> Chart:
 def _verdict(table: Table, steps: Table) -> Verdict:
     skipped = int(np.sum(table["skipped"] == 1))
     skips = f"{skipped:,} of those logged were skipped" if skipped else "none skipped"
-    findings = [f"{int(table['step'][-1]) + 1:,} steps, {skips}, in {clock(table['seconds'].max())}."]
+    findings = [
+        f"{int(table['step'][-1]) + 1:,} steps, {skips}, in {clock(table['seconds'].max())}."
+    ]
     for name, text in (("lower_loss", "lower"), ("upper_loss", "upper")):
         if len(_known(steps, name)):
             findings.append(_change(text, _known(steps, name)))
@@ -124,17 +155,33 @@ def _verdict(table: Table, steps: Table) -> Verdict:
     if not len(excess):
         weighed = len(_known(steps, "multiplier")) or len(_known(steps, "upper_loss"))
         if len(_known(steps, "lower_loss")) and not weighed:
-            return Verdict("Lower-only training", None, "What does training on the lower loss alone reach?", findings)
-        return Verdict("No tolerance was set", None, "Two losses, no promise on either: what happened?", findings)
+            return Verdict(
+                "Lower-only training",
+                None,
+                "What does training on the lower loss alone reach?",
+                findings,
+            )
+        return Verdict(
+            "No tolerance was set",
+            None,
+            "Two losses, no promise on either: what happened?",
+            findings,
+        )
     swing = _swing(excess)
-    within = "" if swing is None else f", and swung by ± {swing:.2g} over the last tenth of the steps logged"
+    within = (
+        ""
+        if swing is None
+        else f", and swung by ± {swing:.2g} over the last tenth of the steps logged"
+    )
     first = [
         f"The lower loss ended {excess[-1]:.2g} tolerances above its reference{within}: both averaged over recent "
         "steps. The last iterate may differ where the learning rate did not fall."
     ]
     undecided = swing is not None and abs(excess[-1] - 1) <= swing
     if undecided:
-        first.append("That is too near the tolerance to tell: evaluate both losses over all training data.")
+        first.append(
+            "That is too near the tolerance to tell: evaluate both losses over all training data."
+        )
     findings = [*first, *findings]
     if len(_known(steps, "upper_loss")):
         findings.append(
@@ -142,11 +189,18 @@ def _verdict(table: Table, steps: Table) -> Verdict:
             "evaluate it there, too, `with torch.no_grad(), opt.reference(): …`. All of this is before `opt.finish()`, "
             "which says itself where it has left the model."
         )
-    question = "Does the lower loss stay within its tolerance while the upper loss improves?"
+    question = (
+        "Does the lower loss stay within its tolerance while the upper loss improves?"
+    )
     if undecided:
         return Verdict("Not decided by the batches", None, question, findings)
     inside = bool(excess[-1] <= 1)
-    return Verdict("Inside the tolerance" if inside else "Outside the tolerance", inside, question, findings)
+    return Verdict(
+        "Inside the tolerance" if inside else "Outside the tolerance",
+        inside,
+        question,
+        findings,
+    )
 
 
 def _swing(excess: Any) -> float | None:
@@ -172,6 +226,16 @@ def _ends(table: Table) -> Sheet:
     for name in table:
         values = _known(table, name)
         if name not in ("step", "skipped", "seconds") and len(values):
-            numbers = (values[0], values[-1], values.min(), np.median(values), values.max())
+            numbers = (
+                values[0],
+                values[-1],
+                values.min(),
+                np.median(values),
+                values.max(),
+            )
             rows.append([name, *(scientific(float(number), 2) for number in numbers)])
-    return Sheet("What was logged", ("quantity", "first", "last", "least", "median", "largest"), rows)
+    return Sheet(
+        "What was logged",
+        ("quantity", "first", "last", "least", "median", "largest"),
+        rows,
+    )

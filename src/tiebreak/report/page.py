@@ -14,14 +14,21 @@ import numpy as np
 from tiebreak.experiments.charts import Chart
 from tiebreak.experiments.colours import COLOURS
 from tiebreak.experiments.tables import Sheet
-from tiebreak.report.section import Code, Facts, Landscape, Notes, Page, Part, Section, Verdict
+from tiebreak.report.section import (
+    Code,
+    Facts,
+    Landscape,
+    Notes,
+    Page,
+    Part,
+    Section,
+    Verdict,
+)
 
 _DIGITS = 6  # of a number in a chart
 
 # The browser fetches nothing: all that the page needs is in the file.
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
-)
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 
 
 def render(page: Page) -> str:
@@ -29,8 +36,14 @@ def render(page: Page) -> str:
     ids = (f"part-{i}" for i in count())
     names = ["verdict", *(f"section-{i}" for i in range(len(page.sections)))]
     titles = ["Verdict", *(section.title for section in page.sections)]
-    links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in zip(names, titles, strict=True))
-    body = "".join(_section(name, section, ids) for name, section in zip(names[1:], page.sections, strict=True))
+    links = "".join(
+        f'<a href="#{name}">{escape(title)}</a>'
+        for name, title in zip(names, titles, strict=True)
+    )
+    body = "".join(
+        _section(name, section, ids)
+        for name, section in zip(names[1:], page.sections, strict=True)
+    )
     return _TEMPLATE.format(
         title=escape(page.title),
         policy=_POLICY,
@@ -71,7 +84,9 @@ _TEMPLATE = """<!DOCTYPE html>
 
 
 def _plotly() -> str:
-    from plotly.offline import get_plotlyjs  # only here: a page may be described without it
+    from plotly.offline import (
+        get_plotlyjs,
+    )  # only here: a page may be described without it
 
     text: str = get_plotlyjs()
     return text.replace("</script", "<\\/script")
@@ -106,7 +121,10 @@ def _part(part: Part, name: str) -> str:
         case Notes():
             return f'<ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in part.texts)}</ul>'
         case Facts():
-            pairs = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in part.pairs)
+            pairs = "".join(
+                f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>"
+                for key, value in part.pairs
+            )
             return f"<dl>{pairs}</dl>"
         case Code():
             return (
@@ -132,8 +150,14 @@ def embedded(data: Any) -> str:
     >>> embedded({"name": "</script>"})
     '{"name":"\\\\u003c/script>"}'
     """
-    text = json.dumps(_plain(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    text = json.dumps(
+        _plain(data), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
+    return (
+        text.replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
 
 
 def _plain(data: Any) -> Any:
@@ -156,7 +180,10 @@ def _number(value: float) -> float | int | None:
 
 def _table(sheet: Sheet) -> str:
     if any(sheet.header):
-        names = "".join(f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in sheet.header)
+        names = "".join(
+            f'<th scope="col"><button type="button">{escape(name)}</button></th>'
+            for name in sheet.header
+        )
         head = f"<thead><tr>{names}</tr></thead>"
     else:
         head = ""

@@ -15,8 +15,14 @@ _OBJECTIVES = {"bound": "best proved bound", "practice": "best expected residual
 def page(folder: Path) -> Page:
     """The page of a folder."""
     saved = record(folder / "plan.json")
-    curves = columns(folder / "curves.csv", "K", "calls", "upper_batch", "lower_batch", *RESIDUALS)
-    measured = columns(folder / "measured.csv", "step", "calls", *RESIDUALS) if "measured" in saved else None
+    curves = columns(
+        folder / "curves.csv", "K", "calls", "upper_batch", "lower_batch", *RESIDUALS
+    )
+    measured = (
+        columns(folder / "measured.csv", "step", "calls", *RESIDUALS)
+        if "measured" in saved
+        else None
+    )
     sections = [
         Section("Curves", [residuals_chart(curves, measured)]),
         Section("Batches", [batches_chart(curves)]),
@@ -30,14 +36,23 @@ def _verdict(saved: dict[str, Any]) -> Verdict:
     prediction = saved["prediction"]
     measured = saved.get("measured")
     question = f"Which constants for {saved['budget']:,} gradient calls, for the {_OBJECTIVES[saved['objective']]}?"
-    findings = [f"Proved at x_N: E{SYMBOLS[name]} ≤ {scientific(bounds[name])}." for name in RESIDUALS]
+    findings = [
+        f"Proved at x_N: E{SYMBOLS[name]} ≤ {scientific(bounds[name])}."
+        for name in RESIDUALS
+    ]
     if prediction:
         for name in RESIDUALS:
-            findings.append(f"Expected, by a model: {SYMBOLS[name]} about {scientific(prediction[name])}.")
+            findings.append(
+                f"Expected, by a model: {SYMBOLS[name]} about {scientific(prediction[name])}."
+            )
     if not measured:
-        return Verdict(f"{saved['steps']:,} steps planned; not run", None, question, findings)
+        return Verdict(
+            f"{saved['steps']:,} steps planned; not run", None, question, findings
+        )
     good = all(measured[name] <= bounds[name] for name in RESIDUALS)
-    ends = ", ".join(f"{SYMBOLS[name]} {scientific(measured[name])}" for name in SYMBOLS)
+    ends = ", ".join(
+        f"{SYMBOLS[name]} {scientific(measured[name])}" for name in SYMBOLS
+    )
     findings.append(f"Measured at the last iterate, {measured['runs']} runs: {ends}.")
     findings.append(
         "The bounds speak of x_N, drawn among all iterates; the last one is not promised anything, and often better."

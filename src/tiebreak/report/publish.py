@@ -22,7 +22,9 @@ _FLOATS = 10  # between two \clearpage; LaTeX complains of about 18 that wait fo
 
 
 def publish(
-    place: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, problem: str | None = None
+    place: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    problem: str | None = None,
 ) -> list[Path]:
     """Write tables (LaTeX, booktabs), figures (PDF, a column and a page wide), ``references.bib`` and ``main.tex``.
 
@@ -57,7 +59,12 @@ def publish(
     texts = _tables(page)
     texts["references.bib"] = f"{_for_bibtex(CITATION)}\n"
     figures = _figures(page, problem)
-    texts["main.tex"] = _main(page, kind_of(place), [name for name in texts if name.startswith("table-")], figures)
+    texts["main.tex"] = _main(
+        page,
+        kind_of(place),
+        [name for name in texts if name.startswith("table-")],
+        figures,
+    )
     written = []
     for name, text in texts.items():
         written.append(target / name)
@@ -66,7 +73,9 @@ def publish(
     for (name, (chart, y)), width in product(figures.items(), get_args(Width)):
         written.append(target / f"{name}-{width}.pdf")
         with atomic(written[-1]) as file:
-            draw_chart(chart, chart.x[0], [y], width).savefig(file, format="pdf", metadata={"CreationDate": None})
+            draw_chart(chart, chart.x[0], [y], width).savefig(
+                file, format="pdf", metadata={"CreationDate": None}
+            )
     return written
 
 
@@ -76,7 +85,11 @@ def _for_bibtex(entries: str) -> str:
     >>> _for_bibtex("@software{key,\\n  version = {1.2},")
     '@misc{key,\\n  note = {Version 1.2},'
     """
-    return re.sub(r"version( *)= \{(.*)\}", r"note\1= {Version \2}", entries.replace("@software{", "@misc{"))
+    return re.sub(
+        r"version( *)= \{(.*)\}",
+        r"note\1= {Version \2}",
+        entries.replace("@software{", "@misc{"),
+    )
 
 
 _POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
@@ -90,9 +103,13 @@ def _slug(text: str) -> str:
     >>> _slug("The best at 10⁴ calls")
     'the-best-at-1e4-calls'
     """
-    powers = re.sub("10([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda match: "1e" + match[1].translate(_POWERS), text)
+    powers = re.sub(
+        "10([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda match: "1e" + match[1].translate(_POWERS), text
+    )
     words = re.sub(r"[^a-z0-9]+", "-", powers.lower()).strip("-")
-    return (words if len(words) <= 48 else words[:49].rpartition("-")[0] or words[:48]).strip("-") or "table"
+    return (
+        words if len(words) <= 48 else words[:49].rpartition("-")[0] or words[:48]
+    ).strip("-") or "table"
 
 
 def _tables(page: Page) -> dict[str, str]:
@@ -119,9 +136,17 @@ def _words(sheet: Sheet) -> list[str]:
 def _figures(page: Page, problem: str | None) -> dict[str, tuple[Chart, Axis]]:
     """The charts and the quantities that are drawn, by the names of their files without the width."""
     charts = page.parts(Chart)
-    problems = list(dict.fromkeys(axis.problem for chart in charts for axis in chart.y if axis.problem))
+    problems = list(
+        dict.fromkeys(
+            axis.problem for chart in charts for axis in chart.y if axis.problem
+        )
+    )
     if problem is not None and problem not in problems:
-        legal = f"one of {', '.join(problems)}" if problems else "left out: this result has a single problem"
+        legal = (
+            f"one of {', '.join(problems)}"
+            if problems
+            else "left out: this result has a single problem"
+        )
         raise ValueError(f"problem={problem!r} must be {legal}")
     figures = {}
     for i, chart in enumerate(charts, 1):
@@ -144,14 +169,22 @@ def _drawn_axes(chart: Chart, problem: str | None) -> Sequence[Axis]:
     return list(first_of_problem.values())
 
 
-def _main(page: Page, kind: str, tables: list[str], figures: dict[str, tuple[Chart, Axis]]) -> str:
+def _main(
+    page: Page, kind: str, tables: list[str], figures: dict[str, tuple[Chart, Axis]]
+) -> str:
     """A document of two columns that holds all tables and figures."""
     floats = [rf"\input{{{name.removesuffix('.tex')}}}" for name in tables]
     for name, (chart, y) in figures.items():
-        caption = in_latex(f"{chart.title}: {y.label} against {chart.x[0].label}. {chart.about}")
-        floats.append(_FIGURE.format(star="", size="column", name=name, caption=caption))
+        caption = in_latex(
+            f"{chart.title}: {y.label} against {chart.x[0].label}. {chart.about}"
+        )
+        floats.append(
+            _FIGURE.format(star="", size="column", name=name, caption=caption)
+        )
         floats.append(_FIGURE.format(star="*", size="page", name=name, caption=caption))
-    groups = ["\n".join(floats[i : i + _FLOATS]) for i in range(0, len(floats), _FLOATS)]
+    groups = [
+        "\n".join(floats[i : i + _FLOATS]) for i in range(0, len(floats), _FLOATS)
+    ]
     command = page.parts(Code)[0].text
     return _MAIN.format(
         kind=kind,

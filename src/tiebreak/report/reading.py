@@ -13,10 +13,11 @@ from tiebreak.experiments.tables import Sheet, Table
 from tiebreak.files import regular
 from tiebreak.report.section import Notes, Section, origin
 
-LEGAL = (
-    "a folder that `tiebreak reproduce`, `compare`, `sweep`, `verify` or `plan` wrote, or the CSV log of a training run"
-)
-_WORDS = ("problem", "method")  # columns of names, even of a problem that is called "1" or "nan"
+LEGAL = "a folder that `tiebreak reproduce`, `compare`, `sweep`, `verify` or `plan` wrote, or the CSV log of a training run"
+_WORDS = (
+    "problem",
+    "method",
+)  # columns of names, even of a problem that is called "1" or "nan"
 
 
 def kind_of(place: str | os.PathLike[str]) -> str:
@@ -36,15 +37,23 @@ def kind_of(place: str | os.PathLike[str]) -> str:
         return "plan"
     if (path / "configuration.json").exists():
         saved = record(path / "configuration.json")
-        for key, kind in (("experiment", "reproduce"), ("verification", "verify"), ("budgets", "compare")):
+        for key, kind in (
+            ("experiment", "reproduce"),
+            ("verification", "verify"),
+            ("budgets", "compare"),
+        ):
             if key in saved:
                 return kind
-    raise ValueError(f"place={str(place)!r} must be {LEGAL}; it has no configuration.json or plan.json of these")
+    raise ValueError(
+        f"place={str(place)!r} must be {LEGAL}; it has no configuration.json or plan.json of these"
+    )
 
 
 def record_of(folder: Path) -> dict[str, Any]:
     """The record of a folder: its command, settings and versions."""
-    return record(folder / ("plan.json" if kind_of(folder) == "plan" else "configuration.json"))
+    return record(
+        folder / ("plan.json" if kind_of(folder) == "plan" else "configuration.json")
+    )
 
 
 def record(path: Path) -> dict[str, Any]:
@@ -84,12 +93,22 @@ def columns(path: Path, *needed: str) -> Table:
         body = body[:-1]
     lacking = [name for name in needed if name not in header]
     if lacking:
-        has = "it has none of them" if lacking == [*needed] else f"it lacks {', '.join(lacking)}"
-        raise ValueError(f"{str(path)!r} must have the columns {', '.join(needed)}; {has}")
+        has = (
+            "it has none of them"
+            if lacking == [*needed]
+            else f"it lacks {', '.join(lacking)}"
+        )
+        raise ValueError(
+            f"{str(path)!r} must have the columns {', '.join(needed)}; {has}"
+        )
     for number, row in enumerate(body, 2):
         if len(row) != len(header):
-            raise ValueError(f"{str(path)!r}, line {number}, must have {len(header)} cells; it has {len(row)}")
-    return {name: _column([row[i] for row in body], name) for i, name in enumerate(header)}
+            raise ValueError(
+                f"{str(path)!r}, line {number}, must have {len(header)} cells; it has {len(row)}"
+            )
+    return {
+        name: _column([row[i] for row in body], name) for i, name in enumerate(header)
+    }
 
 
 def _column(cells: list[str], name: str) -> Any:
@@ -117,7 +136,10 @@ def summary(path: Path) -> tuple[list[Sheet], list[str]]:
     notes = []
     title = ""
     block = list[list[str]]()
-    for line in [*regular(path).read_text(encoding="utf-8", errors="replace").splitlines(), ""]:
+    for line in [
+        *regular(path).read_text(encoding="utf-8", errors="replace").splitlines(),
+        "",
+    ]:
         if line.startswith("| "):
             block.append([cell.strip() for cell in line.strip("|").split(" | ")])
             continue
@@ -134,4 +156,7 @@ def summary(path: Path) -> tuple[list[Sheet], list[str]]:
 def closing(folder: Path, saved: dict[str, Any], *omitted: str) -> list[Section]:
     """The last sections of a page: the tables and notes of the summary, and the origin."""
     sheets, notes = summary(folder / "summary.md")
-    return [Section("Tables", [*sheets, Notes(notes)] if notes else sheets), origin(saved, omitted)]
+    return [
+        Section("Tables", [*sheets, Notes(notes)] if notes else sheets),
+        origin(saved, omitted),
+    ]

@@ -34,12 +34,18 @@ def repeated_command(folder: Path, own: bool = False) -> list[str]:
             f"folder={str(folder)!r} must have a record with the command of `tiebreak {kind}`, not {command!r}"
         )
     files = [path for word in words for path in re.findall(r"([^,]+\.py):", word)]
-    inside = [path for path in files if Path(path).resolve().is_relative_to(folder.resolve())]
+    inside = [
+        path for path in files if Path(path).resolve().is_relative_to(folder.resolve())
+    ]
     if inside and not own:
-        raise ValueError(f"folder={str(folder)!r} has {inside[0]!r} in it: look at it, and say --own to run it")
+        raise ValueError(
+            f"folder={str(folder)!r} has {inside[0]!r} in it: look at it, and say --own to run it"
+        )
     sources = _sources(folder, saved)
     if own and not sources:
-        raise ValueError(f"--own: folder={str(folder)!r} was made without files of one's own")
+        raise ValueError(
+            f"--own: folder={str(folder)!r} was made without files of one's own"
+        )
     for path, digest in sources.items():
         if own:
             copy = _whole_copy(folder, path, digest)
@@ -52,8 +58,12 @@ def repeated_command(folder: Path, own: bool = False) -> list[str]:
 def _sources(folder: Path, saved: dict[str, Any]) -> dict[str, str]:
     """The user's files that a result was made with: the checksums of their texts by their paths."""
     sources = saved.get("sources") or {}  # `reproduce` and `plan` run no such files
-    if not isinstance(sources, dict) or not all(isinstance(digest, str) for digest in sources.values()):
-        raise ValueError(f"folder={str(folder)!r} must have a record with checksums in 'sources', not {sources!r}")
+    if not isinstance(sources, dict) or not all(
+        isinstance(digest, str) for digest in sources.values()
+    ):
+        raise ValueError(
+            f"folder={str(folder)!r} must have a record with checksums in 'sources', not {sources!r}"
+        )
     return {where.rpartition(":")[0]: digest for where, digest in sources.items()}
 
 
@@ -69,7 +79,9 @@ def _check_unchanged(folder: Path, path: str, digest: str) -> None:
 def _whole_copy(folder: Path, path: str, digest: str) -> Path:
     copy = folder.absolute() / copy_name(path, digest)
     if not _has_text(copy, digest):
-        raise ValueError(f"folder={str(folder)!r} must have {copy.name!r} in it as it was written, and has not")
+        raise ValueError(
+            f"folder={str(folder)!r} must have {copy.name!r} in it as it was written, and has not"
+        )
     return copy
 
 

@@ -41,7 +41,11 @@ def page(folder: Path) -> Page:
     """The page of a folder."""
     outcome = load(folder)
     runs = outcome.experiment.runs
-    over = f"means over {runs} runs, bands hold the middle 80 % of them" if runs > 1 else "one run"
+    over = (
+        f"means over {runs} runs, bands hold the middle 80 % of them"
+        if runs > 1
+        else "one run"
+    )
     series = [_series(outcome, method) for method in outcome.methods]
     about = f"Exact gradients, {over}. ‖d‖² uses each method's own λ; the least over λ ≥ 0 compares methods."
     curves = Chart("Residuals", about, _ALONG, _CURVES, series)
@@ -68,16 +72,27 @@ def _verdict(outcome: Outcome) -> Verdict:
     findings = []
     for axis in _CURVES[1:3]:
         ends = {row.method: row.last[axis.key].mean for row in rows}
-        best = min(ends, key=lambda name: ends[name] if np.isfinite(ends[name]) else np.inf)
-        findings.append(f"By {axis.label}: {label(best)}, {scientific(ends[best])} at the last iterate.")
+        best = min(
+            ends, key=lambda name: ends[name] if np.isfinite(ends[name]) else np.inf
+        )
+        findings.append(
+            f"By {axis.label}: {label(best)}, {scientific(ends[best])} at the last iterate."
+        )
     most = max(row.calls[1] for row in rows)
-    findings.append(f"Calls: at most {most:,} of {experiment.budget:,} a run, inside the budget.")
+    findings.append(
+        f"Calls: at most {most:,} of {experiment.budget:,} a run, inside the budget."
+    )
     if outcome.faults:
         findings.append(f"{len(outcome.faults)} runs could not go on.")
     if outcome.interrupted:
         findings.append("It was interrupted: methods may be missing or cut short.")
     good = most <= experiment.budget and not outcome.faults and not outcome.interrupted
-    return Verdict("Complete, inside the budget" if good else "Not complete", good, question, findings)
+    return Verdict(
+        "Complete, inside the budget" if good else "Not complete",
+        good,
+        question,
+        findings,
+    )
 
 
 def _series(outcome: Outcome, method: str) -> Series:
@@ -93,7 +108,9 @@ def _series(outcome: Outcome, method: str) -> Series:
         charged = np.nanmax(outcome.curve(method, f"{level}_calls")[1], axis=1)
         calls_of_step = np.append(np.diff(charged) / np.diff(steps), np.nan)
         columns[f"{level}_batch"] = (calls_of_step / estimator.evaluations)[rows]
-    if type(estimator).__name__ == "Minibatch" and isinstance(METHODS[method].schedule, Schedule):
+    if type(estimator).__name__ == "Minibatch" and isinstance(
+        METHODS[method].schedule, Schedule
+    ):
         variance = 2 * outcome.experiment.noises[1] ** 2 / columns["lower_batch"]
         with np.errstate(all="ignore"):
             columns["noise"] = variance / (columns["lower_gradient_squared"] + variance)

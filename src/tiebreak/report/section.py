@@ -112,7 +112,12 @@ class Page:
 
     def parts(self, kind: type) -> list[Any]:
         """All parts of one kind, in the order of the page."""
-        return [part for section in self.sections for part in section.parts if isinstance(part, kind)]
+        return [
+            part
+            for section in self.sections
+            for part in section.parts
+            if isinstance(part, kind)
+        ]
 
 
 def origin(saved: Mapping[str, Any], omitted: tuple[str, ...] = ()) -> Section:
@@ -120,8 +125,22 @@ def origin(saved: Mapping[str, Any], omitted: tuple[str, ...] = ()) -> Section:
     parts: list[Part] = []
     if isinstance(saved.get("command"), str):
         parts.append(Code("The command that repeats it", saved["command"]))
-    parts.append(Facts(flat({key: value for key, value in saved.items() if key not in ("command", *omitted)})))
-    parts.append(Code("How to cite: the paper for the method, the library for the code", CITATION))
+    parts.append(
+        Facts(
+            flat(
+                {
+                    key: value
+                    for key, value in saved.items()
+                    if key not in ("command", *omitted)
+                }
+            )
+        )
+    )
+    parts.append(
+        Code(
+            "How to cite: the paper for the method, the library for the code", CITATION
+        )
+    )
     return Section("Repeat and cite", parts)
 
 
@@ -139,7 +158,9 @@ def flat(data: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    text = (
+        ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    )
     if isinstance(value, int) and abs(value) > 9999:
         text = f"{value:,}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"

@@ -9,7 +9,17 @@ from tiebreak.report.reading import closing, columns, record
 from tiebreak.report.section import Page, Section, Verdict
 
 _COLUMNS = {
-    "bounds": ("group", "problem", "schedule", "K", "residual", "estimate", "mean", "bound", "ratio"),
+    "bounds": (
+        "group",
+        "problem",
+        "schedule",
+        "K",
+        "residual",
+        "estimate",
+        "mean",
+        "bound",
+        "ratio",
+    ),
     "deviations": ("group", "problem", "schedule", "step", "ratio"),
     "rates": ("a", "residual", "K", "weighted", "last", "bound"),
 }
@@ -19,7 +29,9 @@ def page(folder: Path) -> Page:
     """The page of a folder."""
     saved = record(folder / "configuration.json")
     tables = {"bounds": columns(folder / "bounds.csv", *_COLUMNS["bounds"])}
-    if set(tables["bounds"]["group"].tolist()) != {"own"}:  # a case of the user's has no other tables
+    if set(tables["bounds"]["group"].tolist()) != {
+        "own"
+    }:  # a case of the user's has no other tables
         for name in ("deviations", "rates"):
             tables[name] = columns(folder / f"{name}.csv", *_COLUMNS[name])
     charts = verification_charts(tables)
@@ -39,5 +51,7 @@ def _verdict(saved: dict[str, Any]) -> Verdict:
         passed,
         f"Do the residuals of {saved['verification']['runs']} runs of each case stay inside the bounds that the "
         "theorems prove?",
-        [f"{counts['PASS']:,} comparisons inside their bound, {counts['FAIL']:,} outside, {counts['open']:,} open."],
+        [
+            f"{counts['PASS']:,} comparisons inside their bound, {counts['FAIL']:,} outside, {counts['open']:,} open."
+        ],
     )

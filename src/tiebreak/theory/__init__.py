@@ -1,7 +1,13 @@
 """The paper's guarantees as functions: constants, bounds, complexities, plans, and what a run shows of them."""
 
 from tiebreak.budget import steps_within
-from tiebreak.theory.bounds import combined_descent, lower_descent, residual_bounds, terms, upper_descent
+from tiebreak.theory.bounds import (
+    combined_descent,
+    lower_descent,
+    residual_bounds,
+    terms,
+    upper_descent,
+)
 from tiebreak.theory.complexity import exponents, least_complexity, rare_visits
 from tiebreak.theory.constants import Constants, estimate_constants
 from tiebreak.theory.penalties import lazy_bounds, penalty_bounds

@@ -63,15 +63,26 @@ def terms(parameters: Any, constants: Constants, tau_squared: Any = None) -> Ter
     rho = p.regularizer
     nu_f2 = c.sigma_f**2 / p.upper_batch
     nu_g2 = c.sigma_g**2 / p.lower_batch
-    tau2 = 2 * nu_f2 + 2 * stability(beta, rho, c.G_f) ** 2 * nu_g2 if tau_squared is None else tau_squared
+    tau2 = (
+        2 * nu_f2 + 2 * stability(beta, rho, c.G_f) ** 2 * nu_g2
+        if tau_squared is None
+        else tau_squared
+    )
     tau = tau2**0.5
     C_f = c.G_f * tau + c.L_f * eta * tau2
     C_g = beta * rho + 0.5 * c.G_f * rho**0.5 + tau2 / (2 * beta) + c.L_g * eta * tau2
-    R = 4 * C_f + 8 * beta * C_g + C_g / (c.L_g * eta) + 8 * beta * c.L_g * eta * c.G_f**2
+    R = (
+        4 * C_f
+        + 8 * beta * C_g
+        + C_g / (c.L_g * eta)
+        + 8 * beta * c.L_g * eta * c.G_f**2
+    )
     return Terms(nu_f2**0.5, nu_g2**0.5, tau, C_f, C_g, R)
 
 
-def upper_descent(parameters: Any, constants: Constants, decrease_f: Any, lower_gradient: Any) -> Any:
+def upper_descent(
+    parameters: Any, constants: Constants, decrease_f: Any, lower_gradient: Any
+) -> Any:
     """The upper-level descent lemma: (1 − L_fη)‖d_k‖² ≤ δ_f/η + β²‖∇g‖² + βG_f‖∇g‖ + C_f; its right-hand side.
 
     Parameters
@@ -93,10 +104,17 @@ def upper_descent(parameters: Any, constants: Constants, decrease_f: Any, lower_
     p = parameters
     c = constants
     size = lower_gradient
-    return decrease_f / p.step_size + (p.barrier * size) ** 2 + p.barrier * c.G_f * size + terms(p, c).C_f
+    return (
+        decrease_f / p.step_size
+        + (p.barrier * size) ** 2
+        + p.barrier * c.G_f * size
+        + terms(p, c).C_f
+    )
 
 
-def lower_descent(parameters: Any, constants: Constants, decrease_g: Any, direction_squared: Any) -> Any:
+def lower_descent(
+    parameters: Any, constants: Constants, decrease_g: Any, direction_squared: Any
+) -> Any:
     """The lower-level descent lemma: (β/2)‖∇g(x_k)‖² ≤ δ_g/η + L_gη‖d_k‖² + C_g; its right-hand side.
 
     Parameters
@@ -117,7 +135,11 @@ def lower_descent(parameters: Any, constants: Constants, decrease_g: Any, direct
     """
     p = parameters
     c = constants
-    return decrease_g / p.step_size + c.L_g * p.step_size * direction_squared + terms(p, c).C_g
+    return (
+        decrease_g / p.step_size
+        + c.L_g * p.step_size * direction_squared
+        + terms(p, c).C_g
+    )
 
 
 class Descent(NamedTuple):
@@ -127,7 +149,9 @@ class Descent(NamedTuple):
     lower_gradient_squared: Any
 
 
-def combined_descent(parameters: Parameters, constants: Constants, decrease_f: Any, decrease_g: Any) -> Descent:
+def combined_descent(
+    parameters: Parameters, constants: Constants, decrease_f: Any, decrease_g: Any
+) -> Descent:
     """The two inequalities of the combined-descent lemma, given δ_f,k = f(x_k) − E_k f(x_{k+1}) and δ_g,k.
 
     ‖d_k‖² ≤ (4/η)δ_f + (8βηL_g+1)/(η²L_g) δ_g + R and (β/2)‖∇g‖² ≤ 4L_g δ_f + (8L_gβη+2)/η δ_g + ηL_gR + C_g.
@@ -146,8 +170,17 @@ def combined_descent(parameters: Parameters, constants: Constants, decrease_f: A
     assert p.barrier is not None
     eta = p.step_size
     beta = p.barrier
-    direction = 4 / eta * decrease_f + (8 * beta * eta * c.L_g + 1) / (eta**2 * c.L_g) * decrease_g + t.R
-    lower = 4 * c.L_g * decrease_f + (8 * c.L_g * beta * eta + 2) / eta * decrease_g + eta * c.L_g * t.R + t.C_g
+    direction = (
+        4 / eta * decrease_f
+        + (8 * beta * eta * c.L_g + 1) / (eta**2 * c.L_g) * decrease_g
+        + t.R
+    )
+    lower = (
+        4 * c.L_g * decrease_f
+        + (8 * c.L_g * beta * eta + 2) / eta * decrease_g
+        + eta * c.L_g * t.R
+        + t.C_g
+    )
     return Descent(direction, lower)
 
 
@@ -165,10 +198,14 @@ class Laws:
     @property
     def weight(self) -> Values:
         """P(N = k), up to a factor."""
-        return self.step_size * self.barrier if self.selection is None else self.selection
+        return (
+            self.step_size * self.barrier if self.selection is None else self.selection
+        )
 
 
-def laws(schedule: Schedule, steps: int, start: int = 0, regularized: bool = True) -> Laws:
+def laws(
+    schedule: Schedule, steps: int, start: int = 0, regularized: bool = True
+) -> Laws:
     """The parameters of steps `start`, …, `start` + `steps` − 1; power laws without a Python loop.
 
     A method without a regularizer (`regularized` false) has zeros in its place.
@@ -177,7 +214,9 @@ def laws(schedule: Schedule, steps: int, start: int = 0, regularized: bool = Tru
     def values(name: str) -> Values:
         law: Any = getattr(schedule, name)
         if law is None:
-            raise ValueError(f"{name} is not set by the schedule, and the bound needs it")
+            raise ValueError(
+                f"{name} is not set by the schedule, and the bound needs it"
+            )
         return law_values(law, steps, start)
 
     eta = values("step_size")
@@ -216,7 +255,11 @@ def ways_to_add(steps: Any, fixed: bool) -> Adding:
     """How to add up over K steps; `fixed`: all are equal, and values hold the first alone."""
     if fixed:
         count = np.asarray(steps).astype(np.float64)
-        return Adding(lambda values: values[0] * count, lambda values: values[0], lambda values: values[0])
+        return Adding(
+            lambda values: values[0] * count,
+            lambda values: values[0],
+            lambda values: values[0],
+        )
     return Adding(
         lambda values: np.cumsum(values)[steps - 1],
         lambda values: values[steps - 1],
@@ -232,7 +275,9 @@ class Theorem(NamedTuple):
     rising: Any
 
 
-def theorem_1(parameters: Laws, constants: Constants, add: Adding, tau_squared: Any = None) -> Theorem:
+def theorem_1(
+    parameters: Laws, constants: Constants, add: Adding, tau_squared: Any = None
+) -> Theorem:
     """Theorem 1, for any way to add up: its conditions are for the caller to check.
 
     Parameters
@@ -256,7 +301,9 @@ def theorem_1(parameters: Laws, constants: Constants, add: Adding, tau_squared: 
     weight = add.total(eta * beta)
     lower = 8 * eta0 * L_g * c.delta_f + (16 * eta0 * beta0 * L_g + 4) * c.delta_g
     lower = (lower + 2 * add.total(eta**2 * L_g * t.R + eta * t.C_g)) / weight
-    falling = 4 * beta0 * c.delta_f + (8 * beta0**2 * L_g + beta0 / eta0) / L_g * c.delta_g
+    falling = (
+        4 * beta0 * c.delta_f + (8 * beta0**2 * L_g + beta0 / eta0) / L_g * c.delta_g
+    )
     falling = (falling + add.total(eta * beta * t.R)) / weight
     rising = 4 * eta0 * c.delta_f + (8 * L_g * beta0 * eta0 + 1) / L_g * c.delta_g
     rising = add.last(beta / eta) * (rising + add.total(eta**2 * t.R)) / weight
@@ -327,8 +374,14 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
     slack = 1e-12 * ratio[:-1]
     falls = np.all(np.diff(ratio) <= slack)
     rises = np.all(np.diff(ratio) >= -slack)
-    direction = np.minimum(theorem.falling if falls else np.inf, theorem.rising if rises else np.inf)
-    note = "" if falls or rises else "(barrier/step_size) is not monotone: no bound on the direction"
+    direction = np.minimum(
+        theorem.falling if falls else np.inf, theorem.rising if rises else np.inf
+    )
+    note = (
+        ""
+        if falls or rises
+        else "(barrier/step_size) is not monotone: no bound on the direction"
+    )
     return bounds_of_pair(steps, (theorem.lower_gradient_squared, direction), note)
 
 
@@ -338,7 +391,9 @@ def check_theorem_1(p: Laws, constants: Constants) -> None:
         if not holds.all():
             k = int(np.argmin(holds))
             values = f"step_size={p.step_size[k]:g}, barrier={p.barrier[k]:g}, regularizer={p.regularizer[k]:g}"
-            raise ValueError(f"Theorem 1 needs {text}; at step {k} the schedule has {values}")
+            raise ValueError(
+                f"Theorem 1 needs {text}; at step {k} the schedule has {values}"
+            )
 
 
 def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:
@@ -348,10 +403,12 @@ def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:
     cap = c.largest_step_size
     ratio = p.weight / (p.step_size * p.barrier)
     return {
-        f"0 < step_size ≤ 1/(2(L_f+2L_g)) = {cap:g}": (p.step_size > 0) & (p.step_size <= cap * (1 + 1e-12)),
+        f"0 < step_size ≤ 1/(2(L_f+2L_g)) = {cap:g}": (p.step_size > 0)
+        & (p.step_size <= cap * (1 + 1e-12)),
         "0 < barrier ≤ 1": (p.barrier > 0) & (p.barrier <= 1),
         "regularizer > 0": p.regularizer > 0,
         "a nonincreasing step_size": falls(p.step_size),
         "a nonincreasing barrier": falls(p.barrier),
-        "a selection in proportion to step_size·barrier": np.abs(ratio - ratio[0]) <= 1e-9 * ratio[0],
+        "a selection in proportion to step_size·barrier": np.abs(ratio - ratio[0])
+        <= 1e-9 * ratio[0],
     }

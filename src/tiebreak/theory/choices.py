@@ -78,16 +78,26 @@ def search(
         How much wider than the best points the next ones are: more where the valley is long and bends.
     """
     low, high = (np.array(edge) for edge in zip(*box.values(), strict=True))
-    ends = [_descended(function, low, high, rounds, seed, spread) for seed in range(restarts)]
+    ends = [
+        _descended(function, low, high, rounds, seed, spread)
+        for seed in range(restarts)
+    ]
     best = min(ends, key=lambda end: end[1])[0]
     margin = 1e-3 * (high - low)
     at_high = (high - best <= margin) & [name not in capped for name in box]
     at_edge = zip(box, at_high | (best - low <= margin), strict=True)
-    return best.tolist(), tuple(name for name, reported in at_edge if reported and name not in natural)
+    return best.tolist(), tuple(
+        name for name, reported in at_edge if reported and name not in natural
+    )
 
 
 def _descended(
-    function: Callable[..., Values], low: Values, high: Values, rounds: int, seed: int, spread: float
+    function: Callable[..., Values],
+    low: Values,
+    high: Values,
+    rounds: int,
+    seed: int,
+    spread: float,
 ) -> tuple[Values, float]:
     """One run of the method: the best point, and the value there."""
     floor = low[:, None]
@@ -170,7 +180,11 @@ def _constant(
         p = _completed(parameters(*point), lambda size: size, goal)
         steps = _steps(p, goal.budget)
         young = dict(zip(box, point, strict=True)).get("young", YOUNG)
-        return np.where(steps >= 1, np.maximum(*residuals_of(method, p, c, ell, steps, young)), np.inf)
+        return np.where(
+            steps >= 1,
+            np.maximum(*residuals_of(method, p, c, ell, steps, young)),
+            np.inf,
+        )
 
     def planned(*point: float) -> Method:
         p = _completed(parameters(*map(np.float64, point)), rounding, goal)
@@ -179,12 +193,16 @@ def _constant(
         elif p.period is not None:
             p = p._replace(step_size=_EDGE * p.step_size)
         elif p.momentum is not None:
-            p = p._replace(step_size=min(p.step_size, _EDGE / penalty_smoothness(p.barrier, c)))
+            p = p._replace(
+                step_size=min(p.step_size, _EDGE / penalty_smoothness(p.barrier, c))
+            )
         laws: dict[str, Any] = p.named()
         del laws["k"]
         return method.replace(schedule=Schedule(**laws))
 
-    logs, edges = search(bound, box, natural, CAPPED if "regularizer" in box else (), **effort)
+    logs, edges = search(
+        bound, box, natural, CAPPED if "regularizer" in box else (), **effort
+    )
     point = [math.exp(log) for log in logs]
     if polished:
         point = improved(lambda *trial: worst(planned(*trial), goal), point)
@@ -194,10 +212,18 @@ def _constant(
 def _completed(p: Parameters, rounding: Callable[[Any], Any], goal: Goal) -> Parameters:
     """With batches and periods of at least 1, and the largest step size that SPIDER's allow, if none is set."""
     sizes = {name: getattr(p, name) for name in WHOLE}
-    p = p._replace(**{name: np.maximum(1, rounding(size)) for name, size in sizes.items() if size is not None})
+    p = p._replace(
+        **{
+            name: np.maximum(1, rounding(size))
+            for name, size in sizes.items()
+            if size is not None
+        }
+    )
     if p.step_size is not None:
         return p
-    return p._replace(step_size=largest_spider_step(p, goal.constants, goal.noise_smoothness))
+    return p._replace(
+        step_size=largest_spider_step(p, goal.constants, goal.noise_smoothness)
+    )
 
 
 def _steps(p: Parameters, budget: float) -> Any:
@@ -207,9 +233,17 @@ def _steps(p: Parameters, budget: float) -> Any:
         return budget / (2 * batches) + 0.5
     if p.period is not None:
         refresh = p.upper_refresh + p.lower_refresh
-        return np.where(refresh <= budget, budget / (refresh / p.period + 2 * (1 - 1 / p.period) * batches), 0.0)
+        return np.where(
+            refresh <= budget,
+            budget / (refresh / p.period + 2 * (1 - 1 / p.period) * batches),
+            0.0,
+        )
     if p.upper_hold is not None:
-        return np.where(batches <= budget, budget / (p.upper_batch / p.upper_hold + p.lower_batch), 0.0)
+        return np.where(
+            batches <= budget,
+            budget / (p.upper_batch / p.upper_hold + p.lower_batch),
+            0.0,
+        )
     return budget / batches
 
 
@@ -219,7 +253,9 @@ def worst(method: Method, goal: Goal) -> float:
     if steps < 1:
         return math.inf
     try:
-        return float(proved(method, goal.constants, steps, goal.noise_smoothness).larger)
+        return float(
+            proved(method, goal.constants, steps, goal.noise_smoothness).larger
+        )
     except ValueError:
         return math.inf
 
@@ -237,7 +273,11 @@ def steps_of_plan(method: Method, budget: int) -> tuple[int, int, int]:
         refreshes += 1
         others += min(p.period - 1, (left - refresh) // small)
     upper = refreshes * p.upper_refresh + others * 2 * p.upper_batch
-    return refreshes + others, upper, refreshes * p.lower_refresh + others * 2 * p.lower_batch
+    return (
+        refreshes + others,
+        upper,
+        refreshes * p.lower_refresh + others * 2 * p.lower_batch,
+    )
 
 
 def fixed_sdbgd(goal: Goal) -> Choice:
@@ -247,17 +287,36 @@ def fixed_sdbgd(goal: Goal) -> Choice:
         return Parameters(0, eta, upper, lower, np.minimum(beta, 1.0), rho)
 
     box = _theorem_box(goal) | dict.fromkeys(BATCHES, (0.0, largest_batch(goal)))
-    return _constant(methods.sdbgd, parameters, box, goal, BATCHES, rounding=np.floor, polished=False)
+    return _constant(
+        methods.sdbgd, parameters, box, goal, BATCHES, rounding=np.floor, polished=False
+    )
 
 
 def fixed_penalty(goal: Goal) -> Choice:
     """β and both batches, by the bound of plain penalty descent; η as large as it may be."""
 
     def parameters(beta: Any, upper: Any, lower: Any) -> Parameters:
-        return Parameters(0, 1 / penalty_smoothness(beta, goal.constants), upper, lower, beta, selection=1)
+        return Parameters(
+            0,
+            1 / penalty_smoothness(beta, goal.constants),
+            upper,
+            lower,
+            beta,
+            selection=1,
+        )
 
-    box = {"barrier": (-25.0, 60.0)} | dict.fromkeys(BATCHES, (0.0, largest_batch(goal)))
-    return _constant(methods.penalty, parameters, box, goal, BATCHES, rounding=np.floor, polished=False)
+    box = {"barrier": (-25.0, 60.0)} | dict.fromkeys(
+        BATCHES, (0.0, largest_batch(goal))
+    )
+    return _constant(
+        methods.penalty,
+        parameters,
+        box,
+        goal,
+        BATCHES,
+        rounding=np.floor,
+        polished=False,
+    )
 
 
 def fixed_lazy(goal: Goal) -> Choice:
@@ -276,17 +335,33 @@ def fixed_lazy(goal: Goal) -> Choice:
         return Parameters(0, 0.5 / L, upper, lower, beta, upper_hold=hold, selection=1)
 
     box = {"barrier": _barriers(goal), "batches": (-80.0, 20.0)}
-    return _constant(methods.lazy_penalty, parameters, box, goal, ("batches",), rounding=np.floor)
+    return _constant(
+        methods.lazy_penalty, parameters, box, goal, ("batches",), rounding=np.floor
+    )
 
 
 def fixed_spider(goal: Goal) -> Choice:
     """β, the period and all four batches of SPIDER; η as large as they allow."""
 
-    def parameters(beta: Any, q: Any, b_f: Any, b_g: Any, B_f: Any, B_g: Any) -> Parameters:
-        return Parameters(0, None, b_f, b_g, beta, period=q, upper_refresh=B_f, lower_refresh=B_g, selection=1)
+    def parameters(
+        beta: Any, q: Any, b_f: Any, b_g: Any, B_f: Any, B_g: Any
+    ) -> Parameters:
+        return Parameters(
+            0,
+            None,
+            b_f,
+            b_g,
+            beta,
+            period=q,
+            upper_refresh=B_f,
+            lower_refresh=B_g,
+            selection=1,
+        )
 
     sizes = ("period", *BATCHES, "upper_refresh", "lower_refresh")
-    box = {"barrier": _barriers(goal)} | dict.fromkeys(sizes, (0.0, math.log(goal.budget / 2)))
+    box = {"barrier": _barriers(goal)} | dict.fromkeys(
+        sizes, (0.0, math.log(goal.budget / 2))
+    )
     return _constant(methods.spider_penalty, parameters, box, goal, sizes)
 
 
@@ -295,11 +370,23 @@ def fixed_storm(goal: Goal) -> Choice:
 
     def parameters(beta: Any, share: Any, alpha: Any, b_f: Any, b_g: Any) -> Parameters:
         eta = share / penalty_smoothness(beta, goal.constants)
-        return Parameters(0, eta, b_f, b_g, beta, momentum=np.minimum(alpha, 1.0), selection=1)
+        return Parameters(
+            0, eta, b_f, b_g, beta, momentum=np.minimum(alpha, 1.0), selection=1
+        )
 
     size = math.log(goal.budget / 2)
-    box = {"barrier": _barriers(goal), "step_size": (-14.0, 0.0), "momentum": (-size, 0.0)}
-    return _constant(methods.storm_penalty, parameters, box | dict.fromkeys(BATCHES, (0.0, size)), goal, BATCHES)
+    box = {
+        "barrier": _barriers(goal),
+        "step_size": (-14.0, 0.0),
+        "momentum": (-size, 0.0),
+    }
+    return _constant(
+        methods.storm_penalty,
+        parameters,
+        box | dict.fromkeys(BATCHES, (0.0, size)),
+        goal,
+        BATCHES,
+    )
 
 
 def fixed_storm_barrier(goal: Goal) -> Choice:
@@ -311,7 +398,9 @@ def fixed_storm_barrier(goal: Goal) -> Choice:
     c = goal.constants
     plans = [_storm_barrier(goal)]
     if c.sigma_f < c.sigma_g:
-        plans.append(_storm_barrier(goal._replace(constants=c.replace(sigma_f=c.sigma_g))))
+        plans.append(
+            _storm_barrier(goal._replace(constants=c.replace(sigma_f=c.sigma_g)))
+        )
     return min(plans, key=lambda choice: worst(choice[0], goal))
 
 
@@ -319,7 +408,9 @@ def _storm_barrier(goal: Goal) -> Choice:
     """η, β, ρ, α and the scale of both batches."""
     c = goal.constants
 
-    def parameters(eta: Any, beta: Any, rho: Any, alpha: Any, scale: Any, young: Any) -> Parameters:
+    def parameters(
+        eta: Any, beta: Any, rho: Any, alpha: Any, scale: Any, young: Any
+    ) -> Parameters:
         beta = np.minimum(beta, 1.0)
         b_f, b_g = _proportioned(scale, (c.sigma_f, c.sigma_g), beta, rho, c)
         return Parameters(0, eta, b_f, b_g, beta, rho, momentum=np.minimum(alpha, 1.0))
@@ -327,32 +418,58 @@ def _storm_barrier(goal: Goal) -> Choice:
     size = math.log(goal.budget)
     box = {"momentum": (-size, 0.0), "batches": (-80.0, size), "young": (-7.0, 7.0)}
     effort: dict[str, Any] = {"rounds": 120, "restarts": 2, "spread": 1.3}
-    return _constant(methods.storm_sdbgd, parameters, _theorem_box(goal) | box, goal, tuple(box), **effort)
+    return _constant(
+        methods.storm_sdbgd,
+        parameters,
+        _theorem_box(goal) | box,
+        goal,
+        tuple(box),
+        **effort,
+    )
 
 
 def fixed_spider_barrier(goal: Goal) -> Choice:
     """η, β, ρ, the period, and the scales of SPIDER's small and large batches under the SDBGD rule."""
     c = goal.constants
 
-    def parameters(eta: Any, beta: Any, rho: Any, q: Any, little: Any, large: Any) -> Parameters:
+    def parameters(
+        eta: Any, beta: Any, rho: Any, q: Any, little: Any, large: Any
+    ) -> Parameters:
         beta = np.minimum(beta, 1.0)
         b_f, b_g = _proportioned(little, goal.noise_smoothness, beta, rho, c)
         B_f, B_g = _proportioned(large, (c.sigma_f, c.sigma_g), beta, rho, c)
-        return Parameters(0, eta, b_f, b_g, beta, rho, period=q, upper_refresh=B_f, lower_refresh=B_g)
+        return Parameters(
+            0, eta, b_f, b_g, beta, rho, period=q, upper_refresh=B_f, lower_refresh=B_g
+        )
 
     size = math.log(goal.budget)
-    box = {"period": (math.log(2), max(1.0, size)), "batches": (-80.0, size), "refreshes": (-80.0, size)}
+    box = {
+        "period": (math.log(2), max(1.0, size)),
+        "batches": (-80.0, size),
+        "refreshes": (-80.0, size),
+    }
     effort: dict[str, Any] = {"rounds": 120, "restarts": 4, "spread": 1.3}
-    reduced = _constant(methods.spider_sdbgd, parameters, _theorem_box(goal) | box, goal, tuple(box), **effort)
+    reduced = _constant(
+        methods.spider_sdbgd,
+        parameters,
+        _theorem_box(goal) | box,
+        goal,
+        tuple(box),
+        **effort,
+    )
     # A period of 1 is SDBGD itself, in a valley of its own: at small budgets differences do not pay.
     method, edges = fixed_sdbgd(goal._replace(noise_smoothness=None))
     p = method.schedule.at(0)
-    every_step = method.schedule.replace(period=1, upper_refresh=p.upper_batch, lower_refresh=p.lower_batch)
+    every_step = method.schedule.replace(
+        period=1, upper_refresh=p.upper_batch, lower_refresh=p.lower_batch
+    )
     plain = methods.spider_sdbgd.replace(schedule=every_step)
     return min((reduced, (plain, edges)), key=lambda choice: worst(choice[0], goal))
 
 
-def _proportioned(scale: Any, each: Pair, barrier: Any, regularizer: Any, c: Constants) -> tuple[Any, Any]:
+def _proportioned(
+    scale: Any, each: Pair, barrier: Any, regularizer: Any, c: Constants
+) -> tuple[Any, Any]:
     """Both levels' batches, scale · (each_f, M each_g): in the proportion in which they buy the most.
 
     An error of ∇g counts M = 3β/2 + 2G_f/√ρ times. So `each` is σ for noise, and ℓ for differences.
@@ -363,7 +480,11 @@ def _proportioned(scale: Any, each: Pair, barrier: Any, regularizer: Any, c: Con
 def _theorem_box(goal: Goal) -> dict[str, Pair]:
     """η, β and ρ, below the caps of Theorem 1."""
     cap = math.log(goal.constants.largest_step_size)
-    return {"step_size": (cap - 18, cap), "barrier": (-18.0, 0.0), "regularizer": (-60.0, 10.0)}
+    return {
+        "step_size": (cap - 18, cap),
+        "barrier": (-18.0, 0.0),
+        "regularizer": (-60.0, 10.0),
+    }
 
 
 def _barriers(goal: Goal) -> Pair:
@@ -374,7 +495,9 @@ def _barriers(goal: Goal) -> Pair:
 
 def plain_barrier(goal: Goal) -> float:
     """log β of plain descent."""
-    return math.log(fixed_penalty(goal._replace(noise_smoothness=None))[0].schedule.at(0).barrier)
+    return math.log(
+        fixed_penalty(goal._replace(noise_smoothness=None))[0].schedule.at(0).barrier
+    )
 
 
 def largest_batch(goal: Goal) -> float:
@@ -394,7 +517,9 @@ def anytime_penalty(goal: Goal) -> Choice:
 
     def bound(*logs: Values) -> Values:
         beta, upper, lower = (np.exp(log) for log in logs)
-        steps = steps_of(budget, ((upper, np.full_like(upper, 0.5)), (lower, np.ones_like(lower))))
+        steps = steps_of(
+            budget, ((upper, np.full_like(upper, 0.5)), (lower, np.ones_like(lower)))
+        )
         t = np.exp(NODES * np.log(steps))
         eta = t**-0.25 / penalty_smoothness(beta, c)
         sizes = np.maximum(1, upper * np.sqrt(t)), np.maximum(1, lower * t)
@@ -407,7 +532,9 @@ def anytime_penalty(goal: Goal) -> Choice:
     beta, upper, lower = map(math.exp, logs)
     # η_k ≤ 1/L_k at every step: t^−1/4 (L_f + β_0 t^1/4 L_g) is largest at t = 1.
     eta = (1 - 1e-12) / penalty_smoothness(beta, c)
-    schedule = penalty_schedule("penalty", step_size=eta, barrier=beta, upper_batch=upper, lower_batch=lower)
+    schedule = penalty_schedule(
+        "penalty", step_size=eta, barrier=beta, upper_batch=upper, lower_batch=lower
+    )
     return methods.penalty.replace(schedule=schedule), edges
 
 
@@ -420,33 +547,63 @@ def anytime_sdbgd(goal: Goal) -> Choice:
         constants = [np.exp(log) for log in logs]
         powers = corollary_powers(a)
         steps = corollary_steps(budget, constants, powers)
-        theorem = theorem_1(corollary_laws(NODES * np.log(steps), constants, powers), c, _integrated(steps))
-        direction = np.where(powers["barrier"] <= powers["step_size"], theorem.falling, theorem.rising)
+        theorem = theorem_1(
+            corollary_laws(NODES * np.log(steps), constants, powers),
+            c,
+            _integrated(steps),
+        )
+        direction = np.where(
+            powers["barrier"] <= powers["step_size"], theorem.falling, theorem.rising
+        )
         return np.asarray(np.maximum(theorem.lower_gradient_squared, direction))
 
     cap = math.log(c.largest_step_size)
     size = largest_batch(goal)
-    box = {"a": (0.01, 0.33), "step_size": (cap - 12, cap), "barrier": (-12.0, 0.0), "regularizer": (-40.0, 20.0)}
+    box = {
+        "a": (0.01, 0.33),
+        "step_size": (cap - 12, cap),
+        "barrier": (-12.0, 0.0),
+        "regularizer": (-40.0, 20.0),
+    }
     box |= {"upper_batch": (-25.0, size), "lower_batch": (-40.0, size)}
     (a, *logs), edges = search(bound, box, BATCHES, CAPPED)
     eta, beta, *rest = map(math.exp, logs)
-    return corollary_method(a, min(eta, c.largest_step_size), min(beta, 1.0), *rest), edges
+    return corollary_method(
+        a, min(eta, c.largest_step_size), min(beta, 1.0), *rest
+    ), edges
 
 
-def corollary_laws(log_t: Values, constants: Sequence[Any], powers: Mapping[str, Values]) -> Laws:
+def corollary_laws(
+    log_t: Values, constants: Sequence[Any], powers: Mapping[str, Values]
+) -> Laws:
     """The laws of Corollary 1 at any t; batches are at least 1 but not floored, for smoothness."""
-    eta, beta, rho, upper, lower = (c * np.exp(e * log_t) for c, e in zip(constants, powers.values(), strict=True))
+    eta, beta, rho, upper, lower = (
+        c * np.exp(e * log_t) for c, e in zip(constants, powers.values(), strict=True)
+    )
     return Laws(eta, beta, rho, np.maximum(1, upper), np.maximum(1, lower))
 
 
-def corollary_steps(budget: float, constants: Sequence[Any], powers: Mapping[str, Values]) -> Values:
+def corollary_steps(
+    budget: float, constants: Sequence[Any], powers: Mapping[str, Values]
+) -> Values:
     """K for a budget, under the laws of Corollary 1."""
-    return steps_of(budget, zip(constants[-2:], (powers[name] for name in BATCHES), strict=True))
+    return steps_of(
+        budget, zip(constants[-2:], (powers[name] for name in BATCHES), strict=True)
+    )
 
 
-def corollary_method(a: float, eta: float, beta: float, rho: float, upper: float, lower: float) -> Method:
+def corollary_method(
+    a: float, eta: float, beta: float, rho: float, upper: float, lower: float
+) -> Method:
     """SDBGD with the laws of Corollary 1."""
-    schedule = anytime(a, step_size=eta, barrier=beta, regularizer=rho, upper_batch=upper, lower_batch=lower)
+    schedule = anytime(
+        a,
+        step_size=eta,
+        barrier=beta,
+        regularizer=rho,
+        upper_batch=upper,
+        lower_batch=lower,
+    )
     return methods.sdbgd.replace(schedule=schedule)
 
 
@@ -458,7 +615,10 @@ def steps_of(budget: float, laws: Iterable[tuple[Any, Any]]) -> Values:
     for _ in range(40):
         middle = (low + high) / 2
         steps = np.exp(middle)
-        cost = sum(np.maximum(steps, c * np.exp(e * middle) * (steps / (e + 1) + 0.5)) for c, e in laws)
+        cost = sum(
+            np.maximum(steps, c * np.exp(e * middle) * (steps / (e + 1) + 0.5))
+            for c, e in laws
+        )
         low = np.where(cost <= budget, middle, low)
         high = np.where(cost <= budget, high, middle)
     return np.asarray(np.exp(low))

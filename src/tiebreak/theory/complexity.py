@@ -44,10 +44,34 @@ TABLE = (
         "Ahmadi et al. 2026",
     ),
     Row("PR-SDBPG", "pr_sdbpg", 4, 8, 10, "verifiable", "Ahmadi et al. 2026"),
-    Row("VR-PR-SDBPG", "vr_pr_sdbpg", 4, 6, 8, "verifiable; mean-squared smoothness", "Ahmadi et al. 2026"),
+    Row(
+        "VR-PR-SDBPG",
+        "vr_pr_sdbpg",
+        4,
+        6,
+        8,
+        "verifiable; mean-squared smoothness",
+        "Ahmadi et al. 2026",
+    ),
     Row("SDBGD", "sdbgd", 2, 4, 7, "none", "the paper"),
-    Row("Penalty", "penalty", 2, 3, 4, "none", "ours: plain descent on f + βg, see the docs"),
-    Row("Lazy penalty", "lazy_penalty", 2, 2.5, 4, "none", "ours: upper batches are held"),
+    Row(
+        "Penalty",
+        "penalty",
+        2,
+        3,
+        4,
+        "none",
+        "ours: plain descent on f + βg, see the docs",
+    ),
+    Row(
+        "Lazy penalty",
+        "lazy_penalty",
+        2,
+        2.5,
+        4,
+        "none",
+        "ours: upper batches are held",
+    ),
     Row("SPIDER-Penalty", "spider_penalty", 2, 2, 3, _SMOOTH, "ours"),
     Row("STORM-Penalty", "storm_penalty", 2, 2, 3, _SMOOTH, "ours"),
     Row("STORM-SDBGD", "storm_sdbgd", 2, 3, 6, _SMOOTH, "ours"),
@@ -56,8 +80,24 @@ TABLE = (
 
 #: What no method can beat, whatever its λ, up to a universal constant. Upper calls: only sketched, so left out.
 LOWER_BOUNDS = (
-    Row("no method below", "", 2, math.nan, 4, "none", "ours, from Carmon et al., Arjevani et al."),
-    Row("no method below", "", 2, math.nan, 3, _SMOOTH, "ours, from Carmon et al., Arjevani et al."),
+    Row(
+        "no method below",
+        "",
+        2,
+        math.nan,
+        4,
+        "none",
+        "ours, from Carmon et al., Arjevani et al.",
+    ),
+    Row(
+        "no method below",
+        "",
+        2,
+        math.nan,
+        3,
+        _SMOOTH,
+        "ours, from Carmon et al., Arjevani et al.",
+    ),
 )
 
 
@@ -105,11 +145,15 @@ def exponents(a: float = 0.25, kind: str = "anytime") -> Exponents:
     if kind not in ("anytime", "horizon"):
         raise ValueError(f"kind={kind!r} must be 'anytime' or 'horizon'")
     powers = corollary_powers(a)
-    lower = 1 + powers["step_size"] + powers["barrier"]  # Σ η_k β_k grows like this power of K
+    lower = (
+        1 + powers["step_size"] + powers["barrier"]
+    )  # Σ η_k β_k grows like this power of K
     ratio = powers["barrier"] - powers["step_size"]
     direction = lower - ratio if kind == "horizon" or ratio >= 0 else lower
     calls = (1 + powers["upper_batch"], 1 + powers["lower_batch"])
-    return Exponents(direction, lower, *calls, kind == "anytime" and ratio >= 0, kind == "anytime")
+    return Exponents(
+        direction, lower, *calls, kind == "anytime" and ratio >= 0, kind == "anytime"
+    )
 
 
 @dataclass(frozen=True)
@@ -171,7 +215,12 @@ def least_complexity(
     if noise_smoothness is None:
         lower = c.L_g * c.delta_g * c.sigma_g**2 / norm**4
     else:
-        lower = math.hypot(c.L_g, noise_smoothness_of(noise_smoothness)[1]) * c.delta_g * c.sigma_g / norm**3
+        lower = (
+            math.hypot(c.L_g, noise_smoothness_of(noise_smoothness)[1])
+            * c.delta_g
+            * c.sigma_g
+            / norm**3
+        )
     return Complexity(c.L_g * c.delta_g / norm**2, math.nan, lower, exact=False)
 
 
@@ -228,13 +277,18 @@ def rare_visits(history: History, schedule: Schedule | Law) -> Visits:
     """
     law: Any = schedule.regularizer if isinstance(schedule, Schedule) else schedule
     if law is None or not callable(law):
-        raise ValueError(f"schedule={schedule!r} must have a regularizer, or be the law of one")
+        raise ValueError(
+            f"schedule={schedule!r} must have a regularizer, or be the law of one"
+        )
     if len(history) < 2 or "lower_gradient_squared" not in history.columns:
         raise ValueError(
             "history must hold at least two records of lower_gradient_squared: run with record=1 and exact gradients"
         )
     steps = np.asarray(history.step)
-    ratio = history.columns["lower_gradient_squared"][:-1] / np.array([law(int(k)) for k in steps[:-1]])[:, None]
+    ratio = (
+        history.columns["lower_gradient_squared"][:-1]
+        / np.array([law(int(k)) for k in steps[:-1]])[:, None]
+    )
     weight = np.diff(steps)[:, None] * np.isfinite(ratio)
     total = int(steps[-1])
     share = float((weight * (ratio <= 1)).sum() / weight.sum())

@@ -57,7 +57,11 @@ class Constants:
 
     def __post_init__(self) -> None:
         for item in fields(Constants):
-            nonnegative(item.name, getattr(self, item.name), positive=item.name in ("L_f", "L_g", "G_f"))
+            nonnegative(
+                item.name,
+                getattr(self, item.name),
+                positive=item.name in ("L_f", "L_g", "G_f"),
+            )
 
     @property
     def largest_step_size(self) -> float:
@@ -107,7 +111,10 @@ class EstimatedConstants(Constants):
         if not 1 <= factor < math.inf:
             raise ValueError(f"factor={factor!r} must be finite and ≥ 1")
         (low_f, high_f), (low_g, high_g) = self.sigma_f_interval, self.sigma_g_interval
-        scaled = {name: factor * getattr(self, name) for name in ("L_f", "L_g", "G_f", "delta_f", "delta_g")}
+        scaled = {
+            name: factor * getattr(self, name)
+            for name in ("L_f", "L_g", "G_f", "delta_f", "delta_g")
+        }
         return replace(
             self,
             **scaled,
@@ -115,17 +122,35 @@ class EstimatedConstants(Constants):
             sigma_g=factor * high_g,
             sigma_f_interval=(low_f, factor * high_f),
             sigma_g_interval=(low_g, factor * high_g),
-            noise_smoothness=(factor * self.noise_smoothness[0], factor * self.noise_smoothness[1]),
+            noise_smoothness=(
+                factor * self.noise_smoothness[0],
+                factor * self.noise_smoothness[1],
+            ),
         )
 
     def __str__(self) -> str:
-        lines = [f"{name} ≈ {getattr(self, name):.4g}" for name in ("L_f", "L_g", "G_f", "delta_f", "delta_g")]
+        lines = [
+            f"{name} ≈ {getattr(self, name):.4g}"
+            for name in ("L_f", "L_g", "G_f", "delta_f", "delta_g")
+        ]
         for name in ("sigma_f", "sigma_g"):
             low, high = getattr(self, f"{name}_interval")
-            lines.append(f"{name} ≈ {getattr(self, name):.4g} in [{low:.4g}, {high:.4g}] ({self.confidence:.0%})")
-        lines.append("noise smoothness: ℓ_f ≈ {:.4g}, ℓ_g ≈ {:.4g}".format(*self.noise_smoothness))
+            lines.append(
+                f"{name} ≈ {getattr(self, name):.4g} in [{low:.4g}, {high:.4g}] ({self.confidence:.0%})"
+            )
+        lines.append(
+            "noise smoothness: ℓ_f ≈ {:.4g}, ℓ_g ≈ {:.4g}".format(
+                *self.noise_smoothness
+            )
+        )
         spent = f"{self.upper_calls:,} upper and {self.lower_calls:,} lower calls"
-        return "\n".join(["Estimates, from three pilot runs; the true constants may be larger.", *lines, spent])
+        return "\n".join(
+            [
+                "Estimates, from three pilot runs; the true constants may be larger.",
+                *lines,
+                spent,
+            ]
+        )
 
 
 def estimate_constants(
@@ -168,9 +193,15 @@ def estimate_constants(
     >>> 0.9 < estimated.L_g <= 1.01 and 0.9 < estimated.G_f <= 1.05
     True
     """
-    if not hasattr(problem, "upper") and not (isinstance(problem, (tuple, list)) and len(problem) == 2):
-        raise TypeError(f"problem={problem!r} must be a Problem, or the pair (upper, lower)")
-    upper, lower = (problem.upper, problem.lower) if hasattr(problem, "upper") else problem
+    if not hasattr(problem, "upper") and not (
+        isinstance(problem, (tuple, list)) and len(problem) == 2
+    ):
+        raise TypeError(
+            f"problem={problem!r} must be a Problem, or the pair (upper, lower)"
+        )
+    upper, lower = (
+        (problem.upper, problem.lower) if hasattr(problem, "upper") else problem
+    )
     given = getattr(problem, "x0", None) if x0 is None else x0
     if given is None:
         raise ValueError("x0=None: give the point to start from")
@@ -181,7 +212,9 @@ def estimate_constants(
     batch = whole("batch", batch)
     points = whole("points", points)
     if whole("repeats", repeats) < 8:
-        raise ValueError(f"repeats={repeats!r} must be at least 8: an interval needs them")
+        raise ValueError(
+            f"repeats={repeats!r} must be at least 8: an interval needs them"
+        )
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence!r} must be in (0, 1)")
     rng_f, rng_g, rng = default_rng(seed).spawn(3)
@@ -192,10 +225,18 @@ def estimate_constants(
     reach = max(_away(pilots[2][0])) if pilots[2][1] else 0.0
     # A slope without curvature is followed for ever, in ever longer steps: what is out there says nothing of a run.
     paths = [path if curved else path[_away(path) <= reach] for path, curved in pilots]
-    places = np.concatenate([path[np.linspace(0, len(path) - 1, points).astype(int)] for path in paths])
-    f = _Probe("upper", upper, start.shape, batch, rng_f).constants(places, paths[0], repeats, confidence)
-    g = _Probe("lower", lower, start.shape, batch, rng_g).constants(places, paths[1], repeats, confidence)
-    spent = 2 * (2 * (_RUN_UP + steps) - 1) * batch  # alone and with the other; at two points but for the first step
+    places = np.concatenate(
+        [path[np.linspace(0, len(path) - 1, points).astype(int)] for path in paths]
+    )
+    f = _Probe("upper", upper, start.shape, batch, rng_f).constants(
+        places, paths[0], repeats, confidence
+    )
+    g = _Probe("lower", lower, start.shape, batch, rng_g).constants(
+        places, paths[1], repeats, confidence
+    )
+    spent = (
+        2 * (2 * (_RUN_UP + steps) - 1) * batch
+    )  # alone and with the other; at two points but for the first step
     return EstimatedConstants(
         L_f=f.smoothness,
         L_g=g.smoothness,
@@ -218,15 +259,27 @@ def _away(path: Values) -> Values:
     return np.asarray(np.linalg.norm(path - path[0], axis=1))
 
 
-def _path(upper: Any, lower: Any, start: Values, batch: int, steps: int, rng: Generator) -> tuple[Values, bool]:
+def _path(
+    upper: Any, lower: Any, start: Values, batch: int, steps: int, rng: Generator
+) -> tuple[Values, bool]:
     """The points of a pilot, and whether it met any curvature."""
     method = methods.auto.replace(upper_batch=batch, lower_batch=batch)
     seed = int(rng.integers(2**63))
-    options: dict[str, Any] = {"steps": _RUN_UP + steps, "seed": seed, "record": 1, "keep_iterates": True}
+    options: dict[str, Any] = {
+        "steps": _RUN_UP + steps,
+        "seed": seed,
+        "record": 1,
+        "keep_iterates": True,
+    }
     with unsaid():
         result = minimize(upper, lower, start, method=method, **options)
-    path = np.asarray(result.history.x, dtype=np.float64).reshape(len(result.history), -1)
-    curved = any(float(np.max(result.chosen[f"{level}_smoothness"])) > 0 for level in ("upper", "lower"))
+    path = np.asarray(result.history.x, dtype=np.float64).reshape(
+        len(result.history), -1
+    )
+    curved = any(
+        float(np.max(result.chosen[f"{level}_smoothness"])) > 0
+        for level in ("upper", "lower")
+    )
     return np.delete(path, slice(1, _RUN_UP + 1), axis=0), curved
 
 
@@ -245,30 +298,49 @@ class _LevelConstants(NamedTuple):
 class _Probe:
     """Gradients of one level at any point, counted."""
 
-    def __init__(self, name: str, oracle: Any, shape: tuple[int, ...], batch: int, rng: Generator) -> None:
+    def __init__(
+        self, name: str, oracle: Any, shape: tuple[int, ...], batch: int, rng: Generator
+    ) -> None:
         self.level = Level(name, oracle, shape, np.dtype(np.float64))
         self.batch = batch
         self.rng = rng
         self.calls = 0
 
-    def constants(self, places: Values, path: Values, repeats: int, confidence: float) -> _LevelConstants:
+    def constants(
+        self, places: Values, path: Values, repeats: int, confidence: float
+    ) -> _LevelConstants:
         """The largest of what is measured at these places, and the decrease along the path."""
         smoothness = max(1e-12, *(self.curvature(place) for place in places))
         steepness = max(1e-12, *(self.steepness(place) for place in places))
         few = places[::3]
         # The largest of several estimates is mostly too large: only intervals that hold at all points hold for it.
         each = 1 - (1 - confidence) / len(few)
-        value, low, high = map(max, zip(*(self.variance(place, repeats, each) for place in few), strict=True))
+        value, low, high = map(
+            max,
+            zip(*(self.variance(place, repeats, each) for place in few), strict=True),
+        )
         interval = (math.sqrt(max(low, 0.0)), math.sqrt(high))
         decrease = self.decrease(path)
         roughness = max(self.roughness(place, repeats) for place in few)
-        return _LevelConstants(smoothness, steepness, math.sqrt(value), interval, decrease, roughness, self.calls)
+        return _LevelConstants(
+            smoothness,
+            steepness,
+            math.sqrt(value),
+            interval,
+            decrease,
+            roughness,
+            self.calls,
+        )
 
     def gradient(self, x: Values, token: Any, size: int) -> Values:
         self.calls += size
-        gradient: Values = np.asarray(self.level.gradient(x[None], token)[0], dtype=np.float64)
+        gradient: Values = np.asarray(
+            self.level.gradient(x[None], token)[0], dtype=np.float64
+        )
         if not np.isfinite(gradient).all():
-            raise ValueError(f"the {self.level.name} gradient is not finite at a point of the pilot: {x!r}")
+            raise ValueError(
+                f"the {self.level.name} gradient is not finite at a point of the pilot: {x!r}"
+            )
         return gradient
 
     def token(self, size: int) -> Any:
@@ -282,7 +354,9 @@ class _Probe:
         base = self.gradient(x, token, self.batch)
         direction = self.rng.standard_normal(len(x))
         for _ in range(6):
-            direction = (self.gradient(x + h * _unit(direction), token, self.batch) - base) / h
+            direction = (
+                self.gradient(x + h * _unit(direction), token, self.batch) - base
+            ) / h
             largest = max(largest, float(np.linalg.norm(direction)))
             if largest == 0:
                 break
@@ -290,19 +364,31 @@ class _Probe:
 
     def steepness(self, x: Values) -> float:
         """The norm of the mean gradient, from two independent batches: the square of one would add its noise."""
-        first, second = (self.gradient(x, self.token(self.batch), self.batch) for _ in range(2))
+        first, second = (
+            self.gradient(x, self.token(self.batch), self.batch) for _ in range(2)
+        )
         return math.sqrt(max(0.0, float(first @ second)))
 
-    def variance(self, x: Values, repeats: int, confidence: float) -> tuple[float, float, float]:
+    def variance(
+        self, x: Values, repeats: int, confidence: float
+    ) -> tuple[float, float, float]:
         """Total variance of one sample, and an interval for it."""
         draws = np.stack([self.gradient(x, self.token(1), 1) for _ in range(repeats)])
-        squares = np.sum((draws - draws.mean(axis=0)) ** 2, axis=1) * repeats / (repeats - 1)
+        squares = (
+            np.sum((draws - draws.mean(axis=0)) ** 2, axis=1) * repeats / (repeats - 1)
+        )
         value = float(squares.mean())
         error = float(squares.std(ddof=1)) / math.sqrt(repeats)
-        if value <= 1e-24 * float(np.sum(draws.mean(axis=0) ** 2)):  # rounding, not noise
+        if value <= 1e-24 * float(
+            np.sum(draws.mean(axis=0) ** 2)
+        ):  # rounding, not noise
             return 0.0, 0.0, 0.0
         # On the scale of logarithms: a variance is positive, and its estimate skew.
-        spread = math.exp(NormalDist().inv_cdf((1 + confidence) / 2) * error / value) if value > 0 else 1.0
+        spread = (
+            math.exp(NormalDist().inv_cdf((1 + confidence) / 2) * error / value)
+            if value > 0
+            else 1.0
+        )
         return value, value / spread, value * spread
 
     def roughness(self, x: Values, repeats: int) -> float:
@@ -314,7 +400,12 @@ class _Probe:
         direction = self.rng.standard_normal(len(x))
         for _ in range(3):
             direction = _unit(direction)
-            change = (np.stack([self.gradient(x + h * direction, token, 1) for token in tokens]) - base) / h
+            change = (
+                np.stack(
+                    [self.gradient(x + h * direction, token, 1) for token in tokens]
+                )
+                - base
+            ) / h
             centered = change - change.mean(axis=0)
             variance = float(np.sum(centered**2)) / (repeats - 1)
             rounding = 1e-14 * float(np.sum(change.mean(axis=0) ** 2))
@@ -322,14 +413,19 @@ class _Probe:
             if variance <= rounding:
                 break
             largest = max(largest, math.sqrt(variance))
-            direction = centered.T @ (centered @ direction)  # towards where the samples differ most
+            direction = centered.T @ (
+                centered @ direction
+            )  # towards where the samples differ most
         return largest
 
     def decrease(self, path: Values) -> float:
         """The largest fall below the start along the path: ∫⟨∇, dx⟩ by trapezoids, of one length each."""
         path = _evenly(path)
         slopes = [self.gradient(x, self.token(self.batch), self.batch) for x in path]
-        falls = [float((a + b) @ (x - y)) / 2 for a, b, x, y in zip(slopes, slopes[1:], path, path[1:], strict=False)]
+        falls = [
+            float((a + b) @ (x - y)) / 2
+            for a, b, x, y in zip(slopes, slopes[1:], path, path[1:], strict=False)
+        ]
         return float(np.max(np.cumsum(falls), initial=0.0))
 
 

@@ -15,7 +15,16 @@ import numpy as np
 
 from tiebreak.checks import whole
 from tiebreak.schedules import Schedule
-from tiebreak.theory.bounds import Adding, Bounds, Laws, Residuals, bounds_of_pair, checked_steps, laws, ways_to_add
+from tiebreak.theory.bounds import (
+    Adding,
+    Bounds,
+    Laws,
+    Residuals,
+    bounds_of_pair,
+    checked_steps,
+    laws,
+    ways_to_add,
+)
 from tiebreak.theory.constants import Constants
 
 
@@ -24,9 +33,14 @@ def penalty_smoothness(barrier: Any, constants: Constants) -> Any:
     return constants.L_f + barrier * constants.L_g
 
 
-def total_variance(barrier: Any, upper_batch: Any, lower_batch: Any, constants: Constants) -> Any:
+def total_variance(
+    barrier: Any, upper_batch: Any, lower_batch: Any, constants: Constants
+) -> Any:
     """V = σ_f²/B_f + β²σ_g²/B_g: the variance of one estimate of ∇Φ."""
-    return constants.sigma_f**2 / upper_batch + barrier**2 * constants.sigma_g**2 / lower_batch
+    return (
+        constants.sigma_f**2 / upper_batch
+        + barrier**2 * constants.sigma_g**2 / lower_batch
+    )
 
 
 def initial_gap(p: Laws, constants: Constants) -> Any:
@@ -34,7 +48,9 @@ def initial_gap(p: Laws, constants: Constants) -> Any:
     return 2 * (constants.delta_g + constants.delta_f / p.barrier[0])
 
 
-def selected_residuals(gap: Any, p: Laws, constants: Constants, add: Adding) -> Residuals:
+def selected_residuals(
+    gap: Any, p: Laws, constants: Constants, add: Adding
+) -> Residuals:
     """Bounds on E‖∇g(x_N)‖² and E‖∇Φ(x_N)‖², P(N = k) ∝ w_k, from `gap` ≥ Σ (η_k/β_k) E‖∇Φ_k(x_k)‖².
 
     Σ w_k r_k ≤ max(w_kβ_k/η_k) · gap. The bound on ∇g is Minkowski's inequality in L²: no factor 2. With w = η/β, as
@@ -50,7 +66,9 @@ def selected_residuals(gap: Any, p: Laws, constants: Constants, add: Adding) -> 
     return lower, add.most(share) * gap / total
 
 
-def constant_residuals(p: Any, constants: Constants, steps: Any, noise: Any) -> Residuals:
+def constant_residuals(
+    p: Any, constants: Constants, steps: Any, noise: Any
+) -> Residuals:
     """Bounds for constant parameters: E‖∇Φ‖² ≤ E = 2(Δ_f+βΔ_g)/(ηK) + `noise` and E‖∇g‖² ≤ (G_f+√E)²/β²."""
     c = constants
     beta = p.barrier
@@ -63,13 +81,17 @@ def penalty_residuals(p: Laws, constants: Constants, add: Adding) -> Residuals:
     eta = p.step_size
     beta = p.barrier
     noise = total_variance(beta, p.upper_batch, p.lower_batch, constants)
-    gap = initial_gap(p, constants) + add.total(eta / beta * penalty_smoothness(beta, constants) * eta * noise)
+    gap = initial_gap(p, constants) + add.total(
+        eta / beta * penalty_smoothness(beta, constants) * eta * noise
+    )
     return selected_residuals(gap, p, constants, add)
 
 
 def check_penalty(schedule: Schedule, p: Laws, constants: Constants) -> None:
     """Raise ValueError where descent on f + β_k g has no bound: β_k > 0 must not fall, and η_k ≤ 1/(L_f + β_kL_g)."""
-    rises = np.concatenate([[True], np.diff(p.barrier) >= -1e-12 * p.barrier[:-1]]) & (p.barrier > 0)
+    rises = np.concatenate([[True], np.diff(p.barrier) >= -1e-12 * p.barrier[:-1]]) & (
+        p.barrier > 0
+    )
     if not rises.all():
         k = int(np.argmin(rises))
         raise ValueError(
@@ -126,12 +148,20 @@ def lazy_residuals(p: Any, constants: Constants, steps: Any, hold: Any) -> Resid
     with np.errstate(divide="ignore", invalid="ignore"):
         most = (1 - L * eta) / Q - 1
         young = np.fmin(most, np.sqrt(nu_f2 / (Q * nu_g2)))
-        noise = nu_f2 + np.where(nu_f2 > 0, nu_f2 / young, 0.0) + (L * eta + (1 + young) * Q) * nu_g2
-    noise = np.where(hold == 1, L * eta * (nu_f2 + nu_g2), np.where(most > 0, noise, np.inf))
+        noise = (
+            nu_f2
+            + np.where(nu_f2 > 0, nu_f2 / young, 0.0)
+            + (L * eta + (1 + young) * Q) * nu_g2
+        )
+    noise = np.where(
+        hold == 1, L * eta * (nu_f2 + nu_g2), np.where(most > 0, noise, np.inf)
+    )
     return constant_residuals(p, c, steps, noise)
 
 
-def lazy_bounds(schedule: Schedule, constants: Constants, steps: Any, hold: int) -> Bounds:
+def lazy_bounds(
+    schedule: Schedule, constants: Constants, steps: Any, hold: int
+) -> Bounds:
     """Descent on f + βg where an upper batch is drawn at every `hold`-th step and held: fewer upper calls.
 
     Constant parameters. The condition is Lη + (1+c)L_f²η² m(m−1)/2 ≤ 1 for some c > 0, where the held gradient's error
@@ -149,9 +179,13 @@ def lazy_bounds(schedule: Schedule, constants: Constants, steps: Any, hold: int)
     K = checked_steps(steps).astype(np.float64)
     m = whole("hold", hold)
     if not schedule.constant():
-        raise ValueError(f"the bound for upper batches that are held needs a constant schedule, not {schedule}")
+        raise ValueError(
+            f"the bound for upper batches that are held needs a constant schedule, not {schedule}"
+        )
     check_penalty(schedule, laws(schedule, 1, regularized=False), constants)
     pair = lazy_residuals(schedule.at(0), constants, K, m)
     if not np.isfinite(pair[1]).all():
-        raise ValueError(f"hold={hold!r} is too long for step_size={schedule.at(0).step_size:g}: no bound is known")
+        raise ValueError(
+            f"hold={hold!r} is too long for step_size={schedule.at(0).step_size:g}: no bound is known"
+        )
     return bounds_of_pair(steps, pair)

@@ -27,7 +27,10 @@ from tiebreak.theory.proved import proved, reduces, smoothness_needed
 #: By (method, objective, kind), all for which a bound or a model is known.
 CHOICES: Mapping[tuple[str, str, str], Callable[[Goal], Choice]] = MappingProxyType(
     {(method, "bound", kind): choose for (method, kind), choose in PROVED.items()}
-    | {(method, "practice", kind): choose for (method, kind), choose in EXPECTED.items()}
+    | {
+        (method, "practice", kind): choose
+        for (method, kind), choose in EXPECTED.items()
+    }
 )
 #: Methods whose bound has constants; SPIDER's and STORM's ask for the smoothness of the noise.
 COMPUTED = tuple(method for method, kind in PROVED if kind == "horizon")
@@ -93,9 +96,17 @@ class Plan:
     def plain(self) -> str:
         """The method that this is without its variance reduction, where the plan makes none of it; else empty."""
         first = self.schedule.at(0)
-        alpha = [of_level(first, "momentum", level) for level in LEVELS] if reduces(self.method) else []
+        alpha = (
+            [of_level(first, "momentum", level) for level in LEVELS]
+            if reduces(self.method)
+            else []
+        )
         without = first.period == 1 or alpha == [1.0, 1.0]
-        return self.method.name.partition("-")[2] if reduces(self.method) and without else ""
+        return (
+            self.method.name.partition("-")[2]
+            if reduces(self.method) and without
+            else ""
+        )
 
     def rows(self) -> list[tuple[str, str]]:
         """The plan as a table of two columns."""
@@ -113,26 +124,60 @@ class Plan:
             law = getattr(self.schedule, name)
             ends = (getattr(first, name), getattr(last, name))
             if law is not None and name != "selection":
-                same = f"{ends[0]:g}" if name.endswith("_batch") else f"{law}"  # what is drawn: a law may be below 1
-                rows.append((name, f"{law}   ({ends[0]:.4g} … {ends[1]:.4g})" if ends[0] != ends[1] else same))
+                same = (
+                    f"{ends[0]:g}" if name.endswith("_batch") else f"{law}"
+                )  # what is drawn: a law may be below 1
+                rows.append(
+                    (
+                        name,
+                        f"{law}   ({ends[0]:.4g} … {ends[1]:.4g})"
+                        if ends[0] != ends[1]
+                        else same,
+                    )
+                )
         exact = type(self.constants) is Constants
         word = "proved" if exact else "proved, if the estimates hold"
         rows.append((f"{word}: E‖∇g‖² ≤", f"{self.bounds.lower_gradient_squared:.3g}"))
         rows.append((f"{word}: E‖d‖² ≤", f"{self.bounds.direction_squared:.3g}"))
         if self.noise_smoothness is not None:
-            rows.append(("noise smoothness", f"ℓ_f = {self.noise_smoothness[0]:g}, ℓ_g = {self.noise_smoothness[1]:g}"))
+            rows.append(
+                (
+                    "noise smoothness",
+                    f"ℓ_f = {self.noise_smoothness[0]:g}, ℓ_g = {self.noise_smoothness[1]:g}",
+                )
+            )
         if self.prediction is not None:
-            rows.append(("expected ‖∇g‖²", f"{self.prediction.lower_gradient_squared:.2g} (a model, not a bound)"))
-            rows.append(("expected ‖d‖²", f"{self.prediction.direction_squared:.2g} (a model, not a bound)"))
+            rows.append(
+                (
+                    "expected ‖∇g‖²",
+                    f"{self.prediction.lower_gradient_squared:.2g} (a model, not a bound)",
+                )
+            )
+            rows.append(
+                (
+                    "expected ‖d‖²",
+                    f"{self.prediction.direction_squared:.2g} (a model, not a bound)",
+                )
+            )
             rows += [("but", note) for note in self.prediction.note.split("; ")]
             if not exact:  # measured: an L_f that the pilots saw a quarter of made the residual a thousand times larger
                 words = "where L_f or L_g is larger than estimated, steps are too long and none of this holds"
                 rows.append(("but", f"{words}: constants.with_margin(2) is safer"))
         if self.plain:
             twice = "" if first.period == 1 else ", at twice its calls"
-            rows.append(("variance reduction", f"does not pay with this budget: this is {self.plain} itself{twice}"))
+            rows.append(
+                (
+                    "variance reduction",
+                    f"does not pay with this budget: this is {self.plain} itself{twice}",
+                )
+            )
         if self.edges:
-            rows.append(("search", f"ended at the edge of its box in {', '.join(self.edges)}: better may lie beyond"))
+            rows.append(
+                (
+                    "search",
+                    f"ended at the edge of its box in {', '.join(self.edges)}: better may lie beyond",
+                )
+            )
         return rows
 
     def __str__(self) -> str:
@@ -191,9 +236,13 @@ def plan(
     """
     problem: Any = constants
     if isinstance(getattr(problem, "constants", None), Constants):
-        raise TypeError(f"constants is a {type(problem).__name__}; it must be Constants: give problem.constants")
+        raise TypeError(
+            f"constants is a {type(problem).__name__}; it must be Constants: give problem.constants"
+        )
     if not isinstance(problem, Constants):
-        raise TypeError(f"constants={problem!r} must be Constants, or estimates of them (theory.estimate_constants)")
+        raise TypeError(
+            f"constants={problem!r} must be Constants, or estimates of them (theory.estimate_constants)"
+        )
     if (budget is None) == (epsilon is None):
         raise ValueError(f"budget={budget!r}, epsilon={epsilon!r}: give one of them")
     one_of("objective", objective, ("bound", "practice"))
@@ -207,9 +256,27 @@ def plan(
             steps, upper, lower = steps_of_plan(planned, calls)
             bounds = proved(planned, constants, steps, ell)
         except (OverflowError, ZeroDivisionError):
-            raise ValueError(f"no plan for {calls:.3g} calls with {constants}: its numbers are beyond floats") from None
-        prediction = predicted(planned.schedule, constants, steps) if objective == "practice" else None
-        result = Plan(planned, calls, steps, upper, lower, bounds, prediction, objective, constants, ell, edges)
+            raise ValueError(
+                f"no plan for {calls:.3g} calls with {constants}: its numbers are beyond floats"
+            ) from None
+        prediction = (
+            predicted(planned.schedule, constants, steps)
+            if objective == "practice"
+            else None
+        )
+        result = Plan(
+            planned,
+            calls,
+            steps,
+            upper,
+            lower,
+            bounds,
+            prediction,
+            objective,
+            constants,
+            ell,
+            edges,
+        )
         if progress is not None:
             progress(result)
         return result
@@ -219,22 +286,30 @@ def plan(
         return _cheapest(solve, epsilon, patient=choose is practical_penalty)
     calls = whole("budget", budget)
     if calls < 2:
-        raise ValueError(f"budget={budget!r} must be at least 2: one sample of each level")
+        raise ValueError(
+            f"budget={budget!r} must be at least 2: one sample of each level"
+        )
     if calls > _LARGEST:
-        raise ValueError(f"budget={budget!r} must be at most 10^250: that is more than enough")
+        raise ValueError(
+            f"budget={budget!r} must be at most 10^250: that is more than enough"
+        )
     return solve(calls)
 
 
-def _choice(method: Method, objective: str, kind: str | None) -> Callable[[Goal], Choice]:
+def _choice(
+    method: Method, objective: str, kind: str | None
+) -> Callable[[Goal], Choice]:
     """The search for a method's constants, by a bound or a model that is known."""
-    name = next((key for key, row in methods.METHODS.items() if row is method), method.name)
-    kind = kind or ("anytime" if (name, objective) == ("sdbgd", "practice") else "horizon")
+    name = next(
+        (key for key, row in methods.METHODS.items() if row is method), method.name
+    )
+    kind = kind or (
+        "anytime" if (name, objective) == ("sdbgd", "practice") else "horizon"
+    )
     if (name, objective, kind) in CHOICES:
         return CHOICES[name, objective, kind]
     legal = ", ".join(f"({m}, {o}, {k})" for m, o, k in CHOICES)
-    message = (
-        f"(method, objective, kind)=({name}, {objective}, {kind}) must be one of those with a known bound or model"
-    )
+    message = f"(method, objective, kind)=({name}, {objective}, {kind}) must be one of those with a known bound or model"
     orders = "" if any(m == name for m, _, _ in CHOICES) else known_orders(name)
     if orders:
         legal += f". Of {method.name} only orders are known, {orders}: no constants that a plan could choose by"
@@ -254,7 +329,9 @@ def _cheapest(solve: Callable[[int], Plan], epsilon: float, patient: bool) -> Pl
 
     def excess(i: int) -> float:
         """log(residual/ε): at most 0 where the plan is good enough, its transient over, and f's, be it slow."""
-        plan = plans[i] = solve(math.floor(math.exp(math.log(2) + i * _STEP)) if i else 3)
+        plan = plans[i] = solve(
+            math.floor(math.exp(math.log(2) + i * _STEP)) if i else 3
+        )
         expected = plan.prediction
         if expected is None:
             return math.log(plan.bounds.larger / epsilon)
@@ -270,7 +347,9 @@ def _cheapest(solve: Callable[[int], Plan], epsilon: float, patient: bool) -> Pl
         if above <= 0:
             return plans[low]
     way = 512
-    while below > 0:  # to larger budgets; not quite as far as the line says, which then leads beyond by little
+    while (
+        below > 0
+    ):  # to larger budgets; not quite as far as the line says, which then leads beyond by little
         low = high
         high = high + way
         above = below
@@ -278,12 +357,18 @@ def _cheapest(solve: Callable[[int], Plan], epsilon: float, patient: bool) -> Pl
             raise ValueError(f"epsilon={epsilon!r} needs more than 10^250 calls")
         below = excess(high)
         slope = (above - below) / way
-        way = min(4096, max(32, math.ceil(0.95 * below / slope))) if 0 < slope < math.inf else 512
+        way = (
+            min(4096, max(32, math.ceil(0.95 * below / slope)))
+            if 0 < slope < math.inf
+            else 512
+        )
     model = plans[high].prediction is not None
     looks = 0
     while high - low > (16 if model else 1):
         looks += 1
-        line = not model and looks % 4 > 0 and above < math.inf  # now and then the middle, to be safe
+        line = (
+            not model and looks % 4 > 0 and above < math.inf
+        )  # now and then the middle, to be safe
         share = above / (above - below) if line else 0.5
         middle = min(max(low + math.ceil(share * (high - low)), low + 1), high - 1)
         value = excess(middle)
@@ -320,16 +405,31 @@ def oracle_complexity(
     """
     nonnegative("epsilon", epsilon, positive=True)
     chosen = methods.get(method)
-    row = next((row for row in TABLE if row.key and methods.METHODS[row.key] is chosen), None)
+    row = next(
+        (row for row in TABLE if row.key and methods.METHODS[row.key] is chosen), None
+    )
     if row is None:
-        raise ValueError(f"method={method!r} has no known complexity; known are {[r.key for r in TABLE if r.key]}")
+        raise ValueError(
+            f"method={method!r} has no known complexity; known are {[r.key for r in TABLE if r.key]}"
+        )
     if constants is None:
         try:
-            iterations, upper, lower = ((1 / epsilon) ** power for power in (row.iterations, row.upper, row.lower))
+            iterations, upper, lower = (
+                (1 / epsilon) ** power
+                for power in (row.iterations, row.upper, row.lower)
+            )
         except OverflowError:
-            raise ValueError(f"epsilon={epsilon!r} is so small that no float holds the calls it takes") from None
+            raise ValueError(
+                f"epsilon={epsilon!r} is so small that no float holds the calls it takes"
+            ) from None
         return Complexity(iterations, upper, lower, exact=False)
     if row.key not in COMPUTED:
-        raise ValueError(f"method={method!r} has no computable bound; with constants, give one of {list(COMPUTED)}")
-    cheapest = plan(constants, epsilon=epsilon, method=row.key, noise_smoothness=noise_smoothness)
-    return Complexity(cheapest.steps, cheapest.upper_calls, cheapest.lower_calls, exact=True)
+        raise ValueError(
+            f"method={method!r} has no computable bound; with constants, give one of {list(COMPUTED)}"
+        )
+    cheapest = plan(
+        constants, epsilon=epsilon, method=row.key, noise_smoothness=noise_smoothness
+    )
+    return Complexity(
+        cheapest.steps, cheapest.upper_calls, cheapest.lower_calls, exact=True
+    )

@@ -26,7 +26,9 @@ from tiebreak.theory.constants import Constants, Values
 from tiebreak.theory.penalties import penalty_smoothness, total_variance
 
 FOLDS = 200.0  # e-foldings in which g's transient is taken to be over, where g curves with L_g
-_MOST_STEPS = 3 * 10**4  # a step has a price besides its calls, and more of them hardly help
+_MOST_STEPS = (
+    3 * 10**4
+)  # a step has a price besides its calls, and more of them hardly help
 _LONGEST = 10**6  # steps that an accuracy may ask for
 _NODES = np.linspace(0, 1, 40)[:, None]  # of log t / log K
 
@@ -73,11 +75,17 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Predictio
     penalty = schedule.regularizer is None
     last = laws(schedule, 1, steps - 1, regularized=not penalty)
     path = laws(schedule, steps, regularized=not penalty)
-    holds = (path.barrier >= _holds_from(c, path.barrier[-1]) * (1 - 1e-9)) | (not penalty)
+    holds = (path.barrier >= _holds_from(c, path.barrier[-1]) * (1 - 1e-9)) | (
+        not penalty
+    )
     time = float(np.sum(path.step_size[holds]))
     rates = path.step_size * path.barrier * c.L_g
     settled_from = 0  # the step from which on β has its last value
-    if penalty and isinstance(schedule.barrier, Power) and schedule.barrier.stop is not None:
+    if (
+        penalty
+        and isinstance(schedule.barrier, Power)
+        and schedule.barrier.stop is not None
+    ):
         settled_from = min(steps, int(schedule.barrier.stop))
     g_time = max(float(np.sum(rates[settled_from:])), 1e-300)
     count = np.array([float(steps)])
@@ -95,10 +103,16 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Predictio
     at_worst = c.delta_f / time
     notes = []
     if shortfall > 1:
-        notes.append(f"the transient may not be over: {units[0]:.2g} of {units[1]:.2g} units of time")
+        notes.append(
+            f"the transient may not be over: {units[0]:.2g} of {units[1]:.2g} units of time"
+        )
     if at_worst > direction:
-        notes.append(f"‖d‖² may still be {at_worst:.2g} where f is slow along the minimisers of g")
-    notes.append(f"both residuals are larger where g curves by less than {min(1.0, 5 / g_time):.1g} of L_g")
+        notes.append(
+            f"‖d‖² may still be {at_worst:.2g} where f is slow along the minimisers of g"
+        )
+    notes.append(
+        f"both residuals are larger where g curves by less than {min(1.0, 5 / g_time):.1g} of L_g"
+    )
     lower = float(expected.lower_gradient_squared[0])
     return Prediction(steps, lower, direction, "; ".join(notes), at_worst, shortfall)
 
@@ -128,10 +142,19 @@ def wandering(path: Any, counts: Any, c: Constants) -> Any:
     `path` has the steps along the first axis, each standing for `counts` of them.
     """
     passed = path.step_size * counts
-    ahead = np.cumsum(passed[::-1], axis=0)[::-1] - passed  # time from each step to the end
-    kicks = path.step_size * passed * total_variance(path.barrier, path.upper_batch, path.lower_batch, c)
+    ahead = (
+        np.cumsum(passed[::-1], axis=0)[::-1] - passed
+    )  # time from each step to the end
+    kicks = (
+        path.step_size
+        * passed
+        * total_variance(path.barrier, path.upper_batch, path.lower_batch, c)
+    )
     curvatures = c.L_f * np.array([1.0, 0.1, 0.01])
-    return np.max([mu**2 * np.sum(kicks * np.exp(-2 * mu * ahead), axis=0) for mu in curvatures], axis=0)
+    return np.max(
+        [mu**2 * np.sum(kicks * np.exp(-2 * mu * ahead), axis=0) for mu in curvatures],
+        axis=0,
+    )
 
 
 def _slope(schedule: Schedule, steps: int) -> float:
@@ -156,25 +179,33 @@ class Expectation(NamedTuple):
 
 def _sdbgd_model(p: Any, c: Constants, steps: Values, slope: Values) -> Expectation:
     """The resting point of SDBGD's step `steps`; s falls there as the power `slope` of the step."""
-    rest = (c.G_f * (p.regularizer + c.sigma_g**2 / p.lower_batch) / p.barrier) ** (1 / 3)  # ‖∇g‖ where it rests
+    rest = (c.G_f * (p.regularizer + c.sigma_g**2 / p.lower_batch) / p.barrier) ** (
+        1 / 3
+    )  # ‖∇g‖ where it rests
     lag = slope / (3 * p.step_size * p.barrier * c.L_g * steps)
     return _at_rest(p, c, steps, slope, rest, lag)
 
 
-def _penalty_model(p: Any, c: Constants, steps: Values, slope: Values, along: Values) -> Expectation:
+def _penalty_model(
+    p: Any, c: Constants, steps: Values, slope: Values, along: Values
+) -> Expectation:
     """The resting point of the penalty, β growing as the power `slope`, and ‖∇f‖² `along` g's minimisers."""
     lag = slope / (p.step_size * p.barrier * c.L_g * steps)
     expected = _at_rest(p, c, steps, slope, c.G_f / p.barrier, lag)
     return expected._replace(direction_squared=expected.direction_squared + along)
 
 
-def _at_rest(p: Any, c: Constants, steps: Values, slope: Values, rest: Values, lag: Values) -> Expectation:
+def _at_rest(
+    p: Any, c: Constants, steps: Values, slope: Values, rest: Values, lag: Values
+) -> Expectation:
     eta = p.step_size
     multiplier = c.G_f / rest
     nu_f2 = c.sigma_f**2 / p.upper_batch
     nu_g2 = c.sigma_g**2 / p.lower_batch
     stiffness = eta * (c.L_f + multiplier * c.L_g)
-    shaking = np.where(stiffness < 2, stiffness / (2 - stiffness), np.inf) * (nu_f2 + multiplier**2 * nu_g2)
+    shaking = np.where(stiffness < 2, stiffness / (2 - stiffness), np.inf) * (
+        nu_f2 + multiplier**2 * nu_g2
+    )
     direction = shaking + (slope * rest / (eta * c.L_g * steps)) ** 2
     lower = (rest * (1 + lag)) ** 2 + shaking / multiplier**2
     return Expectation(lower, direction, stiffness, nu_g2 / rest**2)
@@ -194,19 +225,34 @@ def practical_sdbgd(goal: Goal) -> Choice:
         powers = corollary_powers(a)
         steps = corollary_steps(budget, constants, powers)
         last = corollary_laws(np.log(steps), constants, powers)
-        expected = _sdbgd_model(last, c, steps, (powers["barrier"] - powers["regularizer"]) / 3)
+        expected = _sdbgd_model(
+            last, c, steps, (powers["barrier"] - powers["regularizer"]) / 3
+        )
         # The model speaks of the time after the transient, so time is needed: some e-foldings at rate βL_g to settle on
         # g, which is a must, and `travel_time` to travel with f, which g may make unnecessary.
         settling = 1 + powers["step_size"] + powers["barrier"]
         travelling = 1 + powers["step_size"]
         settled = np.minimum(1, eta0 * steps**settling / settling * c.L_g / 5)
-        travelled = np.minimum(1, eta0 * steps**travelling / travelling / (travel_time(c) + 1e-300))
-        noisy = np.maximum(1, 4 * expected.noise_share)  # the model needs ‖∇g‖² to stand out of the noise
-        value = expected.lower_gradient_squared**1.5 * expected.direction_squared * noisy**6
-        return np.where(expected.stiffness < 1, value / (settled**6 * travelled), np.inf)  # half of what is stable
+        travelled = np.minimum(
+            1, eta0 * steps**travelling / travelling / (travel_time(c) + 1e-300)
+        )
+        noisy = np.maximum(
+            1, 4 * expected.noise_share
+        )  # the model needs ‖∇g‖² to stand out of the noise
+        value = (
+            expected.lower_gradient_squared**1.5 * expected.direction_squared * noisy**6
+        )
+        return np.where(
+            expected.stiffness < 1, value / (settled**6 * travelled), np.inf
+        )  # half of what is stable
 
     size = largest_batch(goal)
-    box = {"a": (0.05, 0.32), "regularizer": (-20.0, 20.0), "upper_batch": (-20.0, size), "lower_batch": (-35.0, size)}
+    box = {
+        "a": (0.05, 0.32),
+        "regularizer": (-20.0, 20.0),
+        "upper_batch": (-20.0, size),
+        "lower_batch": (-35.0, size),
+    }
     (a, *logs), edges = search(product, box, BATCHES)
     return corollary_method(a, eta0, 1.0, *map(math.exp, logs)), edges
 
@@ -238,8 +284,16 @@ class _Shape(NamedTuple):
 
     def batches(self, c: Constants, budget: float) -> tuple[Any, Any]:
         """The factors of t^swell: σ_f to βσ_g, as is best for their sum; together they cost the budget."""
-        ratio = c.sigma_f / (self.barrier * c.sigma_g) if c.sigma_g > 0 else 1.0 + 0 * self.barrier
-        lower = (budget - 2 * self.steps) * (self.swell + 1) / ((1 + ratio) * self.steps ** (self.swell + 1))
+        ratio = (
+            c.sigma_f / (self.barrier * c.sigma_g)
+            if c.sigma_g > 0
+            else 1.0 + 0 * self.barrier
+        )
+        lower = (
+            (budget - 2 * self.steps)
+            * (self.swell + 1)
+            / ((1 + ratio) * self.steps ** (self.swell + 1))
+        )
         return ratio * lower, lower
 
     def at(self, t: Any, c: Constants, budget: float) -> Laws:
@@ -248,7 +302,9 @@ class _Shape(NamedTuple):
         grown = np.clip(t, self.start, self.stop) / self.start
         eta = self.first_step(c) * since**-self.fall
         beta = self.barrier / self.growth * grown ** self.rise()
-        upper, lower = (np.maximum(1, factor * t**self.swell) for factor in self.batches(c, budget))
+        upper, lower = (
+            np.maximum(1, factor * t**self.swell) for factor in self.batches(c, budget)
+        )
         return Laws(eta, beta, 0 * beta, upper, lower)
 
 
@@ -260,7 +316,9 @@ def practical_penalty(goal: Goal) -> Choice:
     c = goal.constants
     budget = goal.budget
     epsilon = goal.epsilon
-    patience = 0.0 if epsilon is None else 1.01 * c.delta_f / epsilon  # Ση with which Δ_f/Ση is below ε
+    patience = (
+        0.0 if epsilon is None else 1.01 * c.delta_f / epsilon
+    )  # Ση with which Δ_f/Ση is below ε
     if c.L_f * patience > _LONGEST:  # no step is longer than 1/L_f
         raise ValueError(
             f"epsilon={epsilon!r} must be at least {1.01 * c.delta_f * c.L_f / _LONGEST:.2g} for a plan for practice: "
@@ -274,18 +332,34 @@ def practical_penalty(goal: Goal) -> Choice:
         end = shape.at(shape.steps, c, budget)
         counts = t * np.log(shape.steps) / (len(_NODES) - 1)
         # Time at a weight that holds g: where f went before that, it has to leave again.
-        grown = np.minimum(_holds_from(c, end.barrier) * shape.growth / shape.barrier, shape.growth)
-        since = np.where(grown > 1, grown ** (1 / np.maximum(shape.rise(), 1e-9)), 0.0)  # t/start; 0 if from the first
+        grown = np.minimum(
+            _holds_from(c, end.barrier) * shape.growth / shape.barrier, shape.growth
+        )
+        since = np.where(
+            grown > 1, grown ** (1 / np.maximum(shape.rise(), 1e-9)), 0.0
+        )  # t/start; 0 if from the first
         first = np.where(grown > 1, _integral(-shape.fall, np.maximum(1, since)), -1.0)
         passed = _integral(-shape.fall, shape.steps / shape.start) - first
         time = shape.first_step(c) * shape.start * np.maximum(passed, 1e-300)
         along = on_its_way(time, c) + wandering(path, counts, c)
         expected = _penalty_model(end, c, shape.steps, 0 * shape.steps, along)
         # Time to forget all that was before the last stretch, in which β does not change any more.
-        late = end.step_size * end.barrier * c.L_g * shape.steps * -_integral(-shape.fall, shape.stop / shape.steps)
+        late = (
+            end.step_size
+            * end.barrier
+            * c.L_g
+            * shape.steps
+            * -_integral(-shape.fall, shape.stop / shape.steps)
+        )
         value = np.maximum(expected.lower_gradient_squared, expected.direction_squared)
-        value = value / np.minimum(1, late / FOLDS) ** 6 * np.maximum(1, patience / time) ** 6
-        stiffest = shape.at(shape.stop, c, budget).step_size * penalty_smoothness(end.barrier, c)
+        value = (
+            value
+            / np.minimum(1, late / FOLDS) ** 6
+            * np.maximum(1, patience / time) ** 6
+        )
+        stiffest = shape.at(shape.stop, c, budget).step_size * penalty_smoothness(
+            end.barrier, c
+        )
         return np.where((stiffest <= 1) & (budget > 2 * shape.steps), value, np.inf)
 
     plain = plain_barrier(goal)
@@ -307,8 +381,15 @@ def practical_penalty(goal: Goal) -> Choice:
     swell = float(shape.swell)
     upper, lower = shape.batches(c, budget)
     schedule = Schedule(
-        step_size=Power((1 - 1e-12) * float(shape.first_step(c)), -float(shape.fall), start),
-        barrier=Power(float(shape.barrier / shape.growth), float(shape.rise()), start, float(shape.stop)),
+        step_size=Power(
+            (1 - 1e-12) * float(shape.first_step(c)), -float(shape.fall), start
+        ),
+        barrier=Power(
+            float(shape.barrier / shape.growth),
+            float(shape.rise()),
+            start,
+            float(shape.stop),
+        ),
         upper_batch=Power(float(upper), swell),
         lower_batch=Power(float(lower), swell),
     )
@@ -319,13 +400,17 @@ def _shape(*point: Values) -> _Shape:
     """From what is searched over: logarithms, but for the two powers; start and stop as shares of what comes after."""
     barrier, growth, share, steps, start, stop = (np.exp(x) for x in point[:6])
     stop = np.maximum(1.0, stop * steps)
-    return _Shape(barrier, growth, share, steps, np.maximum(1.0, start * stop), stop, *point[6:])
+    return _Shape(
+        barrier, growth, share, steps, np.maximum(1.0, start * stop), stop, *point[6:]
+    )
 
 
 def _integral(power: Values, x: Values) -> Values:
     """∫ u^power from 1 to x."""
     near = np.abs(power + 1) < 1e-9
-    return np.where(near, np.log(x), (x ** (power + 1) - 1) / np.where(near, 1.0, power + 1))
+    return np.where(
+        near, np.log(x), (x ** (power + 1) - 1) / np.where(near, 1.0, power + 1)
+    )
 
 
 #: By (method, kind): the plans by what the model expects.

@@ -50,20 +50,30 @@ _LONGEST = 5 * 10**6  # steps of a recursion that is evaluated step by step
 def reduces(method: Method) -> bool:
     """Whether it is SDBGD or a penalty on variance-reduced estimates: then a bound asks how smooth the noise is."""
     proved_rule = method.rule in (rules.constant, rules.sdbgd)
-    return proved_rule and any(isinstance(estimator, (Storm, Spider, Page)) for estimator in _per_level(method))
+    return proved_rule and any(
+        isinstance(estimator, (Storm, Spider, Page)) for estimator in _per_level(method)
+    )
 
 
-def smoothness_needed(method: Method, constants: Constants, noise_smoothness: Any) -> Pair | None:
+def smoothness_needed(
+    method: Method, constants: Constants, noise_smoothness: Any
+) -> Pair | None:
     """(ℓ_f, ℓ_g) where the method's bound needs it: as given, or as estimated with the constants; else None."""
     if reduces(method):
         estimated = getattr(constants, "noise_smoothness", None)
-        return noise_smoothness_of(estimated if noise_smoothness is None else noise_smoothness)
+        return noise_smoothness_of(
+            estimated if noise_smoothness is None else noise_smoothness
+        )
     if noise_smoothness is not None:
-        raise ValueError(f"noise_smoothness={noise_smoothness!r} has no effect on {method.name}: leave it out")
+        raise ValueError(
+            f"noise_smoothness={noise_smoothness!r} has no effect on {method.name}: leave it out"
+        )
     return None
 
 
-def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any = None) -> Bounds:
+def proved(
+    method: Any, constants: Constants, steps: Any, noise_smoothness: Any = None
+) -> Bounds:
     """What is proved of x_N after K steps of a method, by whichever theorem speaks of it; for an array of K, arrays.
 
     Parameters
@@ -97,7 +107,9 @@ def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any 
     """
     chosen = get(method)
     planned = getattr(method, "noise_smoothness", None)
-    ell = smoothness_needed(chosen, constants, planned if noise_smoothness is None else noise_smoothness)
+    ell = smoothness_needed(
+        chosen, constants, planned if noise_smoothness is None else noise_smoothness
+    )
     if ell is not None:
         return _reduced(chosen, constants, steps, ell)
     upper, lower = _per_level(chosen)
@@ -106,14 +118,27 @@ def proved(method: Any, constants: Constants, steps: Any, noise_smoothness: Any 
             return residual_bounds(chosen.schedule, constants, steps)
         if chosen.rule is rules.constant and isinstance(upper, Minibatch):
             return penalty_bounds(chosen.schedule, constants, steps)
-        if chosen.rule is rules.constant and isinstance(upper, Held) and isinstance(upper.inner, Minibatch):
-            return lazy_bounds(chosen.schedule, constants, steps, int(chosen.schedule.at(0).upper_hold))
+        if (
+            chosen.rule is rules.constant
+            and isinstance(upper, Held)
+            and isinstance(upper.inner, Minibatch)
+        ):
+            return lazy_bounds(
+                chosen.schedule, constants, steps, int(chosen.schedule.at(0).upper_hold)
+            )
     raise ValueError(
         f"no bound is known for {chosen.name}: its rule and its estimator must be those of SDBGD or of a penalty"
     )
 
 
-def residuals_of(method: Method, p: Any, constants: Constants, ell: Any, steps: Any, young: Any = YOUNG) -> Residuals:
+def residuals_of(
+    method: Method,
+    p: Any,
+    constants: Constants,
+    ell: Any,
+    steps: Any,
+    young: Any = YOUNG,
+) -> Residuals:
     """Bounds on E‖∇g(x_N)‖² and E‖d_N‖² for constant parameters `p`, or arrays of them; infinite where there is none.
 
     The conditions of Theorem 1 and of :func:`check_penalty` are for the caller to check.
@@ -135,7 +160,9 @@ def residuals_of(method: Method, p: Any, constants: Constants, ell: Any, steps: 
     if isinstance(upper, Storm):
         return storm_residuals(p, constants, ell, steps)
     if isinstance(upper, Held):
-        return lazy_residuals(p, constants, steps, np.maximum(1, np.floor(p.upper_hold)))
+        return lazy_residuals(
+            p, constants, steps, np.maximum(1, np.floor(p.upper_hold))
+        )
     return penalty_residuals(first_step(p), constants, ways_to_add(steps, fixed=True))
 
 
@@ -144,9 +171,13 @@ def _reduced(method: Method, constants: Constants, steps: Any, ell: Pair) -> Bou
     if np.ndim(steps):
         each = [_reduced(method, constants, int(K), ell) for K in checked_steps(steps)]
         lower = np.array([bounds.lower_gradient_squared for bounds in each])
-        return Bounds(steps, lower, np.array([bounds.direction_squared for bounds in each]))
+        return Bounds(
+            steps, lower, np.array([bounds.direction_squared for bounds in each])
+        )
     K = whole("steps", steps)
-    pair = (_descent if method.rule is rules.constant else _barrier)(method, constants, K, ell)
+    pair = (_descent if method.rule is rules.constant else _barrier)(
+        method, constants, K, ell
+    )
     if not np.isfinite(pair[1]):
         raise ValueError(
             f"{method.name} has no bound with this schedule: its steps are too long for the batches of its "
@@ -175,32 +206,56 @@ def _descent(method: Method, constants: Constants, K: int, ell: Pair) -> Residua
     coins.
     """
     schedule = method.schedule
-    check_penalty(schedule, laws(schedule, 1 if schedule.constant() else K, regularized=False), constants)
+    check_penalty(
+        schedule,
+        laws(schedule, 1 if schedule.constant() else K, regularized=False),
+        constants,
+    )
     upper, lower = _per_level(method)
-    if schedule.constant() and type(upper) is type(lower) and not isinstance(upper, Page):
+    if (
+        schedule.constant()
+        and type(upper) is type(lower)
+        and not isinstance(upper, Page)
+    ):
         p = schedule.at(0)
         momentum = of_level(p, "momentum", "upper")
         if isinstance(upper, Spider) or momentum == of_level(p, "momentum", "lower"):
-            return residuals_of(method, p._replace(momentum=momentum), constants, ell, K)
+            return residuals_of(
+                method, p._replace(momentum=momentum), constants, ell, K
+            )
     if K > _LONGEST:
-        raise ValueError(f"steps={K} must be at most {_LONGEST}: with these laws they are gone over one by one")
+        raise ValueError(
+            f"steps={K} must be at most {_LONGEST}: with these laws they are gone over one by one"
+        )
     many = Many(schedule, K)
     p_k = laws(schedule, K, regularized=False)
     errors_f = _errors(upper, "upper", many, constants.sigma_f, ell[0])
     errors_g = _errors(lower, "lower", many, constants.sigma_g, ell[1])
     gap = recursive_gap(p_k, constants, errors_f, errors_g)
-    return selected_residuals(gap, p_k, constants, ways_to_add(np.array(K), fixed=False))
+    return selected_residuals(
+        gap, p_k, constants, ways_to_add(np.array(K), fixed=False)
+    )
 
 
 def _errors(estimator: Any, level: str, many: Any, sigma: float, ell: float) -> Errors:
     batch = getattr(many, f"{level}_batch")
     if isinstance(estimator, Storm):
-        return storm_errors(sigma, ell, of_level(many, "momentum", level), batch, batch[0])
+        return storm_errors(
+            sigma, ell, of_level(many, "momentum", level), batch, batch[0]
+        )
     if isinstance(estimator, (Spider, Page)):
-        return refreshed_errors(sigma, ell, estimator.anew(many) == 1, batch, getattr(many, f"{level}_refresh"))
+        return refreshed_errors(
+            sigma,
+            ell,
+            estimator.anew(many) == 1,
+            batch,
+            getattr(many, f"{level}_refresh"),
+        )
     if isinstance(estimator, Minibatch):
         return refreshed_errors(sigma, ell, np.full(len(batch), True), batch, batch)
-    raise ValueError(f"no bound is known for {estimator!r} at the {level} level beside a variance-reduced one")
+    raise ValueError(
+        f"no bound is known for {estimator!r} at the {level} level beside a variance-reduced one"
+    )
 
 
 def _per_level(method: Method) -> tuple[Any, Any]:

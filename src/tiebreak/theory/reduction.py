@@ -39,7 +39,12 @@ from tiebreak.estimators.contract import of_level
 from tiebreak.rules import stability
 from tiebreak.theory.bounds import Laws, Residuals, first_step, theorem_1, ways_to_add
 from tiebreak.theory.constants import Constants, Pair, Values
-from tiebreak.theory.penalties import constant_residuals, initial_gap, penalty_smoothness, total_variance
+from tiebreak.theory.penalties import (
+    constant_residuals,
+    initial_gap,
+    penalty_smoothness,
+    total_variance,
+)
 
 #: Values of y in Young's inequality, (1 + 1/y) and (1 + y), which separates STORM's fresh noise from its drift. Every
 #: y > 0 gives a bound; the smallest counts.
@@ -56,7 +61,10 @@ def noise_smoothness_of(value: Any) -> Pair:
     """
     pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     good = len(pair) == 2 and all(
-        not isinstance(one, (bool, str)) and hasattr(one, "__float__") and 0 <= floating(one) < np.inf for one in pair
+        not isinstance(one, (bool, str))
+        and hasattr(one, "__float__")
+        and 0 <= floating(one) < np.inf
+        for one in pair
     )
     if not good:
         raise ValueError(
@@ -80,17 +88,34 @@ class Errors(NamedTuple):
     mixed: bool = False
 
 
-def storm_errors(sigma: float, ell: float, momentum: Any, batch: Any, first_batch: Any) -> Errors:
+def storm_errors(
+    sigma: float, ell: float, momentum: Any, batch: Any, first_batch: Any
+) -> Errors:
     """STORM: e_k = (1−α)e_{k−1} + α n_k(x_k) + (1−α)(n_k(x_k) − n_k(x_{k−1})), n the noise of the batch's mean."""
     keep = (1 - momentum) ** 2
-    return Errors(sigma**2 / first_batch, keep, momentum**2 * sigma**2 / batch, keep * ell**2 / batch, mixed=True)
+    return Errors(
+        sigma**2 / first_batch,
+        keep,
+        momentum**2 * sigma**2 / batch,
+        keep * ell**2 / batch,
+        mixed=True,
+    )
 
 
-def refreshed_errors(sigma: float, ell: float, refreshes: Any, batch: Any, refresh_batch: Any) -> Errors:
+def refreshed_errors(
+    sigma: float, ell: float, refreshes: Any, batch: Any, refresh_batch: Any
+) -> Errors:
     """SPIDER, or PAGE with its coins: `refreshes` says at which steps the large batch is drawn."""
-    large = np.broadcast_to(np.asarray(sigma**2 / refresh_batch, dtype=float), len(refreshes))
+    large = np.broadcast_to(
+        np.asarray(sigma**2 / refresh_batch, dtype=float), len(refreshes)
+    )
     fresh = np.where(refreshes, large, 0.0)
-    return Errors(large[0], np.where(refreshes, 0.0, 1.0), fresh, np.where(refreshes, 0.0, ell**2 / batch))
+    return Errors(
+        large[0],
+        np.where(refreshes, 0.0, 1.0),
+        fresh,
+        np.where(refreshes, 0.0, ell**2 / batch),
+    )
 
 
 def recursive_gap(p: Laws, constants: Constants, upper: Errors, lower: Errors) -> float:
@@ -109,7 +134,9 @@ def recursive_gap(p: Laws, constants: Constants, upper: Errors, lower: Errors) -
     caused = np.zeros(K)
     mixed = np.zeros(K)
     for errors, weight in ((upper, s / (2 * beta**2)), (lower, s / 2)):
-        keep, fresh, drift = (np.broadcast_to(np.asarray(x, dtype=float), K) for x in errors[1:4])
+        keep, fresh, drift = (
+            np.broadcast_to(np.asarray(x, dtype=float), K) for x in errors[1:4]
+        )
         price = _prices(weight, keep)
         cost = np.zeros(K)
         cost[:-1] = s[:-1] * price[1:] * drift[1:]
@@ -123,7 +150,9 @@ def recursive_gap(p: Laws, constants: Constants, upper: Errors, lower: Errors) -
         young = float(np.min(np.where(mixed > 0, room / mixed, np.inf))) - 1
     if young <= 0:
         return np.inf
-    return float(initial_gap(p, constants) + 2 * (noise[0] + (1 + 1 / young) * noise[1]))
+    return float(
+        initial_gap(p, constants) + 2 * (noise[0] + (1 + 1 / young) * noise[1])
+    )
 
 
 def _prices(weight: Values, keep: Values) -> Values:
@@ -156,8 +185,13 @@ def spider_residuals(p: Any, constants: Constants, ell: Pair, steps: Any) -> Res
     """
     noise = total_variance(p.barrier, p.upper_refresh, p.lower_refresh, constants)
     spent = p.step_size * penalty_smoothness(p.barrier, constants)
-    spent = spent + (np.minimum(p.period, steps) - 1) * _differences(p, ell) * p.step_size**2
-    return constant_residuals(p, constants, steps, np.where(spent <= 1 + 1e-12, noise, np.inf))
+    spent = (
+        spent
+        + (np.minimum(p.period, steps) - 1) * _differences(p, ell) * p.step_size**2
+    )
+    return constant_residuals(
+        p, constants, steps, np.where(spent <= 1 + 1e-12, noise, np.inf)
+    )
 
 
 def storm_residuals(p: Any, constants: Constants, ell: Pair, steps: Any) -> Residuals:
@@ -183,8 +217,14 @@ def storm_residuals(p: Any, constants: Constants, ell: Pair, steps: Any) -> Resi
         caused = eta**2 * _differences(p, ell) * theta * geometric(alpha, steps - 1)
         young = np.where(caused > 0, room / caused, np.inf) - 1
         factor = np.where(young > 0, 1 + 1 / young, np.inf)
-        rest = np.where(steps > 1, factor * alpha**2 * variance * np.maximum(steps - Z, 0) / forgotten, 0.0)
-    noise = np.where((young > 0) & (room >= -1e-12), (variance * Z + rest) / steps, np.inf)
+        rest = np.where(
+            steps > 1,
+            factor * alpha**2 * variance * np.maximum(steps - Z, 0) / forgotten,
+            0.0,
+        )
+    noise = np.where(
+        (young > 0) & (room >= -1e-12), (variance * Z + rest) / steps, np.inf
+    )
     return constant_residuals(p, constants, steps, noise)
 
 
@@ -192,8 +232,12 @@ def geometric(momentum: Any, steps: Any) -> Any:
     """1 + θ + … + θ^{steps−1} for θ = (1−α)², to the last digits however small α is."""
     alpha = np.asarray(momentum, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        total = -np.expm1(2 * np.asarray(steps, dtype=float) * np.log1p(-alpha)) / (alpha * (2 - alpha))
-    return np.where(np.asarray(steps) > 0, np.fmin(total, steps), 0.0)  # 0/0 without momentum: then the sum is `steps`
+        total = -np.expm1(2 * np.asarray(steps, dtype=float) * np.log1p(-alpha)) / (
+            alpha * (2 - alpha)
+        )
+    return np.where(
+        np.asarray(steps) > 0, np.fmin(total, steps), 0.0
+    )  # 0/0 without momentum: then the sum is `steps`
 
 
 class Means(NamedTuple):
@@ -204,7 +248,13 @@ class Means(NamedTuple):
 
 
 def means_of(
-    estimator: Any, level: str, p: Any, sigma: float, ell: float, steps: Any, young: Any = YOUNG
+    estimator: Any,
+    level: str,
+    p: Any,
+    sigma: float,
+    ell: float,
+    steps: Any,
+    young: Any = YOUNG,
 ) -> Means | None:
     """The mean error of an estimator with constant parameters `p`; None for an estimator without a bound.
 
@@ -225,12 +275,18 @@ def means_of(
     Z = geometric(alpha, steps)
     with np.errstate(divide="ignore", invalid="ignore"):
         # For α → 0 the sum of all fresh noise tends to 0, and for K = 1 it is 0.
-        fresh = np.where(forgotten > 0, alpha**2 * np.maximum(steps - Z, 0) / forgotten, 0.0)
+        fresh = np.where(
+            forgotten > 0, alpha**2 * np.maximum(steps - Z, 0) / forgotten, 0.0
+        )
     noise = sigma**2 / batch * (Z + (1 + 1 / young) * fresh) / steps
-    return Means(noise, (1 + young) * theta * geometric(alpha, steps - 1) * ell**2 / batch)
+    return Means(
+        noise, (1 + young) * theta * geometric(alpha, steps - 1) * ell**2 / batch
+    )
 
 
-def barrier_residuals(p: Any, constants: Constants, upper: Means, lower: Means, steps: Any) -> Residuals:
+def barrier_residuals(
+    p: Any, constants: Constants, upper: Means, lower: Means, steps: Any
+) -> Residuals:
     """Bounds on E‖∇g(x_N)‖² and E‖d_N‖² for constant parameters, N uniform; infinite where the condition fails.
 
     The conditions of Theorem 1 on η, β and ρ are for the caller to check.
@@ -245,7 +301,9 @@ def barrier_residuals(p: Any, constants: Constants, upper: Means, lower: Means, 
     kappa = eta * np.sqrt(2 * (upper.drift + M**2 * lower.drift))
     start = theorem_1(p, c, add, tau_squared=0.0).falling
     linear = 4 * c.G_f
-    square = 4 * c.L_f * eta + (8 * beta + 1 / (c.L_g * eta)) * (1 / (2 * beta) + c.L_g * eta)
+    square = 4 * c.L_f * eta + (8 * beta + 1 / (c.L_g * eta)) * (
+        1 / (2 * beta) + c.L_g * eta
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         # √T ≤ slope √X + rest
         slope = kappa / (1 - kappa)

@@ -27,13 +27,19 @@ def compare_settings(opt: Any, group: Any) -> None:
 
 def _settings(opt: Any) -> dict[str, str]:
     """Whatever λ, the direction or a decision to skip is made of, in words."""
-    decision, method, estimator = opt.decision, opt.decision.method, opt.estimates.estimator
+    decision, method, estimator = (
+        opt.decision,
+        opt.decision.method,
+        opt.estimates.estimator,
+    )
     sizes = getattr(opt, "_step_sizes", None)  # of SDBGD
     laws = ("barrier", "regularizer", "penalty", "momentum")
     found: dict[str, Any] = {
         "tolerance=": opt.tolerance,
         "reference=": _reference(opt.target),
-        "rule": None if method is None else (method.name, getattr(method.rule, "__qualname__", type(method.rule))),
+        "rule": None
+        if method is None
+        else (method.name, getattr(method.rule, "__qualname__", type(method.rule))),
         "others=": {name: _values(law) for name, law in opt.schedule.others.items()},
         "estimator=": (
             type(estimator).__name__,
@@ -52,7 +58,9 @@ def _reference(target: Any) -> Any:
     if target.at is None:
         return str(target)
     if hasattr(target.at, "steps"):  # a recorded curve, which may be long
-        return str(target.at), hashlib.sha256(repr((target.at.steps, target.at.losses)).encode()).hexdigest()[:12]
+        return str(target.at), hashlib.sha256(
+            repr((target.at.steps, target.at.losses)).encode()
+        ).hexdigest()[:12]
     return _values(target.at)
 
 
@@ -67,11 +75,17 @@ def _values(law: Any) -> Any:
     (0.5, 2.0, {0: 'ZeroDivisionError', 1: 1.0, 10: 0.1, 1000: 0.001}, 'list')
     """
     if not callable(law):
-        return law if law is None or isinstance(law, (Real, str)) else type(law).__name__
+        return (
+            law if law is None or isinstance(law, (Real, str)) else type(law).__name__
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [_value(law, step) for step in _STEPS]
-    return found[0] if len(set(map(repr, found))) == 1 else dict(zip(_STEPS, found, strict=True))
+    return (
+        found[0]
+        if len(set(map(repr, found))) == 1
+        else dict(zip(_STEPS, found, strict=True))
+    )
 
 
 def _value(law: Callable[[int], Any], step: int) -> Any:
@@ -84,20 +98,35 @@ def _value(law: Callable[[int], Any], step: int) -> Any:
 def share_out(opt: Any, here: Layout, measured: Measured) -> Shares:
     """Before the first sum: who holds what; every rank comes to the same end."""
     kinds = here.kinds
-    members = [[p for p, kind in here.of.items() if kind == k] for k in range(len(kinds))]
+    members = [
+        [p for p, kind in here.of.items() if kind == k] for k in range(len(kinds))
+    ]
     sizes = [float(square_norm([local(p.detach()) for p in mine])) for mine in members]
     mine = {
-        "kinds of parameters": [(k.name, len(m)) for k, m in zip(kinds, members, strict=True) if not k.own],
-        "pieces": {(k.name, k.piece): size for k, size in zip(kinds, sizes, strict=True)},
+        "kinds of parameters": [
+            (k.name, len(m)) for k, m in zip(kinds, members, strict=True) if not k.own
+        ],
+        "pieces": {
+            (k.name, k.piece): size for k, size in zip(kinds, sizes, strict=True)
+        },
         "losses": {name: measured.losses[name] is not None for name in NAMES},
     }
     told = _gathered(mine, here.group)
     ranks = dist.get_process_group_ranks(here.group)
     name = "kinds of parameters"
-    _refuse_others(name, told[name], here.group, ". Parameters that each rank has for itself belong in sharded=…")
+    _refuse_others(
+        name,
+        told[name],
+        here.group,
+        ". Parameters that each rank has for itself belong in sharded=…",
+    )
     me, weights, pieces = dist.get_rank(here.group), [], told["pieces"]
     for piece in sorted({piece for theirs in pieces for piece in theirs}, key=repr):
-        values = [(theirs[piece], rank) for theirs, rank in zip(pieces, ranks, strict=True) if piece in theirs]
+        values = [
+            (theirs[piece], rank)
+            for theirs, rank in zip(pieces, ranks, strict=True)
+            if piece in theirs
+        ]
         (least, one), (most, other) = min(values), max(values)
         if most - least > 1e-6 * most:
             raise ValueError(
@@ -111,7 +140,9 @@ def share_out(opt: Any, here: Layout, measured: Measured) -> Shares:
     given = {name: any(theirs[name] for theirs in told["losses"]) for name in NAMES}
     alike = not any(k.own for k in kinds)
     home = measured.own.device
-    table = torch.tensor(weights, dtype=torch.float64).T.contiguous().to(home, wide(home))
+    table = (
+        torch.tensor(weights, dtype=torch.float64).T.contiguous().to(home, wide(home))
+    )
     return Shares(table, _sign(me, len(ranks)), given, alike)
 
 

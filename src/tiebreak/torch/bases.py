@@ -6,13 +6,19 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)  # torch has them in one kernel, with a flag to skip
+_FUSED = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+)  # torch has them in one kernel, with a flag to skip
 
 
 def is_plain_sgd(base: Optimizer) -> bool:
     """Whether a step is x − η d and nothing else: then a zero gradient is no step at all."""
     extras = ("momentum", "weight_decay", "maximize")
-    return type(base) is torch.optim.SGD and not any(group[name] for group in base.param_groups for name in extras)
+    return type(base) is torch.optim.SGD and not any(
+        group[name] for group in base.param_groups for name in extras
+    )
 
 
 def let_skip(base: Optimizer) -> None:
@@ -26,14 +32,21 @@ def let_skip(base: Optimizer) -> None:
     momentum = any(group.get("momentum") for group in groups)
     if known and not momentum:
         return
-    if any(group["fused"] is False or group["foreach"] is not None or group["differentiable"] for group in groups):
+    if any(
+        group["fused"] is False
+        or group["foreach"] is not None
+        or group["differentiable"]
+        for group in groups
+    ):
         return
     parameters = [p for group in groups for p in group["params"]]
     if not known and not all(map(_ordinary, parameters)):
         return
     # torch's fused SGD wants the momentum of all parameters or of none: where one joins, the others' way is taken.
     states: Any = base.state
-    ready = not momentum or all("momentum_buffer" in states.get(p, ()) for p in parameters if p.requires_grad)
+    ready = not momentum or all(
+        "momentum_buffer" in states.get(p, ()) for p in parameters if p.requires_grad
+    )
     if ready == known:
         return
     for group in groups:
@@ -41,11 +54,17 @@ def let_skip(base: Optimizer) -> None:
     base._step_supports_amp_scaling = ready  # type: ignore[attr-defined]  # what torch's own constructor sets
     for p in parameters:
         if "step" in states.get(p, ()):
-            states[p]["step"] = states[p]["step"].to(p.device, torch.float32, non_blocking=True)
+            states[p]["step"] = states[p]["step"].to(
+                p.device, torch.float32, non_blocking=True
+            )
 
 
 def _ordinary(p: Tensor) -> bool:
-    return type(p) in (Tensor, torch.nn.Parameter) and p.device.type in _DEVICES and p.is_floating_point()
+    return (
+        type(p) in (Tensor, torch.nn.Parameter)
+        and p.device.type in _DEVICES
+        and p.is_floating_point()
+    )
 
 
 _DEVICES = ("cuda",)
@@ -62,7 +81,10 @@ def step(base: Optimizer, skip: Tensor | None) -> None:
         base.step()
         return
     scaled: Any = base
-    scaled.grad_scale, scaled.found_inf = None, skip.float()  # as a gradient scaler tells it
+    scaled.grad_scale, scaled.found_inf = (
+        None,
+        skip.float(),
+    )  # as a gradient scaler tells it
     try:
         base.step()
     finally:
@@ -77,5 +99,7 @@ def _takes_found_inf(base: Optimizer) -> bool:
 
 def _begun(base: Optimizer) -> bool:
     # torch's fused SGD leaves its momentum uninitialised where its first step is skipped.
-    kept = any(state.get("momentum_buffer") is not None for state in base.state.values())
+    kept = any(
+        state.get("momentum_buffer") is not None for state in base.state.values()
+    )
     return kept or not any(group.get("momentum") for group in base.param_groups)

@@ -50,7 +50,9 @@ class Batch:
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
         if self._used:  # an exhausted iterator would leave a step without gradients
-            raise RuntimeError(f"the batch of step {self.k} can be iterated once, before the next; keep list(batch)")
+            raise RuntimeError(
+                f"the batch of step {self.k} can be iterated once, before the next; keep list(batch)"
+            )
         self._used = True
         return self._pairs
 
@@ -141,17 +143,29 @@ class GrowingBatches:
         self._dataset, self._options = _prepare(dataset, options)
         self._length = len(self._dataset)
         if share is None and several_ranks():
-            raise RuntimeError("several ranks run: give share=(rank, ranks), or (0, 1) for the whole batch on each")
+            raise RuntimeError(
+                "several ranks run: give share=(rank, ranks), or (0, 1) for the whole batch on each"
+            )
         self._share = share or (0, 1)
         if not 0 <= self._share[0] < self._share[1]:
-            raise ValueError(f"share={share!r} must be (i, n), share i of n, with 0 ≤ i < n")
+            raise ValueError(
+                f"share={share!r} must be (i, n), share i of n, with 0 ≤ i < n"
+            )
 
     def __iter__(self) -> Iterator[Batch]:
         plan, plan_ahead = tee(self._plan())
         numbers = (part for _, _, parts in plan_ahead for part, _ in parts)
         # A generator of its own: the loader would draw from torch's, which shifts the dropout masks of a resumed run.
-        generator = torch.Generator().manual_seed(int(self._random(self.k, 1, self._share[0]).integers(2**62)))
-        loader = DataLoader(self._dataset, batch_sampler=numbers, generator=generator, in_order=True, **self._options)
+        generator = torch.Generator().manual_seed(
+            int(self._random(self.k, 1, self._share[0]).integers(2**62))
+        )
+        loader = DataLoader(
+            self._dataset,
+            batch_sampler=numbers,
+            generator=generator,
+            in_order=True,
+            **self._options,
+        )
         source = iter(loader)
         for k, size, parts in plan:
             pairs = self._load(k, size, parts, source)
@@ -162,32 +176,46 @@ class GrowingBatches:
                 pass  # skip what the step has left
         self._batch_size(self.k)  # raise the error that ended the plan
 
-    def _load(self, k: int, size: int, parts: _Parts, source: Iterator[Any]) -> Iterator[tuple[Any, float]]:
+    def _load(
+        self, k: int, size: int, parts: _Parts, source: Iterator[Any]
+    ) -> Iterator[tuple[Any, float]]:
         for number, (_, weight) in enumerate(parts, 1):
             if self.k != k:
-                raise RuntimeError(f"step {k} is over: another loop or a loaded state has led to step {self.k}")
+                raise RuntimeError(
+                    f"step {k} is over: another loop or a loaded state has led to step {self.k}"
+                )
             inputs = next(source)
-            if number == len(parts):  # before the yield: zip(upper, lower) resumes only one of its iterators
+            if number == len(
+                parts
+            ):  # before the yield: zip(upper, lower) resumes only one of its iterators
                 self.k += 1
                 self.samples += size
             yield inputs, weight
 
     def _plan(self) -> Iterator[tuple[int, int, _Parts]]:
         epoch, offset = divmod(self.samples, self._length)
-        orders = (self._random(number).permutation(self._length) for number in count(epoch))
+        orders = (
+            self._random(number).permutation(self._length) for number in count(epoch)
+        )
         order = islice(chain.from_iterable(orders), offset, None)
         index, shares = self._share
         for k in count(self.k):
             try:
                 size = self._batch_size(k)
-            except Exception:  # workers read ahead; the loop raises the error if it reaches this step
+            except (
+                Exception
+            ):  # workers read ahead; the loop raises the error if it reaches this step
                 return
             if self.sampling == "iid":
                 samples = self._random(k).integers(self._length, size=size)
             else:
                 samples = np.fromiter(islice(order, size), np.int64, size)
-            length = math.ceil(size / shares / self.micro_batch)  # the same in every share
-            parts = _split(samples, shares * length)[index * length : (index + 1) * length]
+            length = math.ceil(
+                size / shares / self.micro_batch
+            )  # the same in every share
+            parts = _split(samples, shares * length)[
+                index * length : (index + 1) * length
+            ]
             yield k, size, [(part.tolist(), shares * weight) for part, weight in parts]
 
     def _batch_size(self, k: int) -> int:
@@ -195,26 +223,44 @@ class GrowingBatches:
 
     def _random(self, *key: int) -> np.random.Generator:
         """A random generator that is independent of those with another seed, level or key."""
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(LEVELS.index(self.level), *key)))
+        return np.random.default_rng(
+            np.random.SeedSequence(
+                self.seed, spawn_key=(LEVELS.index(self.level), *key)
+            )
+        )
 
     def state_dict(self) -> dict[str, int | str]:
         """Where the next step begins: plain numbers and words, fit for ``torch.load(…, weights_only=True)``."""
         position = {"k": self.k, "samples": self.samples}
-        return {**position, "seed": self.seed, "sampling": self.sampling, "level": self.level, "length": self._length}
+        return {
+            **position,
+            "seed": self.seed,
+            "sampling": self.sampling,
+            "level": self.level,
+            "length": self._length,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, with its seed: the next loop begins with the same samples, bit for bit."""
         if not isinstance(state, Mapping):
-            raise TypeError(f"the state is a {type(state).__name__}; it must be what state_dict() gave")
+            raise TypeError(
+                f"the state is a {type(state).__name__}; it must be what state_dict() gave"
+            )
         current = self.state_dict()
         for name in ("sampling", "level", "length"):
             given, own = state.get(name), current[name]
             if given != own:
-                raise ValueError(f"the state has {name}={given!r}, these batches have {name}={own!r}")
-        self.k, self.samples, self.seed = (whole(name, state.get(name), 0) for name in ("k", "samples", "seed"))
+                raise ValueError(
+                    f"the state has {name}={given!r}, these batches have {name}={own!r}"
+                )
+        self.k, self.samples, self.seed = (
+            whole(name, state.get(name), 0) for name in ("k", "samples", "seed")
+        )
 
 
-def _split(samples: NDArray[np.int64], places: int) -> list[tuple[NDArray[np.int64], float]]:
+def _split(
+    samples: NDArray[np.int64], places: int
+) -> list[tuple[NDArray[np.int64], float]]:
     """Split into parts that are not empty, with weights that add up to 1: parts may have the same sample."""
     size = len(samples)
     if size >= places:
@@ -228,14 +274,20 @@ class _Rows(TensorDataset):
     """Tensors by rows: gathers all rows of a micro-batch in one operation."""
 
     def __getitems__(self, numbers: list[int]) -> list[Tensor]:
-        rows = torch.from_numpy(np.array(numbers))  # much faster than torch.tensor(numbers)
-        return [tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors]
+        rows = torch.from_numpy(
+            np.array(numbers)
+        )  # much faster than torch.tensor(numbers)
+        return [
+            tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors
+        ]
 
 
 def _prepare(dataset: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The dataset and the loader's options, with tensors gathered by rows unless the user collates samples."""
     kind = type(dataset).__name__
-    if isinstance(dataset, IterableDataset | Mapping) or not hasattr(dataset, "__len__"):
+    if isinstance(dataset, IterableDataset | Mapping) or not hasattr(
+        dataset, "__len__"
+    ):
         raise TypeError(
             f"dataset={kind} must be map-style (samples by number, a length), a tensor, or tensors in a tuple"
         )

@@ -18,13 +18,17 @@ def modules_of(model: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module
     modules = tuple(model) if isinstance(model, (list, tuple)) else (model,)
     for module in modules:
         if not isinstance(module, nn.Module):
-            raise TypeError(f"model has a {type(module).__name__}; it must be a torch.nn.Module, or several in a list")
+            raise TypeError(
+                f"model has a {type(module).__name__}; it must be a torch.nn.Module, or several in a list"
+            )
     return modules
 
 
 def parts_of(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Return all modules inside `modules`, each once; by identity, because a module may define a hash."""
-    return list({id(part): part for module in modules for part in module.modules()}.values())
+    return list(
+        {id(part): part for module in modules for part in module.modules()}.values()
+    )
 
 
 class Buffers:
@@ -37,7 +41,9 @@ class Buffers:
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        places: dict[int, tuple[nn.Module, str]] = {}  # a buffer that modules share has the first place
+        places: dict[
+            int, tuple[nn.Module, str]
+        ] = {}  # a buffer that modules share has the first place
         for part in parts_of(modules):
             for name, buffer in part._buffers.items():
                 if buffer is not None:
@@ -78,7 +84,9 @@ class Buffers:
         finally:
             for i, buffer, data in reversed(entered):
                 module, name = self._places[i]
-                after = module._buffers.get(name)  # the module may have put a new tensor there
+                after = module._buffers.get(
+                    name
+                )  # the module may have put a new tensor there
                 if keep and after is not None:
                     self._values[i] = after.detach()
                 module._buffers[name] = buffer
@@ -87,14 +95,18 @@ class Buffers:
     def state(self) -> dict[str, Any]:
         """Return the reference's values as text; a value that equals the model's buffer is None."""
         own = [module._buffers.get(name) for module, name in self._places]
-        values = [_written(value, mine) for value, mine in zip(self._values, own, strict=True)]
+        values = [
+            _written(value, mine) for value, mine in zip(self._values, own, strict=True)
+        ]
         return {"names": [_name(*place) for place in self._places], "values": values}
 
     def check(self, state: dict[str, Any]) -> None:
         """Raise ValueError if `state` belongs to other buffers; TypeError and the like if it is no such state."""
         own = [_name(*place) for place in self._places]
         for saved, mine in zip_longest(state["names"], own, fillvalue="none"):
-            if saved.partition("[")[0] != mine.partition("[")[0]:  # a pass may change the shape
+            if (
+                saved.partition("[")[0] != mine.partition("[")[0]
+            ):  # a pass may change the shape
                 raise ValueError(
                     f"the state's reference has the buffer {saved}, and model= has {mine} in its place: give the same "
                     "model= when saving and when loading"
@@ -108,17 +120,23 @@ class Buffers:
 
 def _name(module: nn.Module, name: str) -> str:
     buffer = module._buffers.get(name)
-    kind = next(c.__name__ for c in type(module).__mro__ if not c.__name__.startswith("FSDP"))  # fully_shard adds that
+    kind = next(
+        c.__name__ for c in type(module).__mro__ if not c.__name__.startswith("FSDP")
+    )  # fully_shard adds that
     return f"{kind}.{name}{[] if buffer is None else list(buffer.shape)}"
 
 
 def _written(value: Tensor | None, own: Tensor | None) -> list[Any] | None:
-    if value is None or (own is not None and value.shape == own.shape and torch.equal(value.to(own), own)):
+    if value is None or (
+        own is not None and value.shape == own.shape and torch.equal(value.to(own), own)
+    ):
         return None
     return written_tensor(value)
 
 
 def _read(values: Sequence[Any], count: int) -> list[Tensor | None]:
     if len(values) != count:
-        raise ValueError(f"in this state the reference has {len(values)} values of buffers; it must be {count}")
+        raise ValueError(
+            f"in this state the reference has {len(values)} values of buffers; it must be {count}"
+        )
     return [None if value is None else read_tensor(value) for value in values]

@@ -25,17 +25,24 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
     for name, function in (("closure", closure), ("upper", upper), ("lower", lower)):
         if function is not None and not callable(function):
             what = f"{name}={type(function).__name__}"
-            raise TypeError(f"step({what}): give a function that returns the loss, {name}=lambda: loss(model, batch)")
+            raise TypeError(
+                f"step({what}): give a function that returns the loss, {name}=lambda: loss(model, batch)"
+            )
     if optimizer._held is not None:
         if upper is not None:
-            raise RuntimeError("step(upper=…, lower=…) after opt.combine(): opt.step() goes along what is in .grad")
+            raise RuntimeError(
+                "step(upper=…, lower=…) after opt.combine(): opt.step() goes along what is in .grad"
+            )
         if closure is not None:
             closure()
         return
     if upper is not None:
         if getattr(optimizer, "found_inf", None) is not None:
             scaled: Any = optimizer
-            del scaled.found_inf, scaled.grad_scale  # a scaler leaves them where a step raises
+            del (
+                scaled.found_inf,
+                scaled.grad_scale,
+            )  # a scaler leaves them where a step raises
             raise RuntimeError(
                 "scaler.step(opt, lower=…, upper=…): a gradient scaler looks at .grad before closures run: use blocks, "
                 "`with opt.lower(g): scaler.scale(g).backward()`, the same for upper, and scaler.step(opt)"
@@ -65,7 +72,11 @@ def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> N
     optimizer.gradients.complete()
 
 
-def _evaluate(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: Callable[[], Tensor]) -> None:
+def _evaluate(
+    optimizer: "DynamicBarrier",
+    upper: Callable[[], Tensor],
+    lower: Callable[[], Tensor],
+) -> None:
     """Gradients and losses from closures; the reference's loss first, on the same batch.
 
     Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
@@ -81,7 +92,9 @@ def _evaluate(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: C
                 loss = returned(level, closure())
                 compared = reference if level == "lower" else None
                 try:
-                    with optimizer._level(level, loss, compared, 1.0, factor=1.0):  # the backward pass is ours
+                    with optimizer._level(
+                        level, loss, compared, 1.0, factor=1.0
+                    ):  # the backward pass is ours
                         propagate(level, loss)
                 except Touched:  # by the closure, which is all that ran since
                     raise RuntimeError(f"{itself(level)}.") from None
@@ -89,14 +102,18 @@ def _evaluate(optimizer: "DynamicBarrier", upper: Callable[[], Tensor], lower: C
     except BaseException:  # half a step is none: the next one begins anew
         optimizer.forget()
         raise
-    if reference is not None and not begun:  # the same point twice: a chance to see that the batch is the same
+    if (
+        reference is not None and not begun
+    ):  # the same point twice: a chance to see that the batch is the same
         _check_repeats(reference, losses["lower"])
 
 
 def _check_repeats(first: Tensor, again: Tensor) -> None:
     """Raise if the lower closure gave two losses at one point, with the same random numbers: it takes another batch."""
     one, two = float(first), float(again)
-    if abs(one - two) > 1e-3 * max(abs(one), abs(two)):  # a device may sum in another order; batches differ by more
+    if abs(one - two) > 1e-3 * max(
+        abs(one), abs(two)
+    ):  # a device may sum in another order; batches differ by more
         raise RuntimeError(
             f"the lower closure gave {one:.6g} and {two:.6g} at the same point; the reference is evaluated on the same "
             "batch, so it must give the same loss again: draw the batch outside the closure, or name its random "

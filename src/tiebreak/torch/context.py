@@ -57,4 +57,7 @@ def store(state: dict[str, Any], name: str, value: Any) -> None:
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:
     """A state of its own: what is saved does not change with what goes on, nor do two that load it share it."""
-    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+    return {
+        name: value.clone() if isinstance(value, Tensor) else value
+        for name, value in state.items()
+    }

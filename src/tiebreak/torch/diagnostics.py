@@ -18,7 +18,9 @@ STALLED_SHARE = 0.1  # a stalled excess falls by less than this share of itself,
 STALLED_STEPS = (500, 0.25)  # in so many steps, and in that share of all steps
 HOPELESS_EXCESS = 30.0  # tolerances; no reference is given on purpose that is farther away in either direction
 HOPELESS_STEPS = (200, 0.5)
-KEPT_EXCESS = 1.5  # a model above it is outside: that it swings is not what must be said
+KEPT_EXCESS = (
+    1.5  # a model above it is outside: that it swings is not what must be said
+)
 LEAST_SWING = 0.1
 OFTEN = 0.6  # share of the recent steps after which the last iterate may be outside
 OFTEN_WEIGHT = 0.005  # of the newest step in that share
@@ -42,7 +44,9 @@ class Diagnostics:
         self._swing = _Swing()
         self._stall = _Stall() if is_number else None
 
-    def observe(self, step: int, reading: Reading, tolerance: Any, rate: float | None) -> list[str]:
+    def observe(
+        self, step: int, reading: Reading, tolerance: Any, rate: float | None
+    ) -> list[str]:
         """Return the warnings that this step gives rise to.
 
         Parameters
@@ -106,7 +110,10 @@ class _Course:
     @property
     def swing(self) -> float:
         """The standard deviation of the averaged excess without that noise."""
-        deviation, noise = 1.25 * self._spread, self.noise  # 1.25 times the mean deviation
+        deviation, noise = (
+            1.25 * self._spread,
+            self.noise,
+        )  # 1.25 times the mean deviation
         return math.sqrt(max(deviation * deviation - noise * noise, 0.0))
 
     def add(self, excess: float) -> None:
@@ -121,7 +128,11 @@ class _Course:
         self._kept = 1 if self.level > STALLED_EXCESS else self._kept + 1
         weight = max(WEIGHT, 1 / self._kept)
         self.level += weight * (excess - self.level)
-        self._spread = 0.0 if self._kept == 1 else self._spread + weight * (abs(excess - self.level) - self._spread)
+        self._spread = (
+            0.0
+            if self._kept == 1
+            else self._spread + weight * (abs(excess - self.level) - self._spread)
+        )
 
 
 class _Swing:
@@ -138,7 +149,11 @@ class _Swing:
         if rate != self._rate:
             self._rate, self._share = rate, 0.0
         swing = course.swing
-        ends_outside = course.level <= KEPT_EXCESS and swing > LEAST_SWING and course.level + 2 * swing > 1
+        ends_outside = (
+            course.level <= KEPT_EXCESS
+            and swing > LEAST_SWING
+            and course.level + 2 * swing > 1
+        )
         self._share += OFTEN_WEIGHT * (ends_outside - self._share)
         if self._share < OFTEN:
             return ""
@@ -154,7 +169,9 @@ class _Stall:
     """Whether a lower loss has come to rest far above a reference that is one number."""
 
     def __init__(self) -> None:
-        self._mark: tuple[int, float] | None = None  # since when the loss is far above, and how far it was then
+        self._mark: tuple[int, float] | None = (
+            None  # since when the loss is far above, and how far it was then
+        )
 
     def observe(self, step: int, excess: float) -> str:
         if not excess > STALLED_EXCESS:
@@ -179,7 +196,9 @@ def _oversized(reading: Reading, tolerance: Any) -> str:
     if isinstance(tolerance, str) and allowed(tolerance)[0] > 1:
         return f'tolerance={tolerance!r} is more than all of the reference: a fiftieth of it is written "2%".'
     size = max(abs(float(reading.loss)), abs(float(reading.reference)))
-    if not isinstance(tolerance, str) and tolerance >= 1 and tolerance > size > 0:  # 0.01 of a loss near 0 is sound
+    if (
+        not isinstance(tolerance, str) and tolerance >= 1 and tolerance > size > 0
+    ):  # 0.01 of a loss near 0 is sound
         return (
             f"tolerance={tolerance!r} is a number in the unit of the lower loss, and more than all of that loss, "
             f'{size:.3g} at the first step: everything may be given up for the upper loss. A share is written "2%".'

@@ -13,14 +13,21 @@ from torch import Tensor
 
 from tiebreak.torch.layout import is_dtensor, local
 
-_SAME, _UNLIKE = 1e-3, 0.1  # losses as near as this are one; norms as far apart as this are two
+_SAME, _UNLIKE = (
+    1e-3,
+    0.1,
+)  # losses as near as this are one; norms as far apart as this are two
 
 
 @torch.no_grad()
 def swap(optimizer: Any, values: Mapping[Tensor, Tensor]) -> None:
     """Exchange the values of parameters with others; nothing gathered stays, and nothing is gathered."""
     let_go(optimizer)
-    flat = {id(p) for p in values if getattr(p, "_fsdp_flattened", False) or type(p).__name__ == "FlatParameter"}
+    flat = {
+        id(p)
+        for p in values
+        if getattr(p, "_fsdp_flattened", False) or type(p).__name__ == "FlatParameter"
+    }
     for p, value in values.items():
         if is_dtensor(p) or id(p) in flat:
             here, there = local(p), local(value)
@@ -46,24 +53,42 @@ def let_go(optimizer: Any) -> None:
         module.reshard()
     for module in around.flat:
         handle = module._handle
-        begun = handle is not None and hasattr(handle.flat_param, "_local_shard")  # since its first pass
+        begun = handle is not None and hasattr(
+            handle.flat_param, "_local_shard"
+        )  # since its first pass
         if begun and handle.uses_sharded_strategy:
             handle.reshard(True)
 
 
-def clip(optimizer: Any, values: Sequence[Tensor], longest: float, square: Any, inverse_scale: Tensor | None) -> None:
+def clip(
+    optimizer: Any,
+    values: Sequence[Tensor],
+    longest: float,
+    square: Any,
+    inverse_scale: Tensor | None,
+) -> None:
     """Make the gradients of `values` no longer than `longest`; `square` is their squared norm over all ranks."""
     grads = [value.grad for value in values if value.grad is not None]
     if optimizer.ranks.alone and not any(map(is_dtensor, grads)):
         torch.nn.utils.clip_grad_norm_(values, longest)
         return
-    norm = torch.as_tensor(square).sqrt() * (1 if inverse_scale is None else inverse_scale.to(torch.as_tensor(square)))
-    factor = (longest / (norm + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_ has it
+    norm = torch.as_tensor(square).sqrt() * (
+        1 if inverse_scale is None else inverse_scale.to(torch.as_tensor(square))
+    )
+    factor = (longest / (norm + 1e-6)).clamp(
+        max=1.0
+    )  # as torch's clip_grad_norm_ has it
     for grad in grads:
         local(grad).mul_(factor.to(device=local(grad).device, dtype=local(grad).dtype))
 
 
-def same_weight(optimizer: Any, gg: Any, square: Any, losses: Mapping[str, Any], inverse_scale: Tensor | None) -> None:
+def same_weight(
+    optimizer: Any,
+    gg: Any,
+    square: Any,
+    losses: Mapping[str, Any],
+    inverse_scale: Tensor | None,
+) -> None:
     """Raise if a twin that has not moved yet has another gradient than the model, on the same loss.
 
     `gg` and `square` are ‖∇g‖² of the model and, with a scaler's scale, of the twin. A loss divided in one of the two
@@ -73,8 +98,13 @@ def same_weight(optimizer: Any, gg: Any, square: Any, losses: Mapping[str, Any],
     if isinstance(steps, Tensor) or steps != 0 or torch.compiler.is_compiling():
         return
     known = [losses[name] for name in ("lower_value", "reference")]
-    one, two = (float(loss.value() if hasattr(loss, "value") else loss) for loss in known)
-    mine, scale = float(gg) ** 0.5, 1.0 if inverse_scale is None else float(inverse_scale)
+    one, two = (
+        float(loss.value() if hasattr(loss, "value") else loss) for loss in known
+    )
+    mine, scale = (
+        float(gg) ** 0.5,
+        1.0 if inverse_scale is None else float(inverse_scale),
+    )
     twin = float(square) ** 0.5 * scale
     if abs(one - two) <= _SAME * abs(one) and abs(twin - mine) > _UNLIKE * mine > 0:
         optimizer.forget()

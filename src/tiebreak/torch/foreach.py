@@ -29,18 +29,28 @@ class Foreach:
         for kind in range(self.kinds):
             numbers += _products([row for row in self.rows if row.kind == kind], home)
         made = torch.stack(numbers).reshape(self.kinds, 3)
-        return made.full_tensor() if hasattr(made, "full_tensor") else made  # a DTensor's sums are numbers like others
+        return (
+            made.full_tensor() if hasattr(made, "full_tensor") else made
+        )  # a DTensor's sums are numbers like others
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
         rows = self.rows
-        together: dict[tuple[int, torch.device, torch.dtype, bool, bool], list[Row]] = defaultdict(list)
+        together: dict[tuple[int, torch.device, torch.dtype, bool, bool], list[Row]] = (
+            defaultdict(list)
+        )
         for row in rows:
             d = row.tensors[1]
-            together[row.group, d.device, d.dtype, row.upper is None, row.lower is None].append(row)
+            together[
+                row.group, d.device, d.dtype, row.upper is None, row.lower is None
+            ].append(row)
         for (group, device, dtype, no_upper, no_lower), mine in together.items():
             narrow = dtype in NARROW
-            a, b = weights[group].to(device=device, dtype=torch.float32 if narrow else dtype).unbind()
+            a, b = (
+                weights[group]
+                .to(device=device, dtype=torch.float32 if narrow else dtype)
+                .unbind()
+            )
             if no_upper or no_lower:
                 torch._foreach_mul_(_directions(mine), b if no_upper else a)
                 continue
@@ -59,13 +69,17 @@ class Foreach:
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
         """x ← x − a ∇f − b ∇g; uses up the gradients' memory."""
         self.combine(weights, skip)
-        torch._foreach_sub_([row.parameter for row in self.rows], _directions(self.rows))
+        torch._foreach_sub_(
+            [row.parameter for row in self.rows], _directions(self.rows)
+        )
 
 
 def _products(rows: Sequence[Row], home: torch.device) -> list[Tensor]:
     fg = torch.zeros((), device=home, dtype=wide(home))
     for row in rows:
-        if row.upper is not None and row.lower is not None:  # a dot reads both once, and makes no product
+        if (
+            row.upper is not None and row.lower is not None
+        ):  # a dot reads both once, and makes no product
             fg = fg + torch.dot(_flat(row.upper), _flat(row.lower)).to(fg)
     uppers, lowers = _levels(rows)
     ff = square_norm([t for t in uppers if t is not None])
@@ -80,15 +94,22 @@ def square_norm(tensors: Sequence[Tensor]) -> Tensor:
     home = tensors[0].device
     total = torch.zeros((), device=home, dtype=wide(home))
     for (_, dtype), group in _by_kind(tensors).items():
-        norms = torch._foreach_norm(group, 2, dtype=torch.float32 if dtype in NARROW else dtype)
-        total = total + torch.stack(norms).to(device=home, dtype=total.dtype).square().sum()
+        norms = torch._foreach_norm(
+            group, 2, dtype=torch.float32 if dtype in NARROW else dtype
+        )
+        total = (
+            total + torch.stack(norms).to(device=home, dtype=total.dtype).square().sum()
+        )
     return total
 
 
 def largest(tensors: Sequence[Tensor]) -> Tensor:
     """max|t| over all, or what is not finite."""
     home = tensors[0].device
-    norms = [torch.stack(torch._foreach_norm(group, math.inf)).max() for group in _by_kind(tensors).values()]
+    norms = [
+        torch.stack(torch._foreach_norm(group, math.inf)).max()
+        for group in _by_kind(tensors).values()
+    ]
     return torch.stack([norm.to(device=home, dtype=wide(home)) for norm in norms]).max()
 
 

@@ -52,16 +52,29 @@ class _Launch(NamedTuple):
     def options(self) -> dict[str, Any]:
         """What both passes are compiled for."""
         _, u, g = self.types
-        return {"U": u, "G": g, "ALIGNED": self.aligned, "CHUNK": CHUNK, "BLOCK": BLOCK, "num_warps": _WARPS}
+        return {
+            "U": u,
+            "G": g,
+            "ALIGNED": self.aligned,
+            "CHUNK": CHUNK,
+            "BLOCK": BLOCK,
+            "num_warps": _WARPS,
+        }
 
 
 class _Template(NamedTuple):
     """The launches of some rows before their tables are on the device."""
 
-    layouts: list[tuple[Any, _Layout]]  # types and alignment of a launch, and its layout
+    layouts: list[
+        tuple[Any, _Layout]
+    ]  # types and alignment of a launch, and its layout
     order: NDArray[np.int64]  # of the rows, kind by kind
-    lines: NDArray[np.int64]  # of the table; the gradients' addresses are those of the first rows
-    filled: dict[bytes, list[_Launch]]  # the latest few tables, by where the gradients are
+    lines: NDArray[
+        np.int64
+    ]  # of the table; the gradients' addresses are those of the first rows
+    filled: dict[
+        bytes, list[_Launch]
+    ]  # the latest few tables, by where the gradients are
 
 
 class Fused:
@@ -103,7 +116,9 @@ class Fused:
     def bind(self, rows: Sequence[Row], kinds: int) -> "Bound":
         """The engine for these tensors."""
         with self.here():
-            if capturing(self.device):  # the tables are filled at a replay: of no use elsewhere
+            if capturing(
+                self.device
+            ):  # the tables are filled at a replay: of no use elsewhere
                 return Bound(self, rows, kinds, self._build(rows, kinds))
             found = self._columns(rows, kinds)
             if found is not None:
@@ -114,7 +129,9 @@ class Fused:
                 self._launches[key] = self._build(rows, kinds)
             return Bound(self, rows, kinds, self._launches[key])
 
-    def _columns(self, rows: Sequence[Row], kinds: int) -> tuple[Any, NDArray[np.int64]] | None:
+    def _columns(
+        self, rows: Sequence[Row], kinds: int
+    ) -> tuple[Any, NDArray[np.int64]] | None:
         """What the template for ordinary tensors depends on, and where their gradients are; None for others.
 
         Of every parameter at every step: so by columns, each gone over without a line of Python.
@@ -123,21 +140,40 @@ class Fused:
         if not there:
             return None
         ps, us, gs, at, groups = zip(*there, strict=True)
-        if {*map(type, us), *map(type, gs)} != {Tensor} or not {*map(type, ps)} <= {Tensor, torch.nn.Parameter}:
+        if {*map(type, us), *map(type, gs)} != {Tensor} or not {*map(type, ps)} <= {
+            Tensor,
+            torch.nn.Parameter,
+        }:
             return None
         index = -1 if self.device.index is None else self.device.index
         columns = (ps, us, gs)
-        if {*map(Tensor.get_device, ps)} != {index} or not all(all(map(Tensor.is_contiguous, c)) for c in columns):
+        if {*map(Tensor.get_device, ps)} != {index} or not all(
+            all(map(Tensor.is_contiguous, c)) for c in columns
+        ):
             return None
         parameters = tuple(map(Tensor.data_ptr, ps))
-        gradients = np.array([[*map(Tensor.data_ptr, us)], [*map(Tensor.data_ptr, gs)]], dtype=np.int64)
+        gradients = np.array(
+            [[*map(Tensor.data_ptr, us)], [*map(Tensor.data_ptr, gs)]], dtype=np.int64
+        )
         if (gradients & 15).any() or any(place & 15 for place in parameters):
             return None
-        stream = torch.cuda.current_stream(self.device).cuda_stream if index >= 0 else 0  # a table belongs to one
+        stream = (
+            torch.cuda.current_stream(self.device).cuda_stream if index >= 0 else 0
+        )  # a table belongs to one
         dtypes = (tuple(map(_dtype, column)) for column in columns)
-        return (kinds, stream, parameters, tuple(map(Tensor.numel, ps)), at, groups, *dtypes), gradients
+        return (
+            kinds,
+            stream,
+            parameters,
+            tuple(map(Tensor.numel, ps)),
+            at,
+            groups,
+            *dtypes,
+        ), gradients
 
-    def _tables(self, key: Any, gradients: NDArray[np.int64], rows: Sequence[Row] = ()) -> list[_Launch]:
+    def _tables(
+        self, key: Any, gradients: NDArray[np.int64], rows: Sequence[Row] = ()
+    ) -> list[_Launch]:
         """The launches with the gradients where they are: an allocator hands out other places every step."""
         if key not in self._templates:
             _make_room(self._templates)
@@ -153,10 +189,14 @@ class Fused:
 
     def _filled(self, template: _Template, lines: NDArray[np.int64]) -> list[_Launch]:
         """The launches of a template with these lines of their tables."""
-        tables = torch.split(self._upload(lines), [len(layout.first) for _, layout in template.layouts])
+        tables = torch.split(
+            self._upload(lines), [len(layout.first) for _, layout in template.layouts]
+        )
         return [
             _Launch(types, aligned, table, layout)
-            for ((types, aligned), layout), table in zip(template.layouts, tables, strict=True)
+            for ((types, aligned), layout), table in zip(
+                template.layouts, tables, strict=True
+            )
         ]
 
     def _template(self, rows: Sequence[Row], kinds: int) -> _Template:
@@ -166,7 +206,10 @@ class Fused:
                 aligned = all(t.data_ptr() % 16 == 0 for t in row.tensors)
                 types = tuple(None if t is None else _TYPES[t.dtype] for t in row[:3])
                 by_type.setdefault((types, aligned), []).append(i)
-        layouts = [self._layout([rows[i] for i in places], kinds) for places in by_type.values()]
+        layouts = [
+            self._layout([rows[i] for i in places], kinds)
+            for places in by_type.values()
+        ]
         order = [i for places in by_type.values() for i in places]
         firsts = [first for layout in layouts for first in layout.first]
         lines = []
@@ -174,38 +217,61 @@ class Fused:
             addresses = [0 if t is None else t.data_ptr() for t in rows[i][:3]]
             lines.append([*addresses, rows[i].parameter.numel(), first, rows[i].group])
         table = np.array(lines, dtype=np.int64).reshape(-1, 6)
-        return _Template(list(zip(by_type, layouts, strict=True)), np.array(order, dtype=np.int64), table, {})
+        return _Template(
+            list(zip(by_type, layouts, strict=True)),
+            np.array(order, dtype=np.int64),
+            table,
+            {},
+        )
 
     @staticmethod
     def _long_key(rows: Sequence[Row], kinds: int) -> Any:
-        places = ([(t.data_ptr(), t.dtype) if t is not None else None for t in row[:3]] for row in rows)
-        return kinds, *((*at, r.parameter.numel(), r.kind, r.group) for at, r in zip(places, rows, strict=True))
+        places = (
+            [(t.data_ptr(), t.dtype) if t is not None else None for t in row[:3]]
+            for row in rows
+        )
+        return kinds, *(
+            (*at, r.parameter.numel(), r.kind, r.group)
+            for at, r in zip(places, rows, strict=True)
+        )
 
     def here(self) -> Any:
         """Launches go to the current device."""
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        return (
+            torch.cuda.device(self.device)
+            if self.device.type == "cuda"
+            else nullcontext()
+        )
 
     def _build(self, rows: Sequence[Row], kinds: int) -> list[_Launch]:
         template = self._template(rows, kinds)
         if not template.layouts:
             return []
         if capturing(self.device):
-            self._held.append(template.layouts)  # a graph reads them as long as it lives
+            self._held.append(
+                template.layouts
+            )  # a graph reads them as long as it lives
         return self._filled(template, template.lines)
 
     def _layout(self, rows: Sequence[Row], kinds: int) -> _Layout:
         key = (kinds, *((row.parameter.numel(), row.kind) for row in rows))
         if key not in self._layouts:
             if capturing(self.device):
-                raise RuntimeError("take a step with these parameters before capturing one")
+                raise RuntimeError(
+                    "take a step with these parameters before capturing one"
+                )
             _make_room(self._layouts, 4 * _KEPT)
             counts = np.array([-(-row.parameter.numel() // CHUNK) for row in rows])
             owners = np.repeat(np.arange(len(rows)), counts)
             # Rows come kind by kind, so that the chunks of a kind lie side by side.
-            ends = np.searchsorted(np.array([row.kind for row in rows])[owners], np.arange(kinds + 1))
+            ends = np.searchsorted(
+                np.array([row.kind for row in rows])[owners], np.arange(kinds + 1)
+            )
             both = self._upload(np.concatenate([owners, ends]))
             first = (np.cumsum(counts) - counts).tolist()
-            self._layouts[key] = _Layout(both[: len(owners)], both[len(owners) :], first, len(owners))
+            self._layouts[key] = _Layout(
+                both[: len(owners)], both[len(owners) :], first, len(owners)
+            )
         return self._layouts[key]
 
     def _upload(self, values: NDArray[np.int64]) -> Tensor:
@@ -214,14 +280,25 @@ class Fused:
         if self.device.type != "cuda":
             return source.clone()
         if not capturing(self.device):
-            if len(self._spare) < _KEPT or all(spare.numel() < source.numel() for spare in self._spare):
-                self._spare = [*self._spare, torch.empty_like(source, pin_memory=True)][-_KEPT:]
+            if len(self._spare) < _KEPT or all(
+                spare.numel() < source.numel() for spare in self._spare
+            ):
+                self._spare = [*self._spare, torch.empty_like(source, pin_memory=True)][
+                    -_KEPT:
+                ]
             return source.pin_memory().to(self.device, non_blocking=True)
         # A captured copy reads its source again at every replay; and pinned memory cannot be had while capturing.
-        fitting = [i for i, spare in enumerate(self._spare) if spare.numel() >= source.numel()]
+        fitting = [
+            i for i, spare in enumerate(self._spare) if spare.numel() >= source.numel()
+        ]
         if not fitting:
             raise RuntimeError("take a step with these parameters before capturing one")
-        host = self._spare[fitting[0]].view(-1)[: source.numel()].view(source.shape).copy_(source)
+        host = (
+            self._spare[fitting[0]]
+            .view(-1)[: source.numel()]
+            .view(source.shape)
+            .copy_(source)
+        )
         self._spare.pop(fitting[0])
         there = host.to(self.device, non_blocking=True)
         self._held.append((host, there))
@@ -233,7 +310,9 @@ class Bound:
 
     by_kernels = True
 
-    def __init__(self, fused: Fused, rows: Sequence[Row], kinds: int, launches: list[_Launch]) -> None:
+    def __init__(
+        self, fused: Fused, rows: Sequence[Row], kinds: int, launches: list[_Launch]
+    ) -> None:
         self.rows, self.kinds = rows, kinds
         self._fused, self._launches = fused, launches
 
@@ -245,10 +324,18 @@ class Bound:
                 owners, bounds, _, chunks = launch.layout
                 partials = torch.empty(3, chunks, dtype=torch.float64, device=home)
                 out = torch.empty(kinds, 3, dtype=torch.float64, device=home)
-                kernels.products[(chunks,)](launch.table, owners, partials, chunks, **launch.options())
-                kernels.reduce[(kinds, 3)](partials, chunks, bounds, out, BLOCK=_REDUCED, num_warps=8)
+                kernels.products[(chunks,)](
+                    launch.table, owners, partials, chunks, **launch.options()
+                )
+                kernels.reduce[(kinds, 3)](
+                    partials, chunks, bounds, out, BLOCK=_REDUCED, num_warps=8
+                )
                 total = out if total is None else total + out
-        return torch.zeros(kinds, 3, dtype=torch.float64, device=home) if total is None else total
+        return (
+            torch.zeros(kinds, 3, dtype=torch.float64, device=home)
+            if total is None
+            else total
+        )
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g into the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
@@ -267,9 +354,18 @@ class Bound:
         still = self._fused.never if skip is None else skip
         with self._fused.here():
             for launch in self._launches:
-                types = {"P": launch.types[0], "WIDE": tl.float64 if tl.float64 in launch.types else tl.float32}
+                types = {
+                    "P": launch.types[0],
+                    "WIDE": tl.float64 if tl.float64 in launch.types else tl.float32,
+                }
                 kernels.combine[(launch.layout.chunks,)](
-                    launch.table, launch.layout.owners, factors, still, DESCEND=descend, **types, **launch.options()
+                    launch.table,
+                    launch.layout.owners,
+                    factors,
+                    still,
+                    DESCEND=descend,
+                    **types,
+                    **launch.options(),
                 )
 
 

@@ -53,11 +53,17 @@ class Guard:
         self._await()
 
     def _await(self) -> None:
-        self._unread: list[tuple[int, Sequence[str], Later]] = []  # what the device has yet to say of a step
-        weakref.finalize(self, _last_words, self._unread)  # also at the end of the program
+        self._unread: list[
+            tuple[int, Sequence[str], Later]
+        ] = []  # what the device has yet to say of a step
+        weakref.finalize(
+            self, _last_words, self._unread
+        )  # also at the end of the program
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_unread"}
+        return {
+            name: value for name, value in self.__dict__.items() if name != "_unread"
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -67,10 +73,17 @@ class Guard:
 
     def begin(self, optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
         """A step begins: 1/scale of its gradients, and of its losses, as a scaler left it; None without one."""
-        scale, self.found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        scale, self.found_inf = (
+            getattr(optimizer, "grad_scale", None),
+            getattr(optimizer, "found_inf", None),
+        )
         unscaled, self._unscaled = self._unscaled, None
-        self.looked = self.found_inf is not None and unscaled is None  # a scaler has just touched .grad to look at it
-        if isinstance(self.found_inf, (int, float)):  # a scaler that found no gradient at all
+        self.looked = (
+            self.found_inf is not None and unscaled is None
+        )  # a scaler has just touched .grad to look at it
+        if isinstance(
+            self.found_inf, (int, float)
+        ):  # a scaler that found no gradient at all
             raise RuntimeError(
                 "scaler.step(opt, upper=…, lower=…): a scaler looks at .grad before closures run; use blocks"
             )
@@ -136,7 +149,9 @@ class Guard:
                 return True
         if bad is None:
             return False
-        home = values[0].device if values and isinstance(values[0], Tensor) else bad.device
+        home = (
+            values[0].device if values and isinstance(values[0], Tensor) else bad.device
+        )
         if home.type == "cpu":
             self.scaler_found = self.scaler_found or (found is not None and bool(found))
             return bool(bad)
@@ -187,7 +202,11 @@ class Guard:
 
     def error(self, step: int, late: bool = False) -> FloatingPointError:
         """What "raise" raises."""
-        begun = "the one after it, which was begun, neither" if late else "the next one begins anew"
+        begun = (
+            "the one after it, which was begun, neither"
+            if late
+            else "the next one begins anew"
+        )
         return FloatingPointError(
             f"step {step} (counted from 0): a gradient, a loss or the multiplier is not finite; the step was not made, "
             f"and {begun} (nonfinite='skip' skips such steps without a word, 'ignore' takes them)"

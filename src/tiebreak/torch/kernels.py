@@ -10,7 +10,9 @@ Triton reads the bodies as a language of its own: a branch on a constexpr is tak
 import triton
 import triton.language as tl
 
-_COLUMNS = tl.constexpr(6)  # of the table: addresses of parameter, upper, lower; length; first chunk; group
+_COLUMNS = tl.constexpr(
+    6
+)  # of the table: addresses of parameter, upper, lower; length; first chunk; group
 
 
 @triton.jit
@@ -23,7 +25,9 @@ def _chunk(table, owners, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def _part(table, row, column: tl.constexpr, TYPE: tl.constexpr, ALIGNED: tl.constexpr, start):
+def _part(
+    table, row, column: tl.constexpr, TYPE: tl.constexpr, ALIGNED: tl.constexpr, start
+):
     """Where this program's chunk of a tensor begins."""
     address = tl.load(table + row * _COLUMNS + column).to(tl.pointer_type(TYPE))
     if ALIGNED:  # then a thread reads and writes 16 bytes at once
@@ -42,7 +46,14 @@ def _read(at, offsets, left, WHOLE: tl.constexpr, TYPE: tl.constexpr):
 
 @triton.jit
 def _chunk_products(
-    us, gs, left, U: tl.constexpr, G: tl.constexpr, WHOLE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr
+    us,
+    gs,
+    left,
+    U: tl.constexpr,
+    G: tl.constexpr,
+    WHOLE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     fg = tl.zeros([BLOCK], tl.float64)
     gg = tl.zeros([BLOCK], tl.float64)
@@ -129,7 +140,11 @@ def _chunk_combine(
             d += a * _read(us, offsets, left, WHOLE, WIDE)
         if G is not None:
             d += b * _read(gs, offsets, left, WHOLE, WIDE)
-        d = _read(to, offsets, left, WHOLE, WIDE) - d if DESCEND else tl.where(still, 0.0, d)
+        d = (
+            _read(to, offsets, left, WHOLE, WIDE) - d
+            if DESCEND
+            else tl.where(still, 0.0, d)
+        )
         if WHOLE:
             tl.store(to + offsets, d.to(TO))
         else:
@@ -169,6 +184,10 @@ def combine(
     else:
         to = gs if U is None else us
     if left >= CHUNK:
-        _chunk_combine(to, us, gs, a, b, still, left, TO, U, G, WIDE, DESCEND, True, CHUNK, BLOCK)
+        _chunk_combine(
+            to, us, gs, a, b, still, left, TO, U, G, WIDE, DESCEND, True, CHUNK, BLOCK
+        )
     elif left > 0:
-        _chunk_combine(to, us, gs, a, b, still, left, TO, U, G, WIDE, DESCEND, False, CHUNK, BLOCK)
+        _chunk_combine(
+            to, us, gs, a, b, still, left, TO, U, G, WIDE, DESCEND, False, CHUNK, BLOCK
+        )

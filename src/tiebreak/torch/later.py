@@ -26,7 +26,9 @@ class Later:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
             self._event.record(torch.cuda.current_stream(tensor.device))
         else:
-            self._host = tensor.detach().clone() if tensor.device.type == "cpu" else tensor.cpu()
+            self._host = (
+                tensor.detach().clone() if tensor.device.type == "cpu" else tensor.cpu()
+            )
 
     @property
     def there(self) -> bool:

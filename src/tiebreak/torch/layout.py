@@ -83,7 +83,9 @@ class Layout(NamedTuple):
 def wrappers(modules: Sequence[nn.Module]) -> Wrappers:
     """Return the wrappers among these modules and their parts."""
     found = Wrappers([], [], [])
-    if not (dist.is_available() and dist.is_initialized()):  # one rank may be wrapped, too
+    if not (
+        dist.is_available() and dist.is_initialized()
+    ):  # one rank may be wrapped, too
         return found
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.nn.parallel import DistributedDataParallel
@@ -93,12 +95,16 @@ def wrappers(modules: Sequence[nn.Module]) -> Wrappers:
             found.ddp.append(module)
         elif isinstance(module, FullyShardedDataParallel):
             found.flat.append(module)
-        elif any(base.__name__ == "FSDPModule" for base in type(module).__mro__):  # public since torch 2.6
+        elif any(
+            base.__name__ == "FSDPModule" for base in type(module).__mro__
+        ):  # public since torch 2.6
             found.sharded.append(module)
     return found
 
 
-def covered(parameters: Sequence[Tensor], modules: Sequence[nn.Module], around: Wrappers) -> None:
+def covered(
+    parameters: Sequence[Tensor], modules: Sequence[nn.Module], around: Wrappers
+) -> None:
     """Raise where a parameter was cut over the ranks, and `modules` do not contain what did it."""
     flat = _flat(around.flat)
     if any(getattr(p, "_fsdp_flattened", False) and p not in flat for p in parameters):
@@ -107,7 +113,9 @@ def covered(parameters: Sequence[Tensor], modules: Sequence[nn.Module], around: 
             "DynamicBarrier(base, …, model=model)"
         )
     if any(map(is_dtensor, parameters)):
-        known = {p for module in modules for p in module.parameters()}.union(*map(_sharded, around.sharded))
+        known = {p for module in modules for p in module.parameters()}.union(
+            *map(_sharded, around.sharded)
+        )
         if not known.issuperset(filter(is_dtensor, parameters)):
             raise RuntimeError(
                 "a parameter is a DTensor of no module in model=: give the model, DynamicBarrier(base, …, model=model)"
@@ -117,30 +125,54 @@ def covered(parameters: Sequence[Tensor], modules: Sequence[nn.Module], around: 
 def _sharded(module: Any) -> set[Tensor]:
     """The parameters of a module that fully_shard has made; while they are gathered, others stand in their place."""
     state = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # one until torch 2.10
-    hidden = {piece.sharded_param for group in groups if group is not None for piece in group.fsdp_params}
+    groups = getattr(state, "_fsdp_param_groups", None) or [
+        state._fsdp_param_group
+    ]  # one until torch 2.10
+    hidden = {
+        piece.sharded_param
+        for group in groups
+        if group is not None
+        for piece in group.fsdp_params
+    }
     return hidden | set(module.parameters())
 
 
-def layout(parameters: Sequence[Tensor], group: Any, sharded: Any, around: Wrappers) -> Layout:
+def layout(
+    parameters: Sequence[Tensor], group: Any, sharded: Any, around: Wrappers
+) -> Layout:
     """How the parameters lie; `group` and `sharded` as the user gave them."""
     if not several_ranks():
         return Layout(None, [Kind(("here",), ())], dict.fromkeys(parameters, 0))
     flat = _flat(around.flat)
-    if group is False and any(is_dtensor(p) or getattr(p, "_fsdp_flattened", False) for p in parameters):
-        raise ValueError("process_group=False, and FSDP or DTensor has put the parameters on several ranks")
+    if group is False and any(
+        is_dtensor(p) or getattr(p, "_fsdp_flattened", False) for p in parameters
+    ):
+        raise ValueError(
+            "process_group=False, and FSDP or DTensor has put the parameters on several ranks"
+        )
     apart = _apart(parameters, group, sharded)
     kinds: list[Kind] = []
     of: dict[Tensor, int] = {}
-    pairs = [(m.process_group, getattr(m, "_inter_node_pg", None)) for m in (*around.ddp, *around.flat)]
-    groups = [tuple(dist.get_process_group_ranks(g)) for pair in pairs for g in pair if g is not None]
+    pairs = [
+        (m.process_group, getattr(m, "_inter_node_pg", None))
+        for m in (*around.ddp, *around.flat)
+    ]
+    groups = [
+        tuple(dist.get_process_group_ranks(g))
+        for pair in pairs
+        for g in pair
+        if g is not None
+    ]
     meshes: dict[tuple[int, ...], list[list[int]]] = {}
     for p in parameters:
         name, piece, ranks = _of_one(p, flat, meshes)
         groups += [ranks] if ranks else []
         if p in apart:
             over = apart[p]
-            name, piece = ("own", dist.get_world_size(over), *name), (dist.get_rank(over), *piece)
+            name, piece = (
+                ("own", dist.get_world_size(over), *name),
+                (dist.get_rank(over), *piece),
+            )
             groups.append(tuple(dist.get_process_group_ranks(over)))
         kind = Kind(name, piece, p in apart)
         if kind not in kinds:
@@ -152,7 +184,9 @@ def layout(parameters: Sequence[Tensor], group: Any, sharded: Any, around: Wrapp
 
 
 def _of_one(
-    p: Tensor, flat: Mapping[Tensor, Any], meshes: dict[tuple[int, ...], list[list[int]]]
+    p: Tensor,
+    flat: Mapping[Tensor, Any],
+    meshes: dict[tuple[int, ...], list[list[int]]],
 ) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]:
     """The name and piece of a parameter, and the ranks that its wrapper names; `meshes` are those met before."""
     if is_dtensor(p):
@@ -161,10 +195,14 @@ def _of_one(
             raise ValueError(
                 f"a parameter of shape {tuple(p.shape)} is a DTensor with a Partial placement: only gradients may be"
             )
-        cut = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
+        cut = [
+            i for i, placement in enumerate(placements) if not placement.is_replicate()
+        ]
         here = mesh.get_coordinate()
         ranks = mesh.mesh.flatten().tolist()
-        alike = meshes.setdefault(tuple(mesh.shape), [])  # other ranks have these meshes in the same order
+        alike = meshes.setdefault(
+            tuple(mesh.shape), []
+        )  # other ranks have these meshes in the same order
         alike += [] if ranks in alike else [ranks]
         name = ("DTensor", tuple(mesh.shape), alike.index(ranks), tuple(cut))
         return name, tuple(here[i] for i in cut), tuple(ranks)
@@ -180,7 +218,10 @@ def _flat(modules: Iterable[Any]) -> dict[Tensor, Any]:
     for module in modules:
         handle = getattr(module, "_handle", None)
         if handle is not None:
-            flat, over = handle.flat_param, handle.process_group if handle.uses_sharded_strategy else None
+            flat, over = (
+                handle.flat_param,
+                handle.process_group if handle.uses_sharded_strategy else None,
+            )
             found |= dict.fromkeys([flat, *(flat._params or ())], over)
     return found
 
@@ -218,7 +259,9 @@ def _whole(group: Any, groups: set[tuple[int, ...]]) -> Any:
             "process_group=torch.distributed.group.WORLD where all hold the same (replicas), sharded=… besides where "
             "each holds others, or process_group=False where this process trains alone"
         )
-    if set().union(*groups) != everybody and math.prod(len(ranks) for ranks in groups) != len(everybody):
+    if set().union(*groups) != everybody and math.prod(
+        len(ranks) for ranks in groups
+    ) != len(everybody):
         seen = sorted(set().union(*groups))
         raise RuntimeError(
             f"the parameters lie on the ranks {seen} of {len(everybody)}, and nothing says what the others hold: give "
@@ -235,7 +278,9 @@ def flattened(parameters: Sequence[Tensor], around: Wrappers) -> frozenset[Tenso
             "DistributedDataParallel(gradient_as_bucket_view=True) has one place for the gradients of both levels: "
             "leave it at False"
         )
-    for hook, state in (pair for module in around.ddp for pair in getattr(module, "_comm_hooks", ())):
+    for hook, state in (
+        pair for module in around.ddp for pair in getattr(module, "_comm_hooks", ())
+    ):
         if state is not None and not isinstance(state, dist.ProcessGroup):
             raise ValueError(
                 f"DistributedDataParallel.register_comm_hook with a {type(state).__name__} for "
@@ -254,7 +299,11 @@ def held(around: Wrappers) -> bool:
     """Whether FSDP has gradients of an earlier pass that it has not put into ``.grad`` yet."""
     for module in around.flat:
         flat = getattr(getattr(module, "_handle", None), "flat_param", None)
-        if flat is not None and flat.grad is not None and flat.grad.numel() != flat._sharded_size.numel():
+        if (
+            flat is not None
+            and flat.grad is not None
+            and flat.grad.numel() != flat._sharded_size.numel()
+        ):
             return True
     for module in around.sharded:
         group = getattr(module._get_fsdp_state(), "_fsdp_param_group", None)

@@ -35,7 +35,14 @@ class TwoLevels(Optimizer):
 
     _step_supports_amp_scaling = True
 
-    def __init__(self, base: Optimizer, target: Reference, compares: bool, guard: Guard, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        base: Optimizer,
+        target: Reference,
+        compares: bool,
+        guard: Guard,
+        ranks: Ranks,
+    ) -> None:
         self.base = base
         Optimizer.__setstate__(self, {"defaults": base.defaults})
         self._warned_capturable_if_run_uncaptured = True
@@ -72,8 +79,15 @@ class TwoLevels(Optimizer):
         saving.load(self, state_dict)  # type: ignore[arg-type]  # likewise
 
     def __getstate__(self) -> dict[str, Any]:
-        passing = {"step", "last"}  # a scheduler's wrapper belongs to this object, a record to this moment
-        kept = {k: v for k, v in self.__dict__.items() if k not in passing and not k.startswith("_optimizer_")}
+        passing = {
+            "step",
+            "last",
+        }  # a scheduler's wrapper belongs to this object, a record to this moment
+        kept = {
+            k: v
+            for k, v in self.__dict__.items()
+            if k not in passing and not k.startswith("_optimizer_")
+        }
         return kept | {"last": None, "_held": None}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -91,7 +105,9 @@ class TwoLevels(Optimizer):
         """``with opt.upper(): loss_f.backward()``, any number of times before a step; gradients and losses add up."""
         return self._level("upper", loss, None, 1.0)
 
-    def lower(self, loss: Any = None, *, reference: Any = None, weight: float = 1.0) -> Any:
+    def lower(
+        self, loss: Any = None, *, reference: Any = None, weight: float = 1.0
+    ) -> Any:
         """``with opt.lower(loss_g): loss_g.backward()``; the loss is needed with ``tolerance=`` only.
 
         Parameters
@@ -105,11 +121,17 @@ class TwoLevels(Optimizer):
             A micro-batch's size or share, where they differ: the look at the noise needs it, and losses as numbers.
         """
         if reference is not None and not self._compares:
-            raise ValueError(f"reference={reference!r} has no effect without tolerance=")
+            raise ValueError(
+                f"reference={reference!r} has no effect without tolerance="
+            )
         if reference is not None and self.target.at is not None:
-            raise ValueError(f"reference={reference!r} is given here and in the constructor: give one of them")
+            raise ValueError(
+                f"reference={reference!r} is given here and in the constructor: give one of them"
+            )
         if reference is not None and loss is None:
-            raise ValueError(f"reference={reference!r} needs the loss that it is compared with: opt.lower(loss, …)")
+            raise ValueError(
+                f"reference={reference!r} needs the loss that it is compared with: opt.lower(loss, …)"
+            )
         return self._level("lower", loss, reference, weight)
 
     @contextmanager
@@ -122,9 +144,13 @@ class TwoLevels(Optimizer):
         """
         copy = self.target.copy
         if copy is None:
-            raise RuntimeError('opt.reference() is for reference="twin" and reference="start"')
+            raise RuntimeError(
+                'opt.reference() is for reference="twin" and reference="start"'
+            )
         if self._active:
-            raise RuntimeError(f"opt.reference() was entered inside opt.{self._active}(); leave one before the other")
+            raise RuntimeError(
+                f"opt.reference() was entered inside opt.{self._active}(); leave one before the other"
+            )
         with copy.exchanged(self):
             if copy.twin and torch.is_grad_enabled():
                 with self._level("reference", None, None, 1.0):
@@ -134,15 +160,26 @@ class TwoLevels(Optimizer):
 
     @on_itself
     @contextmanager
-    def _level(self, level: str, loss: Any, reference: Any, weight: Any, factor: float | None = None) -> Iterator[None]:
+    def _level(
+        self,
+        level: str,
+        loss: Any,
+        reference: Any,
+        weight: Any,
+        factor: float | None = None,
+    ) -> Iterator[None]:
         if self._active:
             raise RuntimeError(
                 f"opt.{level}() was entered inside opt.{self._active}(); leave one level before the other"
             )
         if self._held is not None:
-            raise RuntimeError(f"opt.{level}() after opt.combine(): opt.step() comes next, or opt.zero_grad()")
+            raise RuntimeError(
+                f"opt.{level}() after opt.combine(): opt.step() comes next, or opt.zero_grad()"
+            )
         loss = None if loss is None else single(f"the {level} loss", loss)
-        reference = None if reference is None else single("the reference loss", reference)
+        reference = (
+            None if reference is None else single("the reference loss", reference)
+        )
         weight = positive_weight(weight)
         self.gradients.activate(level)
         self._active = level
@@ -157,7 +194,12 @@ class TwoLevels(Optimizer):
             self._active = ""
         if level == "lower" and not self._compares and self.noise.due(self.count):
             pairs = ((p, p.grad) for p in self.gradients.parameters())
-            self.noise.add(self.ranks.squares([(p, g) for p, g in pairs if g is not None and usable(g)]), weight)
+            self.noise.add(
+                self.ranks.squares(
+                    [(p, g) for p, g in pairs if g is not None and usable(g)]
+                ),
+                weight,
+            )
         if self.guard.scaled is not False:
             self.gradients.poison()
             self.gradients.mark()

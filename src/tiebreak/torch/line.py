@@ -50,10 +50,16 @@ class Line:
     def move_end(self) -> None:
         """Make the model as it is now the end of the line, 1; the modes of its modules stay those of the first end."""
         self._ends = [
-            (tensor, local(tensor.detach()).clone(), anchor, is_buffer) for tensor, _, anchor, is_buffer in self._ends
+            (tensor, local(tensor.detach()).clone(), anchor, is_buffer)
+            for tensor, _, anchor, is_buffer in self._ends
         ]
         self._buffers = [
-            (part, name, part._buffers[name], None if value is None else local(value.detach()).clone())
+            (
+                part,
+                name,
+                part._buffers[name],
+                None if value is None else local(value.detach()).clone(),
+            )
             for part, name, _, _ in self._buffers
             for value in (part._buffers[name],)
         ]
@@ -111,7 +117,11 @@ def _between(begin: Tensor, end: Tensor, place: float, buffer: bool) -> Tensor:
     if all(bool(((value == 0) | (value == 1)).all()) for value in (begin, end)):
         return end  # a mask
     if place > 1 and bool(torch.minimum(begin, end).min() >= 0):
-        return torch.where(end < begin, end * (end / begin).pow(place - 1), there)  # geometric, so that it stays ≥ 0
-    if end.dim() == 1 and all(abs(float(value.norm()) - 1) < _UNIT for value in (begin, end)):
+        return torch.where(
+            end < begin, end * (end / begin).pow(place - 1), there
+        )  # geometric, so that it stays ≥ 0
+    if end.dim() == 1 and all(
+        abs(float(value.norm()) - 1) < _UNIT for value in (begin, end)
+    ):
         return nn.functional.normalize(there, dim=0)  # of spectral norm, say
     return there

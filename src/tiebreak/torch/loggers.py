@@ -42,13 +42,27 @@ class Log(StepLog):
     0 0.75 4.0
     """
 
-    def __init__(self, logger: Any, every: int = 10, prefix: str = "tiebreak/", *, numbered: bool = True) -> None:
+    def __init__(
+        self,
+        logger: Any,
+        every: int = 10,
+        prefix: str = "tiebreak/",
+        *,
+        numbered: bool = True,
+    ) -> None:
         if not isinstance(prefix, str):
             raise TypeError(f"prefix={prefix!r} must be a string")
         send = _sender(logger, prefix, numbered)
 
         def write(k: int, row: Row) -> None:
-            send({f"{prefix}{name}": float(value) for name, value in row.items() if value is not None}, k)
+            send(
+                {
+                    f"{prefix}{name}": float(value)
+                    for name, value in row.items()
+                    if value is not None
+                },
+                k,
+            )
 
         super().__init__(every, write, lambda: None)
         self.logger = logger
@@ -61,7 +75,9 @@ class Log(StepLog):
             flush()
 
 
-def _sender(logger: Any, prefix: str, numbered: bool) -> Callable[[dict[str, float], int], Any]:
+def _sender(
+    logger: Any, prefix: str, numbered: bool
+) -> Callable[[dict[str, float], int], Any]:
     """Return a function that sends numbers by name and their step to the logger; the most particular method first."""
 
     def has(name: str) -> bool:

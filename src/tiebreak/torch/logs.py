@@ -34,15 +34,25 @@ class _Late:
     def __init__(self, write: Callable[[int, Row], None]) -> None:
         self._write = write
         self._steps: list[tuple[int, list[str], Later]] = []
-        self.newest: tuple[int, Step] | None = None  # one that was not to be looked at, unless it is the last
+        self.newest: tuple[int, Step] | None = (
+            None  # one that was not to be looked at, unless it is the last
+        )
 
     def add(self, k: int, given: dict[str, Tensor]) -> None:
         """A step: asked for now, in one piece."""
-        self._steps.append((k, list(given), Later(torch.cat([value.reshape(1) for value in given.values()]))))
+        self._steps.append(
+            (
+                k,
+                list(given),
+                Later(torch.cat([value.reshape(1) for value in given.values()])),
+            )
+        )
 
     def write(self, all_of_them: bool = False) -> None:
         """Write those that are there, or wait for all."""
-        while self._steps and (all_of_them or len(self._steps) > _MOST or self._steps[0][2].there):
+        while self._steps and (
+            all_of_them or len(self._steps) > _MOST or self._steps[0][2].there
+        ):
             k, names, later = self._steps.pop(0)
             found: dict[str, Any] = dict(zip(names, later.read(), strict=True))
             found["skipped"] = bool(found["skipped"])
@@ -51,7 +61,16 @@ class _Late:
         if all_of_them and self.newest is not None:
             (k, step), self.newest = self.newest, None
             if not bool(step.skipped):
-                self._write(k, _row({n: v.tolist() for n, v in step._asdict().items() if v is not None}))
+                self._write(
+                    k,
+                    _row(
+                        {
+                            n: v.tolist()
+                            for n, v in step._asdict().items()
+                            if v is not None
+                        }
+                    ),
+                )
 
 
 def _row(found: dict[str, Any]) -> Row:
@@ -83,9 +102,13 @@ class StepLog:
         self.every, self._steps, self._newest = whole("every", every), steps, newest
         self._closed = False
         self._write, self._late = write, _Late(write)
-        self._end = weakref.finalize(self, _finish, self._late, finish)  # a hook is forgotten rather than closed
+        self._end = weakref.finalize(
+            self, _finish, self._late, finish
+        )  # a hook is forgotten rather than closed
 
-    def __call__(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
+    def __call__(
+        self, optimizer: Optimizer, args: Any = (), kwargs: Any = None
+    ) -> None:
         """What torch calls after a step."""
         if not isinstance(optimizer, DynamicBarrier):
             raise TypeError(
@@ -102,7 +125,11 @@ class StepLog:
             if wanted or skipped:  # a skipped step has no numbers of its own
                 self._write(k, _row({"skipped": True} if skipped else optimizer.log()))
         else:
-            given = {name: value for name, value in last._asdict().items() if value is not None}
+            given = {
+                name: value
+                for name, value in last._asdict().items()
+                if value is not None
+            }
             self._late.add(k, given if wanted else {"skipped": last.skipped})
 
     def close(self) -> None:
@@ -159,14 +186,20 @@ class CSVLog(StepLog):
         self._described = False
         super().__init__(every, self._sheet.write, self._sheet.file.close)
 
-    def __call__(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
+    def __call__(
+        self, optimizer: Optimizer, args: Any = (), kwargs: Any = None
+    ) -> None:
         """What torch calls after a step."""
         if not isinstance(optimizer, DynamicBarrier):
             self._sheet.leave()
         elif not self._closed:
             self._sheet.stamp(optimizer.count - 1)
         super().__call__(optimizer, args, kwargs)
-        if isinstance(optimizer, DynamicBarrier) and not self._closed and not self._described:
+        if (
+            isinstance(optimizer, DynamicBarrier)
+            and not self._closed
+            and not self._described
+        ):
             self._described = True
             _describe(self.path, optimizer)
 
@@ -177,14 +210,22 @@ class CSVLog(StepLog):
         """
         unknown = sorted(set(values) - set(Step._fields))
         if unknown:
-            raise ValueError(f"{unknown[0]}={values[unknown[0]]!r} must be one of {', '.join(Step._fields)}")
+            raise ValueError(
+                f"{unknown[0]}={values[unknown[0]]!r} must be one of {', '.join(Step._fields)}"
+            )
         number: Any = step
         if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
             raise ValueError(f"step={step!r} must be a whole number ≥ 0")
         if self._closed:
             raise ValueError(f"{self.path} is closed: add its lines before")
-        found = {name: None if value is None else single(name, value) for name, value in values.items()}
-        numbers = {n: v.detach().item() if isinstance(v, Tensor) else v for n, v in found.items()}
+        found = {
+            name: None if value is None else single(name, value)
+            for name, value in values.items()
+        }
+        numbers = {
+            n: v.detach().item() if isinstance(v, Tensor) else v
+            for n, v in found.items()
+        }
         self._write(int(step), _row(numbers))
 
 
@@ -198,7 +239,9 @@ class _Sheet:
         self._has_header = seconds is not None
         self._began = time.monotonic() - (seconds or 0.0)
         self._stamps: dict[int, float] = {}  # of steps that are not written yet
-        self.file = path.open("a", encoding="utf-8", newline="", buffering=1)  # 1: line by line
+        self.file = path.open(
+            "a", encoding="utf-8", newline="", buffering=1
+        )  # 1: line by line
         self._writer = csv.writer(self.file, lineterminator="\n")
 
     def leave(self) -> None:
@@ -214,7 +257,9 @@ class _Sheet:
     def write(self, k: int, row: Row) -> None:
         """A line."""
         seconds = self._stamps.get(k, time.monotonic()) - self._began
-        self._stamps = {step: at for step, at in self._stamps.items() if step > k}  # those between are not written
+        self._stamps = {
+            step: at for step, at in self._stamps.items() if step > k
+        }  # those between are not written
         if not self._has_header:
             self._writer.writerow(_COLUMNS)
             self._has_header = True
@@ -235,7 +280,9 @@ def _continued(path: Path) -> float | None:
     if not path.exists() or not path.stat().st_size:
         return None
     with path.open("rb+") as file:
-        if file.readline() != f"{','.join(_COLUMNS)}\n".encode():  # somebody else's file: cut nothing off
+        if (
+            file.readline() != f"{','.join(_COLUMNS)}\n".encode()
+        ):  # somebody else's file: cut nothing off
             raise ValueError(
                 f"path={str(path)!r} exists and is no log of this kind, whose columns are {', '.join(_COLUMNS)}; give "
                 "another name, or move it"

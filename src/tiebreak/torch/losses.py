@@ -22,18 +22,26 @@ def single(name: str, loss: Any) -> Any:
     """The loss, if it is one number: a tensor of one element, or a Python number."""
     if isinstance(loss, Tensor):
         if loss.numel() != 1:
-            raise ValueError(f"{name} has shape {tuple(loss.shape)}; a loss must be one number: take its mean or sum")
+            raise ValueError(
+                f"{name} has shape {tuple(loss.shape)}; a loss must be one number: take its mean or sum"
+            )
         if loss.is_complex():
             raise TypeError(f"{name} is complex; a loss must be one real number")
         return loss
     if isinstance(loss, bool) or not isinstance(loss, Real):
-        raise TypeError(f"{name} is a {type(loss).__name__}; a loss must be a tensor of one element, or a number")
+        raise TypeError(
+            f"{name} is a {type(loss).__name__}; a loss must be a tensor of one element, or a number"
+        )
     return floating(loss)
 
 
 def positive_weight(weight: Any) -> float:
     """The weight of a micro-batch, checked."""
-    if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < floating(weight) < math.inf:
+    if (
+        isinstance(weight, bool)
+        or not isinstance(weight, Real)
+        or not 0 < floating(weight) < math.inf
+    ):
         raise ValueError(f"weight={weight!r} must be a number, finite and > 0")
     return float(weight)
 
@@ -42,7 +50,11 @@ def returned(level: str, loss: object) -> Tensor:
     """What a closure returned, if it is a loss."""
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return loss
-    what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+    what = (
+        f"a tensor of shape {tuple(loss.shape)}"
+        if isinstance(loss, Tensor)
+        else type(loss).__name__
+    )
     raise TypeError(
         f"the {level} closure returned {what}; it must return its loss, one number, as a tensor with its graph "
         "(no .item())"
@@ -84,13 +96,22 @@ class Losses:
     def clear(self) -> None:
         """A step is over."""
         self._blocks = {"upper": 0, "lower": 0, "reference": 0}
-        self._given: dict[str, list[bool]] = {}  # by name, a truth for each time: whether autograd knows the loss
-        self._graph: dict[str, Any] = {}  # Σ factor · loss; the factors hold a scaler's scale
+        self._given: dict[
+            str, list[bool]
+        ] = {}  # by name, a truth for each time: whether autograd knows the loss
+        self._graph: dict[
+            str, Any
+        ] = {}  # Σ factor · loss; the factors hold a scaler's scale
         self._mean: dict[str, tuple[Any, float]] = {}  # Σ weight · number and Σ weight
 
     @contextmanager
     def watch(
-        self, level: str, loss: Any, reference: Any, weight: float, factor: float | None = None
+        self,
+        level: str,
+        loss: Any,
+        reference: Any,
+        weight: float,
+        factor: float | None = None,
     ) -> Iterator[None]:
         """Around a backward pass: what enters the gradients, by how much, and what it is compared with.
 
@@ -98,7 +119,9 @@ class Losses:
         """
         factors: list[Tensor] = []
         known = isinstance(loss, Tensor) and loss.requires_grad
-        handle = loss.register_hook(factors.append) if known and factor is None else None
+        handle = (
+            loss.register_hook(factors.append) if known and factor is None else None
+        )
         try:
             yield
         finally:
@@ -106,7 +129,11 @@ class Losses:
                 handle.remove()
         found = factor if known else None
         if factors:
-            found = _number(factors[0].detach() if len(factors) == 1 else sum(_widened(whole(f)) for f in factors))
+            found = _number(
+                factors[0].detach()
+                if len(factors) == 1
+                else sum(_widened(whole(f)) for f in factors)
+            )
         self._blocks[level] += 1
         for name, value in ((level, loss), ("reference", reference)):
             if value is not None:
@@ -114,7 +141,9 @@ class Losses:
                 self._add(name, value, found, weight)
 
     def _add(self, name: str, value: Any, factor: Any, weight: float) -> None:
-        if isinstance(factor, float) and factor < 0:  # seen here where the host can look; elsewhere by the guard
+        if (
+            isinstance(factor, float) and factor < 0
+        ):  # seen here where the host can look; elsewhere by the guard
             raise ValueError(
                 f"the {name} loss has the factor {factor:g} in its backward pass: give the loss that falls"
             )
@@ -125,14 +154,19 @@ class Losses:
         else:
             term = Term(number, factor)
             before = self._graph.get(name)
-            self._graph[name] = term if before is None else Term(before.value() + term.value(), 1.0)
+            self._graph[name] = (
+                term if before is None else Term(before.value() + term.value(), 1.0)
+            )
 
     def value(self, name: str, inverse_scale: Any) -> Any:
         """The loss of the step, a number, a tensor or a product yet to be made, or None.
 
         `inverse_scale` is 1 over a scaler's scale, or None.
         """
-        given, blocks = self._given.get(name, []), self._blocks["upper" if name == "upper" else "lower"]
+        given, blocks = (
+            self._given.get(name, []),
+            self._blocks["upper" if name == "upper" else "lower"],
+        )
         if not given:
             return None
         if len(given) != blocks:
@@ -172,7 +206,9 @@ class Term:
     def number(self) -> Any:
         """The loss as it was given."""
         if isinstance(self._number, Tensor) and self._number._version != self._version:
-            raise RuntimeError("a loss was changed in place between its block and the step: change a copy of it")
+            raise RuntimeError(
+                "a loss was changed in place between its block and the step: change a copy of it"
+            )
         return self._number
 
     def value(self) -> Any:
@@ -187,7 +223,10 @@ class Term:
 
 def loss_values(losses: dict[str, Any]) -> dict[str, Any]:
     """The losses by name, each times its factor."""
-    return {name: loss.value() if isinstance(loss, Term) else loss for name, loss in losses.items()}
+    return {
+        name: loss.value() if isinstance(loss, Term) else loss
+        for name, loss in losses.items()
+    }
 
 
 def _number(tensor: Tensor) -> Any:
@@ -202,5 +241,9 @@ def _widened(value: Any) -> Any:
     """In float64 where that costs nothing, else in float32 or wider."""
     if not isinstance(value, Tensor):
         return value
-    wide = torch.float64 if value.dtype == torch.float64 or value.device.type == "cpu" else torch.float32
+    wide = (
+        torch.float64
+        if value.dtype == torch.float64 or value.device.type == "cpu"
+        else torch.float32
+    )
     return value.reshape(()).to(wide)

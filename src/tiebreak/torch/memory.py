@@ -21,21 +21,31 @@ class LawMemory:
     """
 
     def __init__(self, first: Any) -> None:
-        self.values: dict[str, Any] = first._asdict() if isinstance(first, Memory) else {}
-        self._whole: Tensor | None = None  # where a kernel keeps them: the values are views of it
+        self.values: dict[str, Any] = (
+            first._asdict() if isinstance(first, Memory) else {}
+        )
+        self._whole: Tensor | None = (
+            None  # where a kernel keeps them: the values are views of it
+        )
 
     def now(self, host: bool = False) -> Any:
         """As the decision takes it; in Python's numbers if it is the host that decides."""
         if not self.values:
             return ()
-        if host and isinstance(next(iter(self.values.values())), Tensor):  # a device had them before: waits once
+        if host and isinstance(
+            next(iter(self.values.values())), Tensor
+        ):  # a device had them before: waits once
             self.values = {name: float(value) for name, value in self.values.items()}
         return Memory(**self.values)
 
     def on(self, device: torch.device) -> Tensor:
         """All of it in one tensor on a device, for a kernel that reads and writes it there."""
         first = next(iter(self.values.values()))
-        if self._whole is not None and isinstance(first, Tensor) and first._base is self._whole:
+        if (
+            self._whole is not None
+            and isinstance(first, Tensor)
+            and first._base is self._whole
+        ):
             return self._whole
         place = torch.empty((), dtype=torch.float64, device=device)
         whole = torch.stack([_like(value, place) for value in self.values.values()])
@@ -59,7 +69,11 @@ class LawMemory:
         fine = torch.isfinite(torch.stack(list(values.values()))).all()
         fine = fine if bad is None else fine & ~bad
         for name, value in values.items():
-            store(self.values, name, torch.where(fine, value, _like(self.values[name], value)))
+            store(
+                self.values,
+                name,
+                torch.where(fine, value, _like(self.values[name], value)),
+            )
         return False
 
     @property
@@ -69,7 +83,9 @@ class LawMemory:
 
     def needs_return(self) -> bool:
         """Whether the model is to be set to its twin; waits for a device."""
-        return bool(torch.as_tensor(tolerance.needs_return(Memory(**self.values))).all())
+        return bool(
+            torch.as_tensor(tolerance.needs_return(Memory(**self.values))).all()
+        )
 
     def after_return(self) -> None:
         """Go on from the twin, to which the model was set."""
@@ -82,17 +98,29 @@ class LawMemory:
     def check(self, state: dict[str, Any]) -> None:
         """Raise if this state cannot be taken up."""
         if bool(state) != bool(self.values):
-            saved, mine = ("with" if names else "without" for names in (state, self.values))
-            raise ValueError(f"the state was saved {saved} tolerance=, and this optimizer was made {mine} it")
+            saved, mine = (
+                "with" if names else "without" for names in (state, self.values)
+            )
+            raise ValueError(
+                f"the state was saved {saved} tolerance=, and this optimizer was made {mine} it"
+            )
         if set(state) != set(self.values):
             unlike = sorted(set(state) ^ set(self.values))
             raise ValueError(
                 f"what the tolerance rule of the state remembers differs from this version's in {', '.join(unlike)}"
             )
         for name, value in state.items():
-            number = value.numel() == 1 if isinstance(value, Tensor) else type(value) in (int, float)
+            number = (
+                value.numel() == 1
+                if isinstance(value, Tensor)
+                else type(value) in (int, float)
+            )
             if not number or not math.isfinite(value):
-                raise ValueError(f"in this state law.{name} is {value!r}; it must be a finite number"[:300])
+                raise ValueError(
+                    f"in this state law.{name} is {value!r}; it must be a finite number"[
+                        :300
+                    ]
+                )
         if state:
             tolerance.check(Memory(**state))
 

@@ -38,7 +38,9 @@ class Measured(NamedTuple):
     def of_one_rank(self) -> "Measured":
         """What one rank measured that has no others beside it."""
         own = self.own[0]
-        return self._replace(own=own, seen=own if self.seen is self.own else self.seen[0])
+        return self._replace(
+            own=own, seen=own if self.seen is self.own else self.seen[0]
+        )
 
     def waited(self, guard: Any) -> "Measured":
         """The products on the host, which has to know; it makes the other numbers sooner than a device starts to."""
@@ -123,16 +125,36 @@ class Message:
         columns += [] if seen is own else [seen]
         columns += [] if self.noise is None else [self.noise]
         columns += [] if twin is None else [twin.reshape(kinds, 1)]
-        table = columns[0] if len(columns) == 1 else torch.cat([column.to(own) for column in columns], 1)
+        table = (
+            columns[0]
+            if len(columns) == 1
+            else torch.cat([column.to(own) for column in columns], 1)
+        )
         both = self.shares.weights.to(home, wide(home)) @ table.to(wide(home))
         both = both * torch.nan if self.spoiled else both
-        scale = None if self.inverse_scale is None else self.inverse_scale.to(both).log2() * self.shares.sign
+        scale = (
+            None
+            if self.inverse_scale is None
+            else self.inverse_scale.to(both).log2() * self.shares.sign
+        )
         each = None if self.each is None else self.each.to(both) * self.shares.sign
-        values = [losses[name] for name in NAMES] + [self.found, scale, self.touched, each]
+        values = [losses[name] for name in NAMES] + [
+            self.found,
+            scale,
+            self.touched,
+            each,
+        ]
         # Tensors stay where they are; what the host knows goes to the device in one piece, and nobody waits.
-        known = [float(v) if v is not None and not isinstance(v, Tensor) else 0.0 for v in values]
-        known += [float(losses[name] is not None) for name in NAMES] + [float(here) for here in self.present]
-        known += [self.shares.sign * number for number in (self.count, self.fingerprint)] + [float(self.forgot)]
+        known = [
+            float(v) if v is not None and not isinstance(v, Tensor) else 0.0
+            for v in values
+        ]
+        known += [float(losses[name] is not None) for name in NAMES] + [
+            float(here) for here in self.present
+        ]
+        known += [
+            self.shares.sign * number for number in (self.count, self.fingerprint)
+        ] + [float(self.forgot)]
         facts = torch.tensor(known, dtype=both.dtype, pin_memory=home.type == "cuda")
         facts = facts.to(home, non_blocking=True)
         for i, value in enumerate(values):
@@ -140,7 +162,9 @@ class Message:
                 facts[i].copy_(value.reshape(()))
         return torch.cat([both.reshape(-1), facts])
 
-    def read(self, total: Tensor) -> tuple[Measured, Tensor | None, Tensor | None, Tensor]:
+    def read(
+        self, total: Tensor
+    ) -> tuple[Measured, Tensor | None, Tensor | None, Tensor]:
         """From the sum over all ranks: what they measured, the noise, what a scaler found, and what is doubtful."""
         sums, signs = total[:-_FACTS].reshape(2, -1).unbind()
         facts = total[-_FACTS:]
@@ -148,12 +172,16 @@ class Message:
         found, scale, touched, each = facts[3:7].unbind()
         *present, count, fingerprint, forgot = facts[10:].unbind()
         losses = {
-            name: value / n if self.shares.given[name] or self.measured.losses[name] is not None else None
+            name: value / n
+            if self.shares.given[name] or self.measured.losses[name] is not None
+            else None
             for name, value, n in zip(NAMES, values, given, strict=True)
         }
         own = seen = sums[:3]
         apart = _apart(own, signs[:3]) | (each.abs() > _EACH)
-        if self.measured.seen is not self.measured.own:  # an average, which may have been loaded differently
+        if (
+            self.measured.seen is not self.measured.own
+        ):  # an average, which may have been loaded differently
             seen = sums[3:6]
             apart = apart | _apart(seen, signs[3:6])
         twin = None
@@ -161,7 +189,9 @@ class Message:
             twin = sums[-1]
             apart = apart | (signs[-1].abs() > _APART * twin)
         noise = None
-        if self.noise is not None:  # of no use if micro-batches have other weights or gradients on other ranks
+        if (
+            self.noise is not None
+        ):  # of no use if micro-batches have other weights or gradients on other ranks
             noise = sums[-3:]
             uneven = (signs[-3:].abs() > _APART * noise.abs()).any()
             noise = torch.where(uneven, torch.nan, noise)
@@ -176,7 +206,12 @@ class Message:
             touched > 0,
             forgot > 0,
         ]
-        return Measured(own, seen, losses, twin), noise, None if self.found is None else found > 0, torch.stack(doubts)
+        return (
+            Measured(own, seen, losses, twin),
+            noise,
+            None if self.found is None else found > 0,
+            torch.stack(doubts),
+        )
 
 
 def _apart(products: Tensor, signs: Tensor) -> Tensor:
@@ -210,7 +245,9 @@ def refuse(doubts: list[bool], late: bool = False) -> None:
                 "depends on the parameters, and set no gradients to None before the step"
             )
     if count:
-        raise RuntimeError("the ranks are at different steps: load the same state on each, or on none")
+        raise RuntimeError(
+            "the ranks are at different steps: load the same state on each, or on none"
+        )
     if other:
         raise RuntimeError(
             "the ranks have different states: one changed its tolerance or its learning rate and others did not, or "
@@ -222,7 +259,9 @@ def refuse(doubts: list[bool], late: bool = False) -> None:
             "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler for FullyShardedDataParallel"
         )
     if touched:
-        raise RuntimeError(f"the gradients of a level were changed after its block, {ONE_LEVEL}")
+        raise RuntimeError(
+            f"the gradients of a level were changed after its block, {ONE_LEVEL}"
+        )
     if apart:
         raise RuntimeError(
             "the ranks have different gradients of the same parameters, or of a twin's; "

@@ -27,7 +27,9 @@ class Noise:
 
     def begin(self) -> None:
         """A step begins: no micro-batch yet."""
-        self._sums: list[Any] = [0.0] * 5  # of 1, w, w², y, wy: all that a line needs, however many micro-batches come
+        self._sums: list[Any] = (
+            [0.0] * 5
+        )  # of 1, w, w², y, wy: all that a line needs, however many micro-batches come
         self._weight = 0.0
         self._last: Tensor | None = None
 
@@ -40,7 +42,9 @@ class Noise:
         self._weight += weight
         y = square / self._weight  # E‖S‖² = W²‖μ‖² + Wν²
         terms = (1.0, self._weight, self._weight**2, y, self._weight * y)
-        self._sums = [total + term for total, term in zip(self._sums, terms, strict=True)]
+        self._sums = [
+            total + term for total, term in zip(self._sums, terms, strict=True)
+        ]
         self._last = square
 
     def sums(self, kinds: int, like: Tensor) -> Tensor:
@@ -68,18 +72,32 @@ class Noise:
                 if inverse_scale is not None:
                     value = value * (inverse_scale**2).to(value)
                 before = self.state[name]
-                now = value if before is None else 0.9 * before.to(value.device) + 0.1 * value
-                last = torch.zeros_like(value) if before is None else before.to(value.device)
+                now = (
+                    value
+                    if before is None
+                    else 0.9 * before.to(value.device) + 0.1 * value
+                )
+                last = (
+                    torch.zeros_like(value)
+                    if before is None
+                    else before.to(value.device)
+                )
                 store(self.state, name, torch.where(torch.isfinite(value), now, last))
         self.begin()
         if self.state["total"] is None:
             return None
-        share: Tensor = self.state["noise"] / (self.state["total"] + (self.state["total"] == 0))
+        share: Tensor = self.state["noise"] / (
+            self.state["total"] + (self.state["total"] == 0)
+        )
         return share.clamp(0.0, 1.0)
 
-    def look(self, count: int, batch_alone: bool, inverse_scale: Tensor | None = None) -> None:
+    def look(
+        self, count: int, batch_alone: bool, inverse_scale: Tensor | None = None
+    ) -> None:
         """Update the share if a look is due, and warn once if it is large and the rule sees the batch alone."""
-        if not self.due(count) or (self._last is not None and capturing(self._last.device)):
+        if not self.due(count) or (
+            self._last is not None and capturing(self._last.device)
+        ):
             return
         share = self.share(inverse_scale)
         if share is None or not batch_alone or float(share) <= _HIGH:

@@ -121,12 +121,16 @@ class DynamicBarrier(TwoLevels):
     ) -> None:
         check_arguments(base, normalize, max_norm, fused, generators)
         self.modules = trained_modules(model, base)
-        if isinstance(reference, Tensor) and reference.numel() == 1:  # a loss as it comes
+        if (
+            isinstance(reference, Tensor) and reference.numel() == 1
+        ):  # a loss as it comes
             reference = float(reference.detach())
         if tolerance is None:
             self.decision = rule_decision(method, normalize, reference)
         else:
-            self.decision = tolerance_decision(base, tolerance, reference, method, normalize)
+            self.decision = tolerance_decision(
+                base, tolerance, reference, method, normalize
+            )
         target = reference_for(reference, self.modules, generators)
         row = self.decision.method
         self.schedule = Schedule() if row is None else training_schedule(row)
@@ -137,7 +141,9 @@ class DynamicBarrier(TwoLevels):
         self.engines = Engines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
-        same_batch = target.at is None  # a copy of the model, or a loss that the user gives
+        same_batch = (
+            target.at is None
+        )  # a copy of the model, or a loss that the user gives
         self.diagnostics = Diagnostics(target.number is not None, same_batch)
         if fused:
             for p in self.gradients.parameters():
@@ -147,15 +153,25 @@ class DynamicBarrier(TwoLevels):
     def tolerance(self) -> float | str | None:
         """How far the lower loss may lie above its reference, as it was given; may be set at any time."""
         given = self.decision.tolerance
-        return None if given is None else f"{100 * given.amount:g}%" if given.relative else given.amount
+        return (
+            None
+            if given is None
+            else f"{100 * given.amount:g}%"
+            if given.relative
+            else given.amount
+        )
 
     @tolerance.setter
     def tolerance(self, tolerance: float | str) -> None:
         if self.decision.tolerance is None:
-            raise ValueError(f"tolerance={tolerance!r}: this optimizer follows a rule; make one with tolerance=")
+            raise ValueError(
+                f"tolerance={tolerance!r}: this optimizer follows a rule; make one with tolerance="
+            )
         amount, relative = allowed(tolerance)
         if relative and self.target.number == 0:
-            raise ValueError(f"tolerance={tolerance!r} of a reference of 0 is 0: give the tolerance as a number > 0")
+            raise ValueError(
+                f"tolerance={tolerance!r} of a reference of 0 is 0: give the tolerance as a number > 0"
+            )
         self.allow(amount, relative)
 
     @property
@@ -190,7 +206,9 @@ class DynamicBarrier(TwoLevels):
         called once, where the gradients are: a framework's, or one with both blocks in it.
         """
         if unnamed:
-            raise TypeError("step(…, …): which loss is which? Give them by name: opt.step(lower=…, upper=…)")
+            raise TypeError(
+                "step(…, …): which loss is which? Give them by name: opt.step(lower=…, upper=…)"
+            )
         if upper is None and closure is None and saving.only_to_begin(self):
             return saving.begin(self)
         closures.call(self, closure, upper, lower)
@@ -216,7 +234,9 @@ class DynamicBarrier(TwoLevels):
         if not self.guard.looked:
             self.gradients.untouched()
         parameters = self.schedule.at(self.count)
-        passes, direction_products, rule_products = self._products(parameters, inverse_scale)
+        passes, direction_products, rule_products = self._products(
+            parameters, inverse_scale
+        )
         losses = {name: self.losses.value(name, inverse_of_losses) for name in NAMES}
         twin = None if copy is None else copy.square(self)
         # guard: is it the host or the device that has to know?
@@ -227,7 +247,10 @@ class DynamicBarrier(TwoLevels):
         used = self._used(losses)
         if twin is not None and self.estimates.batch_alone:
             same_weight(self, direction_products[1], twin, used, inverse_scale)
-        if capturing(passes.home) and (obstacle := self._capture_obstacle()) is not None:
+        if (
+            capturing(passes.home)
+            and (obstacle := self._capture_obstacle()) is not None
+        ):
             cannot_repeat(obstacle)
         if self.decision.tolerance is None:
             self.noise.look(self.count, self.estimates.batch_alone, inverse_scale)
@@ -240,17 +263,30 @@ class DynamicBarrier(TwoLevels):
         self.last, weights = made.step, made.weights
         twin_step = None
         if copy is not None and copy.twin:
-            twin_step = (copy.gradients(self), inverse_scale, copy.set_outside(self, self._own_rates()), twin)
-        if hold:  # the direction keeps the scale of its gradients: a scaler takes it out
+            twin_step = (
+                copy.gradients(self),
+                inverse_scale,
+                copy.set_outside(self, self._own_rates()),
+                twin,
+            )
+        if (
+            hold
+        ):  # the direction keeps the scale of its gradients: a scaler takes it out
             self._write(passes, weights, self.guard.bad)
-            self._held = combining.Held(True, bool(self.guard.scaled), self.guard.bad, twin_step)
+            self._held = combining.Held(
+                True, bool(self.guard.scaled), self.guard.bad, twin_step
+            )
             return self.last
-        weights = weights if inverse_scale is None else weights * inverse_scale.to(weights)
+        weights = (
+            weights if inverse_scale is None else weights * inverse_scale.to(weights)
+        )
         self._advance(passes, weights, self.guard.bad)
         self._end(twin_step)
         return self.last
 
-    def _products(self, parameters: Parameters, inverse_scale: Tensor | None) -> tuple[Passes, Tensor, Tensor]:
+    def _products(
+        self, parameters: Parameters, inverse_scale: Tensor | None
+    ) -> tuple[Passes, Tensor, Tensor]:
         """The passes of the step, the inner products of the gradients in the direction, and those that the rule sees.
 
         Without a scaler's scale: one that moves must not weigh in anything but the direction.
@@ -258,7 +294,9 @@ class DynamicBarrier(TwoLevels):
         rows = self.gradients.rows()
         rule_products = None
         if not self.estimates.batch_alone:
-            estimated = self.estimates.rows_for_rule(self.gradients, rows, parameters, inverse_scale)
+            estimated = self.estimates.rows_for_rule(
+                self.gradients, rows, parameters, inverse_scale
+            )
             rule_products = self._bind(estimated).products()
             if self.estimates.in_direction:
                 return self._bind(self.gradients.rows()), rule_products, rule_products
@@ -266,7 +304,11 @@ class DynamicBarrier(TwoLevels):
         products = passes.products()
         if inverse_scale is not None:
             products = products * inverse_scale.to(products) ** 2
-        return passes, products, products if rule_products is None else rule_products.to(products)
+        return (
+            passes,
+            products,
+            products if rule_products is None else rule_products.to(products),
+        )
 
     def _bind(self, rows: Sequence[Row]) -> Passes:
         return self.engines.bind(*self.ranks.divided(rows))
@@ -277,7 +319,9 @@ class DynamicBarrier(TwoLevels):
         if not tolerant and "lower_value" not in self.decision.method.needs:
             return {}
         if losses["lower"] is None:
-            raise RuntimeError("the lower loss is needed: `with opt.lower(loss): …`, or closures")
+            raise RuntimeError(
+                "the lower loss is needed: `with opt.lower(loss): …`, or closures"
+            )
         found = {"lower_value": losses["lower"]}
         if tolerant:
             found["reference"] = self.target.value(self.count, losses["reference"])
@@ -286,7 +330,11 @@ class DynamicBarrier(TwoLevels):
     def _remember(self, made: Made) -> None:
         """The step is made, or only the device knows that it is not: then what was stays."""
         self.estimates.accept()
-        if made.memory is not None and self.memory.keep(made.memory, self.guard.bad) and made.reading is not None:
+        if (
+            made.memory is not None
+            and self.memory.keep(made.memory, self.guard.bad)
+            and made.reading is not None
+        ):
             self._diagnose(made.reading)
         self.guard.note(*(made.report or (("skipped",), made.step.skipped)))
 
@@ -300,12 +348,20 @@ class DynamicBarrier(TwoLevels):
             raise
         if said is not None and "excess" in said:
             loss = said.get("lower_loss", said["reference"])
-            self._diagnose(Reading(said["ratio"], math.nan, loss, said["reference"], said["excess"]))
+            self._diagnose(
+                Reading(
+                    said["ratio"], math.nan, loss, said["reference"], said["excess"]
+                )
+            )
 
     def _diagnose(self, reading: Reading) -> None:
         """Warn about what the rule reads in a step, each thing once."""
         group = self.param_groups[0]
-        rate = None if "initial_lr" in group or not isinstance(group.get("lr"), float) else group["lr"]  # a scheduler
+        rate = (
+            None
+            if "initial_lr" in group or not isinstance(group.get("lr"), float)
+            else group["lr"]
+        )  # a scheduler
         for text in self.diagnostics.observe(self.count, reading, self.tolerance, rate):
             warn(text)
 
@@ -338,7 +394,11 @@ class DynamicBarrier(TwoLevels):
     def _capture_obstacle(self) -> str | None:
         """What differs from step to step, which a captured step could not repeat; None if nothing does."""
         tolerance = self.decision.tolerance
-        if tolerance is not None and self.target.number is None and self.target.is_known:
+        if (
+            tolerance is not None
+            and self.target.number is None
+            and self.target.is_known
+        ):
             return "the reference is another one at every step"
         if not self.estimates.batch_alone:
             return "the estimator of the method remembers: Minibatch() does not"
@@ -350,7 +410,11 @@ class DynamicBarrier(TwoLevels):
 
     def _skips_on_device(self, passes: Passes) -> bool:
         """Whether a step can be skipped without the host knowing."""
-        if not passes.on_device or not self.estimates.batch_alone or self.target.copy is not None:
+        if (
+            not passes.on_device
+            or not self.estimates.batch_alone
+            or self.target.copy is not None
+        ):
             return False
         bases.let_skip(self.base)
         return bases.can_skip(self.base)
@@ -358,10 +422,19 @@ class DynamicBarrier(TwoLevels):
     def _stop(self, products: Tensor, losses: dict[str, Any], hold: bool) -> Step:
         """A step that is not made, as the host knows; nothing was changed yet."""
         unknown = products[0] * math.nan
-        both = [loss.value() if isinstance(loss, Term) else loss for loss in (losses["upper"], losses["lower"])]
+        both = [
+            loss.value() if isinstance(loss, Term) else loss
+            for loss in (losses["upper"], losses["lower"])
+        ]
         # The averages are what they were: a step that is not made leaves no trace in them.
-        kept = {} if self.last is None else {name: getattr(self.last, name) for name in READINGS}
-        self.last = record([unknown] * len(PRODUCTS), both, torch.ones_like(products[0]).bool())._replace(**kept)
+        kept = (
+            {}
+            if self.last is None
+            else {name: getattr(self.last, name) for name in READINGS}
+        )
+        self.last = record(
+            [unknown] * len(PRODUCTS), both, torch.ones_like(products[0]).bool()
+        )._replace(**kept)
         raises = self.guard.must_raise
         self.forget()
         if raises:
@@ -396,5 +469,9 @@ class DynamicBarrier(TwoLevels):
         self.check()
         if self.last is None:
             return {}
-        values = {name: value.tolist() for name, value in self.last._asdict().items() if value is not None}
+        values = {
+            name: value.tolist()
+            for name, value in self.last._asdict().items()
+            if value is not None
+        }
         return {"step": self.count - 1} | values

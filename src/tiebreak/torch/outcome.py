@@ -83,7 +83,9 @@ def outcome(
 
 def plain(decision: Decision) -> bool:
     """Whether the decision is known to be arithmetic: any rule of one's own may be a function of tensors only."""
-    return decision.tolerance is not None or decision.method.rule in rules.RULES.values()
+    return (
+        decision.tolerance is not None or decision.method.rule in rules.RULES.values()
+    )
 
 
 class Maker:
@@ -108,8 +110,15 @@ class Maker:
         own, seen, losses, twin = measured
         compiling = torch.compiler.is_compiling()
         simple = plain(opt.decision)
-        unscaled = inverse_scale is None and opt.guard.found_inf is None and twin is None
-        there = passes.on_device and passes.by_kernels and own is seen and own.device == passes.home
+        unscaled = (
+            inverse_scale is None and opt.guard.found_inf is None and twin is None
+        )
+        there = (
+            passes.on_device
+            and passes.by_kernels
+            and own is seen
+            and own.device == passes.home
+        )
         if simple and there and unscaled and not compiling:
             from tiebreak.torch.compiled import Compiled  # needs Triton, which is there
 
@@ -119,7 +128,11 @@ class Maker:
                 return self._compiled.make(opt, parameters, own, losses, used)
         measured = measured._replace(losses=loss_values(losses))
         used = loss_values(used)
-        host = simple and own.device.type == "cpu" and (not compiling or opt.decision.tolerance is not None)
+        host = (
+            simple
+            and own.device.type == "cpu"
+            and (not compiling or opt.decision.tolerance is not None)
+        )
         for name, value in used.items():
             if isinstance(value, Tensor):
                 used[name] = float(value.item()) if host else value.to(own)
@@ -129,29 +142,56 @@ class Maker:
         return None if opt.guard.refuses(made.weights) else made
 
 
-def _by_host(opt: "DynamicBarrier", parameters: Parameters, measured: Measured, used: dict[str, Any]) -> Made:
+def _by_host(
+    opt: "DynamicBarrier",
+    parameters: Parameters,
+    measured: Measured,
+    used: dict[str, Any],
+) -> Made:
     """Of Python's numbers: one tensor at the end instead of dozens on the way."""
     own = measured.own.tolist()
     seen = own if measured.seen is measured.own else measured.seen.tolist()
-    choice = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(host=True), opt.max_norm)
+    choice = outcome(
+        opt.decision,
+        parameters,
+        own,
+        seen,
+        used,
+        opt.memory.now(host=True),
+        opt.max_norm,
+    )
     row = dict(zip(PRODUCTS, (choice.multiplier, *seen), strict=True))
     if choice.reading is not None:
         row |= {name: getattr(choice.reading, name) for name in READINGS}
     given = {f"{level}_loss": measured.losses[level] for level in LEVELS}
     row |= {name: loss for name, loss in given.items() if isinstance(loss, float)}
-    made = torch.tensor([choice.upper_weight, choice.lower_weight, *row.values()], dtype=measured.own.dtype)
-    fields: dict[str, Any] = dict.fromkeys(READINGS) | given | dict(zip(row, made[2:].unbind(), strict=True))
+    made = torch.tensor(
+        [choice.upper_weight, choice.lower_weight, *row.values()],
+        dtype=measured.own.dtype,
+    )
+    fields: dict[str, Any] = (
+        dict.fromkeys(READINGS) | given | dict(zip(row, made[2:].unbind(), strict=True))
+    )
     step = Step(**fields, skipped=torch.zeros((), dtype=torch.bool))
     return Made(made[:2], step, choice.memory, choice.reading)
 
 
-def _by_tensors(opt: "DynamicBarrier", parameters: Parameters, measured: Measured, used: dict[str, Any]) -> Made:
+def _by_tensors(
+    opt: "DynamicBarrier",
+    parameters: Parameters,
+    measured: Measured,
+    used: dict[str, Any],
+) -> Made:
     """Of torch's operations; what is not finite is left to the guard."""
     own = measured.own.unbind()
     seen = measured.seen.unbind()
-    choice = outcome(opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm)
+    choice = outcome(
+        opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm
+    )
     numbers = (choice.upper_weight, choice.lower_weight, choice.multiplier)
-    *weights, multiplier = (n if isinstance(n, Tensor) else own[0].new_tensor(n) for n in numbers)
+    *weights, multiplier = (
+        n if isinstance(n, Tensor) else own[0].new_tensor(n) for n in numbers
+    )
     losses = [measured.losses[level] for level in LEVELS]
     step = record((multiplier, *seen), losses, opt.guard.bad, choice.reading)
     return Made(torch.stack(weights), step, choice.memory, None)

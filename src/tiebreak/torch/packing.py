@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 KEY = "tiebreak"  # of a group's text and of a parameter's flags; the beginning of every name
-KINDS = ("copy", "base", "upper", "lower")  # what there may be for a parameter, in the order of the flags
+KINDS = (
+    "copy",
+    "base",
+    "upper",
+    "lower",
+)  # what there may be for a parameter, in the order of the flags
 
 #: What is kept for one parameter: by kind, values by name.
 Kept = dict[str, dict[str, Any]]
@@ -32,16 +37,25 @@ def entries(opt: "DynamicBarrier", parameters: list[Tensor]) -> list[dict[str, A
     A checkpoint is read into the state of an optimizer that has not begun. Hence all parameters that are trained have
     the same entries: where there is nothing yet stand zeros, and the flags say so.
     """
-    kept = [opt.estimates.kept(p) | ({} if opt.target.copy is None else opt.target.copy.kept(p)) for p in parameters]
+    kept = [
+        opt.estimates.kept(p)
+        | ({} if opt.target.copy is None else opt.target.copy.kept(p))
+        for p in parameters
+    ]
     if not opt.asked and not any(kept):
         return [{} for _ in parameters]
-    return [_named(mine, blank(opt, p) if p.requires_grad else {}) for p, mine in zip(parameters, kept, strict=True)]
+    return [
+        _named(mine, blank(opt, p) if p.requires_grad else {})
+        for p, mine in zip(parameters, kept, strict=True)
+    ]
 
 
 def blank(opt: "DynamicBarrier", p: Tensor) -> Kept:
     """Places for everything that may be kept for a parameter."""
     copy = opt.target.copy
-    return opt.estimates.blank(p) | ({} if copy is None else copy.blank(p, opt.base.state.get(p, {})))
+    return opt.estimates.blank(p) | (
+        {} if copy is None else copy.blank(p, opt.base.state.get(p, {}))
+    )
 
 
 def _named(kept: Kept, blank: Kept) -> dict[str, Any]:
@@ -49,7 +63,11 @@ def _named(kept: Kept, blank: Kept) -> dict[str, Any]:
     if not all_of_it:
         return {}
     flags = sum(1 << KINDS.index(kind) for kind in kept)
-    named = {f"{KEY}_{kind}_{name}": value for kind, values in all_of_it.items() for name, value in values.items()}
+    named = {
+        f"{KEY}_{kind}_{name}": value
+        for kind, values in all_of_it.items()
+        for name, value in values.items()
+    }
     return {KEY: flags} | named
 
 
@@ -66,12 +84,18 @@ def split(state: dict[str, Any]) -> Parts:
     try:
         flags = int(state.get(KEY, 0))
     except (ValueError, OverflowError):
-        raise ValueError(f"the flags {KEY!r} of a parameter are {state[KEY]!r}; they must be a whole number") from None
+        raise ValueError(
+            f"the flags {KEY!r} of a parameter are {state[KEY]!r}; they must be a whole number"
+        ) from None
     kept: Kept = {}
     for number, kind in enumerate(KINDS):
         if flags >> number & 1:
             begin = f"{KEY}_{kind}_"
-            kept[kind] = {name.removeprefix(begin): v for name, v in state.items() if str(name).startswith(begin)}
+            kept[kind] = {
+                name.removeprefix(begin): v
+                for name, v in state.items()
+                if str(name).startswith(begin)
+            }
     return Parts(theirs, kept)
 
 
@@ -93,10 +117,14 @@ class Together(MutableMapping[Any, Any]):
         self._begun = bool(opt.asked or opt.count)
 
     def __getitem__(self, p: Any) -> Any:
-        return ChainMap(self._base[p], self._own[p]) if p in self._own else self._base[p]
+        return (
+            ChainMap(self._base[p], self._own[p]) if p in self._own else self._base[p]
+        )
 
     def __setitem__(self, p: Any, state: Any) -> None:
-        self._base[p] = {name: value for name, value in state.items() if not _ours(name)}
+        self._base[p] = {
+            name: value for name, value in state.items() if not _ours(name)
+        }
 
     def __delitem__(self, p: Any) -> None:
         del self._base[p]
@@ -122,7 +150,10 @@ def text(values: dict[str, Any]) -> str:
 
 def as_numbers(what: str, values: dict[str, Any]) -> dict[str, Any]:
     """Values that JSON takes, a tensor of one element as its number; anything else is refused by name."""
-    found = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+    found = {
+        name: value.tolist() if isinstance(value, Tensor) else value
+        for name, value in values.items()
+    }
     for name, value in found.items():
         try:
             json.dumps(value)
@@ -137,7 +168,11 @@ def written_tensor(tensor: Tensor) -> list[Any]:
     """A small tensor as text: its dtype, its shape and its bytes."""
     held = tensor.detach().cpu().contiguous()
     data = held.reshape(-1).view(torch.uint8).numpy().tobytes() if held.numel() else b""
-    return [str(held.dtype).removeprefix("torch."), list(held.shape), base64.b64encode(data).decode("ascii")]
+    return [
+        str(held.dtype).removeprefix("torch."),
+        list(held.shape),
+        base64.b64encode(data).decode("ascii"),
+    ]
 
 
 def read_tensor(written: list[Any]) -> Tensor:
@@ -148,7 +183,13 @@ def read_tensor(written: list[Any]) -> Tensor:
     >>> read_tensor(written_tensor(torch.tensor([[1.5, 2.5]], dtype=torch.bfloat16)))
     tensor([[1.5000, 2.5000]], dtype=torch.bfloat16)
     """
-    dtype, shape, data = getattr(torch, written[0]), written[1], base64.b64decode(written[2])
+    dtype, shape, data = (
+        getattr(torch, written[0]),
+        written[1],
+        base64.b64decode(written[2]),
+    )
     if not data:
         return torch.zeros(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
+    return (
+        torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
+    )

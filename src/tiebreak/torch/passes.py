@@ -67,15 +67,23 @@ class Engines:
                 real = _real(row) if row.parameter.is_complex() else row
                 engine = Foreach if compiling else self._engine(real, device)
                 parts.setdefault((device, engine), (engine, []))[1].append(real)
-        return Passes(home, kinds, [engine(mine, kinds) for engine, mine in parts.values()])
+        return Passes(
+            home, kinds, [engine(mine, kinds) for engine, mine in parts.values()]
+        )
 
     def _engine(self, row: Row, device: torch.device) -> Any:
         if not ordinary(row):
             return Foreach
-        if device.type == "cpu" and device not in self._engines:  # tests put the interpreter there
+        if (
+            device.type == "cpu" and device not in self._engines
+        ):  # tests put the interpreter there
             return Pieces
         fused = self.load(device)
-        return fused.bind if fused is not None and fused.takes(row) and alike(row.tensors) else Foreach
+        return (
+            fused.bind
+            if fused is not None and fused.takes(row) and alike(row.tensors)
+            else Foreach
+        )
 
     def load(self, device: torch.device) -> Any:
         """The Triton engine for a device, or None; made and tried at the first call."""
@@ -87,7 +95,9 @@ class Engines:
         reason = self._missing(device)
         if reason is not None:
             if self.fused:
-                raise ValueError(f"fused=True needs {reason}; fused=None uses the kernels where they can run")
+                raise ValueError(
+                    f"fused=True needs {reason}; fused=None uses the kernels where they can run"
+                )
             return None
         from tiebreak.torch.fused import Fused
 
@@ -98,7 +108,9 @@ class Engines:
                 raise
             # Otherwise Triton's failures have no common class: no C compiler, no space, an old driver.
             if self.fused:
-                raise RuntimeError(f"fused=True, and the Triton kernels do not run on {device}: {error}") from error
+                raise RuntimeError(
+                    f"fused=True, and the Triton kernels do not run on {device}: {error}"
+                ) from error
             text = f"the Triton kernels do not run on {device} ({error}): the step is slower; fused=False says nothing"
             warn(text)
             return None
@@ -108,7 +120,10 @@ class Engines:
             return f"parameters on a CUDA device, and one is on {device}"
         if importlib.util.find_spec("triton") is None:
             return "Triton, which is not installed"
-        if torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):  # what Triton asks for
+        if torch.version.hip is None and torch.cuda.get_device_capability(device) < (
+            8,
+            0,
+        ):  # what Triton asks for
             return f"a GPU of compute capability 8.0, and {device} has {torch.cuda.get_device_capability(device)}"
         return None
 
@@ -133,7 +148,9 @@ class Passes:
 
     def here(self) -> Any:
         """Launches go to the first parameter's device."""
-        return torch.cuda.device(self.home) if self.home.type == "cuda" else nullcontext()
+        return (
+            torch.cuda.device(self.home) if self.home.type == "cuda" else nullcontext()
+        )
 
     def products(self) -> Tensor:
         """fg, gg and ff of every kind of parameters, of shape (kinds, 3), on the first parameter's device."""
@@ -156,11 +173,15 @@ class Passes:
             part.descend(*_there(part.rows, weights, skip))
 
 
-def _there(rows: Sequence[Row], weights: Tensor, skip: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _there(
+    rows: Sequence[Row], weights: Tensor, skip: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     device = rows[0].parameter.device
     return weights.to(device), None if skip is None else skip.to(device)
 
 
 def _real(row: Row) -> Row:
-    u, g = (None if t is None else torch.view_as_real(t) for t in (row.upper, row.lower))
+    u, g = (
+        None if t is None else torch.view_as_real(t) for t in (row.upper, row.lower)
+    )
     return row._replace(parameter=torch.view_as_real(row.parameter), upper=u, lower=g)

@@ -15,7 +15,10 @@ from tiebreak.torch.rows import NARROW, Row, alike, beyond_float32
 # Elements: three pieces of float32 are 24 MB. Smaller ones stay in smaller caches, but threads meet after each piece:
 # it takes 1.2 times as long at 2^18, and far worse where other programs hold the cores: milliseconds a meeting.
 PIECE = 2**21
-_SAFE = (1e-25, 1e35)  # where a sum of float32 squares has neither lost nor overflowed anything that matters
+_SAFE = (
+    1e-25,
+    1e35,
+)  # where a sum of float32 squares has neither lost nor overflowed anything that matters
 
 
 @dataclass(eq=False)
@@ -33,7 +36,10 @@ class Pieces:
         for row in self.rows:
             fg, gg, ff = _row_products(row, None)
             # Zero, not finite, or beyond float32: look again.
-            if not ((row.lower is None or low < gg < high) and (row.upper is None or low < ff < high)):
+            if not (
+                (row.lower is None or low < gg < high)
+                and (row.upper is None or low < ff < high)
+            ):
                 fg, gg, ff = _row_products(row, torch.float64)
             total = found[row.kind]
             total[0] += fg
@@ -43,7 +49,9 @@ class Pieces:
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is."""
-        if skip is not None and bool(skip):  # known on another device, where other parameters are
+        if skip is not None and bool(
+            skip
+        ):  # known on another device, where other parameters are
             for row in self.rows:
                 row.tensors[1].zero_()
             return
@@ -58,7 +66,9 @@ class Pieces:
             for x, y in _pieces(u, g):
                 if far:
                     x.copy_(x.double().mul_(a).add_(y.double(), alpha=b))
-                elif u.dtype in NARROW:  # rounded once: the sum is made in float32, with all digits of λ
+                elif (
+                    u.dtype in NARROW
+                ):  # rounded once: the sum is made in float32, with all digits of λ
                     x.copy_(x.float().mul_(a).add_(y, alpha=b))
                 else:
                     x.mul_(a).add_(y, alpha=b)
@@ -69,9 +79,15 @@ class Pieces:
             return
         factors = weights.tolist()
         for row in self.rows:
-            given = [(t, f) for t, f in zip((row.upper, row.lower), factors[row.group], strict=True) if t is not None]
+            given = [
+                (t, f)
+                for t, f in zip((row.upper, row.lower), factors[row.group], strict=True)
+                if t is not None
+            ]
             for p, *gradients in _pieces(row.parameter, *(t for t, _ in given)):
-                far = p.dtype != torch.float64 and beyond_float32(*(factor for _, factor in given))
+                far = p.dtype != torch.float64 and beyond_float32(
+                    *(factor for _, factor in given)
+                )
                 x = p.double() if far else p.float() if p.dtype in NARROW else p
                 for gradient, (_, factor) in zip(gradients, given, strict=True):
                     x.add_(gradient.double() if far else gradient, alpha=-factor)
@@ -100,7 +116,10 @@ def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     if count <= PIECE:
         yield tensors
     elif alike(tensors):
-        yield from zip(*(torch.split(t.as_strided((count,), (1,)), PIECE) for t in tensors), strict=True)
+        yield from zip(
+            *(torch.split(t.as_strided((count,), (1,)), PIECE) for t in tensors),
+            strict=True,
+        )
     else:  # layouts that differ: cut along the longest side until pieces are small
         shape = tensors[0].shape
         side = max(range(len(shape)), key=shape.__getitem__)

@@ -61,22 +61,36 @@ class Progress(StepLog):
             if row["skipped"]:
                 skipped += 1
                 return
-            found = {key: math.nan if row[key] is None else float(row[key]) for key in _SHOWN}
+            found = {
+                key: math.nan if row[key] is None else float(row[key]) for key in _SHOWN
+            }
             excess = found["excess"]
             over = total is not None and k + 1 > total
-            words = [f"step {k + 1:,}" + (f" of {total:,}" if total else "") + " that were announced" * over]
+            words = [
+                f"step {k + 1:,}"
+                + (f" of {total:,}" if total else "")
+                + " that were announced" * over
+            ]
             if math.isfinite(excess):
-                words.append(f"excess {excess:.2f} tolerances{' (outside)' if excess > 1 else ''}")
+                words.append(
+                    f"excess {excess:.2f} tolerances{' (outside)' if excess > 1 else ''}"
+                )
             words += [f"{skipped:,} skipped"] * bool(skipped)
             direction = residuals(*(found[name] for name in PRODUCTS))[0]
             line.tell(
                 (k + 1) / total if total and not over else math.nan,
                 name,
                 words="  ".join(words),
-                numbers={"λ": found["multiplier"], "f": found["upper_loss"], "g": found["lower_loss"]},
+                numbers={
+                    "λ": found["multiplier"],
+                    "f": found["upper_loss"],
+                    "g": found["lower_loss"],
+                },
                 curves={"‖d‖²": direction, "‖∇g‖²": found["gg"]},
             )
-            if k + 1 == total:  # the line ends here: what the script prints next has one of its own
+            if (
+                k + 1 == total
+            ):  # the line ends here: what the script prints next has one of its own
                 line.close()
 
         super().__init__(every, write, line.close, total, newest=True)

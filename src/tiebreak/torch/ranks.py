@@ -54,9 +54,17 @@ class Ranks:
         The model, with its wrappers.
     """
 
-    def __init__(self, group: Any, sharded: Any, modules: Sequence[nn.Module] = ()) -> None:
-        if group is not None and group is not False and not isinstance(group, dist.ProcessGroup):
-            raise TypeError(f"process_group={group!r} must be a torch.distributed group, None or False")
+    def __init__(
+        self, group: Any, sharded: Any, modules: Sequence[nn.Module] = ()
+    ) -> None:
+        if (
+            group is not None
+            and group is not False
+            and not isinstance(group, dist.ProcessGroup)
+        ):
+            raise TypeError(
+                f"process_group={group!r} must be a torch.distributed group, None or False"
+            )
         if group is False and sharded:
             raise ValueError("sharded=… has no effect with process_group=False")
         self.given = group
@@ -73,7 +81,9 @@ class Ranks:
         self._sizes: Tensor | None = None  # ‖∇f‖² and ‖∇g‖² of the last step
         self.loaded = 0.0  # the numbers of the last state that was loaded, folded
         self.cut = False
-        self.anew = frozenset[Tensor]()  # parameters whose wrapper must find no gradient of an earlier block
+        self.anew = frozenset[
+            Tensor
+        ]()  # parameters whose wrapper must find no gradient of an earlier block
         self._later: Later | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,7 +96,10 @@ class Ranks:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
         modules = copy.deepcopy(self.modules, memo)
         if isinstance(self.sharded, Mapping):  # by group, and a group cannot be copied
-            sharded = {group: copy.deepcopy(parameters, memo) for group, parameters in self.sharded.items()}
+            sharded = {
+                group: copy.deepcopy(parameters, memo)
+                for group, parameters in self.sharded.items()
+            }
             return Ranks(self.given, sharded, modules)
         return Ranks(self.given, copy.deepcopy(self.sharded, memo), modules)
 
@@ -137,7 +150,10 @@ class Ranks:
         of, kinds = self.layout.of, len(self.layout.kinds)
         pairs = [(p, placed(grad, p)) for p, grad in pairs]
         home = next((local(grad).device for _, grad in pairs), torch.device("cpu"))
-        by_kind = (square_norm([local(grad) for p, grad in pairs if of[p] == kind]) for kind in range(kinds))
+        by_kind = (
+            square_norm([local(grad) for p, grad in pairs if of[p] == kind])
+            for kind in range(kinds)
+        )
         return torch.stack([square.to(home, wide(home)) for square in by_kind])
 
     # --- one sum -----------------------------------------------------------------------------------------------------
@@ -149,7 +165,9 @@ class Ranks:
             compare_settings(opt, self.layout.group)
             self._compared = True
 
-    def together(self, opt: Any, measured: Measured, inverse_scale: Tensor | None, waits: bool) -> Measured:
+    def together(
+        self, opt: Any, measured: Measured, inverse_scale: Tensor | None, waits: bool
+    ) -> Measured:
         """What all ranks measured, from what each did; on the host if it `waits` for it."""
         if self.alone:
             measured = measured.of_one_rank()
@@ -162,13 +180,19 @@ class Ranks:
             )
         group, home = self.layout.group, measured.own.device
         if capturing(home):
-            cannot_repeat("with several ranks some of them come from the host: capture the passes, not the step")
+            cannot_repeat(
+                "with several ranks some of them come from the host: capture the passes, not the step"
+            )
         try:
             if self._shares is None:
                 self.compare(opt)
                 self._begun, self._sizes = opt.count, None
                 self._shares = share_out(opt, self.layout, measured)
-            noise = None if opt.decision.tolerance is not None else opt.noise.sums(len(self.layout.kinds), measured.own)
+            noise = (
+                None
+                if opt.decision.tolerance is not None
+                else opt.noise.sums(len(self.layout.kinds), measured.own)
+            )
             levels = opt.gradients
             forgot = not levels.seen.issuperset(NAMES[:2])
             # What this rank alone knows must not be stepped with, where the others hear of it one step later.
@@ -206,18 +230,30 @@ class Ranks:
             opt.noise.take(noise)
         return found
 
-    def _each(self, levels: Any, count: int, inverse_scale: Tensor | None) -> Tensor | None:
-        replicas = [p for p, kind in self.layout.of.items() if self.layout.kinds[kind].name == ("replica",)]
+    def _each(
+        self, levels: Any, count: int, inverse_scale: Tensor | None
+    ) -> Tensor | None:
+        replicas = [
+            p
+            for p, kind in self.layout.of.items()
+            if self.layout.kinds[kind].name == ("replica",)
+        ]
         if not replicas or self._sizes is None or not looks(count - self._begun):
             return None
-        return each([levels.of(level, replicas) for level in NAMES[:2]], self._sizes, inverse_scale)
+        return each(
+            [levels.of(level, replicas) for level in NAMES[:2]],
+            self._sizes,
+            inverse_scale,
+        )
 
     def _fingerprint(self, opt: Any) -> float:
         """What may change on a rank between two steps and enters the multiplier, as far as the host knows it."""
         given, shares = opt.decision.tolerance, self._shares
         changing = [] if given is None else [given.amount, given.relative]
         rate = opt.param_groups[0].get("lr", 0.0)
-        if shares is not None and shares.alike and isinstance(rate, Real):  # stages may have rates of their own
+        if (
+            shares is not None and shares.alike and isinstance(rate, Real)
+        ):  # stages may have rates of their own
             changing.append(rate)
         return folded([self.loaded, *changing])
 
@@ -226,7 +262,9 @@ class Ranks:
         if self.alone:
             return list(numbers)
         group = self.layout.group
-        there = torch.tensor(numbers, dtype=torch.float32 if home.type == "mps" else torch.float64)
+        there = torch.tensor(
+            numbers, dtype=torch.float32 if home.type == "mps" else torch.float64
+        )
         there = there.to(_reachable(group, home))
         dist.all_reduce(there, group=group)
         return [number / dist.get_world_size(group) for number in there.tolist()]
@@ -244,10 +282,16 @@ class Ranks:
 
 def _reachable(group: Any, home: torch.device) -> torch.device:
     """The device whose tensors this group can add up: parameters may wait in the host's memory."""
-    known = [part.partition(":")[0] for part in dist.get_backend_config(group).split(",")]
+    known = [
+        part.partition(":")[0] for part in dist.get_backend_config(group).split(",")
+    ]
     if home.type in known:
         return home
-    return torch.device("cuda", torch.cuda.current_device()) if known[0] == "cuda" else torch.device(known[0])
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if known[0] == "cuda"
+        else torch.device(known[0])
+    )
 
 
 def _named(sharded: Any) -> Any:
@@ -255,9 +299,21 @@ def _named(sharded: Any) -> Any:
     if sharded is None or isinstance(sharded, bool):
         return sharded
     if isinstance(sharded, Mapping):
-        fine = all(group is None or isinstance(group, dist.ProcessGroup) for group in sharded)
-        return {group: _named(kept) for group, kept in sharded.items()} if fine else _named([None])
-    found = list(sharded) if isinstance(sharded, Iterable) and not isinstance(sharded, (str, Tensor)) else [None]
+        fine = all(
+            group is None or isinstance(group, dist.ProcessGroup) for group in sharded
+        )
+        return (
+            {group: _named(kept) for group, kept in sharded.items()}
+            if fine
+            else _named([None])
+        )
+    found = (
+        list(sharded)
+        if isinstance(sharded, Iterable) and not isinstance(sharded, (str, Tensor))
+        else [None]
+    )
     if not all(isinstance(p, Tensor) for p in found):
-        raise TypeError(f"sharded={sharded!r} must be True, parameters, or a mapping of process groups to these")
+        raise TypeError(
+            f"sharded={sharded!r} must be True, parameters, or a mapping of process groups to these"
+        )
     return found

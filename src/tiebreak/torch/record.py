@@ -72,7 +72,10 @@ class Step(NamedTuple):
 
 
 def record(
-    numbers: Sequence[Tensor], losses: Sequence[Any], skipped: Tensor | None, reading: Reading | None = None
+    numbers: Sequence[Tensor],
+    losses: Sequence[Any],
+    skipped: Tensor | None,
+    reading: Reading | None = None,
 ) -> Step:
     """The record of a step from the numbers of `PRODUCTS`; all but the losses are unknown where `skipped` is true."""
     like = numbers[0]

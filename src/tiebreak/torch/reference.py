@@ -39,7 +39,9 @@ class Reference:
         The reference loss as a function of the step; None where it is given with each loss.
     """
 
-    def __init__(self, at: Callable[[int], float] | None, copy: "Copy | None" = None) -> None:
+    def __init__(
+        self, at: Callable[[int], float] | None, copy: "Copy | None" = None
+    ) -> None:
         self.at, self.copy = at, copy
 
     @property
@@ -145,9 +147,13 @@ class Copy:
         self.values: dict[Tensor, Tensor] = {}
         self.base: Any = None
         self.buffers = Buffers(modules)
-        self._left: list[dict[str, Any]] = []  # the base's groups as its last step left them
+        self._left: list[
+            dict[str, Any]
+        ] = []  # the base's groups as its last step left them
         self._trained: set[Tensor] = set()  # parameters that the lower loss has reached
-        self._written: set[str] = set()  # options of groups that the base's own step writes: it may count there
+        self._written: set[str] = (
+            set()
+        )  # options of groups that the base's own step writes: it may count there
         self._rewritten: set[str] = set()  # and attributes of the base
 
     @property
@@ -173,7 +179,9 @@ class Copy:
             swap(optimizer, self.values)
             state.restore()
 
-    def measure(self, optimizer: "DynamicBarrier", lower: Callable[[], Tensor]) -> Tensor:
+    def measure(
+        self, optimizer: "DynamicBarrier", lower: Callable[[], Tensor]
+    ) -> Tensor:
         """The copy's loss by the lower closure; a twin's gradients stay in the optimizer until its step."""
         with torch.enable_grad(), optimizer.reference():
             loss = returned("lower", lower())
@@ -187,15 +195,24 @@ class Copy:
         A frozen parameter is the model's: it stays where it is, and costs nothing.
         """
         base = optimizer.base
-        new = (p for p in optimizer.gradients.parameters() if p.requires_grad and p not in self.values)
+        new = (
+            p
+            for p in optimizer.gradients.parameters()
+            if p.requires_grad and p not in self.values
+        )
         self.values |= {p: p.detach().clone() for p in new}
         for p, value in self.values.items():
-            if value.dtype != p.dtype or value.device != p.device:  # the model was moved since
+            if (
+                value.dtype != p.dtype or value.device != p.device
+            ):  # the model was moved since
                 value.data = value.data.to(device=p.device, dtype=p.dtype)
         if not self.twin:
             return
         if self.base is None:
-            self.base = like(base, {p: self.values.get(p, p) for p in optimizer.gradients.parameters()})
+            self.base = like(
+                base,
+                {p: self.values.get(p, p) for p in optimizer.gradients.parameters()},
+            )
             self._left = [_noted(group) for group in base.param_groups]
         for i, group in enumerate(base.param_groups):
             mine = [self.values.get(p, p) for p in group["params"]]
@@ -241,18 +258,27 @@ class Copy:
         longest = optimizer.max_norm
         if longest is not None:
             clip(optimizer, list(self.values.values()), longest, square, inverse_scale)
-        before, attributes = [_options(group) for group in self.base.param_groups], dict(vars(self.base))
+        before, attributes = (
+            [_options(group) for group in self.base.param_groups],
+            dict(vars(self.base)),
+        )
         self.base.step()
         self._rewritten |= rewritten(attributes, self.base)
         for old, group in zip(before, self.base.param_groups, strict=True):
-            self._written |= {k for k, v in _options(group).items() if k not in old or old[k] is not v}
+            self._written |= {
+                k for k, v in _options(group).items() if k not in old or old[k] is not v
+            }
         for value in self.values.values():
             value.grad = None
         self._left = [_noted(group) for group in optimizer.base.param_groups]
 
     def rescue(self, optimizer: "DynamicBarrier") -> None:
         """Set the model to its twin where steps on the lower loss alone have not brought it back: nothing else will."""
-        tolerance, last, memory = optimizer.decision.tolerance, optimizer.last, optimizer.memory
+        tolerance, last, memory = (
+            optimizer.decision.tolerance,
+            optimizer.last,
+            optimizer.memory,
+        )
         if tolerance is None or last is None:
             return
         if not memory.needs_return():
@@ -281,12 +307,24 @@ class Copy:
                 del base.state[p][name]
             for name, number in kept.items():
                 mine = base.state[p].get(name)
-                if isinstance(number, Tensor) and isinstance(mine, Tensor) and mine.shape == number.shape:
-                    local(mine).copy_(local(number))  # in place: a fused or captured step knows the tensor
+                if (
+                    isinstance(number, Tensor)
+                    and isinstance(mine, Tensor)
+                    and mine.shape == number.shape
+                ):
+                    local(mine).copy_(
+                        local(number)
+                    )  # in place: a fused or captured step knows the tensor
                 else:
                     base.state[p][name] = copy.deepcopy(number)
         for group, other in zip(base.param_groups, self.base.param_groups, strict=True):
-            group.update({name: copy.deepcopy(other[name]) for name in self._written if name in other})
+            group.update(
+                {
+                    name: copy.deepcopy(other[name])
+                    for name in self._written
+                    if name in other
+                }
+            )
         carry(base, self.base, self.values, self._rewritten)
         self.buffers.take_over()
         torch.clear_autocast_cache()
@@ -297,10 +335,16 @@ class Copy:
         if not self.twin:
             return self.values
         # Who was trained is not saved, and what the optimizer keeps of it is; SGD keeps nothing.
-        found = {p: value for p, value in self.values.items() if p in self._trained or self.base.state.get(value)}
+        found = {
+            p: value
+            for p, value in self.values.items()
+            if p in self._trained or self.base.state.get(value)
+        }
         return found or self.values
 
-    def set_outside(self, optimizer: "DynamicBarrier", rates: list[Any] | None) -> list[dict[str, Any]]:
+    def set_outside(
+        self, optimizer: "DynamicBarrier", rates: list[Any] | None
+    ) -> list[dict[str, Any]]:
         """What was set in each group since the base's last step, by a scheduler or by hand; or the `rates` in force.
 
         Not what its own step wrote there: a base may count its steps in a group, and the twin's counts its own.
@@ -309,23 +353,38 @@ class Copy:
             return []
         pairs = zip(self._left, optimizer.base.param_groups, strict=False)
         changed = [
-            {k: v for k, v in _options(now).items() if k not in left or not _unchanged(left[k], v)}
+            {
+                k: v
+                for k, v in _options(now).items()
+                if k not in left or not _unchanged(left[k], v)
+            }
             for left, now in pairs
         ]
-        return changed if rates is None else [c | {"lr": rate} for c, rate in zip(changed, rates, strict=True)]
+        return (
+            changed
+            if rates is None
+            else [c | {"lr": rate} for c, rate in zip(changed, rates, strict=True)]
+        )
 
     def catch_up(self, optimizer: "DynamicBarrier") -> None:
         """Give the twin's groups now what was set in the base's since its last step: a saved state has it then."""
         if self.base is not None:
-            for mine, changed in zip(self.base.param_groups, self.set_outside(optimizer, None), strict=False):
+            for mine, changed in zip(
+                self.base.param_groups, self.set_outside(optimizer, None), strict=False
+            ):
                 mine.update(changed)
-            self._left = [_noted(group) for group in optimizer.base.param_groups[: len(self._left)]]
+            self._left = [
+                _noted(group)
+                for group in optimizer.base.param_groups[: len(self._left)]
+            ]
 
     def square(self, optimizer: "DynamicBarrier") -> Tensor | None:
         """‖∇g‖² of the twin, to see that it is finite; None for a frozen copy."""
         if not self.twin:
             return None
-        pairs = zip(optimizer.gradients.parameters(), self.gradients(optimizer), strict=True)
+        pairs = zip(
+            optimizer.gradients.parameters(), self.gradients(optimizer), strict=True
+        )
         return optimizer.ranks.squares([(p, g) for p, g in pairs if g is not None])
 
     def gradients(self, optimizer: "DynamicBarrier") -> list[Any]:
@@ -337,22 +396,40 @@ class Copy:
         if p not in self.values:
             return {}
         state = {} if self.base is None else self.base.state.get(self.values[p], {})
-        return {"copy": {"value": self.values[p]}} | ({"base": dict(state)} if state else {})
+        return {"copy": {"value": self.values[p]}} | (
+            {"base": dict(state)} if state else {}
+        )
 
     def blank(self, p: Tensor, state: dict[str, Any]) -> Kept:
         """The same of a parameter that has none yet; `state` is what the base optimizer keeps for it."""
-        zeros = {name: torch.zeros_like(v) if isinstance(v, Tensor) else v for name, v in state.items()}
-        return {"copy": {"value": torch.zeros_like(p)}} | ({"base": zeros} if self.twin and zeros else {})
+        zeros = {
+            name: torch.zeros_like(v) if isinstance(v, Tensor) else v
+            for name, v in state.items()
+        }
+        return {"copy": {"value": torch.zeros_like(p)}} | (
+            {"base": zeros} if self.twin and zeros else {}
+        )
 
     def options(self, i: int, group: dict[str, Any]) -> dict[str, Any]:
         """What a twin's group `i` has otherwise than the base's: a base may count its steps there."""
         if self.base is None or i >= len(self.base.param_groups):
             return {}
-        other = {name: value for name, value in _options(self.base.param_groups[i]).items() if name != KEY}
-        return as_numbers("the twin's optimizer", {n: v for n, v in other.items() if not _equal(v, group.get(n))})
+        other = {
+            name: value
+            for name, value in _options(self.base.param_groups[i]).items()
+            if name != KEY
+        }
+        return as_numbers(
+            "the twin's optimizer",
+            {n: v for n, v in other.items() if not _equal(v, group.get(n))},
+        )
 
     def load(
-        self, optimizer: "DynamicBarrier", kept: Sequence[Kept], options: Sequence[dict[str, Any]], buffers: Any
+        self,
+        optimizer: "DynamicBarrier",
+        kept: Sequence[Kept],
+        options: Sequence[dict[str, Any]],
+        buffers: Any,
     ) -> None:
         """Take up what `kept` gave for each parameter, the options of a twin's groups, and the buffers."""
         self.values, self.base = {}, None
@@ -360,14 +437,26 @@ class Copy:
         parameters = list(optimizer.gradients.parameters())
         for p, mine in zip(parameters, kept, strict=True):
             if "copy" in mine:
-                self.values[p] = mine["copy"]["value"].detach().clone().to(device=p.device, dtype=p.dtype)
+                self.values[p] = (
+                    mine["copy"]["value"]
+                    .detach()
+                    .clone()
+                    .to(device=p.device, dtype=p.dtype)
+                )
         if not self.values:
             return
         self._follow_groups(optimizer)
         if self.base is not None:
             state = self.base.state_dict()
-            groups = [{**now, **_typed(was, now)} for now, was in zip(state["param_groups"], options, strict=True)]
-            own = {i: copy.deepcopy(mine["base"]) for i, mine in enumerate(kept) if "base" in mine}
+            groups = [
+                {**now, **_typed(was, now)}
+                for now, was in zip(state["param_groups"], options, strict=True)
+            ]
+            own = {
+                i: copy.deepcopy(mine["base"])
+                for i, mine in enumerate(kept)
+                if "base" in mine
+            }
             self.base.load_state_dict({"state": own, "param_groups": groups})
 
 
@@ -377,12 +466,17 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 
 def _noted(group: dict[str, Any]) -> dict[str, Any]:
     """Options as they are now: torch's schedulers fill a learning rate that is a tensor in place."""
-    return {name: v.clone() if isinstance(v, Tensor) else v for name, v in _options(group).items()}
+    return {
+        name: v.clone() if isinstance(v, Tensor) else v
+        for name, v in _options(group).items()
+    }
 
 
 def _unchanged(noted: Any, now: Any) -> bool:
     both = isinstance(noted, Tensor) and isinstance(now, Tensor)
-    return noted is now or (both and noted.shape == now.shape and bool((noted == now).all()))
+    return noted is now or (
+        both and noted.shape == now.shape and bool((noted == now).all())
+    )
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -397,5 +491,9 @@ def _typed(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     for name, value in saved.items():
         if isinstance(now.get(name), Tensor) and not isinstance(value, Tensor):
             value = torch.full_like(now[name], value)
-        found[name] = tuple(value) if isinstance(value, list) and isinstance(now.get(name), tuple) else value
+        found[name] = (
+            tuple(value)
+            if isinstance(value, list) and isinstance(now.get(name), tuple)
+            else value
+        )
     return found

@@ -17,7 +17,9 @@ def looks(step: int) -> bool:
 
 
 def each(
-    levels: Iterable[Sequence[Tensor | None]], sizes: Tensor, inverse_scale: Tensor | None = None
+    levels: Iterable[Sequence[Tensor | None]],
+    sizes: Tensor,
+    inverse_scale: Tensor | None = None,
 ) -> Tensor | None:
     """One number of the gradients of each level, in which every tensor counts as much, however small it is.
 
@@ -42,7 +44,11 @@ def each(
     """
     total: Tensor | None = None
     for salt, (grads, size) in enumerate(zip(levels, sizes, strict=True)):
-        there = [(i, g) for i, g in enumerate(grads) if g is not None and g.numel() and g.layout == torch.strided]
+        there = [
+            (i, g)
+            for i, g in enumerate(grads)
+            if g is not None and g.numel() and g.layout == torch.strided
+        ]
         if not there:
             continue
         home = there[0][1].device
@@ -52,13 +58,19 @@ def each(
         draw = random.Random(salt)
         numbers = [draw.uniform(0.5, 1.0) * draw.choice((-1, 1)) for _ in grads]
         weights = torch.tensor([numbers[i] for i, _ in there]).to(squares)
-        mine = (weights * (1 + squares / size.to(squares)).log()).sum() / len(grads) ** 0.5
+        mine = (weights * (1 + squares / size.to(squares)).log()).sum() / len(
+            grads
+        ) ** 0.5
         total = mine if total is None else total.to(mine.device) + mine
     return total
 
 
 def _beside_rounding(grad: Tensor) -> Tensor:
     """‖grad‖², in units of what may be rounding beside a gradient of norm 1, and may differ between ranks."""
-    norm = torch.linalg.vector_norm(grad, dtype=torch.float32 if grad.dtype in NARROW else None)
-    square: Tensor = (norm.to(wide(grad.device)) / (10 * torch.finfo(grad.dtype).eps)).square()
+    norm = torch.linalg.vector_norm(
+        grad, dtype=torch.float32 if grad.dtype in NARROW else None
+    )
+    square: Tensor = (
+        norm.to(wide(grad.device)) / (10 * torch.finfo(grad.dtype).eps)
+    ).square()
     return square

@@ -49,7 +49,11 @@ def ordinary(row: Row) -> bool:
     """Whether these are ordinary tensors in memory, and not a subclass that means something else."""
     p, u, g, _, _ = row
     ours = (Tensor, torch.nn.Parameter)
-    return type(p) in ours and (u is None or type(u) in ours) and (g is None or type(g) in ours)
+    return (
+        type(p) in ours
+        and (u is None or type(u) in ours)
+        and (g is None or type(g) in ours)
+    )
 
 
 def alike(tensors: Sequence[Tensor]) -> bool:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def state_of(opt: "DynamicBarrier") -> dict[str, Any]:
     """The base's state, with the optimizer's own in the state of each parameter and in each group."""
     if opt._held is not None:
-        raise RuntimeError("the state between opt.combine() and opt.step() is half a step's: save it before or after")
+        raise RuntimeError(
+            "the state between opt.combine() and opt.step() is half a step's: save it before or after"
+        )
     opt.check()
     for before in opt._optimizer_state_dict_pre_hooks.values():
         before(opt)
@@ -33,7 +35,10 @@ def state_of(opt: "DynamicBarrier") -> dict[str, Any]:
         if mine:  # a new mapping: the base's own must not change
             by_number[i] = {**by_number.get(i, {}), **mine}
     texts = _texts(opt, own)
-    groups = [{**group, KEY: mine} for group, mine in zip(state["param_groups"], texts, strict=True)]
+    groups = [
+        {**group, KEY: mine}
+        for group, mine in zip(state["param_groups"], texts, strict=True)
+    ]
     state = {**state, "state": by_number, "param_groups": groups}
     _announce(opt)
     for after in opt._optimizer_state_dict_post_hooks.values():
@@ -55,7 +60,10 @@ def _texts(opt: "DynamicBarrier", own: list[dict[str, Any]]) -> list[str]:
     texts, first = [], 0
     for i, group in enumerate(opt.base.param_groups):
         size = len(group["params"])
-        mine: dict[str, Any] = {"parameters": size, "kept": sum(map(bool, own[first : first + size]))}
+        mine: dict[str, Any] = {
+            "parameters": size,
+            "kept": sum(map(bool, own[first : first + size])),
+        }
         if copy is not None:
             mine["options"] = copy.options(i, group)
             mine |= {"buffers": copy.buffers.state()} if i == 0 else {}
@@ -84,7 +92,9 @@ def only_to_begin(opt: "DynamicBarrier") -> bool:
     if any(bool(group.get("lr", 0) != 0) for group in groups):
         return False
     grads = [p.grad for group in groups for p in group["params"] if p.requires_grad]
-    return bool(grads) and all(grad is not None and not local(grad).any() for grad in grads)
+    return bool(grads) and all(
+        grad is not None and not local(grad).any() for grad in grads
+    )
 
 
 def begin(opt: "DynamicBarrier") -> Step:
@@ -129,7 +139,9 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
     try:
         opt.base.load_state_dict(checkpoint.base)
     except Exception as error:  # it changes nothing before it has looked at all
-        raise ValueError(f"{type(opt.base).__name__}, the base, cannot load its part of the state: {error}") from error
+        raise ValueError(
+            f"{type(opt.base).__name__}, the base, cannot load its part of the state: {error}"
+        ) from error
     parameters = list(opt.gradients.parameters())
     numbers = checkpoint.groups[0]
     opt.count = int(numbers["count"])
@@ -140,16 +152,24 @@ def load(opt: "DynamicBarrier", state: dict[str, Any]) -> None:
     if opt.target.copy is not None:
         options = [group["options"] for group in checkpoint.groups]
         opt.target.copy.load(opt, checkpoint.kept, options, numbers["buffers"])
-    opt.ranks.loaded = folded([opt.count, *numbers["law"].values(), *numbers["noise"].values()])
+    opt.ranks.loaded = folded(
+        [opt.count, *numbers["law"].values(), *numbers["noise"].values()]
+    )
     opt.forget()
     _announce(opt)
     for after in opt._optimizer_load_state_dict_post_hooks.values():
         after(opt)
 
 
-def _load_noise(state: dict[str, Any], saved: dict[str, Any], device: torch.device) -> None:
+def _load_noise(
+    state: dict[str, Any], saved: dict[str, Any], device: torch.device
+) -> None:
     for name, number in saved.items():
-        value = None if number is None else torch.as_tensor(number, dtype=wide(device), device=device)
+        value = (
+            None
+            if number is None
+            else torch.as_tensor(number, dtype=wide(device), device=device)
+        )
         if value is not None and state[name] is not None:
             value = value.to(state[name])
         store(state, name, value)
@@ -177,14 +197,18 @@ def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Checkpoint:
             f"this state was saved by another optimizer: its groups have no {KEY!r} (load it into `base` instead)"
         )
     if not all(texts):
-        raise ValueError(f"some groups of this state have no {KEY!r}: it is made of the states of two optimizers")
+        raise ValueError(
+            f"some groups of this state have no {KEY!r}: it is made of the states of two optimizers"
+        )
     own = [soundness.read_text(text) for text in texts]
     parts = {i: packing.split(entries) for i, entries in state["state"].items()}
     kept: list[packing.Kept] = []
     for text, group, there in zip(own, groups, opt.param_groups, strict=False):
         size = len(group["params"])
         found = sum(KEY in state["state"].get(i, {}) for i in group["params"])
-        empty = sum(local(p).numel() == 0 for p in there["params"])  # of these nothing is saved
+        empty = sum(
+            local(p).numel() == 0 for p in there["params"]
+        )  # of these nothing is saved
         if size == text["parameters"] and found + empty < text["kept"]:
             raise ValueError(
                 f"the state lacks what was saved for {text['kept'] - found} parameters, numbers {len(kept)} and on. "
@@ -195,5 +219,8 @@ def _read(opt: "DynamicBarrier", state: dict[str, Any]) -> _Checkpoint:
     for i, part in parts.items():
         soundness.check_twin(i, part.base, part.own.get("base", {}))
     base = {i: part.base for i, part in parts.items() if part.base}
-    plain = [{name: value for name, value in group.items() if name != KEY} for group in groups]
+    plain = [
+        {name: value for name, value in group.items() if name != KEY}
+        for group in groups
+    ]
     return _Checkpoint({**state, "state": base, "param_groups": plain}, kept, own)

@@ -52,19 +52,30 @@ class SDBGD(DynamicBarrier):
             raise TypeError(
                 "params is an optimizer; SDBGD has its own, and DynamicBarrier(optimizer) goes around another"
             )
-        foreign = sorted({"momentum", "weight_decay", "nesterov", "dampening", "maximize", "foreach"} & set(options))
+        foreign = sorted(
+            {"momentum", "weight_decay", "nesterov", "dampening", "maximize", "foreach"}
+            & set(options)
+        )
         if foreign:
-            raise TypeError(f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))")
+            raise TypeError(
+                f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))"
+            )
         for name in sorted(LEGAL.keys() & options.keys()):
-            raise TypeError(f"{name} is a number of the method: give method=tiebreak.methods.sdbgd.replace({name}=…)")
+            raise TypeError(
+                f"{name} is a number of the method: give method=tiebreak.methods.sdbgd.replace({name}=…)"
+            )
         row = training_method(method)
         if options.get("tolerance") is None:
             options = {"normalize": False, "method": row} | options
         elif method != "sdbgd":  # only the step sizes of SDBGD have an effect
-            raise ValueError(f"method={method!r} has no effect with tolerance=: give one of them")
+            raise ValueError(
+                f"method={method!r} has no effect with tolerance=: give one of them"
+            )
         steps = row.schedule
         if lr is None and steps.step_size is None:
-            raise ValueError(f"lr=None and the schedule of {row.name!r} sets no step_size: give one of them")
+            raise ValueError(
+                f"lr=None and the schedule of {row.name!r} sets no step_size: give one of them"
+            )
         base = torch.optim.SGD(params, lr=steps.at(0).step_size if lr is None else lr)
         self._step_sizes = steps if lr is None else None
         super().__init__(base, **options)
@@ -73,7 +84,9 @@ class SDBGD(DynamicBarrier):
         # The law's value for this step, times what a learning-rate scheduler has made of the first one.
         law = 1.0
         if self._step_sizes is not None:
-            law = self._step_sizes.at(self.count).step_size / float(self._step_sizes.at(0).step_size)
+            law = self._step_sizes.at(self.count).step_size / float(
+                self._step_sizes.at(0).step_size
+            )
         return [group["lr"] * law for group in self.param_groups]
 
     def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
@@ -95,21 +108,35 @@ class SDBGD(DynamicBarrier):
 
     def _capture_obstacle(self) -> str | None:
         obstacle = super()._capture_obstacle()
-        if obstacle is None and self._step_sizes is not None and not self._step_sizes.constant("step_size"):
+        if (
+            obstacle is None
+            and self._step_sizes is not None
+            and not self._step_sizes.constant("step_size")
+        ):
             return "the schedule's step_size must be a constant"
         return obstacle
 
     def _in_one_pass(self) -> bool:
         """Whether the update can be made without writing d: it is the base's whole step, and no hook sees d."""
-        hooks = self.base._optimizer_step_pre_hooks or self.base._optimizer_step_post_hooks
+        hooks = (
+            self.base._optimizer_step_pre_hooks or self.base._optimizer_step_post_hooks
+        )
         # Nor has a scheduler wrapped the base's step.
-        return bases.is_plain_sgd(self.base) and not hooks and "step" not in vars(self.base)
+        return (
+            bases.is_plain_sgd(self.base)
+            and not hooks
+            and "step" not in vars(self.base)
+        )
 
 
 def _rated(weights: Tensor, rates: list[Any]) -> Tensor:
     """Each group's weights times its step size; a number is never sent to the device by itself, for that would wait."""
     if all(isinstance(rate, float) and rate == rates[0] for rate in rates):
         return weights * float(rates[0])
-    on = [rate.to(weights.device) if isinstance(rate, Tensor) else rate for rate in rates]
-    rated: Tensor = torch.stack([row * rate for row, rate in zip(weights.unbind(), on, strict=True)])
+    on = [
+        rate.to(weights.device) if isinstance(rate, Tensor) else rate for rate in rates
+    ]
+    rated: Tensor = torch.stack(
+        [row * rate for row, rate in zip(weights.unbind(), on, strict=True)]
+    )
     return rated

@@ -38,7 +38,9 @@ class Writer:
 
     def select(self, condition: "Traced", one: Any, other: Any) -> "Traced":
         """One where the condition holds, else the other: not by a product, which would keep what is no number."""
-        return self.new(f"tl.where({condition.name}, {self.text(one)}, {self.text(other)})")
+        return self.new(
+            f"tl.where({condition.name}, {self.text(one)}, {self.text(other)})"
+        )
 
     def text(self, value: Any) -> str:
         """A number as it stands in an operation; truths count as 0 and 1, as everywhere."""
@@ -47,8 +49,12 @@ class Writer:
         if not isinstance(value, Real):
             raise TypeError(f"{value!r} is no number that a kernel can work with")
         number = repr(float(value))
-        if number not in self._constants:  # made a float64 by name: Triton would round a bare literal to float32
-            self._constants[number] = self.new(f"tl.full((), float({number!r}), tl.float64)").name
+        if (
+            number not in self._constants
+        ):  # made a float64 by name: Triton would round a bare literal to float32
+            self._constants[number] = self.new(
+                f"tl.full((), float({number!r}), tl.float64)"
+            ).name
         return self._constants[number]
 
 
@@ -64,11 +70,16 @@ class Traced:
         self.writer, self.name, self.truth = writer, name, truth
 
     def __bool__(self) -> bool:
-        raise TypeError("a number on the device is neither true nor false yet: a rule has no `if`")
+        raise TypeError(
+            "a number on the device is neither true nor false yet: a rule has no `if`"
+        )
 
     def _made(self, operator: str, other: Any, swapped: bool = False) -> "Traced":
         a, b = self.writer.text(self), self.writer.text(other)
-        return self.writer.new(f"{b} {operator} {a}" if swapped else f"{a} {operator} {b}", operator in _COMPARISONS)
+        return self.writer.new(
+            f"{b} {operator} {a}" if swapped else f"{a} {operator} {b}",
+            operator in _COMPARISONS,
+        )
 
     def __add__(self, other: Any) -> "Traced":
         return self._made("+", other)
@@ -116,7 +127,9 @@ class Traced:
     def __pow__(self, power: Any) -> "Traced":
         if isinstance(power, (int, float)) and power == 0.5:
             return self.writer.new(f"tl.sqrt({self.writer.text(self)})")
-        if isinstance(power, (int, float)) and power in range(5):  # a base of 0 is allowed, too
+        if isinstance(power, (int, float)) and power in range(
+            5
+        ):  # a base of 0 is allowed, too
             product = self if power else 0 * self + 1
             for _ in range(int(power) - 1):
                 product = product * self
@@ -143,7 +156,9 @@ def finite(values: Sequence[Any]) -> Any:
     return fine
 
 
-def kernel(name: str, pointers: Sequence[str], body: Callable[[Writer], Mapping[str, Any]]) -> Any:
+def kernel(
+    name: str, pointers: Sequence[str], body: Callable[[Writer], Mapping[str, Any]]
+) -> Any:
     """A Triton kernel with these pointers as arguments.
 
     Parameters
@@ -153,10 +168,20 @@ def kernel(name: str, pointers: Sequence[str], body: Callable[[Writer], Mapping[
         place being an expression such as ``"out + 3"``.
     """
     writer = Writer()
-    stores = [f"tl.store({place}, {writer.text(value)})" for place, value in body(writer).items()]
-    source = f"def {name}({', '.join(pointers)}):\n" + "".join(f"    {line}\n" for line in (*writer.lines, *stores))
+    stores = [
+        f"tl.store({place}, {writer.text(value)})"
+        for place, value in body(writer).items()
+    ]
+    source = f"def {name}({', '.join(pointers)}):\n" + "".join(
+        f"    {line}\n" for line in (*writer.lines, *stores)
+    )
     file = f"<tiebreak {name} {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # Triton reads the source
+    linecache.cache[file] = (
+        len(source),
+        None,
+        source.splitlines(keepends=True),
+        file,
+    )  # Triton reads the source
     scope: dict[str, Any] = {"tl": tl, "__name__": __name__}
     exec(compile(source, file, "exec"), scope)
     return triton.jit(scope[name], do_not_specialize=list(pointers))
