@@ -772,7 +772,7 @@ def wrong_orders(rank, world):
 @case
 def told_later(rank, world):
     """Where the device alone knows that the gradients differ, every rank is told at the next step."""
-    from tiebreak.torch import ranks
+    from tiebreak.torch import distributed as ranks
 
     data = [[part(t, rank, world) for t in batch] for batch in batches()]
     kept, ranks.on_host = ranks.on_host, lambda tensor: False
@@ -1181,7 +1181,7 @@ def small_replicas(rank, world):
 @case
 def a_fault_on_one_rank(rank, world):
     """What one rank does wrong is an error on all of them, at the same step, and the step is not made."""
-    from tiebreak.torch import ranks
+    from tiebreak.torch import distributed as ranks
 
     x, y = (part(t, rank, world) for t in batches()[0])
 

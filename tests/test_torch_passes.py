@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiebreak import rules
-from tiebreak.torch import SDBGD, DynamicBarrier, pieces
-from tiebreak.torch.foreach import Foreach
-from tiebreak.torch.passes import Engines
-from tiebreak.torch.pieces import Pieces
-from tiebreak.torch.rows import NARROW, Row, alike, dense
+from tiebreak.torch import SDBGD, DynamicBarrier
+from tiebreak.torch.kernels import Engines
+from tiebreak.torch.kernels import blocked as pieces
+from tiebreak.torch.kernels.blocked import Pieces
+from tiebreak.torch.kernels.foreach import Foreach
+from tiebreak.torch.kernels.rows import NARROW, Row, alike, dense
 from training import simple_method
 
 CUDA = torch.cuda.is_available()
@@ -35,7 +36,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 def engine(name, rows, kinds):
     if name == "fused":
         pytest.importorskip("triton")
-        from tiebreak.torch.fused import Fused
+        from tiebreak.torch.kernels.triton_tables import Fused
 
         return Fused(DEVICE).bind(rows, kinds)
     return {"foreach": Foreach, "pieces": Pieces}[name](rows, kinds)
@@ -280,7 +281,7 @@ def fused_optimizer(kind, params, **options):
     )
     if not CUDA:
         pytest.importorskip("triton")
-        from tiebreak.torch.fused import Fused
+        from tiebreak.torch.kernels.triton_tables import Fused
 
         opt.engines._engines[DEVICE] = Fused(DEVICE)
     return opt
@@ -389,7 +390,7 @@ def test_fused_is_what_was_asked_for():
 
 def test_kernels_that_do_not_run_are_replaced_with_a_word(monkeypatch):
     pytest.importorskip("triton")
-    from tiebreak.torch import fused
+    from tiebreak.torch.kernels import triton_tables as fused
 
     def broken(device):
         raise OSError("no C compiler")

@@ -32,11 +32,11 @@ from tiebreak.torch import (  # noqa: E402
     DynamicBarrier,
     bases,
     diagnostics,
-    fused,
     logs,
 )
-from tiebreak.torch.compiled import Compiled  # noqa: E402
-from tiebreak.torch.passes import Passes  # noqa: E402
+from tiebreak.torch.kernels import Passes  # noqa: E402
+from tiebreak.torch.kernels import triton_tables as fused  # noqa: E402
+from tiebreak.torch.kernels.triton_decision import Compiled  # noqa: E402
 from training import simple_method  # noqa: E402
 
 KINDS = {

@@ -16,8 +16,12 @@ from tiebreak.files import FilePath, regular
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, WHOLE, Schedule
 
-#: References that are measured at every step.
-MEASURED = ("start", "twin", "given")
+#: The words for references that are measured at every step: a frozen copy of the starting
+#: model, a copy trained on the lower loss alone, and a loss that the user gives.
+START = "start"
+TWIN = "twin"
+GIVEN = "given"
+MEASURED = (START, TWIN, GIVEN)
 #: Laws that the solver follows and an optimizer does not.
 SOLVER_LAWS = ("step_size", "probability", "selection", *WHOLE)
 _CHOICES = (

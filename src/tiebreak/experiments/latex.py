@@ -75,9 +75,9 @@ def _math(text: str) -> str:
         # A command that ends in a letter needs a space before another letter.
         text = re.sub(
             rf"{symbol}(?=[A-Za-z])",
-            lambda _, c=command: f"{c} " if c[-1].isalpha() else c,
+            lambda _, c=command: f"{c} " if c[-1].isalpha() else c,  # type: ignore[misc]  # a default binds it
             text,
-        )  # type: ignore[misc]  # a default binds it
+        )
         text = text.replace(symbol, command)
     return text
 

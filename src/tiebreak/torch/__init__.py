@@ -11,9 +11,9 @@ from tiebreak.torch.batches import Batch, GrowingBatches
 from tiebreak.torch.loggers import Log
 from tiebreak.torch.logs import CSVLog
 from tiebreak.torch.optimizer import DynamicBarrier
+from tiebreak.torch.paper import SDBGD
 from tiebreak.torch.progress import Progress
-from tiebreak.torch.record import Step
-from tiebreak.torch.sdbgd import SDBGD
+from tiebreak.torch.step_info import Step
 
 __all__ = [
     "SDBGD",

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from tiebreak.checks import one_of, whole
 from tiebreak.schedules import Law, Schedule
+from tiebreak.torch.distributed.layout import several_ranks
 from tiebreak.torch.gradients import LEVELS
-from tiebreak.torch.layout import several_ranks
 
 #: The sample numbers and the weight of each micro-batch of a step.
 _Parts: TypeAlias = list[tuple[list[int], float]]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tiebreak.torch.distributed.layout import several_ranks
 from tiebreak.torch.gradients import LEVELS, NoGradient, Touched
-from tiebreak.torch.layout import several_ranks
 from tiebreak.torch.losses import itself, propagate, returned
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from torch.amp.grad_scaler import OptState
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
-    from tiebreak.torch.record import Step
+    from tiebreak.torch.step_info import Step
 
 
 class Held(NamedTuple):

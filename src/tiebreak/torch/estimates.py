@@ -10,8 +10,8 @@ from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.estimators.contract import enters_direction
 from tiebreak.schedules import Parameters
 from tiebreak.torch.gradients import LEVELS, Gradients
+from tiebreak.torch.kernels.rows import NARROW, Row
 from tiebreak.torch.packing import Kept
-from tiebreak.torch.rows import NARROW, Row
 
 _Memory = dict[str, dict[Tensor, tuple[Any, ...]]]
 

@@ -14,7 +14,7 @@ from tiebreak.finishing import Finish, Totals
 from tiebreak.finishing import finish as search_line
 from tiebreak.torch.buffers import modules_of
 from tiebreak.torch.context import RandomState
-from tiebreak.torch.layout import local, whole
+from tiebreak.torch.distributed.layout import local, whole
 from tiebreak.torch.line import Line
 from tiebreak.torch.losses import single
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiebreak.torch.foreach import largest
-from tiebreak.torch.layout import local, placed
-from tiebreak.torch.message import ONE_LEVEL
-from tiebreak.torch.ranks import Ranks
-from tiebreak.torch.rows import Row
+from tiebreak.torch.distributed import Ranks
+from tiebreak.torch.distributed.layout import local, placed
+from tiebreak.torch.distributed.message import ONE_LEVEL
+from tiebreak.torch.kernels.foreach import largest
+from tiebreak.torch.kernels.rows import Row
 
 LEVELS = ("upper", "lower")
 _ABSENT = (0, 0)

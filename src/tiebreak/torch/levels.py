@@ -8,13 +8,13 @@ import torch
 from torch.optim import Optimizer
 
 from tiebreak.finishing import Finish
-from tiebreak.torch import finishing, packing, saving
+from tiebreak.torch import checkpoint, finishing, packing
 from tiebreak.torch.combining import Held
+from tiebreak.torch.distributed import Ranks
 from tiebreak.torch.gradients import LEVELS, Gradients, usable
-from tiebreak.torch.guard import Guard
 from tiebreak.torch.losses import Losses, positive_weight, single
 from tiebreak.torch.noise import Noise
-from tiebreak.torch.ranks import Ranks
+from tiebreak.torch.nonfinite import Guard
 from tiebreak.torch.reference import Reference
 from tiebreak.torch.wrapped import on_itself
 
@@ -71,12 +71,12 @@ class TwoLevels(Optimizer):
     @on_itself
     def state_dict(self) -> dict[str, Any]:
         """The base's state with this optimizer's own, by parameter and in each group under "tiebreak"."""
-        return saving.state_of(self)  # type: ignore[arg-type]  # likewise
+        return checkpoint.state_of(self)  # type: ignore[arg-type]  # likewise
 
     @on_itself
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up a state; bit for bit on the CPU. A state of another kind is refused before anything is changed."""
-        saving.load(self, state_dict)  # type: ignore[arg-type]  # likewise
+        checkpoint.load(self, state_dict)  # type: ignore[arg-type]  # likewise
 
     def __getstate__(self) -> dict[str, Any]:
         passing = {

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tiebreak.torch.buffers import parts_of
-from tiebreak.torch.exchange import let_go
-from tiebreak.torch.layout import local
+from tiebreak.torch.distributed.layout import local
+from tiebreak.torch.swap import let_go
 
 _UNIT = 1e-3  # a vector whose length is as near to 1 as this is a direction
 

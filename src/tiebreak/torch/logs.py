@@ -17,10 +17,10 @@ from torch.optim import Optimizer
 from tiebreak.checks import whole
 from tiebreak.files import atomic
 from tiebreak.provenance import stamp
-from tiebreak.torch.later import Later, on_host
+from tiebreak.torch.host_copy import Later, on_host
 from tiebreak.torch.losses import single
 from tiebreak.torch.optimizer import DynamicBarrier
-from tiebreak.torch.record import Step
+from tiebreak.torch.step_info import Step
 
 Row: TypeAlias = dict[str, Any]  # what a step did, by the names of Step
 _MOST = 64  # steps that a device may be behind

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tiebreak.checks import floating
-from tiebreak.torch.layout import whole
+from tiebreak.torch.distributed.layout import whole
 
 
 def single(name: str, loss: Any) -> Any:

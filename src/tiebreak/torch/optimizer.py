@@ -14,29 +14,29 @@ from tiebreak.methods import Method
 from tiebreak.options import allowed, training_schedule
 from tiebreak.schedules import Parameters, Schedule
 from tiebreak.tolerance import Reading
-from tiebreak.torch import bases, closures, combining, saving
-from tiebreak.torch.context import cannot_repeat, capturing
-from tiebreak.torch.diagnostics import Diagnostics
-from tiebreak.torch.estimates import Estimates
-from tiebreak.torch.exchange import same_weight
-from tiebreak.torch.guard import Guard
-from tiebreak.torch.levels import TwoLevels
-from tiebreak.torch.losses import Term
-from tiebreak.torch.memory import LawMemory
-from tiebreak.torch.message import NAMES, Measured
-from tiebreak.torch.outcome import Made, Maker
-from tiebreak.torch.passes import Engines, Passes
-from tiebreak.torch.ranks import Ranks
-from tiebreak.torch.record import PRODUCTS, READINGS, Step, record
-from tiebreak.torch.rows import Row
-from tiebreak.torch.said import warn
-from tiebreak.torch.settings import (
+from tiebreak.torch import bases, checkpoint, closures, combining
+from tiebreak.torch.arguments import (
     check_arguments,
     reference_for,
     rule_decision,
     tolerance_decision,
     trained_modules,
 )
+from tiebreak.torch.context import cannot_repeat, capturing
+from tiebreak.torch.decide import Made, Maker
+from tiebreak.torch.diagnostics import Diagnostics
+from tiebreak.torch.distributed import Ranks
+from tiebreak.torch.distributed.message import NAMES, Measured
+from tiebreak.torch.estimates import Estimates
+from tiebreak.torch.kernels import Engines, Passes
+from tiebreak.torch.kernels.rows import Row
+from tiebreak.torch.levels import TwoLevels
+from tiebreak.torch.losses import Term
+from tiebreak.torch.memory import LawMemory
+from tiebreak.torch.nonfinite import Guard
+from tiebreak.torch.said import warn
+from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, record
+from tiebreak.torch.swap import same_weight
 from tiebreak.torch.wrapped import on_itself
 
 
@@ -209,8 +209,8 @@ class DynamicBarrier(TwoLevels):
             raise TypeError(
                 "step(…, …): which loss is which? Give them by name: opt.step(lower=…, upper=…)"
             )
-        if upper is None and closure is None and saving.only_to_begin(self):
-            return saving.begin(self)
+        if upper is None and closure is None and checkpoint.only_to_begin(self):
+            return checkpoint.begin(self)
         closures.call(self, closure, upper, lower)
         return self._apply() if self._held is None else combining.release(self)
 

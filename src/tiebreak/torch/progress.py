@@ -7,7 +7,7 @@ from tiebreak.checks import whole
 from tiebreak.decision import residuals
 from tiebreak.live import Line
 from tiebreak.torch.logs import Row, StepLog
-from tiebreak.torch.record import PRODUCTS
+from tiebreak.torch.step_info import PRODUCTS
 
 
 class Progress(StepLog):

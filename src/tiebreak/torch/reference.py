@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from tiebreak.options import recorded
 from tiebreak.torch.buffers import Buffers
 from tiebreak.torch.context import RandomState
-from tiebreak.torch.exchange import clip, let_go, swap
-from tiebreak.torch.layout import local
+from tiebreak.torch.distributed.layout import local
 from tiebreak.torch.likeness import carry, like, rewritten
 from tiebreak.torch.losses import propagate, returned, single
 from tiebreak.torch.packing import KEY, Kept, as_numbers
 from tiebreak.torch.said import warn
+from tiebreak.torch.swap import clip, let_go, swap
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tiebreak.checks import floating
+from tiebreak.torch.distributed.layout import is_dtensor
 from tiebreak.torch.gradients import LEVELS
-from tiebreak.torch.layout import is_dtensor
 from tiebreak.torch.packing import Kept
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiebreak.torch.layout import is_dtensor, local
+from tiebreak.torch.distributed.layout import is_dtensor, local
 
 _SAME, _UNLIKE = (
     1e-3,

@@ -9,8 +9,8 @@ from tiebreak.methods import Method
 from tiebreak.options import training_method
 from tiebreak.schedules import LEGAL
 from tiebreak.torch import bases
+from tiebreak.torch.kernels import Passes
 from tiebreak.torch.optimizer import DynamicBarrier
-from tiebreak.torch.passes import Passes
 
 
 class SDBGD(DynamicBarrier):

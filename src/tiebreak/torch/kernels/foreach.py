@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tiebreak.torch.rows import NARROW, Row, wide
+from tiebreak.torch.kernels.rows import NARROW, Row, wide
 
 _Kind: TypeAlias = tuple[torch.device, torch.dtype]
 
 
 @dataclass(eq=False)
 class Foreach:
-    """The passes of :mod:`tiebreak.torch.passes` over these rows."""
+    """The passes of :mod:`tiebreak.torch.kernels` over these rows."""
 
     rows: Sequence[Row]
     kinds: int

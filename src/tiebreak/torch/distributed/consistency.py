@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tiebreak.torch.foreach import square_norm
-from tiebreak.torch.layout import Layout, local
-from tiebreak.torch.message import NAMES, Measured, Shares
-from tiebreak.torch.rows import wide
+from tiebreak.torch.distributed.layout import Layout, local
+from tiebreak.torch.distributed.message import NAMES, Measured, Shares
+from tiebreak.torch.kernels.foreach import square_norm
+from tiebreak.torch.kernels.rows import wide
 
 _STEPS = (0, 1, 10, 1000)  # at which functions of the step are compared
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory
 from tiebreak.torch.context import capturing
+from tiebreak.torch.decide import Made, outcome
 from tiebreak.torch.gradients import LEVELS
+from tiebreak.torch.kernels.triton_tracer import Traced, Writer, finite, kernel
 from tiebreak.torch.losses import Term
-from tiebreak.torch.outcome import Made, outcome
-from tiebreak.torch.record import PRODUCTS, READINGS, Step
-from tiebreak.torch.traced import Traced, Writer, finite, kernel
+from tiebreak.torch.step_info import PRODUCTS, READINGS, Step
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier
@@ -141,8 +141,8 @@ def _kernel(
         if decision.tolerance is not None:
             mine = replace(
                 decision,
-                tolerance=replace(decision.tolerance, amount=there["tolerance"]),
-            )  # type: ignore[arg-type]  # traced
+                tolerance=replace(decision.tolerance, amount=there["tolerance"]),  # type: ignore[arg-type]  # traced
+            )
             memory = Memory(
                 *(writer.read(f"memory + {i}") for i in range(len(Memory._fields)))
             )

@@ -11,9 +11,9 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tiebreak.torch import kernels
 from tiebreak.torch.context import capturing
-from tiebreak.torch.rows import Row
+from tiebreak.torch.kernels import triton_passes as kernels
+from tiebreak.torch.kernels.rows import Row
 
 # Measured on an H200: reading two tensors for three float64 sums then takes 0.94, the update 0.99 of a copy's time.
 CHUNK = 16384  # elements that one program works on
@@ -306,7 +306,7 @@ class Fused:
 
 
 class Bound:
-    """The passes of :mod:`tiebreak.torch.passes` over the tensors of one step."""
+    """The passes of :mod:`tiebreak.torch.kernels` over the tensors of one step."""
 
     by_kernels = True
 

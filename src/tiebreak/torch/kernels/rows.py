@@ -15,7 +15,7 @@ class Row(NamedTuple):
     Attributes
     ----------
     kind : int
-        Which ranks hold it: the number of a kind in :class:`tiebreak.torch.layout.Layout`, 0 on one rank.
+        Which ranks hold it: the number of a kind in :class:`tiebreak.torch.distributed.layout.Layout`, 0 on one rank.
     group : int
         The number of its parameter group, which may have a step size of its own.
     """

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tiebreak.torch.kernels.rows import wide
 from tiebreak.torch.losses import loss_values
-from tiebreak.torch.rows import wide
 
 NAMES = ("upper", "lower", "reference")  # of losses
 _APART = 1e-5  # replicas whose sums differ by more, relatively, are none: rounding is far below, wrong gradients above

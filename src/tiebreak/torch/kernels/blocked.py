@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiebreak.torch.rows import NARROW, Row, alike, beyond_float32
+from tiebreak.torch.kernels.rows import NARROW, Row, alike, beyond_float32
 
 # Elements: three pieces of float32 are 24 MB. Smaller ones stay in smaller caches, but threads meet after each piece:
 # it takes 1.2 times as long at 2^18, and far worse where other programs hold the cores: milliseconds a meeting.
@@ -23,7 +23,7 @@ _SAFE = (
 
 @dataclass(eq=False)
 class Pieces:
-    """The passes of :mod:`tiebreak.torch.passes` over these rows."""
+    """The passes of :mod:`tiebreak.torch.kernels` over these rows."""
 
     rows: Sequence[Row]
     kinds: int

@@ -1,8 +1,8 @@
 """Products and combinations over all parameters: each tensor by the fastest way that it allows.
 
 Three engines of one shape: bound to rows they make ``products``, ``combine`` and ``descend``.
-:mod:`~tiebreak.torch.fused` (Triton, on a GPU), :mod:`~tiebreak.torch.pieces` (on a CPU) and
-:mod:`~tiebreak.torch.foreach` (everything else).
+:mod:`~tiebreak.torch.kernels.triton_tables` (Triton, on a GPU), :mod:`~tiebreak.torch.kernels.blocked` (on a CPU) and
+:mod:`~tiebreak.torch.kernels.foreach` (everything else).
 """
 
 import importlib.util
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from tiebreak.torch.context import capturing
-from tiebreak.torch.foreach import Foreach
-from tiebreak.torch.pieces import Pieces
-from tiebreak.torch.rows import Row, alike, ordinary, wide
+from tiebreak.torch.kernels.blocked import Pieces
+from tiebreak.torch.kernels.foreach import Foreach
+from tiebreak.torch.kernels.rows import Row, alike, ordinary, wide
 from tiebreak.torch.said import warn
 
 
@@ -99,7 +99,7 @@ class Engines:
                     f"fused=True needs {reason}; fused=None uses the kernels where they can run"
                 )
             return None
-        from tiebreak.torch.fused import Fused
+        from tiebreak.torch.kernels.triton_tables import Fused
 
         try:
             return Fused(device)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from tiebreak.torch.rows import NARROW, wide
+from tiebreak.torch.kernels.rows import NARROW, wide
 
 _LOOK = 64  # steps between two looks, after the first ones of a run
 

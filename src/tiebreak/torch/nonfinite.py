@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tiebreak.checks import one_of
 from tiebreak.torch.context import capturing
-from tiebreak.torch.later import Later
-from tiebreak.torch.layout import local
+from tiebreak.torch.distributed.layout import local
+from tiebreak.torch.host_copy import Later
 from tiebreak.torch.said import warn
 
 _MANY = 50  # steps in a row that were not made: nothing is being trained

@@ -14,11 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tiebreak.torch.agreement import compare_settings, folded, share_out
 from tiebreak.torch.context import cannot_repeat, capturing
-from tiebreak.torch.foreach import square_norm
-from tiebreak.torch.later import Later, on_host
-from tiebreak.torch.layout import (
+from tiebreak.torch.distributed.consistency import compare_settings, folded, share_out
+from tiebreak.torch.distributed.layout import (
     Layout,
     Wrappers,
     covered,
@@ -30,9 +28,11 @@ from tiebreak.torch.layout import (
     placed,
     wrappers,
 )
-from tiebreak.torch.message import NAMES, Measured, Message, Shares, refuse
-from tiebreak.torch.replicas import each, looks
-from tiebreak.torch.rows import Row, wide
+from tiebreak.torch.distributed.message import NAMES, Measured, Message, Shares, refuse
+from tiebreak.torch.distributed.replicas import each, looks
+from tiebreak.torch.host_copy import Later, on_host
+from tiebreak.torch.kernels.foreach import square_norm
+from tiebreak.torch.kernels.rows import Row, wide
 
 _HELD = (
     "FSDP keeps the gradients of a pass without synchronisation to itself, and those of the next level would be added "

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tiebreak.torch import packing, soundness
-from tiebreak.torch.agreement import folded
 from tiebreak.torch.context import store
-from tiebreak.torch.layout import local
+from tiebreak.torch.distributed.consistency import folded
+from tiebreak.torch.distributed.layout import local
+from tiebreak.torch.kernels.rows import wide
 from tiebreak.torch.packing import KEY
-from tiebreak.torch.record import PRODUCTS, Step, record
-from tiebreak.torch.rows import wide
 from tiebreak.torch.said import warn
+from tiebreak.torch.step_info import PRODUCTS, Step, record
 
 if TYPE_CHECKING:
     from tiebreak.torch.optimizer import DynamicBarrier

@@ -15,14 +15,14 @@ from tiebreak import rules
 from tiebreak.decision import Choice, Decision, Seen, limited
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Reading
+from tiebreak.torch.distributed.message import Measured
 from tiebreak.torch.gradients import LEVELS
+from tiebreak.torch.kernels import Passes
 from tiebreak.torch.losses import loss_values
-from tiebreak.torch.message import Measured
-from tiebreak.torch.passes import Passes
-from tiebreak.torch.record import PRODUCTS, READINGS, Step, record
+from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, record
 
 if TYPE_CHECKING:
-    from tiebreak.torch.compiled import Compiled
+    from tiebreak.torch.kernels.triton_decision import Compiled
     from tiebreak.torch.optimizer import DynamicBarrier
 
 
@@ -120,7 +120,9 @@ class Maker:
             and own.device == passes.home
         )
         if simple and there and unscaled and not compiling:
-            from tiebreak.torch.compiled import Compiled  # needs Triton, which is there
+            from tiebreak.torch.kernels.triton_decision import (
+                Compiled,  # needs Triton, which is there
+            )
 
             if self._compiled is None or self._compiled.device != own.device:
                 self._compiled = Compiled(own.device)
