@@ -23,7 +23,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: A call and its answer, between a process and the workers that it has started itself: never a file.
 BETWEEN_PROCESSES = {"experiments/workers.py"}
 #: Code that users name themselves (a problem of their own), and kernels made of our own formulas.
-RUNS_CODE = {"experiments/tasks.py", "torch/traced.py"}
+RUNS_CODE = {"experiments/tasks.py", "torch/kernels/triton_decision.py"}
 PICKLES = {
     "pickle",
     "cPickle",

@@ -13,12 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiebreak import rules
-from tiebreak.torch import SDBGD, DynamicBarrier
-from tiebreak.torch.kernels import Engines
-from tiebreak.torch.kernels import blocked as pieces
-from tiebreak.torch.kernels.blocked import Pieces
-from tiebreak.torch.kernels.foreach import Foreach
-from tiebreak.torch.kernels.rows import NARROW, Row, alike, dense
+from tiebreak.torch import SDBGD, DynamicBarrier, kernels
+from tiebreak.torch.kernels import PassEngines, blocked
+from tiebreak.torch.kernels.blocked import BlockedPasses
+from tiebreak.torch.kernels.foreach import (
+    LOW_PRECISION,
+    ForeachPasses,
+    Row,
+    is_dense,
+    same_memory_order,
+)
 from training import simple_method
 
 CUDA = torch.cuda.is_available()
@@ -36,10 +40,10 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 def engine(name, rows, kinds):
     if name == "fused":
         pytest.importorskip("triton")
-        from tiebreak.torch.kernels.triton_tables import Fused
+        from tiebreak.torch.kernels.triton_passes import TritonEngine
 
-        return Fused(DEVICE).bind(rows, kinds)
-    return {"foreach": Foreach, "pieces": Pieces}[name](rows, kinds)
+        return TritonEngine(DEVICE).bind(rows, kinds)
+    return {"foreach": ForeachPasses, "pieces": BlockedPasses}[name](rows, kinds)
 
 
 def laid_out(tensor, layout):
@@ -99,20 +103,22 @@ def doubles(rows):
 def expected_products(known, rows, kinds):
     found = torch.zeros(kinds, 3, dtype=torch.float64)
     for (_, u, g), row in zip(known, rows, strict=True):
-        found[row.kind] += torch.stack([(u * g).sum(), (g * g).sum(), (u * u).sum()])
+        found[row.layout_kind] += torch.stack(
+            [(u * g).sum(), (g * g).sum(), (u * u).sum()]
+        )
     return found
 
 
 def check(name, rows, weights, skip=None):
     """Products, then the direction, then the update, each from fresh copies of the same numbers."""
-    kinds = 1 + max(row.kind for row in rows)
+    kinds = 1 + max(row.layout_kind for row in rows)
     there = [r for r in rows if r.upper is not None or r.lower is not None]
     known = doubles(there)
     made = engine(name, there, kinds)
     found = made.products().cpu()
     expected = expected_products(known, there, kinds)
     lengths = (expected[:, 1] * expected[:, 2]).sqrt()
-    narrow = any(r.parameter.dtype in NARROW for r in there)
+    narrow = any(r.parameter.dtype in LOW_PRECISION for r in there)
     # torch's own sums are made in float32, and those of narrow numbers on a CPU are biased: the same few bits each time
     rtol = {
         "fused": 1e-6,
@@ -175,12 +181,12 @@ def test_sizes_and_dtypes(name, dtype, size):
 )
 @pytest.mark.parametrize("shape", [(4, 3, 5, 7), (64, 33), (5,), ()])
 def test_layouts(name, layout, shape, monkeypatch):
-    """All three alike; `alike` tells which can be taken as plain memory, and the others do not reach the kernels."""
-    monkeypatch.setattr(pieces, "PIECE", 37)
+    """All three alike; `same_memory_order` tells which are plain memory; the others do not reach the kernels."""
+    monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 37)
     rows = [make(torch.Generator().manual_seed(1), shape, torch.float32, (layout,) * 3)]
-    if name == "fused" and not alike(rows[0].tensors):
+    if name == "fused" and not same_memory_order(rows[0][:3]):
         assert layout == "strided"
-        assert not dense(rows[0].parameter)
+        assert not is_dense(rows[0].parameter)
         return
     check(name, rows, [[0.5, 0.25]])
 
@@ -190,9 +196,9 @@ def test_layouts(name, layout, shape, monkeypatch):
     "layouts", [("plain", "transposed", "strided"), ("transposed", "plain", "offset")]
 )
 def test_layouts_that_differ(name, layouts, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE", 37)
+    monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 37)
     rows = [make(torch.Generator().manual_seed(2), (8, 6, 3), torch.float32, layouts)]
-    assert not alike(rows[0].tensors)
+    assert not same_memory_order(rows[0][:3])
     if name in ENGINES:
         check(name, rows, [[0.5, 0.25]])
 
@@ -263,13 +269,13 @@ def test_a_skipped_step_changes_nothing(name, bad):
 )
 @settings(max_examples=60, deadline=None)
 def test_pieces_cover_everything_once(shapes, layout, dtype, piece, seed):
-    generator, kept = torch.Generator().manual_seed(seed), pieces.PIECE
+    generator, kept = torch.Generator().manual_seed(seed), blocked.BLOCK_ELEMENTS
     rows = [make(generator, shape, dtype, (layout,) * 3) for shape in shapes]
-    pieces.PIECE = piece
+    blocked.BLOCK_ELEMENTS = piece
     try:
         check("pieces" if not CUDA else "foreach", rows, [[0.7, -0.4]])
     finally:
-        pieces.PIECE = kept
+        blocked.BLOCK_ELEMENTS = kept
 
 
 def fused_optimizer(kind, params, **options):
@@ -281,9 +287,9 @@ def fused_optimizer(kind, params, **options):
     )
     if not CUDA:
         pytest.importorskip("triton")
-        from tiebreak.torch.kernels.triton_tables import Fused
+        from tiebreak.torch.kernels.triton_passes import TritonEngine
 
-        opt.engines._engines[DEVICE] = Fused(DEVICE)
+        opt.engines.triton_engines[DEVICE] = TritonEngine(DEVICE)
     return opt
 
 
@@ -385,24 +391,24 @@ def test_fused_is_what_was_asked_for():
         match="fused=True needs parameters on a CUDA device, and one is on cpu",
     ):
         SDBGD([x], lr=0.1, fused=True)
-    assert Engines(False).load(DEVICE) is None
+    assert PassEngines(False).load_triton(DEVICE) is None
 
 
 def test_kernels_that_do_not_run_are_replaced_with_a_word(monkeypatch):
     pytest.importorskip("triton")
-    from tiebreak.torch.kernels import triton_tables as fused
+    from tiebreak.torch.kernels import triton_passes
 
     def broken(device):
         raise OSError("no C compiler")
 
-    monkeypatch.setattr(fused, "Fused", broken)
-    monkeypatch.setattr(Engines, "_missing", lambda self, device: None)
+    monkeypatch.setattr(triton_passes, "TritonEngine", broken)
+    monkeypatch.setattr(kernels, "unmet_requirement", lambda device: None)
     with pytest.warns(RuntimeWarning, match="no C compiler"):
-        assert Engines(None).load(DEVICE) is None
+        assert PassEngines(None).load_triton(DEVICE) is None
     with pytest.raises(
         RuntimeError, match="fused=True, and the Triton kernels do not run"
     ):
-        Engines(True).load(DEVICE)
+        PassEngines(True).load_triton(DEVICE)
 
 
 def test_tables_follow_the_tensors():
@@ -438,9 +444,13 @@ def test_tables_follow_the_tensors():
             torch.testing.assert_close(
                 p.detach().double(), expected.double(), rtol=1e-5, atol=1e-6
             )
-    engine = opt.engines._engines[DEVICE] if not CUDA else opt.engines.load(x[0].device)
-    (template,) = [one for one in engine._templates.values() if len(one.order) == 2]
-    assert 1 < len(template.filled) <= 8
+    engine = (
+        opt.engines.triton_engines[DEVICE]
+        if not CUDA
+        else opt.engines.load_triton(x[0].device)
+    )
+    (template,) = [one for one in engine.templates.values() if len(one.lines) == 2]
+    assert 1 < len(template.tables) <= 8
 
 
 def test_autograd_sees_what_the_kernels_wrote():

@@ -34,9 +34,8 @@ from tiebreak.torch import (  # noqa: E402
     diagnostics,
     logs,
 )
-from tiebreak.torch.kernels import Passes  # noqa: E402
-from tiebreak.torch.kernels import triton_tables as fused  # noqa: E402
-from tiebreak.torch.kernels.triton_decision import Compiled  # noqa: E402
+from tiebreak.torch.kernels import Passes, triton_passes  # noqa: E402
+from tiebreak.torch.kernels.triton_decision import DecisionKernels  # noqa: E402
 from training import simple_method  # noqa: E402
 
 KINDS = {
@@ -54,7 +53,8 @@ KINDS |= {
 def device(monkeypatch):
     """A device that the host cannot look into; also where there is none."""
     if not CUDA:
-        monkeypatch.setattr(fused, "CHUNK", fused.BLOCK)  # the interpreter is slow
+        # the interpreter is slow
+        monkeypatch.setattr(triton_passes, "CHUNK", triton_passes.BLOCK)
         monkeypatch.setattr(Passes, "on_device", property(lambda self: True))
         monkeypatch.setattr(bases, "_DEVICES", ("cpu",))
     return DEVICE
@@ -77,7 +77,7 @@ def setup(kind="sgd", on=DEVICE, **options):
         else DynamicBarrier(make(groups, lr=0.1), **options)
     )
     if not CUDA:
-        opt.engines._engines[DEVICE] = fused.Fused(DEVICE)
+        opt.engines.triton_engines[DEVICE] = triton_passes.TritonEngine(DEVICE)
     centre = torch.linspace(-1, 1, 5, dtype=torch.float64, device=on)
 
     def step(factor=1.0, closures=True, **told):
@@ -163,11 +163,13 @@ def test_the_kernel_makes_the_numbers_of_the_host(options, device, monkeypatch):
         told = {"reference": torch.tensor(1.0, dtype=torch.float64, device=DEVICE)}
     ours, opt, step = setup(**options)
     theirs, host, plain = setup(on=torch.device("cpu"), **options)
-    host.engines._engines.clear()
+    host.engines.triton_engines.clear()
     compiled = []
-    make = Compiled.make
+    decide = DecisionKernels.decide
     monkeypatch.setattr(
-        Compiled, "make", lambda self, *args: compiled.append(1) or make(self, *args)
+        DecisionKernels,
+        "decide",
+        lambda self, *args: compiled.append(1) or decide(self, *args),
     )
     for k in range(6):
         if (
@@ -365,7 +367,7 @@ def test_a_rule_of_ones_own_takes_the_other_way(device, monkeypatch):
         method=simple_method(lambda fg, gg: torch.clamp(gg - fg, min=0) / gg)
     )
     monkeypatch.setattr(
-        Compiled, "make", lambda *_: pytest.fail("no kernel can make this")
+        DecisionKernels, "decide", lambda *_: pytest.fail("no kernel can make this")
     )
     step()
     opt.check()

@@ -8,7 +8,7 @@ from tiebreak.torch import packing, soundness
 from tiebreak.torch.context import store
 from tiebreak.torch.distributed.consistency import folded
 from tiebreak.torch.distributed.layout import local
-from tiebreak.torch.kernels.rows import wide
+from tiebreak.torch.kernels.foreach import accumulation_dtype
 from tiebreak.torch.packing import KEY
 from tiebreak.torch.said import warn
 from tiebreak.torch.step_info import PRODUCTS, Step, record
@@ -168,7 +168,9 @@ def _load_noise(
         value = (
             None
             if number is None
-            else torch.as_tensor(number, dtype=wide(device), device=device)
+            else torch.as_tensor(
+                number, dtype=accumulation_dtype(device), device=device
+            )
         )
         if value is not None and state[name] is not None:
             value = value.to(state[name])

@@ -22,7 +22,7 @@ from tiebreak.torch.losses import loss_values
 from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, record
 
 if TYPE_CHECKING:
-    from tiebreak.torch.kernels.triton_decision import Compiled
+    from tiebreak.torch.kernels.triton_decision import DecisionKernels
     from tiebreak.torch.optimizer import DynamicBarrier
 
 
@@ -92,10 +92,10 @@ class Maker:
     """Makes the numbers of a step; keeps the kernel, where there is one."""
 
     def __init__(self) -> None:
-        self._compiled: Compiled | None = None
+        self._kernels: DecisionKernels | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_compiled": None}  # what is on a device stays there
+        return {"_kernels": None}  # what is on a device stays there
 
     def make(
         self,
@@ -115,19 +115,12 @@ class Maker:
         )
         there = (
             passes.on_device
-            and passes.by_kernels
+            and passes.uses_triton
             and own is seen
-            and own.device == passes.home
+            and own.device == passes.device
         )
         if simple and there and unscaled and not compiling:
-            from tiebreak.torch.kernels.triton_decision import (
-                Compiled,  # needs Triton, which is there
-            )
-
-            if self._compiled is None or self._compiled.device != own.device:
-                self._compiled = Compiled(own.device)
-            with passes.here():
-                return self._compiled.make(opt, parameters, own, losses, used)
+            return self._by_kernel(opt, parameters, own, losses, used)
         measured = measured._replace(losses=loss_values(losses))
         used = loss_values(used)
         host = (
@@ -142,6 +135,37 @@ class Maker:
             return None
         made = (_by_host if host else _by_tensors)(opt, parameters, measured, used)
         return None if opt.guard.refuses(made.weights) else made
+
+    def _by_kernel(
+        self,
+        opt: "DynamicBarrier",
+        parameters: Parameters,
+        own: Tensor,
+        losses: dict[str, Any],
+        used: dict[str, Any],
+    ) -> Made:
+        """Of one kernel: everything stays on the device."""
+        from tiebreak.torch.kernels.triton_decision import DecisionKernels  # Triton
+
+        if self._kernels is None or self._kernels.device != own.device:
+            self._kernels = DecisionKernels(own.device)
+        memory = None if opt.decision.tolerance is None else opt.memory.on(own.device)
+        weights, names, report, skipped, found_inf = self._kernels.decide(
+            opt.decision,
+            parameters,
+            own,
+            losses,
+            used,
+            memory,
+            opt.max_norm,
+            opt.guard.looks,
+        )
+        if opt.guard.looks:
+            opt.guard.bad = found_inf
+        fields: dict[str, Any] = dict.fromkeys(Step._fields)
+        fields |= dict(zip(names[2:], report[2:].unbind(), strict=True))
+        fields["skipped"] = skipped
+        return Made(weights, Step(**fields), None, None, (names, report))
 
 
 def _by_host(

@@ -10,7 +10,7 @@ from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.estimators.contract import enters_direction
 from tiebreak.schedules import Parameters
 from tiebreak.torch.gradients import LEVELS, Gradients
-from tiebreak.torch.kernels.rows import NARROW, Row
+from tiebreak.torch.kernels.foreach import LOW_PRECISION, Row
 from tiebreak.torch.packing import Kept
 
 _Memory = dict[str, dict[Tensor, tuple[Any, ...]]]
@@ -145,7 +145,7 @@ def _named(memory: dict[str, tuple[Any, ...]]) -> Kept:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in NARROW else dtype
+    return torch.float32 if dtype in LOW_PRECISION else dtype
 
 
 def _unscaled(grad: Tensor, inverse_scale: Tensor | None) -> Tensor:

@@ -11,8 +11,7 @@ from torch import Tensor
 from tiebreak.torch.distributed import Ranks
 from tiebreak.torch.distributed.layout import local, placed
 from tiebreak.torch.distributed.message import ONE_LEVEL
-from tiebreak.torch.kernels.foreach import largest
-from tiebreak.torch.kernels.rows import Row
+from tiebreak.torch.kernels.foreach import Row, max_abs
 
 LEVELS = ("upper", "lower")
 _ABSENT = (0, 0)
@@ -310,7 +309,7 @@ class Gradients:
             here = local(p.grad)
         if away and here is not None:
             here[(0,) * here.dim()].add_(
-                (0 * largest(away)).to(device=here.device, dtype=here.dtype)
+                (0 * max_abs(away)).to(device=here.device, dtype=here.dtype)
             )
 
 

@@ -28,8 +28,8 @@ from tiebreak.torch.diagnostics import Diagnostics
 from tiebreak.torch.distributed import Ranks
 from tiebreak.torch.distributed.message import NAMES, Measured
 from tiebreak.torch.estimates import Estimates
-from tiebreak.torch.kernels import Engines, Passes
-from tiebreak.torch.kernels.rows import Row
+from tiebreak.torch.kernels import PassEngines, Passes
+from tiebreak.torch.kernels.foreach import Row
 from tiebreak.torch.levels import TwoLevels
 from tiebreak.torch.losses import Term
 from tiebreak.torch.memory import LawMemory
@@ -138,7 +138,7 @@ class DynamicBarrier(TwoLevels):
         super().__init__(base, target, tolerance is not None, Guard(nonfinite), ranks)
         self.generators, self.max_norm = tuple(generators), max_norm
         self.estimates = Estimates(Minibatch() if row is None else row.estimator)
-        self.engines = Engines(fused)
+        self.engines = PassEngines(fused)
         self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
         self.last: Step | None = None
         same_batch = (
@@ -147,7 +147,7 @@ class DynamicBarrier(TwoLevels):
         self.diagnostics = Diagnostics(target.number is not None, same_batch)
         if fused:
             for p in self.gradients.parameters():
-                self.engines.load(p.device)
+                self.engines.load_triton(p.device)
 
     @property
     def tolerance(self) -> float | str | None:
@@ -248,7 +248,7 @@ class DynamicBarrier(TwoLevels):
         if twin is not None and self.estimates.batch_alone:
             same_weight(self, direction_products[1], twin, used, inverse_scale)
         if (
-            capturing(passes.home)
+            capturing(passes.device)
             and (obstacle := self._capture_obstacle()) is not None
         ):
             cannot_repeat(obstacle)

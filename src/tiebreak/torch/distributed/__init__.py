@@ -31,8 +31,7 @@ from tiebreak.torch.distributed.layout import (
 from tiebreak.torch.distributed.message import NAMES, Measured, Message, Shares, refuse
 from tiebreak.torch.distributed.replicas import each, looks
 from tiebreak.torch.host_copy import Later, on_host
-from tiebreak.torch.kernels.foreach import square_norm
-from tiebreak.torch.kernels.rows import Row, wide
+from tiebreak.torch.kernels.foreach import Row, accumulation_dtype, squared_norm
 
 _HELD = (
     "FSDP keeps the gradients of a pass without synchronisation to itself, and those of the next level would be added "
@@ -146,15 +145,17 @@ class Ranks:
     def squares(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Σ‖gradient‖² of the pieces here, of pairs of a parameter and its gradient; by kind, where there are ranks."""
         if self.alone:
-            return square_norm([local(grad) for _, grad in pairs])
+            return squared_norm([local(grad) for _, grad in pairs])
         of, kinds = self.layout.of, len(self.layout.kinds)
         pairs = [(p, placed(grad, p)) for p, grad in pairs]
         home = next((local(grad).device for _, grad in pairs), torch.device("cpu"))
         by_kind = (
-            square_norm([local(grad) for p, grad in pairs if of[p] == kind])
+            squared_norm([local(grad) for p, grad in pairs if of[p] == kind])
             for kind in range(kinds)
         )
-        return torch.stack([square.to(home, wide(home)) for square in by_kind])
+        return torch.stack(
+            [square.to(home, accumulation_dtype(home)) for square in by_kind]
+        )
 
     # --- one sum -----------------------------------------------------------------------------------------------------
 

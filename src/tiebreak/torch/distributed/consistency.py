@@ -12,8 +12,7 @@ import torch.distributed as dist
 
 from tiebreak.torch.distributed.layout import Layout, local
 from tiebreak.torch.distributed.message import NAMES, Measured, Shares
-from tiebreak.torch.kernels.foreach import square_norm
-from tiebreak.torch.kernels.rows import wide
+from tiebreak.torch.kernels.foreach import accumulation_dtype, squared_norm
 
 _STEPS = (0, 1, 10, 1000)  # at which functions of the step are compared
 
@@ -101,7 +100,7 @@ def share_out(opt: Any, here: Layout, measured: Measured) -> Shares:
     members = [
         [p for p, kind in here.of.items() if kind == k] for k in range(len(kinds))
     ]
-    sizes = [float(square_norm([local(p.detach()) for p in mine])) for mine in members]
+    sizes = [float(squared_norm([local(p.detach()) for p in mine])) for mine in members]
     mine = {
         "kinds of parameters": [
             (k.name, len(m)) for k, m in zip(kinds, members, strict=True) if not k.own
@@ -141,7 +140,9 @@ def share_out(opt: Any, here: Layout, measured: Measured) -> Shares:
     alike = not any(k.own for k in kinds)
     home = measured.own.device
     table = (
-        torch.tensor(weights, dtype=torch.float64).T.contiguous().to(home, wide(home))
+        torch.tensor(weights, dtype=torch.float64)
+        .T.contiguous()
+        .to(home, accumulation_dtype(home))
     )
     return Shares(table, _sign(me, len(ranks)), given, alike)
 

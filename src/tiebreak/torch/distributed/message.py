@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tiebreak.torch.kernels.rows import wide
+from tiebreak.torch.kernels.foreach import accumulation_dtype
 from tiebreak.torch.losses import loss_values
 
 NAMES = ("upper", "lower", "reference")  # of losses
@@ -130,7 +130,9 @@ class Message:
             if len(columns) == 1
             else torch.cat([column.to(own) for column in columns], 1)
         )
-        both = self.shares.weights.to(home, wide(home)) @ table.to(wide(home))
+        both = self.shares.weights.to(home, accumulation_dtype(home)) @ table.to(
+            accumulation_dtype(home)
+        )
         both = both * torch.nan if self.spoiled else both
         scale = (
             None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from tiebreak.torch.kernels.rows import NARROW, wide
+from tiebreak.torch.kernels.foreach import LOW_PRECISION, accumulation_dtype
 
 _LOOK = 64  # steps between two looks, after the first ones of a run
 
@@ -68,9 +68,9 @@ def each(
 def _beside_rounding(grad: Tensor) -> Tensor:
     """‖grad‖², in units of what may be rounding beside a gradient of norm 1, and may differ between ranks."""
     norm = torch.linalg.vector_norm(
-        grad, dtype=torch.float32 if grad.dtype in NARROW else None
+        grad, dtype=torch.float32 if grad.dtype in LOW_PRECISION else None
     )
     square: Tensor = (
-        norm.to(wide(grad.device)) / (10 * torch.finfo(grad.dtype).eps)
+        norm.to(accumulation_dtype(grad.device)) / (10 * torch.finfo(grad.dtype).eps)
     ).square()
     return square

@@ -1,187 +1,210 @@
-"""Products and combinations over all parameters: each tensor by the fastest way that it allows.
+"""The passes over all parameters: inner products and combinations of the gradients, by the fastest engine per tensor.
 
-Three engines of one shape: bound to rows they make ``products``, ``combine`` and ``descend``.
-:mod:`~tiebreak.torch.kernels.triton_tables` (Triton, on a GPU), :mod:`~tiebreak.torch.kernels.blocked` (on a CPU) and
-:mod:`~tiebreak.torch.kernels.foreach` (everything else).
+Three engines make the same passes: :mod:`~tiebreak.torch.kernels.triton_passes` (Triton, on a GPU),
+:mod:`~tiebreak.torch.kernels.blocked` (on a CPU) and :mod:`~tiebreak.torch.kernels.foreach` (everything else).
 """
 
 import importlib.util
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tiebreak.torch.context import capturing
-from tiebreak.torch.kernels.blocked import Pieces
-from tiebreak.torch.kernels.foreach import Foreach
-from tiebreak.torch.kernels.rows import Row, alike, ordinary, wide
+from tiebreak.torch.kernels.blocked import BlockedPasses
+from tiebreak.torch.kernels.foreach import (
+    ForeachPasses,
+    Row,
+    accumulation_dtype,
+    is_plain,
+)
 from tiebreak.torch.said import warn
 
+if TYPE_CHECKING:
+    from tiebreak.torch.kernels.triton_passes import TritonEngine  # imports Triton
 
-class Bound(Protocol):
-    """What an engine makes of rows; weights have shape (groups, 2), and are on the parameters' device."""
+
+class EnginePasses(Protocol):
+    """The passes of one engine over its rows, all on one device.
+
+    The weights a and b have shape (groups, 2) and are on that device, as is `skip`.
+    """
 
     rows: Sequence[Row]
-    by_kernels: bool  # whether it is Triton's
+    uses_triton: bool
 
     def products(self) -> Tensor:
-        """fg, gg and ff of every kind of parameters, of shape (kinds, 3)."""
+        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3)."""
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
-        """d = a ∇f + b ∇g into the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
+        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g if only that exists; 0 if `skip` is true."""
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g; nothing where `skip` is true."""
+        """x ← x − a ∇f − b ∇g; nothing if `skip` is true."""
 
 
-class Engines:
-    """Chooses the engines, and keeps what they reuse from step to step.
+_Bind: TypeAlias = Callable[[Sequence[Row], int], EnginePasses]
+
+
+class PassEngines:
+    """Chooses the engine of each tensor, and keeps the Triton engines between steps.
 
     Parameters
     ----------
     fused : bool, optional
-        Whether to use the Triton kernels; None where they work.
+        Whether to use the Triton kernels; None: if they work.
+
+    Attributes
+    ----------
+    triton_engines : dict
+        Device → its Triton engine, or None if there is none.
     """
 
     def __init__(self, fused: bool | None) -> None:
         self.fused = fused
-        self._engines: dict[torch.device, Any] = {}
+        self.triton_engines: dict[torch.device, TritonEngine | None] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"fused": self.fused, "_engines": {}}  # addresses mean nothing elsewhere
+    def __getstate__(self) -> dict[str, object]:
+        # Memory addresses are valid in this process only.
+        return {"fused": self.fused, "triton_engines": {}}
 
-    def bind(self, rows: Sequence[Row], kinds: int) -> "Passes":
-        """The passes over these rows, each by its engine."""
-        home = rows[0].parameter.device
+    def bind(self, rows: Sequence[Row], layout_kinds: int) -> "Passes":
+        """The passes over these rows."""
+        device = rows[0].parameter.device
+        rows = [row for row in rows if row[1] is not None or row[2] is not None]
         compiling = torch.compiler.is_compiling()
-        fused = None if compiling else self._engines.get(home)
-        if fused is not None and (bound := fused.known(rows, kinds)) is not None:
-            return Passes(home, kinds, [bound])
-        parts: dict[tuple[torch.device, Any], tuple[Any, list[Row]]] = {}
+        triton = None if compiling else self.triton_engines.get(device)
+        if triton is not None and rows:
+            passes = triton.bind_again(rows, layout_kinds)
+            if passes is not None:
+                return Passes(device, layout_kinds, [passes])
+        parts: dict[tuple[torch.device, _Bind], list[Row]] = defaultdict(list)
         for row in rows:
-            if row.upper is not None or row.lower is not None:
-                device = row.parameter.device
-                real = _real(row) if row.parameter.is_complex() else row
-                engine = Foreach if compiling else self._engine(real, device)
-                parts.setdefault((device, engine), (engine, []))[1].append(real)
-        return Passes(
-            home, kinds, [engine(mine, kinds) for engine, mine in parts.values()]
-        )
+            real = _as_real(row) if row.parameter.is_complex() else row
+            bind = ForeachPasses if compiling else self._choose(real)
+            parts[row.parameter.device, bind].append(real)
+        bound = [bind(part, layout_kinds) for (_, bind), part in parts.items()]
+        return Passes(device, layout_kinds, bound)
 
-    def _engine(self, row: Row, device: torch.device) -> Any:
-        if not ordinary(row):
-            return Foreach
-        if (
-            device.type == "cpu" and device not in self._engines
-        ):  # tests put the interpreter there
-            return Pieces
-        fused = self.load(device)
-        return (
-            fused.bind
-            if fused is not None and fused.takes(row) and alike(row.tensors)
-            else Foreach
-        )
+    def _choose(self, row: Row) -> _Bind:
+        device = row.parameter.device
+        if not is_plain(row):
+            return ForeachPasses
+        # Tests put an engine with Triton's interpreter on the CPU.
+        if device.type == "cpu" and device not in self.triton_engines:
+            return BlockedPasses
+        triton = self.load_triton(device)
+        if triton is not None and triton.accepts(row):
+            return triton.bind
+        return ForeachPasses
 
-    def load(self, device: torch.device) -> Any:
-        """The Triton engine for a device, or None; made and tried at the first call."""
-        if device not in self._engines:
-            self._engines[device] = None if self.fused is False else self._try(device)
-        return self._engines[device]
+    def load_triton(self, device: torch.device) -> "TritonEngine | None":
+        """The Triton engine of a device, or None; the first call makes and tries it."""
+        if device not in self.triton_engines:
+            triton = None if self.fused is False else self._try_triton(device)
+            self.triton_engines[device] = triton
+        return self.triton_engines[device]
 
-    def _try(self, device: torch.device) -> Any:
-        reason = self._missing(device)
-        if reason is not None:
+    def _try_triton(self, device: torch.device) -> "TritonEngine | None":
+        requirement = unmet_requirement(device)
+        if requirement is not None:
             if self.fused:
                 raise ValueError(
-                    f"fused=True needs {reason}; fused=None uses the kernels where they can run"
+                    f"fused=True needs {requirement}; fused=None uses the kernels where they can run"
                 )
             return None
-        from tiebreak.torch.kernels.triton_tables import Fused
+        from tiebreak.torch.kernels.triton_passes import TritonEngine
 
         try:
-            return Fused(device)
+            return TritonEngine(device)
         except Exception as error:
-            if capturing(device):  # says what to do
-                raise
-            # Otherwise Triton's failures have no common class: no C compiler, no space, an old driver.
+            if capturing(device):
+                raise  # the error says what to do
+            # Triton's other failures have no common class: no C compiler, a full disk, an old driver.
             if self.fused:
                 raise RuntimeError(
                     f"fused=True, and the Triton kernels do not run on {device}: {error}"
                 ) from error
-            text = f"the Triton kernels do not run on {device} ({error}): the step is slower; fused=False says nothing"
-            warn(text)
+            warn(
+                f"the Triton kernels do not run on {device} ({error}): the step is slower; fused=False says nothing"
+            )
             return None
 
-    def _missing(self, device: torch.device) -> str | None:
-        if device.type != "cuda":
-            return f"parameters on a CUDA device, and one is on {device}"
-        if importlib.util.find_spec("triton") is None:
-            return "Triton, which is not installed"
-        if torch.version.hip is None and torch.cuda.get_device_capability(device) < (
-            8,
-            0,
-        ):  # what Triton asks for
-            return f"a GPU of compute capability 8.0, and {device} has {torch.cuda.get_device_capability(device)}"
-        return None
+
+def unmet_requirement(device: torch.device) -> str | None:
+    """What the Triton kernels need and do not have on a device, in words."""
+    if device.type != "cuda":
+        return f"parameters on a CUDA device, and one is on {device}"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton, which is not installed"
+    capability = torch.cuda.get_device_capability(device)
+    if torch.version.hip is None and capability < (8, 0):
+        return f"a GPU of compute capability 8.0, and {device} has {capability}"
+    return None
 
 
 @dataclass(eq=False)
 class Passes:
-    """The passes of one step."""
+    """The passes of one step over all parameters, by one or more engines.
 
-    home: torch.device
-    kinds: int
-    parts: list[Bound]
+    Attributes
+    ----------
+    device : torch.device
+        Of the first parameter; the inner products come there.
+    layout_kinds : int
+        The number of kinds that the rows have in `Row.layout_kind`.
+    parts : list of EnginePasses
+    """
+
+    device: torch.device
+    layout_kinds: int
+    parts: Sequence[EnginePasses]
 
     @property
-    def by_kernels(self) -> bool:
-        """Whether Triton makes all of them."""
-        return bool(self.parts) and all(part.by_kernels for part in self.parts)
+    def uses_triton(self) -> bool:
+        """Whether Triton makes all passes."""
+        return bool(self.parts) and all(part.uses_triton for part in self.parts)
 
     @property
     def on_device(self) -> bool:
-        """Whether the numbers are made where the host cannot look without waiting."""
-        return self.home.type != "cpu"
-
-    def here(self) -> Any:
-        """Launches go to the first parameter's device."""
-        return (
-            torch.cuda.device(self.home) if self.home.type == "cuda" else nullcontext()
-        )
+        """Whether the host must wait to read the inner products."""
+        return self.device.type != "cpu"
 
     def products(self) -> Tensor:
-        """fg, gg and ff of every kind of parameters, of shape (kinds, 3), on the first parameter's device."""
-        if not self.parts:
-            return torch.zeros(self.kinds, 3, dtype=wide(self.home), device=self.home)
-        total, *others = (part.products() for part in self.parts)
-        total = total.to(device=self.home)
-        for more in others:
+        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3), on the first parameter's device."""
+        products = [part.products() for part in self.parts]
+        if not products:
+            dtype = accumulation_dtype(self.device)
+            return torch.zeros(self.layout_kinds, 3, dtype=dtype, device=self.device)
+        total = products[0].to(self.device)
+        for more in products[1:]:
             total = total + more.to(total)
         return total
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
-        """d = a ∇f + b ∇g in the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
+        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g if only that exists; 0 if `skip` is true."""
         for part in self.parts:
-            part.combine(*_there(part.rows, weights, skip))
+            part.combine(*_on_device_of(part, weights, skip))
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g; nothing where `skip` is true."""
+        """x ← x − a ∇f − b ∇g; nothing if `skip` is true."""
         for part in self.parts:
-            part.descend(*_there(part.rows, weights, skip))
+            part.descend(*_on_device_of(part, weights, skip))
 
 
-def _there(
-    rows: Sequence[Row], weights: Tensor, skip: Tensor | None
+def _on_device_of(
+    part: EnginePasses, weights: Tensor, skip: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    device = rows[0].parameter.device
+    device = part.rows[0].parameter.device
     return weights.to(device), None if skip is None else skip.to(device)
 
 
-def _real(row: Row) -> Row:
-    u, g = (
-        None if t is None else torch.view_as_real(t) for t in (row.upper, row.lower)
-    )
-    return row._replace(parameter=torch.view_as_real(row.parameter), upper=u, lower=g)
+def _as_real(row: Row) -> Row:
+    """The row with complex numbers as pairs of real ones."""
+    upper = None if row.upper is None else torch.view_as_real(row.upper)
+    lower = None if row.lower is None else torch.view_as_real(row.lower)
+    parameter = torch.view_as_real(row.parameter)
+    return row._replace(parameter=parameter, upper=upper, lower=lower)

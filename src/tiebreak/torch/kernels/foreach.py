@@ -1,133 +1,187 @@
-"""The passes over all parameters in torch operations alone: any device, any layout, and a compiler can follow them."""
+"""The passes over all parameters in torch operations alone, and what all engines share.
+
+These passes run on any device and in any layout, and torch.compile can follow them.
+"""
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tiebreak.torch.kernels.rows import NARROW, Row, wide
+LOW_PRECISION = (torch.float16, torch.bfloat16)
+_PLAIN_TYPES = {Tensor, torch.nn.Parameter, type(None)}
 
-_Kind: TypeAlias = tuple[torch.device, torch.dtype]
+
+class Row(NamedTuple):
+    """A parameter and its gradients; None if a loss does not reach it.
+
+    Attributes
+    ----------
+    layout_kind : int
+        The number of its kind in :class:`tiebreak.torch.distributed.layout.Layout`: which ranks hold the parameter.
+        0 on one rank.
+    group : int
+        The number of its parameter group, which may have a step size of its own.
+    """
+
+    parameter: Tensor
+    upper: Tensor | None
+    lower: Tensor | None
+    layout_kind: int
+    group: int
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """Those of ∇f and ∇g that exist; the passes write the direction into the first."""
+        return [grad for grad in (self.upper, self.lower) if grad is not None]
+
+
+def device_context(device: torch.device) -> AbstractContextManager[object]:
+    """Make `device` the current one, to which kernels are launched."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of sums on a device: float64 if the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def computation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of arithmetic on numbers of `dtype`, so that a sum is rounded once."""
+    return torch.float32 if dtype in LOW_PRECISION else dtype
+
+
+# Every step calls the next two for every parameter: the common case is first.
+
+
+def is_plain(row: Row) -> bool:
+    """Whether the tensors of a row are plain memory, and not of a subclass of Tensor."""
+    return {*map(type, row[:3])} <= _PLAIN_TYPES
+
+
+def same_memory_order(tensors: Sequence[Tensor]) -> bool:
+    """Whether element i in memory is the same element in all tensors: then a pass may ignore their shapes."""
+    if all(map(Tensor.is_contiguous, tensors)):
+        return True
+    strides = tensors[0].stride()
+    return all(t.stride() == strides for t in tensors) and is_dense(tensors[0])
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill their memory, each place once, in any order: channels last, transposed, …."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 @dataclass(eq=False)
-class Foreach:
-    """The passes of :mod:`tiebreak.torch.kernels` over these rows."""
+class ForeachPasses:
+    """The passes over rows on one device, as in :class:`tiebreak.torch.kernels.EnginePasses`."""
 
     rows: Sequence[Row]
-    kinds: int
-    by_kernels = False
+    layout_kinds: int
+    uses_triton = False
 
     def products(self) -> Tensor:
-        """fg, gg and ff of every kind of parameters, of shape (kinds, 3)."""
-        home = self.rows[0].parameter.device
+        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3)."""
+        device = self.rows[0].parameter.device
         numbers: list[Tensor] = []
-        for kind in range(self.kinds):
-            numbers += _products([row for row in self.rows if row.kind == kind], home)
-        made = torch.stack(numbers).reshape(self.kinds, 3)
-        return (
-            made.full_tensor() if hasattr(made, "full_tensor") else made
-        )  # a DTensor's sums are numbers like others
+        for kind in range(self.layout_kinds):
+            rows = [row for row in self.rows if row.layout_kind == kind]
+            numbers += _products(rows, device)
+        products = torch.stack(numbers).reshape(self.layout_kinds, 3)
+        # The inner products of DTensors are DTensors.
+        if hasattr(products, "full_tensor"):
+            products = products.full_tensor()
+        return products
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
-        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g where that is all there is; 0 where `skip` is true."""
-        rows = self.rows
-        together: dict[tuple[int, torch.device, torch.dtype, bool, bool], list[Row]] = (
-            defaultdict(list)
+        """d = a ∇f + b ∇g, in the memory of the first gradient; 0 if `skip` is true."""
+        by_weights: dict[tuple[int, torch.dtype, bool, bool], list[Row]] = defaultdict(
+            list
         )
-        for row in rows:
-            d = row.tensors[1]
-            together[
-                row.group, d.device, d.dtype, row.upper is None, row.lower is None
-            ].append(row)
-        for (group, device, dtype, no_upper, no_lower), mine in together.items():
-            narrow = dtype in NARROW
-            a, b = (
-                weights[group]
-                .to(device=device, dtype=torch.float32 if narrow else dtype)
-                .unbind()
+        for row in self.rows:
+            dtype = row.gradients[0].dtype
+            by_weights[row.group, dtype, row.upper is None, row.lower is None].append(
+                row
             )
-            if no_upper or no_lower:
-                torch._foreach_mul_(_directions(mine), b if no_upper else a)
-                continue
-            uppers, lowers = _levels(mine)
-            if narrow:  # rounded once: the sum is made in float32, with all digits of λ
+        for (group, dtype, _, _), rows in by_weights.items():
+            a, b = weights[group].to(computation_dtype(dtype)).unbind()
+            uppers = [row.upper for row in rows if row.upper is not None]
+            lowers = [row.lower for row in rows if row.lower is not None]
+            if uppers and lowers and dtype in LOW_PRECISION:
                 for u, g in zip(uppers, lowers, strict=True):
                     u.copy_(u.float().mul_(a).add_(g.float().mul_(b)))
-            else:
+                continue
+            if uppers:
                 torch._foreach_mul_(uppers, a)
+            if lowers:
                 torch._foreach_mul_(lowers, b)
+            if uppers and lowers:
                 torch._foreach_add_(uppers, lowers)
         if skip is not None:
-            for d in _directions(rows):
-                d.masked_fill_(skip.to(d.device), 0.0)
+            for direction in self._directions():
+                direction.masked_fill_(skip, 0.0)
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g; uses up the gradients' memory."""
+        """x ← x − a ∇f − b ∇g; the gradients are overwritten."""
         self.combine(weights, skip)
-        torch._foreach_sub_(
-            [row.parameter for row in self.rows], _directions(self.rows)
-        )
+        torch._foreach_sub_([row.parameter for row in self.rows], self._directions())
+
+    def _directions(self) -> list[Tensor]:
+        return [row.gradients[0] for row in self.rows]
 
 
-def _products(rows: Sequence[Row], home: torch.device) -> list[Tensor]:
-    fg = torch.zeros((), device=home, dtype=wide(home))
+def _products(rows: Sequence[Row], device: torch.device) -> list[Tensor]:
+    fg = torch.zeros((), device=device, dtype=accumulation_dtype(device))
     for row in rows:
-        if (
-            row.upper is not None and row.lower is not None
-        ):  # a dot reads both once, and makes no product
-            fg = fg + torch.dot(_flat(row.upper), _flat(row.lower)).to(fg)
-    uppers, lowers = _levels(rows)
-    ff = square_norm([t for t in uppers if t is not None])
-    gg = square_norm([t for t in lowers if t is not None])
+        if row.upper is not None and row.lower is not None:
+            # A dot product reads both once and allocates nothing.
+            fg = fg + torch.dot(_vector(row.upper), _vector(row.lower)).to(fg)
+    ff = squared_norm([row.upper for row in rows if row.upper is not None])
+    gg = squared_norm([row.lower for row in rows if row.lower is not None])
     return [fg, gg.to(fg), ff.to(fg)]
 
 
-def square_norm(tensors: Sequence[Tensor]) -> Tensor:
+def _vector(tensor: Tensor) -> Tensor:
+    return tensor.to(computation_dtype(tensor.dtype)).reshape(-1)
+
+
+def squared_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Σ‖t‖², in float32 or wider."""
     if not tensors:
         return torch.zeros(())
-    home = tensors[0].device
-    total = torch.zeros((), device=home, dtype=wide(home))
-    for (_, dtype), group in _by_kind(tensors).items():
-        norms = torch._foreach_norm(
-            group, 2, dtype=torch.float32 if dtype in NARROW else dtype
-        )
-        total = (
-            total + torch.stack(norms).to(device=home, dtype=total.dtype).square().sum()
-        )
+    device = tensors[0].device
+    total = torch.zeros((), device=device, dtype=accumulation_dtype(device))
+    for group in _by_device_and_dtype(tensors):
+        norms = torch._foreach_norm(group, 2, dtype=computation_dtype(group[0].dtype))
+        total = total + torch.stack(norms).to(total).square().sum()
     return total
 
 
-def largest(tensors: Sequence[Tensor]) -> Tensor:
-    """max|t| over all, or what is not finite."""
-    home = tensors[0].device
+def max_abs(tensors: Sequence[Tensor]) -> Tensor:
+    """max|t| over all tensors, not finite if an element is not."""
+    device = tensors[0].device
     norms = [
         torch.stack(torch._foreach_norm(group, math.inf)).max()
-        for group in _by_kind(tensors).values()
+        for group in _by_device_and_dtype(tensors)
     ]
-    return torch.stack([norm.to(device=home, dtype=wide(home)) for norm in norms]).max()
+    dtype = accumulation_dtype(device)
+    return torch.stack([norm.to(device=device, dtype=dtype) for norm in norms]).max()
 
 
-def _directions(rows: Sequence[Row]) -> list[Tensor]:
-    return [row.tensors[1] for row in rows]
-
-
-def _levels(rows: Sequence[Row]) -> tuple[list[Any], list[Any]]:
-    return [row.upper for row in rows], [row.lower for row in rows]
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    return (tensor.float() if tensor.dtype in NARROW else tensor).reshape(-1)
-
-
-def _by_kind(tensors: Sequence[Tensor]) -> dict[_Kind, list[Tensor]]:
-    """Tensors by device and dtype, as the foreach kernels want them."""
-    groups: dict[_Kind, list[Tensor]] = defaultdict(list)
+def _by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Group tensors as the foreach kernels need them."""
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         groups[tensor.device, tensor.dtype].append(tensor)
-    return groups
+    return list(groups.values())

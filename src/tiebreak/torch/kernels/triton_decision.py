@@ -1,187 +1,364 @@
-"""The numbers of a step by one kernel: what the decision needs is on the device, and what it makes stays there."""
+"""A decision as one Triton kernel: the inner products are on a device, and so are the weights that come out.
 
+Rules and the tolerance rule are arithmetic and comparisons on scalars. Called with :class:`TracedScalar` numbers they
+leave a list of operations, which becomes the source of a kernel. As torch operations these are hundreds of launches a
+step; as a kernel they are one. NumPy, JAX and the host evaluate the same formula.
+
+To read a kernel, print the source that :func:`kernel_source` writes::
+
+    from tiebreak import methods
+    from tiebreak.decision import Decision
+    from tiebreak.torch.kernels.triton_decision import kernel_source
+
+    source, names = kernel_source(Decision(methods.sdbgd), ["products", "barrier", "regularizer"])
+    print(source)
+"""
+
+import hashlib
+import linecache
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from tiebreak.decision import Decision
+from tiebreak.rules import Scalar
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory
 from tiebreak.torch.context import capturing
-from tiebreak.torch.decide import Made, outcome
+from tiebreak.torch.decide import outcome
 from tiebreak.torch.gradients import LEVELS
-from tiebreak.torch.kernels.triton_tracer import Traced, Writer, finite, kernel
+from tiebreak.torch.kernels.foreach import device_context
 from tiebreak.torch.losses import Term
-from tiebreak.torch.step_info import PRODUCTS, READINGS, Step
+from tiebreak.torch.step_info import PRODUCTS, READINGS
 
-if TYPE_CHECKING:
-    from tiebreak.torch.optimizer import DynamicBarrier
+_Operand: TypeAlias = "TracedScalar | float"
+_Number: TypeAlias = Tensor | float
+_Loss: TypeAlias = Term | _Number | None
+_COMPARISONS = (">", "<", ">=", "<=", "==", "!=")
 
 
-_LOSSES = ("upper_loss", "lower_loss")
+class KernelDecision(NamedTuple):
+    """A decision on a device.
+
+    Attributes
+    ----------
+    weights : tensor
+        a and b.
+    names, report : list of str, tensor
+        The numbers of the step: the weights, its record, and `skipped`; all in one tensor.
+    skipped : tensor
+        Whether a number is not finite, if that is checked.
+    found_inf : tensor
+        The same in float32, as torch's fused optimizers take it.
+    """
+
+    weights: Tensor
+    names: list[str]
+    report: Tensor
+    skipped: Tensor
+    found_inf: Tensor
 
 
-class Compiled:
-    """One kernel for each kind of step; a kind has the same formula and the same numbers given.
+class DecisionKernels:
+    """Decides on a device, by one kernel for each formula and set of inputs.
 
     Parameters
     ----------
     device : torch.device
-        Where the numbers are.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._kernels: dict[Any, Any] = {}
-        self._numbers: dict[str, tuple[float, Tensor]] = {}
+        self._kernels: dict[Hashable, tuple[Any, list[str]]] = {}
+        self._scalars: dict[str, tuple[float, Tensor]] = {}
 
-    def make(
+    def decide(
         self,
-        opt: "DynamicBarrier",
+        decision: Decision,
         parameters: Parameters,
-        own: Tensor,
-        losses: dict[str, Any],
-        used: dict[str, Any],
-    ) -> Made:
-        """The numbers of a step from its inner products and losses."""
-        decision, looks = opt.decision, opt.guard.looks
-        recorded = {f"{level}_value": losses[level] for level in LEVELS}
-        numbers = {"products": own, **_given(recorded | used)}
-        laws: dict[str, Any] = (
-            {} if decision.method is None else decision.method.arguments(parameters)
-        )
-        numbers |= (
-            laws
-            if decision.tolerance is None
-            else {"tolerance": decision.tolerance.amount}
-        )
-        numbers |= {} if opt.max_norm is None else {"longest": opt.max_norm}
-        formula: Any = (decision.method and decision.method.rule, decision.normalize)
-        if decision.tolerance is not None:
-            formula = (decision.tolerance.relative, decision.tolerance.same_batch)
-        key = (formula, looks, tuple(numbers))
+        products: Tensor,
+        losses: Mapping[str, _Loss],
+        used_losses: Mapping[str, _Loss],
+        memory: Tensor | None,
+        max_norm: float | None,
+        checks_finite: bool,
+    ) -> KernelDecision:
+        """Decide from the inner products and losses of a step.
+
+        Parameters
+        ----------
+        losses : mapping
+            Of both levels, for the report.
+        used_losses : mapping
+            The losses that the decision uses, by its names for them.
+        memory : tensor, optional
+            Of the tolerance rule, updated in place.
+        checks_finite : bool
+            Whether a number that is not finite marks the step as skipped.
+        """
+        inputs: dict[str, _Number] = {"products": products}
+        reported = {f"{level}_value": losses[level] for level in LEVELS}
+        for name, loss in (reported | dict(used_losses)).items():
+            if isinstance(loss, Term):
+                inputs[name] = loss.number
+                if isinstance(loss.factor, Tensor) or loss.factor != 1:
+                    inputs[f"{name}_factor"] = loss.factor
+            elif loss is not None:
+                inputs[name] = loss
+        tolerance = decision.tolerance
+        formula: Hashable
+        if tolerance is None:
+            inputs |= decision.method.arguments(parameters)
+            formula = (decision.method.rule, decision.normalize)
+        else:
+            inputs["tolerance"] = tolerance.amount
+            formula = (tolerance.relative, tolerance.same_batch)
+        if max_norm is not None:
+            inputs["max_norm"] = max_norm
+        key = (formula, checks_finite, *inputs)
         if key not in self._kernels:
-            self._kernels[key] = _kernel(opt, list(numbers), list(laws), list(used))
-        program, names = self._kernels[key]
-        report = torch.empty(len(names), dtype=torch.float64, device=self.device)
-        skipped = torch.empty((), dtype=torch.bool, device=self.device)
-        found = torch.empty(
-            (), dtype=torch.float32, device=self.device
-        )  # as torch's fused optimizers want it
-        memory = (
-            opt.memory.on(self.device) if decision.tolerance is not None else report
-        )
-        placed = [self._on_device(name, value) for name, value in numbers.items()]
-        program[(1,)](
-            report, skipped, found, memory, *placed, num_warps=1, enable_fp_fusion=False
-        )
-        if looks:
-            opt.guard.bad = found
-        fields: dict[str, Any] = dict(zip(names[2:], report.unbind()[2:], strict=True))
-        fields = dict.fromkeys((*_LOSSES, *READINGS)) | fields | {"skipped": skipped}
-        step = Step(**fields)
-        return Made(report[:2], step, None, None, (names, report))
+            source, names = kernel_source(decision, list(inputs), checks_finite)
+            self._kernels[key] = (_compile(source), names)
+        kernel, names = self._kernels[key]
+        with device_context(self.device):
+            report = torch.empty(len(names), dtype=torch.float64, device=self.device)
+            skipped = torch.empty((), dtype=torch.bool, device=self.device)
+            found_inf = torch.empty((), dtype=torch.float32, device=self.device)
+            kernel[(1,)](
+                report,
+                skipped,
+                found_inf,
+                report if memory is None else memory,
+                *(self._on_device(name, value) for name, value in inputs.items()),
+                num_warps=1,
+                enable_fp_fusion=False,
+            )
+        return KernelDecision(report[:2], names, report, skipped, found_inf)
 
-    def _on_device(self, name: str, value: Any) -> Tensor:
-        """A number where the kernel finds it; one of the host's is sent there when it changes, without waiting."""
+    def _on_device(self, name: str, value: _Number) -> Tensor:
+        """An input on the device; a number of the host is sent if it has changed, without waiting."""
         if isinstance(value, Tensor):
-            return (
-                value
-                if value.device == self.device
-                else value.to(self.device, non_blocking=True)
-            )
-        known = self._numbers.get(name)
-        if known is not None and known[0] == value:
-            return known[1]
-        made = torch.full((), float(value), dtype=torch.float64, device=self.device)
-        if not capturing(
-            self.device
-        ):  # what is made while capturing is there at a replay only
-            self._numbers[name] = (float(value), made)
-        return made
+            return value.to(self.device, non_blocking=True)
+        if name in self._scalars and self._scalars[name][0] == value:
+            return self._scalars[name][1]
+        scalar = torch.full((), value, dtype=torch.float64, device=self.device)
+        # A tensor that is filled in a capture has its value at a replay only.
+        if not capturing(self.device):
+            self._scalars[name] = (value, scalar)
+        return scalar
 
 
-def _given(losses: dict[str, Any]) -> dict[str, Any]:
-    """Each loss that was given, and the factor of its backward pass where that is not 1."""
-    found: dict[str, Any] = {}
-    for name, loss in losses.items():
-        if isinstance(loss, Term):
-            found[name] = loss.number
-            if not (isinstance(loss.factor, float) and loss.factor == 1):
-                found[f"{name}_factor"] = loss.factor
-        elif loss is not None:
-            found[name] = loss
-    return found
+def kernel_source(
+    decision: Decision, inputs: Sequence[str], checks_finite: bool = True
+) -> tuple[str, list[str]]:
+    """Write the kernel of a decision.
 
+    Parameters
+    ----------
+    inputs : sequence of str
+        The kernel's pointers to inputs: "products"; the losses "upper_value", "lower_value" and "reference", each
+        perhaps with a factor ("lower_value_factor"); the arguments of the rule, or "tolerance"; "max_norm".
+    checks_finite : bool
+        Whether a number that is not finite marks the step as skipped.
 
-def _kernel(
-    opt: "DynamicBarrier", numbers: list[str], laws: list[str], needed: list[str]
-) -> tuple[Any, list[str]]:
-    """The kernel for these numbers, and the names of what it reports."""
-    decision = opt.decision
-    names: list[str] = []
-
-    def body(writer: Writer) -> dict[str, Any]:
-        own = [writer.read(f"products + {i}") for i in range(3)]
-        there = {name: writer.read(name) for name in numbers if name != "products"}
-
-        def loss(name: str) -> Traced | None:
-            factor = there.get(f"{name}_factor")
-            if factor is None:
-                return there.get(name)
-            return there[name] * writer.select(factor < 0, float("nan"), factor)
-
-        losses = {
-            name: loss(name)
-            for name in dict.fromkeys(("upper_value", "lower_value", *needed))
-        }
-        used = {name: losses[name] for name in needed}
-        mine, memory = decision, ()  # type: Any, Any
-        if decision.tolerance is not None:
-            mine = replace(
-                decision,
-                tolerance=replace(decision.tolerance, amount=there["tolerance"]),  # type: ignore[arg-type]  # traced
-            )
-            memory = Memory(
-                *(writer.read(f"memory + {i}") for i in range(len(Memory._fields)))
-            )
-        known = {name: there[name] for name in laws if name in Parameters._fields}
-        others = {name: there[name] for name in laws if name not in known}
-        parameters = Parameters(**{"k": None} | known, others=others)
-        choice = outcome(mine, parameters, own, own, used, memory, there.get("longest"))
-        weights = (choice.upper_weight, choice.lower_weight)
-        fine = (
-            finite([*own, *used.values(), *weights])
-            if opt.guard.looks
-            else writer.true()
+    Returns
+    -------
+    str
+        The source.
+    list of str
+        The names of the numbers in the report.
+    """
+    writer = KernelWriter()
+    products = [writer.load(f"products + {i}") for i in range(3)]
+    scalars = {name: writer.load(name) for name in inputs if name != "products"}
+    for name in ("upper_value", "lower_value", "reference"):
+        factor = scalars.get(f"{name}_factor")
+        if factor is not None:
+            # The host refuses a negative factor; here it makes the loss NaN.
+            factor = writer.select(factor < 0, math.nan, factor)
+            scalars[name] = scalars[name] * factor
+    if decision.tolerance is None:
+        used = [name for name in decision.method.needs if name == "lower_value"]
+        memory: Any = ()
+    else:
+        used = ["lower_value", "reference"]
+        memory = Memory(
+            *(writer.load(f"memory + {i}") for i in range(len(Memory._fields)))
         )
-        row = dict(zip(PRODUCTS, (choice.multiplier, *own), strict=True))
-        if choice.reading is not None:
-            row |= {name: getattr(choice.reading, name) for name in READINGS}
-        row = {
-            name: writer.select(fine, value, float("nan"))
-            for name, value in row.items()
-        }
-        for name, key in zip(_LOSSES, ("upper_value", "lower_value"), strict=True):
-            if losses[key] is not None:
-                row[name] = losses[key]
-        row = {
-            "upper_weight": weights[0],
-            "lower_weight": weights[1],
-            **row,
-            "skipped": fine == 0,
-        }
-        names.extend(row)
-        stored = {f"report + {i}": value for i, value in enumerate(row.values())}
-        stored |= {"skipped": fine == 0, "found": fine == 0}
-        if (
-            choice.reading is not None
-        ):  # a loss that is not finite must not stay, whatever is done about such steps
-            keep = fine * finite(choice.memory) != 0
-            for i, (old, new) in enumerate(zip(memory, choice.memory, strict=True)):
-                stored[f"memory + {i}"] = writer.select(keep, new, old)
-        return stored
+        amount: Scalar = scalars["tolerance"]
+        decision = replace(
+            decision, tolerance=replace(decision.tolerance, amount=amount)
+        )
+    used_losses = {name: scalars[name] for name in used}
+    choice = outcome(
+        decision,
+        Parameters(k=None, others=scalars),
+        products,
+        products,
+        used_losses,
+        memory,
+        scalars.get("max_norm"),
+    )
+    weights = [choice.upper_weight, choice.lower_weight]
+    if checks_finite:
+        finite = _all_finite([*products, *used_losses.values(), *weights])
+    else:
+        finite = writer.assign("tl.full((), 1, tl.int1)", is_bool=True)
+    record = dict(zip(PRODUCTS, (choice.multiplier, *products), strict=True))
+    if choice.reading is not None:
+        record |= {name: getattr(choice.reading, name) for name in READINGS}
+    report = dict(zip(("upper_weight", "lower_weight"), weights, strict=True))
+    for name, value in record.items():
+        report[name] = writer.select(finite, value, math.nan)
+    for level in LEVELS:
+        if f"{level}_value" in scalars:
+            report[f"{level}_loss"] = scalars[f"{level}_value"]
+    skipped = finite == 0
+    report["skipped"] = skipped
+    for i, value in enumerate(report.values()):
+        writer.store(f"report + {i}", value)
+    writer.store("skipped", skipped)
+    writer.store("found_inf", skipped)
+    if choice.reading is not None:
+        # A number that is not finite must not stay in the memory, even if such steps are made.
+        update = finite * _all_finite(choice.memory) != 0
+        for i, (old, new) in enumerate(zip(memory, choice.memory, strict=True)):
+            writer.store(f"memory + {i}", writer.select(update, new, old))
+    pointers = ("report", "skipped", "found_inf", "memory", *inputs)
+    body = "".join(f"    {line}\n" for line in writer.lines)
+    return f"def decide({', '.join(pointers)}):\n{body}", list(report)
 
-    pointers = ["report", "skipped", "found", "memory", *numbers]
-    return kernel("decide", pointers, body), names
+
+def _compile(source: str) -> Any:
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    file = f"<tiebreak decide {digest[:16]}>"
+    # Triton reads the source of a function from the cache of files.
+    lines = source.splitlines(keepends=True)
+    linecache.cache[file] = (len(source), None, lines, file)
+    scope: dict[str, Any] = {"tl": tl, "__name__": __name__}
+    exec(compile(source, file, "exec"), scope)
+    function = scope["decide"]
+    pointers = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return triton.jit(function, do_not_specialize=pointers)
+
+
+def _all_finite(values: Sequence["TracedScalar"]) -> "TracedScalar":
+    finite = values[0] - values[0] == 0
+    for value in values[1:]:
+        finite = finite * (value - value == 0) != 0
+    return finite
+
+
+class KernelWriter:
+    """The body of a kernel, written line by line."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._constants: dict[float | str, str] = {}
+
+    def assign(self, expression: str, is_bool: bool = False) -> "TracedScalar":
+        """A new variable with the value of an expression."""
+        name = f"v{len(self.lines)}"
+        self.lines.append(f"{name} = {expression}")
+        return TracedScalar(self, name, is_bool)
+
+    def load(self, pointer: str) -> "TracedScalar":
+        """A number from memory, in float64."""
+        return self.assign(f"tl.load({pointer}).to(tl.float64)")
+
+    def store(self, pointer: str, value: _Operand) -> None:
+        """Write a number to memory."""
+        text = self.text(value)
+        self.lines.append(f"tl.store({pointer}, {text})")
+
+    def select(
+        self, condition: "TracedScalar", value: _Operand, other: _Operand
+    ) -> "TracedScalar":
+        """`value` if the condition is true, else `other`; a product with the condition would keep a NaN."""
+        operands = f"{self.text(value)}, {self.text(other)}"
+        return self.assign(f"tl.where({condition.name}, {operands})")
+
+    def text(self, value: _Operand) -> str:
+        """An operand in an expression; a comparison counts as 0 or 1."""
+        if isinstance(value, TracedScalar):
+            return f"{value.name}.to(tl.float64)" if value.is_bool else value.name
+        number = repr(float(value))
+        if number not in self._constants:
+            # Triton would round a bare literal to float32.
+            constant = self.assign(f"tl.full((), float({number!r}), tl.float64)")
+            self._constants[number] = constant.name
+        return self._constants[number]
+
+
+def _operator(
+    symbol: str, reflected: bool = False
+) -> Callable[["TracedScalar", _Operand], "TracedScalar"]:
+    def apply(scalar: "TracedScalar", other: _Operand) -> "TracedScalar":
+        operands = [scalar.writer.text(scalar), scalar.writer.text(other)]
+        if reflected:
+            operands.reverse()
+        expression = f" {symbol} ".join(operands)
+        return scalar.writer.assign(expression, symbol in _COMPARISONS)
+
+    return apply
+
+
+class TracedScalar:
+    """A number whose value only the device knows; operations on it are written down.
+
+    It has no truth value: a rule with an ``if`` cannot be compiled.
+    """
+
+    def __init__(self, writer: KernelWriter, name: str, is_bool: bool = False) -> None:
+        self.writer = writer
+        self.name = name
+        self.is_bool = is_bool
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a number on the device is neither true nor false yet: a rule has no `if`"
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equality makes a number, not a truth
+    __add__ = _operator("+")
+    __radd__ = __add__
+    __sub__ = _operator("-")
+    __rsub__ = _operator("-", reflected=True)
+    __mul__ = _operator("*")
+    __rmul__ = __mul__
+    __truediv__ = _operator("/")
+    __rtruediv__ = _operator("/", reflected=True)
+    __gt__ = _operator(">")
+    __lt__ = _operator("<")
+    __ge__ = _operator(">=")
+    __le__ = _operator("<=")
+    __eq__ = _operator("==")  # type: ignore[assignment]  # likewise
+    __ne__ = _operator("!=")  # type: ignore[assignment]  # likewise
+
+    def __neg__(self) -> "TracedScalar":
+        return self.writer.assign(f"-{self.writer.text(self)}")
+
+    def __pow__(self, power: _Operand) -> "TracedScalar":
+        if isinstance(power, TracedScalar) or power not in (0.5, 0, 1, 2, 3, 4):
+            return _power(self.writer, self, power)
+        if power == 0.5:
+            return self.writer.assign(f"tl.sqrt({self.writer.text(self)})")
+        product = self if power else 0 * self + 1
+        for _ in range(int(power) - 1):
+            product = product * self
+        return product
+
+    def __rpow__(self, base: float) -> "TracedScalar":
+        return _power(self.writer, base, self)
+
+
+def _power(writer: KernelWriter, base: _Operand, power: _Operand) -> TracedScalar:
+    """base ** power; NaN unless the base is positive."""
+    logarithm = f"tl.log({writer.text(base)})"
+    return writer.assign(f"tl.exp({logarithm} * {writer.text(power)})")
