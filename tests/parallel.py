@@ -41,7 +41,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from tiebreak.torch import SDBGD, DynamicBarrier
-from tiebreak.torch.memory import LawMemory
+from tiebreak.torch.decide import RuleMemory
 from training import simple_method
 
 STEPS, SAMPLES = 3, 24
@@ -654,7 +654,7 @@ def tolerances(rank, world):
 def a_model_beyond_repair(rank, world):
     """It is set to its twin on every rank, as in one process."""
     soon = mock.patch.object(
-        LawMemory, "needs_return", lambda self: float(self.values["steps"]) == 2
+        RuleMemory, "needs_return", lambda self: float(self.values["steps"]) == 2
     )
     with soon, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*set to its twin")

@@ -115,7 +115,7 @@ def by_blocks(model, opt, data):
             model(x)
         with opt.reference():
             r = lower(model, x, y)
-            if opt.target.copy.twin:
+            if opt.model_copy.twin:
                 r.backward()
         g = lower(model, x, y)
         with opt.lower(g, reference=r.detach()):

@@ -81,7 +81,9 @@ def test_a_loss_that_is_not_finite_leaves_the_model_as_training_did():
     assert torch.equal(model[0], before)
 
 
-@pytest.mark.parametrize("steps", [20, lambda: 1.0])
+@pytest.mark.parametrize(
+    "steps", [20, lambda: 1.0, [torch.tensor(1.0)], torch.tensor(1.0)]
+)
 def test_steps_must_be_an_iterable(steps):
     model, opt = trained()
     with pytest.raises(
@@ -93,7 +95,7 @@ def test_steps_must_be_an_iterable(steps):
 def test_a_loss_without_a_gradient_is_refused():
     model, opt = trained()
     with pytest.raises(TypeError, match="loss 0 has no gradient"):
-        finished(model, opt, steps=[torch.tensor(1.0)])
+        finished(model, opt, steps=iter([torch.tensor(1.0)]))
 
 
 def test_buffers_of_the_steps_stay_with_the_end_of_the_line():

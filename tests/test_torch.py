@@ -761,7 +761,7 @@ def test_memory_beyond_parameters_is_two_gradients():
     """After a step nothing of parameter size is held but .grad (and the average, where asked for)."""
     model, opt, batches = setup()
     train(model, opt, batches[:2])
-    assert opt.gradients.put_away() == []
+    assert opt.gradients.stored() == []
     assert opt.estimates.memory == {"upper": {}, "lower": {}}
 
 
@@ -790,7 +790,7 @@ def test_the_noise_share_is_told_by_micro_batches():
     """ν² = 9d/m beside ‖μ‖² = d: with m = 4 the share is 9/13."""
     x = torch.nn.Parameter(torch.zeros(2000, dtype=torch.float64))
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method())
-    opt.noise.due = lambda count: True
+    opt.noise.is_due = lambda count: True
     with pytest.warns(RuntimeWarning, match="noise makes up"):
         last = noisy_steps(opt, x, 4, torch.Generator().manual_seed(0))[-1]
     assert opt.noise.share().item() == pytest.approx(9 / 13, abs=0.05)
@@ -840,7 +840,7 @@ def test_unequal_micro_batches_tell_the_noise_by_their_weights():
     """64 + 1 samples: without weights the small one would pass for noise."""
     x = torch.nn.Parameter(torch.zeros(500, dtype=torch.float64))
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=simple_method())
-    opt.noise.due = lambda count: True
+    opt.noise.is_due = lambda count: True
     generator = torch.Generator().manual_seed(0)
     for _ in range(60):
         for size in (64, 1):
@@ -953,9 +953,9 @@ def test_an_average_does_not_know_the_scale():
 
 
 def test_a_first_look_at_the_noise_that_is_not_finite_is_forgotten():
-    from tiebreak.torch.noise import Noise
+    from tiebreak.torch.diagnostics import GradientNoise
 
-    noise = Noise()
+    noise = GradientNoise()
     for squares in ((math.inf, math.nan), (2.0, 6.0), (2.0, 6.0)):
         for square in squares:
             noise.add(torch.tensor(square, dtype=torch.float64), 1.0)

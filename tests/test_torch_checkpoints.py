@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tiebreak.torch import CSVLog, DynamicBarrier
-from tiebreak.torch.packing import KEY
+from tiebreak.torch.checkpoint import KEY
 from training import simple_method
 
 CASES = {
@@ -262,14 +262,14 @@ def test_frozen_parameters(tmp_path):
 
     whole, _ = train(*frozen(), batches)
     half = train(*frozen(), batches[:3])
-    assert len(half[1].target.copy.values) == 4
+    assert len(half[1].model_copy.values) == 4
     save(tmp_path / "1", *half)
     fresh = restore(tmp_path / "1", *frozen(9))
     train(*fresh, batches[3:])
     assert torch.equal(everything(fresh[0]), everything(whole))
     fresh[0][0].requires_grad_(True)
     train(*fresh, batches)
-    assert len(fresh[1].target.copy.values) == 6
+    assert len(fresh[1].model_copy.values) == 6
     fresh[0][3].requires_grad_(False)
     states = copy.deepcopy(
         get_state_dict(*fresh)
@@ -309,7 +309,7 @@ def test_the_state_shows_the_bases_and_ours():
     model, opt = train(*made("twin", "adamw"), data(2))
     first = next(model.parameters())
     assert set(opt.base.state[first]) < set(opt.state[first])
-    assert opt.state[first]["tiebreak_copy_value"] is opt.target.copy.values[first]
+    assert opt.state[first]["tiebreak_copy_value"] is opt.model_copy.values[first]
     opt.state[first]["step"] = torch.tensor(7.0)
     assert opt.base.state[first]["step"] == 7
     opt.state[first] = dict(
@@ -377,7 +377,7 @@ def test_what_a_twin_counts_in_its_groups_is_in_the_state(total):
     whole, opt = train(*summing(total), batches)
     model, half = train(*summing(total), batches[:3])
     for own, twin in zip(
-        half.base.param_groups, half.target.copy.base.param_groups, strict=True
+        half.base.param_groups, half.twin.optimizer.param_groups, strict=True
     ):
         assert (own["k"], twin["k"]) == (3, 3)
         assert own["total"] != twin["total"]
@@ -391,8 +391,8 @@ def test_what_a_twin_counts_in_its_groups_is_in_the_state(total):
     fresh.load_state_dict(model.state_dict())
     again.load_state_dict(copy.deepcopy(state))
     for now, then in zip(
-        again.target.copy.base.param_groups,
-        half.target.copy.base.param_groups,
+        again.twin.optimizer.param_groups,
+        half.twin.optimizer.param_groups,
         strict=True,
     ):
         for name in ("lr", "k", "total", "last"):

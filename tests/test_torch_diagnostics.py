@@ -20,9 +20,10 @@ def told(excesses, number=False, same_batch=True, rate=RATE, first=0):
     diagnostics, found = Diagnostics(number, same_batch), []
     for k, excess in enumerate(excesses, first):
         reading = Reading(1.0, 1.0, 1.0, 1.0, excess)
-        for text in diagnostics.observe(
+        text = diagnostics.observe(
             k, reading, 0.01, rate(k) if callable(rate) else rate
-        ):
+        )
+        if text:
             found.append((k, text))
     return found
 

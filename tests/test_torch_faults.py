@@ -827,7 +827,7 @@ def test_the_step_sizes_of_sdbgd_with_a_tolerance():
     opt = SDBGD([x], **TOLERANT)
     for _ in range(3):
         stepped(opt, x)
-    assert opt._own_rates()[0] == pytest.approx(0.05 * 4**-0.25)
+    assert opt._learning_rates()[0] == pytest.approx(0.05 * 4**-0.25)
 
 
 def test_opposite_gradients_and_max_norm():
@@ -895,7 +895,7 @@ def test_the_noise_share_does_not_know_the_scale():
         opt = DynamicBarrier(
             torch.optim.SGD([x], lr=0.0), method=simple_method(regularizer=0.1)
         )
-        opt.noise.due = lambda count: True
+        opt.noise.is_due = lambda count: True
         generator, found = torch.Generator().manual_seed(0), []
         for scale in scales:
             scaler = torch.amp.GradScaler("cpu", init_scale=scale)
@@ -1011,7 +1011,7 @@ def test_a_curve_that_ends_is_said(tmp_path):
 
 def test_a_loss_changed_in_place_before_the_step_is_told_or_does_not_matter():
     """On the host the number is read at once; on a device the product is made at the step, and a change is an error."""
-    from tiebreak.torch.losses import Term
+    from tiebreak.torch.losses import WeightedLoss
 
     x = point()
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
@@ -1025,9 +1025,9 @@ def test_a_loss_changed_in_place_before_the_step_is_told_or_does_not_matter():
         x.sum().backward()
     assert opt.step().lower_loss.item() == expected
     number = torch.tensor(2.0)
-    term = Term(number, torch.tensor(0.5))
+    term = WeightedLoss(number, torch.tensor(0.5))
     assert term.value().item() == 1.0
-    assert math.isnan(Term(number, torch.tensor(-0.5)).value())
+    assert math.isnan(WeightedLoss(number, torch.tensor(-0.5)).value())
     number.mul_(2.0)
     with pytest.raises(RuntimeError, match="changed in place"):
         term.value()
@@ -1040,7 +1040,9 @@ def test_references_as_newcomers_give_them(tmp_path):
     opt = DynamicBarrier(
         base, tolerance=0.1, reference=model(torch.ones(1, 2)).square().mean()
     )
-    assert opt.target.number == pytest.approx(model(torch.ones(1, 2)).square().item())
+    assert opt.lower_reference.number == pytest.approx(
+        model(torch.ones(1, 2)).square().item()
+    )
     with pytest.raises(
         ValueError,
         match=r"reference=Linear\(…\) is a model: give its loss on each batch",

@@ -549,7 +549,7 @@ def test_sharded_parameters(monkeypatch):
 
 def test_which_bases_can_skip_on_the_device():
     """torch's fused SGD has no momentum before its first step, and a skipped first one would leave it uninitialised."""
-    from tiebreak.torch import bases
+    from tiebreak.torch import nonfinite
 
     x = torch.nn.Parameter(torch.ones(3))
     x.grad = torch.full((3,), float("nan"))
@@ -559,14 +559,16 @@ def test_which_bases_can_skip_on_the_device():
         torch.optim.AdamW([x], lr=0.1, fused=True),
     )
     moved = torch.optim.SGD([x], lr=0.1, momentum=0.9, fused=True)
-    assert bases.can_skip(plain)
-    assert bases.can_skip(adam)
-    assert not bases.can_skip(moved)
-    assert not bases.can_skip(torch.optim.AdamW([x], lr=0.1))
-    assert not bases.can_skip(torch.optim.SGD([x], lr=0.1, weight_decay=0.1))
-    bases.step(adam, skip)
+    assert nonfinite.can_skip_on_device(plain)
+    assert nonfinite.can_skip_on_device(adam)
+    assert not nonfinite.can_skip_on_device(moved)
+    assert not nonfinite.can_skip_on_device(torch.optim.AdamW([x], lr=0.1))
+    assert not nonfinite.can_skip_on_device(
+        torch.optim.SGD([x], lr=0.1, weight_decay=0.1)
+    )
+    nonfinite.step_unless(adam, skip)
     assert torch.equal(x.detach(), torch.ones(3))
     assert not hasattr(adam, "found_inf")
     x.grad = torch.ones(3)
-    bases.step(moved, None)
-    assert bases.can_skip(moved)
+    nonfinite.step_unless(moved, None)
+    assert nonfinite.can_skip_on_device(moved)

@@ -60,7 +60,7 @@ def everything(model):
 
 def buffers(opt):
     """The twin's."""
-    return [value for _, value in opt.target.copy.buffers.pairs()]
+    return [value for _, value in opt.model_copy.buffers.pairs()]
 
 
 def equal(a, b):
@@ -99,14 +99,14 @@ def test_a_twin_is_lower_only_training_bit_for_bit(base):
         decay.step()
     torch.manual_seed(1)
     steps(model, opt, batches, scheduler)
-    twin = opt.target.copy
+    twin = opt.model_copy
     assert equal(
         [twin.values[p] for p in model.parameters()],
         [p.detach() for p in alone.parameters()],
     )
     assert equal(buffers(opt), list(alone.buffers()))
     for mine, theirs in zip(
-        twin.base.state.values(), plain.state.values(), strict=True
+        twin.optimizer.state.values(), plain.state.values(), strict=True
     ):
         assert all(
             torch.equal(mine[k], theirs[k])
@@ -117,7 +117,7 @@ def test_a_twin_is_lower_only_training_bit_for_bit(base):
         [p.detach() for p in model.parameters()],
         [p.detach() for p in alone.parameters()],
     )
-    assert twin.base.param_groups[0]["lr"] == pytest.approx(
+    assert twin.optimizer.param_groups[0]["lr"] == pytest.approx(
         plain.param_groups[0]["lr"] / 0.8
     )  # of the step just made
 
@@ -158,7 +158,7 @@ def test_a_twin_with_micro_batches_and_a_scaler_is_lower_only_training():
             scalers[1].scale(size(model)).backward()
         scalers[1].step(opt)
         scalers[1].update()
-    twin = opt.target.copy
+    twin = opt.model_copy
     assert equal(
         [twin.values[p] for p in model.parameters()],
         [p.detach() for p in alone.parameters()],
@@ -209,13 +209,11 @@ def test_the_frozen_copy_is_the_model_before_anything_moved():
         steps(model, opt, [batch])
         expected = fit(start, batch).item()
     assert equal(
-        [opt.target.copy.values[p] for p in model.parameters()],
+        [opt.model_copy.values[p] for p in model.parameters()],
         [p.detach() for p in start.parameters()],
     )
-    assert (
-        opt.target.copy.measure(opt, lambda: fit(model, batches[-1])).item() == expected
-    )
-    assert opt.target.copy.base is None
+    assert opt._measure_reference(lambda: fit(model, batches[-1])).item() == expected
+    assert opt.twin is None
 
 
 @pytest.mark.parametrize("reference", ["twin", "start"])
@@ -367,7 +365,7 @@ def test_a_group_that_joins_late_joins_the_twin():
         alone.zero_grad()
         (value - 2).square().sum().backward()
         alone.step()
-    assert torch.equal(opt.target.copy.values[y], value.detach())
+    assert torch.equal(opt.model_copy.values[y], value.detach())
 
 
 def test_the_reference_by_number_function_and_curve(tmp_path):
@@ -523,7 +521,7 @@ def test_max_norm_clips_the_twin_as_it_would_clip_lower_only_training():
         base, tolerance=1.0, reference="twin", model=model, max_norm=0.5
     )
     opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum())
-    assert opt.target.copy.values[x].item() == pytest.approx(29.5)
+    assert opt.model_copy.values[x].item() == pytest.approx(29.5)
     assert 29.4 <= x.item() <= 29.6
 
 
@@ -598,7 +596,7 @@ def test_parameters_outside_of_the_model_are_copied_too():
         lower=lambda: model() + (scale - 2).square().sum(),
         upper=lambda: 2 * scale.sum(),
     )
-    assert opt.target.copy.values[scale].item() == pytest.approx(1.2)
+    assert opt.model_copy.values[scale].item() == pytest.approx(1.2)
     assert scale.item() < 1.2
 
 
@@ -743,7 +741,7 @@ def test_a_frozen_copy_is_made_before_the_first_step_also_where_the_reference_is
     with opt.upper():
         x.sum().backward()
     opt.step()
-    assert opt.target.copy.values[x].item() == 1.0
+    assert opt.model_copy.values[x].item() == 1.0
     assert x.item() != 1.0
 
 
@@ -785,7 +783,7 @@ def test_hooks_and_counters_of_the_base_are_the_twins_too():
         plain.zero_grad()
         alone.square().sum().backward()
         plain.step()
-    assert torch.equal(opt.target.copy.values[x], alone.detach())
+    assert torch.equal(opt.model_copy.values[x], alone.detach())
 
 
 def test_the_reference_can_be_looked_at():
@@ -916,9 +914,9 @@ def returned(opt, model, batches):
 
 def same_state(opt):
     """What the base keeps for each parameter, and the groups' options, against the twin's."""
-    twin = opt.target.copy
+    twin = opt.model_copy
     for p, value in twin.values.items():
-        mine, its = opt.base.state[p], twin.base.state[value]
+        mine, its = opt.base.state[p], twin.optimizer.state[value]
         assert mine.keys() == its.keys()
         assert all(
             torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(its[k])) for k in mine
@@ -927,7 +925,8 @@ def same_state(opt):
             mine[k] is its[k] for k in mine if isinstance(mine[k], torch.Tensor)
         )
     return all(
-        not twin.options(i, group) for i, group in enumerate(opt.base.param_groups)
+        not twin.group_options(i, group)
+        for i, group in enumerate(opt.base.param_groups)
     )
 
 
@@ -942,7 +941,7 @@ def test_set_to_the_twin_the_model_is_the_twin_and_goes_on_like_it(base):
         BASES[base](model.parameters()), tolerance=0.1, reference="twin", model=model
     )
     steps(model, opt, batches[:5])
-    twin = opt.target.copy
+    twin = opt.model_copy
 
     def same():
         parameters = equal(list(model.parameters()), list(twin.values.values()))
@@ -1051,14 +1050,16 @@ def test_what_is_not_the_twins_stays_at_a_return(monkeypatch):
 
     for _ in range(3):
         step()
-    twin, rate = opt.target.copy, base.param_groups[0]["lr"]
+    twin, rate = opt.model_copy, base.param_groups[0]["lr"]
     monkeypatch.setattr(opt.memory, "needs_return", lambda: True)
     head = [p.detach().clone() for p in model["head"].parameters()]
     with pytest.warns(RuntimeWarning, match="set to its twin"):
         step()
     assert base.param_groups[0]["lr"] is rate
     assert rate.item() == pytest.approx(0.1 * 0.5**4)
-    assert float(twin.base.param_groups[0]["lr"]) == rate.item()  # it has fallen, too
+    assert (
+        float(twin.optimizer.param_groups[0]["lr"]) == rate.item()
+    )  # it has fallen, too
     assert torch.equal(model["out"].weight, twin.values[model["out"].weight])
     assert norm.running_mean.abs().max() > 0
     for now, before in zip(model["head"].parameters(), head, strict=True):

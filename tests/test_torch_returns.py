@@ -125,7 +125,7 @@ def test_a_rate_set_between_combining_and_stepping_reaches_the_twin():
     opt.param_groups[0]["lr"] = 0.25
     opt.step()
     torch.testing.assert_close(
-        opt.target.copy.values[x], torch.tensor([0.5, 1.0], dtype=torch.float64)
+        opt.model_copy.values[x], torch.tensor([0.5, 1.0], dtype=torch.float64)
     )
 
 
@@ -169,14 +169,14 @@ def test_what_an_optimizer_of_ones_own_keeps_elsewhere_goes_back_with_the_model(
         step(opt, x)
     base.factor = 0.5  # set by hand: it stays
     base.steps += 10
-    twin = opt.target.copy.base
+    twin = opt.twin.optimizer
     assert base.lengths != twin.lengths
     brought_back(opt, x)
     assert (base.steps, base.factor, base.friend) == (opt.count, 0.5, friend)
     assert base.lengths == twin.lengths
     assert base.lengths is not twin.lengths
     assert torch.equal(base.state["all"]["sum"], twin.state["all"]["sum"])
-    assert torch.equal(x, opt.target.copy.values[x])
+    assert torch.equal(x, opt.model_copy.values[x])
 
 
 def test_an_optimizer_inside_an_optimizer_goes_back_with_the_model():
@@ -186,10 +186,10 @@ def test_an_optimizer_inside_an_optimizer_goes_back_with_the_model():
     for _ in range(3):
         step(opt, x)
     brought_back(opt, x)
-    twin = opt.target.copy
+    twin = opt.model_copy
     assert torch.equal(
         inner.state[x]["momentum_buffer"],
-        twin.base.inner.state[twin.values[x]]["momentum_buffer"],
+        twin.optimizer.inner.state[twin.values[x]]["momentum_buffer"],
     )
     assert list(inner.state) == [x]
 

@@ -61,7 +61,7 @@ def fit(model, batch):
 def blocks(model, opt, batch, scale=lambda loss: loss):
     """Both levels, as a trainer's user writes them."""
     compared = {}
-    if opt.target.copy is not None:
+    if opt.model_copy is not None:
         with opt.reference():
             compared["reference"] = fit(model, batch)
             scale(compared["reference"]).backward()

@@ -30,9 +30,9 @@ from tiebreak.torch import (  # noqa: E402
     SDBGD,
     CSVLog,
     DynamicBarrier,
-    bases,
     diagnostics,
-    logs,
+    loggers,
+    nonfinite,
 )
 from tiebreak.torch.kernels import Passes, triton_passes  # noqa: E402
 from tiebreak.torch.kernels.triton_decision import DecisionKernels  # noqa: E402
@@ -56,7 +56,7 @@ def device(monkeypatch):
         # the interpreter is slow
         monkeypatch.setattr(triton_passes, "CHUNK", triton_passes.BLOCK)
         monkeypatch.setattr(Passes, "on_device", property(lambda self: True))
-        monkeypatch.setattr(bases, "_DEVICES", ("cpu",))
+        monkeypatch.setattr(nonfinite, "_FUSED_DEVICES", ("cpu",))
     return DEVICE
 
 
@@ -276,7 +276,7 @@ def test_where_steps_are_skipped_nobody_asks(device):
     assert bool(step(math.nan).skipped)
     assert torch.equal(before, params[0].detach())
     assert all(map(torch.equal, kept, state(opt)))
-    assert not opt.guard._unread
+    assert not opt.nonfinite._pending
     step()
     assert opt.count == 3
     _, opt, step = setup("adamw", nonfinite="ignore")
@@ -337,9 +337,9 @@ def test_a_state_from_elsewhere_is_taken_up(device):
     plain.step()
     step()
     opt.base.load_state_dict(plain.state_dict())
-    assert not bases.can_skip(opt.base)
+    assert not nonfinite.can_skip_on_device(opt.base)
     step()
-    assert bases.can_skip(opt.base)
+    assert nonfinite.can_skip_on_device(opt.base)
     assert float(opt.base.state[params[0]]["step"]) == 2
     step(math.nan)
     with pytest.raises(FloatingPointError, match="step 2 "):
@@ -377,7 +377,17 @@ def test_a_rule_of_ones_own_takes_the_other_way(device, monkeypatch):
 
 
 def test_logs_are_written_one_step_later_without_waiting(device, tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "on_host", lambda tensor: False)
+    class Slow(loggers.HostCopy):
+        """A copy that has not arrived when the log asks for the first time."""
+
+        asked = False
+
+        @property
+        def is_ready(self):
+            asked, self.asked = self.asked, True
+            return asked
+
+    monkeypatch.setattr(loggers, "HostCopy", Slow)
     _, opt, step = setup("adamw", tolerance=0.1, reference=1.0, nonfinite="skip")
     path = tmp_path / "log.csv"
     with CSVLog(path) as log:

@@ -79,7 +79,7 @@ def finish(
     reference: float | None = None,
     wanted: bool = True,
     stacklevel: int = 2,
-    repair: Callable[[], None] | None = None,
+    repair: Callable[[], Callable[[], None]] | None = None,
 ) -> Finish:
     """Search with losses: `measure` gives the lower and the upper loss at a place.
 
@@ -94,8 +94,9 @@ def finish(
     wanted : bool
         Whether there is an upper loss; NaN stands for it where there is none.
     repair : callable, optional
-        Takes steps on the lower loss alone, and moves the line's end, 1, to where they lead. It is called if training
-        left the model outside its tolerance.
+        Takes steps on the lower loss alone, moves the line's end, 1, to where they lead, and returns a function that
+        takes them back. It is called if training left the model outside its tolerance; steps that do not lower the
+        excess are taken back.
 
     Examples
     --------
@@ -127,11 +128,22 @@ def finish(
         return (lower - reference) / allowed, upper
 
     before = excess(1.0)
-    repaired = repair is not None and not before[0] <= INSIDE
-    if repair is not None and repaired:
-        repair()
+    texts = []
+    repaired = False
+    if repair is not None and not before[0] <= INSIDE:
+        undo = repair()
         at = cache(measure)
         end = at(1.0)
+        repaired = excess(1.0)[0] < before[0]
+        if not repaired:
+            texts.append(
+                f"the steps on the lower loss led from {before[0]:.2f} to {excess(1.0)[0]:.2f} tolerances above the "
+                "reference, so they were taken back: is the learning rate too large, and are these losses the lower "
+                "one's?"
+            )
+            undo()
+            at = cache(measure)
+            end = trained
     found = search(excess)
     if repaired:
         found = found._replace(
@@ -140,7 +152,10 @@ def finish(
             evaluations=found.evaluations + 2,
             repaired=True,
         )
-    for text in _remarks(found, begin, end):
+    elif texts:
+        found = found._replace(evaluations=found.evaluations + 3)
+    texts += _remarks(found, begin, end)
+    for text in texts:
         warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
     return found
 

@@ -94,6 +94,11 @@ def initial_memory() -> Memory:
     return Memory(*[0.0] * len(Memory._fields))
 
 
+def is_initial(memory: Memory) -> Scalar:
+    """Whether the memory is that before the first step."""
+    return memory.steps == 0
+
+
 def follow(
     memory: Memory,
     loss: Scalar,

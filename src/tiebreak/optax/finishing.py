@@ -106,14 +106,21 @@ def finish(
             f"steps={steps!r} must be a function that takes parameters and returns them after some steps"
         )
 
-    def repair() -> None:
+    def repair() -> Callable[[], None]:
         nonlocal ends
         assert steps is not None
+        trained = ends
+
+        def undo() -> None:
+            nonlocal ends
+            ends = trained
+
         ends = trees.match(
             params,
             steps(jax.tree.unflatten(structure, ends)),
             ("params", "steps(params)"),
         )
+        return undo
 
     def at(place: float) -> Tree:
         leaves = [

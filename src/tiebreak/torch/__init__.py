@@ -8,11 +8,9 @@ except ImportError as error:
     raise ImportError(f"tiebreak.torch needs PyTorch: {install('torch')}") from error
 
 from tiebreak.torch.batches import Batch, GrowingBatches
-from tiebreak.torch.loggers import Log
-from tiebreak.torch.logs import CSVLog
+from tiebreak.torch.loggers import CSVLog, Log, Progress
 from tiebreak.torch.optimizer import DynamicBarrier
 from tiebreak.torch.paper import SDBGD
-from tiebreak.torch.progress import Progress
 from tiebreak.torch.step_info import Step
 
 __all__ = [

@@ -1,34 +1,62 @@
 """The arguments of :class:`~tiebreak.torch.DynamicBarrier`, checked before anything is built from them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from tiebreak import rules
 from tiebreak.checks import floating
 from tiebreak.decision import Decision
-from tiebreak.options import checked_tolerance, refuse_unused, training_method
-from tiebreak.torch.buffers import modules_of
-from tiebreak.torch.levels import TwoLevels
-from tiebreak.torch.reference import Reference, named_reference
+from tiebreak.methods import Method
+from tiebreak.options import (
+    GIVEN,
+    START,
+    TWIN,
+    checked_tolerance,
+    refuse_unused,
+    training_method,
+)
+from tiebreak.torch.model_copy import FrozenCopy, Twin
+from tiebreak.torch.reference import (
+    CurveReference,
+    FunctionReference,
+    GivenReference,
+    NumberReference,
+    Reference,
+)
+
+#: The references that have a word, each made from the model's modules. A new kind gets a line here.
+REFERENCE_KINDS: dict[str, Callable[[Sequence[nn.Module]], Reference]] = {
+    GIVEN: lambda modules: GivenReference(),
+    START: FrozenCopy,
+    TWIN: Twin,
+}
 
 
 def check_arguments(
-    base: Any, normalize: Any, max_norm: Any, fused: Any, generators: Any
+    base: object,
+    normalize: object,
+    max_norm: object,
+    fused: object,
+    generators: object,
 ) -> None:
     """Raise if one of these arguments is illegal by itself."""
-    if not isinstance(base, torch.optim.Optimizer) or isinstance(
-        base, (TwoLevels, torch.optim.LBFGS)
-    ):
-        what = "it must be a torch.optim.Optimizer that steps on gradients it is given, such as AdamW(…)"
-        raise TypeError(f"base is a {type(base).__name__}; {what}")
+    # A wrapper of this library has `model_copy`.
+    is_wrapper = hasattr(base, "model_copy") or isinstance(base, torch.optim.LBFGS)
+    if not isinstance(base, Optimizer) or is_wrapper:
+        raise TypeError(
+            f"base is a {type(base).__name__}; it must be a torch.optim.Optimizer that steps on gradients it is given, "
+            "such as AdamW(…)"
+        )
     if fused not in (None, True, False):
         raise ValueError(f"fused={fused!r} must be None, True or False")
-    if max_norm is not None and not _positive(max_norm):
+    if max_norm is not None and not _is_positive(max_norm):
         raise ValueError(f"max_norm={max_norm!r} must be a number, finite and > 0")
     if normalize not in (None, True, False):
         raise ValueError(f"normalize={normalize!r} must be True or False")
@@ -38,23 +66,38 @@ def check_arguments(
         raise TypeError(f"generators={generators!r} must be a list of torch.Generator")
 
 
-def rule_decision(method: Any, normalize: bool | None, reference: Any) -> Decision:
-    """The decision by the rule of a method; a reference would have no effect."""
+def _is_positive(value: object) -> bool:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and 0 < floating(value) < math.inf
+
+
+def rule_decision(
+    method: Method | str | None, normalize: bool | None, reference: object
+) -> Decision:
+    """Return the decision by the rule of a method; a reference would have no effect."""
     refuse_unused("without tolerance=", reference=reference)
     row = training_method(method)
-    return Decision(
-        row, normalize=normalize is not False, apply=partial(_shaped, row.rule)
-    )
+    apply = partial(_apply_rule, row.rule)
+    return Decision(row, normalize=normalize is not False, apply=apply)
+
+
+def _apply_rule(rule: rules.Rule, fg: Any, gg: Any, arguments: dict[str, Any]) -> Any:
+    """λ with the shape of fg, whatever the rule returns."""
+    multiplier = rule(fg, gg, **arguments)
+    # Python numbers have no shape.
+    if getattr(multiplier, "shape", None) == getattr(fg, "shape", None):
+        return multiplier
+    return multiplier + 0 * fg
 
 
 def tolerance_decision(
-    base: torch.optim.Optimizer,
-    tolerance: Any,
-    reference: Any,
-    method: Any,
+    base: Optimizer,
+    tolerance: float | str,
+    reference: object,
+    method: Method | str | None,
     normalize: bool | None,
 ) -> Decision:
-    """The decision by a tolerance; a method and `normalize` would have no effect."""
+    """Return the decision by a tolerance; a method and `normalize` would have no effect."""
     refuse_unused(
         f"with tolerance={tolerance!r}: give one of them",
         method=method,
@@ -68,51 +111,63 @@ def tolerance_decision(
     return decision
 
 
-def reference_for(
-    reference: Any, modules: Sequence[torch.nn.Module], generators: Any
+def make_reference(
+    reference: Any,
+    modules: Sequence[nn.Module],
+    generators: Sequence[torch.Generator],
 ) -> Reference:
-    """The reference; a copy of the model needs its modules, and generators have an effect on a copy alone."""
-    if reference in ("start", "twin") and not modules:
+    """Return the reference by its word, number, file or function."""
+    if reference in (START, TWIN) and not modules:
+        role = "trained" if reference == TWIN else "kept"
         raise ValueError(
-            f'reference="{reference}" needs the model whose copy is {"trained" if reference == "twin" else "kept"}: '
+            f'reference="{reference}" needs the model whose copy is {role}: '
             f'reference="{reference}", model=model; for bare parameters model=torch.nn.ParameterList(parameters)'
         )
-    lower_reference = named_reference(reference, modules)
-    if generators and lower_reference.copy is None:
+    if generators and reference not in (START, TWIN):
         raise ValueError(
             'generators=… has no effect: no closure is called twice (reference="twin", "start")'
         )
-    return lower_reference
+    if reference is None:
+        reference = GIVEN
+    if isinstance(reference, str) and reference in REFERENCE_KINDS:
+        return REFERENCE_KINDS[reference](modules)
+    if isinstance(reference, Real):
+        return NumberReference(float(reference))
+    if callable(reference):
+        return FunctionReference(reference)
+    return CurveReference(reference)
+
+
+def scalar_reference(reference: Any) -> Any:
+    """Return a loss, which is a tensor of one element, as a number; anything else as it is."""
+    if isinstance(reference, Tensor) and reference.numel() == 1:
+        return float(reference.detach())
+    return reference
+
+
+def modules_of(model: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module, ...]:
+    """Return the modules of a `model=` argument: one module, or several in a list or tuple."""
+    if model is None:
+        return ()
+    modules = tuple(model) if isinstance(model, (list, tuple)) else (model,)
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise TypeError(
+                f"model has a {type(module).__name__}; it must be a torch.nn.Module, or several in a list"
+            )
+    return modules
 
 
 def trained_modules(
-    model: Any, base: torch.optim.Optimizer
-) -> tuple[torch.nn.Module, ...]:
+    model: nn.Module | Sequence[nn.Module] | None, base: Optimizer
+) -> tuple[nn.Module, ...]:
     """Return the modules that `model` names; raise unless the base trains one of their parameters."""
     modules = modules_of(model)
     trained = {id(p) for group in base.param_groups for p in group["params"]}
-    if modules and not any(
-        id(p) in trained for module in modules for p in module.parameters()
-    ):
+    ids = {id(p) for module in modules for p in module.parameters()}
+    if modules and not trained & ids:
         raise ValueError(
             f"model={type(modules[0]).__name__}(…) has no parameter that `base` trains: give the model that it was "
             "made for (was the model copied or re-created since?)"
         )
     return modules
-
-
-def _positive(value: Any) -> bool:
-    return (
-        not isinstance(value, bool)
-        and isinstance(value, Real)
-        and 0 < floating(value) < math.inf
-    )
-
-
-def _shaped(rule: rules.Rule, fg: Any, gg: Any, arguments: dict[str, Any]) -> Any:
-    """λ of the shape of fg, whatever the rule makes of it."""
-    multiplier = rule(fg, gg, **arguments)
-    shapes = [
-        getattr(value, "shape", None) for value in (multiplier, fg)
-    ]  # Python's numbers have none
-    return multiplier if shapes[0] == shapes[1] else multiplier + 0 * fg

@@ -1,15 +1,14 @@
-"""Batches that grow with the step, in micro-batches, so that memory does not grow with them."""
+"""Batches that grow with the step, in micro-batches that bound the memory."""
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, count, islice, tee
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -17,9 +16,6 @@ from tiebreak.checks import one_of, whole
 from tiebreak.schedules import Law, Schedule
 from tiebreak.torch.distributed.layout import several_ranks
 from tiebreak.torch.gradients import LEVELS
-
-#: The sample numbers and the weight of each micro-batch of a step.
-_Parts: TypeAlias = list[tuple[list[int], float]]
 
 
 @dataclass
@@ -41,20 +37,21 @@ class Batch:
 
     k: int
     size: int
-    _length: int
-    _pairs: Iterator[tuple[Any, float]]
-    _used: bool = False
+    _samples: list[list[int]]  # of each micro-batch
+    _weights: list[float]
+    _pairs: Iterator[tuple[Any, float]] | None = None  # None after the iteration
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._weights)
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
-        if self._used:  # an exhausted iterator would leave a step without gradients
+        pairs = self._pairs
+        if pairs is None:  # the step would silently miss its gradients
             raise RuntimeError(
                 f"the batch of step {self.k} can be iterated once, before the next; keep list(batch)"
             )
-        self._used = True
-        return self._pairs
+        self._pairs = None
+        return pairs
 
 
 class GrowingBatches:
@@ -63,9 +60,9 @@ class GrowingBatches:
     Σ weight · (mean loss of a micro-batch) is the mean loss of all B_k samples. The micro-batches of a step differ by
     at most one sample.
 
-    Over several ranks B_k is the batch of all of them. Each rank draws its share of the same samples, whatever the
-    number of ranks, in equally many micro-batches. The *mean over the ranks* of Σ weight · loss is the mean loss of all
-    B_k samples, as DistributedDataParallel and FSDP average gradients.
+    Over several ranks B_k is the batch of all of them. The ranks share the same samples, whatever their number, and each
+    has equally many micro-batches. The *mean over the ranks* of Σ weight · loss is the mean loss of all B_k samples, as
+    DistributedDataParallel and FSDP average gradients.
 
     Parameters
     ----------
@@ -75,31 +72,33 @@ class GrowingBatches:
         B_k: the law of this `level` in a :class:`tiebreak.Schedule`, a law of your own (floored, at least 1), or a
         constant. :class:`tiebreak.Capped` limits a law; Corollary 1 needs growing batches, and does not cover the cap.
     micro_batch : int
-        The most samples at once. Memory depends on it; of B_k only the sample numbers are kept.
+        The maximum number of samples at once, which bounds the memory. Of the whole batch only the sample numbers are
+        in memory.
     sampling : {"iid", "epoch"}
-        With replacement, as in the theory; or each sample once in an epoch, reshuffled, continuing across steps.
+        With replacement, as in the theory; or each sample once in an epoch. Epochs are shuffled and continue across
+        steps.
     share : (int, int)
         The share i of n that this process draws of each batch. With data parallelism over all ranks it is
         ``(dist.get_rank(), dist.get_world_size())``; ``(0, 1)`` is the whole batch. Required if several ranks run.
     level : {"upper", "lower"}
-        Levels draw independently of each other, also with the same seed.
+        The levels draw independent samples, also with the same seed.
     seed : int
-        Decides the samples, whatever `micro_batch`, `num_workers` and the number of shares are.
+        Determines the samples for any `micro_batch`, `num_workers` and number of shares.
     **options
         Those of :class:`torch.utils.data.DataLoader`, such as `num_workers`; workers read ahead, across steps.
 
     Attributes
     ----------
     k, samples : int
-        The next step (or the one under way), and the number of samples in all steps before it.
+        The next or current step, and the number of samples in all steps before.
 
     Notes
     -----
-    A step ends when its last micro-batch is handed out, so save the state after the optimizer's step. An incomplete
-    step starts from its first sample after a saved state is loaded, or in a new loop; a loop that goes on skips the
-    rest of the step. The draws of random transforms inside a dataset are not part of the state. The state is the same
-    on every rank, and can be loaded with another number of ranks. If a step has fewer samples than all ranks have
-    micro-batches, some micro-batches have the same sample, each with a part of its weight.
+    A step ends when the loop receives its last micro-batch, so save the state after the optimizer's step. An incomplete
+    step restarts at its first sample in a new loop or after a saved state is loaded; a loop that continues skips the
+    remaining samples of the step. The random numbers of transforms inside a dataset are not part of the state. The
+    state is the same on every rank, and can be loaded with another number of ranks. If a step has fewer samples than
+    all ranks have micro-batches, some micro-batches have the same sample, each with a part of its weight.
 
     Examples
     --------
@@ -139,101 +138,99 @@ class GrowingBatches:
         if not isinstance(schedule, Schedule):
             schedule = Schedule().replace(**{f"{level}_batch": schedule})
         self._schedule = schedule
-        self._batch_size(0)  # report a law that is illegal from the start
+        self._batch_size(0)  # report an illegal law at once
         self._dataset, self._options = _prepare(dataset, options)
         self._length = len(self._dataset)
         if share is None and several_ranks():
             raise RuntimeError(
                 "several ranks run: give share=(rank, ranks), or (0, 1) for the whole batch on each"
             )
-        self._share = share or (0, 1)
-        if not 0 <= self._share[0] < self._share[1]:
+        self._rank, self._ranks = share or (0, 1)
+        if not 0 <= self._rank < self._ranks:
             raise ValueError(
                 f"share={share!r} must be (i, n), share i of n, with 0 ≤ i < n"
             )
 
     def __iter__(self) -> Iterator[Batch]:
-        plan, plan_ahead = tee(self._plan())
-        numbers = (part for _, _, parts in plan_ahead for part, _ in parts)
-        # A generator of its own: the loader would draw from torch's, which shifts the dropout masks of a resumed run.
-        generator = torch.Generator().manual_seed(
-            int(self._random(self.k, 1, self._share[0]).integers(2**62))
-        )
+        batches, ahead = tee(self._plan())
+        # The loader would draw from torch's generator and change the dropout masks of a resumed run.
+        seed = self._random(self.k, 1, self._rank).integers(2**62)
         loader = DataLoader(
             self._dataset,
-            batch_sampler=numbers,
-            generator=generator,
+            batch_sampler=chain.from_iterable(batch._samples for batch in ahead),
+            generator=torch.Generator().manual_seed(int(seed)),
             in_order=True,
             **self._options,
         )
         source = iter(loader)
-        for k, size, parts in plan:
-            pairs = self._load(k, size, parts, source)
-            batch = Batch(k, size, len(parts), pairs)
+        for batch in batches:
+            pairs = self._load(batch.k, batch.size, batch._weights, source)
+            batch._pairs = pairs
             yield batch
-            batch._used = True
+            batch._pairs = None
             for _ in pairs:
-                pass  # skip what the step has left
+                pass  # skip the remaining samples of the step
         self._batch_size(self.k)  # raise the error that ended the plan
 
     def _load(
-        self, k: int, size: int, parts: _Parts, source: Iterator[Any]
+        self, k: int, size: int, weights: list[float], source: Iterator[Any]
     ) -> Iterator[tuple[Any, float]]:
-        for number, (_, weight) in enumerate(parts, 1):
+        for number, weight in enumerate(weights, 1):
             if self.k != k:
                 raise RuntimeError(
                     f"step {k} is over: another loop or a loaded state has led to step {self.k}"
                 )
             inputs = next(source)
-            if number == len(
-                parts
-            ):  # before the yield: zip(upper, lower) resumes only one of its iterators
+            # End the step before the last yield: zip(upper, lower) resumes only one of its iterators.
+            if number == len(weights):
                 self.k += 1
                 self.samples += size
             yield inputs, weight
 
-    def _plan(self) -> Iterator[tuple[int, int, _Parts]]:
+    def _plan(self) -> Iterator[Batch]:
+        """Yield the batches from the next step on, without their pairs."""
         epoch, offset = divmod(self.samples, self._length)
-        orders = (
-            self._random(number).permutation(self._length) for number in count(epoch)
-        )
+        orders = (self._random(i).permutation(self._length) for i in count(epoch))
         order = islice(chain.from_iterable(orders), offset, None)
-        index, shares = self._share
         for k in count(self.k):
             try:
                 size = self._batch_size(k)
-            except (
-                Exception
-            ):  # workers read ahead; the loop raises the error if it reaches this step
-                return
+            except Exception:
+                return  # workers read ahead; `__iter__` raises the error at the step
             if self.sampling == "iid":
                 samples = self._random(k).integers(self._length, size=size)
             else:
                 samples = np.fromiter(islice(order, size), np.int64, size)
-            length = math.ceil(
-                size / shares / self.micro_batch
-            )  # the same in every share
-            parts = _split(samples, shares * length)[
-                index * length : (index + 1) * length
+            length = math.ceil(size / self._ranks / self.micro_batch)
+            places = self._ranks * length
+            repeats = [1] * places
+            if size < places:  # several micro-batches have the same sample
+                owners = np.arange(places) * size // places
+                samples = samples[owners]
+                repeats = np.bincount(owners)[owners].tolist()
+            share = slice(self._rank * length, (self._rank + 1) * length)
+            parts = np.array_split(samples, places)[share]
+            weights = [
+                self._ranks * (len(part) / (size * repeat))
+                for part, repeat in zip(parts, repeats[share], strict=True)
             ]
-            yield k, size, [(part.tolist(), shares * weight) for part, weight in parts]
+            yield Batch(k, size, [part.tolist() for part in parts], weights)
 
     def _batch_size(self, k: int) -> int:
         return int(getattr(self._schedule.at(k), f"{self.level}_batch"))
 
     def _random(self, *key: int) -> np.random.Generator:
-        """A random generator that is independent of those with another seed, level or key."""
+        """Return a generator that is independent of those of other seeds, levels and keys."""
+        spawn_key = (LEVELS.index(self.level), *key)
         return np.random.default_rng(
-            np.random.SeedSequence(
-                self.seed, spawn_key=(LEVELS.index(self.level), *key)
-            )
+            np.random.SeedSequence(self.seed, spawn_key=spawn_key)
         )
 
     def state_dict(self) -> dict[str, int | str]:
-        """Where the next step begins: plain numbers and words, fit for ``torch.load(…, weights_only=True)``."""
-        position = {"k": self.k, "samples": self.samples}
+        """Return the start of the next step: numbers and words, fit for ``torch.load(…, weights_only=True)``."""
         return {
-            **position,
+            "k": self.k,
+            "samples": self.samples,
             "seed": self.seed,
             "sampling": self.sampling,
             "level": self.level,
@@ -241,53 +238,37 @@ class GrowingBatches:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, with its seed: the next loop begins with the same samples, bit for bit."""
+        """Continue from a state, with its seed: the next loop starts with the same samples, bit for bit."""
         if not isinstance(state, Mapping):
             raise TypeError(
                 f"the state is a {type(state).__name__}; it must be what state_dict() gave"
             )
         current = self.state_dict()
         for name in ("sampling", "level", "length"):
-            given, own = state.get(name), current[name]
-            if given != own:
+            if state.get(name) != current[name]:
                 raise ValueError(
-                    f"the state has {name}={given!r}, these batches have {name}={own!r}"
+                    f"the state has {name}={state.get(name)!r}, these batches have {name}={current[name]!r}"
                 )
         self.k, self.samples, self.seed = (
             whole(name, state.get(name), 0) for name in ("k", "samples", "seed")
         )
 
 
-def _split(
-    samples: NDArray[np.int64], places: int
-) -> list[tuple[NDArray[np.int64], float]]:
-    """Split into parts that are not empty, with weights that add up to 1: parts may have the same sample."""
-    size = len(samples)
-    if size >= places:
-        return [(part, len(part) / size) for part in np.array_split(samples, places)]
-    owners = np.arange(places) * size // places
-    repeats = np.bincount(owners).tolist()
-    return [(samples[i : i + 1], 1 / (size * repeats[i])) for i in owners]
-
-
 class _Rows(TensorDataset):
     """Tensors by rows: gathers all rows of a micro-batch in one operation."""
 
     def __getitems__(self, numbers: list[int]) -> list[Tensor]:
-        rows = torch.from_numpy(
-            np.array(numbers)
-        )  # much faster than torch.tensor(numbers)
+        rows = torch.from_numpy(np.array(numbers))  # faster than torch.tensor(numbers)
         return [
             tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors
         ]
 
 
 def _prepare(dataset: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The dataset and the loader's options, with tensors gathered by rows unless the user collates samples."""
+    """Return the dataset and the loader's options; rows of tensors are gathered unless the user collates samples."""
     kind = type(dataset).__name__
-    if isinstance(dataset, IterableDataset | Mapping) or not hasattr(
-        dataset, "__len__"
-    ):
+    is_iterable = isinstance(dataset, IterableDataset | Mapping)
+    if is_iterable or not hasattr(dataset, "__len__"):
         raise TypeError(
             f"dataset={kind} must be map-style (samples by number, a length), a tensor, or tensors in a tuple"
         )
@@ -295,8 +276,9 @@ def _prepare(dataset: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]
         dataset = TensorDataset(*dataset)
     if not len(dataset):
         raise ValueError(f"dataset={kind} has no samples; it must have at least one")
-    if options.get("collate_fn") is None and isinstance(dataset, Tensor):
-        return _Rows(dataset), {**options, "collate_fn": itemgetter(0)}
-    if options.get("collate_fn") is None and type(dataset) is TensorDataset:
-        return _Rows(*dataset.tensors), {**options, "collate_fn": tuple}
+    if options.get("collate_fn") is None:
+        if isinstance(dataset, Tensor):
+            return _Rows(dataset), options | {"collate_fn": itemgetter(0)}
+        if type(dataset) is TensorDataset:
+            return _Rows(*dataset.tensors), options | {"collate_fn": tuple}
     return dataset, options

@@ -1,119 +1,74 @@
-"""What is called within a step: a closure for each level, or the one of a framework."""
+"""Closures: checks of what a step is given to call, and the backward pass of a closure's loss."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from tiebreak.torch.distributed.layout import several_ranks
-from tiebreak.torch.gradients import LEVELS, NoGradient, Touched
-from tiebreak.torch.losses import itself, propagate, returned
-
-if TYPE_CHECKING:
-    from tiebreak.torch.optimizer import DynamicBarrier
+#: A function that returns the loss of a level, made of the parameters by a forward pass of its own.
+Closure: TypeAlias = Callable[[], Tensor]
 
 
-def call(optimizer: "DynamicBarrier", closure: Any, upper: Any, lower: Any) -> None:
-    """Call what a step was given; afterwards the gradients of both levels are there, or an error says what is missing.
-
-    A `closure` is called once, after those of the levels, where the gradients are: Lightning passes one that calls its
-    hooks. It may also make both blocks itself; what it returns does not matter then.
-    """
+def check_closures(closure: object, upper: object, lower: object) -> None:
+    """Raise unless both levels have a closure, or none has, and each is a function."""
     if (upper is None) != (lower is None):
         raise TypeError("step(upper=…, lower=…) needs both closures")
     for name, function in (("closure", closure), ("upper", upper), ("lower", lower)):
         if function is not None and not callable(function):
-            what = f"{name}={type(function).__name__}"
+            text = f"{name}={type(function).__name__}"
             raise TypeError(
-                f"step({what}): give a function that returns the loss, {name}=lambda: loss(model, batch)"
+                f"step({text}): give a function that returns the loss, {name}=lambda: loss(model, batch)"
             )
-    if optimizer._held is not None:
-        if upper is not None:
-            raise RuntimeError(
-                "step(upper=…, lower=…) after opt.combine(): opt.step() goes along what is in .grad"
-            )
-        if closure is not None:
-            closure()
-        return
-    if upper is not None:
-        if getattr(optimizer, "found_inf", None) is not None:
-            scaled: Any = optimizer
-            del (
-                scaled.found_inf,
-                scaled.grad_scale,
-            )  # a scaler leaves them where a step raises
-            raise RuntimeError(
-                "scaler.step(opt, lower=…, upper=…): a gradient scaler looks at .grad before closures run: use blocks, "
-                "`with opt.lower(g): scaler.scale(g).backward()`, the same for upper, and scaler.step(opt)"
-            )
-        if closure is not None and several_ranks():
-            raise RuntimeError(
-                "step(upper=…, lower=…) calls backward past the framework, which then sums no gradients over its "
-                "processes: call it yourself, `with opt.lower(loss): self.manual_backward(loss)`, and so above"
-            )
-        try:
-            _evaluate(optimizer, upper, lower)
-        except NoGradient as error:
-            level = "upper" if "opt.upper" in str(error) else "lower"
-            raise RuntimeError(
-                f"the {level} closure's loss does not depend on the parameters of this optimizer: was the model copied "
-                "or re-created after the optimizer was made? are its parameters frozen (requires_grad=False)?"
-            ) from None
-    if closure is not None:
-        with torch.enable_grad():
-            loss = closure()
-        if loss is not None and not set(LEVELS) <= optimizer.gradients.seen:
-            raise TypeError(
-                "step(closure) knows one loss: give two, step(upper=…, lower=…), or make the two backward passes in "
-                "`with opt.lower(loss):` and `with opt.upper(loss):`. A trainer that makes them by itself must not: in "
-                "Lightning set self.automatic_optimization = False"
-            )
-    optimizer.gradients.complete()
 
 
-def _evaluate(
-    optimizer: "DynamicBarrier",
-    upper: Callable[[], Tensor],
-    lower: Callable[[], Tensor],
-) -> None:
-    """Gradients and losses from closures; the reference's loss first, on the same batch.
+def returned_loss(level: str, loss: object) -> Tensor:
+    """Return what a closure returned; raise unless it is a loss."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss
+    text = type(loss).__name__
+    if isinstance(loss, Tensor):
+        text = f"a tensor of shape {tuple(loss.shape)}"
+    raise TypeError(
+        f"the {level} closure returned {text}; it must return its loss, one number, as a tensor with its graph "
+        "(no .item())"
+    )
 
-    Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
-    """
-    copy = optimizer.target.copy
-    optimizer.ranks.compare(optimizer)
-    begun = copy is not None and copy.begun
-    reference = None if copy is None else copy.measure(optimizer, lower)
-    losses: dict[str, Tensor] = {}
+
+def advice(level: str) -> str:
+    """Return the sentence about a closure that calls backward itself."""
+    return (
+        f"the {level} closure must return its loss, made of the parameters by a forward pass of its own, and not call "
+        "backward itself: return the loss; the optimizer calls backward"
+    )
+
+
+def propagate(level: str, loss: Tensor) -> None:
+    """Call backward on a closure's loss."""
+    if not loss.requires_grad:
+        raise RuntimeError(
+            f"{advice(level)}. What it returned has no graph: no .detach(), no torch.no_grad(), and not all "
+            "parameters frozen (requires_grad=False)"
+        )
     try:
-        for level, closure in (("lower", lower), ("upper", upper)):
-            with torch.enable_grad():
-                loss = returned(level, closure())
-                compared = reference if level == "lower" else None
-                try:
-                    with optimizer._level(
-                        level, loss, compared, 1.0, factor=1.0
-                    ):  # the backward pass is ours
-                        propagate(level, loss)
-                except Touched:  # by the closure, which is all that ran since
-                    raise RuntimeError(f"{itself(level)}.") from None
-            losses[level] = loss.detach()
-    except BaseException:  # half a step is none: the next one begins anew
-        optimizer.forget()
+        torch.autograd.backward(loss)
+    except RuntimeError as error:
+        text = (
+            f"{advice(level)}. One forward pass for both: blocks, the first with "
+            "backward(retain_graph=True)."
+        )
+        if "backward through the graph a second time" in str(error):
+            raise RuntimeError(text) from error
+        error.add_note(text)
         raise
-    if (
-        reference is not None and not begun
-    ):  # the same point twice: a chance to see that the batch is the same
-        _check_repeats(reference, losses["lower"])
 
 
-def _check_repeats(first: Tensor, again: Tensor) -> None:
-    """Raise if the lower closure gave two losses at one point, with the same random numbers: it takes another batch."""
-    one, two = float(first), float(again)
-    if abs(one - two) > 1e-3 * max(
-        abs(one), abs(two)
-    ):  # a device may sum in another order; batches differ by more
+def check_repeatable(first: Tensor, second: Tensor) -> None:
+    """Raise if the lower closure gave two losses at one point with the same random numbers: it draws another batch."""
+    one = float(first)
+    two = float(second)
+    # A device may sum in another order; other batches differ by more.
+    if abs(one - two) > 1e-3 * max(abs(one), abs(two)):
         raise RuntimeError(
             f"the lower closure gave {one:.6g} and {two:.6g} at the same point; the reference is evaluated on the same "
             "batch, so it must give the same loss again: draw the batch outside the closure, or name its random "

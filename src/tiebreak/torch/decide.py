@@ -1,223 +1,440 @@
-"""From what a step measured to its weights and its record: by the host, by one kernel, or by torch's operations.
+"""From what a step measured to its two weights: by the host, by one kernel, or by torch's operations.
 
-The arithmetic is :mod:`tiebreak.decision`'s in all three. The host makes it of Python's numbers where it knows them: on
-a CPU, and where it had to wait for a device anyway. Where it does not, one kernel makes everything at once; what no
-kernel can make (a rule of one's own, a gradient scaler) is left to torch's operations.
+The arithmetic is :mod:`tiebreak.decision`'s in all three. The host computes with Python numbers if it knows them: on a
+CPU, and if it waited for a device anyway. Otherwise one kernel computes everything on the device. torch's operations do
+what no kernel can: a rule of the user's own, a gradient scaler.
 """
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from tiebreak import rules
+from tiebreak import rules, tolerance
 from tiebreak.decision import Choice, Decision, Seen, limited
 from tiebreak.schedules import Parameters
-from tiebreak.tolerance import Reading
-from tiebreak.torch.distributed.message import Measured
+from tiebreak.tolerance import Memory, Reading
+from tiebreak.torch.devices import copied, store
+from tiebreak.torch.distributed import Measurement
+from tiebreak.torch.grad_scaler import Scaling
 from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.kernels import Passes
-from tiebreak.torch.losses import loss_values
-from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, record
+from tiebreak.torch.losses import Loss, loss_values
+from tiebreak.torch.nonfinite import find_nonfinite
+from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, make_step
 
-if TYPE_CHECKING:
-    from tiebreak.torch.kernels.triton_decision import DecisionKernels
-    from tiebreak.torch.optimizer import DynamicBarrier
+#: A number of the host, a tensor without dimensions, or a scalar of the kernel writer.
+Scalar: TypeAlias = Any
 
 
-class Made(NamedTuple):
+class StepDecision(NamedTuple):
     """A step in numbers.
 
     Attributes
     ----------
     weights : tensor
-        a and b.
-    step : Step
-        The record.
+        a and b of the direction d = a ∇f + b ∇g.
+    info : Step
+        What the step returns to the user.
     memory : Memory, () or None
-        What to remember if the step is made; None where that is done.
+        The memory of the rule after the step; None if a kernel has stored it.
     reading : Reading or None
-        With a tolerance, where the host knows it.
-    report : tuple or None
-        The names and the numbers of the record in one piece, where a kernel made them.
+        With a tolerance, if the host knows its numbers.
+    skip : tensor or None
+        True if the step must not be made, and only the device knows.
+    report_names, report : sequence of str, tensor
+        The numbers of the step in one tensor, for the host to read later.
     """
 
     weights: Tensor
-    step: Step
+    info: Step
     memory: Any
     reading: Reading | None
-    report: tuple[list[str], Tensor] | None = None
+    skip: Tensor | None
+    report_names: Sequence[str]
+    report: Tensor
 
 
-def outcome(
+def choose_weights(
     decision: Decision,
-    parameters: Any,
-    own: Sequence[Any],
-    seen: Sequence[Any],
-    used: dict[str, Any],
+    parameters: Parameters,
+    products: Sequence[Scalar],
+    rule_products: Sequence[Scalar],
+    losses: dict[str, Scalar],
     memory: Any,
-    longest: Any,
+    max_norm: Scalar,
 ) -> Choice:
-    """The decision on any scalars, the direction no longer than `longest`.
+    """Return the decision on any scalars, with a direction no longer than `max_norm`.
 
     Parameters
     ----------
-    own, seen : tuple
+    products, rule_products : sequence
         fg, gg and ff of the gradients in the direction, and as the rule sees them.
-    used : dict
-        The losses that the decision needs.
+    losses : dict
+        The losses that the decision uses.
     """
+    fg, gg, ff = products
     if decision.tolerance is not None:
-        fg, gg, ff = own
-        measured = Seen(fg, gg, ff, ff**0.5, gg**0.5, **used)
+        measured = Seen(fg, gg, ff, ff**0.5, gg**0.5, **losses)
     else:
-        fg, gg, ff = seen
-        measured = Seen(fg, gg, ff, **used)
+        measured = Seen(*rule_products, **losses)
     choice = decision(parameters, measured, memory)
-    if longest is not None:
-        (fg, gg, ff), a, b = own, choice.upper_weight, choice.lower_weight
-        choice = limited(choice, a * a * ff + 2 * a * b * fg + b * b * gg, longest)
-    return choice
+    if max_norm is None:
+        return choice
+    a = choice.upper_weight
+    b = choice.lower_weight
+    # ‖a ∇f + b ∇g‖² = a² ff + 2 a b fg + b² gg
+    return limited(choice, a * a * ff + 2 * a * b * fg + b * b * gg, max_norm)
 
 
-def plain(decision: Decision) -> bool:
-    """Whether the decision is known to be arithmetic: any rule of one's own may be a function of tensors only."""
+def is_builtin_rule(decision: Decision) -> bool:
+    """Whether the decision is arithmetic alone; a rule of the user's own may be a function of tensors."""
     return (
         decision.tolerance is not None or decision.method.rule in rules.RULES.values()
     )
 
 
-class Maker:
-    """Makes the numbers of a step; keeps the kernel, where there is one."""
+class RuleMemory:
+    """The memory of the tolerance rule: Python numbers if the host computes it, tensors on a device.
 
-    def __init__(self) -> None:
-        self._kernels: DecisionKernels | None = None
+    Parameters
+    ----------
+    initial : Memory or ()
+        Before the first step; () without a tolerance.
+    """
+
+    def __init__(self, initial: Any) -> None:
+        self.values: dict[str, Any] = {}
+        if isinstance(initial, Memory):
+            self.values = initial._asdict()
+        # If a kernel stores the memory, the values are views of this tensor.
+        self._tensor: Tensor | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the values are tensors."""
+        return any(isinstance(value, Tensor) for value in self.values.values())
+
+    def current(self, host: bool = False) -> Any:
+        """Return the memory as the decision takes it; with `host` as Python numbers."""
+        if not self.values:
+            return ()
+        if host and self.on_device:  # waits once, after steps on a device
+            self.values = {name: float(value) for name, value in self.values.items()}
+        return Memory(**self.values)
+
+    def tensor_on(self, device: torch.device) -> Tensor:
+        """Return the memory as one tensor on a device, which a kernel reads and writes."""
+        first = next(iter(self.values.values()))
+        is_view = isinstance(first, Tensor) and first._base is self._tensor
+        if self._tensor is None or not is_view:
+            like = torch.empty((), dtype=torch.float64, device=device)
+            values = [_like(value, like) for value in self.values.values()]
+            self._tensor = torch.stack(values)
+            self.values = dict(zip(self.values, self._tensor.unbind(), strict=True))
+        return self._tensor
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_kernels": None}  # what is on a device stays there
+        return {"values": copied(self.values), "_tensor": None}
 
-    def make(
+    def keep(self, memory: Any, skip: Tensor | None) -> bool:
+        """Take the memory after a step, unless `skip` is true; return whether the host knows the numbers.
+
+        A number that is not finite must not stay, whatever the policy about such steps is.
+        """
+        values = memory._asdict() if self.values else {}
+        if not any(isinstance(value, Tensor) for value in values.values()):
+            if all(map(math.isfinite, values.values())):
+                self.values.update(values)
+            return True
+        is_fine = torch.isfinite(torch.stack(list(values.values()))).all()
+        if skip is not None:
+            is_fine = is_fine & ~skip
+        for name, value in values.items():
+            before = _like(self.values[name], value)
+            store(self.values, name, torch.where(is_fine, value, before))
+        return False
+
+    @property
+    def return_count(self) -> int:
+        """How many times the model was set to its twin; waits for a device."""
+        return int(tolerance.return_count(self.current())) if self.values else 0
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether no step was made yet, as far as the host knows."""
+        return not self.on_device and bool(tolerance.is_initial(self.current()))
+
+    def needs_return(self) -> bool:
+        """Whether the model must be set to its twin; waits for a device."""
+        needed = tolerance.needs_return(self.current())
+        return bool(torch.as_tensor(needed).all())
+
+    def note_return(self) -> None:
+        """Continue from the twin, to which the model was set."""
+        self.load_state_dict(tolerance.after_return(self.current())._asdict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the values."""
+        return copied(self.values)
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raise ValueError if this state cannot be loaded."""
+        if bool(state) != bool(self.values):
+            saved = "with" if state else "without"
+            current = "with" if self.values else "without"
+            raise ValueError(
+                f"the state was saved {saved} tolerance=, and this optimizer was made {current} it"
+            )
+        if set(state) != set(self.values):
+            unlike = sorted(set(state) ^ set(self.values))
+            raise ValueError(
+                f"what the tolerance rule of the state remembers differs from this version's in {', '.join(unlike)}"
+            )
+        for name, value in state.items():
+            is_number = type(value) in (int, float)
+            if isinstance(value, Tensor):
+                is_number = value.numel() == 1
+            if not is_number or not math.isfinite(value):
+                raise ValueError(
+                    f"in this state law.{name} is {value!r}; it must be a finite number"[
+                        :300
+                    ]
+                )
+        if state:
+            tolerance.check(Memory(**state))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state; tensors in place, because a captured step reads their memory."""
+        for name, value in state.items():
+            before = self.values[name]
+            if isinstance(before, Tensor):
+                value = _like(value, before)
+            store(self.values, name, value)
+
+
+def _like(value: Any, like: Tensor) -> Tensor:
+    """The value with the device and dtype of `like`. A number is filled in on the device: sending it would wait."""
+    if isinstance(value, Tensor):
+        return value.to(like)
+    return torch.full_like(like, value)
+
+
+class Decider:
+    """Computes the numbers of a step. It keeps compiled kernels between steps."""
+
+    def __init__(self) -> None:
+        self._kernels: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_kernels": None}  # kernels belong to this process and device
+
+    def decide(
         self,
-        opt: "DynamicBarrier",
+        decision: Decision,
         passes: Passes,
         parameters: Parameters,
-        measured: Measured,
-        used: dict[str, Any],
-        inverse_scale: Tensor | None,
-    ) -> Made | None:
-        """The numbers, or None where the host knows that they are not finite."""
-        own, seen, losses, twin = measured
+        measured: Measurement,
+        losses: dict[str, Loss],
+        memory: RuleMemory,
+        max_norm: float | None,
+        scaling: Scaling,
+        found_inf: Tensor | None,
+        checks_finite: bool,
+    ) -> StepDecision | None:
+        """Return the numbers of a step, or None if the host knows that they are not finite.
+
+        Parameters
+        ----------
+        losses : dict
+            The losses that the decision uses.
+        found_inf : tensor, optional
+            What a gradient scaler found, on all ranks.
+        checks_finite : bool
+            Whether a number that is not finite prevents the step.
+        """
+        products = measured.products
+        rule_products = measured.rule_products
+        builtin = is_builtin_rule(decision)
         compiling = torch.compiler.is_compiling()
-        simple = plain(opt.decision)
-        unscaled = (
-            inverse_scale is None and opt.guard.found_inf is None and twin is None
+        is_plain = (
+            scaling.inverse_scale is None
+            and found_inf is None
+            and measured.twin_squared_norm is None
+            and products is rule_products
         )
-        there = (
-            passes.on_device
-            and passes.uses_triton
-            and own is seen
-            and own.device == passes.device
-        )
-        if simple and there and unscaled and not compiling:
-            return self._by_kernel(opt, parameters, own, losses, used)
-        measured = measured._replace(losses=loss_values(losses))
-        used = loss_values(used)
-        host = (
-            simple
-            and own.device.type == "cpu"
-            and (not compiling or opt.decision.tolerance is not None)
-        )
-        for name, value in used.items():
+        by_kernel = passes.on_device and passes.uses_triton
+        by_kernel = by_kernel and products.device == passes.device
+        if builtin and is_plain and by_kernel and not compiling:
+            return self._by_kernel(
+                decision,
+                parameters,
+                measured,
+                losses,
+                memory,
+                max_norm,
+                checks_finite,
+            )
+        measured = measured._replace(losses=loss_values(measured.losses))
+        on_host = builtin and products.device.type == "cpu"
+        if compiling and decision.tolerance is None:
+            on_host = False
+        numbers: dict[str, Any] = {}
+        for name, value in loss_values(losses).items():
+            numbers[name] = value
             if isinstance(value, Tensor):
-                used[name] = float(value.item()) if host else value.to(own)
-        if opt.guard.refuses(own, None if seen is own else seen, *used.values(), twin):
-            return None
-        made = (_by_host if host else _by_tensors)(opt, parameters, measured, used)
-        return None if opt.guard.refuses(made.weights) else made
+                numbers[name] = float(value.item()) if on_host else value.to(products)
+        skip: Tensor | None = None
+        if checks_finite:
+            values = [products, *numbers.values(), measured.twin_squared_norm]
+            if rule_products is not products:
+                values.append(rule_products)
+            flag = find_nonfinite(values, found_inf)
+            if isinstance(flag, bool):
+                return None
+            skip = flag
+        compute = _decide_by_host if on_host else _decide_by_tensors
+        step = compute(decision, parameters, measured, numbers, memory, max_norm, skip)
+        if checks_finite:
+            flag = find_nonfinite([step.weights], None)
+            if isinstance(flag, bool):
+                return None
+            if flag is not None:
+                skip = flag if skip is None else skip | flag.to(skip.device)
+                step = step._replace(skip=skip)
+        return step
 
     def _by_kernel(
         self,
-        opt: "DynamicBarrier",
+        decision: Decision,
         parameters: Parameters,
-        own: Tensor,
-        losses: dict[str, Any],
-        used: dict[str, Any],
-    ) -> Made:
-        """Of one kernel: everything stays on the device."""
-        from tiebreak.torch.kernels.triton_decision import DecisionKernels  # Triton
+        measured: Measurement,
+        losses: dict[str, Loss],
+        memory: RuleMemory,
+        max_norm: float | None,
+        checks_finite: bool,
+    ) -> StepDecision:
+        # Triton is installed, or the passes would not use it.
+        from tiebreak.torch.kernels.triton_decision import DecisionKernels
 
-        if self._kernels is None or self._kernels.device != own.device:
-            self._kernels = DecisionKernels(own.device)
-        memory = None if opt.decision.tolerance is None else opt.memory.on(own.device)
-        weights, names, report, skipped, found_inf = self._kernels.decide(
-            opt.decision,
+        home = measured.products.device
+        if self._kernels is None or self._kernels.device != home:
+            self._kernels = DecisionKernels(home)
+        state = memory.tensor_on(home) if decision.tolerance is not None else None
+        output = self._kernels.decide(
+            decision,
             parameters,
-            own,
+            measured.products,
+            measured.losses,
             losses,
-            used,
-            memory,
-            opt.max_norm,
-            opt.guard.looks,
+            state,
+            max_norm,
+            checks_finite,
         )
-        if opt.guard.looks:
-            opt.guard.bad = found_inf
         fields: dict[str, Any] = dict.fromkeys(Step._fields)
-        fields |= dict(zip(names[2:], report[2:].unbind(), strict=True))
-        fields["skipped"] = skipped
-        return Made(weights, Step(**fields), None, None, (names, report))
+        # The first two numbers are the weights.
+        numbers = output.report[2:].unbind()
+        fields |= dict(zip(output.names[2:], numbers, strict=True))
+        fields["skipped"] = output.skipped
+        info = Step(**fields)
+        return StepDecision(
+            output.weights,
+            info,
+            None,
+            None,
+            output.found_inf if checks_finite else None,
+            output.names,
+            output.report,
+        )
 
 
-def _by_host(
-    opt: "DynamicBarrier",
+def _decide_by_host(
+    decision: Decision,
     parameters: Parameters,
-    measured: Measured,
-    used: dict[str, Any],
-) -> Made:
-    """Of Python's numbers: one tensor at the end instead of dozens on the way."""
-    own = measured.own.tolist()
-    seen = own if measured.seen is measured.own else measured.seen.tolist()
-    choice = outcome(
-        opt.decision,
+    measured: Measurement,
+    losses: dict[str, float],
+    memory: RuleMemory,
+    max_norm: float | None,
+    skip: Tensor | None,
+) -> StepDecision:
+    """With Python numbers: one tensor at the end instead of dozens on the way."""
+    products = measured.products.tolist()
+    rule_products = products
+    if measured.rule_products is not measured.products:
+        rule_products = measured.rule_products.tolist()
+    choice = choose_weights(
+        decision,
         parameters,
-        own,
-        seen,
-        used,
-        opt.memory.now(host=True),
-        opt.max_norm,
+        products,
+        rule_products,
+        losses,
+        memory.current(host=True),
+        max_norm,
     )
-    row = dict(zip(PRODUCTS, (choice.multiplier, *seen), strict=True))
+    numbers = dict(zip(PRODUCTS, (choice.multiplier, *rule_products), strict=True))
     if choice.reading is not None:
-        row |= {name: getattr(choice.reading, name) for name in READINGS}
-    given = {f"{level}_loss": measured.losses[level] for level in LEVELS}
-    row |= {name: loss for name, loss in given.items() if isinstance(loss, float)}
-    made = torch.tensor(
-        [choice.upper_weight, choice.lower_weight, *row.values()],
-        dtype=measured.own.dtype,
+        numbers |= {name: getattr(choice.reading, name) for name in READINGS}
+    fields: dict[str, Any] = dict.fromkeys(READINGS)
+    for level in LEVELS:
+        loss = measured.losses[level]
+        fields[f"{level}_loss"] = loss
+        if isinstance(loss, float):
+            numbers[f"{level}_loss"] = loss
+    row = [choice.upper_weight, choice.lower_weight, *numbers.values()]
+    values = torch.tensor(row, dtype=measured.products.dtype)
+    fields |= dict(zip(numbers, values[2:].unbind(), strict=True))
+    info = Step(**fields, skipped=torch.zeros((), dtype=torch.bool))
+    return StepDecision(
+        values[:2],
+        info,
+        choice.memory,
+        choice.reading,
+        skip,
+        ("skipped",),
+        info.skipped,
     )
-    fields: dict[str, Any] = (
-        dict.fromkeys(READINGS) | given | dict(zip(row, made[2:].unbind(), strict=True))
-    )
-    step = Step(**fields, skipped=torch.zeros((), dtype=torch.bool))
-    return Made(made[:2], step, choice.memory, choice.reading)
 
 
-def _by_tensors(
-    opt: "DynamicBarrier",
+def _decide_by_tensors(
+    decision: Decision,
     parameters: Parameters,
-    measured: Measured,
-    used: dict[str, Any],
-) -> Made:
-    """Of torch's operations; what is not finite is left to the guard."""
-    own = measured.own.unbind()
-    seen = measured.seen.unbind()
-    choice = outcome(
-        opt.decision, parameters, own, seen, used, opt.memory.now(), opt.max_norm
+    measured: Measurement,
+    losses: dict[str, Any],
+    memory: RuleMemory,
+    max_norm: float | None,
+    skip: Tensor | None,
+) -> StepDecision:
+    """With torch's operations; numbers that are not finite are found afterwards."""
+    products = measured.products.unbind()
+    rule_products = measured.rule_products.unbind()
+    choice = choose_weights(
+        decision,
+        parameters,
+        products,
+        rule_products,
+        losses,
+        memory.current(),
+        max_norm,
     )
-    numbers = (choice.upper_weight, choice.lower_weight, choice.multiplier)
-    *weights, multiplier = (
-        n if isinstance(n, Tensor) else own[0].new_tensor(n) for n in numbers
+    numbers = []
+    for number in (choice.upper_weight, choice.lower_weight, choice.multiplier):
+        if not isinstance(number, Tensor):
+            number = products[0].new_tensor(number)
+        numbers.append(number)
+    info = make_step(
+        (numbers[2], *rule_products),
+        [measured.losses[level] for level in LEVELS],
+        skip,
+        choice.reading,
     )
-    losses = [measured.losses[level] for level in LEVELS]
-    step = record((multiplier, *seen), losses, opt.guard.bad, choice.reading)
-    return Made(torch.stack(weights), step, choice.memory, None)
+    return StepDecision(
+        torch.stack(numbers[:2]),
+        info,
+        choice.memory,
+        None,
+        skip,
+        ("skipped",),
+        info.skipped,
+    )

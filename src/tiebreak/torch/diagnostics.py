@@ -1,33 +1,52 @@
-"""Warnings about a training with a tolerance: each of them is given once.
-
-The checks read what the tolerance rule says at each step, as numbers of the host. They must not change the step.
-"""
+"""Warnings about a run. Each warning is given once, at the line of the user that called the optimizer."""
 
 import math
+import operator
+import sys
+import warnings
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from tiebreak.options import allowed
 from tiebreak.tolerance import Reading
+from tiebreak.torch.devices import capturing, store
 
-FIRST_CHECK = 200  # steps of this process before noise and reference are judged
-SETTLED = 20  # and before the averages of the rule are those of recent steps
-WEIGHT = 0.02  # of the newest step in the averages here
-ONE_JUMP = 0.5  # tolerances by which a step may bend the excess before it is compared with those before it
-STALLED_EXCESS = 3.0  # tolerances above a number that count as far
-STALLED_SHARE = 0.1  # a stalled excess falls by less than this share of itself,
-STALLED_STEPS = (500, 0.25)  # in so many steps, and in that share of all steps
-HOPELESS_EXCESS = 30.0  # tolerances; no reference is given on purpose that is farther away in either direction
+FIRST_CHECK = 200  # steps of this process before noise and reference are checked
+SETTLED = 20  # steps until the averages of the tolerance rule are those of recent steps
+WEIGHT = 0.02  # of the newest step in the averages of `_Excess`
+ONE_JUMP = 0.5  # a second difference, in tolerances, that is always accepted
+STALLED_EXCESS = 3.0  # tolerances above the reference
+STALLED_SHARE = 0.1  # a stalled excess falls by less than this share of itself ...
+STALLED_STEPS = (500, 0.25)  # ... in this many steps and this share of all steps
+HOPELESS_EXCESS = 30.0  # tolerances; an intended reference is never farther away
 HOPELESS_STEPS = (200, 0.5)
-KEPT_EXCESS = (
-    1.5  # a model above it is outside: that it swings is not what must be said
-)
+OUTSIDE_EXCESS = 1.5  # a model above it is outside, whether or not it swings
 LEAST_SWING = 0.1
 OFTEN = 0.6  # share of the recent steps after which the last iterate may be outside
 OFTEN_WEIGHT = 0.005  # of the newest step in that share
+NOISE_INTERVAL = 50  # steps; a check takes a pass over ∇g and synchronises the device
+HIGH_NOISE = 0.5  # share of ‖∇g‖²
+
+LIBRARIES = ("tiebreak.", "torch.", "contextlib")  # modules that a warning skips
+
+
+def warn_at_caller(text: str) -> None:
+    """Warn at the innermost line outside tiebreak, torch and contextlib.
+
+    Schedulers and profilers of torch wrap the step, so the number of frames in between varies.
+    """
+    frame = sys._getframe()
+    level = 1
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(LIBRARIES):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
 
 
 class Diagnostics:
-    """Collects warnings about one training.
+    """Finds the warnings about a training with a tolerance, from the readings of the tolerance rule.
 
     Parameters
     ----------
@@ -38,149 +57,71 @@ class Diagnostics:
     """
 
     def __init__(self, is_number: bool, same_batch: bool) -> None:
+        self._is_number = is_number
         self._same_batch = same_batch
-        self._sized = self._judged = False
-        self._course = _Course()
-        self._swing = _Swing()
-        self._stall = _Stall() if is_number else None
+        self._excess = _Excess()
+        self._warned = False  # of noise or of the reference
+        self._rate: float | None = None
+        self._swing_share = 0.0  # of recent steps; fixed after the warning
+        self._rest_step = 0  # since this step the loss has been at rest ...
+        self._rest_excess = math.inf  # ... near this excess
 
     def observe(
-        self, step: int, reading: Reading, tolerance: Any, rate: float | None
-    ) -> list[str]:
-        """Return the warnings that this step gives rise to.
+        self, step: int, reading: Reading, tolerance: float | str, rate: float | None
+    ) -> str:
+        """Return the warning that a step causes, or an empty string.
 
         Parameters
         ----------
         step : int
-            Steps made before.
+            The number of steps before.
         reading : Reading
+            The numbers of the step on the host.
         tolerance : float or str
             As the user gave it.
         rate : float or None
-            The learning rate, if the user leaves it as it is; None with a scheduler.
+            The learning rate; None with a scheduler.
         """
         excess = float(reading.excess)
         if not math.isfinite(excess):
-            return []
-        texts = []
-        if step < 2 and not self._sized:
-            self._sized = True
-            texts.append(_oversized(reading, tolerance))
-        self._course.add(excess)
-        if not self._judged and self._course.steps > FIRST_CHECK:
-            stalled = "" if self._stall is None else self._stall.observe(step, excess)
-            text = self._noisy(excess, tolerance) or _far_below(excess) or stalled
-            self._judged = bool(text)
-            texts.append(text)
-        if not self._judged:
-            texts.append(self._swing.observe(self._course, rate))
-        return [text for text in texts if text]
-
-    def _noisy(self, excess: float, tolerance: Any) -> str:
-        noise = self._course.noise
-        if not noise > 1 or abs(excess) > 4 * noise:  # far away it does not matter
             return ""
-        remedy = "larger batches or a larger tolerance"
-        if not self._same_batch:
-            remedy = 'larger batches, a larger tolerance, or a reference on the same batch: reference="twin" or "start"'
-        return (
-            f"the averaged excess is known to {noise:.1f} tolerances only: tolerance={tolerance!r} is below what these "
-            f"batches can measure. Use {remedy}."
-        )
-
-
-class _Course:
-    """The averaged excess over recent steps: its level, the noise of the batches in it, and the swing of the model."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.level = 0.0
-        self._last = self._before = self._bend = self._spread = 0.0
-        self._kept = 0  # steps since the model was far outside
-
-    @property
-    def noise(self) -> float:
-        """The standard error of the averaged excess.
-
-        Batches are independent and the model moves slowly, so noise is what bends the excess from step to step. If σ is
-        that of a batch, an average with weight 0.1 has the error 0.229 σ and second differences of 0.119 σ in the mean.
-        """
-        return 1.93 * self._bend
-
-    @property
-    def swing(self) -> float:
-        """The standard deviation of the averaged excess without that noise."""
-        deviation, noise = (
-            1.25 * self._spread,
-            self.noise,
-        )  # 1.25 times the mean deviation
-        return math.sqrt(max(deviation * deviation - noise * noise, 0.0))
-
-    def add(self, excess: float) -> None:
-        self.steps += 1
-        bend = abs(excess - 2 * self._last + self._before)
-        self._before, self._last = self._last, excess
-        if self.steps <= SETTLED:
-            return
-        # A single jump, such as a return to the twin, is no noise.
-        bend = min(bend, max(ONE_JUMP, 10 * self._bend))
-        self._bend += max(WEIGHT, 1 / (self.steps - SETTLED)) * (bend - self._bend)
-        self._kept = 1 if self.level > STALLED_EXCESS else self._kept + 1
-        weight = max(WEIGHT, 1 / self._kept)
-        self.level += weight * (excess - self.level)
-        self._spread = (
-            0.0
-            if self._kept == 1
-            else self._spread + weight * (abs(excess - self.level) - self._spread)
-        )
-
-
-class _Swing:
-    """Whether the last iterate may end outside because the model swings at a learning rate that does not fall."""
-
-    def __init__(self) -> None:
-        self._rate: float | None = None
-        self._share = 0.0  # of the recent steps after which that is so
-        self._warned = False
-
-    def observe(self, course: _Course, rate: float | None) -> str:
-        if self._warned or rate is None:
+        self._excess.add(excess)
+        if step < 2 and self._excess.steps == 1:
+            return _oversized(reading, tolerance)
+        if self._warned:
             return ""
-        if rate != self._rate:
-            self._rate, self._share = rate, 0.0
-        swing = course.swing
-        ends_outside = (
-            course.level <= KEPT_EXCESS
-            and swing > LEAST_SWING
-            and course.level + 2 * swing > 1
-        )
-        self._share += OFTEN_WEIGHT * (ends_outside - self._share)
-        if self._share < OFTEN:
+        text = self._unsound(step, excess, tolerance)
+        self._warned = bool(text)
+        return text or self._swinging(rate)
+
+    def _unsound(self, step: int, excess: float, tolerance: float | str) -> str:
+        """Whether noise exceeds the tolerance, or the reference is far away from the loss."""
+        if self._excess.steps <= FIRST_CHECK:
             return ""
-        self._warned = True
-        return (
-            f"the learning rate does not fall, and the model swings by about {swing:.1g} tolerances around an averaged "
-            f"excess of {course.level:.2g}: its last iterate may end outside the tolerance. Let the rate fall, or call "
-            "opt.finish() after the last step."
-        )
-
-
-class _Stall:
-    """Whether a lower loss has come to rest far above a reference that is one number."""
-
-    def __init__(self) -> None:
-        self._mark: tuple[int, float] | None = (
-            None  # since when the loss is far above, and how far it was then
-        )
-
-    def observe(self, step: int, excess: float) -> str:
-        if not excess > STALLED_EXCESS:
-            self._mark = None
+        noise = self._excess.noise
+        if noise > 1 and abs(excess) <= 4 * noise:  # noise does not matter far away
+            remedy = "larger batches or a larger tolerance"
+            if not self._same_batch:
+                remedy = (
+                    "larger batches, a larger tolerance, or a reference on the same batch: "
+                    'reference="twin" or "start"'
+                )
+            return (
+                f"the averaged excess is known to {noise:.1f} tolerances only: tolerance={tolerance!r} is below what "
+                f"these batches can measure. Use {remedy}."
+            )
+        if excess < -HOPELESS_EXCESS:
+            return (
+                f"the lower loss lies {-excess:.0f} tolerances below its reference: is that what training on it alone "
+                "reaches? Everything down to there may be given up for the upper loss."
+            )
+        if not self._is_number or excess <= STALLED_EXCESS:
+            self._rest_excess = math.inf
             return ""
-        if self._mark is None or excess < (1 - STALLED_SHARE) * self._mark[1]:
-            self._mark = (step, excess)
-            return ""
-        rested = step - self._mark[0]
+        if excess < (1 - STALLED_SHARE) * self._rest_excess:
+            self._rest_step = step
+            self._rest_excess = excess
+        rested = step - self._rest_step
         steps, share = HOPELESS_STEPS if excess > HOPELESS_EXCESS else STALLED_STEPS
         if rested < max(steps, share * step):
             return ""
@@ -190,26 +131,181 @@ class _Stall:
             'reference="twin".'
         )
 
+    def _swinging(self, rate: float | None) -> str:
+        """Whether the last iterate may end outside, as the model swings at a constant learning rate."""
+        if rate is None or self._swing_share >= OFTEN:
+            return ""
+        if rate != self._rate:
+            self._rate = rate
+            self._swing_share = 0.0
+        level = self._excess.level
+        swing = self._excess.swing
+        ends_outside = (
+            level <= OUTSIDE_EXCESS and swing > LEAST_SWING and level + 2 * swing > 1
+        )
+        self._swing_share += OFTEN_WEIGHT * (ends_outside - self._swing_share)
+        if self._swing_share < OFTEN:
+            return ""
+        return (
+            f"the learning rate does not fall, and the model swings by about {swing:.1g} tolerances around an averaged "
+            f"excess of {level:.2g}: its last iterate may end outside the tolerance. Let the rate fall, or call "
+            "opt.finish() after the last step."
+        )
 
-def _oversized(reading: Reading, tolerance: Any) -> str:
-    """The warning about a tolerance that is more than the whole loss, at the first step."""
-    if isinstance(tolerance, str) and allowed(tolerance)[0] > 1:
+
+class _Excess:
+    """The averaged excess over recent steps: its level, the noise of the batches, and the swing of the model."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.level = 0.0
+        self._last = 0.0
+        self._before_last = 0.0
+        self._bend = 0.0  # mean absolute second difference
+        self._spread = 0.0  # mean absolute deviation from the level
+        self._near_steps = 0  # since the model was far outside
+
+    @property
+    def noise(self) -> float:
+        """The standard error of the averaged excess.
+
+        Batches are independent and the model moves slowly, so second differences of the excess measure the noise. If σ
+        is the deviation of a batch, an average with weight 0.1 has the error 0.229 σ and mean second differences of
+        0.119 σ.
+        """
+        return 1.93 * self._bend
+
+    @property
+    def swing(self) -> float:
+        """The standard deviation of the averaged excess without the noise."""
+        deviation = 1.25 * self._spread
+        noise = self.noise
+        return math.sqrt(max(deviation * deviation - noise * noise, 0.0))
+
+    def add(self, excess: float) -> None:
+        self.steps += 1
+        bend = abs(excess - 2 * self._last + self._before_last)
+        self._before_last = self._last
+        self._last = excess
+        if self.steps <= SETTLED:
+            return
+        # A single jump, such as a return to the twin, is not noise.
+        bend = min(bend, max(ONE_JUMP, 10 * self._bend))
+        self._bend += max(WEIGHT, 1 / (self.steps - SETTLED)) * (bend - self._bend)
+        if self.level > STALLED_EXCESS:
+            self._near_steps = 0
+            self._spread = 0.0
+        self._near_steps += 1
+        weight = max(WEIGHT, 1 / self._near_steps)
+        self.level += weight * (excess - self.level)
+        if self._near_steps > 1:
+            self._spread += weight * (abs(excess - self.level) - self._spread)
+
+
+def _oversized(reading: Reading, tolerance: float | str) -> str:
+    """Whether the tolerance is larger than the loss at the first step."""
+    if isinstance(tolerance, str):
+        if allowed(tolerance)[0] <= 1:
+            return ""
         return f'tolerance={tolerance!r} is more than all of the reference: a fiftieth of it is written "2%".'
     size = max(abs(float(reading.loss)), abs(float(reading.reference)))
-    if (
-        not isinstance(tolerance, str) and tolerance >= 1 and tolerance > size > 0
-    ):  # 0.01 of a loss near 0 is sound
-        return (
-            f"tolerance={tolerance!r} is a number in the unit of the lower loss, and more than all of that loss, "
-            f'{size:.3g} at the first step: everything may be given up for the upper loss. A share is written "2%".'
-        )
-    return ""
-
-
-def _far_below(excess: float) -> str:
-    if excess >= -HOPELESS_EXCESS:
+    if not 1 <= tolerance > size > 0:  # 0.01 is legitimate for a loss near 0
         return ""
     return (
-        f"the lower loss lies {-excess:.0f} tolerances below its reference: is that what training on it alone reaches? "
-        "Everything down to there may be given up for the upper loss."
+        f"tolerance={tolerance!r} is a number in the unit of the lower loss, and more than all of that loss, "
+        f'{size:.3g} at the first step: everything may be given up for the upper loss. A share is written "2%".'
     )
+
+
+class GradientNoise:
+    """The share of noise in ‖∇g‖², averaged over the checked steps.
+
+    The sum S of micro-batch gradients of total weight W has E‖S‖² = W²‖μ‖² + Wν². The squared norms of the growing sum,
+    one after each micro-batch, separate the signal μ from the noise ν² without storing a micro-batch: y = ‖S‖²/W is a
+    line in W, and the slope of the line is the signal.
+
+    Attributes
+    ----------
+    state : dict
+        The averages of the noise Wν² and of ‖S‖²; None before the first check.
+    warned : bool
+        Whether the share was large at an earlier check.
+    """
+
+    def __init__(self) -> None:
+        self.warned = False
+        self.state: dict[str, Any] = {"noise": None, "total": None}
+        self.start_step()
+
+    def start_step(self) -> None:
+        """Discard the micro-batches of the step before."""
+        self._weight = 0.0
+        # Σ 1, ΣW, ΣW², Σy, ΣWy and the last ‖S‖²; the first three are numbers, the others tensors.
+        self._sums: list[Any] = [0.0] * 6
+
+    def is_due(self, count: int) -> bool:
+        """Whether to check this step."""
+        return not self.warned and count % NOISE_INTERVAL == 0
+
+    def add(self, square: Tensor, weight: float) -> None:
+        """Add the squared norm of the accumulated lower gradient after a micro-batch of this weight."""
+        self._weight += weight
+        y = square / self._weight
+        terms = (1, self._weight, self._weight**2, y, self._weight * y)
+        self._sums = [*map(operator.add, self._sums, terms), square]
+
+    def partial_sums(self, kinds: int, like: Tensor) -> Tensor:
+        """Return the sums of this rank by kind of parameters, of shape (kinds, 3)."""
+        if not self._weight:
+            return like.new_zeros(kinds, 3)
+        return torch.stack(self._sums[3:], -1).to(like)
+
+    def set_sums(self, total: Tensor) -> None:
+        """Replace the sums of this rank by those over all ranks."""
+        if self._weight:
+            self._sums[3:] = total.unbind()
+
+    def share(self, inverse_scale: Tensor | None = None) -> Tensor | None:
+        """Return ν²W/‖S‖² with this step; None until a step has two micro-batches or more.
+
+        The averages do not contain the scale of a gradient scaler, which changes from step to step.
+        """
+        n, w, ww, y, wy, square = self._sums
+        spread = n * ww - w * w
+        if n >= 2 and spread > 0:
+            slope = (n * wy - w * y) / spread
+            noise = self._weight * (y - slope * w) / n
+            for name, value in (("noise", noise), ("total", square)):
+                if inverse_scale is not None:
+                    value = value * (inverse_scale**2).to(value)
+                before = self.state[name]
+                if before is None:
+                    average = value.nan_to_num(0.0, 0.0, 0.0)
+                else:
+                    before = before.to(value.device)
+                    average = 0.9 * before + 0.1 * value
+                    average = torch.where(value.isfinite(), average, before)
+                store(self.state, name, average)
+        self.start_step()
+        noise, total = self.state.values()
+        if noise is None:
+            return None
+        return torch.clamp(noise / (total + (total == 0)), 0.0, 1.0)
+
+    def check(
+        self, count: int, batch_alone: bool, inverse_scale: Tensor | None
+    ) -> None:
+        """Update the share in a step that is due, and warn if it is large and the rule uses the batch alone."""
+        if not self.is_due(count) or (
+            self._weight and capturing(self._sums[-1].device)
+        ):
+            return
+        share = self.share(inverse_scale)
+        if share is None or not batch_alone or float(share) <= HIGH_NOISE:
+            return
+        self.warned = True
+        warn_at_caller(
+            f"noise makes up {float(share):.0%} of the lower gradient's squared norm: the multiplier falls towards the "
+            "fixed weight `barrier`. Use tolerance=…, larger batches, or an average of the gradients: "
+            "method.replace(estimator='average', momentum=0.1)"
+        )

@@ -1,7 +1,7 @@
 """The core's estimators on the gradients of parameters: what the rule sees, and what is remembered of it."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -9,30 +9,38 @@ from torch import Tensor
 from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.estimators.contract import enters_direction
 from tiebreak.schedules import Parameters
+from tiebreak.torch.checkpoint import Entries
 from tiebreak.torch.gradients import LEVELS, Gradients
 from tiebreak.torch.kernels.foreach import LOW_PRECISION, Row
-from tiebreak.torch.packing import Kept
 
-_Memory = dict[str, dict[Tensor, tuple[Any, ...]]]
+#: What an estimator remembers, by level and parameter.
+_Memory: TypeAlias = dict[str, dict[Tensor, tuple[Any, ...]]]
 
 
 class Estimates:
-    """An estimator and its memory, per level and parameter."""
+    """An estimator and its memory.
+
+    Parameters
+    ----------
+    estimator : Estimator
+
+    Attributes
+    ----------
+    kind : str
+        The estimator's class, which a saved state must share.
+    is_minibatch : bool
+        Whether the rule sees the batch's own gradient, with all its noise.
+    in_direction : bool
+        Whether the estimates make up the direction, too.
+    """
 
     def __init__(self, estimator: Estimator) -> None:
         self.estimator = estimator
+        self.kind = type(estimator).__name__
+        self.is_minibatch = type(estimator) is Minibatch
+        self.in_direction = enters_direction(estimator)
         self.memory: _Memory = {level: {} for level in LEVELS}
         self._new: _Memory = {}
-
-    @property
-    def batch_alone(self) -> bool:
-        """Whether the rule sees the batch's own gradient, with all its noise."""
-        return type(self.estimator) is Minibatch
-
-    @property
-    def in_direction(self) -> bool:
-        """Whether the estimates make up the direction, too."""
-        return enters_direction(self.estimator)
 
     def rows_for_rule(
         self,
@@ -41,16 +49,15 @@ class Estimates:
         parameters: Parameters,
         inverse_scale: Tensor | None,
     ) -> list[Row]:
-        """The rows as the rule sees them, without a scaler's scale; nothing is remembered before :meth:`accept`."""
+        """Return the rows as the rule sees them, without a scaler's scale; :meth:`accept` remembers them."""
         self._new = {level: {} for level in LEVELS}
         estimated = []
         for row in rows:
-            pair: dict[str, Any] = {}
-            for level in LEVELS:
-                pair[level] = self._estimate(
-                    gradients, level, row, parameters, inverse_scale
-                )
-            estimated.append(row._replace(**pair))
+            upper, lower = (
+                self._estimate(gradients, level, row, parameters, inverse_scale)
+                for level in LEVELS
+            )
+            estimated.append(row._replace(upper=upper, lower=lower))
         return estimated
 
     def _estimate(
@@ -62,104 +69,90 @@ class Estimates:
         inverse_scale: Tensor | None,
     ) -> Tensor | None:
         p = row.parameter
-        grad = getattr(row, level)
+        grad: Tensor | None = getattr(row, level)
         memory = self.memory[level].get(p)
-        if not p.requires_grad or (
-            grad is None and memory is None
-        ):  # frozen: what is remembered moves it no more
+        # What is remembered of a frozen parameter moves it no more.
+        if not p.requires_grad or (grad is None and memory is None):
             return None
-        here = torch.zeros_like(p) if grad is None else grad
-        fresh = _unscaled(here, inverse_scale)
-        memory = (
-            self.estimator.begin(level, torch.zeros_like(fresh), 0.0)
-            if memory is None
-            else memory
-        )
-        if any(
-            isinstance(v, Tensor) and v.dtype != fresh.dtype for v in memory
-        ):  # the model was moved since
-            memory = tuple(_placed(v, p, fresh.dtype) for v in memory)
+        batch = torch.zeros_like(p) if grad is None else grad
+        fresh = batch.to(_memory_dtype(batch.dtype))
+        if inverse_scale is not None:
+            fresh = fresh * inverse_scale.to(device=fresh.device, dtype=fresh.dtype)
+        if memory is None:
+            memory = self.estimator.begin(level, torch.zeros_like(fresh), 0.0)
+        # The model may have been moved since.
+        memory = tuple(_moved(value, p, fresh.dtype) for value in memory)
+        estimate: Tensor
         estimate, memory = self.estimator.update(
             level, fresh, fresh, memory, parameters
         )
-        if memory:  # the gradient's own memory is used up by the step
+        if memory:
+            # The step uses up the memory of the gradient itself.
             self._new[level][p] = tuple(
-                v.clone() if v is fresh or v is here else v for v in memory
+                value.clone() if value is fresh or value is batch else value
+                for value in memory
             )
         if self.in_direction and estimate is not fresh:
             if grad is None:
-                gradients.put(level, p, here)
-            here.copy_(
-                estimate
-                if inverse_scale is None
-                else estimate / inverse_scale.to(estimate.device)
-            )
-        found: Tensor = estimate
-        return found
+                gradients.put(level, p, batch)
+            scaled = estimate
+            if inverse_scale is not None:
+                scaled = estimate / inverse_scale.to(estimate.device)
+            batch.copy_(scaled)
+        return estimate
 
     def accept(self) -> None:
-        """The step will be made: remember what it found. A batch that is skipped leaves nothing behind."""
-        for level in LEVELS:
-            self.memory[level] |= self._new.get(level, {})
+        """Remember the estimates of a step that will be made; a skipped batch leaves nothing behind."""
+        for level, memory in self._new.items():
+            self.memory[level] |= memory
         self._new = {}
 
-    def kept(self, p: Tensor) -> Kept:
-        """What is remembered for a parameter, to be saved."""
-        return _named(
-            {level: memory[p] for level, memory in self.memory.items() if p in memory}
-        )
+    def entries(self, p: Tensor) -> Entries:
+        """Return what is remembered for a parameter."""
+        return _by_name({n: m[p] for n, m in self.memory.items() if p in m})
 
-    def blank(self, p: Tensor) -> Kept:
-        """The same of a parameter that nothing is remembered for."""
-        begun = {}
-        for level in LEVELS:  # each level has its own zeros: all are read into
-            begun[level] = self.estimator.begin(
-                level, torch.zeros_like(p, dtype=_wide(p.dtype)), 0.0
-            )
-        return _named({level: memory for level, memory in begun.items() if memory})
+    def placeholders(self, p: Tensor, state: Mapping[str, Any]) -> Entries:
+        """Return zeros in the place of :meth:`entries`."""
+        dtype = _memory_dtype(p.dtype)
+        memories = {}
+        for level in LEVELS:  # each level has its own zeros, which are read into
+            zeros = torch.zeros_like(p, dtype=dtype)
+            memories[level] = self.estimator.begin(level, zeros, 0.0)
+        return _by_name({level: memory for level, memory in memories.items() if memory})
 
     def check(self, kind: str) -> None:
-        """Raise if the state of an estimator of this kind cannot be taken up."""
-        mine = type(self.estimator).__name__
-        if kind != mine:
+        """Raise unless the state of an estimator of this kind can be loaded."""
+        if kind != self.kind:
             raise ValueError(
-                f"an optimizer with the estimator {mine} cannot load a state of {kind}"
+                f"an optimizer with the estimator {self.kind} cannot load a state of {kind}"
             )
 
-    def load(self, parameters: Sequence[Tensor], kept: Sequence[Kept]) -> None:
-        """Take up what `kept` gave for each parameter."""
+    def load(self, entries: Mapping[Tensor, Entries]) -> None:
+        """Restore the memory."""
         self.memory = {level: {} for level in LEVELS}
-        for p, saved in zip(parameters, kept, strict=True):
+        for p, saved in entries.items():
+            dtype = _memory_dtype(p.dtype)
             for level in self.memory.keys() & saved.keys():
-                values = (saved[level][str(i)] for i in range(len(saved[level])))
+                values = saved[level]
                 self.memory[level][p] = tuple(
-                    _placed(value, p, _wide(p.dtype)) for value in values
+                    _moved(values[str(i)], p, dtype, copy=True)
+                    for i in range(len(values))
                 )
 
 
-def _named(memory: dict[str, tuple[Any, ...]]) -> Kept:
-    return {
-        level: {str(i): value for i, value in enumerate(values)}
-        for level, values in memory.items()
-    }
+def _by_name(memories: Mapping[str, tuple[Any, ...]]) -> Entries:
+    entries: Entries = {}
+    for level, memory in memories.items():
+        entries[level] = {str(i): value for i, value in enumerate(memory)}
+    return entries
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _memory_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW_PRECISION else dtype
 
 
-def _unscaled(grad: Tensor, inverse_scale: Tensor | None) -> Tensor:
-    wide = grad.to(_wide(grad.dtype))
-    return (
-        wide
-        if inverse_scale is None
-        else wide * inverse_scale.to(device=wide.device, dtype=wide.dtype)
-    )
-
-
-def _placed(value: Any, p: Tensor, dtype: torch.dtype) -> Any:
-    return (
-        value.clone().to(device=p.device, dtype=dtype)
-        if isinstance(value, Tensor)
-        else value
-    )
+def _moved(value: Any, p: Tensor, dtype: torch.dtype, copy: bool = False) -> Any:
+    """The value on the device of a parameter, if it is a tensor."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(device=p.device, dtype=dtype, copy=copy)

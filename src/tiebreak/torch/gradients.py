@@ -1,23 +1,32 @@
-"""The gradients of both levels for every parameter, kept apart; and those of a twin, where there is one."""
+"""The gradients of each level for every parameter.
+
+``.grad`` holds the gradients of the level that was active last, so a scaler, a clipper or a hook finds real gradients
+there, and no copy is made. The gradients of the other levels are stored here meanwhile.
+"""
 
 from collections.abc import Sequence
 from itertools import repeat
 from operator import is_
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from tiebreak.torch.distributed import Ranks
-from tiebreak.torch.distributed.layout import local, placed
-from tiebreak.torch.distributed.message import ONE_LEVEL
+from tiebreak.torch.distributed.consistency import ONE_LEVEL
+from tiebreak.torch.distributed.layout import local_tensor, redistribute_like
 from tiebreak.torch.kernels.foreach import Row, max_abs
 
 LEVELS = ("upper", "lower")
-_ABSENT = (0, 0)
+REFERENCE = "reference"
+#: Identity and version of the tensor in ``.grad``; two zeros if there is none.
+_Version: TypeAlias = tuple[int, int]
+_NO_VERSION: _Version = (0, 0)
+_SAMPLE = 64  # numbers of a gradient that are looked at if its version says nothing
 
 
-class Touched(RuntimeError):
+class GradientChanged(RuntimeError):
     """``.grad`` was changed after its block."""
 
 
@@ -26,72 +35,78 @@ class NoGradient(RuntimeError):
 
 
 class Gradients:
-    """The gradients of each level; ``.grad`` holds those of the level that was active last.
+    """The gradients of both levels, and those of a twin.
 
-    That way whatever looks at ``.grad`` (a scaler, a clipper, a hook) sees real gradients, and no copy is made.
+    Parameters
+    ----------
+    base : Optimizer
+        The parameters are read from its groups at each use: loading a state replaces the list.
+    ranks : Ranks
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, ranks: Ranks) -> None:
-        self._optimizer = optimizer  # its groups are looked up anew: loading a state replaces the list
-        self.ranks = ranks
+    def __init__(self, base: Optimizer, ranks: Ranks) -> None:
+        self._base = base
+        self._ranks = ranks
         self.clear()
 
     def clear(self) -> None:
-        """Forget all levels; does not touch ``.grad``."""
-        self.seen: set[str] = set()
+        """Forget all levels; ``.grad`` stays as it is."""
+        self.finished: set[str] = set()
         self.owner: str | None = None
-        self._away: dict[str, dict[int, Tensor]] = {
-            level: {} for level in (*LEVELS, "reference")
-        }  # by parameter's id
-        self._mark: list[tuple[int, int]] = []
-        self._entered: list[tuple[int, int]] = []
+        # By level and by the parameter's id.
+        self._stored: dict[str, dict[int, Tensor]] = {
+            level: {} for level in (*LEVELS, REFERENCE)
+        }
+        self._after_block: list[_Version] = []
+        self._before_block: list[_Version] = []
         self._sample: Tensor | None = None
-        self.faulty = False  # whether .grad was changed after its block
-        self.touched: Tensor | None = (
-            None  # whether .grad was changed after its block, where the versions do not say
-        )
+        self.changed_here = False  # .grad was changed after its block
+        # The same as a message to all ranks, if versions say nothing or other ranks wait.
+        self.changed: Tensor | None = None
 
     def parameters(self) -> list[Tensor]:
-        """Every parameter, in the order of the groups."""
-        return [p for group in self._optimizer.param_groups for p in group["params"]]
+        """Return every parameter, in the order of the groups."""
+        return [p for group in self._base.param_groups for p in group["params"]]
 
-    def activate(self, level: str) -> None:
-        """Make ``.grad`` the place where this level's gradients accumulate."""
+    # --- blocks ---------------------------------------------------------------
+
+    def enter(self, level: str) -> None:
+        """Make ``.grad`` the place where the gradients of this level accumulate."""
         parameters = self.parameters()
-        empty = False  # whether this level has no gradient yet, so that there is nothing to look at
-        if (
-            self.owner is None
-        ):  # what is in .grad now is the last step's direction, no gradient of this one
-            self.ranks.look(parameters)
+        is_first = False
+        if self.owner is None:
+            # .grad has the direction of the last step.
+            self._ranks.find_layout(parameters)
             for p in parameters:
                 p.grad = None
-            empty = True
+            is_first = True
         elif self.owner != level:
-            self.untouched()
-            self.ranks.between()
-            mine, grads = self._away[level], [p.grad for p in parameters]
-            self._away[self.owner] |= {
-                id(p): g
-                for p, g in zip(parameters, grads, strict=True)
-                if g is not None
+            self.check_unchanged()
+            self._ranks.check_synchronized()
+            stored = self._stored[level]
+            self._stored[self.owner] |= {
+                id(p): p.grad for p in parameters if p.grad is not None
             }
-            empty, anew = not mine, self.ranks.anew
+            is_first = not stored
+            reset = self._ranks.reset_parameters
             for p in parameters:
-                p.grad = None if p in anew else mine.pop(id(p), None)
-        self._entered = [_ABSENT] * len(parameters) if empty else self._versions()
-        self.owner, self._mark = level, []
+                p.grad = None if p in reset else stored.pop(id(p), None)
+        if is_first:
+            self._before_block = [_NO_VERSION] * len(parameters)
+        else:
+            self._before_block = self._versions()
+        self.owner = level
+        self._after_block = []
 
-    def finish(self, level: str) -> None:
-        """A block of this level is over: it must have left gradients."""
-        now = self._versions()
-        if (
-            self.ranks.anew
-        ):  # their wrapper found no gradient, or it would have written it elsewhere
-            for p in self.ranks.anew:
-                if (before := self._away[level].pop(id(p), None)) is not None:
-                    p.grad = before if p.grad is None else p.grad.add_(before)
-            now = self._versions()
-        if now == self._entered and self.ranks.alone:  # else another rank may have some
+    def leave(self, level: str) -> None:
+        """End a block of this level; raise if it left no gradient."""
+        # FSDP would write elsewhere if it found a gradient: what was stored is added now.
+        for p in self._ranks.reset_parameters:
+            before = self._stored[level].pop(id(p), None)
+            if before is not None:
+                p.grad = before if p.grad is None else p.grad.add_(before)
+        # Another rank may have some.
+        if self._versions() == self._before_block and self._ranks.alone:
             self.clear()
             raise NoGradient(
                 f"no gradient came out of `with opt.{level}(…):`: put loss.backward() inside, of a loss that depends "
@@ -99,230 +114,235 @@ class Gradients:
                 f"requires_grad=False?); only to evaluate, `with torch.no_grad(), opt.{level}():` (DeepSpeed's ZeRO "
                 "takes gradients away: use FSDP); the step begins anew"
             )
-        self.seen.add(level)
-        self._mark, self._sample = now, self._some_numbers()
+        self.finished.add(level)
+        self.mark()
 
     def mark(self) -> None:
-        """What is in ``.grad`` is as it should be: a later change shows in the tensors' versions."""
-        self._mark, self._sample = self._versions(), self._some_numbers()
+        """Note the content of ``.grad``: :meth:`check_unchanged` finds later changes."""
+        self._after_block = self._versions()
+        self._sample = self._sample_norms()
 
-    def _some_numbers(self) -> Tensor | None:
-        """Of tensors whose versions say nothing, those of FSDP and DTensor: what clipping would change."""
-        if not self.ranks.mute:
+    def _sample_norms(self) -> Tensor | None:
+        """Norms of parts of the gradients of FSDP and DTensor, whose versions say nothing; clipping changes them."""
+        if not self._ranks.versions_are_silent:
             return None
-        grads = [local(p.grad) for p in self.parameters() if usable(p.grad)]
-        some = [
-            g.view(-1)[:64] for g in grads[:: 1 + len(grads) // 8] if g.is_contiguous()
-        ]
-        if not some:
+        grads = []
+        for p in self.parameters():
+            if p.grad is not None and is_usable(p.grad):
+                grads.append(local_tensor(p.grad))
+        parts = []
+        for grad in grads[:: 1 + len(grads) // 8]:
+            if grad.is_contiguous():
+                parts.append(grad.view(-1)[:_SAMPLE])
+        if not parts:
             return None
-        return torch.stack(
-            [
-                norm.to(some[0].device, torch.float32)
-                for norm in torch._foreach_norm(some)
-            ]
-        )
+        norms = torch._foreach_norm(parts)
+        return torch.stack([norm.to(parts[0].device, torch.float32) for norm in norms])
 
-    def _versions(self) -> list[tuple[int, int]]:
-        grads = [p.grad for p in self.parameters()]
-        found = [
-            _ABSENT if grad is None else (id(grad), grad._version) for grad in grads
-        ]
-        if (
-            anew := self.ranks.anew
-        ):  # a forward pass makes other views of the same memory
-            places = zip(self.parameters(), grads, found, strict=True)
-            found = [
-                (g.data_ptr(), 0) if g is not None and p in anew else at
-                for p, g, at in places
-            ]
-        return found
+    def _versions(self) -> list[_Version]:
+        reset = self._ranks.reset_parameters
+        versions = []
+        for p in self.parameters():
+            grad = p.grad
+            if grad is None:
+                versions.append(_NO_VERSION)
+            elif reset and p in reset:
+                # A forward pass makes other views of the same memory.
+                versions.append((grad.data_ptr(), 0))
+            else:
+                versions.append((id(grad), grad._version))
+        return versions
 
-    def present(self) -> tuple[bool, ...]:
-        """Whether there are gradients of the upper and of the lower level."""
-        parameters = self.parameters()
-        return tuple(
-            any(g is not None for g in self.of(level, parameters)) for level in LEVELS
-        )
+    def check_unchanged(self) -> None:
+        """Raise if ``.grad`` was changed after its block: the change reached one level and not the other."""
+        if not self._after_block or torch.compiler.is_compiling():
+            return
+        before = self._sample
+        after = None if before is None else self._sample_norms()
+        if before is not None and after is not None:
+            # All ranks learn it with the sum of the step, so none waits for the others.
+            changed = torch.ones((), dtype=torch.bool, device=before.device)
+            if len(before) == len(after):
+                # Compare bits, because NaN differs from itself.
+                changed = (before.view(torch.int32) != after.view(torch.int32)).any()
+            if self.changed is not None:
+                changed = changed | self.changed.to(changed.device)
+            self.changed = changed
+        # `rows` has a message of its own for a gradient that was set to None.
+        pairs = zip(self._after_block, self._versions(), strict=False)
+        if any(old != new != _NO_VERSION for old, new in pairs):
+            if not self._ranks.alone:
+                self.changed = torch.tensor(True)
+                self.changed_here = True
+                return
+            raise GradientChanged(
+                f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, {ONE_LEVEL}"
+            )
 
-    def untouched(self) -> None:
-        """Raise if ``.grad`` was changed after its block: that reached one level, and not the other."""
-        if self._mark and not torch.compiler.is_compiling():
-            now = self._versions()
-            if (before := self._sample) is not None and (
-                after := self._some_numbers()
-            ) is not None:
-                # Every rank has to know, so that none waits for the others: bits, because NaN differs from itself.
-                changed = (
-                    before.view(torch.int32) != after.view(torch.int32)
-                    if len(before) == len(after)
-                    else before > -1
-                )
-                found = changed.any()
-                self.touched = (
-                    found
-                    if self.touched is None
-                    else self.touched.to(found.device) | found
-                )
-            # One set to None is missed elsewhere, with its own sentence.
-            if now != self._mark and any(
-                a != b != _ABSENT for a, b in zip(self._mark, now, strict=False)
-            ):
-                if not self.ranks.alone:  # all ranks are told, with the step's sum
-                    self.touched, self.faulty = torch.tensor(True), True
-                    return
-                raise Touched(
-                    f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, {ONE_LEVEL}"
-                )
-
-    def complete(self) -> None:
-        """Raise unless both levels had a backward pass; where there are ranks all are told, with the step's sum."""
+    def check_complete(self) -> None:
+        """Raise unless both levels had a backward pass. With several ranks, the sum of the step tells all of them."""
         for level in LEVELS:
-            if level not in self.seen and (self.ranks.alone or not self.seen):
+            if level not in self.finished and (self._ranks.alone or not self.finished):
                 raise RuntimeError(
                     f"no {level} gradients in this step: put the backward pass in `with opt.{level}():`, or give both "
                     "losses, opt.step(lower=lambda: …, upper=lambda: …)"
                 )
 
+    # --- reading --------------------------------------------------------------
+
     def of(self, level: str, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-        """This level's gradients."""
+        """Return the gradients of a level."""
         if self.owner == level:
             return [p.grad for p in parameters]
-        away = self._away[level]
-        return [away.get(id(p)) for p in parameters]
+        stored = self._stored[level]
+        return [stored.get(id(p)) for p in parameters]
 
     def put(self, level: str, parameter: Tensor, grad: Tensor) -> None:
         """Give a parameter a gradient of this level."""
         if self.owner == level:
             parameter.grad = grad
         else:
-            self._away[level][id(parameter)] = grad
+            self._stored[level][id(parameter)] = grad
+
+    def are_present(self) -> tuple[bool, ...]:
+        """Whether there are gradients of the upper level, and of the lower level."""
+        parameters = self.parameters()
+        return tuple(
+            any(grad is not None for grad in self.of(level, parameters))
+            for level in LEVELS
+        )
 
     def rows(self) -> list[Row]:
-        """Every parameter with both gradients, in the order of the groups."""
+        """Return every parameter with both gradients, in the order of the groups."""
         parameters = self.parameters()
-        groups = [
-            i
-            for i, group in enumerate(self._optimizer.param_groups)
-            for _ in group["params"]
-        ]
-        uppers, lowers = self.of("upper", parameters), self.of("lower", parameters)
-        # Asked of every gradient at every step: all at once, one by one only where there is something to say.
+        groups = []
+        for i, group in enumerate(self._base.param_groups):
+            groups += [i] * len(group["params"])
+        uppers = self.of("upper", parameters)
+        lowers = self.of("lower", parameters)
+        # This runs for every gradient at every step, so the common case has no Python loop.
         if any(map(is_, uppers, lowers)):
-            _refuse_one_tensor(parameters, uppers, lowers)
+            _refuse_shared_tensors(parameters, uppers, lowers)
         for level, grads in (("upper", uppers), ("lower", lowers)):
-            there = [g for g in grads if g is not None]
-            if not there and self.ranks.alone:
-                raise RuntimeError(
-                    f"the {level} gradients are gone: something set them to None between `with opt.{level}():` and the "
-                    "step (model.zero_grad(), a copy of the optimizer)"
-                )
-            if there and {g.layout for g in there} != {torch.strided}:
-                pairs = zip(parameters, grads, strict=True)
-                shape = next(
-                    tuple(p.shape)
-                    for p, g in pairs
-                    if g is not None and g.layout != torch.strided
-                )
-                raise TypeError(
-                    f"a parameter of shape {shape} has a sparse gradient; use sparse=False"
-                )
-            if (
-                any(map(Tensor.is_neg, there))
-                or any(map(Tensor.is_conj, there))
-                or self.ranks.cut
-            ):
-                grads[:] = [
-                    self._resolved(level, p, g)
-                    for p, g in zip(parameters, grads, strict=True)
-                ]
+            self._check_level(level, parameters, grads)
         return list(map(Row, parameters, uppers, lowers, repeat(0), groups))
 
+    def _check_level(
+        self, level: str, parameters: list[Tensor], grads: list[Tensor | None]
+    ) -> None:
+        """Raise if gradients are lost or sparse; resolve lazy signs and placements in `grads`."""
+        present = [g for g in grads if g is not None]
+        if not present and self._ranks.alone:
+            raise RuntimeError(
+                f"the {level} gradients are gone: something set them to None between `with opt.{level}():` and the "
+                "step (model.zero_grad(), a copy of the optimizer)"
+            )
+        if present and {g.layout for g in present} != {torch.strided}:
+            pairs = zip(parameters, grads, strict=True)
+            shape = next(
+                tuple(p.shape)
+                for p, g in pairs
+                if g is not None and g.layout != torch.strided
+            )
+            raise TypeError(
+                f"a parameter of shape {shape} has a sparse gradient; use sparse=False"
+            )
+        is_lazy = any(map(Tensor.is_neg, present)) or any(map(Tensor.is_conj, present))
+        if is_lazy or self._ranks.is_split:
+            pairs = zip(parameters, grads, strict=True)
+            grads[:] = [self._resolve(level, p, g) for p, g in pairs]
+
     def resolved(self, level: str) -> list[Tensor | None]:
-        """This level's gradients of all parameters, over the ranks where the parameters are."""
+        """Return the gradients of a level, placed over the ranks as the parameters are."""
         parameters = self.parameters()
         grads = self.of(level, parameters)
-        if not self.ranks.cut:
+        if not self._ranks.is_split:
             return grads
-        return [
-            self._resolved(level, p, g) for p, g in zip(parameters, grads, strict=True)
-        ]
+        pairs = zip(parameters, grads, strict=True)
+        return [self._resolve(level, p, g) for p, g in pairs]
 
-    def _resolved(self, level: str, p: Tensor, grad: Tensor | None) -> Tensor | None:
-        """A gradient with its signs in memory, and over the ranks where its parameter is.
+    def _resolve(self, level: str, p: Tensor, grad: Tensor | None) -> Tensor | None:
+        """Apply lazy signs, which no kernel sees, and lazy sums over ranks."""
+        if grad is None:
+            return None
+        resolved = grad
+        if grad.is_neg() or grad.is_conj():
+            resolved = grad.resolve_conj().resolve_neg()
+        resolved = redistribute_like(resolved, p)
+        if resolved is not grad:
+            self.put(level, p, resolved)
+        return resolved
 
-        Autograd may keep signs as a bit, which no kernel sees, and sums over ranks as a promise.
-        """
-        if grad is not None and (grad.is_neg() or grad.is_conj()):
-            grad = grad.resolve_conj().resolve_neg()
-            self.put(level, p, grad)
-        if grad is not None and (there := placed(grad, p)) is not grad:
-            grad = there
-            self.put(level, p, grad)
-        return grad
+    def settle_direction(self) -> None:
+        """Make ``.grad`` the place of the direction: the memory of ∇f, or of ∇g if there is no ∇f."""
+        parameters = self.parameters()
+        uppers = self.of("upper", parameters)
+        if self.owner == "upper" and all(u is not None for u in uppers):
+            return
+        lowers = self.of("lower", parameters)
+        for p, upper, lower in zip(parameters, uppers, lowers, strict=True):
+            p.grad = lower if upper is None else upper
+
+    def stored(self) -> list[Tensor]:
+        """Return the gradients that are not in ``.grad``."""
+        grads: list[Tensor] = []
+        for level, by_parameter in self._stored.items():
+            if level != self.owner:
+                grads += by_parameter.values()
+        return grads
+
+    def show_nonfinite(self) -> None:
+        """Let a non-finite stored gradient show in ``.grad``, where a gradient scaler looks for it."""
+        stored = [local_tensor(g) for g in self.stored() if is_usable(g)]
+        if not stored:
+            return
+        parameters = self.parameters()
+        target = next((p.grad for p in parameters if is_usable(p.grad)), None)
+        if target is None:
+            # The pieces of this rank have no gradient of the level in .grad: zeros serve as well.
+            p = next(
+                p for p in parameters if local_tensor(p).numel() and p.requires_grad
+            )
+            p.grad = target = torch.zeros_like(p)
+        target = local_tensor(target)
+        # 0 · max|g| is 0, or NaN if a gradient is not finite.
+        flag = (0 * max_abs(stored)).to(device=target.device, dtype=target.dtype)
+        target[(0,) * target.dim()].add_(flag)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy of a parameter has no .grad: what is there goes along with the rest.
+        # A copy of a parameter has no .grad, and another id.
         parameters = self.parameters()
         levels = {
             level: list(zip(parameters, self.of(level, parameters), strict=True))
-            for level in self._away
+            for level in self._stored
         }
-        return self.__dict__ | {"_away": levels, "_mark": []}
+        return self.__dict__ | {"_stored": levels, "_after_block": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state | {"_away": {level: {} for level in state["_away"]}})
-        for level, pairs in state["_away"].items():
+        levels = state["_stored"]
+        self.__dict__.update(state | {"_stored": {level: {} for level in levels}})
+        for level, pairs in levels.items():
             for p, grad in pairs:
                 if grad is not None:
                     self.put(level, p, grad)
 
-    def settle(self) -> None:
-        """Make ``.grad`` the place of the direction: where ∇f was, or ∇g where that is all there is."""
-        parameters = self.parameters()
-        uppers, lowers = self.of("upper", parameters), self.of("lower", parameters)
-        if self.owner == "upper" and all(u is not None for u in uppers):
-            return  # as after closures: it is there
-        for p, u, g in zip(parameters, uppers, lowers, strict=True):
-            p.grad = g if u is None else u
 
-    def put_away(self) -> list[Tensor]:
-        """The gradients that are not in ``.grad``."""
-        return [
-            g
-            for level, away in self._away.items()
-            if level != self.owner
-            for g in away.values()
-        ]
-
-    def poison(self) -> None:
-        """Let a non-finite gradient that is put away show in ``.grad``, where a gradient scaler looks for it."""
-        away = [local(g) for g in self.put_away() if usable(g)]
-        here = next((local(p.grad) for p in self.parameters() if usable(p.grad)), None)
-        if (
-            away and here is None
-        ):  # this rank's pieces have none of the level in .grad: 0 is as good
-            p = next(
-                p for p in self.parameters() if local(p).numel() and p.requires_grad
-            )
-            p.grad = torch.zeros_like(p)
-            here = local(p.grad)
-        if away and here is not None:
-            here[(0,) * here.dim()].add_(
-                (0 * max_abs(away)).to(device=here.device, dtype=here.dtype)
-            )
+def is_usable(grad: Tensor | None) -> bool:
+    """Whether a gradient is dense and has numbers on this rank."""
+    return (
+        grad is not None
+        and grad.layout == torch.strided
+        and local_tensor(grad).numel() > 0
+    )
 
 
-def usable(grad: Tensor | None) -> bool:
-    """Whether there is a dense gradient with numbers in it, on this rank."""
-    return grad is not None and grad.layout == torch.strided and local(grad).numel() > 0
-
-
-def _refuse_one_tensor(
-    parameters: Sequence[Tensor], uppers: Sequence[Any], lowers: Sequence[Any]
+def _refuse_shared_tensors(
+    parameters: Sequence[Tensor],
+    uppers: Sequence[Tensor | None],
+    lowers: Sequence[Tensor | None],
 ) -> None:
-    for p, u, g in zip(parameters, uppers, lowers, strict=True):
-        if u is g and u is not None:
+    for p, upper, lower in zip(parameters, uppers, lowers, strict=True):
+        if upper is lower and upper is not None:
             raise RuntimeError(
                 f"both gradients of a parameter of shape {tuple(p.shape)} are one tensor, as with "
                 "DistributedDataParallel(gradient_as_bucket_view=True): leave that at False"

@@ -1,31 +1,280 @@
-"""Loggers people have: wandb, trackio, TensorBoard, MLflow, and whatever looks like one of them, by one hook."""
+"""Hooks that report each step: ``opt.register_step_post_hook(CSVLog("log.csv"))``."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+import csv
+import json
+import math
+import time
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import IO, Any, Self
 
-from tiebreak.torch.logs import Row, StepLog
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tiebreak.checks import whole
+from tiebreak.decision import residuals
+from tiebreak.files import FilePath, atomic
+from tiebreak.live import Line
+from tiebreak.provenance import stamp
+from tiebreak.torch.devices import HostCopy
+from tiebreak.torch.losses import single_loss
+from tiebreak.torch.optimizer import DynamicBarrier
+from tiebreak.torch.step_info import PRODUCTS, Step
+
+#: The numbers of a step by the names of the fields of `Step`; None where the step has no number.
+Row = dict[str, float | None]
+
+COLUMNS = ("step", *Step._fields, "seconds")
+MAX_PENDING = 64  # steps whose numbers may still be on the device
+
+
+class StepLog:
+    """Writes every `every`-th step and each skipped step.
+
+    The hook does not wait for the device: its numbers are written at a later step.
+    """
+
+    def __init__(self, every: int, writer: "_Writer") -> None:
+        self.every = every
+        self._writer = writer
+        self._is_described = False
+        # Most users register the hook and never close it.
+        self._finalizer = weakref.finalize(self, writer.close)
+
+    def __call__(
+        self, optimizer: Optimizer, args: object = (), kwargs: object = None
+    ) -> None:
+        """Torch calls the hook after each step."""
+        seconds = time.monotonic()
+        if not isinstance(optimizer, DynamicBarrier):
+            self._writer.discard()
+            raise TypeError(
+                f"{type(self).__name__} is for DynamicBarrier and its kin; {type(optimizer).__name__} has no multiplier"
+            )
+        info = optimizer.last
+        if info is None or not self._finalizer.alive:
+            return
+        step = optimizer.count - 1
+        is_due = step % self.every == 0 or step + 1 == self._writer.steps
+        self._writer.enqueue(step, seconds, info, is_due)
+        self._writer.flush()
+        if not self._is_described:
+            self._is_described = True
+            self._writer.describe(repr(optimizer))
+
+    def close(self) -> None:
+        """Write the pending steps and end the log; later steps are not written."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Writer:
+    """Writes the rows of a log in order, as soon as the device has delivered their numbers.
+
+    Attributes
+    ----------
+    steps : int or None
+        The number of steps of the run, whose last step is always written.
+    writes_newest : bool
+        Whether to write the newest step at the end of the log.
+    """
+
+    steps: int | None = None
+    writes_newest = False
+
+    def __init__(self) -> None:
+        self._newest: tuple[int, float, Step] | None = None  # if it was not due
+        self._pending = deque[tuple[int, float, list[str], HostCopy]]()
+
+    def write(self, step: int, seconds: float, row: Row) -> None:
+        """Write the row of a step that ended at this reading of the monotonic clock."""
+
+    def describe(self, settings: str) -> None:
+        """Record the settings of the optimizer after the first step."""
+
+    def discard(self) -> None:
+        """Remove an output without rows."""
+
+    def end(self) -> None:
+        """Close the output."""
+
+    def enqueue(self, step: int, seconds: float, info: Step, is_due: bool) -> None:
+        """Start to copy a step to the host; of a step that is not due only `skipped`."""
+        self._newest = None if is_due else (step, seconds, info)
+        fields = info._asdict() if is_due else {"skipped": info.skipped}
+        tensors = {name: value for name, value in fields.items() if value is not None}
+        values = torch.cat(
+            [v.reshape(1).to(info.multiplier.device) for v in tensors.values()]
+        )
+        self._pending.append((step, seconds, list(tensors), HostCopy(values)))
+
+    def flush(self, wait: bool = False) -> None:
+        """Write the steps whose numbers have arrived, or wait for all of them."""
+        pending = self._pending
+        while pending and (
+            wait or len(pending) > MAX_PENDING or pending[0][-1].is_ready
+        ):
+            step, seconds, names, copy = pending.popleft()
+            numbers = dict(zip(names, copy.read(), strict=True))
+            skipped = int(numbers.pop("skipped"))
+            if skipped:
+                numbers.clear()  # the row has no other number
+            if skipped or numbers:
+                row = dict.fromkeys(Step._fields) | numbers | {"skipped": skipped}
+                self.write(step, seconds, row)
+
+    def close(self) -> None:
+        """Write all pending steps and close the output."""
+        try:
+            if self.writes_newest and self._newest and not self._newest[-1].skipped:
+                self.enqueue(*self._newest, is_due=True)
+            self.flush(wait=True)
+        finally:
+            self.end()
+
+
+class CSVLog(StepLog):
+    """Writes one line per step: its number, the fields of :class:`Step`, and the seconds since the log began.
+
+    Each complete line is handed to the operating system at once. A killed process loses the last line, or the last two
+    if the numbers come from a device, which delivers them one step later. The cell of a loss that was not given is
+    empty. The line of a skipped step has only ``skipped`` and the seconds. The seconds are those of the host when the
+    step was given to the device. The file ``log.csv.json`` beside the log has the optimizer's settings and versions.
+
+    Parameters
+    ----------
+    path : str or path
+        An existing log is continued: an incomplete last line is cut off, and the seconds go on from the last line.
+        Steps that are repeated after a resume are written again. If the step numbers go back, also in a new run,
+        reports and references ignore the earlier lines from the repeated number on.
+    every : int
+        Steps 0, `every`, 2·`every`, … and all skipped steps are written. No step waits for the device.
+
+    Examples
+    --------
+    >>> import tempfile, torch, tiebreak
+    >>> path = Path(tempfile.mkdtemp()) / "log.csv"
+    >>> x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+    >>> method = tiebreak.methods.sdbgd.replace(barrier=1.0, regularizer=0.0)
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=method)
+    >>> with CSVLog(path) as log:
+    ...     handle = opt.register_step_post_hook(log)
+    ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
+    >>> header, row = path.read_text().split()
+    >>> print(header)
+    step,upper_loss,lower_loss,reference,excess,ratio,multiplier,fg,gg,ff,skipped,seconds
+    >>> print(row.rpartition(",")[0])
+    0,2.0,4.0,,,,0.75,4.0,16.0,1.0,0
+    """
+
+    def __init__(self, path: FilePath, every: int = 1) -> None:
+        self.path = Path(path)
+        super().__init__(whole("every", every), _CSVWriter(self.path))
+
+    def add(self, step: int, **values: Tensor | float | None) -> None:
+        """Write a line in an ordinary training loop: ``log.add(k, lower_loss=loss)``.
+
+        A log of lower-only training is a reference, ``DynamicBarrier(…, reference="fit.csv")``.
+        """
+        step = whole("step", step, 0)
+        if not self._finalizer.alive:
+            raise ValueError(f"{self.path} is closed: add its lines before")
+        row: Row = dict.fromkeys(Step._fields)
+        for name, value in values.items():
+            if name not in row:
+                raise ValueError(
+                    f"{name}={value!r} must be one of {', '.join(Step._fields)}"
+                )
+            if value is not None:
+                number = single_loss(name, value)
+                row[name] = float(
+                    number.item() if isinstance(number, Tensor) else number
+                )
+        self._writer.write(step, time.monotonic(), row)
+
+
+class _CSVWriter(_Writer):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._start = time.monotonic() - _last_seconds(path)
+        self._path = path
+        # Line buffering hands each complete line to the operating system.
+        self._file = path.open("a", encoding="utf-8", newline="", buffering=1)
+        self._has_header = path.stat().st_size > 0
+        self._rows = csv.writer(self._file, lineterminator="\n")
+
+    def write(self, step: int, seconds: float, row: Row) -> None:
+        if not self._has_header:
+            self._rows.writerow(COLUMNS)
+            self._has_header = True
+        self._rows.writerow([step, *row.values(), f"{seconds - self._start:.3f}"])
+
+    def describe(self, settings: str) -> None:
+        description = {"optimizer": settings, **stamp()}
+        description["versions"]["torch"] = torch.__version__
+        with atomic(self._path.with_name(f"{self._path.name}.json"), "w") as file:
+            json.dump(description, file, indent=2)
+
+    def discard(self) -> None:
+        self.end()
+        if not self._has_header:
+            self._path.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        self._file.close()
+
+
+def _last_seconds(path: Path) -> float:
+    """Cut off an incomplete last line of a log and return the seconds of the line before."""
+    if not path.exists() or not path.stat().st_size:
+        return 0.0
+    with path.open("rb+") as file:
+        if file.readline() != f"{','.join(COLUMNS)}\n".encode():
+            raise ValueError(
+                f"path={str(path)!r} exists and is no log of this kind, whose columns are {', '.join(COLUMNS)}; give "
+                "another name, or move it"
+            )
+        last = b""
+        end = file.tell()
+        for line in file:
+            if line.endswith(b"\n"):
+                last = line
+                end += len(line)
+        file.truncate(end)
+    try:
+        return max(0.0, float(last.rpartition(b",")[2]))
+    except ValueError:  # no line, or a user has changed the line
+        return 0.0
 
 
 class Log(StepLog):
-    """Writes what each step did to the logger that you have: ``opt.register_step_post_hook(Log(wandb.init()))``.
+    """Writes each step to the user's logger: ``opt.register_step_post_hook(Log(wandb.init()))``.
 
-    Names are ``tiebreak/multiplier``, ``tiebreak/gg``, … by :class:`Step`. A number that is not there is left out: a
-    loss that was not told, all of a step that was skipped.
+    The names are ``tiebreak/multiplier``, ``tiebreak/gg``, … for the fields of :class:`Step`. Missing numbers are left
+    out: a loss that was not given, and all numbers of a skipped step.
 
     Parameters
     ----------
     logger : object
         A run of wandb, the module ``trackio``, a SummaryWriter, the module ``mlflow`` or a Lightning logger: anything
-        with ``log(dict)``, ``add_scalar(tag, value, step)`` or ``log_metrics(dict, step=…)``. It stays yours to close.
+        with ``log(dict)``, ``add_scalar(tag, value, step)`` or ``log_metrics(dict, step=…)``. The user closes the
+        logger.
     every : int
-        Steps 0, `every`, 2·`every`, … are written, and each one that was skipped. None waits for the device.
+        Steps 0, `every`, 2·`every`, … and all skipped steps are written. No step waits for the device.
     prefix : str
-        Before every name.
+        Precedes every name.
     numbered : bool
-        Whether ``log`` gets ``step=``, the optimizer's count. wandb drops what comes with a smaller step than what it
-        has already: numbers from a GPU come a step late, so where you log each step with a number of your own say
-        False, and take ``tiebreak/step`` for the axis; it is always among the numbers.
+        Whether ``log`` receives ``step=``, the optimizer's count. wandb drops numbers whose step is smaller than the
+        step of earlier numbers, and numbers from a GPU arrive one step late. If your loop logs each step with your own
+        number, say False and use ``tiebreak/step`` as the axis, which is always among the numbers.
 
     Examples
     --------
@@ -50,53 +299,148 @@ class Log(StepLog):
         *,
         numbered: bool = True,
     ) -> None:
-        if not isinstance(prefix, str):
-            raise TypeError(f"prefix={prefix!r} must be a string")
-        send = _sender(logger, prefix, numbered)
-
-        def write(k: int, row: Row) -> None:
-            send(
-                {
-                    f"{prefix}{name}": float(value)
-                    for name, value in row.items()
-                    if value is not None
-                },
-                k,
-            )
-
-        super().__init__(every, write, lambda: None)
+        writer = _LoggerWriter(logger, prefix, numbered)
+        super().__init__(whole("every", every), writer)
         self.logger = logger
-        self.prefix = prefix
 
     def close(self) -> None:
-        """End the log; the logger is flushed, if it can be, not closed."""
+        """End the log and flush the logger if it has `flush`; the logger stays open."""
         super().close()
-        if callable(flush := getattr(self.logger, "flush", None)):
+        flush = getattr(self.logger, "flush", None)
+        if callable(flush):
             flush()
 
 
-def _sender(
-    logger: Any, prefix: str, numbered: bool
-) -> Callable[[dict[str, float], int], Any]:
-    """Return a function that sends numbers by name and their step to the logger; the most particular method first."""
+class _LoggerWriter(_Writer):
+    def __init__(self, logger: Any, prefix: str, numbered: bool) -> None:
+        super().__init__()
+        if not isinstance(prefix, str):
+            raise TypeError(f"prefix={prefix!r} must be a string")
+        methods = [
+            name
+            for name in ("add_scalar", "log_metrics", "log")
+            if callable(getattr(logger, name, None))
+        ]
+        if not methods:
+            raise TypeError(
+                f"logger={logger!r} must have log(dict) (wandb, trackio), add_scalar(tag, value, step) (TensorBoard) or "
+                "log_metrics(dict, step=…) (MLflow, Lightning's loggers)"
+            )
+        self._logger = logger
+        self._method = methods[0]
+        self._prefix = prefix
+        self._numbered = numbered
 
-    def has(name: str) -> bool:
-        return callable(getattr(logger, name, None))
+    def write(self, step: int, seconds: float, row: Row) -> None:
+        logger = self._logger
+        numbers = {
+            f"{self._prefix}{name}": float(value)
+            for name, value in row.items()
+            if value is not None
+        }
+        if self._method == "add_scalar":
+            for name, value in numbers.items():
+                logger.add_scalar(name, value, step)
+        elif self._method == "log_metrics":
+            logger.log_metrics(numbers, step=step)
+        else:
+            numbers[f"{self._prefix}step"] = step
+            options = {"step": step} if self._numbered else {}
+            logger.log(numbers, **options)
 
-    if has("add_scalar"):
-        return partial(_add_scalars, logger)
-    if has("log_metrics"):
-        return lambda numbers, k: logger.log_metrics(numbers, step=k)
-    if has("log"):
-        if numbered:
-            return lambda numbers, k: logger.log(numbers | {f"{prefix}step": k}, step=k)
-        return lambda numbers, k: logger.log(numbers | {f"{prefix}step": k})
-    raise TypeError(
-        f"logger={logger!r} must have log(dict) (wandb, trackio), add_scalar(tag, value, step) (TensorBoard) or "
-        "log_metrics(dict, step=…) (MLflow, Lightning's loggers)"
-    )
+
+class Progress(StepLog):
+    """Shows one line on standard error: steps, λ, the excess in tolerances, both residuals and the time left.
+
+    A terminal shows the newest line only. Otherwise a plain line follows every two seconds, so that a log file stays
+    readable. The hook does not wait for the device and shows the numbers when they arrive. The excess is averaged over
+    recent steps; the last iterate may differ if the learning rate does not fall.
+
+    Parameters
+    ----------
+    steps : int, optional
+        The steps of the run, for the completed share and the time left.
+    every : int
+        Steps 0, `every`, 2·`every`, … are shown, step number `steps`, and the last step before the end.
+    name : str
+        Ends the line.
+    quiet : bool
+        Write nothing, for all ranks but one.
+
+    Examples
+    --------
+    >>> import io, torch, tiebreak
+    >>> from tiebreak.torch import DynamicBarrier
+    >>> x, stream = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64)), io.StringIO()
+    >>> method = tiebreak.methods.sdbgd.replace(barrier=1.0, regularizer=0.0)
+    >>> opt = DynamicBarrier(torch.optim.SGD([x], lr=0.0), method=method)
+    >>> with Progress(steps=4, every=1, stream=stream) as shown:
+    ...     handle = opt.register_step_post_hook(shown)
+    ...     info = opt.step(upper=lambda: x.sum(), lower=lambda: x.square().sum())
+    >>> print(stream.getvalue().strip().replace("  in 0:00", ""))
+    25 %  step 1 of 4  λ 0.75  f 2  g 4  ‖d‖² ▁ 16  ‖∇g‖² ▁ 16
+    """
+
+    def __init__(
+        self,
+        steps: int | None = None,
+        every: int = 10,
+        name: str = "",
+        *,
+        quiet: bool = False,
+        stream: IO[str] | None = None,
+    ) -> None:
+        if steps is not None:
+            steps = whole("steps", steps)
+        every = whole("every", every)
+        line = Line(stream, quiet).__enter__()
+        super().__init__(every, _LineWriter(line, steps, name))
 
 
-def _add_scalars(writer: Any, numbers: dict[str, float], k: int) -> None:
-    for name, value in numbers.items():
-        writer.add_scalar(name, value, k)
+class _LineWriter(_Writer):
+    writes_newest = True
+
+    def __init__(self, line: Line, steps: int | None, name: str) -> None:
+        super().__init__()
+        self._line = line
+        self.steps = steps
+        self._name = name
+        self._skipped = 0
+
+    def write(self, step: int, seconds: float, row: Row) -> None:
+        if row["skipped"]:
+            self._skipped += 1
+            return
+        numbers = {
+            name: math.nan if value is None else value for name, value in row.items()
+        }
+        share = math.nan
+        words = f"step {step + 1:,}"
+        if self.steps is not None:
+            words += f" of {self.steps:,}"
+            share = (step + 1) / self.steps
+        if share > 1:
+            words += " that were announced"
+            share = math.nan
+        excess = numbers["excess"]
+        if math.isfinite(excess):
+            words += f"  excess {excess:.2f} tolerances" + " (outside)" * (excess > 1)
+        if self._skipped:
+            words += f"  {self._skipped:,} skipped"
+        direction_squared, _ = residuals(*(numbers[name] for name in PRODUCTS))
+        self._line.tell(
+            share,
+            self._name,
+            words=words,
+            numbers={
+                "λ": numbers["multiplier"],
+                "f": numbers["upper_loss"],
+                "g": numbers["lower_loss"],
+            },
+            curves={"‖d‖²": direction_squared, "‖∇g‖²": numbers["gg"]},
+        )
+        if share == 1:  # the next output of the script starts on a new line
+            self.end()
+
+    def end(self) -> None:
+        self._line.close()

@@ -1,25 +1,28 @@
-"""What was said of the losses of a step: the numbers that a tolerance, a rule or a log needs.
+"""The losses of a step: the numbers that a tolerance, a rule or a log needs.
 
-A step may be made of micro-batches. A loss that autograd knows counts with the factor that its backward pass gave it:
-``with opt.lower(loss): (loss / n).backward()`` adds up to the mean, and a gradient scaler's factor is known, too. A
-number without a graph is taken as the mean loss of its micro-batch.
+A step may consist of micro-batches. A loss with a graph counts with the factor of its backward pass: ``with
+opt.lower(loss): (loss / n).backward()`` adds up to the mean, and a gradient scaler's factor is taken out again. A number
+without a graph counts as the mean loss of its micro-batch.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tiebreak.checks import floating
-from tiebreak.torch.distributed.layout import whole
+from tiebreak.torch.distributed.layout import full_tensor
+
+#: A number of the host, or a tensor without dimensions where the host would have to wait for it.
+Number: TypeAlias = float | Tensor
 
 
-def single(name: str, loss: Any) -> Any:
-    """The loss, if it is one number: a tensor of one element, or a Python number."""
+def single_loss(name: str, loss: object) -> Number:
+    """Return the loss if it is one number; raise otherwise."""
     if isinstance(loss, Tensor):
         if loss.numel() != 1:
             raise ValueError(
@@ -35,215 +38,189 @@ def single(name: str, loss: Any) -> Any:
     return floating(loss)
 
 
-def positive_weight(weight: Any) -> float:
-    """The weight of a micro-batch, checked."""
-    if (
-        isinstance(weight, bool)
-        or not isinstance(weight, Real)
-        or not 0 < floating(weight) < math.inf
-    ):
+def positive_weight(weight: object) -> float:
+    """Return the weight of a micro-batch; raise unless it is finite and > 0."""
+    is_number = isinstance(weight, Real) and not isinstance(weight, bool)
+    if not is_number or not 0 < floating(weight) < math.inf:
         raise ValueError(f"weight={weight!r} must be a number, finite and > 0")
-    return float(weight)
+    return floating(weight)
 
 
-def returned(level: str, loss: object) -> Tensor:
-    """What a closure returned, if it is a loss."""
-    if isinstance(loss, Tensor) and loss.numel() == 1:
-        return loss
-    what = (
-        f"a tensor of shape {tuple(loss.shape)}"
-        if isinstance(loss, Tensor)
-        else type(loss).__name__
-    )
-    raise TypeError(
-        f"the {level} closure returned {what}; it must return its loss, one number, as a tensor with its graph "
-        "(no .item())"
-    )
+class WeightedLoss:
+    """A loss and the factor of its backward pass. The product is computed on demand, or by the kernel that needs it.
 
+    Parameters
+    ----------
+    number, factor : float or tensor
+        Numbers if the host can read them without waiting, tensors on a device otherwise.
+    """
 
-def itself(level: str) -> str:
-    """What to say of a closure that calls backward itself."""
-    return (
-        f"the {level} closure must return its loss, made of the parameters by a forward pass of its own, and not call "
-        "backward itself: return the loss; the optimizer calls backward"
-    )
+    def __init__(self, number: Number, factor: Number) -> None:
+        self.factor = factor
+        self._number = number
+        self._version = number._version if isinstance(number, Tensor) else 0
 
-
-def propagate(level: str, loss: Tensor) -> None:
-    """The backward pass of a closure's loss."""
-    legal = itself(level)
-    if not loss.requires_grad:
-        raise RuntimeError(
-            f"{legal}. What it returned has no graph: no .detach(), no torch.no_grad(), and not all "
-            "parameters frozen (requires_grad=False)"
+    @property
+    def number(self) -> Number:
+        """The loss as it was given."""
+        changed = (
+            isinstance(self._number, Tensor) and self._number._version != self._version
         )
-    try:
-        torch.autograd.backward(loss)
-    except RuntimeError as error:
-        shared = "One forward pass for both: blocks, the first with backward(retain_graph=True)."
-        if "backward through the graph a second time" in str(error):
-            raise RuntimeError(f"{legal}. {shared}") from error
-        error.add_note(f"{legal}. {shared}")
-        raise
+        if changed:
+            raise RuntimeError(
+                "a loss was changed in place between its block and the step: change a copy of it"
+            )
+        return self._number
+
+    def value(self) -> Number:
+        """Return factor · number; a negative factor on a device gives NaN."""
+        number: Number = _in_wide_precision(self.number)
+        factor = self.factor
+        if isinstance(factor, Tensor):
+            factor = _in_wide_precision(factor)
+            factor = torch.where(factor < 0, torch.nan, factor)
+            if isinstance(number, Tensor):
+                number = number.to(factor.device)
+        elif factor == 1:
+            return number
+        product: Number = factor * number
+        return product
 
 
-class Losses:
+#: A loss of a step; None if nobody gave it.
+Loss: TypeAlias = Number | WeightedLoss | None
+
+
+class _Mean(NamedTuple):
+    """Σ weight · number and Σ weight of losses without a graph."""
+
+    total: Number = 0.0
+    weights: float = 0.0
+
+
+class StepLosses:
     """The losses of one step, by name: "upper", "lower" and "reference"."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """A step is over."""
+        """Discard the losses of the step."""
         self._blocks = {"upper": 0, "lower": 0, "reference": 0}
-        self._given: dict[
-            str, list[bool]
-        ] = {}  # by name, a truth for each time: whether autograd knows the loss
-        self._graph: dict[
-            str, Any
-        ] = {}  # Σ factor · loss; the factors hold a scaler's scale
-        self._mean: dict[str, tuple[Any, float]] = {}  # Σ weight · number and Σ weight
+        # For each block with a loss: whether the loss has a graph.
+        self._has_graph: dict[str, list[bool]] = {}
+        # Σ factor · loss; the factors contain a scaler's scale.
+        self._weighted: dict[str, WeightedLoss] = {}
+        self._means: dict[str, _Mean] = {}
 
     @contextmanager
-    def watch(
+    def block(
         self,
         level: str,
-        loss: Any,
-        reference: Any,
+        loss: Number | None,
+        reference: Number | None,
         weight: float,
         factor: float | None = None,
     ) -> Iterator[None]:
-        """Around a backward pass: what enters the gradients, by how much, and what it is compared with.
+        """Enclose a backward pass: note the loss, its reference and the factor of the pass.
 
-        The factor is known where the backward pass is ours.
+        `factor` is the factor if the optimizer itself calls backward; otherwise a hook finds it.
         """
         factors: list[Tensor] = []
-        known = isinstance(loss, Tensor) and loss.requires_grad
-        handle = (
-            loss.register_hook(factors.append) if known and factor is None else None
-        )
+        handle = None
+        has_graph = isinstance(loss, Tensor) and loss.requires_grad
+        if isinstance(loss, Tensor) and has_graph and factor is None:
+            handle = loss.register_hook(factors.append)  # type: ignore[no-untyped-call]  # torch's
         try:
             yield
         finally:
             if handle is not None:
                 handle.remove()
-        found = factor if known else None
-        if factors:
-            found = _number(
-                factors[0].detach()
-                if len(factors) == 1
-                else sum(_widened(whole(f)) for f in factors)
-            )
+        measured: Number | None = factor if has_graph else None
+        if len(factors) == 1:
+            measured = _number(factors[0].detach())
+        elif factors:
+            measured = _number(sum(_in_wide_precision(full_tensor(f)) for f in factors))
         self._blocks[level] += 1
         for name, value in ((level, loss), ("reference", reference)):
             if value is not None:
-                self._given.setdefault(name, []).append(found is not None)
-                self._add(name, value, found, weight)
+                self._has_graph.setdefault(name, []).append(measured is not None)
+                self._add(name, value, measured, weight)
 
-    def _add(self, name: str, value: Any, factor: Any, weight: float) -> None:
-        if (
-            isinstance(factor, float) and factor < 0
-        ):  # seen here where the host can look; elsewhere by the guard
+    def _add(
+        self, name: str, value: Number, factor: Number | None, weight: float
+    ) -> None:
+        # On a device the factor is checked by WeightedLoss.value.
+        if isinstance(factor, float) and factor < 0:
             raise ValueError(
                 f"the {name} loss has the factor {factor:g} in its backward pass: give the loss that falls"
             )
-        number = _number(value.detach()) if isinstance(value, Tensor) else value
+        number = _number(value)
         if factor is None:
-            total, weights = self._mean.get(name, (0.0, 0.0))
-            self._mean[name] = (total + weight * _widened(number), weights + weight)
-        else:
-            term = Term(number, factor)
-            before = self._graph.get(name)
-            self._graph[name] = (
-                term if before is None else Term(before.value() + term.value(), 1.0)
-            )
+            mean = self._means.get(name, _Mean())
+            total = mean.total + weight * _in_wide_precision(number)
+            self._means[name] = _Mean(total, mean.weights + weight)
+            return
+        loss = WeightedLoss(number, factor)
+        before = self._weighted.get(name)
+        if before is not None:
+            loss = WeightedLoss(before.value() + loss.value(), 1.0)
+        self._weighted[name] = loss
 
-    def value(self, name: str, inverse_scale: Any) -> Any:
-        """The loss of the step, a number, a tensor or a product yet to be made, or None.
+    def value(self, name: str, inverse_scale: Tensor | None) -> Loss:
+        """Return a loss of the step, or None if nobody gave it.
 
-        `inverse_scale` is 1 over a scaler's scale, or None.
+        `inverse_scale` is 1 over a gradient scaler's scale.
         """
-        given, blocks = (
-            self._given.get(name, []),
-            self._blocks["upper" if name == "upper" else "lower"],
-        )
-        if not given:
+        has_graph = self._has_graph.get(name, [])
+        blocks = self._blocks["upper" if name == "upper" else "lower"]
+        if not has_graph:
             return None
-        if len(given) != blocks:
+        if len(has_graph) != blocks:
             raise RuntimeError(
-                f"the {name} loss was given in {len(given)} of {blocks} blocks of this step: give it in each or none"
+                f"the {name} loss was given in {len(has_graph)} of {blocks} blocks of this step: give it in each or "
+                "none"
             )
-        if any(given) != all(given):
+        if any(has_graph) != all(has_graph):
             raise RuntimeError(
                 f"the {name} loss was given as a number in one block and as a tensor in another, or a block with a "
                 "loss ran no backward pass: do the same in each"
             )
-        if name not in self._graph:
-            total, weights = self._mean[name]
-            return total / weights
-        term = self._graph[name]
+        if name not in self._weighted:
+            mean = self._means[name]
+            return mean.total / mean.weights
+        loss = self._weighted[name]
         if inverse_scale is None:
-            return term
-        loss = term.value()
-        home = loss.device if isinstance(loss, Tensor) else "cpu"
-        return loss * _number(inverse_scale.to(home))
+            return loss
+        number = loss.value()
+        home = number.device if isinstance(number, Tensor) else "cpu"
+        unscaled: Number = number * _number(inverse_scale.to(home))
+        return unscaled
 
 
-class Term:
-    """A loss and the factor of its backward pass; multiplied when somebody asks, or by the kernel that needs it.
-
-    Parameters
-    ----------
-    number, factor : float or tensor
-        Numbers where the host can look without waiting, tensors on a device.
-    """
-
-    def __init__(self, number: Any, factor: Any) -> None:
-        self.factor, self._number = factor, number
-        self._version = number._version if isinstance(number, Tensor) else 0
-
-    @property
-    def number(self) -> Any:
-        """The loss as it was given."""
-        if isinstance(self._number, Tensor) and self._number._version != self._version:
-            raise RuntimeError(
-                "a loss was changed in place between its block and the step: change a copy of it"
-            )
-        return self._number
-
-    def value(self) -> Any:
-        """Their product; a negative factor makes it no number."""
-        number, factor = _widened(self.number), self.factor
-        if isinstance(factor, Tensor):
-            factor = _widened(factor)
-            factor = torch.where(factor < 0, torch.nan, factor)
-            number = number.to(factor.device) if isinstance(number, Tensor) else number
-        return number if isinstance(factor, float) and factor == 1 else factor * number
+def loss_value(loss: Loss) -> Number | None:
+    """Return a loss as one number, times its factor."""
+    return loss.value() if isinstance(loss, WeightedLoss) else loss
 
 
-def loss_values(losses: dict[str, Any]) -> dict[str, Any]:
-    """The losses by name, each times its factor."""
-    return {
-        name: loss.value() if isinstance(loss, Term) else loss
-        for name, loss in losses.items()
-    }
+def loss_values(losses: Mapping[str, Loss]) -> dict[str, Number | None]:
+    """Return losses by name, each times its factor."""
+    return {name: loss_value(loss) for name, loss in losses.items()}
 
 
-def _number(tensor: Tensor) -> Any:
-    """One number: of Python where it is on the host, which is sooner and exact, else of the device."""
-    tensor = whole(tensor)
-    if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
-        return tensor.item()
-    return tensor.reshape(()) if tensor.dim() else tensor
+def _number(value: Any) -> Number:
+    """A Python number if the host can read the tensor at once, which is fast and exact; otherwise a tensor."""
+    if not isinstance(value, Tensor):
+        return float(value)
+    number: Tensor = full_tensor(value.detach())
+    if number.device.type == "cpu" and not torch.compiler.is_compiling():
+        return float(number.item())
+    return number.reshape(()) if number.dim() else number
 
 
-def _widened(value: Any) -> Any:
-    """In float64 where that costs nothing, else in float32 or wider."""
+def _in_wide_precision(value: Any) -> Any:
+    """A tensor in float64 if that costs nothing, otherwise in float32 or wider; a number as it is."""
     if not isinstance(value, Tensor):
         return value
-    wide = (
-        torch.float64
-        if value.dtype == torch.float64 or value.device.type == "cpu"
-        else torch.float32
-    )
-    return value.reshape(()).to(wide)
+    is_double = value.dtype == torch.float64 or value.device.type == "cpu"
+    return value.reshape(()).to(torch.float64 if is_double else torch.float32)

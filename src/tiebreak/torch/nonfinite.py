@@ -1,231 +1,271 @@
-"""Whether a step is made: numbers that are not finite, a gradient scaler, a step that is being captured.
+"""Numbers that are not finite: whether a step is made, and when the host learns that it was not.
 
-Where the device alone knows, it does not make the step, and the host reads one step later that it did not.
+If only the device knows, it does not make the step, and the host reads one step later that it did not. This module also
+tells base optimizers on the device not to step.
 """
 
 import math
 import warnings
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from tiebreak.checks import one_of
-from tiebreak.torch.context import capturing
-from tiebreak.torch.distributed.layout import local
-from tiebreak.torch.host_copy import Later
-from tiebreak.torch.said import warn
+from tiebreak.torch.devices import HostCopy, capturing
+from tiebreak.torch.diagnostics import warn_at_caller
 
-_MANY = 50  # steps in a row that were not made: nothing is being trained
+_MANY_SKIPS = 50  # steps in a row that were not made: nothing is being trained
+# torch has each of these in one kernel that takes a flag to skip the step.
+_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+_FUSED_DEVICES = ("cuda",)
 
 
-class Guard:
-    """Looks at the numbers of a step, and knows who has to know: the host, or the device alone.
+def find_nonfinite(
+    values: Iterable[Any], found_inf: Tensor | None
+) -> Literal[True] | Tensor | None:
+    """Return True if the host knows that the step must not be made, and a flag on the device if only the device knows.
+
+    None if nothing is wrong, as far as the host knows.
+
+    Parameters
+    ----------
+    values : iterable of numbers and tensors
+        None stands for a value that the step does not have. The first one says where the step is decided.
+    found_inf : tensor, optional
+        What a gradient scaler found: not 0 if a gradient is not finite.
+    """
+    flag = None if found_inf is None else found_inf.reshape(()) != 0
+    home: torch.device | None = None
+    for value in values:
+        if isinstance(value, Tensor) and home is None:
+            home = value.device
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            nonfinite = ~torch.isfinite(value).all()
+            flag = nonfinite if flag is None else flag.to(nonfinite.device) | nonfinite
+        elif value is not None and not _is_finite(value):
+            return True
+    if flag is None:
+        return None
+    if (home or flag.device).type == "cpu":
+        return True if bool(flag) else None
+    return flag
+
+
+def _is_finite(value: Any) -> bool:
+    # Python checks a few numbers faster than torch does.
+    numbers = value.reshape(-1).tolist() if isinstance(value, Tensor) else (value,)
+    return all(map(math.isfinite, numbers))
+
+
+class _Report(NamedTuple):
+    """The numbers of a step on their way to the host; "skipped" is among the names."""
+
+    step: int
+    names: Sequence[str]
+    numbers: HostCopy
+
+    def read(self) -> dict[str, float]:
+        return dict(zip(self.names, self.numbers.read(), strict=True))
+
+
+class NonfiniteGuard:
+    """Counts the steps that were not made, and raises if such a step is an error.
 
     Parameters
     ----------
     policy : {"raise", "skip", "ignore"}
-        What to do where a number is not finite. A gradient scaler decides by itself.
+        What to do if a number is not finite. A gradient scaler decides by itself.
 
     Attributes
     ----------
-    scaled : bool or None
-        Whether a gradient scaler is at work; None until the first step.
-    bad : tensor or None
-        Whether the step must not be made, where only the device knows.
-    skips : int or None
-        How many steps were not made, as the host knows; None once a device decided by itself.
+    skipped_steps : int or None
+        How many steps were not made; None once a device decided by itself.
     """
 
     def __init__(self, policy: str) -> None:
         one_of("nonfinite", policy, ("raise", "skip", "ignore"))
         self.policy = policy
-        self.scaled: bool | None = None
-        self.bad: Tensor | None = None
-        self.found_inf: Tensor | None = None
-        self._unscaled: Tensor | None = None
-        self.scaler_found = self.looked = False
-        self._noted: tuple[Sequence[str], Tensor] | None = None
-        self.skips: int | None = 0
-        self._in_a_row = 0
-        self._await()
+        self.skipped_steps: int | None = 0
+        self._skips_in_a_row = 0
+        self._clear_pending()
 
-    def _await(self) -> None:
-        self._unread: list[
-            tuple[int, Sequence[str], Later]
-        ] = []  # what the device has yet to say of a step
-        weakref.finalize(
-            self, _last_words, self._unread
-        )  # also at the end of the program
+    def _clear_pending(self) -> None:
+        self._pending: list[_Report] = []
+        # An optimizer may be deleted, and a program may end, before anybody reads the last report.
+        weakref.finalize(self, _warn_of_last_step, self._pending)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in self.__dict__.items() if name != "_unread"
-        }
+        return {name: v for name, v in self.__dict__.items() if name != "_pending"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._await()
+        self._clear_pending()
 
-    # --- a gradient scaler ------------------------------------------------------------------------------------------
-
-    def begin(self, optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
-        """A step begins: 1/scale of its gradients, and of its losses, as a scaler left it; None without one."""
-        scale, self.found_inf = (
-            getattr(optimizer, "grad_scale", None),
-            getattr(optimizer, "found_inf", None),
-        )
-        unscaled, self._unscaled = self._unscaled, None
-        self.looked = (
-            self.found_inf is not None and unscaled is None
-        )  # a scaler has just touched .grad to look at it
-        if isinstance(
-            self.found_inf, (int, float)
-        ):  # a scaler that found no gradient at all
+    def check_may_wait(self, device: torch.device) -> None:
+        """Raise if the host must wait for a device whose work is being captured."""
+        if capturing(device):
             raise RuntimeError(
-                "scaler.step(opt, upper=…, lower=…): a scaler looks at .grad before closures run; use blocks"
+                f"nonfinite={self.policy!r} waits for the device, which a captured step cannot: nonfinite='ignore' "
+                "never does"
             )
-        if self.found_inf is not None and scale is None and unscaled is None:
-            raise RuntimeError(
-                "scaler.unscale_(opt) reaches one of the two gradients only: use opt.unscale_(scaler), "
-                "or opt.combine(scaler) before"
-            )
-        self.scaled, self.bad = self.found_inf is not None, None
-        inverse = None if scale is None else 1 / scale
-        return inverse, inverse if unscaled is None else unscaled
 
-    @property
-    def unscaled(self) -> bool:
-        """Whether the gradients of this step were unscaled by :meth:`unscale`."""
-        return self._unscaled is not None
-
-    def unscale(self, optimizer: Any, scaler: Any) -> None:
-        """``scaler.unscale_``, for the gradients of every level."""
-        away = optimizer.gradients.put_away()
-        scaler.unscale_(optimizer)
-        if not scaler.is_enabled():
-            return
-        self._unscaled = 1 / scaler._get_scale_async()
-        for grad in away:
-            local(grad).mul_(self._unscaled.to(grad.device))
-
-    # --- numbers that are not finite --------------------------------------------------------------------------------
-
-    @property
-    def looks(self) -> bool:
-        """Whether anybody wants to know."""
-        return bool(self.scaled) or self.policy != "ignore"
-
-    @property
-    def must_raise(self) -> bool:
-        """Whether the step that was just refused is an error: a scaler lowers its scale for what it found, alone."""
-        return self.policy == "raise" and not self.scaler_found
-
-    def wait(self, products: Tensor) -> Tensor:
-        """The products where the host can read them: it has to know before anything is changed."""
-        self.may_wait(products.device)
+    def to_host(self, products: Tensor) -> Tensor:
+        """Return the products on the host, which must know them before anything changes."""
+        self.check_may_wait(products.device)
         return products.cpu()
 
-    def may_wait(self, device: torch.device) -> None:
-        """Say what would wait for the device, before CUDA says that something did."""
-        if capturing(device):
-            text = f"nonfinite={self.policy!r} waits for the device, which a captured step cannot"
-            raise RuntimeError(f"{text}: nonfinite='ignore' never does")
-
-    def refuses(self, *values: Any) -> bool:
-        """Whether the host knows that a value is not finite, or that a scaler found one; else the device is to know."""
-        if not self.looks:
-            return False
-        found, self.found_inf = self.found_inf, None
-        bad = None if found is None else found.reshape(()) != 0
-        self.scaler_found = bad is not None and bad.device.type == "cpu" and bool(bad)
-        for value in values:
-            if isinstance(value, Tensor) and value.device.type != "cpu":
-                mine = ~torch.isfinite(value).all()
-                bad = mine if bad is None else bad.to(mine.device) | mine
-            elif value is not None and not _finite(value):
-                return True
-        if bad is None:
-            return False
-        home = (
-            values[0].device if values and isinstance(values[0], Tensor) else bad.device
-        )
-        if home.type == "cpu":
-            self.scaler_found = self.scaler_found or (found is not None and bool(found))
-            return bool(bad)
-        self.bad = bad if self.bad is None else self.bad | bad.to(self.bad.device)
-        return False
-
-    def skip(self) -> None:
-        """A step is not made, as the host knows: count it, and say so where it is one of many in a row."""
-        self.skips = None if self.skips is None else self.skips + 1
-        self._in_a_row += 1
-        if self._in_a_row == _MANY:
-            text = (
-                f"{_MANY} steps in a row were skipped: a gradient, a loss or the multiplier was not finite in each. "
+    def count_skip(self) -> None:
+        """Count a step that is not made, as the host knows; warn if it is one of many in a row."""
+        if self.skipped_steps is not None:
+            self.skipped_steps += 1
+        self._skips_in_a_row += 1
+        if self._skips_in_a_row == _MANY_SKIPS:
+            warn_at_caller(
+                f"{_MANY_SKIPS} steps in a row were skipped: a gradient, a loss or the multiplier was not finite in each. "
                 "Nothing is trained that way. Look at the losses; nonfinite='raise' stops at the first such step"
             )
-            warn(text)
 
-    def note(self, names: Sequence[str], numbers: Tensor) -> None:
-        """What the device knows of the step that is being made; "skipped" is among the names."""
-        self._in_a_row = 0
-        if self.bad is not None:
-            self.skips = None
-        self._noted = None
-        if self.policy == "raise" and not self.scaled and self.bad is not None:
-            self._noted = (names, numbers)
-            self.may_wait(numbers.device)
+    def count_step(self, skip: Tensor | None, has_scaler: bool) -> bool:
+        """Count a step that is made unless `skip` is true; return whether its report must be queued."""
+        self._skips_in_a_row = 0
+        if skip is None:
+            return False
+        self.skipped_steps = None
+        if self.policy != "raise" or has_scaler:
+            return False
+        self.check_may_wait(skip.device)
+        return True
 
-    def hand_over(self, step: int) -> None:
-        """The step is over; where a bad number is an error, the device says later whether there was one."""
-        if self._noted is not None:
-            names, numbers = self._noted
-            self._unread.append((step, names, Later(numbers)))
-            self._noted = None
+    def queue_report(self, step: int, names: Sequence[str], numbers: Tensor) -> None:
+        """Keep the numbers of a step for :meth:`raise_pending`."""
+        self._pending.append(_Report(step, names, HostCopy(numbers)))
 
-    def settle(self) -> dict[str, float] | None:
-        """What the device said of the last step, by name; waits for it, and raises if that step was not finite.
+    def raise_pending(self) -> dict[str, float] | None:
+        """Return the numbers of the last step by name, if they were queued; raise if that step was not finite.
 
-        The device has a whole step to do by then, so that it does not stand still meanwhile.
+        The device has had a whole step of work since then, so it does not idle while the host waits.
         """
-        if not self._unread:
+        if not self._pending:
             return None
-        self.may_wait(self._unread[-1][2].device)
-        step, names, later = self._unread.pop()
-        said = dict(zip(names, later.read(), strict=True))
-        if said["skipped"]:
-            raise self.error(step, late=True)
-        return said
+        self.check_may_wait(self._pending[-1].numbers.device)
+        report = self._pending.pop()
+        numbers = report.read()
+        if numbers["skipped"]:
+            raise self.error(report.step, late=True)
+        return numbers
 
     def error(self, step: int, late: bool = False) -> FloatingPointError:
-        """What "raise" raises."""
-        begun = (
-            "the one after it, which was begun, neither"
-            if late
-            else "the next one begins anew"
-        )
+        """Return the exception of the policy "raise"."""
+        following = "the next one begins anew"
+        if late:
+            following = "the one after it, which was begun, neither"
         return FloatingPointError(
             f"step {step} (counted from 0): a gradient, a loss or the multiplier is not finite; the step was not made, "
-            f"and {begun} (nonfinite='skip' skips such steps without a word, 'ignore' takes them)"
+            f"and {following} (nonfinite='skip' skips such steps without a word, 'ignore' takes them)"
         )
 
 
-def _finite(value: Any) -> bool:
-    """Of a number or a few on the host: Python looks sooner than torch does."""
-    numbers = value.reshape(-1).tolist() if isinstance(value, Tensor) else (value,)
-    return all(map(math.isfinite, numbers))
-
-
-def _last_words(unread: list[tuple[int, Sequence[str], Later]]) -> None:
-    """The last step of an optimizer that is gone: nobody asked how it went, and it must not fail in silence."""
-    for step, names, later in unread:
+def _warn_of_last_step(pending: list[_Report]) -> None:
+    """Warn if the last step of a deleted optimizer was not finite: nobody can ask any more."""
+    for report in pending:
         try:
-            skipped = dict(zip(names, later.read(), strict=True))["skipped"]
-        except Exception:  # at the end of a program the device may be gone
+            skipped = report.read()["skipped"]
+        except Exception:  # the device may be gone at the end of a program
             continue
         if skipped:
-            text = f"step {step}, the last one, was not finite and was not made; opt.check() raises where that is so"
+            text = f"step {report.step}, the last one, was not finite and was not made; opt.check() raises where that is so"
             warnings.warn(text, RuntimeWarning, stacklevel=1)
+
+
+# --- steps that the device can skip ------------------------------------------
+
+
+def is_plain_sgd(base: Optimizer) -> bool:
+    """Whether a step is x − η d and nothing else, so that a zero gradient means no step."""
+    extras = ("momentum", "weight_decay", "maximize")
+    return type(base) is torch.optim.SGD and not any(
+        group[name] for group in base.param_groups for name in extras
+    )
+
+
+def can_skip_on_device(base: Optimizer) -> bool:
+    """Whether the device can skip a step of the base without the host knowing."""
+    return is_plain_sgd(base) or (_takes_found_inf(base) and _has_momentum(base))
+
+
+def step_unless(base: Optimizer, skip: Tensor | None) -> None:
+    """Let the base step; where `skip` is true it does not, if it takes such a flag (plain SGD has a zero gradient)."""
+    if skip is None or not _takes_found_inf(base):
+        base.step()
+        return
+    # These are the attributes that a gradient scaler sets.
+    flags: Any = base
+    flags.grad_scale = None
+    flags.found_inf = skip.float()
+    try:
+        base.step()
+    finally:
+        del flags.grad_scale, flags.found_inf
+
+
+def choose_fused(base: Optimizer) -> None:
+    """Select torch's fused kernels if torch may choose, because these can skip a step on the device.
+
+    Only for SGD, Adam and AdamW made with neither ``foreach=`` nor ``fused=``, on ordinary parameters on a GPU.
+    """
+    if type(base) not in _FUSED or is_plain_sgd(base):
+        return
+    groups = base.param_groups
+    is_fused = _takes_found_inf(base)
+    uses_momentum = any(group.get("momentum") for group in groups)
+    if is_fused and not uses_momentum:
+        return
+    for group in groups:
+        if group["fused"] is False or group["foreach"] is not None:
+            return
+        if group["differentiable"]:
+            return
+    parameters = [p for group in groups for p in group["params"]]
+    if not is_fused and not all(map(_is_ordinary, parameters)):
+        return
+    # torch's fused SGD needs the momentum of all parameters or of none.
+    states: Any = base.state
+    trained = (p for p in parameters if p.requires_grad)
+    ready = not uses_momentum or all(
+        "momentum_buffer" in states.get(p, ()) for p in trained
+    )
+    if ready == is_fused:
+        return
+    for group in groups:
+        group["fused"] = True if ready else None
+    # torch's own constructor sets this attribute.
+    base._step_supports_amp_scaling = ready  # type: ignore[attr-defined]  # torch does not declare it
+    for p in parameters:
+        if "step" in states.get(p, ()):
+            count = states[p]["step"]
+            states[p]["step"] = count.to(p.device, torch.float32, non_blocking=True)
+
+
+def _is_ordinary(p: Tensor) -> bool:
+    return (
+        type(p) in (Tensor, torch.nn.Parameter)
+        and p.device.type in _FUSED_DEVICES
+        and p.is_floating_point()
+    )
+
+
+def _takes_found_inf(base: Optimizer) -> bool:
+    # A loaded state may bring groups with another way of stepping.
+    supports = bool(getattr(base, "_step_supports_amp_scaling", False))
+    return supports and all(group.get("fused", True) for group in base.param_groups)
+
+
+def _has_momentum(base: Optimizer) -> bool:
+    # torch's fused SGD leaves its momentum uninitialised if its first step is skipped.
+    states = base.state.values()
+    begun = any(state.get("momentum_buffer") is not None for state in states)
+    return begun or not any(group.get("momentum") for group in base.param_groups)

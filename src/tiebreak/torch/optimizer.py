@@ -1,46 +1,121 @@
-"""Any torch optimizer with two losses: d = a ∇f + b ∇g goes into ``.grad``, and the base optimizer steps."""
+"""The optimizer around a torch optimizer, with two losses: measure, decide, move.
+
+Read :mod:`~tiebreak.torch.reference_step` first: it does the same in slow, obvious lines. ``DynamicBarrier._apply`` is
+the step. The parts that it calls get values and return values; none of them gets the optimizer.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial, wraps
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from tiebreak.estimators import Minibatch
+from tiebreak.finishing import Finish
 from tiebreak.methods import Method
 from tiebreak.options import allowed, training_schedule
 from tiebreak.schedules import Parameters, Schedule
 from tiebreak.tolerance import Reading
-from tiebreak.torch import bases, checkpoint, closures, combining
+from tiebreak.torch import checkpoint, grad_scaler
 from tiebreak.torch.arguments import (
     check_arguments,
-    reference_for,
+    make_reference,
+    modules_of,
     rule_decision,
+    scalar_reference,
     tolerance_decision,
     trained_modules,
 )
-from tiebreak.torch.context import cannot_repeat, capturing
-from tiebreak.torch.decide import Made, Maker
-from tiebreak.torch.diagnostics import Diagnostics
-from tiebreak.torch.distributed import Ranks
-from tiebreak.torch.distributed.message import NAMES, Measured
+from tiebreak.torch.closures import (
+    Closure,
+    advice,
+    check_closures,
+    check_repeatable,
+    propagate,
+    returned_loss,
+)
+from tiebreak.torch.decide import Decider, RuleMemory, StepDecision
+from tiebreak.torch.devices import cannot_repeat, capturing
+from tiebreak.torch.diagnostics import Diagnostics, GradientNoise, warn_at_caller
+from tiebreak.torch.distributed import Measurement, Ranks, StepReport
+from tiebreak.torch.distributed.consistency import describe_settings
+from tiebreak.torch.distributed.layout import several_ranks
 from tiebreak.torch.estimates import Estimates
+from tiebreak.torch.finish import (
+    Line,
+    Pairs,
+    anchor_pairs,
+    check_finish_arguments,
+    descend,
+    finish_on_line,
+)
+from tiebreak.torch.grad_scaler import Scaling
+from tiebreak.torch.gradients import (
+    LEVELS,
+    REFERENCE,
+    GradientChanged,
+    Gradients,
+    NoGradient,
+    is_usable,
+)
 from tiebreak.torch.kernels import PassEngines, Passes
 from tiebreak.torch.kernels.foreach import Row
-from tiebreak.torch.levels import TwoLevels
-from tiebreak.torch.losses import Term
-from tiebreak.torch.memory import LawMemory
-from tiebreak.torch.nonfinite import Guard
-from tiebreak.torch.said import warn
-from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, record
-from tiebreak.torch.swap import same_weight
-from tiebreak.torch.wrapped import on_itself
+from tiebreak.torch.losses import (
+    Loss,
+    StepLosses,
+    loss_value,
+    loss_values,
+    positive_weight,
+    single_loss,
+)
+from tiebreak.torch.model_copy import (
+    ModelCopy,
+    Twin,
+    TwinStep,
+    check_equal_weights,
+    set_mode,
+)
+from tiebreak.torch.nonfinite import (
+    NonfiniteGuard,
+    can_skip_on_device,
+    choose_fused,
+    step_unless,
+)
+from tiebreak.torch.step_info import READINGS, Step, unknown_step
+from tiebreak.torch.swap import release_gathered
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class DynamicBarrier(TwoLevels):
+def _on_optimizer(method: _Function) -> _Function:
+    """Let a method act on the optimizer itself if it is called on a wrapper.
+
+    Lightning and Fabric wrap an optimizer in an object of a class that inherits from the optimizer's. The wrapper reads
+    the optimizer's attributes, but what a method writes to it would stay there.
+    """
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(vars(self).get("_optimizer", self), *args, **kwargs)
+
+    return cast(_Function, call)
+
+
+class _Combined(NamedTuple):
+    """What a step still has to do after :meth:`DynamicBarrier.combine` has put its direction into ``.grad``."""
+
+    decision: StepDecision | None  # None if numbers were not finite
+    has_scaler: bool
+    twin_step: TwinStep | None = None
+
+
+class DynamicBarrier(Optimizer):
     """Improve the upper loss f among what keeps the lower loss g optimal, with any base optimizer.
 
     Say how g is to be kept: by a tolerance and a reference, or by a rule of the paper's family.
@@ -103,6 +178,8 @@ class DynamicBarrier(TwoLevels):
     0.0
     """
 
+    _step_supports_amp_scaling = True
+
     def __init__(
         self,
         base: Optimizer,
@@ -116,49 +193,72 @@ class DynamicBarrier(TwoLevels):
         max_norm: float | None = None,
         nonfinite: str = "raise",
         fused: bool | None = None,
-        process_group: Any = None,
+        process_group: ProcessGroup | Literal[False] | None = None,
         sharded: Any = None,
     ) -> None:
         check_arguments(base, normalize, max_norm, fused, generators)
-        self.modules = trained_modules(model, base)
-        if (
-            isinstance(reference, Tensor) and reference.numel() == 1
-        ):  # a loss as it comes
-            reference = float(reference.detach())
+        modules = trained_modules(model, base)
+        reference = scalar_reference(reference)
         if tolerance is None:
-            self.decision = rule_decision(method, normalize, reference)
+            decision = rule_decision(method, normalize, reference)
         else:
-            self.decision = tolerance_decision(
-                base, tolerance, reference, method, normalize
-            )
-        target = reference_for(reference, self.modules, generators)
-        row = self.decision.method
+            decision = tolerance_decision(base, tolerance, reference, method, normalize)
+        lower_reference = make_reference(reference, modules, generators)
+        row = decision.method
         self.schedule = Schedule() if row is None else training_schedule(row)
-        ranks = Ranks(process_group, sharded, self.modules)
-        super().__init__(base, target, tolerance is not None, Guard(nonfinite), ranks)
-        self.generators, self.max_norm = tuple(generators), max_norm
+        self.ranks = Ranks(process_group, sharded, modules)
+        self.nonfinite = NonfiniteGuard(nonfinite)
+        self.base = base
+        # Groups and state are the base's, so Optimizer.__init__ must not make its own.
+        Optimizer.__setstate__(self, {"defaults": base.defaults})
+        self._warned_capturable_if_run_uncaptured = True
+        self.modules = modules
+        self.generators = tuple(generators)
+        self.max_norm = max_norm
+        self.decision = decision
+        self.lower_reference = lower_reference
+        self.gradients = Gradients(base, self.ranks)
+        self.losses = StepLosses()
+        self.noise = GradientNoise()
         self.estimates = Estimates(Minibatch() if row is None else row.estimator)
+        self.memory = RuleMemory(decision.begin())
+        self.diagnostics = Diagnostics(
+            lower_reference.number is not None, lower_reference.same_batch
+        )
         self.engines = PassEngines(fused)
-        self.memory, self.maker = LawMemory(self.decision.begin()), Maker()
+        self._decider = Decider()
+        self.count = 0  # steps tried, skipped ones too
         self.last: Step | None = None
-        same_batch = (
-            target.at is None
-        )  # a copy of the model, or a loss that the user gives
-        self.diagnostics = Diagnostics(target.number is not None, same_batch)
+        # True after torch.distributed.checkpoint requested a state before the first step.
+        self.state_requested = False
+        self._active_level = ""
+        self._combined: _Combined | None = None
+        self._has_scaler: bool | None = None  # None before the first step
+        self._inverse_unscaled: Tensor | None = None
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load_triton(p.device)
 
     @property
+    def model_copy(self) -> ModelCopy | None:
+        """The frozen copy or the twin, if the reference is one."""
+        reference = self.lower_reference
+        return reference if isinstance(reference, ModelCopy) else None
+
+    @property
+    def twin(self) -> Twin | None:
+        """The twin, if the reference is one."""
+        reference = self.lower_reference
+        return reference if isinstance(reference, Twin) else None
+
+    @property
     def tolerance(self) -> float | str | None:
         """How far the lower loss may lie above its reference, as it was given; may be set at any time."""
-        given = self.decision.tolerance
+        tolerance = self.decision.tolerance
+        if tolerance is None:
+            return None
         return (
-            None
-            if given is None
-            else f"{100 * given.amount:g}%"
-            if given.relative
-            else given.amount
+            f"{100 * tolerance.amount:g}%" if tolerance.relative else tolerance.amount
         )
 
     @tolerance.setter
@@ -168,37 +268,37 @@ class DynamicBarrier(TwoLevels):
                 f"tolerance={tolerance!r}: this optimizer follows a rule; make one with tolerance="
             )
         amount, relative = allowed(tolerance)
-        if relative and self.target.number == 0:
+        if relative and self.lower_reference.number == 0:
             raise ValueError(
                 f"tolerance={tolerance!r} of a reference of 0 is 0: give the tolerance as a number > 0"
             )
-        self.allow(amount, relative)
+        self.set_tolerance(amount, relative)
+
+    @_on_optimizer
+    def set_tolerance(self, amount: float, relative: bool) -> None:
+        """Set the tolerance by its parts."""
+        assert self.decision.tolerance is not None
+        tolerance = replace(self.decision.tolerance, amount=amount, relative=relative)
+        self.decision = replace(self.decision, tolerance=tolerance)
 
     @property
     def twin_returns(self) -> int:
         """How many times the model was set to its twin; waits for the device."""
-        return self.memory.returns
+        return self.memory.return_count
 
     @property
     def skipped_steps(self) -> int | None:
         """How many steps were not made; None if the device alone decides that."""
-        return self.guard.skips
+        return self.nonfinite.skipped_steps
 
-    @on_itself
-    def allow(self, amount: float, relative: bool) -> None:
-        """Set the tolerance by its parts."""
-        assert self.decision.tolerance is not None
-        now = replace(self.decision.tolerance, amount=amount, relative=relative)
-        self.decision = replace(self.decision, tolerance=now)
-
-    # --- the step ----------------------------------------------------------------------------------------------------
+    # --- the step -----------------------------------------------------------------
 
     def step(  # type: ignore[override]  # two closures instead of one
         self,
-        closure: Any = None,
+        closure: Callable[[], Any] | None = None,
         *unnamed: Any,
-        upper: Callable[[], Tensor] | None = None,
-        lower: Callable[[], Tensor] | None = None,
+        upper: Closure | None = None,
+        lower: Closure | None = None,
     ) -> Step:
         """Combine the gradients of both levels and let the base optimizer step.
 
@@ -209,256 +309,693 @@ class DynamicBarrier(TwoLevels):
             raise TypeError(
                 "step(…, …): which loss is which? Give them by name: opt.step(lower=…, upper=…)"
             )
-        if upper is None and closure is None and checkpoint.only_to_begin(self):
-            return checkpoint.begin(self)
-        closures.call(self, closure, upper, lower)
-        return self._apply() if self._held is None else combining.release(self)
+        check_closures(closure, upper, lower)
+        if upper is None and closure is None and self._is_state_request():
+            return checkpoint.create_state(self)
+        try:
+            self._run_closures(closure, upper, lower)
+            if self._combined is not None:
+                return self._release(self._combined)
+            return self._apply()
+        except BaseException:
+            # Discard the incomplete step, so that the next call starts cleanly.
+            self.forget()
+            raise
 
-    @on_itself
+    @torch.no_grad()
+    def _apply(self, hold: bool = False) -> Step:
+        """Measure, decide and move. With `hold` the direction goes into ``.grad``, and the base does not step yet."""
+        self._raise_pending()
+        scaling = self._read_scaling()
+        self._check_copy()
+        if not scaling.changed_grad:
+            self.gradients.check_unchanged()
+        parameters = self.schedule.at(self.count)
+
+        # Measure: inner products of the gradients, and losses, over all ranks.
+        passes, measured = self._measure(parameters, scaling)
+        checks_finite = scaling.is_active or self.nonfinite.policy != "ignore"
+        to_host = checks_finite and not self._can_skip_on_device(passes)
+        measured, found_inf = self._over_ranks(
+            measured, scaling, checks_finite, to_host
+        )
+        losses = self._losses_of_decision(measured)
+        self._check_measured(passes, measured, losses, scaling)
+
+        # Decide: d = a ∇f + b ∇g.
+        decision = self._decider.decide(
+            self.decision,
+            passes,
+            parameters,
+            measured,
+            losses,
+            self.memory,
+            self.max_norm,
+            scaling,
+            found_inf,
+            checks_finite,
+        )
+        if decision is None:
+            return self._skip(measured, found_inf, hold)
+
+        # Move: the model along d, then the twin along its own gradient.
+        self._accept(decision)
+        twin_step = self._prepare_twin(measured, scaling)
+        if hold:
+            # The direction keeps the scale of its gradients: the scaler takes it out.
+            self._write_direction(passes, decision.weights, decision.skip)
+            self._combined = _Combined(decision, scaling.is_active, twin_step)
+            return decision.info
+        weights = decision.weights
+        if scaling.inverse_scale is not None:
+            weights = weights * scaling.inverse_scale.to(weights)
+        self._move_along(passes, weights, decision.skip)
+        self._end_step(decision, twin_step)
+        return decision.info
+
+    def _is_state_request(self) -> bool:
+        is_idle = self.gradients.owner is None and self._combined is None
+        return is_idle and checkpoint.is_state_request(self.param_groups)
+
+    def _read_scaling(self) -> Scaling:
+        # `scaler.step` sets these attributes.
+        scale = getattr(self, "grad_scale", None)
+        found_inf = getattr(self, "found_inf", None)
+        inverse_unscaled = self._inverse_unscaled
+        self._inverse_unscaled = None
+        scaling = grad_scaler.read_scaling(scale, found_inf, inverse_unscaled)
+        self._has_scaler = scaling.is_active
+        return scaling
+
+    def _check_copy(self) -> None:
+        """Make the copy if it does not exist yet; raise if a twin had no backward pass."""
+        if self.model_copy is not None:
+            self.model_copy.follow(self.base)
+        if self.twin is not None and REFERENCE not in self.gradients.finished:
+            raise RuntimeError(
+                "the twin had no backward pass in this step: `with opt.reference(): r = …; r.backward()`, or closures"
+            )
+
+    # --- measure ------------------------------------------------------------------
+
+    def _measure(
+        self, parameters: Parameters, scaling: Scaling
+    ) -> tuple[Passes, Measurement]:
+        """Return the passes of the step, and what this rank measured, without a scaler's scale."""
+        inverse_scale = scaling.inverse_scale
+        rows = self.gradients.rows()
+        if self.estimates.is_minibatch:
+            passes = self._bind(rows)
+            products = rule_products = _unscaled(passes.products(), inverse_scale)
+        else:
+            estimated = self.estimates.rows_for_rule(
+                self.gradients, rows, parameters, inverse_scale
+            )
+            rule_products = self._bind(estimated).products()
+            if self.estimates.in_direction:
+                passes = self._bind(self.gradients.rows())
+                products = rule_products
+            else:
+                passes = self._bind(rows)
+                products = _unscaled(passes.products(), inverse_scale)
+                rule_products = rule_products.to(products)
+        losses = {
+            name: self.losses.value(name, scaling.inverse_loss_scale)
+            for name in (*LEVELS, REFERENCE)
+        }
+        twin_squared_norm = None
+        if self.twin is not None:
+            pairs = zip(
+                self.gradients.parameters(),
+                self.gradients.resolved(REFERENCE),
+                strict=True,
+            )
+            twin_squared_norm = self.ranks.squared_norms(
+                [(p, grad) for p, grad in pairs if grad is not None]
+            )
+        return passes, Measurement(products, rule_products, losses, twin_squared_norm)
+
+    def _bind(self, rows: Sequence[Row]) -> Passes:
+        return self.engines.bind(*self.ranks.split_rows(rows))
+
+    def _can_skip_on_device(self, passes: Passes) -> bool:
+        """Whether the device can skip this step without the host knowing."""
+        is_plain = self.estimates.is_minibatch and self.model_copy is None
+        if not passes.on_device or not is_plain:
+            return False
+        choose_fused(self.base)
+        return can_skip_on_device(self.base)
+
+    def _over_ranks(
+        self,
+        measured: Measurement,
+        scaling: Scaling,
+        checks_finite: bool,
+        to_host: bool,
+    ) -> tuple[Measurement, Tensor | None]:
+        """Return what all ranks measured together, and what a scaler found on any of them."""
+        ranks = self.ranks
+        if ranks.alone:
+            return self._on_one_rank(measured, to_host), scaling.found_inf
+        ranks.check_synchronized()
+        self._compare_settings()
+        measured = measured._replace(losses=loss_values(measured.losses))
+        noise = None
+        if self.decision.tolerance is None:
+            kinds = len(measured.products)
+            noise = self.noise.partial_sums(kinds, measured.products)
+        incomplete = not self.gradients.finished.issuperset(LEVELS)
+        tolerance = self.decision.tolerance
+        changing = [] if tolerance is None else [tolerance.amount, tolerance.relative]
+        replicas = ranks.replicas_to_compare(self.count)
+        replica_gradients = None
+        if replicas:
+            replica_gradients = [self.gradients.of(level, replicas) for level in LEVELS]
+        report = StepReport(
+            measured=measured,
+            noise=noise,
+            present=self.gradients.are_present(),
+            incomplete=incomplete,
+            spoiled=checks_finite and (incomplete or self.gradients.changed_here),
+            touched=self.gradients.changed,
+            step=self.count,
+            changing=changing,
+            learning_rate=self.param_groups[0].get("lr", 0.0),
+            replica_gradients=replica_gradients,
+            found_inf=scaling.found_inf,
+            inverse_scale=scaling.inverse_scale,
+        )
+        combined = ranks.all_reduce(report, to_host)
+        if combined.noise is not None:
+            self.noise.set_sums(combined.noise)
+        return combined.measured, combined.found_inf
+
+    def _on_one_rank(self, measured: Measurement, to_host: bool) -> Measurement:
+        products = measured.products[0]
+        is_same = measured.rule_products is measured.products
+        rule_products = products if is_same else measured.rule_products[0]
+        if to_host and is_same:
+            products = rule_products = self.nonfinite.to_host(products)
+        elif to_host:
+            numbers = self.nonfinite.to_host(torch.cat([products, rule_products]))
+            products, rule_products = numbers.reshape(2, -1).unbind()
+        return measured._replace(products=products, rule_products=rule_products)
+
+    def _compare_settings(self) -> None:
+        """Compare the settings of all ranks, once."""
+        if not self.ranks.needs_settings:
+            return
+        self.ranks.compare_settings(
+            describe_settings(
+                tolerance=self.tolerance,
+                reference=self.lower_reference.describe(),
+                method=self.decision.method,
+                schedule=self.schedule,
+                estimator=self.estimates.estimator,
+                normalize=self.decision.normalize,
+                max_norm=self.max_norm,
+                nonfinite=self.nonfinite.policy,
+                step_size=self._step_size_law(),
+            )
+        )
+
+    def _losses_of_decision(self, measured: Measurement) -> dict[str, Loss]:
+        """Return the losses that the decision uses, by its names for them."""
+        has_tolerance = self.decision.tolerance is not None
+        if not has_tolerance and "lower_value" not in self.decision.method.needs:
+            return {}
+        lower = measured.losses["lower"]
+        if lower is None:
+            raise RuntimeError(
+                "the lower loss is needed: `with opt.lower(loss): …`, or closures"
+            )
+        losses: dict[str, Loss] = {"lower_value": lower}
+        if has_tolerance:
+            reference = measured.losses[REFERENCE]
+            losses["reference"] = self.lower_reference.value(self.count, reference)
+        return losses
+
+    def _check_measured(
+        self,
+        passes: Passes,
+        measured: Measurement,
+        losses: dict[str, Loss],
+        scaling: Scaling,
+    ) -> None:
+        """Raise if a twin's loss has another weight, or if a captured step cannot be repeated; warn of noise."""
+        twin_squared_norm = measured.twin_squared_norm
+        if twin_squared_norm is not None and self.memory.is_initial:
+            inverse_scale = scaling.inverse_scale
+            scale = 1.0 if inverse_scale is None else float(inverse_scale)
+            check_equal_weights(
+                losses, float(measured.products[1]), float(twin_squared_norm), scale
+            )
+        if capturing(passes.device):
+            obstacle = self._capture_obstacle()
+            if obstacle is not None:
+                cannot_repeat(obstacle)
+        if self.decision.tolerance is None:
+            self.noise.check(
+                self.count, self.estimates.is_minibatch, scaling.inverse_scale
+            )
+
+    def _capture_obstacle(self) -> str | None:
+        """Return what differs from step to step, which a captured step could not repeat; None if nothing does."""
+        reference = self.lower_reference
+        changes = reference.is_known and reference.number is None
+        if changes and self.decision.tolerance is not None:
+            return "the reference is another one at every step"
+        if not self.estimates.is_minibatch:
+            return "the estimator of the method remembers: Minibatch() does not"
+        if self.decision.method is not None:
+            needs = self.decision.method.needs
+            if "k" in needs or not self.schedule.constant(*needs):
+                return "barrier, regularizer, … must be constants"
+        return None
+
+    # --- move ---------------------------------------------------------------------
+
+    def _accept(self, decision: StepDecision) -> None:
+        """Remember a step that is made, unless only the device knows that it is not."""
+        self.estimates.accept()
+        self.last = decision.info
+        if decision.memory is not None:
+            on_host = self.memory.keep(decision.memory, decision.skip)
+            if on_host and decision.reading is not None:
+                self._diagnose(decision.reading)
+        self._queues_report = self.nonfinite.count_step(
+            decision.skip, bool(self._has_scaler)
+        )
+
+    def _prepare_twin(self, measured: Measurement, scaling: Scaling) -> TwinStep | None:
+        """Return what the twin's step needs, before the model moves."""
+        if self.twin is None or measured.twin_squared_norm is None:
+            return None
+        return TwinStep(
+            self.gradients.resolved(REFERENCE),
+            measured.twin_squared_norm,
+            scaling.inverse_scale,
+            self.twin.changed_options(self.base, self._learning_rates()),
+        )
+
+    def _learning_rates(self) -> list[Any] | None:
+        """Return the learning rate of each group in this step, if it is not the one in the group."""
+        return None
+
+    def _step_size_law(self) -> Any:
+        """Return the law of the step sizes, if the optimizer has one."""
+        return None
+
+    def _move_along(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
+        """Put the direction into ``.grad`` and let the base step; it stays where `skip` is true."""
+        self._write_direction(passes, weights, skip)
+        self._step_base(skip)
+
+    def _write_direction(
+        self, passes: Passes, weights: Tensor, skip: Tensor | None
+    ) -> None:
+        passes.combine(weights.expand(len(self.param_groups), 2), skip)
+        self.gradients.settle_direction()
+        self.gradients.clear()
+
+    def _step_base(self, skip: Tensor | None) -> None:
+        step_unless(self.base, skip)
+
+    def _end_step(self, decision: StepDecision, twin_step: TwinStep | None) -> None:
+        """The parameters have moved: let the twin step, and end the step."""
+        if self.twin is not None and twin_step is not None:
+            has_ranks = not self.ranks.alone
+            self.twin.step(self.base, twin_step, self.max_norm, has_ranks)
+            if self.memory.needs_return():
+                self._return_to_twin(decision.info)
+        if self._queues_report:
+            self.nonfinite.queue_report(
+                self.count, decision.report_names, decision.report
+            )
+        self.forget()
+        self.count += 1
+
+    def _return_to_twin(self, info: Step) -> None:
+        """Set the model to its twin: many steps on the lower loss alone have not brought it back."""
+        assert self.twin is not None
+        self.ranks.find_layout(self.gradients.parameters())
+        self.twin.copy_to_model(self.base, self.ranks.wrappers)
+        self.memory.note_return()
+        excess = float(torch.as_tensor(info.excess).max())
+        warn_at_caller(
+            f"step {self.count}: the lower loss is about {excess:.1f} tolerances above its twin's, and many steps "
+            "on it alone did not bring it back. So the model was set to its twin, optimizer state and buffers with it, "
+            "and goes on from there."
+        )
+
+    def _skip(
+        self, measured: Measurement, found_inf: Tensor | None, hold: bool
+    ) -> Step:
+        """End a step that is not made, as the host knows; nothing was changed yet."""
+        losses = [loss_value(measured.losses[level]) for level in LEVELS]
+        info = unknown_step(measured.products[0], losses)
+        if self.last is not None:
+            # The averages stay: a step that is not made leaves no trace in them.
+            info = info._replace(**{n: getattr(self.last, n) for n in READINGS})
+        self.last = info
+        self.forget()
+        # A scaler lowers its scale by itself for what it found.
+        by_scaler = found_inf is not None and bool(found_inf)
+        if self.nonfinite.policy == "raise" and not by_scaler:
+            raise self.nonfinite.error(self.count)
+        self.count += 1
+        self.nonfinite.count_skip()
+        if hold:
+            self._combined = _Combined(None, bool(self._has_scaler))
+        return info
+
+    # --- the direction before the step ----------------------------------------------
+
+    @_on_optimizer
     def combine(self, scaler: Any = None) -> Step:
         """Put the direction into ``.grad`` before the step: clip it, measure it, then ``opt.step()``.
 
         For what a trainer does between backward and step, which would otherwise reach one level only. After both
         blocks; with the gradient `scaler`, if there is one. ``max_norm=`` clips without, and clips a twin, too.
         """
-        return combining.combine(self, scaler)
-
-    @torch.no_grad()
-    def _apply(self, hold: bool = False) -> Step:
-        self._settle()
-        # measure
-        copy = self.target.copy
-        inverse_scale, inverse_of_losses = self.guard.begin(self)
-        if copy is not None:
-            copy.ready(self)
-        if not self.guard.looked:
-            self.gradients.untouched()
-        parameters = self.schedule.at(self.count)
-        passes, direction_products, rule_products = self._products(
-            parameters, inverse_scale
-        )
-        losses = {name: self.losses.value(name, inverse_of_losses) for name in NAMES}
-        twin = None if copy is None else copy.square(self)
-        # guard: is it the host or the device that has to know?
-        waits = self.guard.looks and not self._skips_on_device(passes)
-        measured = Measured(direction_products, rule_products, losses, twin)
-        measured = self.ranks.together(self, measured, inverse_scale, waits)
-        direction_products, _, losses, twin = measured
-        used = self._used(losses)
-        if twin is not None and self.estimates.batch_alone:
-            same_weight(self, direction_products[1], twin, used, inverse_scale)
-        if (
-            capturing(passes.device)
-            and (obstacle := self._capture_obstacle()) is not None
-        ):
-            cannot_repeat(obstacle)
-        if self.decision.tolerance is None:
-            self.noise.look(self.count, self.estimates.batch_alone, inverse_scale)
-        # decide
-        made = self.maker.make(self, passes, parameters, measured, used, inverse_scale)
-        if made is None:
-            return self._stop(direction_products, losses, hold)
-        # move
-        self._remember(made)
-        self.last, weights = made.step, made.weights
-        twin_step = None
-        if copy is not None and copy.twin:
-            twin_step = (
-                copy.gradients(self),
-                inverse_scale,
-                copy.set_outside(self, self._own_rates()),
-                twin,
-            )
-        if (
-            hold
-        ):  # the direction keeps the scale of its gradients: a scaler takes it out
-            self._write(passes, weights, self.guard.bad)
-            self._held = combining.Held(
-                True, bool(self.guard.scaled), self.guard.bad, twin_step
-            )
-            return self.last
-        weights = (
-            weights if inverse_scale is None else weights * inverse_scale.to(weights)
-        )
-        self._advance(passes, weights, self.guard.bad)
-        self._end(twin_step)
-        return self.last
-
-    def _products(
-        self, parameters: Parameters, inverse_scale: Tensor | None
-    ) -> tuple[Passes, Tensor, Tensor]:
-        """The passes of the step, the inner products of the gradients in the direction, and those that the rule sees.
-
-        Without a scaler's scale: one that moves must not weigh in anything but the direction.
-        """
-        rows = self.gradients.rows()
-        rule_products = None
-        if not self.estimates.batch_alone:
-            estimated = self.estimates.rows_for_rule(
-                self.gradients, rows, parameters, inverse_scale
-            )
-            rule_products = self._bind(estimated).products()
-            if self.estimates.in_direction:
-                return self._bind(self.gradients.rows()), rule_products, rule_products
-        passes = self._bind(rows)
-        products = passes.products()
-        if inverse_scale is not None:
-            products = products * inverse_scale.to(products) ** 2
-        return (
-            passes,
-            products,
-            products if rule_products is None else rule_products.to(products),
-        )
-
-    def _bind(self, rows: Sequence[Row]) -> Passes:
-        return self.engines.bind(*self.ranks.divided(rows))
-
-    def _used(self, losses: dict[str, Any]) -> dict[str, Any]:
-        """The losses that the decision needs, by its names for them."""
-        tolerant = self.decision.tolerance is not None
-        if not tolerant and "lower_value" not in self.decision.method.needs:
-            return {}
-        if losses["lower"] is None:
+        if self._combined is not None:
             raise RuntimeError(
-                "the lower loss is needed: `with opt.lower(loss): …`, or closures"
+                "opt.combine() was called before in this step: opt.step() comes next"
             )
-        found = {"lower_value": losses["lower"]}
-        if tolerant:
-            found["reference"] = self.target.value(self.count, losses["reference"])
-        return found
-
-    def _remember(self, made: Made) -> None:
-        """The step is made, or only the device knows that it is not: then what was stays."""
-        self.estimates.accept()
-        if (
-            made.memory is not None
-            and self.memory.keep(made.memory, self.guard.bad)
-            and made.reading is not None
-        ):
-            self._diagnose(made.reading)
-        self.guard.note(*(made.report or (("skipped",), made.step.skipped)))
-
-    def _settle(self) -> None:
-        """Hear what the device has to say of the last step."""
-        self.ranks.settle(self)
+        self.gradients.check_complete()
         try:
-            said = self.guard.settle()
-        except FloatingPointError:
+            if scaler is not None and scaler.is_enabled():
+                return self._combine_scaled(scaler)
+            if self._inverse_unscaled is not None:
+                raise RuntimeError(
+                    "opt.unscale_(scaler) was called: give the scaler to opt.combine(scaler), too"
+                )
+            return self._apply(hold=True)
+        except BaseException:
             self.forget()
             raise
-        if said is not None and "excess" in said:
-            loss = said.get("lower_loss", said["reference"])
-            self._diagnose(
-                Reading(
-                    said["ratio"], math.nan, loss, said["reference"], said["excess"]
-                )
+
+    def _combine_scaled(self, scaler: Any) -> Step:
+        self.grad_scale, self.found_inf = grad_scaler.inspect_gradients(scaler, self)
+        try:
+            return self._apply(hold=True)
+        finally:
+            del self.found_inf, self.grad_scale
+
+    @torch.no_grad()
+    def _release(self, combined: _Combined) -> Step:
+        """Let the base step along what is in ``.grad`` now."""
+        scale = getattr(self, "grad_scale", None)
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and not combined.has_scaler:
+            raise RuntimeError(
+                "opt.combine() did not know of the gradient scaler: opt.combine(scaler)"
             )
+        assert self.last is not None
+        decision = combined.decision
+        if decision is None:
+            self.forget()
+            return self.last
+        if found_inf is not None and bool(found_inf):
+            self.last = self.last._replace(skipped=torch.ones_like(self.last.skipped))
+            self.count += 1
+            self.nonfinite.count_skip()
+            self.forget()
+            return self.last
+        if scale is not None:  # the direction is not unscaled yet
+            parameters = self.gradients.parameters()
+            grads = [p.grad for p in parameters if p.grad is not None]
+            torch._foreach_mul_(grads, 1 / scale)
+        twin_step = combined.twin_step
+        if twin_step is not None and self.twin is not None:
+            # A rate that was set since combine() reaches the twin, too.
+            options = self.twin.changed_options(self.base, self._learning_rates())
+            twin_step = twin_step._replace(options=options)
+        self._step_base(decision.skip)
+        self._end_step(decision, twin_step)
+        return self.last
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether :meth:`combine` was called and the step was not."""
+        return self._combined is not None
+
+    # --- gradients and losses of both levels -------------------------------------------
+
+    def upper(self, loss: Any = None) -> Any:
+        """``with opt.upper(): loss_f.backward()``, any number of times before a step; gradients and losses add up."""
+        return self._block("upper", loss, None, 1.0)
+
+    def lower(
+        self, loss: Any = None, *, reference: Any = None, weight: float = 1.0
+    ) -> Any:
+        """``with opt.lower(loss_g): loss_g.backward()``; the loss is needed with ``tolerance=`` only.
+
+        Parameters
+        ----------
+        loss : tensor or float, optional
+            The lower loss. A tensor counts as its backward pass weighs it, so ``(loss / n).backward()`` is one
+            micro-batch of n; a number is the mean loss of its micro-batch.
+        reference : tensor or float, optional
+            The reference's loss on the same batch.
+        weight : float
+            A micro-batch's size or share, where they differ: the look at the noise needs it, and losses as numbers.
+        """
+        if reference is not None and self.decision.tolerance is None:
+            raise ValueError(
+                f"reference={reference!r} has no effect without tolerance="
+            )
+        if reference is not None and not self.lower_reference.same_batch:
+            raise ValueError(
+                f"reference={reference!r} is given here and in the constructor: give one of them"
+            )
+        if reference is not None and loss is None:
+            raise ValueError(
+                f"reference={reference!r} needs the loss that it is compared with: opt.lower(loss, …)"
+            )
+        return self._block("lower", loss, reference, weight)
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, the model is its reference, the twin or the frozen copy: evaluate the batch's lower loss.
+
+        For a twin call backward on it, too; then ``opt.lower(loss, reference=that_loss)``. Parameters, buffers and
+        random numbers are as they were afterwards. Closures do all this by themselves. Under ``torch.no_grad()`` it is
+        a look at the reference: evaluate it on whatever data you like.
+        """
+        copy = self.model_copy
+        if copy is None:
+            raise RuntimeError(
+                'opt.reference() is for reference="twin" and reference="start"'
+            )
+        if self._active_level:
+            raise RuntimeError(
+                f"opt.reference() was entered inside opt.{self._active_level}(); leave one before the other"
+            )
+        copy.follow(self.base)
+        self.ranks.find_layout(self.gradients.parameters())
+        with copy.in_place_of_model(self.generators, self.ranks.wrappers):
+            if self.twin is not None and torch.is_grad_enabled():
+                with self._block(REFERENCE, None, None, 1.0):
+                    yield
+            else:
+                yield
+
+    @_on_optimizer
+    @contextmanager
+    def _block(
+        self,
+        level: str,
+        loss: Any,
+        reference: Any,
+        weight: Any,
+        factor: float | None = None,
+    ) -> Iterator[None]:
+        """Enclose the backward passes of a level; `factor` is that of a pass that the optimizer makes."""
+        if self._active_level:
+            raise RuntimeError(
+                f"opt.{level}() was entered inside opt.{self._active_level}(); leave one level before the other"
+            )
+        if self._combined is not None:
+            raise RuntimeError(
+                f"opt.{level}() after opt.combine(): opt.step() comes next, or opt.zero_grad()"
+            )
+        if loss is not None:
+            loss = single_loss(f"the {level} loss", loss)
+        if reference is not None:
+            reference = single_loss("the reference loss", reference)
+        weight = positive_weight(weight)
+        self.gradients.enter(level)
+        self._active_level = level
+        try:
+            with self.losses.block(level, loss, reference, weight, factor):
+                yield
+            self.gradients.leave(level)
+        except BaseException:
+            # Discard the incomplete step, so that the next one starts cleanly.
+            self.forget()
+            raise
+        finally:
+            self._active_level = ""
+        if level == "lower" and self.decision.tolerance is None:
+            self._measure_noise(weight)
+        if self._has_scaler is not False:
+            self.gradients.show_nonfinite()
+            self.gradients.mark()
+
+    def _measure_noise(self, weight: float) -> None:
+        """Measure the lower gradient as far as it has accumulated, if its noise is due."""
+        if self.noise.is_due(self.count):
+            pairs = []
+            for p in self.gradients.parameters():
+                if p.grad is not None and is_usable(p.grad):
+                    pairs.append((p, p.grad))
+            self.noise.add(self.ranks.squared_norms(pairs), weight)
+
+    def _run_closures(
+        self,
+        closure: Callable[[], Any] | None,
+        upper: Closure | None,
+        lower: Closure | None,
+    ) -> None:
+        """Call what a step was given; afterwards the gradients of both levels are there, or an error says what lacks.
+
+        A `closure` is called once, after those of the levels, where the gradients are: Lightning passes one that calls
+        its hooks. It may also make both blocks itself; its return value does not matter then.
+        """
+        if self._combined is not None:
+            if upper is not None:
+                raise RuntimeError(
+                    "step(upper=…, lower=…) after opt.combine(): opt.step() goes along what is in .grad"
+                )
+            if closure is not None:
+                closure()
+            return
+        if upper is not None and lower is not None:
+            self._check_closures_allowed(closure)
+            try:
+                self._evaluate(upper, lower)
+            except NoGradient as error:
+                level = "upper" if "opt.upper" in str(error) else "lower"
+                raise RuntimeError(
+                    f"the {level} closure's loss does not depend on the parameters of this optimizer: was the model copied "
+                    "or re-created after the optimizer was made? are its parameters frozen (requires_grad=False)?"
+                ) from None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+            if loss is not None and not self.gradients.finished.issuperset(LEVELS):
+                raise TypeError(
+                    "step(closure) knows one loss: give two, step(upper=…, lower=…), or make the two backward passes in "
+                    "`with opt.lower(loss):` and `with opt.upper(loss):`. A trainer that makes them by itself must not: in "
+                    "Lightning set self.automatic_optimization = False"
+                )
+        self.gradients.check_complete()
+
+    def _check_closures_allowed(self, closure: object) -> None:
+        if getattr(self, "found_inf", None) is not None:
+            # A scaler leaves these attributes if a step raises.
+            del self.found_inf, self.grad_scale
+            raise RuntimeError(
+                "scaler.step(opt, lower=…, upper=…): a gradient scaler looks at .grad before closures run: use blocks, "
+                "`with opt.lower(g): scaler.scale(g).backward()`, the same for upper, and scaler.step(opt)"
+            )
+        if closure is not None and several_ranks():
+            raise RuntimeError(
+                "step(upper=…, lower=…) calls backward past the framework, which then sums no gradients over its "
+                "processes: call it yourself, `with opt.lower(loss): self.manual_backward(loss)`, and so above"
+            )
+
+    def _evaluate(self, upper: Closure, lower: Closure) -> None:
+        """Make gradients and losses from closures: of the reference first, on the same batch.
+
+        Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
+        """
+        self.ranks.find_layout(self.gradients.parameters())
+        self._compare_settings()
+        copy = self.model_copy
+        is_first = copy is not None and not copy.begun
+        reference = None if copy is None else self._measure_reference(lower)
+        with torch.enable_grad():
+            lower_loss = returned_loss("lower", lower())
+            self._propagate("lower", lower_loss, reference)
+            self._propagate("upper", returned_loss("upper", upper()), None)
+        if reference is not None and is_first:
+            # The copy is still equal to the model, so both losses must agree.
+            check_repeatable(reference, lower_loss.detach())
+
+    def _measure_reference(self, lower: Closure) -> Tensor:
+        """Return the copy's loss by the lower closure; a twin's gradients stay here until its step."""
+        with torch.enable_grad(), self.reference():
+            loss = returned_loss("lower", lower())
+            if self.twin is not None:
+                propagate("lower", loss)
+            return loss.detach().reshape(())
+
+    def _propagate(self, level: str, loss: Tensor, reference: Tensor | None) -> None:
+        try:
+            with self._block(level, loss, reference, 1.0, factor=1.0):
+                propagate(level, loss)
+        except GradientChanged:  # by the closure, which alone ran since
+            raise RuntimeError(f"{advice(level)}.") from None
+
+    @_on_optimizer
+    def unscale_(self, scaler: Any) -> None:
+        """Like ``scaler.unscale_(opt)``, for the gradients of both levels; after both blocks, before the step."""
+        if self._active_level or not self.gradients.finished.issuperset(LEVELS):
+            raise RuntimeError(
+                "opt.unscale_(scaler) belongs after both blocks, `with opt.lower():` and `with opt.upper():`"
+            )
+        stored = self.gradients.stored()
+        scaler.unscale_(self)
+        self._inverse_unscaled = grad_scaler.unscale_stored(scaler, stored)
+        self.gradients.mark()
+
+    @_on_optimizer
+    def forget(self) -> None:
+        """Discard the gradients and losses that were accumulated for this step."""
+        self.gradients.clear()
+        self.noise.start_step()
+        self.losses.clear()
+        self._combined = None
+
+    # --- after a step ---------------------------------------------------------------
+
+    def _raise_pending(self) -> None:
+        """Raise if the device found the last step faulty."""
+        try:
+            self.ranks.raise_doubts()
+            numbers = self.nonfinite.raise_pending()
+        except (RuntimeError, FloatingPointError):
+            self.forget()
+            raise
+        if numbers is not None and "excess" in numbers:
+            reference = numbers["reference"]
+            loss = numbers.get("lower_loss", reference)
+            excess = numbers["excess"]
+            reading = Reading(numbers["ratio"], math.nan, loss, reference, excess)
+            self._diagnose(reading)
 
     def _diagnose(self, reading: Reading) -> None:
         """Warn about what the rule reads in a step, each thing once."""
         group = self.param_groups[0]
-        rate = (
-            None
-            if "initial_lr" in group or not isinstance(group.get("lr"), float)
-            else group["lr"]
-        )  # a scheduler
-        for text in self.diagnostics.observe(self.count, reading, self.tolerance, rate):
-            warn(text)
+        rate = group.get("lr")
+        # A scheduler writes "initial_lr".
+        if "initial_lr" in group or not isinstance(rate, float):
+            rate = None
+        assert self.tolerance is not None
+        text = self.diagnostics.observe(self.count, reading, self.tolerance, rate)
+        if text:
+            warn_at_caller(text)
 
-    def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
-        """Put the direction into ``.grad`` and let the base step; not where `skip` is true: only the device knows."""
-        self._write(passes, weights, skip)
-        self._move(skip)
-
-    def _write(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
-        passes.combine(weights.expand(len(self.param_groups), 2), skip)
-        self.gradients.settle()
-        self.gradients.clear()  # the direction is what the base sees, and if it raises the step is over
-
-    def _move(self, skip: Tensor | None) -> None:
-        bases.step(self.base, skip)
-
-    def _end(self, twin_step: Any) -> None:
-        """The parameters have moved: so does the twin, and the step is over."""
-        if twin_step is not None and self.target.copy is not None:
-            self.target.copy.step(self, *twin_step)
-            self.target.copy.rescue(self)
-        self.guard.hand_over(self.count)
-        self.forget()
-        self.count += 1
-
-    def _own_rates(self) -> list[Any] | None:
-        """The learning rate of each group in this step, where it is not the one in the group."""
-        return None
-
-    def _capture_obstacle(self) -> str | None:
-        """What differs from step to step, which a captured step could not repeat; None if nothing does."""
-        tolerance = self.decision.tolerance
-        if (
-            tolerance is not None
-            and self.target.number is None
-            and self.target.is_known
-        ):
-            return "the reference is another one at every step"
-        if not self.estimates.batch_alone:
-            return "the estimator of the method remembers: Minibatch() does not"
-        if self.decision.method is not None:
-            asked = self.decision.method.needs
-            if "k" in asked or not self.schedule.constant(*asked):
-                return "barrier, regularizer, … must be constants"
-        return None
-
-    def _skips_on_device(self, passes: Passes) -> bool:
-        """Whether a step can be skipped without the host knowing."""
-        if (
-            not passes.on_device
-            or not self.estimates.batch_alone
-            or self.target.copy is not None
-        ):
-            return False
-        bases.let_skip(self.base)
-        return bases.can_skip(self.base)
-
-    def _stop(self, products: Tensor, losses: dict[str, Any], hold: bool) -> Step:
-        """A step that is not made, as the host knows; nothing was changed yet."""
-        unknown = products[0] * math.nan
-        both = [
-            loss.value() if isinstance(loss, Term) else loss
-            for loss in (losses["upper"], losses["lower"])
-        ]
-        # The averages are what they were: a step that is not made leaves no trace in them.
-        kept = (
-            {}
-            if self.last is None
-            else {name: getattr(self.last, name) for name in READINGS}
-        )
-        self.last = record(
-            [unknown] * len(PRODUCTS), both, torch.ones_like(products[0]).bool()
-        )._replace(**kept)
-        raises = self.guard.must_raise
-        self.forget()
-        if raises:
-            raise self.guard.error(self.count)
-        self.count += 1
-        self.guard.skip()
-        self._held = combining.Held(False, bool(self.guard.scaled)) if hold else None
-        return self.last
-
-    def __repr__(self) -> str:
-        if self.decision.tolerance is not None:
-            how = f"tolerance={self.tolerance!r}, reference={self.target}"
-        else:
-            how = f"method={self.decision.method!r}"
-        return f"{type(self).__name__}({how}, base={self.base!r})"
-
-    @on_itself
+    @_on_optimizer
     def check(self) -> None:
         """Raise if the last step was not finite, where the device alone knows that; waits for it.
 
         Every step does so for the one before it, and so do :meth:`log` and :meth:`state_dict`. Call it after the last
         step of a run, or right after a step to know at once.
         """
-        self._settle()
+        self._raise_pending()
 
     def log(self) -> dict[str, Any]:
         """Return the last step as numbers, by the names of the CSV log; waits for the device.
@@ -470,8 +1007,199 @@ class DynamicBarrier(TwoLevels):
         if self.last is None:
             return {}
         values = {
-            name: value.tolist()
-            for name, value in self.last._asdict().items()
-            if value is not None
+            n: v.tolist() for n, v in self.last._asdict().items() if v is not None
         }
         return {"step": self.count - 1} | values
+
+    @_on_optimizer
+    def finish(
+        self,
+        *,
+        lower: Callable[[], Any],
+        upper: Callable[[], Any] | None = None,
+        anchor: Any = None,
+        model: nn.Module | Sequence[nn.Module] | None = None,
+        steps: Iterable[Any] | None = None,
+    ) -> Finish:
+        """After the last step: move the model to where the tolerance is kept, and used, on the line from its reference.
+
+        A model that is outside its tolerance goes back towards the reference until it is inside. One that is inside
+        goes on, away from it, as long as the upper loss falls, or back, if it falls there instead. It takes some eight
+        evaluations of both losses, 25 at most: no gradients, and one more copy of the parameters meanwhile.
+
+        Parameters
+        ----------
+        lower, upper : callable
+            Each returns its loss over as much data as the promise is made for: one number, or the losses of batches
+            (a list, or a generator: ``lambda: (fit(model, batch) for batch in loader)``), of which the mean is taken.
+            Without `upper` a model that is inside stays where it is. The model's mode (``train()``, ``eval()``) is
+            yours, and the one in which the reference was measured; random numbers are the same at every place.
+        anchor : Module or state_dict, or a list of them, optional
+            For a reference that has no copy of its own, a number say: a model that is inside, such as the one that
+            reached the number. As many as there are modules in `model`.
+        model : Module or list of Modules, optional
+            With `anchor`, the model that was trained, unless the optimizer was made with ``model=``.
+        steps : iterable of losses, optional
+            If training left the model outside its tolerance, the base first steps on the lower loss alone, once for
+            each of these losses of a batch. They must be made one after another: ``(fit(model, batch) for batch in
+            batches)``. Set the learning rate before: a tenth of the highest, falling to 0, over a twentieth of the
+            training, did well where the reference is a number.
+
+        Returns
+        -------
+        Finish
+            Where on the line, both losses there, and before. ``print`` tells it in a sentence.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from tiebreak.torch import DynamicBarrier
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> base = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
+        >>> inputs = torch.tensor([[1.0, -1.0]])
+        >>> g, f = (lambda: model(inputs).square().sum()), (lambda: model.weight.square().sum())
+        >>> for _ in range(100):
+        ...     _ = opt.step(lower=g, upper=f)
+        >>> opt.finish(lower=g, upper=f).excess <= 1
+        True
+        """
+        tolerance = self.decision.tolerance
+        if tolerance is None:
+            raise RuntimeError(
+                "opt.finish() is for an optimizer with tolerance=: without one there is nothing to keep to"
+            )
+        check_finish_arguments(lower, upper, steps)
+        if self._active_level or self.is_combined or self.gradients.finished:
+            raise RuntimeError(
+                "opt.finish() comes after a step, not within one: opt.step(), or opt.zero_grad(), comes first"
+            )
+        self.check()
+        self.eval()
+        self.ranks.find_layout(self.gradients.parameters())
+        modules = modules_of(model) or self.modules
+        parameters, buffers = self._line_pairs(anchor, model, modules)
+        line = Line(modules, parameters, buffers, self.ranks.wrappers)
+        take_steps = None
+        if steps is not None:
+            take_steps = partial(descend, self.base, steps, self.max_norm, self.ranks)
+        return finish_on_line(
+            line,
+            lower,
+            upper,
+            tolerance,
+            self.lower_reference.number,
+            self.generators,
+            self.ranks,
+            take_steps,
+        )
+
+    def _line_pairs(
+        self, anchor: Any, model: Any, modules: Sequence[nn.Module]
+    ) -> tuple[Pairs, Pairs]:
+        """Return parameters and buffers of the model, each with its value at the beginning of the line."""
+        copy = self.model_copy
+        name = str(self.lower_reference)
+        if copy is None:
+            parameters = self.gradients.parameters()
+            return anchor_pairs(name, anchor, modules, parameters)
+        if anchor is not None or model is not None:
+            raise ValueError(
+                f"anchor= and model= have no effect with reference={name}: that is the anchor"
+            )
+        if not copy.begun:
+            raise RuntimeError(
+                "opt.finish() comes after the last step: no step was made yet"
+            )
+        return list(copy.reached_values().items()), copy.buffers.pairs()
+
+    # --- being an optimizer: groups, state and learning rates are the base's -------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # torch has an attribute there
+        """The base's parameter groups."""
+        return self.base.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]  # likewise
+        """The base's state, and what is kept for each parameter beside it."""
+        pairs = zip(self.gradients.parameters(), self.parameter_entries(), strict=True)
+        entries = {p: values for p, values in pairs if values}
+        begun = bool(self.state_requested or self.count)
+        return checkpoint.MergedState(self.base.state, entries, begun)
+
+    def parameter_entries(self) -> list[dict[str, Any]]:
+        """Return what is saved for each parameter beside the base's state."""
+        parts: list[checkpoint.ParameterPart] = [self.estimates]
+        if self.model_copy is not None:
+            parts.append(self.model_copy)
+        parameters = self.gradients.parameters()
+        return checkpoint.pack_entries(
+            parts, parameters, self.base.state, self.state_requested
+        )
+
+    @_on_optimizer
+    def state_dict(self) -> dict[str, Any]:
+        """The base's state with this optimizer's own, by parameter and in each group under "tiebreak"."""
+        return checkpoint.save(self)
+
+    @_on_optimizer
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up a state; bit for bit on the CPU. A state of another kind is refused before anything is changed."""
+        checkpoint.load(self, state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A scheduler's wrapper of `step` belongs to this object, and a step's info to this moment.
+        state = {
+            name: value
+            for name, value in self.__dict__.items()
+            if name != "step" and not name.startswith("_optimizer_")
+        }
+        return state | {"last": None, "_combined": None}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base optimizer."""
+        self.base.add_param_group(param_group)
+
+    def train(self) -> None:
+        """Set the model and a twin to the point of training, if the base is schedule-free; otherwise do nothing.
+
+        Schedule-free optimizers step at one point and evaluate at another, an average. Call this before the first step
+        and after :meth:`eval`, and not the base's own method, which would leave the twin where it is.
+        """
+        self._set_mode("train")
+
+    def eval(self) -> None:
+        """Set the model and a twin to the point of evaluation, if the base is schedule-free; otherwise do nothing."""
+        self._set_mode("eval")
+
+    @_on_optimizer
+    def _set_mode(self, mode: str) -> None:
+        if self._active_level or self.is_combined or self.gradients.finished:
+            raise RuntimeError(
+                f"opt.{mode}() comes after a step, not within one: opt.step(), or opt.zero_grad(), comes first"
+            )
+        release_gathered(self.ranks.wrappers)
+        set_mode(self.base, mode)
+        if self.twin is not None and self.twin.optimizer is not None:
+            set_mode(self.twin.optimizer, mode)
+        torch.clear_autocast_cache()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients and losses of both levels."""
+        self.base.zero_grad(set_to_none)
+        self.forget()
+
+    def __repr__(self) -> str:
+        if self.decision.tolerance is not None:
+            how = f"tolerance={self.tolerance!r}, reference={self.lower_reference}"
+        else:
+            how = f"method={self.decision.method!r}"
+        return f"{type(self).__name__}({how}, base={self.base!r})"
+
+
+def _unscaled(products: Tensor, inverse_scale: Tensor | None) -> Tensor:
+    """Inner products without a scaler's scale, which moves and must not weigh in the decision."""
+    if inverse_scale is None:
+        return products
+    return products * inverse_scale.to(products) ** 2

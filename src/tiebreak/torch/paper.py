@@ -8,8 +8,8 @@ from torch import Tensor
 from tiebreak.methods import Method
 from tiebreak.options import training_method
 from tiebreak.schedules import LEGAL
-from tiebreak.torch import bases
 from tiebreak.torch.kernels import Passes
+from tiebreak.torch.nonfinite import is_plain_sgd
 from tiebreak.torch.optimizer import DynamicBarrier
 
 
@@ -71,72 +71,68 @@ class SDBGD(DynamicBarrier):
             raise ValueError(
                 f"method={method!r} has no effect with tolerance=: give one of them"
             )
-        steps = row.schedule
-        if lr is None and steps.step_size is None:
+        schedule = row.schedule
+        if lr is None and schedule.step_size is None:
             raise ValueError(
                 f"lr=None and the schedule of {row.name!r} sets no step_size: give one of them"
             )
-        base = torch.optim.SGD(params, lr=steps.at(0).step_size if lr is None else lr)
-        self._step_sizes = steps if lr is None else None
+        first_rate = schedule.at(0).step_size if lr is None else lr
+        base = torch.optim.SGD(params, lr=first_rate)
+        self._step_sizes = schedule if lr is None else None
         super().__init__(base, **options)
 
-    def _own_rates(self) -> list[Any]:
+    def _step_size_law(self) -> Any:
+        return None if self._step_sizes is None else self._step_sizes.step_size
+
+    def _learning_rates(self) -> list[Any]:
         # The law's value for this step, times what a learning-rate scheduler has made of the first one.
-        law = 1.0
+        factor = 1.0
         if self._step_sizes is not None:
-            law = self._step_sizes.at(self.count).step_size / float(
-                self._step_sizes.at(0).step_size
-            )
-        return [group["lr"] * law for group in self.param_groups]
+            first = float(self._step_sizes.at(0).step_size)
+            factor = self._step_sizes.at(self.count).step_size / first
+        return [group["lr"] * factor for group in self.param_groups]
 
-    def _advance(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
-        if not self._in_one_pass():
-            super()._advance(passes, weights, skip)
+    def _move_along(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
+        if not self._can_step_in_one_pass():
+            super()._move_along(passes, weights, skip)
             return
-        rates = self._own_rates()
-        passes.descend(_rated(weights.expand(len(rates), 2), rates), skip)
+        rates = self._learning_rates()
+        weights = weights.expand(len(rates), 2)
+        passes.descend(_times_rates(weights, rates), skip)
 
-    def _move(self, skip: Tensor | None) -> None:
-        rates, before = self._own_rates(), [group["lr"] for group in self.param_groups]
+    def _step_base(self, skip: Tensor | None) -> None:
+        groups = self.param_groups
+        before = [group["lr"] for group in groups]
         try:
-            for group, rate in zip(self.param_groups, rates, strict=True):
+            for group, rate in zip(groups, self._learning_rates(), strict=True):
                 group["lr"] = rate
-            super()._move(skip)
+            super()._step_base(skip)
         finally:
-            for group, rate in zip(self.param_groups, before, strict=True):
+            for group, rate in zip(groups, before, strict=True):
                 group["lr"] = rate
 
     def _capture_obstacle(self) -> str | None:
         obstacle = super()._capture_obstacle()
-        if (
-            obstacle is None
-            and self._step_sizes is not None
-            and not self._step_sizes.constant("step_size")
-        ):
+        steps = self._step_sizes
+        if obstacle is None and steps is not None and not steps.constant("step_size"):
             return "the schedule's step_size must be a constant"
         return obstacle
 
-    def _in_one_pass(self) -> bool:
-        """Whether the update can be made without writing d: it is the base's whole step, and no hook sees d."""
-        hooks = (
-            self.base._optimizer_step_pre_hooks or self.base._optimizer_step_post_hooks
-        )
-        # Nor has a scheduler wrapped the base's step.
-        return (
-            bases.is_plain_sgd(self.base)
-            and not hooks
-            and "step" not in vars(self.base)
-        )
+    def _can_step_in_one_pass(self) -> bool:
+        """Whether the update can be made without writing d: nothing but x − η d, and no hook or scheduler sees d."""
+        base = self.base
+        has_hooks = base._optimizer_step_pre_hooks or base._optimizer_step_post_hooks
+        # A scheduler wraps the base's step in an attribute.
+        return is_plain_sgd(base) and not has_hooks and "step" not in vars(base)
 
 
-def _rated(weights: Tensor, rates: list[Any]) -> Tensor:
-    """Each group's weights times its step size; a number is never sent to the device by itself, for that would wait."""
+def _times_rates(weights: Tensor, rates: list[Any]) -> Tensor:
+    """Each group's weights times its step size. No number is sent to the device by itself, because that would wait."""
     if all(isinstance(rate, float) and rate == rates[0] for rate in rates):
         return weights * float(rates[0])
-    on = [
-        rate.to(weights.device) if isinstance(rate, Tensor) else rate for rate in rates
-    ]
-    rated: Tensor = torch.stack(
-        [row * rate for row, rate in zip(weights.unbind(), on, strict=True)]
-    )
-    return rated
+    rows = []
+    for row, rate in zip(weights.unbind(), rates, strict=True):
+        if isinstance(rate, Tensor):
+            rate = rate.to(weights.device)
+        rows.append(row * rate)
+    return torch.stack(rows)

@@ -1,7 +1,7 @@
-"""What a step did: the record that `step` returns, and that logs write down."""
+"""The information about a step: `step` returns it, and the loggers write it."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,32 +9,32 @@ from torch import Tensor
 from tiebreak.decision import residuals
 from tiebreak.tolerance import Reading
 
-#: The numbers of the record that every step has, in the order of :func:`record`.
+#: The numbers that each step has, in the order of :func:`make_step`.
 PRODUCTS = ("multiplier", "fg", "gg", "ff")
-#: Those that a step with a tolerance adds; each is a field of the rule's reading.
+#: The fields of the reading that a step with a tolerance has as well.
 READINGS = ("reference", "excess", "ratio")
 
 
 class Step(NamedTuple):
-    """What a step did, as tensors without dimensions.
+    """The numbers of a step, as tensors without dimensions.
 
-    They are on the device, and reading one waits for it; :meth:`DynamicBarrier.log` reads all. The residuals are made
-    of inner products, and are no finer than those are.
+    The tensors are on the device, and reading a number waits for the device; :meth:`DynamicBarrier.log` reads all. The
+    residuals are computed from the inner products and inherit their rounding errors.
 
     Attributes
     ----------
     upper_loss, lower_loss : tensor or None
-        The losses of the batch, if they were given.
+        The losses of the batch; None if they were not given.
     reference, excess, ratio : tensor or None
-        With a tolerance: the averaged reference, how far the averaged lower loss lies above it in tolerances, and λ/s,
-        s the averaged ‖∇f‖/‖∇g‖. The promise is an excess of at most 1. The averages are over recent steps; the last
-        iterate may differ if the learning rate does not fall.
+        With a tolerance: the averaged reference, the distance of the averaged lower loss above it in tolerances, and
+        λ/s, where s is the averaged ‖∇f‖/‖∇g‖. The promise is an excess of at most 1. The averages are over recent
+        steps; the last iterate may differ if the learning rate does not fall.
     multiplier : tensor
         λ.
     fg, gg, ff : tensor
-        ⟨∇f, ∇g⟩, ‖∇g‖² and ‖∇f‖², as the rule saw them.
+        ⟨∇f, ∇g⟩, ‖∇g‖² and ‖∇f‖², the input of the rule.
     skipped : tensor
-        Whether the step was not made.
+        Whether the parameters did not move.
 
     Examples
     --------
@@ -61,35 +61,45 @@ class Step(NamedTuple):
     @property
     def direction_squared(self) -> Tensor:
         """‖∇f + λ∇g‖²."""
-        own: Tensor = residuals(self.multiplier, self.fg, self.gg, self.ff)[0]
-        return own
+        return self._residuals()[0]
 
     @property
     def stationarity_squared(self) -> Tensor:
-        """The least ‖∇f + λ∇g‖² over λ ≥ 0."""
-        least: Tensor = residuals(self.multiplier, self.fg, self.gg, self.ff)[1]
-        return least
+        """The minimum of ‖∇f + λ∇g‖² over λ ≥ 0."""
+        return self._residuals()[1]
+
+    def _residuals(self) -> tuple[Tensor, Tensor]:
+        return residuals(self.multiplier, self.fg, self.gg, self.ff)
 
 
-def record(
-    numbers: Sequence[Tensor],
-    losses: Sequence[Any],
+def make_step(
+    products: Sequence[Tensor],
+    losses: Sequence[Tensor | float | None],
     skipped: Tensor | None,
     reading: Reading | None = None,
 ) -> Step:
-    """The record of a step from the numbers of `PRODUCTS`; all but the losses are unknown where `skipped` is true."""
-    like = numbers[0]
-    if skipped is not None:
+    """Make a `Step` from the numbers of `PRODUCTS`, which become NaN if `skipped` is true, and both losses."""
+    like = products[0]
+    if skipped is None:
+        skipped = torch.zeros((), dtype=torch.bool)
+    else:
         unknown = torch.where(skipped, torch.nan, 0.0).to(like)
-        numbers = [value + unknown for value in numbers]
-    fields: dict[str, Any] = dict.fromkeys(READINGS)
-    if reading is not None:
-        fields = {name: _tensor(getattr(reading, name), like) for name in READINGS}
-    fields |= dict(zip(PRODUCTS, numbers, strict=True))
-    upper, lower = (None if loss is None else _tensor(loss, like) for loss in losses)
-    flag = torch.zeros((), dtype=torch.bool) if skipped is None else skipped
-    return Step(upper_loss=upper, lower_loss=lower, skipped=flag, **fields)
+        products = [value + unknown for value in products]
+    optional = [*losses, *(getattr(reading, name, None) for name in READINGS)]
+    tensors = [_tensor(value, like) for value in optional]
+    return Step._make([*tensors, *products, skipped])
 
 
-def _tensor(value: Any, like: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=like.dtype)
+def unknown_step(
+    like: Tensor, losses: Sequence[Tensor | float | None] = (None, None)
+) -> Step:
+    """Make the `Step` of a step that was not made, of which only the losses are known."""
+    unknown = like * torch.nan
+    skipped = torch.ones_like(unknown, dtype=torch.bool)
+    return make_step([unknown] * len(PRODUCTS), losses, skipped)
+
+
+def _tensor(value: Tensor | float | None, like: Tensor) -> Tensor | None:
+    if value is None or isinstance(value, Tensor):
+        return value
+    return torch.tensor(value, dtype=like.dtype)

@@ -1,115 +1,200 @@
-"""Other values in the place of a model's, around a pass: also where a wrapper has cut the model over ranks.
+"""Other values in the place of a model's, for one pass: parameters, buffers, random numbers.
 
-FSDP gathers the pieces of the parameters for a pass and may keep what it gathered for the next one, so it is told to
-let go of it before and after. It knows its pieces by their memory: there, and in a DTensor, the numbers are exchanged;
-elsewhere the tensors change places.
+FSDP gathers the pieces of the parameters for a pass and may keep them for the next one. So its modules release them
+before and after a swap. FSDP knows its pieces by their memory: the numbers of a flat parameter and of a DTensor are
+exchanged in place, and other tensors exchange their storage.
 """
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tiebreak.torch.distributed.layout import is_dtensor, local
-
-_SAME, _UNLIKE = (
-    1e-3,
-    0.1,
-)  # losses as near as this are one; norms as far apart as this are two
+from tiebreak.torch.checkpoint import read_tensor, write_tensor
+from tiebreak.torch.distributed.layout import (
+    Wrappers,
+    is_dtensor,
+    local_tensor,
+    parts_of,
+)
 
 
 @torch.no_grad()
-def swap(optimizer: Any, values: Mapping[Tensor, Tensor]) -> None:
-    """Exchange the values of parameters with others; nothing gathered stays, and nothing is gathered."""
-    let_go(optimizer)
-    flat = {
-        id(p)
-        for p in values
-        if getattr(p, "_fsdp_flattened", False) or type(p).__name__ == "FlatParameter"
-    }
+def swap_parameters(values: Mapping[Tensor, Tensor], wrappers: Wrappers) -> None:
+    """Exchange the values of parameters with others."""
+    release_gathered(wrappers)
     for p, value in values.items():
-        if is_dtensor(p) or id(p) in flat:
-            here, there = local(p), local(value)
-            kept = here.clone()
-            here.copy_(there)
-            there.copy_(kept)
+        is_flat = getattr(p, "_fsdp_flattened", False)
+        if is_dtensor(p) or is_flat or type(p).__name__ == "FlatParameter":
+            mine = local_tensor(p)
+            before = mine.clone()
+            mine.copy_(local_tensor(value))
+            local_tensor(value).copy_(before)
         else:
             p.data, value.data = value.data, p.data
-    torch.clear_autocast_cache()  # it may hold what was there before, in another precision
+    # The cache may hold the former values in another precision.
+    torch.clear_autocast_cache()
 
 
-def let_go(optimizer: Any) -> None:
-    """Have FSDP forget what it has gathered of the parameters: their values are about to change."""
-    optimizer.ranks.look(list(optimizer.gradients.parameters()))
-    around = optimizer.ranks.around
-    for module in around.ddp:
+def release_gathered(wrappers: Wrappers) -> None:
+    """Make FSDP release the parameters that it has gathered, because their values are about to change."""
+    for module in wrappers.ddp:
         if getattr(module, "mixed_precision", None) is not None:
             raise RuntimeError(
                 "DistributedDataParallel(mixed_precision=…) exchanges the parameters itself, and cannot be taken to a "
                 'second point (a twin, a frozen copy): use torch.autocast, or reference="given"'
             )
-    for module in around.sharded:
+    for module in wrappers.sharded:
         module.reshard()
-    for module in around.flat:
+    for module in wrappers.flat:
         handle = module._handle
-        begun = handle is not None and hasattr(
-            handle.flat_param, "_local_shard"
-        )  # since its first pass
+        # FSDP sets `_local_shard` in the first pass.
+        begun = handle is not None and hasattr(handle.flat_param, "_local_shard")
         if begun and handle.uses_sharded_strategy:
             handle.reshard(True)
 
 
-def clip(
-    optimizer: Any,
-    values: Sequence[Tensor],
-    longest: float,
-    square: Any,
-    inverse_scale: Tensor | None,
-) -> None:
-    """Make the gradients of `values` no longer than `longest`; `square` is their squared norm over all ranks."""
-    grads = [value.grad for value in values if value.grad is not None]
-    if optimizer.ranks.alone and not any(map(is_dtensor, grads)):
-        torch.nn.utils.clip_grad_norm_(values, longest)
-        return
-    norm = torch.as_tensor(square).sqrt() * (
-        1 if inverse_scale is None else inverse_scale.to(torch.as_tensor(square))
-    )
-    factor = (longest / (norm + 1e-6)).clamp(
-        max=1.0
-    )  # as torch's clip_grad_norm_ has it
-    for grad in grads:
-        local(grad).mul_(factor.to(device=local(grad).device, dtype=local(grad).dtype))
+class RandomState:
+    """The state of every random generator that a closure may use, so that a second call draws the same numbers.
 
-
-def same_weight(
-    optimizer: Any,
-    gg: Any,
-    square: Any,
-    losses: Mapping[str, Any],
-    inverse_scale: Tensor | None,
-) -> None:
-    """Raise if a twin that has not moved yet has another gradient than the model, on the same loss.
-
-    `gg` and `square` are ‖∇g‖² of the model and, with a scaler's scale, of the twin. A loss divided in one of the two
-    backward passes alone would train the twin otherwise than the model, and nothing else would show it.
+    Parameters
+    ----------
+    generators : sequence of torch.Generator
+        Private generators, beside the global ones of Python, NumPy and torch.
     """
-    steps = optimizer.memory.values["steps"]  # a tensor where a device has made some
-    if isinstance(steps, Tensor) or steps != 0 or torch.compiler.is_compiling():
-        return
-    known = [losses[name] for name in ("lower_value", "reference")]
-    one, two = (
-        float(loss.value() if hasattr(loss, "value") else loss) for loss in known
+
+    def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
+        self._private = [(g, g.get_state()) for g in generators]
+        self._torch = torch.get_rng_state()
+        self._cuda = []
+        if torch.cuda.is_available():
+            self._cuda = torch.cuda.get_rng_state_all()
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()  # noqa: NPY002  # users draw from it
+
+    def restore(self) -> None:
+        """Set all generators to their saved states."""
+        for generator, state in self._private:
+            generator.set_state(state)
+        torch.set_rng_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)  # noqa: NPY002  # likewise
+
+
+class Buffers:
+    """The reference's values of a model's buffers (running means, counters).
+
+    Parameters
+    ----------
+    modules : sequence of Module
+        The model. The reference has a value for each buffer that these modules have now.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        # A buffer that modules share counts once, at its first place.
+        places: dict[int, tuple[nn.Module, str]] = {}
+        for part in parts_of(modules):
+            for name, buffer in part._buffers.items():
+                if buffer is not None:
+                    places.setdefault(id(buffer), (part, name))
+        self._places = list(places.values())
+        # None stands for the model's value; the first pass copies it.
+        self._values: list[Tensor | None] = [None] * len(self._places)
+
+    def copy_to_model(self) -> None:
+        """Set the model's buffers to the reference's values."""
+        for buffer, value in self.pairs():
+            buffer.data = value.to(buffer).clone()
+
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Return each buffer of the model with the reference's value of it, if there is one."""
+        pairs = []
+        for buffer, value in zip(self._current(), self._values, strict=True):
+            if value is not None and buffer is not None:
+                pairs.append((buffer, value))
+        return pairs
+
+    def _current(self) -> list[Tensor | None]:
+        return [module._buffers.get(name) for module, name in self._places]
+
+    @contextmanager
+    def swapped(self, keep: bool) -> Iterator[None]:
+        """Set the buffers to the reference's values inside; with `keep` the reference keeps what the pass changes."""
+        entered: list[tuple[int, Tensor, Tensor]] = []
+        try:
+            for i, buffer in enumerate(self._current()):
+                if buffer is None:
+                    continue
+                entered.append((i, buffer, buffer.data))
+                value = self._values[i]
+                if value is None:
+                    value = self._values[i] = buffer.detach().clone()
+                buffer.data = value.to(buffer).clone()
+            yield
+        finally:
+            for i, buffer, data in reversed(entered):
+                module, name = self._places[i]
+                after = module._buffers.get(name)  # a pass may replace the tensor
+                if keep and after is not None:
+                    self._values[i] = after.detach()
+                module._buffers[name] = buffer
+                buffer.data = data
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the reference's values as text; a value that equals the model's buffer is None."""
+        values: list[Any] = []
+        for value, buffer in zip(self._values, self._current(), strict=True):
+            if value is None or _is_equal(value, buffer):
+                values.append(None)
+            else:
+                values.append(write_tensor(value))
+        return {"names": self._names(), "values": values}
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raise ValueError if `state` belongs to other buffers; TypeError and the like if it is no such state."""
+        for saved, name in zip_longest(state["names"], self._names(), fillvalue="none"):
+            # The part behind the bracket is the shape, which a pass may change.
+            if saved.partition("[")[0] != name.partition("[")[0]:
+                raise ValueError(
+                    f"the state's reference has the buffer {saved}, and model= has {name} in its place: give the same "
+                    "model= when saving and when loading"
+                )
+        self._read(state["values"])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._values = self._read(state["values"])
+
+    def _names(self) -> list[str]:
+        return [_name(module, name) for module, name in self._places]
+
+    def _read(self, values: Sequence[Any]) -> list[Tensor | None]:
+        count = len(self._places)
+        if len(values) != count:
+            raise ValueError(
+                f"in this state the reference has {len(values)} values of buffers; it must be {count}"
+            )
+        return [None if value is None else read_tensor(value) for value in values]
+
+
+def _name(module: nn.Module, name: str) -> str:
+    buffer = module._buffers.get(name)
+    # fully_shard gives a module a class whose name begins with FSDP.
+    kind = next(
+        c.__name__ for c in type(module).__mro__ if not c.__name__.startswith("FSDP")
     )
-    mine, scale = (
-        float(gg) ** 0.5,
-        1.0 if inverse_scale is None else float(inverse_scale),
-    )
-    twin = float(square) ** 0.5 * scale
-    if abs(one - two) <= _SAME * abs(one) and abs(twin - mine) > _UNLIKE * mine > 0:
-        optimizer.forget()
-        raise RuntimeError(
-            f"the twin's gradient is {twin / mine:.3g} times as long as the model's, where both are still the same and "
-            "have the same loss: give both backward passes the same weight, `(r / n).backward()` in `with "
-            "opt.reference():` and `(g / n).backward()` in `with opt.lower(g, reference=r):`"
-        )
+    shape = [] if buffer is None else list(buffer.shape)
+    return f"{kind}.{name}{shape}"
+
+
+def _is_equal(value: Tensor, buffer: Tensor | None) -> bool:
+    if buffer is None or value.shape != buffer.shape:
+        return False
+    return torch.equal(value.to(buffer), buffer)

@@ -1,320 +1,419 @@
-"""What the ranks of a parallel run tell each other: one sum of a handful of floats a step.
+"""The ranks of a parallel run, which exchange one all-reduce of a few floats a step.
 
-Every rank makes the inner products of the pieces that it holds, and one all-reduce adds them up together with the
-losses, the scaler's finding and what else the decision needs. So λ and every decision to skip are those of one process
-with the whole batch, on every rank alike. Some of the floats are 0 where ranks that should hold the same do.
+Every rank computes the inner products of the pieces that it holds. The all-reduce adds them up, with the losses, the
+gradient scaler's finding and numbers that are 0 if the ranks have alike what they must have alike. So every rank
+computes the multiplier, and decides to skip a step, as one process with the whole batch would.
 """
 
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tiebreak.torch.context import cannot_repeat, capturing
-from tiebreak.torch.distributed.consistency import compare_settings, folded, share_out
-from tiebreak.torch.distributed.layout import (
-    Layout,
-    Wrappers,
-    covered,
-    flattened,
-    held,
-    is_dtensor,
-    layout,
-    local,
-    placed,
-    wrappers,
+from tiebreak.torch.devices import HostCopy, cannot_repeat, capturing, on_host
+from tiebreak.torch.distributed.consistency import (
+    Shares,
+    assign_shares,
+    compare,
+    find_doubts,
+    fingerprint,
+    is_due,
+    noise_over_ranks,
+    raise_for,
+    replica_number,
 )
-from tiebreak.torch.distributed.message import NAMES, Measured, Message, Shares, refuse
-from tiebreak.torch.distributed.replicas import each, looks
-from tiebreak.torch.host_copy import Later, on_host
+from tiebreak.torch.distributed.layout import (
+    REPLICA,
+    Group,
+    Layout,
+    Sharded,
+    Wrappers,
+    check_covered,
+    check_wrappers,
+    find_layout,
+    find_wrappers,
+    flat_groups,
+    has_unsynchronized_gradients,
+    is_dtensor,
+    local_tensor,
+    redistribute_like,
+)
 from tiebreak.torch.kernels.foreach import Row, accumulation_dtype, squared_norm
 
-_HELD = (
-    "FSDP keeps the gradients of a pass without synchronisation to itself, and those of the next level would be added "
-    "to them: do all micro-batches of one level, the last of them with set_requires_gradient_sync(True) or outside "
-    "no_sync(), then those of the other"
-)
+
+class Measurement(NamedTuple):
+    """Inner products and losses of a step, of one rank or of all.
+
+    Attributes
+    ----------
+    products : tensor
+        fg, gg and ff of the gradients in the direction: of all ranks, of shape (3,); of one rank by kind of
+        parameters, of shape (kinds, 3).
+    rule_products : tensor
+        The same of the gradients that the rule sees; the same object if they are equal.
+    losses : dict
+        "upper", "lower" and "reference"; None if a loss is not given.
+    twin_squared_norm : tensor or None
+        ‖∇g‖² of the twin; of one rank by kind.
+    """
+
+    products: Tensor
+    rule_products: Tensor
+    losses: dict[str, Any]
+    twin_squared_norm: Tensor | None
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a rank knows of a step.
+
+    Attributes
+    ----------
+    measured : Measurement
+        Of this rank; every loss is a number or a tensor.
+    noise : tensor or None
+        The sums of the noise measurement, of shape (kinds, 3).
+    present : tuple of bool
+        Whether this rank has gradients of the upper and of the lower level.
+    incomplete : bool
+        Whether this rank had no block of one level.
+    spoiled : bool
+        Whether the step must not be made; no product is finite then.
+    touched : tensor or None
+        Whether gradients were changed after their block.
+    step : int
+    changing : sequence of numbers
+        What may change between two steps and enters the multiplier.
+    learning_rate : float or tensor
+        Of the first parameter group.
+    replica_gradients : list or None
+        By level, the gradients of ``ranks.replicas_to_compare(step)``.
+    found_inf, inverse_scale : tensor or None
+        A gradient scaler's finding, and 1 over its scale.
+    """
+
+    measured: Measurement
+    noise: Tensor | None
+    present: tuple[bool, ...]
+    incomplete: bool
+    spoiled: bool
+    touched: Tensor | None
+    step: int
+    changing: Sequence[Any]
+    learning_rate: Any
+    replica_gradients: list[list[Tensor | None]] | None
+    found_inf: Tensor | None
+    inverse_scale: Tensor | None
+
+
+class Combined(NamedTuple):
+    """The numbers of a step over all ranks."""
+
+    measured: Measurement
+    noise: Tensor | None
+    found_inf: Tensor | None
 
 
 class Ranks:
-    """The other ranks, and what of the parameters they hold.
+    """The ranks of a run, and how the parameters lie over them.
 
     Parameters
     ----------
     group : ProcessGroup, None or False
-        The ranks that take part in a step; None to find them, False where this process trains alone.
+        The ranks that take part in a step; None to find them, False if this process trains alone.
     sharded : iterable of parameters, bool or mapping, optional
         Parameters of which every rank has others.
     modules : sequence of Module
         The model, with its wrappers.
+
+    Attributes
+    ----------
+    layout : Layout
+    wrappers : Wrappers
+    is_split : bool
+        Whether this rank holds pieces of parameters, or parameters of several kinds.
+    reset_parameters : frozenset of tensors
+        Parameters whose wrapper needs ``.grad`` to be None before each block.
+    loaded_state : float
+        The fingerprint of the last state that was loaded.
     """
 
     def __init__(
-        self, group: Any, sharded: Any, modules: Sequence[nn.Module] = ()
+        self,
+        group: Group | Literal[False],
+        sharded: Any,
+        modules: Sequence[nn.Module] = (),
     ) -> None:
-        if (
-            group is not None
-            and group is not False
-            and not isinstance(group, dist.ProcessGroup)
-        ):
+        if group is not False and not isinstance(group, dist.ProcessGroup | None):
             raise TypeError(
                 f"process_group={group!r} must be a torch.distributed group, None or False"
             )
         if group is False and sharded:
             raise ValueError("sharded=… has no effect with process_group=False")
-        self.given = group
-        self.sharded = _named(sharded)
-        self.modules = modules
-        self._forget()
-
-    def _forget(self) -> None:
+        self._arguments = (group, _sharded_by_group(sharded, group or None), modules)
+        self.layout = Layout(None, [], {})
+        self.wrappers = Wrappers([], [], [])
+        self.is_split = False
+        self.reset_parameters = frozenset[Tensor]()
+        self.loaded_state = 0.0
         self._ids: list[int] = []
-        self.layout, self.around = Layout(None, [], {}), Wrappers([], [], [])
+        self._settings_compared = False
         self._shares: Shares | None = None
-        self._compared = False
-        self._begun = 0
-        self._sizes: Tensor | None = None  # ‖∇f‖² and ‖∇g‖² of the last step
-        self.loaded = 0.0  # the numbers of the last state that was loaded, folded
-        self.cut = False
-        self.anew = frozenset[
-            Tensor
-        ]()  # parameters whose wrapper must find no gradient of an earlier block
-        self._later: Later | None = None
+        self._first_step = 0
+        self._squared_norms = torch.ones(2)  # ‖∇f‖² and ‖∇g‖² of the last step
+        self._unread_doubts: HostCopy | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"given": self.given, "sharded": self.sharded, "modules": self.modules}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ranks, self._arguments
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
-        modules = copy.deepcopy(self.modules, memo)
-        if isinstance(self.sharded, Mapping):  # by group, and a group cannot be copied
-            sharded = {
-                group: copy.deepcopy(parameters, memo)
-                for group, parameters in self.sharded.items()
-            }
-            return Ranks(self.given, sharded, modules)
-        return Ranks(self.given, copy.deepcopy(self.sharded, memo), modules)
+        group, sharded, _ = self._arguments
+        # A process group cannot be copied.
+        memo |= {id(key): key for key in (group, *sharded)}
+        return Ranks(*copy.deepcopy(self._arguments, memo))
 
     # --- how the parameters lie --------------------------------------------------------------------------------------
 
-    def look(self, parameters: Sequence[Tensor]) -> None:
-        """See how they lie over the ranks, where that is not known yet."""
+    def find_layout(self, parameters: Sequence[Tensor]) -> None:
+        """Find how the parameters lie over the ranks, unless that is known."""
         ids = list(map(id, parameters))
         if ids == self._ids:
             return
-        self.around = wrappers(() if self.given is False else self.modules)
-        if self.given is not False:
-            covered(parameters, self.modules, self.around)
-        self.layout = layout(parameters, self.given, self.sharded, self.around)
-        self._ids, self._shares, self._compared = ids, None, False
-        self.cut = any(map(is_dtensor, parameters)) or len(self.layout.kinds) > 1
-        self.anew = flattened(parameters, self.around)
+        group, sharded, modules = self._arguments
+        if group is not False:
+            self.wrappers = find_wrappers(modules)
+            check_wrappers(self.wrappers)
+            check_covered(parameters, modules, self.wrappers)
+        self.layout = find_layout(parameters, group, sharded, self.wrappers)
+        self.is_split = len(self.layout.kinds) > 1 or any(map(is_dtensor, parameters))
+        self.reset_parameters = frozenset(flat_groups(self.wrappers)) & set(parameters)
+        self._ids = ids
+        self._settings_compared = False
+        self._shares = None
 
-    def between(self) -> None:
-        """Another level or the step begins: no wrapper may still keep gradients of the level before to itself."""
-        if held(self.around):
-            raise RuntimeError(_HELD)
-
-    @property
-    def mute(self) -> bool:
-        """Whether the versions of gradients say nothing of what was done to them."""
-        return not self.alone and (self.cut or bool(self.anew))
+    def check_synchronized(self) -> None:
+        """Raise if FSDP still holds gradients of one level, at the start of the other level or of the step."""
+        if has_unsynchronized_gradients(self.wrappers):
+            raise RuntimeError(
+                "FSDP keeps the gradients of a pass without synchronisation to itself, and those of the next level "
+                "would be added to them: do all micro-batches of one level, the last of them with "
+                "set_requires_gradient_sync(True) or outside no_sync(), then those of the other"
+            )
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to ask."""
+        """Whether no other rank takes part."""
         return self.layout.group is None
 
-    def divided(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
-        """The rows with this rank's pieces, kind by kind, and the number of kinds."""
-        if not self.cut:
+    @property
+    def versions_are_silent(self) -> bool:
+        """Whether the versions of gradient tensors do not reveal that a gradient was changed."""
+        return not self.alone and (self.is_split or bool(self.reset_parameters))
+
+    def split_rows(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
+        """Return the rows with this rank's pieces, sorted by kind, and the number of kinds."""
+        if not self.is_split:
             return rows, 1
-        kinds: list[list[Row]] = [[] for _ in self.layout.kinds]
-        for p, u, g, _, group in rows:
-            kind = self.layout.of[p]
-            kinds[kind].append(Row(local(p), local(u), local(g), kind, group))
-        return [row for mine in kinds for row in mine], len(kinds)
+        kind_of = self.layout.kind_of
+        pieces = [
+            Row(local_tensor(p), local_tensor(u), local_tensor(g), kind_of[p], group)
+            for p, u, g, _, group in rows
+        ]
+        return sorted(pieces, key=lambda row: row.layout_kind), len(self.layout.kinds)
 
-    def squares(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Σ‖gradient‖² of the pieces here, of pairs of a parameter and its gradient; by kind, where there are ranks."""
+    def squared_norms(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return Σ‖gradient‖² of pairs of a parameter and its gradient; of this rank by kind, unless it is alone."""
         if self.alone:
-            return squared_norm([local(grad) for _, grad in pairs])
-        of, kinds = self.layout.of, len(self.layout.kinds)
-        pairs = [(p, placed(grad, p)) for p, grad in pairs]
-        home = next((local(grad).device for _, grad in pairs), torch.device("cpu"))
-        by_kind = (
-            squared_norm([local(grad) for p, grad in pairs if of[p] == kind])
-            for kind in range(kinds)
-        )
-        return torch.stack(
-            [square.to(home, accumulation_dtype(home)) for square in by_kind]
-        )
+            return squared_norm([local_tensor(grad) for _, grad in pairs])
+        kind_of = self.layout.kind_of
+        by_kind: list[list[Tensor]] = [[] for _ in self.layout.kinds]
+        for p, grad in pairs:
+            by_kind[kind_of[p]].append(local_tensor(redistribute_like(grad, p)))
+        device = next(iter(kind_of)).device
+        dtype = accumulation_dtype(device)
+        return torch.stack([squared_norm(part).to(device, dtype) for part in by_kind])
 
-    # --- one sum -----------------------------------------------------------------------------------------------------
+    # --- all-reduce --------------------------------------------------------------------------------------------------
 
-    def compare(self, opt: Any) -> None:
-        """Compare the settings, once: where closures are called before the first of them, which may wait for others."""
-        self.look(opt.gradients.parameters())
-        if not self.alone and not self._compared:
-            compare_settings(opt, self.layout.group)
-            self._compared = True
+    @property
+    def needs_settings(self) -> bool:
+        """Whether there are several ranks whose settings were not compared yet."""
+        return not self.alone and not self._settings_compared
 
-    def together(
-        self, opt: Any, measured: Measured, inverse_scale: Tensor | None, waits: bool
-    ) -> Measured:
-        """What all ranks measured, from what each did; on the host if it `waits` for it."""
-        if self.alone:
-            measured = measured.of_one_rank()
-            return measured.waited(opt.guard) if waits else measured
-        self.between()
-        if any(module._join_config.enable for module in self.around.ddp):
+    def compare_settings(self, settings: Mapping[str, str]) -> None:
+        """Raise on every rank unless all have the same settings."""
+        compare(settings, self.layout.group)
+        self._settings_compared = True
+
+    def replicas_to_compare(self, step: int) -> list[Tensor]:
+        """Return the replicas whose gradients to compare one by one at this step; none if no comparison is due."""
+        if self._shares is None or not is_due(step - self._first_step):
+            return []
+        kinds = self.layout.kinds
+        return [p for p, kind in self.layout.kind_of.items() if kinds[kind] == REPLICA]
+
+    def all_reduce(self, report: StepReport, to_host: bool) -> Combined:
+        """Return the numbers of all ranks, on the host with `to_host`; raise if the ranks do not fit together."""
+        self.check_synchronized()
+        if any(module._join_config.enable for module in self.wrappers.ddp):
             raise RuntimeError(
                 "DistributedDataParallel.join() does not know of the optimizer's sums over the ranks: give every rank "
                 "as many batches, as DistributedSampler does"
             )
-        group, home = self.layout.group, measured.own.device
-        if capturing(home):
+        measured = report.measured
+        losses = measured.losses
+        device = measured.products.device
+        if capturing(device):
             cannot_repeat(
                 "with several ranks some of them come from the host: capture the passes, not the step"
             )
-        try:
-            if self._shares is None:
-                self.compare(opt)
-                self._begun, self._sizes = opt.count, None
-                self._shares = share_out(opt, self.layout, measured)
-            noise = (
-                None
-                if opt.decision.tolerance is not None
-                else opt.noise.sums(len(self.layout.kinds), measured.own)
-            )
-            levels = opt.gradients
-            forgot = not levels.seen.issuperset(NAMES[:2])
-            # What this rank alone knows must not be stepped with, where the others hear of it one step later.
-            spoiled = opt.guard.looks and (forgot or levels.faulty)
-            message = Message(
-                shares=self._shares,
-                measured=measured,
-                noise=noise,
-                present=levels.present(),
-                forgot=forgot,
-                spoiled=spoiled,
-                each=self._each(levels, opt.count, inverse_scale),
-                touched=levels.touched,
-                count=opt.count,
-                fingerprint=self._fingerprint(opt),
-                found=opt.guard.found_inf,
-                inverse_scale=inverse_scale,
-            )
-            vector = message.vector()
-            there = vector.to(_reachable(group, home))
-            dist.all_reduce(there, group=group)
-            vector = there.to(home)
-            vector = opt.guard.wait(vector) if waits else vector
-            found, noise, bad, doubts = message.read(vector)
-            if on_host(doubts):
-                refuse(doubts.tolist())
-        except BaseException:  # half a step is none: the next one begins anew
-            opt.forget()
-            raise
-        if not on_host(doubts):
-            self._later = Later(doubts)
-        opt.guard.found_inf = bad
-        self._sizes = found.own[[2, 1]]
-        if noise is not None:
-            opt.noise.take(noise)
-        return found
+        if self._shares is None:
+            losses_given = {name: loss is not None for name, loss in losses.items()}
+            self._shares = assign_shares(self.layout, losses_given, device)
+            self._first_step = report.step
+        shares = self._shares
+        fields = _sums(report, shares.weights.to(device)) | self._facts(
+            report, shares.cancelling, device
+        )
+        message = torch.cat([field.flatten() for field in fields.values()])
+        total = self._sum(message, device).to("cpu" if to_host else device)
+        parts = torch.split(total, [field.numel() for field in fields.values()])
+        for name, part in zip(fields, parts, strict=True):
+            fields[name] = part.view_as(fields[name])
 
-    def _each(
-        self, levels: Any, count: int, inverse_scale: Tensor | None
-    ) -> Tensor | None:
-        replicas = [
-            p
-            for p, kind in self.layout.of.items()
-            if self.layout.kinds[kind].name == ("replica",)
-        ]
-        if not replicas or self._sizes is None or not looks(count - self._begun):
-            return None
-        return each(
-            [levels.of(level, replicas) for level in NAMES[:2]],
-            self._sizes,
-            inverse_scale,
+        doubts = find_doubts(fields)
+        if on_host(doubts):
+            raise_for(doubts.tolist())
+        else:
+            self._unread_doubts = HostCopy(doubts)
+        # The first row of a sum over pieces is its total.
+        totals = {name: field[0] for name, field in fields.items() if field.dim()}
+        products = totals["products"]
+        self._squared_norms = products[[2, 1]]
+        means = {
+            name: fields[name] / fields[f"{name} given"]
+            for name, loss in losses.items()
+            if shares.losses[name] or loss is not None
+        }
+        return Combined(
+            Measurement(
+                products,
+                totals.get("rule_products", products),
+                dict.fromkeys(losses) | means,
+                totals.get("twin"),
+            ),
+            noise_over_ranks(fields["noise"]) if "noise" in fields else None,
+            None if report.found_inf is None else fields["found_inf"] > 0,
         )
 
-    def _fingerprint(self, opt: Any) -> float:
-        """What may change on a rank between two steps and enters the multiplier, as far as the host knows it."""
-        given, shares = opt.decision.tolerance, self._shares
-        changing = [] if given is None else [given.amount, given.relative]
-        rate = opt.param_groups[0].get("lr", 0.0)
-        if (
-            shares is not None and shares.alike and isinstance(rate, Real)
-        ):  # stages may have rates of their own
-            changing.append(rate)
-        return folded([self.loaded, *changing])
+    def _facts(
+        self, report: StepReport, cancelling: float, device: torch.device
+    ) -> dict[str, Tensor]:
+        """Return the numbers that are not sums over pieces."""
+        losses = report.measured.losses
+        changing = [self.loaded_state, *report.changing]
+        private = any(kind.private for kind in self.layout.kinds)
+        # A private stage may have a learning rate of its own.
+        if isinstance(report.learning_rate, Real) and not private:
+            changing.append(report.learning_rate)
+        scale = report.inverse_scale
+        replica = None
+        if report.replica_gradients is not None:
+            norms = self._squared_norms.to(device)
+            if scale is not None:
+                norms = norms / scale.to(norms) ** 2
+            replica = replica_number(report.replica_gradients, norms)
+            replica *= cancelling
+        facts = losses | {
+            "upper present": report.present[0],
+            "lower present": report.present[1],
+            "found_inf": report.found_inf,
+            "touched": report.touched,
+            "incomplete": report.incomplete,
+            "step": report.step * cancelling,
+            "fingerprint": fingerprint(changing) * cancelling,
+            "scale": None if scale is None else scale.log2() * cancelling,
+            "replica": replica,
+        }
+        for name, loss in losses.items():
+            facts[f"{name} given"] = loss is not None
+        return _as_tensors(facts, device)
 
-    def mean(self, numbers: Sequence[float], home: torch.device) -> list[float]:
-        """The means over the ranks, the same on all of them."""
+    def raise_doubts(self) -> None:
+        """Raise what the device found about the last step; all ranks do so at the same step."""
+        doubts = self._unread_doubts
+        self._unread_doubts = None
+        if doubts is not None:
+            raise_for(doubts.read(), late=True)
+
+    def mean(self, numbers: Sequence[float], device: torch.device) -> list[float]:
+        """Return the means over the ranks, equal on all of them."""
         if self.alone:
             return list(numbers)
+        total = self._sum(
+            torch.tensor(numbers, dtype=accumulation_dtype(device)), device
+        )
+        means: list[float] = (total / dist.get_world_size(self.layout.group)).tolist()
+        return means
+
+    def _sum(self, numbers: Tensor, device: torch.device) -> Tensor:
+        """Return the sums over the ranks, on `device` or, if the group cannot reach it, on a device of the group."""
         group = self.layout.group
-        there = torch.tensor(
-            numbers, dtype=torch.float32 if home.type == "mps" else torch.float64
-        )
-        there = there.to(_reachable(group, home))
-        dist.all_reduce(there, group=group)
-        return [number / dist.get_world_size(group) for number in there.tolist()]
-
-    def settle(self, opt: Any) -> None:
-        """What the device said of the last step: all ranks hear it at the same step, and none waits for long."""
-        later, self._later = self._later, None
-        if later is not None:
-            try:
-                refuse([bool(doubt) for doubt in later.read()], late=True)
-            except RuntimeError:
-                opt.forget()
-                raise
+        # The configuration is a text such as "cpu:gloo,cuda:nccl".
+        devices = re.findall(r"(\w+):", dist.get_backend_config(group))
+        total = numbers.to(device if device.type in devices else devices[0])
+        dist.all_reduce(total, group=group)
+        return total
 
 
-def _reachable(group: Any, home: torch.device) -> torch.device:
-    """The device whose tensors this group can add up: parameters may wait in the host's memory."""
-    known = [
-        part.partition(":")[0] for part in dist.get_backend_config(group).split(",")
-    ]
-    if home.type in known:
-        return home
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if known[0] == "cuda"
-        else torch.device(known[0])
-    )
+def _sums(report: StepReport, weights: Tensor) -> dict[str, Tensor]:
+    """Return this rank's part of each sum over pieces with both rows of the weights."""
+    measured = report.measured
+    columns = {
+        "products": measured.products,
+        "rule_products": measured.rule_products,
+        "twin": measured.twin_squared_norm,
+        "noise": report.noise,
+    }
+    if measured.rule_products is measured.products:
+        del columns["rule_products"]
+    if report.spoiled:
+        weights = weights * torch.nan
+    return {k: weights @ v.to(weights) for k, v in columns.items() if v is not None}
 
 
-def _named(sharded: Any) -> Any:
-    """The parameters that every rank has others of, as the user named them."""
-    if sharded is None or isinstance(sharded, bool):
-        return sharded
-    if isinstance(sharded, Mapping):
-        fine = all(
-            group is None or isinstance(group, dist.ProcessGroup) for group in sharded
-        )
-        return (
-            {group: _named(kept) for group, kept in sharded.items()}
-            if fine
-            else _named([None])
-        )
-    found = (
-        list(sharded)
-        if isinstance(sharded, Iterable) and not isinstance(sharded, (str, Tensor))
-        else [None]
-    )
-    if not all(isinstance(p, Tensor) for p in found):
-        raise TypeError(
-            f"sharded={sharded!r} must be True, parameters, or a mapping of process groups to these"
-        )
-    return found
+def _as_tensors(facts: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
+    """Return numbers as tensors on the device; the host sends its numbers at once, and does not wait."""
+    numbers = torch.tensor(
+        [0.0 if v is None or isinstance(v, Tensor) else v for v in facts.values()],
+        dtype=accumulation_dtype(device),
+        pin_memory=device.type == "cuda",
+    ).to(device, non_blocking=True)
+    tensors = dict(zip(facts, numbers, strict=True))
+    for name, value in facts.items():
+        if isinstance(value, Tensor):
+            tensors[name].copy_(value.reshape(()))
+    return tensors
+
+
+def _sharded_by_group(sharded: Any, group: Group) -> Sharded:
+    """Return the parameters of `sharded=` by process group."""
+    if sharded is None or sharded is False:
+        return {}
+    by_group = dict(sharded) if isinstance(sharded, Mapping) else {group: sharded}
+    for key, chosen in by_group.items():
+        parameters = [] if chosen is True else [None]
+        if isinstance(chosen, Iterable) and not isinstance(chosen, Tensor):
+            parameters = by_group[key] = list(chosen)
+        are_tensors = all(isinstance(p, Tensor) for p in parameters)
+        if not are_tensors or not isinstance(key, dist.ProcessGroup | None):
+            raise TypeError(
+                f"sharded={sharded!r} must be True, parameters, or a mapping of process groups to these"
+            )
+    return by_group

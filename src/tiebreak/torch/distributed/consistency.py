@@ -1,189 +1,328 @@
-"""What all ranks of a run must have alike: their settings, before anything is sent, and who holds which piece."""
+"""What all ranks must have alike: settings, states, the pieces of parameters, and the gradients of replicas."""
 
-import hashlib
 import random
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from tiebreak.torch.distributed.layout import Layout, local
-from tiebreak.torch.distributed.message import NAMES, Measured, Shares
+from tiebreak.methods import Method
+from tiebreak.schedules import Schedule
+from tiebreak.torch.distributed.layout import Group, Layout, LayoutKind, local_tensor
 from tiebreak.torch.kernels.foreach import accumulation_dtype, squared_norm
 
-_STEPS = (0, 1, 10, 1000)  # at which functions of the step are compared
+_STEPS = (0, 1, 10, 1000)  # steps at which functions of the step are compared
+_CHECK_INTERVAL = 64  # steps between two comparisons of single replicas
+
+# Largest differences between ranks that count as rounding: of sums relative to the sum, of the logarithm of a
+# replica's squared norm, and of other numbers.
+_SUM_ROUNDING = 1e-5
+_REPLICA_ROUNDING = 0.01
+_ROUNDING = 1e-3
+
+ONE_LEVEL = (
+    "those of the other level were not. To clip the direction give max_norm=…, or call opt.combine() first; to change "
+    "one level do it inside its block; to unscale call opt.unscale_(scaler)"
+)
+_NO_GRADIENTS = (
+    "no {level} gradients on any rank: put loss.backward() inside `with opt.{level}():`, of a loss that depends on the "
+    "parameters, and set no gradients to None before the step"
+)
+# By doubt; the first doubt that is true is reported.
+_ERRORS = {
+    "incomplete": "a rank had no upper gradients or no lower gradients in this step: put the backward passes in `with "
+    "opt.upper():` and `with opt.lower():`, on every rank",
+    "upper missing": _NO_GRADIENTS.format(level="upper"),
+    "lower missing": _NO_GRADIENTS.format(level="lower"),
+    "step": "the ranks are at different steps: load the same state on each, or on none",
+    "fingerprint": "the ranks have different states: one changed its tolerance or its learning rate and others did "
+    "not, or they loaded different states. Do the same on each",
+    "scale": "the gradient scaler has another scale on every rank: sharded parameters need the scaler of their "
+    "wrapper, torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler for FullyShardedDataParallel",
+    "touched": f"the gradients of a level were changed after its block, {ONE_LEVEL}",
+    "different": "the ranks have different gradients of the same parameters, or of a twin's; {outcome}. "
+    "DistributedDataParallel averages forward and backward of one level, then forward and backward of the other: not "
+    "two forwards before the first backward, nor two backwards of one forward. The last micro-batch of each level "
+    "belongs outside no_sync(). What no wrapper averages, average yourself; name parameters that each rank has for "
+    "itself in sharded=…",
+}
 
 
-def compare_settings(opt: Any, group: Any) -> None:
-    """Raise on every rank of the group if the optimizers were not made alike."""
-    mine = _settings(opt)
-    for name, values in _gathered(mine, group).items():
-        _refuse_others(name, values, group, "")
+class Shares(NamedTuple):
+    """By what this rank multiplies its numbers before they are added up.
+
+    Attributes
+    ----------
+    weights : tensor
+        Of shape (2, kinds). With the first row the sum over the ranks counts each piece once. With the second row it
+        is 0 if the ranks that hold a piece have equal numbers.
+    cancelling : float
+        Like the second row, for numbers that all ranks must have alike.
+    losses : dict
+        Whether any rank gave the loss of this name in the first step.
+    """
+
+    weights: Tensor
+    cancelling: float
+    losses: dict[str, bool]
 
 
-def _settings(opt: Any) -> dict[str, str]:
-    """Whatever λ, the direction or a decision to skip is made of, in words."""
-    decision, method, estimator = (
-        opt.decision,
-        opt.decision.method,
-        opt.estimates.estimator,
-    )
-    sizes = getattr(opt, "_step_sizes", None)  # of SDBGD
-    laws = ("barrier", "regularizer", "penalty", "momentum")
-    found: dict[str, Any] = {
-        "tolerance=": opt.tolerance,
-        "reference=": _reference(opt.target),
-        "rule": None
-        if method is None
-        else (method.name, getattr(method.rule, "__qualname__", type(method.rule))),
-        "others=": {name: _values(law) for name, law in opt.schedule.others.items()},
-        "estimator=": (
-            type(estimator).__name__,
-            {n: _values(v) for n, v in getattr(estimator, "__dict__", {}).items()},
-        ),
-        "normalize=": decision.normalize,
-        "max_norm=": opt.max_norm,
-        "nonfinite=": opt.guard.policy,
-        "step_size=": None if sizes is None else _values(sizes.step_size),
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def describe_settings(
+    *,
+    tolerance: float | str | None,
+    reference: object,
+    method: Method | None,
+    schedule: Schedule,
+    estimator: object,
+    normalize: bool,
+    max_norm: float | None,
+    nonfinite: str,
+    step_size: object,
+) -> dict[str, str]:
+    """Return every setting that λ, the direction or a decision to skip depends on, as text by argument."""
+    rule = None
+    if method is not None:
+        function = method.rule
+        rule = (method.name, getattr(function, "__qualname__", type(function)))
+    attributes = getattr(estimator, "__dict__", {})
+    settings = {
+        "tolerance=": tolerance,
+        "reference=": _describe(reference),
+        "rule": rule,
+        "others=": _describe_all(schedule.others),
+        "estimator=": (type(estimator).__name__, _describe_all(attributes)),
+        "normalize=": normalize,
+        "max_norm=": max_norm,
+        "nonfinite=": nonfinite,
+        "step_size=": _describe(step_size),
+        "barrier=": _describe(schedule.barrier),
+        "regularizer=": _describe(schedule.regularizer),
+        "penalty=": _describe(schedule.penalty),
+        "momentum=": _describe(schedule.momentum),
     }
-    found |= {f"{name}=": _values(getattr(opt.schedule, name)) for name in laws}
-    return {name: repr(value) for name, value in found.items()}
+    return {name: repr(value) for name, value in settings.items()}
 
 
-def _reference(target: Any) -> Any:
-    if target.at is None:
-        return str(target)
-    if hasattr(target.at, "steps"):  # a recorded curve, which may be long
-        return str(target.at), hashlib.sha256(
-            repr((target.at.steps, target.at.losses)).encode()
-        ).hexdigest()[:12]
-    return _values(target.at)
+def _describe_all(settings: Mapping[str, object]) -> dict[str, object]:
+    return {name: _describe(setting) for name, setting in settings.items()}
 
 
-def _values(law: Any) -> Any:
-    """A number, or a function of the step by a few of its values; by its error where it has none.
+def _describe(setting: object) -> object:
+    """Return a number or a text itself, the values of a function of the step, and the type of anything else.
 
-    Of anything else the kind: an estimator of one's own may keep what has an address for its name.
+    Other objects may contain an address, which differs between ranks.
 
     Examples
     --------
-    >>> _values(0.5), _values(lambda k: 2.0), _values(lambda k: 1 / k), _values([object()])
+    >>> _describe(0.5), _describe(lambda k: 2.0), _describe(lambda k: 1 / k), _describe([object()])
     (0.5, 2.0, {0: 'ZeroDivisionError', 1: 1.0, 10: 0.1, 1000: 0.001}, 'list')
     """
-    if not callable(law):
-        return (
-            law if law is None or isinstance(law, (Real, str)) else type(law).__name__
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = [_value(law, step) for step in _STEPS]
-    return (
-        found[0]
-        if len(set(map(repr, found))) == 1
-        else dict(zip(_STEPS, found, strict=True))
-    )
+    if callable(setting):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            values = {step: _value(setting, step) for step in _STEPS}
+        return values if len(set(map(repr, values.values()))) > 1 else values[0]
+    if setting is None or isinstance(setting, (Real, str)):
+        return setting
+    return type(setting).__name__
 
 
-def _value(law: Callable[[int], Any], step: int) -> Any:
+def _value(law: Callable[[int], Any], step: int) -> float | str:
     try:
         return float(law(step))
-    except Exception as error:  # it may be known for some steps only; what is wrong with it shows at its step
+    except Exception as error:  # a function may be undefined at some steps
         return type(error).__name__
 
 
-def share_out(opt: Any, here: Layout, measured: Measured) -> Shares:
-    """Before the first sum: who holds what; every rank comes to the same end."""
-    kinds = here.kinds
-    members = [
-        [p for p, kind in here.of.items() if kind == k] for k in range(len(kinds))
-    ]
-    sizes = [float(squared_norm([local(p.detach()) for p in mine])) for mine in members]
-    mine = {
-        "kinds of parameters": [
-            (k.name, len(m)) for k, m in zip(kinds, members, strict=True) if not k.own
-        ],
-        "pieces": {
-            (k.name, k.piece): size for k, size in zip(kinds, sizes, strict=True)
-        },
-        "losses": {name: measured.losses[name] is not None for name in NAMES},
-    }
-    told = _gathered(mine, here.group)
-    ranks = dist.get_process_group_ranks(here.group)
-    name = "kinds of parameters"
-    _refuse_others(
-        name,
-        told[name],
-        here.group,
+def compare(values: Mapping[str, object], group: Group, advice: str = "") -> None:
+    """Raise on every rank of the group unless all have the same values."""
+    by_rank = _gather(values, group)
+    first, *later = by_rank
+    for name, value in by_rank[first].items():
+        for rank in later:
+            if by_rank[rank][name] != value:
+                raise ValueError(
+                    f"the ranks differ in {name}: {value} on rank {first}, {by_rank[rank][name]} on rank {rank}{advice}"
+                )
+
+
+def _gather(value: object, group: Group) -> dict[int, Any]:
+    ranks = dist.get_process_group_ranks(group)
+    values: list[Any] = [None] * len(ranks)
+    dist.all_gather_object(values, value, group=group)
+    return dict(zip(ranks, values, strict=True))
+
+
+# --- who holds which piece --------------------------------------------------------------------------------------------
+
+
+def assign_shares(
+    layout: Layout, losses: dict[str, bool], device: torch.device
+) -> Shares:
+    """Compare which pieces the ranks hold, and return by what this rank multiplies its numbers.
+
+    `losses` says which losses this rank gave in the first step. The weights are on the `device`.
+    """
+    by_kind: dict[LayoutKind, list[Tensor]] = {kind: [] for kind in layout.kinds}
+    for p, number in layout.kind_of.items():
+        by_kind[layout.kinds[number]].append(local_tensor(p.detach()))
+    counts = [(kind.name, len(by_kind[kind])) for kind in by_kind if not kind.private]
+    squared_norms = {kind: float(squared_norm(by_kind[kind])) for kind in by_kind}
+    compare(
+        {"kinds of parameters": counts},
+        layout.group,
         ". Parameters that each rank has for itself belong in sharded=…",
     )
-    me, weights, pieces = dist.get_rank(here.group), [], told["pieces"]
-    for piece in sorted({piece for theirs in pieces for piece in theirs}, key=repr):
-        values = [
-            (theirs[piece], rank)
-            for theirs, rank in zip(pieces, ranks, strict=True)
-            if piece in theirs
-        ]
-        (least, one), (most, other) = min(values), max(values)
+    holders: dict[LayoutKind, dict[int, float]] = {}
+    for rank, norms in _gather(squared_norms, layout.group).items():
+        for kind, norm in norms.items():
+            holders.setdefault(kind, {})[rank] = norm
+    for norm_by_rank in holders.values():
+        ranks = sorted(norm_by_rank, key=norm_by_rank.__getitem__)
+        least = norm_by_rank[ranks[0]]
+        most = norm_by_rank[ranks[-1]]
         if most - least > 1e-6 * most:
             raise ValueError(
-                f"ranks {one} and {other} should have the same parameters, and have different ones (squared norms "
-                f"{least:.6g} and {most:.6g}): begin with the same on each, or name in sharded=… what each rank has "
-                "for itself"
+                f"ranks {ranks[0]} and {ranks[-1]} should have the same parameters, and have different ones (squared "
+                f"norms {least:.6g} and {most:.6g}): begin with the same on each, or name in sharded=… what each rank "
+                "has for itself"
             )
-    for k in kinds:
-        holders = [i for i, theirs in enumerate(pieces) if (k.name, k.piece) in theirs]
-        weights.append((1 / len(holders), _sign(holders.index(me), len(holders))))
-    given = {name: any(theirs[name] for theirs in told["losses"]) for name in NAMES}
-    alike = not any(k.own for k in kinds)
-    home = measured.own.device
-    table = (
-        torch.tensor(weights, dtype=torch.float64)
+    holding_ranks = [list(holders[kind]) for kind in layout.kinds]
+    weights = [(1 / len(ranks), _cancelling_factor(ranks)) for ranks in holding_ranks]
+    losses_by_rank = _gather(losses, layout.group)
+    return Shares(
+        weights=torch.tensor(weights, dtype=accumulation_dtype(device))
         .T.contiguous()
-        .to(home, accumulation_dtype(home))
+        .to(device),
+        cancelling=_cancelling_factor(list(losses_by_rank)),
+        losses={n: any(by[n] for by in losses_by_rank.values()) for n in losses},
     )
-    return Shares(table, _sign(me, len(ranks)), given, alike)
 
 
-def _gathered(mine: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:
-    """What each rank says under each name."""
-    told: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(told, mine, group=group)
-    return {name: [theirs.get(name) for theirs in told] for name in mine}
+def _cancelling_factor(ranks: list[int]) -> float:
+    """Return this rank's factor; the factors of all `ranks` add up to 0, those of a part of them do not.
 
-
-def _refuse_others(name: str, values: list[Any], group: Any, advice: str) -> None:
-    ranks = dist.get_process_group_ranks(group)
-    for rank, theirs in zip(ranks, values, strict=True):
-        if theirs != values[0]:
-            raise ValueError(
-                f"the ranks differ in {name}: {values[0]} on rank {ranks[0]}, {theirs} on rank {rank}{advice}"
-            )
-
-
-def _sign(i: int, count: int) -> float:
-    """Numbers that add up to 0 over `count` of them, and over no part: equal values cancel, others do not.
-
-    The largest is 1, however many there are: a difference shows as what it is.
+    Equal numbers times these factors cancel. The largest factor is 1, so that a difference keeps its size.
     """
-    draw = random.Random(count)
-    numbers = [draw.random() for _ in range(count)]
-    centred = [number - sum(numbers) / count for number in numbers]
-    return centred[i] / (max(map(abs, centred)) or 1.0)
+    generator = random.Random(len(ranks))
+    numbers = [generator.random() for _ in ranks]
+    mean = sum(numbers) / len(ranks)
+    largest = max(abs(number - mean) for number in numbers)
+    return (numbers[ranks.index(dist.get_rank())] - mean) / (largest or 1.0)
 
 
-def folded(numbers: Iterable[Any]) -> float:
-    """A few numbers as one, by which others are told from them, and rounding is not.
+# --- every step -------------------------------------------------------------------------------------------------------
+
+
+def fingerprint(numbers: Iterable[float | None]) -> float:
+    """Return one number that differs if one of the numbers does by more than rounding.
 
     Examples
     --------
-    >>> folded([0.1, 20.0]) == folded([0.1, 20.0]), abs(folded([0.1, 20.0]) - folded([0.1, 20.1])) > 1e-5
-    (True, True)
+    >>> fingerprint([0.1, 20.0]) == fingerprint([0.1, 20.0])
+    True
+    >>> abs(fingerprint([0.1, 20.0]) - fingerprint([0.1, 20.1])) > 1e-5
+    True
     """
-    draw, total = random.Random(0), 0.0
+    generator = random.Random(0)
+    total = 0.0
     for number in numbers:
         value = 2.0 if number is None else float(number)
-        total += (0.5 + draw.random()) * (value / (1 + abs(value)))
+        total += (0.5 + generator.random()) * (value / (1 + abs(value)))
     return total
+
+
+def is_due(step: int) -> bool:
+    """Return whether to compare single replicas at this step, counted from the first step of a run.
+
+    Inner products reveal only differences of gradients that are a large part of them.
+    """
+    return 0 < step <= 4 or (step > 0 and step % _CHECK_INTERVAL == 0)
+
+
+def replica_number(
+    levels: Iterable[Sequence[Tensor | None]],
+    squared_norms: Tensor,
+) -> Tensor:
+    """Return one number of the gradients of each level, to which every tensor contributes alike, however small.
+
+    Σ ± w log(1 + ‖g‖²/G²) over the tensors g, with random weights w: the gradient of one tensor changes the number by
+    as much as it changes relative to itself. The norm ‖g‖ is in units of rounding.
+
+    Parameters
+    ----------
+    levels : iterable of sequences of tensors
+        The gradients of the replicas by level.
+    squared_norms : tensor
+        For each level about the squared norm of all gradients, G², equal on all ranks.
+
+    Examples
+    --------
+    >>> large, small = torch.ones(1000), torch.full((1,), 0.01)
+    >>> numbers = [replica_number([[large, t]], torch.tensor([1000.0])) for t in (small, 2 * small)]
+    >>> bool((numbers[0] - numbers[1]).abs() > 0.1)
+    True
+    """
+    total = squared_norms.new_zeros(())
+    for seed, (grads, size) in enumerate(zip(levels, squared_norms, strict=True)):
+        generator = random.Random(seed)
+        weights = [
+            generator.uniform(0.5, 1.0) * generator.choice((-1, 1)) for _ in grads
+        ]
+        squares = torch.stack([_square_in_rounding(grad).to(size) for grad in grads])
+        logs = (1 + squares / size).log()
+        total += (torch.tensor(weights).to(logs) * logs).sum() / len(grads) ** 0.5
+    return total
+
+
+def _square_in_rounding(grad: Tensor | None) -> Tensor:
+    """Return ‖grad‖² in units of the rounding that a gradient of norm 1 may have."""
+    if grad is None:
+        return torch.zeros(())
+    return squared_norm([grad]) / (10 * torch.finfo(grad.dtype).eps) ** 2
+
+
+def find_doubts(fields: Mapping[str, Tensor]) -> Tensor:
+    """Return for each of the possible errors whether it has happened, the same on all ranks.
+
+    `fields` are the sums over the ranks by name; those of pieces with both rows of the weights.
+    """
+    different = fields["replica"].abs() > _REPLICA_ROUNDING
+    for name in fields.keys() & {"products", "rule_products", "twin"}:
+        size, difference = fields[name]
+        if name != "twin":
+            _, gg, ff = size
+            size = torch.stack([(gg * ff).sqrt(), gg, ff])
+        different = different | (difference.abs() > _SUM_ROUNDING * size).any()
+    doubts = {
+        name: fields[name].abs() > _ROUNDING for name in _ERRORS if name in fields
+    }
+    fingerprints = fields["fingerprint"]
+    rounding = torch.finfo(fingerprints.dtype).eps ** 0.5
+    doubts["fingerprint"] = fingerprints.abs() > rounding
+    doubts["upper missing"] = fields["upper present"] < 0.5
+    doubts["lower missing"] = fields["lower present"] < 0.5
+    doubts["different"] = different
+    return torch.stack([doubts[name] for name in _ERRORS])
+
+
+def noise_over_ranks(sums: Tensor) -> Tensor:
+    """Return the noise sums, nan if the ranks have different micro-batch weights or gradients."""
+    total, difference = sums
+    uneven = (difference.abs() > _SUM_ROUNDING * total.abs()).any()
+    return torch.where(uneven, torch.nan, total)
+
+
+def raise_for(doubts: Sequence[float], late: bool = False) -> None:
+    """Raise if the ranks do not fit together; `late` if a step was made meanwhile."""
+    outcome = "a step was made with them" if late else "the step was not made"
+    for doubt, error in zip(doubts, _ERRORS.values(), strict=True):
+        if doubt:
+            raise RuntimeError(error.replace("{outcome}", outcome))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from tiebreak.torch.context import capturing
+from tiebreak.torch.devices import capturing
+from tiebreak.torch.diagnostics import warn_at_caller
 from tiebreak.torch.kernels.blocked import BlockedPasses
 from tiebreak.torch.kernels.foreach import (
     ForeachPasses,
@@ -21,7 +22,6 @@ from tiebreak.torch.kernels.foreach import (
     accumulation_dtype,
     is_plain,
 )
-from tiebreak.torch.said import warn
 
 if TYPE_CHECKING:
     from tiebreak.torch.kernels.triton_passes import TritonEngine  # imports Triton
@@ -128,7 +128,7 @@ class PassEngines:
                 raise RuntimeError(
                     f"fused=True, and the Triton kernels do not run on {device}: {error}"
                 ) from error
-            warn(
+            warn_at_caller(
                 f"the Triton kernels do not run on {device} ({error}): the step is slower; fused=False says nothing"
             )
             return None

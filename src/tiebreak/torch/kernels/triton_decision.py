@@ -30,16 +30,16 @@ from tiebreak.decision import Decision
 from tiebreak.rules import Scalar
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory
-from tiebreak.torch.context import capturing
-from tiebreak.torch.decide import outcome
+from tiebreak.torch.decide import choose_weights
+from tiebreak.torch.devices import capturing
 from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.kernels.foreach import device_context
-from tiebreak.torch.losses import Term
+from tiebreak.torch.losses import WeightedLoss
 from tiebreak.torch.step_info import PRODUCTS, READINGS
 
 _Operand: TypeAlias = "TracedScalar | float"
 _Number: TypeAlias = Tensor | float
-_Loss: TypeAlias = Term | _Number | None
+_Loss: TypeAlias = WeightedLoss | _Number | None
 _COMPARISONS = (">", "<", ">=", "<=", "==", "!=")
 
 
@@ -105,7 +105,7 @@ class DecisionKernels:
         inputs: dict[str, _Number] = {"products": products}
         reported = {f"{level}_value": losses[level] for level in LEVELS}
         for name, loss in (reported | dict(used_losses)).items():
-            if isinstance(loss, Term):
+            if isinstance(loss, WeightedLoss):
                 inputs[name] = loss.number
                 if isinstance(loss.factor, Tensor) or loss.factor != 1:
                     inputs[f"{name}_factor"] = loss.factor
@@ -196,7 +196,7 @@ def kernel_source(
             decision, tolerance=replace(decision.tolerance, amount=amount)
         )
     used_losses = {name: scalars[name] for name in used}
-    choice = outcome(
+    choice = choose_weights(
         decision,
         Parameters(k=None, others=scalars),
         products,

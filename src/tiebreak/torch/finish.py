@@ -1,0 +1,401 @@
+"""The end of a training: the model moves along the line from its reference to the best point inside the tolerance.
+
+:mod:`tiebreak.finishing` searches the line. This module has the line's ends, sets the model to places on it, and
+measures the losses there. Nothing here changes the optimizer, except that ``steps=`` lets the base step.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tiebreak.decision import Tolerance
+from tiebreak.finishing import Finish, Totals
+from tiebreak.finishing import finish as search_line
+from tiebreak.torch.distributed import Ranks
+from tiebreak.torch.distributed.layout import (
+    Wrappers,
+    full_tensor,
+    local_tensor,
+    parts_of,
+)
+from tiebreak.torch.losses import single_loss
+from tiebreak.torch.model_copy import set_mode
+from tiebreak.torch.swap import RandomState, release_gathered
+
+#: Tensors of the model, each with the anchor's value of it.
+Pairs: TypeAlias = list[tuple[Tensor, Tensor]]
+#: A model, or its state_dict: where the line begins.
+Anchor: TypeAlias = nn.Module | Mapping[str, Any]
+#: What a loss over all data may be: one number, or the losses of batches.
+DataLoss: TypeAlias = Callable[[], Any]
+_UNIT_NORM = 1e-3  # a vector whose norm is this near to 1 is a direction
+
+
+def check_finish_arguments(lower: object, upper: object, steps: object) -> None:
+    """Raise unless the losses are functions, and `steps` makes losses one after another."""
+    for name, loss in (("lower", lower), ("upper", upper)):
+        if not callable(loss) and not (loss is None and name == "upper"):
+            raise TypeError(
+                f"finish({name}={type(loss).__name__}): give a function that returns the loss over all data"
+            )
+    # The losses in a list were all made at the same parameters.
+    is_lazy = isinstance(steps, Iterable) and not isinstance(steps, Sequence | Tensor)
+    if steps is not None and not is_lazy:
+        text = repr(steps) if isinstance(steps, int | float) else type(steps).__name__
+        raise TypeError(
+            f"finish(steps={text}): give an iterable that makes the lower loss of one batch at a time, such as "
+            "steps=(loss(model, batch) for batch in batches)"
+        )
+
+
+class Line:
+    """The line from an anchor, 0, to the model as it is now, 1, and on.
+
+    Parameters
+    ----------
+    modules : sequence of Module
+        The model. Whatever is evaluated leaves the modes and buffers of these modules as they are now.
+    parameters, buffers : list of pairs of tensors
+        Tensors of the model with the anchor's values.
+    wrappers : Wrappers
+        The wrappers of a model that is distributed over ranks.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        parameters: Pairs,
+        buffers: Pairs,
+        wrappers: Wrappers,
+    ) -> None:
+        self._wrappers = wrappers
+        self._parts = parts_of(modules)
+        self._modes = [(part, part.training) for part in self._parts]
+        self._parameters = parameters
+        self._anchor_buffers = buffers
+        self._ends: list[Tensor] = []
+        self._buffer_ends: list[Tensor] = []
+        self._buffers: list[tuple[nn.Module, str, Tensor | None, Tensor | None]] = []
+        self._set_end()
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter."""
+        return self._parameters[0][0].device
+
+    def move_end(self) -> Callable[[], None]:
+        """Make the model as it is now the end of the line; return a function that restores the former end."""
+        before = (self._ends, self._buffer_ends, self._buffers)
+        self._set_end()
+
+        def restore() -> None:
+            self._ends, self._buffer_ends, self._buffers = before
+
+        return restore
+
+    def _set_end(self) -> None:
+        release_gathered(self._wrappers)
+        self._ends = [_clone(tensor) for tensor, _ in self._parameters]
+        self._buffer_ends = [_clone(tensor) for tensor, _ in self._anchor_buffers]
+        self._buffers = []
+        for part in self._parts:
+            for name, buffer in part._buffers.items():
+                value = None if buffer is None else _clone(buffer)
+                self._buffers.append((part, name, buffer, value))
+
+    @torch.no_grad()
+    def move_to(self, place: float) -> None:
+        """Set the model to a place; at 0 and 1 to the ends themselves, bit for bit."""
+        release_gathered(self._wrappers)
+        self.reset_modes()
+        for part, name, buffer, value in self._buffers:
+            part._buffers[name] = buffer  # a pass may have replaced it
+            if buffer is not None and value is not None:
+                _assign(buffer, value)
+        for (tensor, anchor), end in zip(self._parameters, self._ends, strict=True):
+            _assign(tensor, _between(anchor, end, place, is_buffer=False))
+        pairs = zip(self._anchor_buffers, self._buffer_ends, strict=True)
+        for (tensor, anchor), end in pairs:
+            _assign(tensor, _between(anchor, end, place, is_buffer=True))
+        torch.clear_autocast_cache()
+
+    def reset_modes(self) -> None:
+        """Set every module to the mode (``train()``, ``eval()``) that it had at first."""
+        for part, mode in self._modes:
+            part.training = mode
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    clone: Tensor = local_tensor(tensor.detach()).clone()
+    return clone
+
+
+def _assign(tensor: Tensor, value: Tensor) -> None:
+    current = local_tensor(tensor.detach())
+    if current.shape == value.shape:
+        current.copy_(value)
+    else:  # a pass made a queue longer
+        tensor.data = value.to(current).clone()
+
+
+def _between(anchor: Tensor, end: Tensor, place: float, is_buffer: bool) -> Tensor:
+    """A place on the line; a tensor that cannot lie between two values is the model's.
+
+    Parameters make sense with any sign and length. Buffers may not: a variance stays positive, a direction keeps its
+    norm.
+
+    Examples
+    --------
+    >>> _between(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 2.0]), 1.5, is_buffer=False).tolist()
+    [-0.5, 2.5]
+    >>> _between(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 2.0]), 1.5, is_buffer=True).tolist()
+    [0.5, 2.5]
+    """
+    begin = local_tensor(anchor.detach())
+    if place in (0.0, 1.0):
+        return end if place else begin
+    begin = begin.to(end.device)
+    is_number = end.is_floating_point() or end.is_complex()
+    if begin.shape != end.shape or not is_number:
+        return end  # queues, counters, truths
+    wide = torch.promote_types(end.dtype, torch.float32)
+    begin = begin.to(wide)
+    end = end.to(wide)
+    value = begin + place * (end - begin)
+    if not is_buffer or end.is_complex() or end.numel() == 0:
+        return value
+    if _is_mask(begin) and _is_mask(end):
+        return end
+    if place > 1 and bool(torch.minimum(begin, end).min() >= 0):
+        # Geometric, so that the value stays ≥ 0.
+        geometric = end * (end / begin).pow(place - 1)
+        return torch.where(end < begin, geometric, value)
+    if end.dim() == 1 and _is_direction(begin) and _is_direction(end):
+        return nn.functional.normalize(value, dim=0)
+    return value
+
+
+def _is_mask(value: Tensor) -> bool:
+    return bool(((value == 0) | (value == 1)).all())
+
+
+def _is_direction(value: Tensor) -> bool:
+    return abs(float(value.norm()) - 1) < _UNIT_NORM
+
+
+def finish_on_line(
+    line: Line,
+    lower: DataLoss,
+    upper: DataLoss | None,
+    tolerance: Tolerance,
+    number: float | None,
+    generators: Sequence[torch.Generator],
+    ranks: Ranks,
+    descend: Callable[[], None] | None,
+) -> Finish:
+    """Move the model to the best point of a line; it is at one place of the line afterwards, whatever happens.
+
+    Parameters
+    ----------
+    number : float, optional
+        The reference, if it is a number; otherwise the reference is the anchor's loss on these data.
+    descend : callable, optional
+        Takes the steps of ``steps=``.
+    """
+    random = RandomState(generators)
+    totals = Totals(_number)
+    home = line.device
+
+    def evaluate(name: str, loss: DataLoss) -> float:
+        random.restore()
+        line.reset_modes()
+        return totals(name, loss())
+
+    def measure(place: float) -> tuple[float, float]:
+        line.move_to(place)
+        lower_loss = evaluate("lower", lower)
+        upper_loss = math.nan if upper is None else evaluate("upper", upper)
+        lower_loss, upper_loss = ranks.mean([lower_loss, upper_loss], home)
+        return lower_loss, upper_loss
+
+    def repair() -> Callable[[], None]:
+        assert descend is not None
+        line.move_to(1.0)
+        random.restore()
+        with torch.enable_grad():
+            descend()
+        return line.move_end()
+
+    place = 1.0
+    try:
+        with torch.no_grad():
+            result = search_line(
+                measure,
+                (tolerance.amount, tolerance.relative),
+                number,
+                upper is not None,
+                stacklevel=4,
+                repair=None if descend is None else repair,
+            )
+            place = result.place
+    except RuntimeError as error:
+        if "require grad" in str(error):
+            error.add_note(
+                "opt.finish() evaluates the losses under torch.no_grad(): in one that takes gradients itself say `with "
+                "torch.enable_grad():`"
+            )
+        raise
+    finally:
+        line.move_to(place)
+        random.restore()
+    return result
+
+
+def descend(
+    base: Optimizer, losses: Iterable[Any], max_norm: float | None, ranks: Ranks
+) -> None:
+    """Let the base step on the lower loss alone, once for each loss; `losses` makes them one after another."""
+    if all(group.get("lr") == 0 for group in base.param_groups):
+        raise ValueError(
+            "finish(steps=…): the learning rate is 0, so no step would move the model. Set it before: a tenth of the "
+            "highest, `for group in opt.param_groups: group['lr'] = …`"
+        )
+    parameters = [p for group in base.param_groups for p in group["params"]]
+    count = 0
+    set_mode(base, "train")
+    try:
+        for k, loss in enumerate(losses):
+            count += 1
+            number = single_loss(f"the loss of step {k} in finish(steps=…)", loss)
+            if not isinstance(number, Tensor) or not number.requires_grad:
+                raise TypeError(
+                    f"finish(steps=…): loss {k} has no gradient: make it from the model, as in training"
+                )
+            for p in parameters:
+                p.grad = None
+            number.backward()  # type: ignore[no-untyped-call]  # torch's
+            pairs = [(p, p.grad) for p in parameters if p.grad is not None]
+            square = ranks.squared_norms(pairs).sum()
+            values = [float(full_tensor(number.detach())), float(square)]
+            # On several ranks the mean is NaN on all of them if one has NaN.
+            values = ranks.mean(values, number.device)
+            if not all(map(math.isfinite, values)):
+                raise FloatingPointError(
+                    f"finish(steps=…): the lower loss of step {k} is {values[0]:.6g} and its squared gradient norm "
+                    f"{values[1]:.6g}, so the model stays as training left it. Is the learning rate too large?"
+                )
+            if max_norm is not None:
+                torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+            base.step()
+    finally:
+        set_mode(base, "eval")
+        for p in parameters:
+            p.grad = None
+    if count == 0:
+        raise ValueError(
+            "finish(steps=…) made no loss: is its generator used up, or its loader empty?"
+        )
+
+
+def _number(name: str, loss: Any) -> float:
+    is_numpy = not isinstance(loss, Tensor) and getattr(loss, "ndim", None) == 0
+    if is_numpy and hasattr(loss, "item"):
+        loss = loss.item()
+    loss = single_loss(name, loss)
+    if isinstance(loss, Tensor):
+        loss = full_tensor(loss.detach())
+    return float(loss)
+
+
+# --- an anchor that the user gives ---------------------------------------------
+
+
+def anchor_pairs(
+    reference: str,
+    anchor: Anchor | Sequence[Anchor] | None,
+    modules: Sequence[nn.Module],
+    trained: Iterable[Tensor],
+) -> tuple[Pairs, Pairs]:
+    """Return parameters and buffers of the model, each with its value in the anchor.
+
+    Parameters
+    ----------
+    reference : str
+        How the error names the reference.
+    modules : sequence of Module
+        The trained model.
+    trained : iterable of tensors
+        The parameters of the optimizer.
+    """
+    if anchor is None:
+        raise TypeError(
+            f"reference={reference} has no copy of the model to begin the line at: opt.finish(…, anchor=a model "
+            "that is inside, such as the one that reached the number, or its state_dict(), model=the trained model)"
+        )
+    if not modules:
+        raise TypeError(
+            "anchor=… needs the trained model: opt.finish(…, anchor=…, model=the trained model)"
+        )
+    anchors = anchor if isinstance(anchor, list | tuple) else [anchor]
+    if len(anchors) != len(modules):
+        raise ValueError(
+            f"the length of anchor= is {len(anchors)}; it must be that of model=, {len(modules)}"
+        )
+    trained_ids = {id(p) for p in trained}
+    ids = {id(p) for module in modules for p in module.parameters()}
+    if not trained_ids <= ids:
+        raise ValueError(
+            "model has not all parameters that this optimizer trains: give the model that it was made for"
+        )
+    parameters: Pairs = []
+    buffers: Pairs = []
+    for one_anchor, module in zip(anchors, modules, strict=True):
+        values = _values(one_anchor)
+        for long_name, p in module.named_parameters():
+            name = _plain_name(long_name)
+            if id(p) in trained_ids:
+                parameters.append((p, _value(name, p, values)))
+        for long_name, buffer in module.named_buffers():
+            name = _plain_name(long_name)
+            if name in values:  # a buffer that the anchor lacks stays
+                buffers.append((buffer, _value(name, buffer, values)))
+    return parameters, buffers
+
+
+def _values(anchor: object) -> dict[str, Tensor]:
+    """The tensors of a module or its state_dict by name."""
+    values = anchor.state_dict() if isinstance(anchor, nn.Module) else anchor
+    if not isinstance(values, Mapping):
+        raise TypeError(
+            f"anchor is a {type(anchor).__name__}; it must be a module or its state_dict()"
+        )
+    return {_plain_name(n): v for n, v in values.items() if isinstance(v, Tensor)}
+
+
+def _value(name: str, tensor: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+    """The anchor's value for a tensor of the model; raise unless it has that shape and its own memory."""
+    if name not in values:
+        raise ValueError(
+            f"anchor has no value for {name!r}: its names must be those of model.state_dict()"
+        )
+    value = local_tensor(values[name])
+    current = local_tensor(tensor)
+    if value.shape != current.shape:
+        raise ValueError(
+            f"anchor[{name!r}] has shape {tuple(value.shape)} here; the model's has {tuple(current.shape)}"
+        )
+    if tensor.numel() and value.data_ptr() == current.data_ptr():
+        raise ValueError(
+            f"anchor[{name!r}] is the model's own: state_dict() makes no copy, so keep copy.deepcopy(model) or "
+            "copy.deepcopy(model.state_dict()) of the model that reached the reference"
+        )
+    return values[name]
+
+
+def _plain_name(name: str) -> str:
+    """The name without the prefixes of DistributedDataParallel and torch.compile."""
+    return name.removeprefix("module.").replace("_orig_mod.", "")
