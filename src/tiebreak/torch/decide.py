@@ -115,7 +115,7 @@ class RuleMemory:
     @property
     def on_device(self) -> bool:
         """Whether the values are tensors."""
-        return any(isinstance(value, Tensor) for value in self.values.values())
+        return isinstance(next(iter(self.values.values()), None), Tensor)
 
     def current(self, host: bool = False) -> Any:
         """Return the memory as the decision takes it; with `host` as Python numbers."""

@@ -24,24 +24,17 @@ class Scaling(NamedTuple):
         1 over the scale of the losses' factors.
     found_inf : tensor or None
         Not 0 if a gradient is not finite; None without a scaler.
-    has_unscaled : bool
-        Whether ``opt.unscale_`` has unscaled the gradients of both levels.
+    is_active : bool
+        Whether a scaler is at work.
+    changed_grad : bool
+        Whether the scaler has just written to ``.grad``, to look at it.
     """
 
     inverse_scale: Tensor | None
     inverse_loss_scale: Tensor | None
     found_inf: Tensor | None
-    has_unscaled: bool
-
-    @property
-    def is_active(self) -> bool:
-        """Whether a scaler is at work."""
-        return self.found_inf is not None
-
-    @property
-    def changed_grad(self) -> bool:
-        """Whether the scaler has just written to ``.grad``, to look at it."""
-        return self.is_active and not self.has_unscaled
+    is_active: bool
+    changed_grad: bool
 
 
 def read_scaling(
@@ -63,7 +56,9 @@ def read_scaling(
         )
     inverse = None if scale is None else 1 / scale
     loss_inverse = inverse_unscaled if has_unscaled else inverse
-    return Scaling(inverse, loss_inverse, found_inf, has_unscaled)
+    is_active = found_inf is not None
+    changed_grad = is_active and not has_unscaled
+    return Scaling(inverse, loss_inverse, found_inf, is_active, changed_grad)
 
 
 def unscale_stored(scaler: Any, gradients: Iterable[Tensor]) -> Tensor | None:

@@ -82,7 +82,8 @@ class Gradients:
             is_first = True
         elif self.owner != level:
             self.check_unchanged()
-            self._ranks.check_synchronized()
+            if any(self._ranks.wrappers):
+                self._ranks.check_synchronized()
             stored = self._stored[level]
             self._stored[self.owner] |= {
                 id(p): p.grad for p in parameters if p.grad is not None

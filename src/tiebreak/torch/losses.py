@@ -40,6 +40,8 @@ def single_loss(name: str, loss: object) -> Number:
 
 def positive_weight(weight: object) -> float:
     """Return the weight of a micro-batch; raise unless it is finite and > 0."""
+    if type(weight) is float and 0 < weight < math.inf:
+        return weight
     is_number = isinstance(weight, Real) and not isinstance(weight, bool)
     if not is_number or not 0 < floating(weight) < math.inf:
         raise ValueError(f"weight={weight!r} must be a number, finite and > 0")
@@ -212,7 +214,9 @@ def _number(value: Any) -> Number:
     """A Python number if the host can read the tensor at once, which is fast and exact; otherwise a tensor."""
     if not isinstance(value, Tensor):
         return float(value)
-    number: Tensor = full_tensor(value.detach())
+    number = value.detach()
+    if type(number) is not Tensor:
+        number = full_tensor(number)
     if number.device.type == "cpu" and not torch.compiler.is_compiling():
         return float(number.item())
     return number.reshape(()) if number.dim() else number

@@ -217,6 +217,13 @@ class DynamicBarrier(Optimizer):
         self.max_norm = max_norm
         self.decision = decision
         self.lower_reference = lower_reference
+        # The frozen copy or the twin, if the reference is one.
+        self.model_copy: ModelCopy | None = None
+        if isinstance(lower_reference, ModelCopy):
+            self.model_copy = lower_reference
+        self.twin: Twin | None = None
+        if isinstance(lower_reference, Twin):
+            self.twin = lower_reference
         self.gradients = Gradients(base, self.ranks)
         self.losses = StepLosses()
         self.noise = GradientNoise()
@@ -238,18 +245,6 @@ class DynamicBarrier(Optimizer):
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load_triton(p.device)
-
-    @property
-    def model_copy(self) -> ModelCopy | None:
-        """The frozen copy or the twin, if the reference is one."""
-        reference = self.lower_reference
-        return reference if isinstance(reference, ModelCopy) else None
-
-    @property
-    def twin(self) -> Twin | None:
-        """The twin, if the reference is one."""
-        reference = self.lower_reference
-        return reference if isinstance(reference, Twin) else None
 
     @property
     def tolerance(self) -> float | str | None:
@@ -494,6 +489,8 @@ class DynamicBarrier(Optimizer):
         products = measured.products[0]
         is_same = measured.rule_products is measured.products
         rule_products = products if is_same else measured.rule_products[0]
+        if products.device.type == "cpu":
+            to_host = False
         if to_host and is_same:
             products = rule_products = self.nonfinite.to_host(products)
         elif to_host:
@@ -550,7 +547,7 @@ class DynamicBarrier(Optimizer):
             check_equal_weights(
                 losses, float(measured.products[1]), float(twin_squared_norm), scale
             )
-        if capturing(passes.device):
+        if passes.on_device and capturing(passes.device):
             obstacle = self._capture_obstacle()
             if obstacle is not None:
                 cannot_repeat(obstacle)
@@ -577,7 +574,8 @@ class DynamicBarrier(Optimizer):
 
     def _accept(self, decision: StepDecision) -> None:
         """Remember a step that is made, unless only the device knows that it is not."""
-        self.estimates.accept()
+        if not self.estimates.is_minibatch:
+            self.estimates.accept()
         self.last = decision.info
         if decision.memory is not None:
             on_host = self.memory.keep(decision.memory, decision.skip)

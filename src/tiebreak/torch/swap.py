@@ -23,6 +23,8 @@ from tiebreak.torch.distributed.layout import (
     parts_of,
 )
 
+_PLAIN_TYPES = (Tensor, nn.Parameter)
+
 
 @torch.no_grad()
 def swap_parameters(values: Mapping[Tensor, Tensor], wrappers: Wrappers) -> None:
@@ -30,7 +32,8 @@ def swap_parameters(values: Mapping[Tensor, Tensor], wrappers: Wrappers) -> None
     release_gathered(wrappers)
     for p, value in values.items():
         is_flat = getattr(p, "_fsdp_flattened", False)
-        if is_dtensor(p) or is_flat or type(p).__name__ == "FlatParameter":
+        is_plain = type(p) in _PLAIN_TYPES and not is_flat
+        if not is_plain and (is_flat or is_dtensor(p) or _is_flat_parameter(p)):
             mine = local_tensor(p)
             before = mine.clone()
             mine.copy_(local_tensor(value))
@@ -39,6 +42,10 @@ def swap_parameters(values: Mapping[Tensor, Tensor], wrappers: Wrappers) -> None
             p.data, value.data = value.data, p.data
     # The cache may hold the former values in another precision.
     torch.clear_autocast_cache()
+
+
+def _is_flat_parameter(p: Tensor) -> bool:
+    return type(p).__name__ == "FlatParameter"
 
 
 def release_gathered(wrappers: Wrappers) -> None:

@@ -136,6 +136,10 @@ class Ranks:
     ----------
     layout : Layout
     wrappers : Wrappers
+    alone : bool
+        Whether no other rank takes part.
+    versions_are_silent : bool
+        Whether the versions of gradient tensors do not reveal that a gradient was changed.
     is_split : bool
         Whether this rank holds pieces of parameters, or parameters of several kinds.
     reset_parameters : frozenset of tensors
@@ -159,7 +163,9 @@ class Ranks:
         self._arguments = (group, _sharded_by_group(sharded, group or None), modules)
         self.layout = Layout(None, [], {})
         self.wrappers = Wrappers([], [], [])
+        self.alone = True
         self.is_split = False
+        self.versions_are_silent = False
         self.reset_parameters = frozenset[Tensor]()
         self.loaded_state = 0.0
         self._ids: list[int] = []
@@ -193,6 +199,9 @@ class Ranks:
         self.layout = find_layout(parameters, group, sharded, self.wrappers)
         self.is_split = len(self.layout.kinds) > 1 or any(map(is_dtensor, parameters))
         self.reset_parameters = frozenset(flat_groups(self.wrappers)) & set(parameters)
+        self.alone = self.layout.group is None
+        is_opaque = self.is_split or bool(self.reset_parameters)
+        self.versions_are_silent = is_opaque and not self.alone
         self._ids = ids
         self._settings_compared = False
         self._shares = None
@@ -205,16 +214,6 @@ class Ranks:
                 "would be added to them: do all micro-batches of one level, the last of them with "
                 "set_requires_gradient_sync(True) or outside no_sync(), then those of the other"
             )
-
-    @property
-    def alone(self) -> bool:
-        """Whether no other rank takes part."""
-        return self.layout.group is None
-
-    @property
-    def versions_are_silent(self) -> bool:
-        """Whether the versions of gradient tensors do not reveal that a gradient was changed."""
-        return not self.alone and (self.is_split or bool(self.reset_parameters))
 
     def split_rows(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
         """Return the rows with this rank's pieces, sorted by kind, and the number of kinds."""
