@@ -26,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 from tiebreak import rules  # noqa: E402  # after the interpreter is chosen
+from tiebreak.decision import Decision  # noqa: E402
 from tiebreak.torch import (  # noqa: E402
     SDBGD,
     CSVLog,
@@ -35,7 +36,11 @@ from tiebreak.torch import (  # noqa: E402
     nonfinite,
 )
 from tiebreak.torch.kernels import Passes, triton_passes  # noqa: E402
-from tiebreak.torch.kernels.triton_decision import DecisionKernels  # noqa: E402
+from tiebreak.torch.kernels.triton_decision import (  # noqa: E402
+    DecisionKernels,
+    kernel_source,
+)
+from tiebreak.torch.step_info import PRODUCTS  # noqa: E402
 from training import simple_method  # noqa: E402
 
 KINDS = {
@@ -205,6 +210,20 @@ def test_every_rule_of_the_library_can_be_compiled():
     assert {case["method"].rule for case in CASES if "method" in case} == set(
         rules.RULES.values()
     )
+
+
+def test_the_source_of_a_kernel_can_be_printed():
+    decision = Decision(simple_method("dbgd"))
+    source, names = kernel_source(decision, ["products", "barrier"])
+    assert source.startswith(
+        "def decide(report, skipped, found_inf, memory, products, barrier):"
+    )
+    assert "tl.load(products + 2).to(tl.float64)" in source
+    assert source.count("tl.store(report + ") == len(names)
+    assert names == ["upper_weight", "lower_weight", *PRODUCTS, "skipped"]
+    compile(source, "decide", "exec")
+    unchecked, _ = kernel_source(decision, ["products", "barrier"], checks_finite=False)
+    assert len(unchecked) < len(source)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -78,7 +78,7 @@ class PassEngines:
         compiling = torch.compiler.is_compiling()
         triton = None if compiling else self.triton_engines.get(device)
         if triton is not None and rows:
-            passes = triton.bind_again(rows, layout_kinds)
+            passes = triton.bind_usual(rows, layout_kinds)
             if passes is not None:
                 return Passes(device, layout_kinds, [passes])
         parts: dict[tuple[torch.device, _Bind], list[Row]] = defaultdict(list)
@@ -86,8 +86,11 @@ class PassEngines:
             real = _as_real(row) if row.parameter.is_complex() else row
             bind = ForeachPasses if compiling else self._choose(real)
             parts[row.parameter.device, bind].append(real)
-        bound = [bind(part, layout_kinds) for (_, bind), part in parts.items()]
-        return Passes(device, layout_kinds, bound)
+        return Passes(
+            device,
+            layout_kinds,
+            [bind(part, layout_kinds) for (_, bind), part in parts.items()],
+        )
 
     def _choose(self, row: Row) -> _Bind:
         device = row.parameter.device
@@ -179,8 +182,9 @@ class Passes:
         if not products:
             dtype = accumulation_dtype(self.device)
             return torch.zeros(self.layout_kinds, 3, dtype=dtype, device=self.device)
-        total = products[0].to(self.device)
-        for more in products[1:]:
+        first, *others = products
+        total = first.to(self.device)
+        for more in others:
             total = total + more.to(total)
         return total
 
@@ -204,7 +208,5 @@ def _on_device_of(
 
 def _as_real(row: Row) -> Row:
     """The row with complex numbers as pairs of real ones."""
-    upper = None if row.upper is None else torch.view_as_real(row.upper)
-    lower = None if row.lower is None else torch.view_as_real(row.lower)
-    parameter = torch.view_as_real(row.parameter)
-    return row._replace(parameter=parameter, upper=upper, lower=lower)
+    tensors = [None if t is None else torch.view_as_real(t) for t in row[:3]]
+    return Row._make([*tensors, *row[3:]])

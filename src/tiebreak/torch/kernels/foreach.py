@@ -5,7 +5,7 @@ These passes run on any device and in any layout, and torch.compile can follow t
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,8 +37,14 @@ class Row(NamedTuple):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Those of ∇f and ∇g that exist; the passes write the direction into the first."""
-        return [grad for grad in (self.upper, self.lower) if grad is not None]
+        """Those of ∇f and ∇g that exist."""
+        return [gradient for gradient in self[1:3] if gradient is not None]
+
+
+def directions(rows: Sequence[Row]) -> list[Tensor]:
+    """The memory that `combine` writes: that of ∇f, or of ∇g if only that exists."""
+    memory = [lower if upper is None else upper for _, upper, lower, _, _ in rows]
+    return [tensor for tensor in memory if tensor is not None]
 
 
 def device_context(device: torch.device) -> AbstractContextManager[object]:
@@ -54,6 +60,17 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
 def computation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of arithmetic on numbers of `dtype`, so that a sum is rounded once."""
     return torch.float32 if dtype in LOW_PRECISION else dtype
+
+
+def as_vector(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The elements in one dimension, in at least float32 unless `dtype` is given."""
+    vector = tensor if tensor.dim() == 1 else tensor.reshape(-1)
+    return converted(vector, dtype or computation_dtype(tensor.dtype))
+
+
+def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in a dtype; faster than `to` if there is nothing to do."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 # Every step calls the next two for every parameter: the common case is first.
@@ -94,28 +111,30 @@ class ForeachPasses:
     def products(self) -> Tensor:
         """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3)."""
         device = self.rows[0].parameter.device
-        numbers: list[Tensor] = []
+        numbers = []
         for kind in range(self.layout_kinds):
             rows = [row for row in self.rows if row.layout_kind == kind]
-            numbers += _products(rows, device)
+            fg = torch.zeros((), device=device, dtype=accumulation_dtype(device))
+            for _, upper, lower, _, _ in rows:
+                if upper is not None and lower is not None:
+                    # A dot product reads both once and allocates nothing.
+                    fg = fg + torch.dot(as_vector(upper), as_vector(lower)).to(fg)
+            ff = squared_norm([row.upper for row in rows if row.upper is not None])
+            gg = squared_norm([row.lower for row in rows if row.lower is not None])
+            numbers += [fg, gg.to(fg), ff.to(fg)]
         products = torch.stack(numbers).reshape(self.layout_kinds, 3)
         # The inner products of DTensors are DTensors.
-        if hasattr(products, "full_tensor"):
-            products = products.full_tensor()
-        return products
+        return products.full_tensor() if hasattr(products, "full_tensor") else products
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g, in the memory of the first gradient; 0 if `skip` is true."""
-        by_weights: dict[tuple[int, torch.dtype, bool, bool], list[Row]] = defaultdict(
-            list
-        )
+        by_weights: dict[Hashable, list[Row]] = defaultdict(list)
         for row in self.rows:
-            dtype = row.gradients[0].dtype
-            by_weights[row.group, dtype, row.upper is None, row.lower is None].append(
-                row
-            )
-        for (group, dtype, _, _), rows in by_weights.items():
-            a, b = weights[group].to(computation_dtype(dtype)).unbind()
+            key = (row.group, row.gradients[0].dtype, row.upper is None)
+            by_weights[*key, row.lower is None].append(row)
+        for rows in by_weights.values():
+            dtype = rows[0].gradients[0].dtype
+            a, b = weights[rows[0].group].to(computation_dtype(dtype)).unbind()
             uppers = [row.upper for row in rows if row.upper is not None]
             lowers = [row.lower for row in rows if row.lower is not None]
             if uppers and lowers and dtype in LOW_PRECISION:
@@ -129,31 +148,13 @@ class ForeachPasses:
             if uppers and lowers:
                 torch._foreach_add_(uppers, lowers)
         if skip is not None:
-            for direction in self._directions():
+            for direction in directions(self.rows):
                 direction.masked_fill_(skip, 0.0)
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
         """x ← x − a ∇f − b ∇g; the gradients are overwritten."""
         self.combine(weights, skip)
-        torch._foreach_sub_([row.parameter for row in self.rows], self._directions())
-
-    def _directions(self) -> list[Tensor]:
-        return [row.gradients[0] for row in self.rows]
-
-
-def _products(rows: Sequence[Row], device: torch.device) -> list[Tensor]:
-    fg = torch.zeros((), device=device, dtype=accumulation_dtype(device))
-    for row in rows:
-        if row.upper is not None and row.lower is not None:
-            # A dot product reads both once and allocates nothing.
-            fg = fg + torch.dot(_vector(row.upper), _vector(row.lower)).to(fg)
-    ff = squared_norm([row.upper for row in rows if row.upper is not None])
-    gg = squared_norm([row.lower for row in rows if row.lower is not None])
-    return [fg, gg.to(fg), ff.to(fg)]
-
-
-def _vector(tensor: Tensor) -> Tensor:
-    return tensor.to(computation_dtype(tensor.dtype)).reshape(-1)
+        torch._foreach_sub_([row.parameter for row in self.rows], directions(self.rows))
 
 
 def squared_norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -176,7 +177,7 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
         for group in _by_device_and_dtype(tensors)
     ]
     dtype = accumulation_dtype(device)
-    return torch.stack([norm.to(device=device, dtype=dtype) for norm in norms]).max()
+    return torch.stack([norm.to(device, dtype) for norm in norms]).max()
 
 
 def _by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -14,11 +14,12 @@ To read a kernel, print the source that :func:`kernel_source` writes::
     print(source)
 """
 
-import hashlib
 import linecache
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import mul
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -40,7 +41,6 @@ from tiebreak.torch.step_info import PRODUCTS, READINGS
 _Operand: TypeAlias = "TracedScalar | float"
 _Number: TypeAlias = Tensor | float
 _Loss: TypeAlias = WeightedLoss | _Number | None
-_COMPARISONS = (">", "<", ">=", "<=", "==", "!=")
 
 
 class KernelDecision(NamedTuple):
@@ -83,8 +83,8 @@ class DecisionKernels:
         decision: Decision,
         parameters: Parameters,
         products: Tensor,
-        losses: Mapping[str, _Loss],
-        used_losses: Mapping[str, _Loss],
+        losses: dict[str, _Loss],
+        used_losses: dict[str, _Loss],
         memory: Tensor | None,
         max_norm: float | None,
         checks_finite: bool,
@@ -93,9 +93,9 @@ class DecisionKernels:
 
         Parameters
         ----------
-        losses : mapping
+        losses : dict
             Of both levels, for the report.
-        used_losses : mapping
+        used_losses : dict
             The losses that the decision uses, by its names for them.
         memory : tensor, optional
             Of the tolerance rule, updated in place.
@@ -104,23 +104,20 @@ class DecisionKernels:
         """
         inputs: dict[str, _Number] = {"products": products}
         reported = {f"{level}_value": losses[level] for level in LEVELS}
-        for name, loss in (reported | dict(used_losses)).items():
+        for name, loss in (reported | used_losses).items():
             if isinstance(loss, WeightedLoss):
                 inputs[name] = loss.number
-                if isinstance(loss.factor, Tensor) or loss.factor != 1:
-                    inputs[f"{name}_factor"] = loss.factor
+                inputs[f"{name}_factor"] = loss.factor
             elif loss is not None:
                 inputs[name] = loss
-        tolerance = decision.tolerance
-        formula: Hashable
-        if tolerance is None:
+        if max_norm is not None:
+            inputs["max_norm"] = max_norm
+        if decision.tolerance is None:
             inputs |= decision.method.arguments(parameters)
             formula = (decision.method.rule, decision.normalize)
         else:
-            inputs["tolerance"] = tolerance.amount
-            formula = (tolerance.relative, tolerance.same_batch)
-        if max_norm is not None:
-            inputs["max_norm"] = max_norm
+            inputs["tolerance"] = decision.tolerance.amount
+            formula = (decision.tolerance.relative, decision.tolerance.same_batch)
         key = (formula, checks_finite, *inputs)
         if key not in self._kernels:
             source, names = kernel_source(decision, list(inputs), checks_finite)
@@ -145,8 +142,9 @@ class DecisionKernels:
         """An input on the device; a number of the host is sent if it has changed, without waiting."""
         if isinstance(value, Tensor):
             return value.to(self.device, non_blocking=True)
-        if name in self._scalars and self._scalars[name][0] == value:
-            return self._scalars[name][1]
+        latest = self._scalars.get(name)
+        if latest is not None and latest[0] == value:
+            return latest[1]
         scalar = torch.full((), value, dtype=torch.float64, device=self.device)
         # A tensor that is filled in a capture has its value at a replay only.
         if not capturing(self.device):
@@ -184,10 +182,10 @@ def kernel_source(
             factor = writer.select(factor < 0, math.nan, factor)
             scalars[name] = scalars[name] * factor
     if decision.tolerance is None:
-        used = [name for name in decision.method.needs if name == "lower_value"]
+        used = {"lower_value"}.intersection(decision.method.needs)
         memory: Any = ()
     else:
-        used = ["lower_value", "reference"]
+        used = {"lower_value", "reference"}
         memory = Memory(
             *(writer.load(f"memory + {i}") for i in range(len(Memory._fields)))
         )
@@ -205,15 +203,13 @@ def kernel_source(
         memory,
         scalars.get("max_norm"),
     )
-    weights = [choice.upper_weight, choice.lower_weight]
+    report = {"upper_weight": choice.upper_weight, "lower_weight": choice.lower_weight}
+    finite: Scalar = 1.0
     if checks_finite:
-        finite = _all_finite([*products, *used_losses.values(), *weights])
-    else:
-        finite = writer.assign("tl.full((), 1, tl.int1)", is_bool=True)
+        finite = _all_finite([*products, *used_losses.values(), *report.values()])
     record = dict(zip(PRODUCTS, (choice.multiplier, *products), strict=True))
     if choice.reading is not None:
         record |= {name: getattr(choice.reading, name) for name in READINGS}
-    report = dict(zip(("upper_weight", "lower_weight"), weights, strict=True))
     for name, value in record.items():
         report[name] = writer.select(finite, value, math.nan)
     for level in LEVELS:
@@ -227,7 +223,7 @@ def kernel_source(
     writer.store("found_inf", skipped)
     if choice.reading is not None:
         # A number that is not finite must not stay in the memory, even if such steps are made.
-        update = finite * _all_finite(choice.memory) != 0
+        update = finite * _all_finite(choice.memory)
         for i, (old, new) in enumerate(zip(memory, choice.memory, strict=True)):
             writer.store(f"memory + {i}", writer.select(update, new, old))
     pointers = ("report", "skipped", "found_inf", "memory", *inputs)
@@ -236,22 +232,20 @@ def kernel_source(
 
 
 def _compile(source: str) -> Any:
-    digest = hashlib.sha256(source.encode()).hexdigest()
-    file = f"<tiebreak decide {digest[:16]}>"
+    file = f"<tiebreak decide {hash(source)}>"
     # Triton reads the source of a function from the cache of files.
-    lines = source.splitlines(keepends=True)
-    linecache.cache[file] = (len(source), None, lines, file)
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     scope: dict[str, Any] = {"tl": tl, "__name__": __name__}
     exec(compile(source, file, "exec"), scope)
     function = scope["decide"]
-    pointers = function.__code__.co_varnames[: function.__code__.co_argcount]
+    pointers = range(function.__code__.co_argcount)
     return triton.jit(function, do_not_specialize=pointers)
 
 
-def _all_finite(values: Sequence["TracedScalar"]) -> "TracedScalar":
-    finite = values[0] - values[0] == 0
-    for value in values[1:]:
-        finite = finite * (value - value == 0) != 0
+def _all_finite(values: Sequence[Scalar]) -> Scalar:
+    finite = 1.0
+    for value in values:
+        finite = finite * (value - value == 0)
     return finite
 
 
@@ -260,13 +254,13 @@ class KernelWriter:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._constants: dict[float | str, str] = {}
+        self._constants: dict[str, str] = {}
 
-    def assign(self, expression: str, is_bool: bool = False) -> "TracedScalar":
+    def assign(self, expression: str) -> "TracedScalar":
         """A new variable with the value of an expression."""
         name = f"v{len(self.lines)}"
         self.lines.append(f"{name} = {expression}")
-        return TracedScalar(self, name, is_bool)
+        return TracedScalar(self, name)
 
     def load(self, pointer: str) -> "TracedScalar":
         """A number from memory, in float64."""
@@ -278,16 +272,16 @@ class KernelWriter:
         self.lines.append(f"tl.store({pointer}, {text})")
 
     def select(
-        self, condition: "TracedScalar", value: _Operand, other: _Operand
+        self, condition: _Operand, value: _Operand, other: _Operand
     ) -> "TracedScalar":
-        """`value` if the condition is true, else `other`; a product with the condition would keep a NaN."""
+        """`value` if the condition is not 0, else `other`; a product with the condition would keep a NaN."""
         operands = f"{self.text(value)}, {self.text(other)}"
-        return self.assign(f"tl.where({condition.name}, {operands})")
+        return self.assign(f"tl.where({self.text(condition)} != 0, {operands})")
 
     def text(self, value: _Operand) -> str:
-        """An operand in an expression; a comparison counts as 0 or 1."""
+        """An operand in an expression."""
         if isinstance(value, TracedScalar):
-            return f"{value.name}.to(tl.float64)" if value.is_bool else value.name
+            return value.name
         number = repr(float(value))
         if number not in self._constants:
             # Triton would round a bare literal to float32.
@@ -297,28 +291,25 @@ class KernelWriter:
 
 
 def _operator(
-    symbol: str, reflected: bool = False
+    template: str,
 ) -> Callable[["TracedScalar", _Operand], "TracedScalar"]:
     def apply(scalar: "TracedScalar", other: _Operand) -> "TracedScalar":
-        operands = [scalar.writer.text(scalar), scalar.writer.text(other)]
-        if reflected:
-            operands.reverse()
-        expression = f" {symbol} ".join(operands)
-        return scalar.writer.assign(expression, symbol in _COMPARISONS)
+        expression = template.format(scalar.name, scalar.writer.text(other))
+        # A comparison is 0 or 1.
+        return scalar.writer.assign(f"({expression}).to(tl.float64)")
 
     return apply
 
 
+@dataclass(eq=False)
 class TracedScalar:
     """A number whose value only the device knows; operations on it are written down.
 
     It has no truth value: a rule with an ``if`` cannot be compiled.
     """
 
-    def __init__(self, writer: KernelWriter, name: str, is_bool: bool = False) -> None:
-        self.writer = writer
-        self.name = name
-        self.is_bool = is_bool
+    writer: KernelWriter
+    name: str
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -326,33 +317,30 @@ class TracedScalar:
         )
 
     __hash__ = None  # type: ignore[assignment]  # equality makes a number, not a truth
-    __add__ = _operator("+")
+    __add__ = _operator("{} + {}")
     __radd__ = __add__
-    __sub__ = _operator("-")
-    __rsub__ = _operator("-", reflected=True)
-    __mul__ = _operator("*")
+    __sub__ = _operator("{} - {}")
+    __rsub__ = _operator("{1} - {0}")
+    __mul__ = _operator("{} * {}")
     __rmul__ = __mul__
-    __truediv__ = _operator("/")
-    __rtruediv__ = _operator("/", reflected=True)
-    __gt__ = _operator(">")
-    __lt__ = _operator("<")
-    __ge__ = _operator(">=")
-    __le__ = _operator("<=")
-    __eq__ = _operator("==")  # type: ignore[assignment]  # likewise
-    __ne__ = _operator("!=")  # type: ignore[assignment]  # likewise
+    __truediv__ = _operator("{} / {}")
+    __rtruediv__ = _operator("{1} / {0}")
+    __gt__ = _operator("{} > {}")
+    __lt__ = _operator("{} < {}")
+    __ge__ = _operator("{} >= {}")
+    __le__ = _operator("{} <= {}")
+    __eq__ = _operator("{} == {}")  # type: ignore[assignment]  # likewise
+    __ne__ = _operator("{} != {}")  # type: ignore[assignment]  # likewise
 
     def __neg__(self) -> "TracedScalar":
-        return self.writer.assign(f"-{self.writer.text(self)}")
+        return self.writer.assign(f"-{self.name}")
 
     def __pow__(self, power: _Operand) -> "TracedScalar":
-        if isinstance(power, TracedScalar) or power not in (0.5, 0, 1, 2, 3, 4):
+        if isinstance(power, TracedScalar) or power not in (0.5, 1, 2, 3, 4):
             return _power(self.writer, self, power)
         if power == 0.5:
-            return self.writer.assign(f"tl.sqrt({self.writer.text(self)})")
-        product = self if power else 0 * self + 1
-        for _ in range(int(power) - 1):
-            product = product * self
-        return product
+            return self.writer.assign(f"tl.sqrt({self.name})")
+        return reduce(mul, [self] * int(power))
 
     def __rpow__(self, base: float) -> "TracedScalar":
         return _power(self.writer, base, self)

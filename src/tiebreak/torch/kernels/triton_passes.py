@@ -8,10 +8,9 @@ An allocator puts the gradients at other addresses in most steps. The engine the
 for the parameters, and the latest few tables by the addresses of the gradients.
 """
 
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,12 +22,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tiebreak.torch.devices import capturing
-from tiebreak.torch.kernels.foreach import Row, device_context, same_memory_order
+from tiebreak.torch.kernels.foreach import (
+    Row,
+    device_context,
+    directions,
+    same_memory_order,
+)
 
 # Measured on an H200: the products then take 0.94, the update 0.99 of the time of a copy of as many bytes.
 CHUNK = tl.constexpr(16384)  # elements of one program
 BLOCK = tl.constexpr(1024)  # elements that a program processes at a time
-SUM_BLOCK = tl.constexpr(4096)  # partial sums that a program adds at a time
 _CACHED = 8  # templates, and tables of each
 # Columns of a table: addresses of parameter, ∇f and ∇g; length; first chunk; parameter group.
 _COLUMNS = tl.constexpr(6)
@@ -37,7 +40,10 @@ _TYPES = {
     torch.bfloat16: tl.bfloat16,
     torch.float32: tl.float32,
     torch.float64: tl.float64,
+    torch.bool: None,
 }
+# In place of a missing gradient; no gradient is bool. Its address is 0.
+_MISSING = torch.empty(0, dtype=torch.bool)
 
 _Integers: TypeAlias = NDArray[np.int64]
 
@@ -76,29 +82,12 @@ def _read(address, offsets, count, FULL: tl.constexpr, TYPE: tl.constexpr):
 
 
 @triton.jit
-def _chunk_products(upper, lower, count, FULL: tl.constexpr):
-    fg = tl.zeros([BLOCK], tl.float64)
-    gg = tl.zeros([BLOCK], tl.float64)
-    ff = tl.zeros([BLOCK], tl.float64)
-    for i in tl.static_range(0, CHUNK, BLOCK):
-        offsets = i + tl.arange(0, BLOCK)
-        if upper is not None:
-            u = _read(upper, offsets, count, FULL, tl.float64)
-            ff += u * u
-        if lower is not None:
-            g = _read(lower, offsets, count, FULL, tl.float64)
-            gg += g * g
-        if (upper is not None) and (lower is not None):
-            fg += u * g
-    return tl.sum(fg), tl.sum(gg), tl.sum(ff)
-
-
-@triton.jit
 def products_kernel(
     table,
     owners,
     partials,
     chunks,
+    P: tl.constexpr,
     U: tl.constexpr,
     G: tl.constexpr,
     ALIGNED: tl.constexpr,
@@ -111,59 +100,25 @@ def products_kernel(
         upper = _address(table, line, 1, U, ALIGNED, start)
     if G is not None:
         lower = _address(table, line, 2, G, ALIGNED, start)
-    if count >= CHUNK:
-        fg, gg, ff = _chunk_products(upper, lower, count, True)
-    else:
-        fg, gg, ff = _chunk_products(upper, lower, count, False)
-    chunk = tl.program_id(0)
-    tl.store(partials + chunk, fg)
-    tl.store(partials + chunks + chunk, gg)
-    tl.store(partials + 2 * chunks + chunk, ff)
-
-
-@triton.jit
-def sum_kernel(partials, chunks, bounds, out):
-    """Sum the chunks of one kind of parameters, always in the same order."""
-    kind = tl.program_id(0)
-    column = tl.program_id(1)
-    end = tl.load(bounds + kind + 1)
-    total = tl.zeros([SUM_BLOCK], tl.float64)
-    start = tl.load(bounds + kind)
-    while start < end:
-        chunk = start + tl.arange(0, SUM_BLOCK)
-        total += tl.load(partials + column * chunks + chunk, chunk < end, 0.0)
-        start += SUM_BLOCK
-    tl.store(out + kind * 3 + column, tl.sum(total))
-
-
-@triton.jit
-def _chunk_combine(
-    target,
-    upper,
-    lower,
-    a,
-    b,
-    skipped,
-    count,
-    WIDE: tl.constexpr,
-    DESCEND: tl.constexpr,
-    FULL: tl.constexpr,
-):
-    for i in tl.static_range(0, CHUNK, BLOCK):
-        offsets = i + tl.arange(0, BLOCK)
-        d = tl.zeros([BLOCK], WIDE)
-        if upper is not None:
-            d += a * _read(upper, offsets, count, FULL, WIDE)
-        if lower is not None:
-            d += b * _read(lower, offsets, count, FULL, WIDE)
-        if DESCEND:  # noqa: SIM108  # branches on a constexpr
-            d = _read(target, offsets, count, FULL, WIDE) - d
-        else:
-            d = tl.where(skipped, 0.0, d)
-        if FULL:
-            tl.store(target + offsets, d)
-        else:
-            tl.store(target + offsets, d, offsets < count)
+    for FULL in tl.static_range(2):
+        if (count >= CHUNK) == (FULL == 1):
+            fg = tl.zeros([BLOCK], tl.float64)
+            gg = tl.zeros([BLOCK], tl.float64)
+            ff = tl.zeros([BLOCK], tl.float64)
+            for i in tl.static_range(0, CHUNK, BLOCK):
+                offsets = i + tl.arange(0, BLOCK)
+                if U is not None:
+                    u = _read(upper, offsets, count, FULL, tl.float64)
+                    ff += u * u
+                if G is not None:
+                    g = _read(lower, offsets, count, FULL, tl.float64)
+                    gg += g * g
+                if (U is not None) and (G is not None):
+                    fg += u * g
+            chunk = tl.program_id(0)
+            tl.store(partials + chunk, tl.sum(fg))
+            tl.store(partials + chunks + chunk, tl.sum(gg))
+            tl.store(partials + 2 * chunks + chunk, tl.sum(ff))
 
 
 @triton.jit
@@ -175,9 +130,9 @@ def combine_kernel(
     P: tl.constexpr,
     U: tl.constexpr,
     G: tl.constexpr,
+    ALIGNED: tl.constexpr,
     WIDE: tl.constexpr,
     DESCEND: tl.constexpr,
-    ALIGNED: tl.constexpr,
 ):
     """d = a u + b g into a gradient's memory, 0 if `skip` is true; or p − d into the parameter, if it is false."""
     line, start, count = _chunk(table, owners)
@@ -196,34 +151,44 @@ def combine_kernel(
         count = tl.where(skipped, 0, count)  # write nothing in a skipped step
     else:
         target = lower if U is None else upper
-    if count >= CHUNK:
-        _chunk_combine(target, upper, lower, a, b, skipped, count, WIDE, DESCEND, True)
-    elif count > 0:
-        _chunk_combine(target, upper, lower, a, b, skipped, count, WIDE, DESCEND, False)
+    for FULL in tl.static_range(2):
+        if (count > 0) & ((count >= CHUNK) == (FULL == 1)):
+            for i in tl.static_range(0, CHUNK, BLOCK):
+                offsets = i + tl.arange(0, BLOCK)
+                d = tl.zeros([BLOCK], WIDE)
+                if U is not None:
+                    d += a * _read(upper, offsets, count, FULL, WIDE)
+                if G is not None:
+                    d += b * _read(lower, offsets, count, FULL, WIDE)
+                if DESCEND:  # noqa: SIM108  # branches on a constexpr
+                    d = _read(target, offsets, count, FULL, WIDE) - d
+                else:
+                    d = tl.where(skipped, 0.0, d)
+                if FULL:
+                    tl.store(target + offsets, d)
+                else:
+                    tl.store(target + offsets, d, offsets < count)
 
 
 # The tables.
 
 
 class _Launch(NamedTuple):
-    """What one launch visits: the tensors of equal dtypes.
+    """What one launch visits: the tensors of one variant.
 
     Attributes
     ----------
-    types : tuple
-        Triton's dtypes of parameter, ∇f and ∇g.
-    constants : dict
-        What both passes are compiled for.
+    variant : tuple
+        Triton's dtypes of parameter, ∇f and ∇g, and whether all addresses are aligned.
     owners : tensor
         Of each chunk the line of its tensor.
-    bounds : tensor
+    bounds : list of int
         The first chunk of each kind of parameters, and the number of chunks.
     """
 
-    types: tuple[Any, ...]
-    constants: dict[str, Any]
+    variant: tuple[Any, ...]
     owners: Tensor
-    bounds: Tensor
+    bounds: list[int]
 
 
 class _Template(NamedTuple):
@@ -232,7 +197,7 @@ class _Template(NamedTuple):
     Attributes
     ----------
     lines : array
-        The table, with the gradients of the first step.
+        The table, with the addresses of the latest step.
     tables : dict
         The latest few tables on the device, by stream and addresses of the gradients.
     pinned : list of tensor
@@ -243,6 +208,26 @@ class _Template(NamedTuple):
     lines: _Integers
     tables: dict[Hashable, Tensor]
     pinned: list[Tensor]
+
+
+class _Columns(NamedTuple):
+    """Rows by columns; `tensors` and `dtypes` are those of all parameters, then of all ∇f, then of all ∇g.
+
+    Every step makes them of every parameter: hence each in one call, without a line of Python for each parameter.
+    """
+
+    tensors: list[Tensor]
+    dtypes: tuple[torch.dtype, ...]
+    kinds: tuple[int, ...]
+    groups: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "_Columns":
+        """The columns of rows."""
+        parameters, uppers, lowers, kinds, groups = zip(*rows, strict=True)
+        column = (*parameters, *uppers, *lowers)
+        tensors = [_MISSING if t is None else t for t in column]
+        return cls(tensors, tuple(map(_dtype, tensors)), kinds, groups)
 
 
 class TritonEngine:
@@ -259,8 +244,7 @@ class TritonEngine:
         self.templates: dict[Hashable, _Template] = {}
         self.never_skip = torch.zeros((), dtype=torch.bool, device=device)
         self._captured: list[object] = []  # what CUDA graphs read at their replays
-        parameter, upper, lower = torch.ones(3, 4, device=device)
-        passes = self.bind([Row(parameter, upper, lower, 0, 0)], 1)
+        passes = self.bind([Row._make([*torch.ones(3, 4, device=device), 0, 0])], 1)
         passes.products()
         passes.descend(torch.zeros(1, 2, device=device), None)
 
@@ -270,83 +254,69 @@ class TritonEngine:
         tensors = [row.parameter, *row.gradients]
         return all(t.dtype in _TYPES for t in tensors) and same_memory_order(tensors)
 
-    def bind_again(
+    def bind_usual(
         self, rows: Sequence[Row], layout_kinds: int
     ) -> "TritonPasses | None":
-        """The passes over the parameters of an earlier step: the fast path of most steps; None if there was none."""
-        columns = self._columns(rows, layout_kinds)
-        if columns is None or columns[0] not in self.templates:
-            return None
-        return self._bind(rows, layout_kinds, *columns)
+        """The passes if all tensors are plain, contiguous and on this device: the fast path of most steps; else None."""
+        columns = _Columns.of(rows)
+        tensors = columns.tensors
+        index = -1 if self.device.index is None else self.device.index
+        if (
+            {*map(type, tensors)} <= {Tensor, torch.nn.Parameter}
+            and {*map(Tensor.get_device, tensors[: len(rows)])} == {index}
+            and all(map(Tensor.is_contiguous, tensors))
+            and {*columns.dtypes} <= _TYPES.keys()
+        ):
+            return self._bind(rows, layout_kinds, columns)
+        return None
 
     def bind(self, rows: Sequence[Row], layout_kinds: int) -> "TritonPasses":
         """The passes over these rows, each of which has a gradient."""
-        columns = self._columns(rows, layout_kinds)
-        if columns is None:
-            # Gradients are missing, or tensors are not contiguous or not aligned.
-            lines = _lines(rows)
-            key = (lines[:, [0, 3, 4, 5]].tobytes(), *map(_variant, rows))
-            columns = ((layout_kinds, key), lines[:, 1:3].T)
-        if columns[0] not in self.templates:
-            _make_room(self.templates)
-            self.templates[columns[0]] = self._template(rows, layout_kinds)
-        return self._bind(rows, layout_kinds, *columns)
+        return self._bind(rows, layout_kinds, _Columns.of(rows))
 
-    def _columns(
-        self, rows: Sequence[Row], layout_kinds: int
-    ) -> tuple[Hashable, _Integers] | None:
-        """The key of the template and the addresses of the gradients; None unless all are contiguous and aligned.
-
-        Every step does this for every parameter: hence column by column, each in one call without a loop in Python.
-        """
-        parameters, uppers, lowers, kinds, groups = zip(*rows, strict=True)
-        tensors = (*parameters, *uppers, *lowers)
-        if not {*map(type, tensors)} <= {Tensor, torch.nn.Parameter}:
-            return None
-        index = -1 if self.device.index is None else self.device.index
-        if {*map(Tensor.get_device, parameters)} != {index}:
-            return None
-        if not all(map(Tensor.is_contiguous, tensors)):
-            return None
+    def _bind(
+        self, rows: Sequence[Row], layout_kinds: int, columns: _Columns
+    ) -> "TritonPasses":
+        tensors, *numbers = columns
         addresses = np.array([*map(Tensor.data_ptr, tensors)]).reshape(3, -1)
-        if (addresses & 15).any():
-            return None
-        lengths = tuple(map(Tensor.numel, parameters))
-        dtypes = tuple(map(_dtype, tensors))
-        key = (layout_kinds, addresses[0].tobytes(), lengths, kinds, groups, dtypes)
-        return key, addresses[1:]
+        aligned = np.bitwise_or.reduce(addresses) % 16 == 0
+        lengths = tuple(map(Tensor.numel, tensors[: len(rows)]))
+        places = (addresses[0].tobytes(), aligned.tobytes())
+        key = (layout_kinds, *numbers, lengths, places)
+        if key not in self.templates:
+            numbers = [*addresses, lengths, columns.kinds, columns.groups]
+            lines = np.array(numbers).T.copy()
+            types = np.reshape([_TYPES[dtype] for dtype in columns.dtypes], (3, -1))
+            variants = list(zip(*types, aligned.tolist(), strict=True))
+            _make_room(self.templates)
+            self.templates[key] = self._template(lines, variants, layout_kinds)
+        template = self.templates[key]
+        return TritonPasses(
+            self,
+            rows,
+            layout_kinds,
+            template.launches,
+            self._table(template, addresses),
+        )
 
-    def _template(self, rows: Sequence[Row], layout_kinds: int) -> _Template:
+    def _template(
+        self, lines: _Integers, variants: list[Any], layout_kinds: int
+    ) -> _Template:
+        """The launches of tensors with these lines, which have the kind of a parameter in place of its first chunk."""
         if capturing(self.device):
-            raise RuntimeError("take a step with these parameters before capturing one")
-        members_by_variant: dict[Any, list[int]] = defaultdict(list)
-        for i, row in enumerate(rows):
-            if row.parameter.numel():
-                members_by_variant[_variant(row)].append(i)
-        lines = _lines(rows)
+            raise RuntimeError(_UNPREPARED)
         launches = []
-        for (types, aligned), members in members_by_variant.items():
+        for variant in dict.fromkeys(variants):
+            same = [other == variant for other in variants]
+            members = np.flatnonzero(same & (lines[:, 3] > 0))
             counts = -(-lines[members, 3] // CHUNK.value)
             owners = np.repeat(members, counts)
             # Rows come kind by kind, so that the chunks of a kind are adjacent.
             bounds = np.searchsorted(lines[owners, 4], np.arange(layout_kinds + 1))
             lines[members, 4] = np.cumsum(counts) - counts
-            constants = {"U": types[1], "G": types[2], "ALIGNED": aligned}
-            launches.append(
-                _Launch(types, constants, self._upload(owners), self._upload(bounds))
-            )
+            if len(owners):
+                launches.append(_Launch(variant, self._upload(owners), bounds.tolist()))
         return _Template(launches, lines, {}, [])
-
-    def _bind(
-        self,
-        rows: Sequence[Row],
-        layout_kinds: int,
-        key: Hashable,
-        addresses: _Integers,
-    ) -> "TritonPasses":
-        template = self.templates[key]
-        table = self._table(template, addresses)
-        return TritonPasses(self, rows, layout_kinds, template.launches, table)
 
     def _table(self, template: _Template, addresses: _Integers) -> Tensor:
         """The table on the device, with the gradients at these addresses."""
@@ -357,29 +327,27 @@ class TritonEngine:
         key = (stream, addresses.tobytes())
         if key in template.tables and not captured:
             return template.tables[key]
-        lines = template.lines.copy()
-        lines[:, 1:3] = addresses.T
+        template.lines[:, :3] = addresses.T
+        lines = torch.from_numpy(template.lines)
         if captured:
             # A captured copy reads its source again at every replay, and a capture cannot allocate pinned memory.
             if not template.pinned:
-                raise RuntimeError(
-                    "take a step with these parameters before capturing one"
-                )
-            source = template.pinned.pop().copy_(torch.from_numpy(lines))
+                raise RuntimeError(_UNPREPARED)
+            source = template.pinned.pop().copy_(lines)
             table = source.to(self.device, non_blocking=True)
             self._captured.append((template, source, table))
             return table
-        if cuda and not template.pinned:
-            shape = (_CACHED, *lines.shape)
-            buffers = torch.empty(shape, dtype=torch.int64, pin_memory=True)
-            template.pinned.extend(buffers)
+        if not template.pinned:
+            template.pinned.extend(
+                torch.empty(_CACHED, *lines.shape, dtype=lines.dtype, pin_memory=cuda)
+            )
         _make_room(template.tables)
-        template.tables[key] = self._upload(lines)
+        template.tables[key] = self._upload(template.lines)
         return template.tables[key]
 
     def _upload(self, values: _Integers) -> Tensor:
         """Copy integers to the device without waiting for it."""
-        source = torch.from_numpy(values)
+        source = torch.tensor(values)
         if self.device.type == "cuda":
             source = source.pin_memory()
         return source.to(self.device, non_blocking=True)
@@ -398,28 +366,31 @@ class TritonPasses:
 
     def products(self) -> Tensor:
         """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3), in float64."""
+        shape = (len(self.launches), self.layout_kinds, 3)
         device = self.engine.device
-        kinds = self.layout_kinds
-        totals = []
+        products = torch.empty(shape, dtype=torch.float64, device=device)
         with device_context(device):
-            for _, constants, owners, bounds in self.launches:
+            for launch, total in zip(self.launches, products, strict=True):
+                variant, owners, bounds = launch
                 chunks = len(owners)
                 partials = torch.empty(3, chunks, dtype=torch.float64, device=device)
-                total = torch.empty(kinds, 3, dtype=torch.float64, device=device)
                 products_kernel[(chunks,)](
-                    self.table, owners, partials, chunks, num_warps=4, **constants
+                    self.table,
+                    owners,
+                    partials,
+                    chunks,
+                    *variant,
+                    num_warps=4,
                 )
-                sum_kernel[(kinds, 3)](partials, chunks, bounds, total, num_warps=8)
-                totals.append(total)
-        if not totals:
-            return torch.zeros(kinds, 3, dtype=torch.float64, device=device)
-        return reduce(torch.add, totals)
+                for kind, (first, last) in enumerate(pairwise(bounds)):
+                    torch.sum(partials[:, first:last], 1, out=total[kind])
+        return products[0] if len(products) == 1 else products.sum(0)
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g if only that exists; 0 if `skip` is true."""
         self._combine(weights, skip, descend=False)
         # Autograd does not see writes of kernels: a graph from before would use the new numbers without an error.
-        torch.autograd.graph.increment_version([row.gradients[0] for row in self.rows])
+        torch.autograd.graph.increment_version(directions(self.rows))
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
         """x ← x − a ∇f − b ∇g, nothing if `skip` is true; the gradients stay as they are."""
@@ -429,37 +400,21 @@ class TritonPasses:
     def _combine(self, weights: Tensor, skip: Tensor | None, descend: bool) -> None:
         factors = weights.to(torch.float64).contiguous()
         with device_context(self.engine.device):
-            for types, constants, owners, _ in self.launches:
+            for variant, owners, _ in self.launches:
                 combine_kernel[(len(owners),)](
                     self.table,
                     owners,
                     factors,
                     self.engine.never_skip if skip is None else skip,
-                    P=types[0],
-                    WIDE=tl.float64 if tl.float64 in types else tl.float32,
-                    DESCEND=descend,
+                    *variant,
+                    tl.float64 if tl.float64 in variant else tl.float32,
+                    descend,
                     num_warps=4,
-                    **constants,
                 )
 
 
 _dtype = attrgetter("dtype")
-
-
-def _addresses(row: Row) -> list[int]:
-    """The addresses of parameter, ∇f and ∇g; 0 if missing."""
-    return [0 if t is None else t.data_ptr() for t in row[:3]]
-
-
-def _lines(rows: Sequence[Row]) -> _Integers:
-    """The table of rows, with the kind of parameters in place of the first chunk."""
-    return np.array([[*_addresses(r), r.parameter.numel(), *r[3:]] for r in rows])
-
-
-def _variant(row: Row) -> tuple[tuple[Any, ...], bool]:
-    """Triton's dtypes of a row, None if missing; and whether all addresses are aligned."""
-    types = tuple(None if t is None else _TYPES[t.dtype] for t in row[:3])
-    return types, all(address % 16 == 0 for address in _addresses(row))
+_UNPREPARED = "take a step with these parameters before capturing one"
 
 
 def _make_room(cache: dict[Hashable, Any]) -> None:
