@@ -1,10 +1,10 @@
 """JAX: the dynamic barrier as an optax transformation."""
 
-from tiebreak.optax.axes import state_specs
-from tiebreak.optax.barrier import BarrierState, Reading
-from tiebreak.optax.finishing import finish
+from tiebreak.optax.arguments import dynamic_barrier, from_method
+from tiebreak.optax.distributed import state_specs
+from tiebreak.optax.finish import finish
 from tiebreak.optax.losses import log, measure
-from tiebreak.optax.transform import dynamic_barrier, from_method
+from tiebreak.optax.optimizer import BarrierState, Reading
 from tiebreak.optax.twin import TwinState, with_twin
 
 __all__ = [

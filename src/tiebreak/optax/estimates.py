@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 from tiebreak.estimators import Estimator
 from tiebreak.estimators.contract import LEVELS
-from tiebreak.optax import trees
+from tiebreak.optax import gradients
+from tiebreak.optax.gradients import Leaves, Tree
 from tiebreak.optax.schedules import traced
-from tiebreak.optax.trees import Leaves, Tree
 from tiebreak.schedules import Parameters
 
 #: The memory of each level: as many trees as the estimator's `begin` returns values, each like the parameters.
@@ -22,10 +22,10 @@ def begin(estimator: Estimator, params: Tree) -> Memory:
     leaves, structure = jax.tree.flatten(params)
 
     def first(level: str, leaf: Any) -> list[jax.Array] | None:
-        if not trees.differentiable(leaf):
+        if not gradients.differentiable(leaf):
             return None
-        zero = jnp.zeros((), trees.real(leaf))
-        values = estimator.begin(level, jnp.zeros_like(trees.widen(leaf)), zero)
+        zero = jnp.zeros((), gradients.real(leaf))
+        values = estimator.begin(level, jnp.zeros_like(gradients.widen(leaf)), zero)
         # In float32 or wider: α = 0.01 of a bfloat16 is below its rounding. Copies, since values may share a buffer.
         return [
             jnp.array(value, dtype=getattr(value, "dtype", zero.dtype))
@@ -70,9 +70,9 @@ def _leaf(
     parameters: Parameters,
 ) -> tuple[Any, Any]:
     """The estimate of one leaf and its new memory."""
-    if not trees.differentiable(fresh):
+    if not gradients.differentiable(fresh):
         return fresh, memory
-    wide = trees.widen(fresh)
+    wide = gradients.widen(fresh)
     with traced(f"the estimator {type(estimator).__name__}"):
         estimate, new = estimator.update(level, wide, wide, memory, parameters)
     if estimate is wide:  # a mini-batch as it came, which needs no conversion back

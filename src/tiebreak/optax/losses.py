@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import optax
 
-from tiebreak.optax.axes import Axes, axes_named, size, varying, words
-from tiebreak.optax.barrier import BarrierState
-from tiebreak.optax.trees import Tree
+from tiebreak.optax.distributed import Axes, axes_named, size, varying, words
+from tiebreak.optax.gradients import Tree
+from tiebreak.optax.optimizer import BarrierState
 from tiebreak.optax.twin import TwinState
 
 

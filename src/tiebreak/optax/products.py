@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from tiebreak.decision import Seen
-from tiebreak.optax import trees
-from tiebreak.optax.axes import Spread
-from tiebreak.optax.trees import Leaves
+from tiebreak.optax import gradients
+from tiebreak.optax.distributed import Spread
+from tiebreak.optax.gradients import Leaves
 from tiebreak.rules import RULES, Rule
 from tiebreak.schedules import Parameters
 
@@ -62,7 +62,7 @@ def inner_products(
     >>> round(float(fg), 4), round(float(gg), 4), float(ff)
     (3.0, 9.0, 5.0)
     """
-    places = [i for i, leaf in enumerate(upper) if trees.differentiable(leaf)]
+    places = [i for i, leaf in enumerate(upper) if gradients.differentiable(leaf)]
     upper, lower, *others = (
         tuple(leaves[i] for i in places) for leaves in (upper, lower, *others)
     )
@@ -81,17 +81,19 @@ def _inner_products(
 ) -> tuple[Products, list[jax.Array]]:
     def dots(upper: Any, lower: Any, numbers: Any = (), others: Any = ()) -> Any:
         if spread is None:
-            return trees.dots(upper, lower), list(numbers), True
+            return gradients.dots(upper, lower), list(numbers), True
         return spread.reduced(upper, lower, numbers, others)
 
     (fg, gg, ff), means, copies_equal = dots(upper, lower, numbers, others)
     one = jnp.ones_like(fg)
-    info = trees.limits(fg)
+    info = gradients.limits(fg)
     least = info.tiny / info.eps**2
     most = info.max * info.eps**2
 
     def scaled() -> Products:
-        largest = [trees.largest(leaves).astype(fg.dtype) for leaves in (upper, lower)]
+        largest = [
+            gradients.largest(leaves).astype(fg.dtype) for leaves in (upper, lower)
+        ]
         scales = [
             _power_of_two(value)
             for value in (largest if spread is None else spread.largest(*largest))
@@ -112,7 +114,9 @@ def _inner_products(
 
 
 def _divided(leaves: Leaves, scale: jax.Array) -> list[jax.Array]:
-    return [trees.widen(leaf) / scale.astype(trees.real(leaf)) for leaf in leaves]
+    return [
+        gradients.widen(leaf) / scale.astype(gradients.real(leaf)) for leaf in leaves
+    ]
 
 
 def _power_of_two(value: jax.Array) -> jax.Array:
@@ -142,7 +146,7 @@ def for_rule(
     """
     if rule not in RULES.values():
         fg, gg, ff = products.rescaled(1.0, 1.0)
-        gg = jnp.where(products.gg > 0, jnp.maximum(gg, trees.limits(gg).tiny), gg)
+        gg = jnp.where(products.gg > 0, jnp.maximum(gg, gradients.limits(gg).tiny), gg)
         return Seen(fg, gg, ff, lower_value=lower_value), parameters
     scaled = (products.upper_scale != 1) | (products.lower_scale != 1)
     slacks = [
@@ -173,7 +177,7 @@ def for_rule(
     if penalty is not None:  # the rule refuses an infinite penalty
         penalty = jnp.where(
             jnp.isfinite(penalty),
-            jnp.minimum(penalty * c * c, trees.limits(c).max),
+            jnp.minimum(penalty * c * c, gradients.limits(c).max),
             penalty,
         )
     parameters = parameters._replace(

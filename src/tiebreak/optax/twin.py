@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tiebreak.optax import trees
-from tiebreak.optax.axes import vary, varying
-from tiebreak.optax.barrier import BarrierState
-from tiebreak.optax.transform import dynamic_barrier
-from tiebreak.optax.trees import Tree
+from tiebreak.optax import gradients
+from tiebreak.optax.arguments import dynamic_barrier
+from tiebreak.optax.distributed import vary, varying
+from tiebreak.optax.gradients import Tree
+from tiebreak.optax.optimizer import BarrierState
 from tiebreak.tolerance import Memory, after_return, needs_return, return_count
 
 
@@ -111,9 +111,9 @@ def with_twin(
 
     def init(params: Tree) -> TwinState:
         barrier_state = barrier.init(params)
-        twin = trees.copied(params)
+        twin = gradients.copied(params)
         state = TwinState(
-            barrier_state, base.init(params), trees.copied(base.init(twin)), twin
+            barrier_state, base.init(params), gradients.copied(base.init(twin)), twin
         )
         # A skipped step keeps all of it, counters too: it differs over the axes that the decision to skip differs over.
         return vary(state, varying(barrier_state.skipped))  # type: ignore[no-any-return]  # as it came
@@ -164,7 +164,7 @@ def with_twin(
             return picked.astype(getattr(old, "dtype", picked.dtype))
 
         def move(t: Any, p: Any, m: Any, *lower: Any) -> Any:
-            if not trees.differentiable(p):
+            if not gradients.differentiable(p):
                 return m
             wide = jnp.promote_types(
                 m.dtype, jnp.float32

@@ -10,10 +10,10 @@ import numpy as np
 
 from tiebreak import finishing
 from tiebreak.finishing import Finish, Totals
-from tiebreak.optax import trees
-from tiebreak.optax.barrier import BarrierState
+from tiebreak.optax import gradients
+from tiebreak.optax.gradients import Tree
 from tiebreak.optax.losses import states_of
-from tiebreak.optax.trees import Tree
+from tiebreak.optax.optimizer import BarrierState
 from tiebreak.optax.twin import TwinState
 from tiebreak.options import allowed
 
@@ -97,7 +97,7 @@ def finish(
     begins = [
         _like(begin, end)
         for begin, end in zip(
-            trees.match(params, anchor, ("params", "anchor")), ends, strict=True
+            gradients.match(params, anchor, ("params", "anchor")), ends, strict=True
         )
     ]
     total = Totals(_number)
@@ -115,7 +115,7 @@ def finish(
             nonlocal ends
             ends = trained
 
-        ends = trees.match(
+        ends = gradients.match(
             params,
             steps(jax.tree.unflatten(structure, ends)),
             ("params", "steps(params)"),
@@ -168,15 +168,15 @@ def _between(begin: Any, end: Any, place: float) -> Any:
     """begin + place · (end − begin), in float32 or wider, rounded once."""
     if place == 0:
         return begin
-    if place == 1 or not trees.differentiable(end):
+    if place == 1 or not gradients.differentiable(end):
         return end
-    wide = trees.widen(begin)
-    return (wide + place * (trees.widen(end) - wide)).astype(jnp.result_type(end))
+    wide = gradients.widen(begin)
+    return (wide + place * (gradients.widen(end) - wide)).astype(jnp.result_type(end))
 
 
 def _like(begin: Any, end: Any) -> Any:
     """The anchor's leaf in the precision of the trained one, and on its devices."""
-    if trees.differentiable(end) and jnp.result_type(begin) != jnp.result_type(end):
+    if gradients.differentiable(end) and jnp.result_type(begin) != jnp.result_type(end):
         begin = jnp.asarray(begin).astype(jnp.result_type(end))
     return jax.device_put(begin, end.sharding) if isinstance(end, jax.Array) else begin
 

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from tiebreak.optax import trees
-from tiebreak.optax.trees import Leaves, Tree
+from tiebreak.optax import gradients
+from tiebreak.optax.gradients import Leaves, Tree
 
 #: The same on all devices.
 EVERYWHERE: Any = PartitionSpec()  # type: ignore[no-untyped-call]  # jax
@@ -193,7 +193,7 @@ class Spread(NamedTuple):
         for shards in sorted(set(self.shards), key=str):
             group = [i for i, axes in enumerate(self.shards) if axes == shards]
             copies = size(self._copied(shards))
-            group_products = trees.dots(
+            group_products = gradients.dots(
                 [upper[i] for i in group], [lower[i] for i in group]
             )
             products = [
@@ -219,7 +219,7 @@ class Spread(NamedTuple):
         of_mean, of_first = whole[len(parts) :].reshape(-1, 2).T
         # Squares that nearly vanish are rounded to nothing in one sum and not in the other.
         least = max(
-            (float(limit.tiny / limit.eps) for limit in map(trees.limits, upper)),
+            (float(limit.tiny / limit.eps) for limit in map(gradients.limits, upper)),
             default=0.0,
         )
         equal = (of_mean == of_first) | (
@@ -235,7 +235,7 @@ class Spread(NamedTuple):
         """Two parts of the squared norm of each leaf: of the mean over its copies, and of the first copy."""
         norms = []
         for leaf, shards in zip(leaves, self.shards, strict=True):
-            square = trees.products(leaf, leaf)
+            square = gradients.products(leaf, leaf)
             copied = self._copied(shards)
             is_first = jnp.all(
                 jnp.array(
@@ -279,7 +279,7 @@ class Axes:
         if params is not None:
             by_type = [
                 varying(p) & set(self.names)
-                for p in trees.match(tree, params, ("updates", "params"))
+                for p in gradients.match(tree, params, ("updates", "params"))
             ]
         if self.specs is None:
             return by_type or []
@@ -327,7 +327,7 @@ class Axes:
         matched = (
             leaves
             if params is None
-            else trees.match(updates, params, ("updates", "params"))
+            else gradients.match(updates, params, ("updates", "params"))
         )
         homes = [varying(p) for p in matched]
         differing: frozenset[Any] = frozenset().union(
@@ -354,7 +354,7 @@ class Axes:
         taking_part = [
             axes
             for axes, leaf in zip(shards, leaves, strict=True)
-            if trees.differentiable(leaf)
+            if gradients.differentiable(leaf)
         ]
         places = tuple(tuple(sorted(axes, key=str)) for axes in taking_part)
         return Spread(self.names, places, not self.untracked)

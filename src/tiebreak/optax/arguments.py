@@ -13,8 +13,8 @@ from tiebreak import methods
 from tiebreak.decision import Decision, Tolerance
 from tiebreak.methods import Method
 from tiebreak.optax import schedules
-from tiebreak.optax.axes import Axes, axes_named
-from tiebreak.optax.barrier import Barrier
+from tiebreak.optax.distributed import Axes, axes_named
+from tiebreak.optax.optimizer import Barrier
 from tiebreak.optax.schedules import Law
 from tiebreak.options import checked_tolerance, refuse_unused, training_method
 

@@ -12,8 +12,9 @@ import optax
 from tiebreak.decision import Choice, Decision, Seen
 from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.estimators.contract import LEVELS, enters_direction
-from tiebreak.optax import estimates, schedules, trees
-from tiebreak.optax.axes import Axes, vary
+from tiebreak.optax import estimates, gradients, schedules
+from tiebreak.optax.distributed import Axes, vary
+from tiebreak.optax.gradients import Tree
 from tiebreak.optax.products import (
     Products,
     first_scale,
@@ -21,7 +22,6 @@ from tiebreak.optax.products import (
     inner_products,
     root,
 )
-from tiebreak.optax.trees import Tree
 from tiebreak.schedules import Parameters, Schedule
 from tiebreak.tolerance import Memory
 
@@ -133,8 +133,8 @@ class Barrier:
 
     def init(self, params: Tree) -> BarrierState:
         """A buffer for every leaf: a state is to be donated."""
-        leaves = [p for p in jax.tree.leaves(params) if trees.differentiable(p)]
-        dtype = jnp.result_type(jnp.float32, *(trees.real(p) for p in leaves))
+        leaves = [p for p in jax.tree.leaves(params) if gradients.differentiable(p)]
+        dtype = jnp.result_type(jnp.float32, *(gradients.real(p) for p in leaves))
         nothing = optax.EmptyState()
         tolerant = self.decision.tolerance is not None
 
@@ -153,7 +153,7 @@ class Barrier:
             else nothing,
             memory=(values, (number(0), number(0))) if tolerant else nothing,
             estimates=estimates.begin(self.estimator, params),
-            start=trees.copied(params) if self.reference == "start" else nothing,
+            start=gradients.copied(params) if self.reference == "start" else nothing,
         )
         # A skipped step keeps all of it: it differs over the axes that the decision to skip differs over.
         return vary(state, self.axes.own(params))  # type: ignore[no-any-return]  # it maps over any tree and says Any
@@ -178,14 +178,14 @@ class Barrier:
                 "dynamic_barrier needs both gradients: update(upper_grads, state, params, lower_grads=…)"
             )
         upper, structure = jax.tree.flatten(updates)
-        lower = trees.match(updates, lower_grads)
-        gradients = {"updates": upper, "lower_grads": lower}
+        lower = gradients.match(updates, lower_grads)
+        by_name = {"updates": upper, "lower_grads": lower}
         if reference_grads is not None:
-            gradients["reference_grads"] = trees.match(
+            by_name["reference_grads"] = gradients.match(
                 updates, reference_grads, ("updates", "reference_grads")
             )
         losses = self._losses(state.count, lower_value, reference_value, dtype)
-        spread = self.axes.spread(updates, params, gradients, losses, state.fg)
+        spread = self.axes.spread(updates, params, by_name, losses, state.fg)
         parameters = schedules.parameters(self.schedule, state.count, dtype)
         fresh = {"upper": upper, "lower": lower}
         estimated, new_estimates = estimates.update(
@@ -199,8 +199,8 @@ class Barrier:
             if any(map(is_not, moving[level], estimated[level]))
         ]
         if reference_grads is not None:
-            others.append(gradients["reference_grads"])
-        bad = ~trees.finite([leaf for leaves in others for leaf in leaves])
+            others.append(by_name["reference_grads"])
+        bad = ~gradients.finite([leaf for leaves in others for leaf in leaves])
         numbers = (*losses.values(), bad.astype(dtype))
         products, (*means, bad) = inner_products(
             estimated["upper"], estimated["lower"], numbers, spread, others
@@ -223,7 +223,7 @@ class Barrier:
 
         # move
         a, b = (jnp.where(fine, weight, jnp.nan) for weight in weights)
-        direction = trees.combine(
+        direction = gradients.combine(
             moving["upper"], moving["lower"], (a, b), scales, like=upper
         )
         fg, gg, ff = products.rescaled(1.0, 1.0)
