@@ -1,36 +1,36 @@
-"""The mapped axes that one run is spread over: what is sharded over them, and sums over all devices.
+"""The mapped axes that one run is spread over, and how parameters, gradients and losses lie along them.
 
-Under ``shard_map``, ``pmap`` or ``vmap`` every device has a part of the numbers: products of the parameters that it
-holds, and the loss of its own batch. The whole is the sum over the shards of a parameter, each counted once however
-many copies there are, and the mean over the losses::
-
-    fg = Σ_devices Σ_leaves ⟨∇f, ∇g⟩ / copies        g = Σ_devices loss / devices
-
-One `psum` of a few numbers makes all of them, so that every device decides alike.
+Under ``shard_map``, ``pmap`` or ``vmap`` each device has a shard of some parameters, copies of others, and a loss of
+its part of the batch. :class:`Axes` holds what the user says about the axes; :class:`Layout` says for one step which
+leaf is sharded over which axes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from tiebreak.optax import gradients
-from tiebreak.optax.gradients import Leaves, Tree
+from tiebreak.optax.gradients import Leaves, Tree, differentiable, match, paths
 
-#: The same on all devices.
-EVERYWHERE: Any = PartitionSpec()  # type: ignore[no-untyped-call]  # jax
+#: The name of a mapped axis.
+Name: TypeAlias = Any
+#: For each leaf the axes over which it differs.
+Homes: TypeAlias = list[frozenset[Name]]
+#: The spec of a value that is the same on all devices.
+REPLICATED: PartitionSpec = PartitionSpec()  # type: ignore[no-untyped-call]  # jax
 
 
-# --- what a type says about an axis ----------------------------------------------------------------------------------
+def varying(value: Any) -> frozenset[Name]:
+    """The axes over which a value differs according to its type.
 
-
-def varying(value: Any) -> frozenset[Any]:
-    """The axes over which a value differs, as far as its type says: JAX knows under ``shard_map(check_vma=True)``."""
-    if not hasattr(jax, "typeof"):  # an old version, whose types say nothing
+    JAX knows them under ``shard_map(check_vma=True)``.
+    """
+    if not hasattr(jax, "typeof"):  # before JAX 0.6
         return frozenset()
     kind = jax.typeof(value)
     if hasattr(kind, "manual_axis_type"):
@@ -38,25 +38,29 @@ def varying(value: Any) -> frozenset[Any]:
     return frozenset(getattr(kind, "vma", ()))
 
 
-def vary(tree: Tree, axes: Iterable[Any]) -> Tree:
+def varying_union(values: Iterable[Any]) -> frozenset[Name]:
+    """The axes over which at least one of the values differs."""
+    return frozenset[Name]().union(*map(varying, values))
+
+
+def vary(tree: Tree, axes: Iterable[Name]) -> Tree:
     """The tree with types that differ over these axes."""
-    tracked_axes = [
-        axis for axis in sorted(axes, key=str) if tracked(axis)
-    ]  # in one order in all processes
+    # Sorted, because all processes must compile the same program.
+    tracked_axes = [axis for axis in sorted(axes, key=str) if tracked(axis)]
 
     def mark(value: Any) -> Any:
         for axis in tracked_axes:
             if axis not in varying(value):
-                value = jnp.where(jax.lax.axis_index(axis) < 0, value, value)
+                value = jnp.where(lax.axis_index(axis) < 0, value, value)
         return value
 
-    return jax.tree.map(mark, tree) if tracked_axes else tree
+    return jax.tree.map(mark, tree)
 
 
-def tracked(axis: Any) -> bool:
-    """Whether types say which values differ over an axis: then the index along it does."""
+def tracked(axis: Name) -> bool:
+    """Whether types say which values differ over an axis: then the type of the index along the axis does."""
     try:
-        return axis in varying(jax.lax.axis_index(axis))
+        return axis in varying(lax.axis_index(axis))
     except NameError as error:
         error.add_note(
             f"axis_name={axis!r} is for functions mapped over that axis by jax.shard_map, jax.pmap or jax.vmap. Under "
@@ -65,31 +69,28 @@ def tracked(axis: Any) -> bool:
         raise
 
 
-def summed(values: Any, axes: Any) -> Any:
-    """The sums over these axes, of several values in one collective."""
-    return jax.lax.psum(values, axes)  # type: ignore[no-untyped-call]  # jax
+def all_sum(values: Tree, axes: Name) -> Tree:
+    """The sums over these axes, of all leaves in one collective."""
+    return lax.psum(values, axes)  # type: ignore[no-untyped-call]  # jax
 
 
-def size(axes: Iterable[Any]) -> int:
+def size(axes: Iterable[Name]) -> int:
     """The number of devices along these axes."""
-    return prod(int(summed(1, axis)) for axis in axes)
+    return int(all_sum(1, tuple(axes)))
 
 
-def words(axes: Iterable[Any]) -> str:
-    """Axes as an error names them, and as they are written in code."""
+def words(axes: Iterable[Name]) -> str:
+    """Axes as an error names them and as code spells them."""
     names = sorted(map(repr, axes))
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 
-# --- PartitionSpecs --------------------------------------------------------------------------------------------------
-
-
-def is_spec(node: Any) -> bool:
+def is_spec(node: object) -> bool:
     """Whether a node is a PartitionSpec, or None, which stands for ``PartitionSpec()``."""
     return node is None or isinstance(node, PartitionSpec)
 
 
-def spec_axes(spec: Any) -> list[Any]:
+def spec_axes(spec: PartitionSpec | None) -> list[Name]:
     """The axes that a spec names.
 
     Examples
@@ -97,38 +98,39 @@ def spec_axes(spec: Any) -> list[Any]:
     >>> spec_axes(PartitionSpec(("data", "model"), None, "expert"))
     ['data', 'model', 'expert']
     """
-    return jax.tree.leaves(() if spec is None else tuple(spec))
+    return jax.tree.leaves(tuple(spec or ()))
 
 
 def leaf_specs(specs: Tree, tree: Tree) -> list[PartitionSpec]:
     """The spec of each leaf of a tree; `specs` is like the tree or a prefix of it."""
 
-    def spread_spec(spec: Any, part: Tree) -> Tree:
-        return jax.tree.map(lambda _: EVERYWHERE if spec is None else spec, part)
+    def repeat(spec: PartitionSpec | None, part: Tree) -> Tree:
+        return jax.tree.map(lambda _: spec or REPLICATED, part)
 
     try:
-        each = jax.tree.map(spread_spec, specs, tree, is_leaf=is_spec)
+        spec_tree = jax.tree.map(repeat, specs, tree, is_leaf=is_spec)
     except ValueError as error:
         error.add_note(
             "param_specs must be a tree of PartitionSpecs like the parameters, or a prefix of one"
         )
         raise
-    return jax.tree.leaves(each, is_leaf=lambda node: isinstance(node, PartitionSpec))
+    return jax.tree.leaves(spec_tree)
 
 
 def state_specs(state: Tree, params: Tree, param_specs: Tree) -> Tree:
     """PartitionSpecs for the state of an optimizer, for ``in_specs`` and ``out_specs`` of ``shard_map``.
 
-    A leaf with the place and the shape of a parameter is sharded as that parameter is; the rest is the same everywhere.
+    A leaf with the path and the shape of a parameter is sharded as that parameter is. All other leaves are the same
+    on all devices.
 
     Parameters
     ----------
     state : tree
         Of any optimizer: ``optimizer.init(params)``, or its shapes, ``jax.eval_shape(optimizer.init, params)``.
     params : tree
-        The parameters as a whole, or their shapes.
+        The whole parameters, or their shapes.
     param_specs : tree of PartitionSpec
-        Theirs, or a prefix of it.
+        The specs of the parameters, or a prefix of their tree.
 
     Examples
     --------
@@ -139,266 +141,166 @@ def state_specs(state: Tree, params: Tree, param_specs: Tree) -> Tree:
     >>> specs[0].mu["w"], specs[0].nu["b"], specs[0].count
     (P('model',), P(), P())
     """
+    specs = iter(leaf_specs(param_specs, params))
     leaves = jax.tree_util.tree_leaves_with_path(params)
-    specs = leaf_specs(param_specs, params)
-    by_path = {
-        path: (jnp.shape(leaf), spec)
-        for (path, leaf), spec in zip(leaves, specs, strict=True)
-    }
+    by_path = {path: (jnp.shape(leaf), next(specs)) for path, leaf in leaves}
 
-    def spec_of(path: tuple[Any, ...], leaf: Any) -> Any:
-        for start in range(
-            len(path) + 1
-        ):  # the longest end of the path that is the path of a parameter
-            shape, spec = by_path.get(path[start:], (None, None))
-            if spec is not None and shape == jnp.shape(leaf):
+    def spec_of(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
+        # The longest end of the path that is the path of a parameter of this shape.
+        for start in range(len(path) + 1):
+            shape, spec = by_path.get(path[start:], (None, REPLICATED))
+            if shape == jnp.shape(leaf):
                 return spec
-        return EVERYWHERE
+        return REPLICATED
 
     return jax.tree_util.tree_map_with_path(spec_of, state)
 
 
-# --- one step over several devices -----------------------------------------------------------------------------------
-
-
-class Spread(NamedTuple):
-    """Where the leaves of an update lie; hashable, for a jit.
+class Layout(NamedTuple):
+    """How the leaves of an update lie on the devices; hashable, as a static argument of a jit.
 
     Attributes
     ----------
-    names : tuple
+    axes : tuple
         The axes to reduce over.
     shards : tuple of tuple
-        For each leaf that takes part, the axes over which it is sharded; over the others there are copies of it.
-    trusted : bool
-        Whether types show that copies are equal. Otherwise they are compared.
+        For each leaf that takes part, the axes over which it is sharded; there are copies of it along the others.
+    tracked : bool
+        Whether types show that copies are equal. Otherwise the step compares them.
     """
 
-    names: tuple[Any, ...]
-    shards: tuple[tuple[Any, ...], ...]
-    trusted: bool
+    axes: tuple[Name, ...]
+    shards: tuple[tuple[Name, ...], ...]
+    tracked: bool
 
-    def reduced(
-        self,
-        upper: Leaves,
-        lower: Leaves,
-        numbers: Sequence[Any] = (),
-        others: Sequence[Leaves] = (),
-    ) -> tuple[tuple[jax.Array, ...], list[jax.Array], jax.Array]:
-        """fg, gg and ff of all devices, the means of further numbers, and whether copies of all gradients are equal.
-
-        `others` are gradients that are compared alone.
-        """
-        products = [jnp.zeros((), jnp.float32)] * 3
-        for shards in sorted(set(self.shards), key=str):
-            group = [i for i, axes in enumerate(self.shards) if axes == shards]
-            copies = size(self._copied(shards))
-            group_products = gradients.dots(
-                [upper[i] for i in group], [lower[i] for i in group]
-            )
-            products = [
-                total + value / copies
-                for total, value in zip(products, group_products, strict=True)
-            ]
-        parts = [*products, *(number / size(self.names) for number in numbers)]
-        norms = (
-            []
-            if self.trusted
-            else [
-                part
-                for leaves in (upper, lower, *others)
-                for part in self._norms(leaves)
-            ]
-        )
-        whole = summed(vary(jnp.stack([*parts, *norms]), self.names), self.names)
-        fg, gg, ff = (value.astype(products[0].dtype) for value in whole[:3])
-        means = [
-            mean.astype(number.dtype)
-            for mean, number in zip(whole[3:], numbers, strict=False)
-        ]
-        of_mean, of_first = whole[len(parts) :].reshape(-1, 2).T
-        # Squares that nearly vanish are rounded to nothing in one sum and not in the other.
-        least = max(
-            (float(limit.tiny / limit.eps) for limit in map(gradients.limits, upper)),
-            default=0.0,
-        )
-        equal = (of_mean == of_first) | (
-            jnp.abs(of_mean - of_first) <= 1e-3 * of_mean + least
-        )
-        return (fg, gg, ff), means, jnp.all(equal)
-
-    def _copied(self, shards: Sequence[Any]) -> list[Any]:
+    def copy_axes(self, shards: Sequence[Name]) -> list[Name]:
         """The axes along which there are copies of a leaf that is sharded over `shards`."""
-        return [axis for axis in self.names if axis not in shards]
-
-    def _norms(self, leaves: Leaves) -> list[jax.Array]:
-        """Two parts of the squared norm of each leaf: of the mean over its copies, and of the first copy."""
-        norms = []
-        for leaf, shards in zip(leaves, self.shards, strict=True):
-            square = gradients.products(leaf, leaf)
-            copied = self._copied(shards)
-            is_first = jnp.all(
-                jnp.array(
-                    [jax.lax.axis_index(axis) == 0 for axis in copied], dtype=bool
-                )
-            )
-            norms += [square / size(copied), jnp.where(is_first, square, 0.0)]
-        return norms
-
-    def largest(self, *values: jax.Array) -> jax.Array:
-        """The largest of each value over all devices."""
-        stacked = vary(jax.lax.stop_gradient(jnp.stack(values)), self.names)
-        return jax.lax.pmax(stacked, self.names)  # type: ignore[no-untyped-call, no-any-return]  # jax
+        return [axis for axis in self.axes if axis not in shards]
 
 
 @dataclass(frozen=True, eq=False)
 class Axes:
-    """The axes to reduce over, and the parameters' PartitionSpecs, or None where types say it; see `axes_named`."""
+    """The axes to reduce over, and the PartitionSpecs of the parameters, or None if types say them."""
 
-    names: tuple[Any, ...] = ()
-    specs: Any = None
+    names: tuple[Name, ...] = ()
+    specs: Tree = None
 
     @property
-    def untracked(self) -> list[Any]:
-        """The axes of which JAX does not know what differs over them."""
+    def untracked(self) -> list[Name]:
+        """The axes over which types do not say what differs."""
         return [axis for axis in self.names if not tracked(axis)]
 
-    def shards(self, tree: Tree, params: Tree) -> list[frozenset[Any]]:
-        """For each leaf of the tree the axes among `names` over which its parameter is sharded."""
+    def shards(self, tree: Tree, by_type: Homes | None) -> Homes:
+        """For each leaf of the tree the axes among `names` over which its parameter is sharded.
+
+        `by_type` are the axes over which the parameters differ according to their types.
+        """
         if self.specs is None and self.untracked:
             raise ValueError(
                 f"axis_name: JAX does not say which parameters differ over {words(self.untracked)} (under pmap, vmap "
                 "or shard_map(check_vma=False)): give param_specs=…, the PartitionSpecs of the parameters, or "
                 "param_specs=PartitionSpec() where they are the same everywhere"
             )
-        if self.specs is None and params is None:
+        if self.specs is None and by_type is None:
             raise ValueError(
                 "axis_name needs the parameters, update(grads, state, params, …), or param_specs=…"
             )
-        by_type = None
-        if params is not None:
-            by_type = [
-                varying(p) & set(self.names)
-                for p in gradients.match(tree, params, ("updates", "params"))
-            ]
+        by_type = [axes.intersection(self.names) for axes in by_type or ()]
         if self.specs is None:
-            return by_type or []
-        by_spec = [
-            frozenset(spec_axes(spec)) & set(self.names)
-            for spec in leaf_specs(self.specs, tree)
-        ]
-        for path, axes, shown in zip(
-            _paths(tree), by_spec, by_type or by_spec, strict=True
-        ):
-            if missing := shown - axes:
+            return by_type
+        specs = leaf_specs(self.specs, tree)
+        by_spec = [frozenset(self.names).intersection(spec_axes(s)) for s in specs]
+        # Without parameters there are no types to compare with.
+        for path, spec, differs in zip(paths(tree), by_spec, by_type, strict=False):
+            if missing := differs - spec:
                 raise ValueError(
                     f"param_specs{path} does not name {words(missing)}, over which params{path} differs"
                 )
         return by_spec
 
-    def spread(
+    def layout(
         self,
         updates: Tree,
         params: Tree,
-        grads: Mapping[str, Leaves],
-        losses: Mapping[str, Any],
-        state: Any,
-    ) -> Spread | None:
-        """The places of the leaves, None on one device; raises where types show that something is wrong.
+        gradients: Mapping[str, Leaves],
+        losses: Mapping[str, Array],
+        number: Array,
+    ) -> Layout | None:
+        """The layout of a step, None on one device; raises if types show an error.
 
         Parameters
         ----------
         updates, params : tree
-            The second may be None.
-        grads : mapping of name to leaves
+            `params` may be None.
+        gradients : mapping of name to leaves
             All gradients of the step, in the order of `updates`.
         losses : mapping of name to number
-        state : array
-            One of the state's numbers: along each axis that it differs over there are independent runs.
+        number : array
+            A number of the state. Along each axis over which it differs there are independent runs.
         """
         leaves = jax.tree.leaves(updates)
-        if not self.names and not any(map(varying, [*leaves, *losses.values()])):
+        if not self.names and not varying_union([*leaves, *losses.values()]):
             return None
-        shards = (
-            self.shards(updates, params)
-            if self.names
-            else [frozenset[Any]()] * len(leaves)
-        )
-        matched = (
-            leaves
-            if params is None
-            else gradients.match(updates, params, ("updates", "params"))
-        )
-        homes = [varying(p) for p in matched]
-        differing: frozenset[Any] = frozenset().union(
-            *(varying(value) for value in losses.values())
-        )
-        for name, level in grads.items():
-            for path, gradient, home, axes in zip(
-                _paths(updates), level, homes, shards, strict=True
-            ):
-                if more := varying(gradient) - home - axes:
+        by_type = None
+        if params is not None:
+            by_type = list(map(varying, match(updates, params, ("updates", "params"))))
+        homes = by_type or list(map(varying, leaves))
+        shards = [frozenset[Name]()] * len(leaves)
+        if self.names:
+            shards = self.shards(updates, by_type)
+        for name, level in gradients.items():
+            rows = zip(paths(updates), level, homes, shards, strict=True)
+            for path, gradient, home, axes in rows:
+                if extra := varying(gradient) - home - axes:
                     raise ValueError(
-                        f"{name}{path} differs over {words(more)}, and the parameter does not: average it there, as "
+                        f"{name}{path} differs over {words(extra)}, and the parameter does not: average it there, as "
                         "jax.lax.pmean(grads, axis_name) or tiebreak.optax.measure(…, axis_name=…) does"
                     )
-                differing |= varying(gradient)
-        apart = differing - set(self.names)
-        if more := apart - varying(state).intersection(*homes):
+        values = chain(losses.values(), *gradients.values())
+        outside = varying_union(values).difference(self.names)
+        if extra := outside - varying(number).intersection(*homes):
             raise ValueError(
-                f"gradients or losses differ over {words(more)}, and so would the multiplier, where a parameter or the "
-                f"state does not: give dynamic_barrier(…, axis_name={words(more | set(self.names))})"
+                f"gradients or losses differ over {words(extra)}, and so would the multiplier, where a parameter or the "
+                f"state does not: give dynamic_barrier(…, axis_name={words(extra.union(self.names))})"
             )
         if not self.names:
-            return None  # an independent run in every place
-        taking_part = [
-            axes
-            for axes, leaf in zip(shards, leaves, strict=True)
-            if gradients.differentiable(leaf)
-        ]
-        places = tuple(tuple(sorted(axes, key=str)) for axes in taking_part)
-        return Spread(self.names, places, not self.untracked)
+            return None  # each place has an independent run
+        pairs = zip(leaves, shards, strict=True)
+        parts = [sorted(axes, key=str) for leaf, axes in pairs if differentiable(leaf)]
+        return Layout(self.names, tuple(map(tuple, parts)), not self.untracked)
 
-    def averaged(self, grads: Tree, params: Tree) -> Tree:
-        """Gradients of the mean loss, from each device's own, where types do not say which of them JAX has summed.
+    def averaged(self, gradients: Tree, params: Tree) -> Tree:
+        """Gradients of the mean loss, from those of each device.
 
-        There JAX differentiates the sum of all devices' losses by what each of them holds.
+        Along an untracked axis JAX differentiates the sum of the losses of all devices by the values on each device.
         """
         untracked = self.untracked
         if not untracked:
-            return grads
-        leaves, structure = jax.tree.flatten(grads)
+            return gradients
+        leaves, structure = jax.tree.flatten(gradients)
+        homes = list(map(varying, jax.tree.leaves(params)))
         means = []
-        for leaf, shards in zip(leaves, self.shards(grads, params), strict=True):
-            copied = tuple(axis for axis in untracked if axis not in shards)
-            means.append((summed(leaf, copied) if copied else leaf) / size(untracked))
+        for leaf, shards in zip(leaves, self.shards(gradients, homes), strict=True):
+            copies = tuple(axis for axis in untracked if axis not in shards)
+            means.append(all_sum(leaf, copies) / size(untracked))
         return jax.tree.unflatten(structure, means)
 
-    def mean(self, values: Sequence[Any]) -> list[Any]:
-        """The mean over all devices, of several numbers in one collective."""
-        if not self.names or not values:
-            return list(values)
-        totals = summed(
-            [vary(jnp.asarray(value), self.names) for value in values], self.names
-        )
-        return [total / size(self.names) for total in totals]
-
-    def own(self, params: Tree) -> list[Any]:
-        """The axes along which every place has an independent run: the others that the parameters differ over."""
-        axes: frozenset[Any] = frozenset().union(
-            *(varying(p) for p in jax.tree.leaves(params))
-        )
-        return sorted(axes - set(self.names), key=str)
+    def mean(self, losses: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The means over all devices, in one collective."""
+        if not self.names:
+            return losses
+        totals = all_sum(vary(dict(losses), self.names), self.names)
+        return {name: totals[name] / size(self.names) for name in losses}
 
 
-def axes_named(axis_name: Any, param_specs: Any = None) -> Axes:
-    """Axes from the arguments of a user, checked.
+def checked_axes(axis_name: Name, param_specs: Tree = None) -> Axes:
+    """The axes of the user's arguments; raise unless they are legal.
 
     Examples
     --------
-    >>> axes_named(("data", "model"), PartitionSpec("model")).names
+    >>> checked_axes(("data", "model"), PartitionSpec("model")).names
     ('data', 'model')
-    >>> axes_named("data", PartitionSpec("model"))
+    >>> checked_axes("data", PartitionSpec("model"))
     Traceback (most recent call last):
     ...
     ValueError: param_specs names the axis 'model'; axis_name='data' must name it, too
@@ -423,11 +325,3 @@ def axes_named(axis_name: Any, param_specs: Any = None) -> Axes:
                     f"param_specs names the axis {axis!r}; axis_name={axis_name!r} must name it, too"
                 )
     return Axes(names, param_specs)
-
-
-def _paths(tree: Tree) -> list[str]:
-    """The leaves of a tree as an error names them."""
-    return [
-        jax.tree_util.keystr(path)
-        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-    ]

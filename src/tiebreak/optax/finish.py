@@ -1,4 +1,4 @@
-"""The end of a training in JAX: parameters on the line from an anchor, where the tolerance is kept and used."""
+"""The end of a training in JAX: the best point on the line from an anchor that is inside the tolerance."""
 
 import math
 from collections.abc import Callable
@@ -7,14 +7,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.tree_util import keystr, tree_leaves_with_path
 
 from tiebreak import finishing
 from tiebreak.finishing import Finish, Totals
-from tiebreak.optax import gradients
-from tiebreak.optax.gradients import Tree
-from tiebreak.optax.losses import states_of
-from tiebreak.optax.optimizer import BarrierState
-from tiebreak.optax.twin import TwinState
+from tiebreak.optax.gradients import (
+    Tree,
+    check_number,
+    differentiable,
+    has_tracers,
+    match,
+    widen,
+)
+from tiebreak.optax.step_info import BarrierState, TwinState, states_of
 from tiebreak.options import allowed
 
 
@@ -28,13 +34,13 @@ def finish(
     reference: float | None = None,
     steps: Callable[[Tree], Tree] | None = None,
 ) -> tuple[Tree, Finish]:
-    """After the last step: parameters where the tolerance is kept, and used, on the line from the anchor.
+    """After the last step: find parameters on the line from the anchor that keep the tolerance and use it.
 
-    A model that is outside its tolerance goes back towards the anchor until it is inside. One that is inside goes on,
-    away from it, as long as the upper loss falls, or back, if it falls there instead. It takes some eight evaluations
-    of both losses, 25 at most. Call it outside of ``jit``; the losses may be compiled. All leaves of floats
-    move, those that the lower loss does not reach, too; whole numbers and truths stay (at the anchor itself they are
-    its own).
+    A model that is outside its tolerance moves back towards the anchor until it is inside. A model that is inside moves
+    away from the anchor as long as the upper loss falls, or towards it if the upper loss falls there instead. The
+    search evaluates both losses about eight times, at most 25 times. Call it outside of ``jit``; the losses may be
+    compiled. All leaves of floats move, including those that the lower loss does not reach. Integers and booleans do
+    not move; at the anchor they are those of the anchor.
 
     Parameters
     ----------
@@ -42,64 +48,55 @@ def finish(
         The trained parameters.
     anchor : tree
         Parameters that are inside: the twin's, ``state.reference_params``, those that training began with, or those
-        that reached a number. Or the state of the optimizer: its twin is taken, or with ``reference="start"`` the
-        parameters that it began with.
+        that reached a number. Or the state of the optimizer, which contains its twin, or with ``reference="start"``
+        the parameters that training began with.
     lower, upper : callable
-        Of the parameters; each returns its loss over as much data as the promise is made for: one number, or the losses
-        of batches, of which the mean is taken. Without `upper` a model that is inside stays where it is.
+        Functions of the parameters. Each returns its loss over all data that the promise is made for: one number, or
+        the losses of batches, whose mean is used. Without `upper` a model that is inside does not move.
     tolerance : float or str
-        How far the lower loss may lie above its reference; ``"2%"`` is a share of that.
+        How far the lower loss may lie above its reference; ``"2%"`` is a share of the reference.
     reference : float, optional
-        The anchor's lower loss on the same data, unless given.
+        By default the anchor's lower loss on the same data.
     steps : callable, optional
-        Called with `params` if they are outside the tolerance, before the search: it takes some steps on the lower loss
+        Called before the search with `params` if they are outside the tolerance. It takes some steps on the lower loss
         alone, with a small learning rate, and returns the new parameters.
 
     Returns
     -------
     params : tree
-    found : Finish
-        Where on the line, both losses there, and before. ``print`` tells it in a sentence.
+    result : Finish
+        The place on the line, both losses there, and both before. ``print`` writes it as a sentence.
 
     Examples
     --------
-    >>> x, found = finish(
+    >>> x, result = finish(
     ...     jnp.array([1.0, 2.0]),
     ...     jnp.array([1.0, 1.0]),
     ...     lower=lambda x: (x[0] - x[1]) ** 2,
     ...     upper=lambda x: -x[1],
     ...     tolerance=2.0,
     ... )
-    >>> [round(float(value), 2) for value in x], found.place, round(found.excess, 2)
+    >>> [round(float(value), 2) for value in x], result.place, round(result.excess, 2)
     ([1.0, 2.38], 1.375, 0.95)
     """
     anchor = _anchor_params(anchor)
-    for name, loss in (("lower", lower), ("upper", upper)):
-        if not callable(loss) and not (loss is None and name == "upper"):
+    for name, loss in (("lower", lower), ("upper", lower if upper is None else upper)):
+        if not callable(loss):
             raise TypeError(
                 f"{name}={loss!r} must be a function of the parameters that returns its loss over all data"
             )
-    if any(
-        isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, anchor))
-    ):
+    if has_tracers((params, anchor)):
         raise TypeError(
             "finish(params, …) is for numbers, outside of jit, scan and vmap"
         )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if not isinstance(
-            leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)
-        ):
+    for path, leaf in tree_leaves_with_path(params):
+        if not isinstance(leaf, (Array, np.ndarray, np.generic, int, float, complex)):
             raise TypeError(
-                f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__}; leaves must be arrays or numbers: "
+                f"params{keystr(path)} is a {type(leaf).__name__}; leaves must be arrays or numbers: "
                 "with Equinox take equinox.partition(model, equinox.is_array)[0], and combine in the losses"
             )
     ends, structure = jax.tree.flatten(params)
-    begins = [
-        _like(begin, end)
-        for begin, end in zip(
-            gradients.match(params, anchor, ("params", "anchor")), ends, strict=True
-        )
-    ]
+    begins = list(map(_like, match(params, anchor, ("params", "anchor")), ends))
     total = Totals(_number)
     if steps is not None and not callable(steps):
         raise TypeError(
@@ -115,17 +112,12 @@ def finish(
             nonlocal ends
             ends = trained
 
-        ends = gradients.match(
-            params,
-            steps(jax.tree.unflatten(structure, ends)),
-            ("params", "steps(params)"),
-        )
+        ends = match(params, steps(at(1.0)), ("params", "steps(params)"))
         return undo
 
     def at(place: float) -> Tree:
-        leaves = [
-            _between(begin, end, place) for begin, end in zip(begins, ends, strict=True)
-        ]
+        pairs = zip(begins, ends, strict=True)
+        leaves = [_between(begin, end, place) for begin, end in pairs]
         return jax.tree.unflatten(structure, leaves)
 
     def measure(place: float) -> tuple[float, float]:
@@ -133,7 +125,8 @@ def finish(
         upper_loss = math.nan if upper is None else total("upper", upper(point))
         return total("lower", lower(point)), upper_loss
 
-    reference = None if reference is None else _number("reference=", reference)
+    if reference is not None:
+        reference = _number("reference=", reference)
     result = finishing.finish(
         measure,
         allowed(tolerance),
@@ -146,12 +139,12 @@ def finish(
 
 
 def _anchor_params(anchor: Tree) -> Tree:
-    """The parameters that the state of an optimizer keeps; any other anchor is a tree of parameters itself."""
-    twins = [twin.reference_params for twin in states_of(TwinState, anchor)]
-    barriers = [] if twins else states_of(BarrierState, anchor)
-    anchors = twins or [
-        barrier.start for barrier in barriers if jax.tree.leaves(barrier.start)
-    ]
+    """The parameters in the state of an optimizer; any other anchor is a tree of parameters itself."""
+    twins = states_of(TwinState, anchor)
+    barriers = states_of(BarrierState, anchor)
+    anchors = [twin.reference_params for twin in twins]
+    if not twins:
+        anchors = [state.start for state in barriers if jax.tree.leaves(state.start)]
     if len(anchors) > 1:
         raise ValueError(
             f"anchor= has {len(anchors)} {'twins' if twins else 'starts'}: give the parameters of one"
@@ -168,25 +161,21 @@ def _between(begin: Any, end: Any, place: float) -> Any:
     """begin + place · (end − begin), in float32 or wider, rounded once."""
     if place == 0:
         return begin
-    if place == 1 or not gradients.differentiable(end):
+    if place == 1 or not differentiable(end):
         return end
-    wide = gradients.widen(begin)
-    return (wide + place * (gradients.widen(end) - wide)).astype(jnp.result_type(end))
+    wide = widen(begin)
+    return (wide + place * (widen(end) - wide)).astype(jnp.result_type(end))
 
 
 def _like(begin: Any, end: Any) -> Any:
-    """The anchor's leaf in the precision of the trained one, and on its devices."""
-    if gradients.differentiable(end) and jnp.result_type(begin) != jnp.result_type(end):
-        begin = jnp.asarray(begin).astype(jnp.result_type(end))
-    return jax.device_put(begin, end.sharding) if isinstance(end, jax.Array) else begin
+    """The anchor's leaf in the precision of the trained leaf, and on its devices."""
+    dtype = jnp.result_type(end)
+    if differentiable(end) and jnp.result_type(begin) != dtype:
+        begin = jnp.asarray(begin).astype(dtype)
+    return jax.device_put(begin, end.sharding) if isinstance(end, Array) else begin
 
 
 def _number(name: str, value: Any) -> float:
     value = np.asarray(value)
-    if value.ndim or not (
-        jnp.issubdtype(value.dtype, jnp.floating) or value.dtype.kind in "iu"
-    ):
-        raise ValueError(
-            f"{name} has shape {value.shape} and dtype {value.dtype}; it must be one real number"
-        )
+    check_number(name, value)
     return float(value)

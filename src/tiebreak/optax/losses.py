@@ -1,38 +1,45 @@
-"""Around an update: its arguments from two losses, and its numbers for a log."""
+"""The losses of an update: measured with their gradients, and checked."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import optax
+from jax import Array
 
-from tiebreak.optax.distributed import Axes, axes_named, size, varying, words
-from tiebreak.optax.gradients import Tree
-from tiebreak.optax.optimizer import BarrierState
-from tiebreak.optax.twin import TwinState
+from tiebreak.decision import Decision
+from tiebreak.optax.distributed import Axes, checked_axes, size, varying, words
+from tiebreak.optax.gradients import Tree, check_number
+from tiebreak.optax.schedules import Law
+from tiebreak.optax.step_info import BarrierState, TwinState, states_of
+from tiebreak.options import START
+
+#: ``loss(params, *args)``, or what is made of it.
+Function: TypeAlias = Callable[..., Any]
 
 
 def measure(
-    upper_loss: Callable[..., Any],
-    lower_loss: Callable[..., Any],
+    upper_loss: Function,
+    lower_loss: Function,
     has_aux: bool = False,
     *,
     axis_name: Any = None,
-    param_specs: Any = None,
-) -> Callable[..., Any]:
-    """All that an update asks for: ``function(params, state, *args)`` returns ``(upper_grads, arguments)``.
+    param_specs: Tree = None,
+) -> Function:
+    """All arguments of an update: ``function(params, state, *args)`` returns ``(upper_grads, arguments)``.
 
-    The arguments are `upper_value`, `lower_value` and `lower_grads`, and what `state`, of any chain, asks for: the
+    The arguments are `upper_value`, `lower_value` and `lower_grads`, and those that `state`, of any chain, needs: the
     lower loss at the starting parameters, or at the twin with its gradients, always with the same ``*args``.
-    Give a batch, and the key of whatever is random, as one of them.
+    Pass a batch, and the key of random numbers, among ``*args``.
 
     Parameters
     ----------
     upper_loss, lower_loss : callable
         ``loss(params, *args)``, one number.
     has_aux : bool
-        Whether both return ``(loss, aux)``, say with metrics or running means: then the function returns
-        ``(upper_grads, arguments, (upper_aux, lower_aux))``, as they are at `params` on this device.
+        Whether both return ``(loss, aux)``, for example with metrics or running means. Then the function returns
+        ``(upper_grads, arguments, (upper_aux, lower_aux))``, with both `aux` at `params` on this device.
     axis_name : str or tuple of str, optional
         The mapped axes over which the batch is split, every device with its own part: losses and gradients are the
         means over them.
@@ -52,13 +59,12 @@ def measure(
     >>> sorted(measured)
     ['lower_grads', 'lower_value', 'reference_grads', 'reference_value', 'upper_value']
     """
-    axes = axes_named(axis_name, param_specs)
-    upper, lower = (
-        _differentiated(_with_aux(loss, has_aux), axes)
-        for loss in (upper_loss, lower_loss)
-    )
+    axes = checked_axes(axis_name, param_specs)
+    lower_loss = _with_aux(lower_loss, has_aux)
+    upper = _value_and_grad(_with_aux(upper_loss, has_aux), axes)
+    lower = _value_and_grad(lower_loss, axes)
 
-    def evaluate(params: Tree, state: Any, *args: Any, **kwargs: Any) -> Any:
+    def evaluate(params: Tree, state: Tree, *args: Any, **kwargs: Any) -> Any:
         barriers = _barriers(state)
         (upper_value, upper_aux), upper_grads = upper(params, *args, **kwargs)
         (lower_value, lower_aux), lower_grads = lower(params, *args, **kwargs)
@@ -71,41 +77,31 @@ def measure(
         for barrier in barriers:
             _check_axes(losses, axes, barrier)
             if not isinstance(barrier.start, optax.EmptyState):
-                losses["reference_value"], _ = _with_aux(lower_loss, has_aux)(
+                losses["reference_value"], _ = lower_loss(
                     barrier.start, *args, **kwargs
                 )
-        means = axes.mean(list(losses.values()))
-        arguments = dict(zip(losses, means, strict=True)) | gradients
-        return (
-            (upper_grads, arguments, (upper_aux, lower_aux))
-            if has_aux
-            else (upper_grads, arguments)
-        )
+        arguments = {**axes.mean(losses), **gradients}
+        if has_aux:
+            return upper_grads, arguments, (upper_aux, lower_aux)
+        return upper_grads, arguments
 
     return evaluate
 
 
-def _with_aux(
-    loss: Callable[..., Any], has_aux: bool
-) -> Callable[..., tuple[Any, Any]]:
+def _with_aux(loss: Function, has_aux: bool) -> Function:
     """The loss as a function that returns ``(loss, aux)``."""
     return loss if has_aux else lambda *args, **kwargs: (loss(*args, **kwargs), None)
 
 
-def _differentiated(
-    loss: Callable[..., tuple[Any, Any]], axes: Axes
-) -> Callable[..., Any]:
+def _value_and_grad(loss: Function, axes: Axes) -> Function:
     """As ``jax.value_and_grad(loss, has_aux=True)``: each device's own loss, and the gradient of the mean loss."""
     if not axes.names:
         return jax.value_and_grad(loss, has_aux=True)
 
-    def share(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        value, aux = loss(params, *args, **kwargs)
-        # JAX sums a loss over the devices if its type says that it differs; `averaged` sums the others afterwards.
-        return value / size(axis for axis in axes.names if axis in varying(value)), (
-            value,
-            aux,
-        )
+    def share(*args: Any, **kwargs: Any) -> tuple[Array, tuple[Array, Any]]:
+        value, aux = loss(*args, **kwargs)
+        # JAX sums a loss over the axes that its type differs over; `averaged` sums the gradients over all others.
+        return value / size(varying(value).intersection(axes.names)), (value, aux)
 
     def value_and_grad(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Tree]:
         (_, value_and_aux), grads = jax.value_and_grad(share, has_aux=True)(
@@ -116,18 +112,16 @@ def _differentiated(
     return value_and_grad
 
 
-def _barriers(state: Any) -> list[BarrierState]:
-    """The barriers of an optimizer's state, if they can be measured for."""
+def _barriers(state: Tree) -> list[BarrierState]:
+    """The barriers of an optimizer's state; raise if losses cannot be measured for them."""
     barriers = states_of(BarrierState, state)
     if not barriers:
         raise TypeError(
             f"measure needs the optimizer's state, evaluate(params, state, *args); got a {type(state).__name__} "
             "without a barrier in it"
         )
-    if any(
-        states_of(BarrierState, steps.inner_opt_state)
-        for steps in states_of(optax.MultiStepsState, state)
-    ):
+    inner = [steps.inner_opt_state for steps in states_of(optax.MultiStepsState, state)]
+    if states_of(BarrierState, inner):
         raise ValueError(
             "optax.MultiSteps around a barrier averages the upper gradients alone, and pairs them with the lower "
             "gradient of the last micro-batch: average both, then update once; or put it behind the barrier, "
@@ -136,53 +130,56 @@ def _barriers(state: Any) -> list[BarrierState]:
     return barriers
 
 
-def _check_axes(losses: dict[str, Any], axes: Axes, barrier: BarrierState) -> None:
+def _check_axes(losses: Mapping[str, Any], axes: Axes, barrier: BarrierState) -> None:
     """Raise if a loss differs over an axis that is not named, and along which there are no independent runs."""
     for name, value in losses.items():
-        if more := varying(value) - set(axes.names) - varying(barrier.fg):
-            where, names = words(more), words(more | set(axes.names))
+        if extra := varying(value).difference(axes.names) - varying(barrier.fg):
+            where = words(extra)
+            names = words(extra.union(axes.names))
             raise ValueError(
                 f"{name} differs over {where}: where it is each device's own, measure(…, axis_name={names}) takes the "
                 f"mean; where it is a sum over shards, sum it in the loss, jax.lax.psum(…, {where})"
             )
 
 
-def log(state: Any) -> dict[str, Any]:
-    """The last step as numbers, from the state of any chain; waits for the device.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from tiebreak.optax import from_method
-    >>> optimizer = from_method("sdbgd", 0.1)
-    >>> updates, state = optimizer.update(jnp.ones(2), optimizer.init(jnp.zeros(2)), lower_grads=jnp.ones(2))
-    >>> log(state)
-    {'multiplier': 0.0, 'fg': 2.0, 'gg': 2.0, 'ff': 2.0, 'skipped': False}
-    """
-    barriers = states_of(BarrierState, state)
-    if len(barriers) != 1:
-        raise ValueError(
-            f"the state has {len(barriers)} barriers; log(state) is for one"
-        )
-    barrier = barriers[0]
-    last: dict[str, Any] = {
-        name: getattr(barrier, name)
-        for name in ("multiplier", "fg", "gg", "ff", "skipped")
-    }
-    if not isinstance(barrier.reading, optax.EmptyState):
-        last |= barrier.reading._asdict()
-    for twin in states_of(TwinState, state):
-        last["returns"] = twin.returns
-    if any(isinstance(value, jax.core.Tracer) for value in last.values()):
+def checked_losses(
+    decision: Decision,
+    reference: str | Law | None,
+    count: Array,
+    dtype: jnp.dtype,
+    lower_value: Any,
+    reference_value: Any,
+) -> dict[str, Array]:
+    """The losses that the decision needs, from the arguments of an update."""
+    user = "a tolerance"
+    if decision.tolerance is None:
+        if "lower_value" not in decision.method.needs:
+            return {}
+        user = f"the rule {decision.method.name!r}"
+    if lower_value is None:
         raise TypeError(
-            'log(state) is for numbers, outside of jit, scan and vmap; there, optax.tree.get(state, "multiplier") '
-            "gives the array"
+            f"{user} needs the lower loss: update(…, lower_grads=…, lower_value=…)"
         )
-    values = jax.device_get(list(last.values()))
-    return {name: value.tolist() for name, value in zip(last, values, strict=True)}
+    if decision.tolerance is None:
+        return {"lower_value": _number("lower_value", lower_value, dtype)}
+    if callable(reference):
+        if reference_value is not None:
+            raise TypeError(
+                'reference_value=… has no effect: it is for reference="given" or "start"'
+            )
+        reference_value = reference(count)
+    elif reference_value is None:
+        loss = "the lower loss at state.start" if reference == START else "a loss"
+        raise TypeError(
+            f"reference={reference!r} needs update(…, reference_value=…), {loss} on this batch"
+        )
+    return {
+        "lower_value": _number("lower_value", lower_value, dtype),
+        "reference": _number("reference_value", reference_value, dtype),
+    }
 
 
-def states_of(kind: type, state: Any) -> list[Any]:
-    """The states of this type, wherever in the state of a chain they are."""
-    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
-    return [node for node in nodes if isinstance(node, kind)]
+def _number(name: str, value: Any, dtype: jnp.dtype) -> Array:
+    number = jnp.asarray(value)
+    check_number(name, number)
+    return number.astype(dtype)

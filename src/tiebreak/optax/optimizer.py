@@ -1,162 +1,93 @@
-"""One step of the transformation: measure, decide, guard, move."""
+"""The transformation of two gradients into one direction; a step measures, checks, decides and moves."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from operator import is_not
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax import Array
 
-from tiebreak.decision import Choice, Decision, Seen
+from tiebreak import methods
+from tiebreak.decision import Decision, Tolerance
 from tiebreak.estimators import Estimator, Minibatch
-from tiebreak.estimators.contract import LEVELS, enters_direction
-from tiebreak.optax import estimates, gradients, schedules
-from tiebreak.optax.distributed import Axes, vary
-from tiebreak.optax.gradients import Tree
-from tiebreak.optax.products import (
-    Products,
-    first_scale,
-    for_rule,
-    inner_products,
-    root,
+from tiebreak.estimators.contract import enters_direction
+from tiebreak.methods import Method
+from tiebreak.optax import estimates, schedules
+from tiebreak.optax.decide import decide
+from tiebreak.optax.distributed import Axes, checked_axes, vary, varying_union
+from tiebreak.optax.gradients import (
+    Tree,
+    combine,
+    copied,
+    differentiable,
+    finite,
+    limits,
+    match,
 )
-from tiebreak.schedules import Parameters, Schedule
-from tiebreak.tolerance import Memory
-
-
-class Reading(NamedTuple):
-    """What a tolerance made of the losses, in the last step; 0 before the first.
-
-    Attributes
-    ----------
-    reference : array
-        The averaged reference.
-    excess : array
-        How far the averaged lower loss lies above it, in tolerances. The promise is at most 1.
-    ratio : array
-        λ/s, s the averaged ‖∇f‖/‖∇g‖.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from tiebreak.optax import dynamic_barrier
-    >>> optimizer = dynamic_barrier(tolerance=0.5, reference=1.0)
-    >>> state = optimizer.init(jnp.zeros(1))
-    >>> _, state = optimizer.update(jnp.ones(1), state, lower_grads=jnp.ones(1), lower_value=jnp.array(2.0))
-    >>> float(state.reading.reference), float(state.reading.excess)
-    (1.0, 2.0)
-    """
-
-    reference: jax.Array
-    excess: jax.Array
-    ratio: jax.Array
-
-
-class BarrierState(NamedTuple):
-    """What :func:`dynamic_barrier` remembers, and its last step for logging.
-
-    Attributes
-    ----------
-    count : array
-        Calls of ``update``, those of skipped steps included.
-    multiplier, fg, gg, ff : array
-        λ, ⟨∇f, ∇g⟩, ‖∇g‖² and ‖∇f‖² of the last step, as the rule saw them; 0 before the first.
-    skipped : array
-        Whether something in the last step was not finite: then the direction is NaN, and nothing was remembered.
-    reading : Reading or EmptyState
-        With a tolerance, how far the lower loss is from its reference.
-    memory : tuple
-        What the tolerance rule remembers, and the scales of both gradients that its numbers are in.
-    estimates : dict
-        What the estimator remembers of each level.
-    start : tree or EmptyState
-        The starting parameters, with ``reference="start"``.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from tiebreak import methods
-    >>> from tiebreak.optax import dynamic_barrier
-    >>> optimizer = dynamic_barrier(method=methods.sdbgd.replace(barrier=1.0, regularizer=0.0))
-    >>> state = optimizer.init(jnp.zeros(1))
-    >>> _, state = optimizer.update(jnp.array([1.0]), state, lower_grads=jnp.array([4.0]))
-    >>> int(state.count), float(state.multiplier), float(state.gg)
-    (1, 0.75, 16.0)
-    """
-
-    count: jax.Array  # type: ignore[assignment]  # optax's name; hides tuple.count, as in every state of optax
-    multiplier: jax.Array
-    fg: jax.Array
-    gg: jax.Array
-    ff: jax.Array
-    skipped: jax.Array
-    reading: Any
-    memory: Any
-    estimates: estimates.Memory
-    start: Any
+from tiebreak.optax.losses import checked_losses
+from tiebreak.optax.products import inner_products
+from tiebreak.optax.schedules import Law
+from tiebreak.optax.step_info import BarrierState, Reading
+from tiebreak.options import (
+    START,
+    TWIN,
+    checked_tolerance,
+    refuse_unused,
+    training_method,
+)
+from tiebreak.schedules import Schedule
 
 
 @dataclass(frozen=True, eq=False)
 class Barrier:
-    """What an update needs besides its arguments.
+    """The settings of a transformation.
 
-    `reference` is a function of the step, or how it is measured.
+    `reference` is a function of the step, or the word for a measured reference.
     """
 
     decision: Decision
     axes: Axes
-    reference: Any = None
-
-    @property
-    def estimator(self) -> Estimator:
-        """The method's; with a tolerance the gradients are taken as they are."""
-        return (
-            Minibatch()
-            if self.decision.method is None
-            else self.decision.method.estimator
-        )
-
-    @property
-    def schedule(self) -> Schedule:
-        """The method's; a tolerance needs none."""
-        return (
-            Schedule()
-            if self.decision.method is None
-            else self.decision.method.schedule
-        )
-
-    def transformation(self) -> optax.GradientTransformationExtraArgs:
-        """As optax takes it."""
-        return optax.GradientTransformationExtraArgs(self.init, self.update)
+    reference: str | Law | None
+    estimator: Estimator
+    schedule: Schedule
 
     def init(self, params: Tree) -> BarrierState:
-        """A buffer for every leaf: a state is to be donated."""
-        leaves = [p for p in jax.tree.leaves(params) if gradients.differentiable(p)]
-        dtype = jnp.result_type(jnp.float32, *(gradients.real(p) for p in leaves))
-        nothing = optax.EmptyState()
-        tolerant = self.decision.tolerance is not None
+        """The state before the first step, with a buffer for each leaf, so that it may be donated."""
+        leaves = filter(differentiable, jax.tree.leaves(params))
+        dtypes = [limits(leaf).dtype for leaf in leaves]
+        dtype = jnp.result_type(jnp.float32, *dtypes)
 
-        def number(value: Any, dtype: Any = dtype) -> jax.Array:
+        def number(value: float = 0.0) -> Array:
             return jnp.full((), value, dtype)
 
-        # A plain tuple: optax.tree.get is to find "reference" and "ratio" in the reading, and nowhere else.
-        values = tuple(number(value) for value in self.decision.begin())
-        last = {name: number(0) for name in ("multiplier", "fg", "gg", "ff")}
+        reading = memory = start = optax.EmptyState()
+        if self.decision.tolerance is not None:
+            reading = Reading(number(), number(), number())
+            # A plain tuple, so that optax.tree.get finds "reference" and "ratio" in the reading alone.
+            values = tuple(map(number, self.decision.begin()))
+            memory = (values, (number(), number()))
+        if self.reference == START:
+            start = copied(params)
         state = BarrierState(
             jnp.zeros((), jnp.int32),
-            **last,
-            skipped=number(False, bool),
-            reading=Reading(*(number(0) for _ in Reading._fields))
-            if tolerant
-            else nothing,
-            memory=(values, (number(0), number(0))) if tolerant else nothing,
+            multiplier=number(),
+            fg=number(),
+            gg=number(),
+            ff=number(),
+            skipped=jnp.zeros((), bool),
+            reading=reading,
+            memory=memory,
             estimates=estimates.begin(self.estimator, params),
-            start=gradients.copied(params) if self.reference == "start" else nothing,
+            start=start,
         )
-        # A skipped step keeps all of it: it differs over the axes that the decision to skip differs over.
-        return vary(state, self.axes.own(params))  # type: ignore[no-any-return]  # it maps over any tree and says Any
+        # A skipped step returns the previous state, so that the state differs over the axes that `skipped` differs over.
+        axes = varying_union(jax.tree.leaves(params)).difference(self.axes.names)
+        return vary(state, axes)  # type: ignore[no-any-return]  # it maps over any tree and says Any
 
     def update(
         self,
@@ -170,169 +101,232 @@ class Barrier:
         reference_grads: Tree = None,
         **extra: Any,
     ) -> tuple[Tree, BarrierState]:
-        """The direction, and the state after the step; a twin's gradients must be finite, too."""
+        """The direction and the state after the step; it is skipped if a twin's gradient is not finite, too."""
         dtype = state.fg.dtype
-        # measure
+        # Measure.
         if lower_grads is None:
             raise TypeError(
                 "dynamic_barrier needs both gradients: update(upper_grads, state, params, lower_grads=…)"
             )
         upper, structure = jax.tree.flatten(updates)
-        lower = gradients.match(updates, lower_grads)
-        by_name = {"updates": upper, "lower_grads": lower}
+        lower = match(updates, lower_grads)
+        gradients = {"updates": upper, "lower_grads": lower}
         if reference_grads is not None:
-            by_name["reference_grads"] = gradients.match(
-                updates, reference_grads, ("updates", "reference_grads")
-            )
-        losses = self._losses(state.count, lower_value, reference_value, dtype)
-        spread = self.axes.spread(updates, params, by_name, losses, state.fg)
+            names = ("updates", "reference_grads")
+            gradients["reference_grads"] = match(updates, reference_grads, names)
+        losses = checked_losses(
+            self.decision,
+            self.reference,
+            state.count,
+            dtype,
+            lower_value,
+            reference_value,
+        )
+        layout = self.axes.layout(updates, params, gradients, losses, state.fg)
         parameters = schedules.parameters(self.schedule, state.count, dtype)
-        fresh = {"upper": upper, "lower": lower}
+        fresh = (upper, lower)
         estimated, new_estimates = estimates.update(
             self.estimator, fresh, state.estimates, parameters
         )
         moving = estimated if enters_direction(self.estimator) else fresh
-        # Gradients that move something, but are not in the inner products.
-        others = [
-            moving[level]
-            for level in LEVELS
-            if any(map(is_not, moving[level], estimated[level]))
-        ]
+        # Gradients that move a parameter, but do not enter the inner products.
+        pairs = zip(moving, estimated, strict=True)
+        further = [leaves for leaves, other in pairs if any(map(is_not, leaves, other))]
         if reference_grads is not None:
-            others.append(by_name["reference_grads"])
-        bad = ~gradients.finite([leaf for leaves in others for leaf in leaves])
-        numbers = (*losses.values(), bad.astype(dtype))
-        products, (*means, bad) = inner_products(
-            estimated["upper"], estimated["lower"], numbers, spread, others
+            further.append(gradients["reference_grads"])
+        nonfinite = ~finite(chain(*further))
+        numbers = (*losses.values(), nonfinite.astype(dtype))
+        products, (*means, nonfinite) = inner_products(
+            [*estimated, *further], numbers, layout
         )
         losses = dict(zip(losses, means, strict=True))
-        # decide
-        choice, scales, memory = self._decide(
-            products, parameters, losses, state.memory
+        # Decide.
+        choice, scales, memory = decide(
+            self.decision, products, parameters, losses, state.memory
         )
-        # guard
-        weights = (choice.upper_weight, choice.lower_weight)
-        fine = jnp.all(
-            jnp.isfinite(jnp.stack([*products[:3], *weights, *losses.values()]))
-        ) & (bad == 0)
+        # Check.
+        weights = [choice.upper_weight, choice.lower_weight]
+        values = jnp.stack([*products[:3], *weights, *losses.values()])
+        applies = jnp.all(jnp.isfinite(values)) & (nonfinite == 0)
 
-        def if_fine(new: Any, old: Any) -> Any:
+        def select(new: Tree, old: Tree) -> Tree:
             return jax.tree.map(
-                lambda a, b: jnp.where(fine, a, b).astype(b.dtype), new, old
+                lambda a, b: jnp.where(applies, a, b).astype(b.dtype), new, old
             )
 
-        # move
-        a, b = (jnp.where(fine, weight, jnp.nan) for weight in weights)
-        direction = gradients.combine(
-            moving["upper"], moving["lower"], (a, b), scales, like=upper
-        )
+        # Move.
+        weights = [jnp.where(applies, weight, jnp.nan) for weight in weights]
+        direction = combine(moving, weights, scales, like=upper)
+        reading = state.reading
+        if choice.reading is not None:
+            averages = [getattr(choice.reading, name) for name in Reading._fields]
+            reading = Reading(*(number.astype(dtype) for number in averages))
+        # A scan needs the same dtypes at each step.
         fg, gg, ff = products.rescaled(1.0, 1.0)
-        last = {"multiplier": choice.multiplier, "fg": fg, "gg": gg, "ff": ff}
+        row = {"multiplier": choice.multiplier, "fg": fg, "gg": gg, "ff": ff}
         return jax.tree.unflatten(structure, direction), BarrierState(
             optax.safe_increment(state.count),
-            **{
-                name: value.astype(dtype) for name, value in last.items()
-            },  # a scan needs one dtype
-            skipped=~fine,
-            reading=state.reading
-            if choice.reading is None
-            else _reading(choice.reading, dtype),
-            memory=if_fine(memory, state.memory),
-            estimates=if_fine(new_estimates, state.estimates),
+            **{name: number.astype(dtype) for name, number in row.items()},
+            skipped=~applies,
+            reading=reading,
+            memory=select(memory, state.memory),
+            estimates=select(new_estimates, state.estimates),
             start=state.start,
         )
 
-    def _losses(
-        self, count: jax.Array, lower_value: Any, reference_value: Any, dtype: Any
-    ) -> dict[str, jax.Array]:
-        """The losses that the decision needs."""
-        if self.decision.tolerance is None:
-            if "lower_value" not in self.decision.method.needs:
-                return {}
-            if lower_value is None:
-                name = self.decision.method.name
-                raise TypeError(
-                    f"the rule {name!r} needs the lower loss: update(…, lower_grads=…, lower_value=…)"
-                )
-            return {"lower_value": _one_number("lower_value", lower_value, dtype)}
-        if lower_value is None:
-            raise TypeError(
-                "a tolerance needs the lower loss: update(…, lower_grads=…, lower_value=…)"
-            )
-        if callable(self.reference):
-            if reference_value is not None:
-                raise TypeError(
-                    'reference_value=… has no effect: it is for reference="given" or "start"'
-                )
-            reference_value = self.reference(count)
-        elif reference_value is None:
-            where = (
-                "the lower loss at state.start"
-                if self.reference == "start"
-                else "a loss"
-            )
-            raise TypeError(
-                f"reference={self.reference!r} needs update(…, reference_value=…), {where} on this batch"
-            )
-        return {
-            "lower_value": _one_number("lower_value", lower_value, dtype),
-            "reference": _one_number("reference_value", reference_value, dtype),
-        }
 
-    def _decide(
-        self,
-        products: Products,
-        parameters: Parameters,
-        losses: Mapping[str, Any],
-        memory: Any,
-    ) -> tuple[Choice, Any, Any]:
-        """The choice, the scales of the gradients that it is for (None for 1), and the new memory.
+def dynamic_barrier(
+    *,
+    tolerance: Any = None,
+    reference: Any = None,
+    method: Method | str | None = None,
+    normalize: bool | None = None,
+    axis_name: Any = None,
+    param_specs: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Improve the upper loss f among what keeps the lower loss g optimal: d = a ∇f + b ∇g.
 
-        With a tolerance the scales are about the norms of the first gradients. Without them s, the ratio of the norms,
-        might overflow, and so might its square, in a derivative, where ∇g is 0.
-        """
-        if self.decision.tolerance is None:
-            seen, parameters = for_rule(
-                self.decision.method.rule,
-                products,
-                parameters,
-                losses.get("lower_value"),
-            )
-            return self.decision(parameters, seen, ()), None, memory
-        values, (upper_scale, lower_scale) = memory
-        upper_norm = root(products.ff)
-        lower_norm = root(products.gg)
-        upper_scale = jnp.where(
-            upper_scale == 0, first_scale(upper_norm, products.upper_scale), upper_scale
-        )
-        lower_scale = jnp.where(
-            lower_scale == 0, first_scale(lower_norm, products.lower_scale), lower_scale
-        )
-        c = jnp.where(upper_scale == 0, 1.0, upper_scale)
-        e = jnp.where(lower_scale == 0, 1.0, lower_scale)
-        upper_norm = upper_norm * (products.upper_scale / c)
-        lower_norm = lower_norm * (products.lower_scale / e)
-        seen = Seen(None, None, None, upper_norm, lower_norm, **losses)
-        choice = self.decision(parameters, seen, Memory(*values))
-        new_memory = (tuple(choice.memory), (upper_scale, lower_scale))
-        return choice._replace(multiplier=choice.multiplier * c / e), (c, e), new_memory
+    ``update(upper_grads, state, params, lower_grads=…)`` returns d, for whatever follows in ``optax.chain``. Say how g
+    is to be kept: by a tolerance and a reference, or by a rule of the paper's family. :func:`measure` makes all the
+    arguments of an update from two losses.
 
+    Parameters
+    ----------
+    tolerance : float or str, optional
+        How far the lower loss may lie above its reference: 0.01, or "2%" of the reference; no weight to choose. The
+        loss has to be told, ``update(…, lower_value=loss)``. An array, as optax.inject_hyperparams gives, may change.
+    reference : float, str, path, array or function of the step
+        What the lower loss is compared with: a number, the final training loss of lower-only training; ``"start"``,
+        the loss of the starting parameters, kept in ``state.start``, on the same batch; ``"given"``, any other loss on
+        the same batch, both given as ``update(…, reference_value=…)``; or a recorded run: the path of a CSV log, or an
+        array with a loss for each step. For a twin, trained beside the model, see :func:`with_twin`.
+    method : Method or str, optional
+        In place of a tolerance, a rule with its numbers and its estimator: a row of :mod:`tiebreak.methods`, such as
+        ``methods.sdbgd.replace(barrier=0.5, regularizer=1e-8)``, the name of a row, or ``Method("mine", rule,
+        Schedule(barrier=0.5))`` with a function ``rule(fg, gg, barrier)`` that JAX can trace. Numbers may be functions
+        of the step: :class:`tiebreak.Power`, schedules of optax, or others that JAX can trace. Step size and batches
+        are yours; see :func:`from_method`. The rule sees the gradients of the mini-batch, or an exponential average of
+        ∇g: ``method.replace(estimator="average", momentum=0.1)`` averages for λ alone, because most optimizers smooth
+        the direction themselves; with ``estimator=Average(0.1)`` the direction is averaged, too.
+    normalize : bool
+        Return d/(1+λ), so that a large λ does not lengthen the step. With `tolerance` it is always d/max(s, λ), s the
+        averaged ‖∇f‖/‖∇g‖.
+    axis_name : str or tuple of str, optional
+        The mapped axes that one run is spread over, under ``shard_map``, ``pmap`` or ``vmap(axis_name=…)``: inner
+        products are summed over the shards of each parameter, losses averaged over all devices, in one collective, so
+        that all devices decide alike. Gradients of parameters that are the same everywhere must be so, too: average
+        them, or let :func:`measure` do it. Not under plain ``jit``, where arrays are sharded and functions are not.
+    param_specs : tree of PartitionSpec, optional
+        Over which of these axes each parameter is sharded: what ``shard_map`` gets as ``in_specs``, or a prefix of it.
+        Under ``shard_map`` JAX knows; elsewhere it must be given, ``PartitionSpec()`` where nothing is sharded.
 
-def _reading(reading: Any, dtype: Any) -> Reading:
-    return Reading(
-        *(jnp.asarray(getattr(reading, name)).astype(dtype) for name in Reading._fields)
+    Notes
+    -----
+    Where a gradient, a loss or the multiplier is not finite, d is NaN, and nothing is remembered of the step. In
+    ``optax.partition`` or ``optax.masked`` the inner products are over the parameters of that part alone: a multiplier
+    per part, which no theorem covers.
+
+    Examples
+    --------
+    >>> method = methods.sdbgd.replace(barrier=0.5, regularizer=1e-8)
+    >>> optimizer = optax.chain(dynamic_barrier(method=method), optax.adamw(1e-3))
+    >>> params = {"w": jnp.array([1.0, 2.0])}
+    >>> state = optimizer.init(params)
+    >>> upper, lower = {"w": jnp.array([1.0, 0.0])}, {"w": jnp.array([-2.0, 0.0])}
+    >>> updates, state = optimizer.update(upper, state, params, lower_grads=lower)
+    >>> float(state[0].multiplier), float(state[0].fg), float(state[0].gg)  # (0.5 · 4 + 2) / 4
+    (1.0, -2.0, 4.0)
+    """
+    axes = checked_axes(axis_name, param_specs)
+    if tolerance is None:
+        refuse_unused("without tolerance=", reference=reference)
+        barrier = _rule_barrier(training_method(method), normalize, axes)
+        return optax.GradientTransformationExtraArgs(barrier.init, barrier.update)
+    refuse_unused(
+        f"with tolerance={tolerance!r}: give one of them",
+        method=method,
+        normalize=normalize,
     )
-
-
-def _one_number(name: str, value: Any, dtype: Any) -> jax.Array:
-    """A loss, checked as far as its shape goes."""
-    number = jnp.asarray(value)
-    if (
-        number.ndim
-        or not jnp.issubdtype(number.dtype, jnp.number)
-        or jnp.iscomplexobj(number)
-    ):
+    if isinstance(reference, str) and reference == TWIN:
         raise ValueError(
-            f"{name} has shape {number.shape} and dtype {number.dtype}; it must be one real number"
+            'reference="twin" trains a copy with the optimizer that follows, which a link of a chain does not know: '
+            "tiebreak.optax.with_twin(optimizer, tolerance=…)"
         )
-    return number.astype(dtype)
+    if reference is None:
+        raise ValueError(
+            f"tolerance={tolerance!r} needs reference=: a number (the final training loss of lower-only training), "
+            '"start" (the loss of the starting parameters on the same batch), "given" (any other loss on the same '
+            "batch), a function of the step, or a recorded run (the path of a CSV log, or an array). For a twin: "
+            "tiebreak.optax.with_twin(optimizer, tolerance=…)"
+        )
+    decision = Decision(tolerance=_traceable(tolerance, reference))
+    reference = schedules.reference_law(reference) or reference
+    barrier = Barrier(decision, axes, reference, Minibatch(), Schedule())
+    return optax.GradientTransformationExtraArgs(barrier.init, barrier.update)
+
+
+def _traceable(tolerance: Any, reference: Any) -> Tolerance:
+    """The tolerance. An array of JAX may be traced and cannot be checked: a number stands for it in the check."""
+    amount: Any = 1.0 if isinstance(tolerance, Array) else tolerance
+    if isinstance(reference, (Array, np.ndarray, np.generic)):
+        reference = schedules.constant if np.ndim(reference) else 1.0
+    allowance = checked_tolerance(amount, reference)
+    return allowance if amount is tolerance else replace(allowance, amount=tolerance)
+
+
+def _rule_barrier(method: Method, normalize: bool | None, axes: Axes) -> Barrier:
+    def apply(fg: Array, gg: Array, arguments: Mapping[str, Array]) -> Array:
+        with schedules.traced(f"the rule {method.name!r}"):
+            multiplier = jnp.asarray(method.rule(fg, gg, **arguments)).astype(fg.dtype)
+        return multiplier + (fg - fg) + (gg - gg)  # NaN if an inner product is infinite
+
+    decision = Decision(method, normalize=normalize is not False, apply=apply)
+    return Barrier(decision, axes, None, method.estimator, method.schedule)
+
+
+def from_method(
+    method: Method | str,
+    step_size: float | Array | Law | None = None,
+    *,
+    normalize: bool = False,
+    axis_name: Any = None,
+    param_specs: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    """A row of :mod:`tiebreak.methods`, or your own, as an optimizer: x ← x − η_k (∇f + λ∇g).
+
+    Parameters
+    ----------
+    method : Method or str
+        Its rule, schedule and estimator; batch sizes are yours to follow.
+    step_size : float or function of the step, optional
+        η_k, in place of the schedule's.
+    normalize, axis_name, param_specs
+        As of :func:`dynamic_barrier`.
+
+    Examples
+    --------
+    >>> optimizer = from_method("sdbgd", step_size=optax.cosine_decay_schedule(0.1, 1000))
+    >>> state = optimizer.init(jnp.zeros(2))
+    >>> updates, state = optimizer.update(jnp.ones(2), state, lower_grads=jnp.array([0.0, 1.0]))
+    >>> updates
+    Array([-0.1, -0.1], dtype=float32)
+    """
+    row = methods.get(method)
+    if step_size is not None:
+        row = row.replace(step_size=schedules.constant(step_size))
+    law: Any = row.schedule.step_size
+    if law is None:
+        raise ValueError(
+            f"the schedule of {row.name!r} sets no step_size: give one, from_method(…, step_size=…)"
+        )
+    return optax.chain(
+        dynamic_barrier(
+            method=row,
+            normalize=normalize,
+            axis_name=axis_name,
+            param_specs=param_specs,
+        ),
+        optax.scale_by_learning_rate(
+            lambda count: schedules.at("step_size", law, count)
+        ),
+    )

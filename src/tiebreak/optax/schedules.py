@@ -1,34 +1,34 @@
 """Functions of the step under tracing: schedules, the learning rate, and the reference of a lower loss."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from tiebreak.options import MEASURED, SOLVER_LAWS, recorded
 from tiebreak.schedules import LEGAL, Capped, Parameters, Power, Schedule
 
-#: A number, or a function of the step: a power law of ours, a schedule of optax, or your own in jax.numpy.
-Law: TypeAlias = Any
+#: A function of the step: a law of tiebreak, a schedule of optax, or any function in jax.numpy.
+Law: TypeAlias = Callable[[Any], Any]
 
 
 @contextmanager
-def traced(what: str) -> Iterator[None]:
+def traced(function: str) -> Iterator[None]:
     """Around a user's function: an exception says that JAX traces it."""
     try:
         yield
     except Exception as error:
         error.add_note(
-            f"in {what}. JAX traces it: jnp in place of math and NumPy, jnp.where in place of if."
+            f"in {function}. JAX traces it: jnp in place of math and NumPy, jnp.where in place of if."
         )
         raise
 
 
-def at(name: str, law: Callable[[Any], Any], count: jax.Array) -> jax.Array:
+def at(name: str, law: Law, count: Array) -> Array:
     """The law at a traced step.
 
     Examples
@@ -36,16 +36,8 @@ def at(name: str, law: Callable[[Any], Any], count: jax.Array) -> jax.Array:
     >>> float(at("barrier", Power(0.5, -0.25), jnp.array(15)))
     0.25
     """
-    if isinstance(
-        law, Power
-    ):  # which in Python also makes whole powers whole; only batch sizes care
-        t = jnp.asarray(count + 1, dtype=float)
-        t = t if law.stop is None else jnp.minimum(t, law.stop)
-        t = t if law.start == 1 else jnp.maximum(1.0, t / law.start)
-        return jnp.asarray(
-            law.constant * t**law.exponent if law.exponent else law.constant,
-            dtype=float,
-        )
+    if isinstance(law, Power):
+        return _power(law, count)
     if isinstance(law, Capped):
         return jnp.minimum(at(name, law.law, count), law.largest)
     with traced(f"{name}, a function of the step"):
@@ -57,28 +49,40 @@ def at(name: str, law: Callable[[Any], Any], count: jax.Array) -> jax.Array:
     return value
 
 
-def parameters(schedule: Schedule, count: jax.Array, dtype: Any) -> Parameters:
+def _power(law: Power, count: Array) -> Array:
+    """c · t^e with t = k + 1, without the rounding of whole powers, which only batch sizes need."""
+    if not law.exponent:
+        return jnp.asarray(law.constant, dtype=float)
+    t = jnp.asarray(count + 1, dtype=float)
+    if law.stop is not None:
+        t = jnp.minimum(t, law.stop)
+    if law.start != 1:
+        t = jnp.maximum(1.0, t / law.start)
+    return jnp.asarray(law.constant * t**law.exponent, dtype=float)
+
+
+def parameters(schedule: Schedule, count: Array, dtype: jnp.dtype) -> Parameters:
     """The schedule at a traced step, without the laws that only the solver follows."""
-    names = [
-        name
-        for name in LEGAL
-        if name not in SOLVER_LAWS and getattr(schedule, name) is not None
-    ]
-    numbers = {
-        name: at(name, getattr(schedule, name), count).astype(dtype) for name in names
-    }
-    laws: Mapping[str, Any] = schedule.others
-    others = {name: at(name, law, count).astype(dtype) for name, law in laws.items()}
+
+    def number(name: str, law: Any) -> Array:
+        return at(name, law, count).astype(dtype)
+
+    numbers = {}
+    for name in LEGAL:
+        law = getattr(schedule, name)
+        if name not in SOLVER_LAWS and law is not None:
+            numbers[name] = number(name, law)
+    others = {name: number(name, law) for name, law in schedule.others.items()}
     return Parameters(count, others=others, **numbers)
 
 
-def constant(value: Law) -> Law:
-    """An array, which may be traced, as a function of the step; anything else as it is."""
-    return (lambda count: value) if isinstance(value, jax.Array) else value
+def constant(value: Any) -> Any:
+    """An array, which may be traced, as a function of the step; any other law as it is."""
+    return (lambda count: value) if isinstance(value, Array) else value
 
 
-def reference_law(reference: Any) -> Callable[[jax.Array], jax.Array] | None:
-    """The reference as a function of the step; None if it is measured, and given to every update.
+def reference_law(reference: Any) -> Law | None:
+    """The reference as a function of the step; None if each update receives it as a measured loss.
 
     Examples
     --------
@@ -101,13 +105,16 @@ def reference_law(reference: Any) -> Callable[[jax.Array], jax.Array] | None:
     return lambda count: jnp.asarray(reference)
 
 
-def _curve(steps: Any, losses: Any) -> Callable[[jax.Array], jax.Array]:
+def _curve(steps: Sequence[int], losses: Sequence[float] | np.ndarray | Array) -> Law:
     if not len(steps):
         raise ValueError(
             "reference has no losses; it must be one number, or a loss for each step"
         )
     recorded_steps = np.asarray(steps, dtype=np.int32)
     values = jnp.asarray(losses)
-    return lambda count: values[
-        jnp.maximum(jnp.searchsorted(recorded_steps, count, side="right") - 1, 0)
-    ]
+
+    def loss(count: Array) -> Array:
+        index = jnp.searchsorted(recorded_steps, count, side="right") - 1
+        return values[jnp.maximum(index, 0)]
+
+    return loss

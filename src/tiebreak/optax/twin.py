@@ -1,47 +1,18 @@
-"""A twin: a copy trained on the lower loss alone, beside the model and by the same optimizer, to be compared with."""
+"""A twin: a copy trained on the lower loss alone by the same optimizer, as the reference of the model."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
-from tiebreak.optax import gradients
-from tiebreak.optax.arguments import dynamic_barrier
 from tiebreak.optax.distributed import vary, varying
-from tiebreak.optax.gradients import Tree
-from tiebreak.optax.optimizer import BarrierState
-from tiebreak.tolerance import Memory, after_return, needs_return, return_count
-
-
-class TwinState(NamedTuple):
-    """What :func:`with_twin` remembers.
-
-    Attributes
-    ----------
-    barrier : BarrierState
-    base, reference_base : tree
-        The base optimizer's state, for the model and for the twin.
-    reference_params : tree
-        The twin.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp, optax
-    >>> state = with_twin(optax.sgd(0.1), tolerance=0.05).init(jnp.ones(2))
-    >>> state.reference_params.tolist(), float(state.barrier.multiplier)
-    ([1.0, 1.0], 0.0)
-    """
-
-    barrier: BarrierState
-    base: Any
-    reference_base: Any
-    reference_params: Tree
-
-    @property
-    def returns(self) -> jax.Array:
-        """How many times the model was set to its twin, because steps on the lower loss alone did not bring it back."""
-        return return_count(Memory(*self.barrier.memory[0]))  # type: ignore[no-any-return]  # an array, where steps are
+from tiebreak.optax.gradients import Tree, copied, differentiable
+from tiebreak.optax.optimizer import dynamic_barrier
+from tiebreak.optax.step_info import TwinState
+from tiebreak.options import GIVEN
+from tiebreak.tolerance import Memory, after_return, needs_return
 
 
 def _with_hyperparameters(twin: Any, base: Any) -> Any:
@@ -106,17 +77,16 @@ def with_twin(
         raise ValueError(
             f"reference={options['reference']!r} has no effect: the twin is the reference"
         )
-    barrier = dynamic_barrier(tolerance=tolerance, reference="given", **options)
+    barrier = dynamic_barrier(tolerance=tolerance, reference=GIVEN, **options)
     base = optax.with_extra_args_support(base)
 
     def init(params: Tree) -> TwinState:
         barrier_state = barrier.init(params)
-        twin = gradients.copied(params)
-        state = TwinState(
-            barrier_state, base.init(params), gradients.copied(base.init(twin)), twin
-        )
-        # A skipped step keeps all of it, counters too: it differs over the axes that the decision to skip differs over.
-        return vary(state, varying(barrier_state.skipped))  # type: ignore[no-any-return]  # as it came
+        twin = copied(params)
+        twin_base = copied(base.init(twin))
+        state = TwinState(barrier_state, base.init(params), twin_base, twin)
+        # A skipped step returns the previous state, so that the state differs over the axes that `skipped` differs over.
+        return vary(state, varying(barrier_state.skipped))  # type: ignore[no-any-return]  # it maps over any tree
 
     def update(
         updates: Tree,
@@ -136,53 +106,51 @@ def with_twin(
             raise TypeError(
                 "a twin needs update(upper_grads, state, params, …): the model may be set to it"
             )
-        reference = {
-            "reference_grads": reference_grads,
-            "reference_value": reference_value,
-        }
-        direction, after = barrier.update(
-            updates, state.barrier, params, **reference, **extra
+        direction, barrier_state = barrier.update(
+            updates,
+            state.barrier,
+            params,
+            reference_grads=reference_grads,
+            reference_value=reference_value,
+            **extra,
         )
         moved, base_state = base.update(direction, state.base, params, **extra)
+        twin = state.reference_params
         twin_base = _with_hyperparameters(state.reference_base, state.base)
         twin_moved, new_twin_base = base.update(
-            reference_grads, twin_base, state.reference_params, **extra
+            reference_grads, twin_base, twin, **extra
         )
         # If the model or the twin cannot step, neither does.
-        twin_base, twin_params = jax.tree.map(
-            lambda old, new: jnp.where(after.skipped, old, new),
-            (twin_base, state.reference_params),
-            (new_twin_base, optax.apply_updates(state.reference_params, twin_moved)),
+        stepped = (new_twin_base, optax.apply_updates(twin, twin_moved))
+        twin_base, twin = optax.tree.where(
+            barrier_state.skipped, (twin_base, twin), stepped
         )
-        # If steps on the lower loss alone do not repair what the upper one did, the model is set to its twin.
-        values, scales = after.memory
+        # If steps on the lower loss alone do not bring the model back, it is set to its twin.
+        values, scales = barrier_state.memory
         memory = Memory(*values)
-        returns = needs_return(memory) & ~after.skipped
+        returns = needs_return(memory) & ~barrier_state.skipped
 
-        def on_return(new: Any, old: Any) -> Any:
-            picked = jnp.where(returns, new, old)
-            return picked.astype(getattr(old, "dtype", picked.dtype))
+        def on_return(new: Any, old: Any) -> Array:
+            value = jnp.where(returns, new, old)
+            return value.astype(getattr(old, "dtype", value.dtype))
 
-        def move(t: Any, p: Any, m: Any, *lower: Any) -> Any:
-            if not gradients.differentiable(p):
-                return m
-            wide = jnp.promote_types(
-                m.dtype, jnp.float32
-            )  # in 16 bits p + (t − p) need not be near t
-            reached = jnp.any(lower[0] != 0) | jnp.any(
-                lower[1] != 0
-            )  # a leaf that the lower loss does not reach stays
+        def move(t: Any, p: Any, m: Any, g: Any, twin_g: Any) -> Array:
+            if not differentiable(p):
+                return m  # type: ignore[no-any-return]
+            # In 16 bits p + (t − p) may be far from t.
+            wide = jnp.promote_types(m.dtype, jnp.float32)
+            # A leaf that the lower loss does not reach is not set.
+            reached = jnp.any(twin_g != 0) | jnp.any(g != 0)
             return jnp.where(
                 returns & reached, t.astype(wide) - p.astype(wide), m.astype(wide)
             )
 
         moved = jax.tree.map(
-            move, twin_params, params, moved, reference_grads, extra["lower_grads"]
+            move, twin, params, moved, extra["lower_grads"], reference_grads
         )
         values = jax.tree.map(on_return, tuple(after_return(memory)), values)
         base_state = jax.tree.map(on_return, twin_base, base_state)
-        return moved, TwinState(
-            after._replace(memory=(values, scales)), base_state, twin_base, twin_params
-        )
+        barrier_state = barrier_state._replace(memory=(values, scales))
+        return moved, TwinState(barrier_state, base_state, twin_base, twin)
 
     return optax.GradientTransformationExtraArgs(init, update)
