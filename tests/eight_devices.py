@@ -4,7 +4,9 @@ The model is a small network, cut over the axis "model" (columns, then rows, the
 bias is the same on all devices, and has to count once.
 """
 
+import re
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -191,6 +193,85 @@ def test_copies_with_a_batch_each(kind, alone):
     found = jax.jit(kind(lambda x, y: run(params, (x, y, spoil)), axis_name="i"))(x, y)
     for i in (0, 7):
         assert_equal(jax.tree.map(lambda v, i=i: v[i], found), alone("several steps"))
+
+
+def documented(mapping):
+    """The lines of docs/scaling.md that compute both gradients under this mapping, as a function."""
+    text = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text("utf-8")
+    lines = re.search(rf"```python\n(# {mapping}: .*?)```", text, re.DOTALL)[1]
+
+    def gradients(params, x, y):
+        size, fit = losses()
+        names = {"jax": jax, "size": size, "fit": fit, "params": params, "x": x, "y": y}
+        exec(lines, names)
+        return names["upper_grads"], names["lower_grads"], names["lower_value"]
+
+    return gradients
+
+
+SHARD_MAP = "shard_map"
+OTHERWISE = r"pmap, vmap, shard_map\(check_vma=False\)"
+
+
+def over_eight_devices(kind, function, params, x, y):
+    """The value on the first device, with the rows of the batch over all devices."""
+    if kind in ("shard_map", "unchecked"):
+        devices = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+        mapped = jax.shard_map(
+            function,
+            mesh=devices,
+            in_specs=(P(), P("data"), P("data")),
+            out_specs=P(),
+            check_vma=kind == "shard_map",
+        )
+        return jax.jit(mapped)(params, x, y)
+    mapping = {"pmap": jax.pmap, "vmap": jax.vmap}[kind]
+    mapped = mapping(function, axis_name="data", in_axes=(None, 0, 0))
+    rows = (value.reshape(8, 2, -1) for value in (x, y))
+    return jax.tree.map(lambda value: value[0], mapped(params, *rows))
+
+
+@pytest.mark.parametrize("kind", ["shard_map", "unchecked", "pmap", "vmap"])
+def test_the_documented_lines_average_gradients(kind):
+    """The gradients and the direction are those of one device with the whole batch."""
+    params, (x, y, _) = problem()
+    gradients = documented(SHARD_MAP if kind == "shard_map" else OTHERWISE)
+    named = {"axis_name": "data", "param_specs": P()}
+
+    def update(params, x, y, gradients=gradients, named=named):
+        optimizer = dynamic_barrier(tolerance=0.1, reference=0.5, **named)
+        upper, lower, value = gradients(params, x, y)
+        direction, state = optimizer.update(
+            upper,
+            optimizer.init(params),
+            params,
+            lower_grads=lower,
+            lower_value=value,
+        )
+        return upper, lower, direction, state.multiplier
+
+    def whole_batch(params, x, y):
+        size, fit = losses()
+        value, lower = jax.value_and_grad(fit)(params, x, y)
+        return jax.grad(size)(params, x, y), lower, value
+
+    expected = update(params, x[0], y[0], whole_batch, {})
+    assert_equal(over_eight_devices(kind, update, params, x[0], y[0]), expected)
+
+
+def test_the_lines_for_one_mapping_are_wrong_for_the_other():
+    """Why the documentation has both: too large by the number of devices, and not averaged."""
+    params, (x, y, _) = problem()
+    gradient = jax.grad(losses()[1])
+
+    def lower(mapping):
+        return lambda *args: documented(mapping)(*args)[1]
+
+    batch = (params, x[0], y[0])
+    eightfold = jax.tree.map(lambda value: 8 * value, gradient(*batch))
+    assert_equal(over_eight_devices("shard_map", lower(OTHERWISE), *batch), eightfold)
+    first = gradient(params, x[0][:2], y[0][:2])
+    assert_equal(over_eight_devices("pmap", lower(SHARD_MAP), *batch), first)
 
 
 @pytest.mark.long
