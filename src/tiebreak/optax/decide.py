@@ -46,7 +46,8 @@ def decide(
     measurement = Seen(None, None, None, upper_norm, lower_norm, **losses)
     choice = decision(parameters, measurement, Memory(*values))
     memory = (tuple(choice.memory), (upper_scale, lower_scale))
-    return choice._replace(multiplier=choice.multiplier * c / e), (c, e), memory
+    choice = choice._replace(multiplier=choice.multiplier * c / e)
+    return choice, (c, e), memory
 
 
 def _scaled_norm(square: Array, scale: Array, first: Array) -> tuple[Array, ...]:
@@ -54,7 +55,8 @@ def _scaled_norm(square: Array, scale: Array, first: Array) -> tuple[Array, ...]
     norm = root(square)
     limit = 2.0**126
     power = jnp.clip(power_of_two(norm) * scale, 1 / limit, limit)
-    first = jnp.where(first == 0, jnp.where(norm > 0, power, 0.0), first)
+    power = jnp.where(norm > 0, power, 0.0)
+    first = jnp.where(first == 0, power, first)
     divisor = jnp.where(first == 0, 1.0, first)
     return first, divisor, norm * (scale / divisor)
 
@@ -73,7 +75,8 @@ def for_rule(
     """
     if rule not in RULES.values():
         fg, gg, ff = products.rescaled(1.0, 1.0)
-        gg = jnp.where(products.gg > 0, jnp.maximum(gg, limits(gg).tiny), gg)
+        positive = jnp.maximum(gg, limits(gg).tiny)
+        gg = jnp.where(products.gg > 0, positive, gg)
         return Seen(fg, gg, ff, lower_value=lower_value), parameters
     # If ∇f is so much larger that fg would overflow, gg may be small.
     between = jnp.sqrt(products.upper_scale) * jnp.sqrt(products.lower_scale)
@@ -92,15 +95,15 @@ def for_rule(
     def over(value: Array | None) -> Array | None:
         return None if value is None else value * inverse * inverse
 
-    others = dict(parameters.others)
-    if "target" in others:
-        others["target"] = over(others["target"])
+    further = dict(parameters.others)
+    if "target" in further:
+        further["target"] = over(further["target"])
     if penalty is not None:
         # The rule refuses an infinite penalty.
         product = jnp.minimum(penalty * c * c, limits(c).max)
         penalty = jnp.where(jnp.isfinite(penalty), product, penalty)
     parameters = parameters._replace(
-        regularizer=over(parameters.regularizer), penalty=penalty, others=others
+        regularizer=over(parameters.regularizer), penalty=penalty, others=further
     )
     fg, gg, _ = products.rescaled(c, c)
     return Seen(fg, gg, lower_value=over(lower_value)), parameters
@@ -116,4 +119,5 @@ def root(square: Array) -> Array:
     (2.0, 0.0)
     """
     is_zero = square == 0
-    return jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, square)))
+    positive = jnp.where(is_zero, 1.0, square)
+    return jnp.where(is_zero, 0.0, jnp.sqrt(positive))

@@ -243,7 +243,8 @@ class Axes:
             return None
         by_type = None
         if params is not None:
-            by_type = list(map(varying, match(updates, params, ("updates", "params"))))
+            matched = match(updates, params, ("updates", "params"))
+            by_type = list(map(varying, matched))
         homes = by_type or list(map(varying, leaves))
         shards = [frozenset[Name]()] * len(leaves)
         if self.names:
@@ -280,7 +281,8 @@ class Axes:
         leaves, structure = jax.tree.flatten(gradients)
         homes = list(map(varying, jax.tree.leaves(params)))
         means = []
-        for leaf, shards in zip(leaves, self.shards(gradients, homes), strict=True):
+        pairs = zip(leaves, self.shards(gradients, homes), strict=True)
+        for leaf, shards in pairs:
             copies = tuple(axis for axis in untracked if axis not in shards)
             means.append(all_sum(leaf, copies) / size(untracked))
         return jax.tree.unflatten(structure, means)

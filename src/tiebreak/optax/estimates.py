@@ -26,7 +26,8 @@ def begin(estimator: Estimator, params: Tree) -> EstimatorMemory:
     for level in LEVELS:
         rows = [_first(estimator, level, leaf) for leaf in leaves]
         columns = zip(*rows, strict=True)
-        memory[level] = tuple(map(partial(jax.tree.unflatten, structure), columns))
+        trees = map(partial(jax.tree.unflatten, structure), columns)
+        memory[level] = tuple(trees)
     return memory
 
 
@@ -53,15 +54,16 @@ def update(
     new_memory = {}
     for level, leaves in zip(LEVELS, fresh, strict=True):
         trees = memory[level]
-        rows = list(zip(*map(jax.tree.leaves, trees), strict=True))
+        columns = map(jax.tree.leaves, trees)
+        rows = list(zip(*columns, strict=True)) or [()] * len(leaves)
         pairs = [
             _update_leaf(estimator, level, leaf, row, parameters)
-            for leaf, row in zip(leaves, rows or [()] * len(leaves), strict=True)
+            for leaf, row in zip(leaves, rows, strict=True)
         ]
         estimates.append([estimate for estimate, _ in pairs])
-        columns = zip(*(row for _, row in pairs), strict=True)
+        new_columns = zip(*(row for _, row in pairs), strict=True)
         structures = map(jax.tree.structure, trees)
-        new_memory[level] = tuple(map(jax.tree.unflatten, structures, columns))
+        new_memory[level] = tuple(map(jax.tree.unflatten, structures, new_columns))
     return estimates, new_memory
 
 

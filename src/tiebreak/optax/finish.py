@@ -80,7 +80,8 @@ def finish(
     ([1.0, 2.38], 1.375, 0.95)
     """
     anchor = _anchor_params(anchor)
-    for name, loss in (("lower", lower), ("upper", lower if upper is None else upper)):
+    losses = {"lower": lower, "upper": lower if upper is None else upper}
+    for name, loss in losses.items():
         if not callable(loss):
             raise TypeError(
                 f"{name}={loss!r} must be a function of the parameters that returns its loss over all data"
@@ -96,7 +97,8 @@ def finish(
                 "with Equinox take equinox.partition(model, equinox.is_array)[0], and combine in the losses"
             )
     ends, structure = jax.tree.flatten(params)
-    begins = list(map(_like, match(params, anchor, ("params", "anchor")), ends))
+    begins = match(params, anchor, ("params", "anchor"))
+    begins = list(map(_like, begins, ends))
     total = Totals(_number)
     if steps is not None and not callable(steps):
         raise TypeError(

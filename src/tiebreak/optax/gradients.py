@@ -35,7 +35,8 @@ def match(
     leaves, structure = jax.tree.flatten(lower)
     if structure != jax.tree.structure(upper):  # type: ignore[operator]  # jaxlib has no types
         leaves = _aligned(upper, lower, names)
-    for path, u, g in zip(paths(upper), jax.tree.leaves(upper), leaves, strict=True):
+    rows = zip(paths(upper), jax.tree.leaves(upper), leaves, strict=True)
+    for path, u, g in rows:
         if jnp.shape(u) != jnp.shape(g):
             raise ValueError(
                 f"{names[1]}{path} has shape {jnp.shape(g)}; it must be that of {names[0]}{path}, {jnp.shape(u)}"
@@ -119,7 +120,8 @@ def combine(
         wide = widen(u)
         dtype = limits(u).dtype
         if scales is not None:
-            wide = wide * (1 / scales[0]).astype(dtype) * scales[1].astype(dtype)
+            inverse = (1 / scales[0]).astype(dtype)
+            wide = wide * inverse * scales[1].astype(dtype)
         a, b = (weight.astype(dtype) for weight in weights)
         return (a * wide + b * widen(g)).astype(jnp.result_type(leaf))
 

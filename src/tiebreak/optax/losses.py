@@ -101,7 +101,8 @@ def _value_and_grad(loss: Function, axes: Axes) -> Function:
     def share(*args: Any, **kwargs: Any) -> tuple[Array, tuple[Array, Any]]:
         value, aux = loss(*args, **kwargs)
         # JAX sums a loss over the axes that its type differs over; `averaged` sums the gradients over all others.
-        return value / size(varying(value).intersection(axes.names)), (value, aux)
+        summed = varying(value).intersection(axes.names)
+        return value / size(summed), (value, aux)
 
     def value_and_grad(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Tree]:
         (_, value_and_aux), grads = jax.value_and_grad(share, has_aux=True)(

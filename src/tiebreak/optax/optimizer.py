@@ -277,7 +277,8 @@ def _traceable(tolerance: Any, reference: Any) -> Tolerance:
 def _rule_barrier(method: Method, normalize: bool | None, axes: Axes) -> Barrier:
     def apply(fg: Array, gg: Array, arguments: Mapping[str, Array]) -> Array:
         with schedules.traced(f"the rule {method.name!r}"):
-            multiplier = jnp.asarray(method.rule(fg, gg, **arguments)).astype(fg.dtype)
+            multiplier = jnp.asarray(method.rule(fg, gg, **arguments))
+            multiplier = multiplier.astype(fg.dtype)
         return multiplier + (fg - fg) + (gg - gg)  # NaN if an inner product is infinite
 
     decision = Decision(method, normalize=normalize is not False, apply=apply)

@@ -82,14 +82,17 @@ def _inner_products(
         quotients = list(map(_divided, gradients, scales))
         products, _, copies_equal = _sums(quotients, (), layout)
         fg, gg, ff = (product.astype(dtype) for product in products)
-        return Products(jnp.where(copies_equal, fg, jnp.nan), gg, ff, *scales)
+        fg = jnp.where(copies_equal, fg, jnp.nan)
+        return Products(fg, gg, ff, *scales)
 
     info = limits(fg)
     least = info.tiny / info.eps**2
     most = info.max * info.eps**2
     ordinary = (least < gg) & (gg < most) & (least < ff) & (ff < most)
-    products = lax.cond(ordinary, lambda: Products(fg, gg, ff, one, one), scaled)
-    return products._replace(fg=jnp.where(copies_equal, products.fg, jnp.nan)), means
+    unscaled = Products(fg, gg, ff, one, one)
+    products = lax.cond(ordinary, lambda: unscaled, scaled)
+    fg = jnp.where(copies_equal, products.fg, jnp.nan)
+    return products._replace(fg=fg), means
 
 
 def _sums(
@@ -111,7 +114,8 @@ def _sums(
     if not layout.tracked:
         for leaves in gradients:
             parts += _norms(leaves, layout)
-    totals = all_sum(vary(jnp.stack(parts), layout.axes), layout.axes)
+    stacked = vary(jnp.stack(parts), layout.axes)
+    totals = all_sum(stacked, layout.axes)
     products = [total.astype(products[0].dtype) for total in totals[:3]]
     pairs = zip(totals[3:count], numbers, strict=True)
     means = [total.astype(number.dtype) for total, number in pairs]
@@ -167,7 +171,8 @@ def _largest(leaves: Leaves) -> Array:
     for leaf in leaves:
         parts = (leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,)
         for part in parts:
-            largest = jnp.maximum(largest, jnp.max(jnp.abs(widen(part)), initial=0.0))
+            entries = jnp.abs(widen(part))
+            largest = jnp.maximum(largest, jnp.max(entries, initial=0.0))
     return largest
 
 
@@ -178,6 +183,8 @@ def _divided(leaves: Leaves, scale: Array) -> Leaves:
 def power_of_two(value: Array) -> Array:
     """The largest power of two that is at most `value`; 1 if that is 0 or not finite."""
     usable = jnp.isfinite(value) & (value > 0)
-    exponent = jnp.frexp(lax.stop_gradient(jnp.where(usable, value, 1.0)))[1] - 1
+    fixed = lax.stop_gradient(jnp.where(usable, value, 1.0))
+    exponent = jnp.frexp(fixed)[1] - 1
     # float32 holds the inverse as well, and leaves of float32 may stand beside others of float64.
-    return jnp.ldexp(jnp.ones_like(value), jnp.clip(exponent, -126, 126))
+    exponent = jnp.clip(exponent, -126, 126)
+    return jnp.ldexp(jnp.ones_like(value), exponent)

@@ -72,8 +72,8 @@ def parameters(schedule: Schedule, count: Array, dtype: jnp.dtype) -> Parameters
         law = getattr(schedule, name)
         if name not in SOLVER_LAWS and law is not None:
             numbers[name] = number(name, law)
-    others = {name: number(name, law) for name, law in schedule.others.items()}
-    return Parameters(count, others=others, **numbers)
+    further = {name: number(name, law) for name, law in schedule.others.items()}
+    return Parameters(count, others=further, **numbers)
 
 
 def constant(value: Any) -> Any:

@@ -141,9 +141,8 @@ def with_twin(
             wide = jnp.promote_types(m.dtype, jnp.float32)
             # A leaf that the lower loss does not reach is not set.
             reached = jnp.any(twin_g != 0) | jnp.any(g != 0)
-            return jnp.where(
-                returns & reached, t.astype(wide) - p.astype(wide), m.astype(wide)
-            )
+            distance = t.astype(wide) - p.astype(wide)
+            return jnp.where(returns & reached, distance, m.astype(wide))
 
         moved = jax.tree.map(
             move, twin, params, moved, extra["lower_grads"], reference_grads
