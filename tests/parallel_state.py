@@ -115,7 +115,7 @@ def by_blocks(model, opt, data):
             model(x)
         with opt.reference():
             r = lower(model, x, y)
-            if opt.model_copy.twin:
+            if opt.twin is not None:
                 r.backward()
         g = lower(model, x, y)
         with opt.lower(g, reference=r.detach()):

@@ -162,11 +162,6 @@ class RuleMemory:
         """How many times the model was set to its twin; waits for a device."""
         return int(tolerance.return_count(self.current())) if self.values else 0
 
-    @property
-    def is_initial(self) -> bool:
-        """Whether no step was made yet, as far as the host knows."""
-        return not self.on_device and bool(tolerance.is_initial(self.current()))
-
     def needs_return(self) -> bool:
         """Whether the model must be set to its twin; waits for a device."""
         needed = tolerance.needs_return(self.current())

@@ -37,6 +37,9 @@ class Scaling(NamedTuple):
     changed_grad: bool
 
 
+NO_SCALER = Scaling(None, None, None, is_active=False, changed_grad=False)
+
+
 def read_scaling(
     scale: Any, found_inf: Any, inverse_unscaled: Tensor | None
 ) -> Scaling:

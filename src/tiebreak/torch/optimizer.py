@@ -239,6 +239,8 @@ class DynamicBarrier(Optimizer):
         # True after torch.distributed.checkpoint requested a state before the first step.
         self.state_requested = False
         self._active_level = ""
+        self._twin_has_moved = False
+        self._queues_report = False
         self._combined: _Combined | None = None
         self._has_scaler: bool | None = None  # None before the first step
         self._inverse_unscaled: Tensor | None = None
@@ -325,7 +327,9 @@ class DynamicBarrier(Optimizer):
         self._check_copy()
         if not scaling.changed_grad:
             self.gradients.check_unchanged()
-        parameters = self.schedule.at(self.count)
+        parameters = Parameters(k=self.count)
+        if self.decision.method is not None:
+            parameters = self.schedule.at(self.count)
 
         # Measure: inner products of the gradients, and losses, over all ranks.
         passes, measured = self._measure(parameters, scaling)
@@ -378,7 +382,9 @@ class DynamicBarrier(Optimizer):
         found_inf = getattr(self, "found_inf", None)
         inverse_unscaled = self._inverse_unscaled
         self._inverse_unscaled = None
-        scaling = grad_scaler.read_scaling(scale, found_inf, inverse_unscaled)
+        scaling = grad_scaler.NO_SCALER
+        if found_inf is not None or inverse_unscaled is not None:
+            scaling = grad_scaler.read_scaling(scale, found_inf, inverse_unscaled)
         self._has_scaler = scaling.is_active
         return scaling
 
@@ -431,7 +437,10 @@ class DynamicBarrier(Optimizer):
         return passes, Measurement(products, rule_products, losses, twin_squared_norm)
 
     def _bind(self, rows: Sequence[Row]) -> Passes:
-        return self.engines.bind(*self.ranks.split_rows(rows))
+        kinds = 1
+        if self.ranks.is_split:
+            rows, kinds = self.ranks.split_rows(rows)
+        return self.engines.bind(rows, kinds)
 
     def _can_skip_on_device(self, passes: Passes) -> bool:
         """Whether the device can skip this step without the host knowing."""
@@ -498,8 +507,12 @@ class DynamicBarrier(Optimizer):
             products, rule_products = numbers.reshape(2, -1).unbind()
         return measured._replace(products=products, rule_products=rule_products)
 
+    def _prepare_ranks(self) -> None:
+        """Find how the parameters lie over the ranks, and compare the settings of all ranks once."""
+        self.ranks.find_layout(self.gradients.parameters())
+        self._compare_settings()
+
     def _compare_settings(self) -> None:
-        """Compare the settings of all ranks, once."""
         if not self.ranks.needs_settings:
             return
         self.ranks.compare_settings(
@@ -541,7 +554,7 @@ class DynamicBarrier(Optimizer):
     ) -> None:
         """Raise if a twin's loss has another weight, or if a captured step cannot be repeated; warn of noise."""
         twin_squared_norm = measured.twin_squared_norm
-        if twin_squared_norm is not None and self.memory.is_initial:
+        if twin_squared_norm is not None and not self._twin_has_moved:
             inverse_scale = scaling.inverse_scale
             scale = 1.0 if inverse_scale is None else float(inverse_scale)
             check_equal_weights(
@@ -624,6 +637,7 @@ class DynamicBarrier(Optimizer):
         if self.twin is not None and twin_step is not None:
             has_ranks = not self.ranks.alone
             self.twin.step(self.base, twin_step, self.max_norm, has_ranks)
+            self._twin_has_moved = True
             if self.memory.needs_return():
                 self._return_to_twin(decision.info)
         if self._queues_report:
@@ -791,7 +805,7 @@ class DynamicBarrier(Optimizer):
                 f"opt.reference() was entered inside opt.{self._active_level}(); leave one before the other"
             )
         copy.follow(self.base)
-        self.ranks.find_layout(self.gradients.parameters())
+        self._prepare_ranks()
         with copy.in_place_of_model(self.generators, self.ranks.wrappers):
             if self.twin is not None and torch.is_grad_enabled():
                 with self._block(REFERENCE, None, None, 1.0):
@@ -909,9 +923,9 @@ class DynamicBarrier(Optimizer):
 
         Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
         """
-        self.ranks.find_layout(self.gradients.parameters())
-        self._compare_settings()
         copy = self.model_copy
+        if copy is None:
+            self._prepare_ranks()
         is_first = copy is not None and not copy.begun
         reference = None if copy is None else self._measure_reference(lower)
         with torch.enable_grad():
@@ -962,7 +976,8 @@ class DynamicBarrier(Optimizer):
     def _raise_pending(self) -> None:
         """Raise if the device found the last step faulty."""
         try:
-            self.ranks.raise_doubts()
+            if not self.ranks.alone:
+                self.ranks.raise_doubts()
             numbers = self.nonfinite.raise_pending()
         except (RuntimeError, FloatingPointError):
             self.forget()

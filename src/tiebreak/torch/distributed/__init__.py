@@ -138,6 +138,8 @@ class Ranks:
     wrappers : Wrappers
     alone : bool
         Whether no other rank takes part.
+    needs_settings : bool
+        Whether there are several ranks whose settings were not compared yet.
     versions_are_silent : bool
         Whether the versions of gradient tensors do not reveal that a gradient was changed.
     is_split : bool
@@ -169,7 +171,7 @@ class Ranks:
         self.reset_parameters = frozenset[Tensor]()
         self.loaded_state = 0.0
         self._ids: list[int] = []
-        self._settings_compared = False
+        self.needs_settings = False
         self._shares: Shares | None = None
         self._first_step = 0
         self._squared_norms = torch.ones(2)  # ‖∇f‖² and ‖∇g‖² of the last step
@@ -203,7 +205,7 @@ class Ranks:
         is_opaque = self.is_split or bool(self.reset_parameters)
         self.versions_are_silent = is_opaque and not self.alone
         self._ids = ids
-        self._settings_compared = False
+        self.needs_settings = not self.alone
         self._shares = None
 
     def check_synchronized(self) -> None:
@@ -229,7 +231,10 @@ class Ranks:
     def squared_norms(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return Σ‖gradient‖² of pairs of a parameter and its gradient; of this rank by kind, unless it is alone."""
         if self.alone:
-            return squared_norm([local_tensor(grad) for _, grad in pairs])
+            grads = [grad for _, grad in pairs]
+            if self.is_split:  # DTensors of a mesh with one rank
+                grads = [local_tensor(grad) for grad in grads]
+            return squared_norm(grads)
         kind_of = self.layout.kind_of
         by_kind: list[list[Tensor]] = [[] for _ in self.layout.kinds]
         for p, grad in pairs:
@@ -240,15 +245,10 @@ class Ranks:
 
     # --- all-reduce --------------------------------------------------------------------------------------------------
 
-    @property
-    def needs_settings(self) -> bool:
-        """Whether there are several ranks whose settings were not compared yet."""
-        return not self.alone and not self._settings_compared
-
     def compare_settings(self, settings: Mapping[str, str]) -> None:
         """Raise on every rank unless all have the same settings."""
         compare(settings, self.layout.group)
-        self._settings_compared = True
+        self.needs_settings = False
 
     def replicas_to_compare(self, step: int) -> list[Tensor]:
         """Return the replicas whose gradients to compare one by one at this step; none if no comparison is due."""
