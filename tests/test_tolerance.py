@@ -58,7 +58,9 @@ def plant(
             memory, loss, reference, tolerance_at(t), 2.0, 3.0, same_batch=not number
         )
         excess += (c / reading.ratio**2 - excess) / lag + swing * generator.normal()
-        seen.append((0.01 * excess / tolerance_at(t), reading.ratio, memory.ratio))
+        seen.append(
+            (0.01 * excess / tolerance_at(t), reading.ratio, memory.integral_ratio)
+        )
     return np.array(seen).T
 
 
@@ -130,7 +132,7 @@ def test_while_the_excess_falls_w0_does_not_grow(start):
             1.0,
             same_batch=False,
         )
-        integral.append(memory.ratio)
+        integral.append(memory.integral_ratio)
     assert (
         np.diff(integral[25:]) <= 0
     ).all()  # before that, both averages of the excess are nearly the same
@@ -152,7 +154,7 @@ def test_w_begins_inside_the_tolerance_or_outside(aim, first):
         1.0,
         constants=DEFAULT._replace(target_excess=aim),
     )
-    assert reading.ratio == memory.ratio == pytest.approx(first)
+    assert reading.ratio == memory.integral_ratio == pytest.approx(first)
 
 
 def test_a_new_tolerance_counts_at_once():
@@ -238,9 +240,9 @@ def test_a_model_that_can_be_repaired_is_never_set_to_its_twin(g, f, rate, noise
 )
 def test_a_return_takes_a_share_of_all_steps_and_leaves_no_excess(steps, stalled, lost):
     losses = {
-        "loss": 2.0,
+        "fast_loss": 2.0,
         "slow_loss": 3.0,
-        "reference": 1.0,
+        "fast_reference": 1.0,
         "slow_reference": 1.5,
         "returns": 4.0,
     }
@@ -249,7 +251,7 @@ def test_a_return_takes_a_share_of_all_steps_and_leaves_no_excess(steps, stalled
     assert needs_return(memory) == lost
     after = after_return(memory)
     assert not needs_return(after)
-    assert (after.ratio, after.returns, after.slow_loss) == (
+    assert (after.integral_ratio, after.returns, after.slow_loss) == (
         DEFAULT.initial_ratio,
         5,
         after.slow_reference,
@@ -273,7 +275,7 @@ def mean(values, weight):
 
 def plainly(rows, relative, same_batch):
     """The documented equations on whole histories, with logarithms and branches: (w, s, e), and whether to return."""
-    c, swings, z, stalled = DEFAULT, [], None, 0
+    c, swing, z, stalled = DEFAULT, 0.0, None, 0
     for k in range(1, len(rows) + 1):
         loss, reference, tolerances, upper, lower = zip(*rows[:k], strict=True)
         upper, lower = ([norm or None for norm in norms] for norms in (upper, lower))
@@ -285,11 +287,13 @@ def plainly(rows, relative, same_batch):
             (g - r) / (tolerances[-1] * (abs(r) if relative else 1)) for g, r in means
         )
         rise = max(e - slow, 0)
-        swings.append(rise if same_batch else 0)
-        bound = (
-            e + c.rise_weight * rise + c.mean_rise_weight * mean(swings, c.slow_weight)
-        )
-        error = min(max(bound / c.target_excess, 1 / c.error_range), c.error_range)
+        # The mean rise is a loss, so that a new tolerance counts at once; at most 0.8 t.
+        _, r = means[0]
+        t = tolerances[-1] * (abs(r) if relative else 1)
+        swing += max(1 / k, c.slow_weight) * (t * rise * same_batch - swing)
+        swing = min(swing, c.error_range * c.target_excess / c.mean_rise_weight * t)
+        ahead = e + c.rise_weight * rise + c.mean_rise_weight * swing / t
+        error = min(max(ahead / c.target_excess, 1 / c.error_range), c.error_range)
         if z is None:
             z = math.log(c.initial_ratio_outside if e > 1 else c.initial_ratio)
         if error <= 1 or e >= c.held_share * slow:
@@ -368,7 +372,7 @@ def test_finite_in_finite_out_and_within_bounds(rows, relative):
     for row in rows:
         before, (memory, reading) = memory, follow(memory, *row, relative=relative)
         assert all(math.isfinite(x) for x in (*memory, *reading))
-        assert 1 <= memory.ratio <= DEFAULT.max_ratio
+        assert 1 <= memory.integral_ratio <= DEFAULT.max_ratio
         assert (
             math.exp(-DEFAULT.proportional_gain) <= reading.ratio <= DEFAULT.max_ratio
         )
@@ -551,7 +555,7 @@ def test_runs_side_by_side_are_separate_runs():
     "name",
     [
         "steps",
-        "ratio",
+        "integral_ratio",
         "mean_rise",
         "upper_norm",
         "lower_norm",
@@ -563,6 +567,37 @@ def test_a_memory_that_cannot_be_is_named(name):
     for wrong in (-1.0, math.nan):
         with pytest.raises(ValueError, match=rf"^{name}={wrong} must be at least 0$"):
             check(initial_memory()._replace(**{name: wrong}))
+
+
+def test_a_new_tolerance_counts_from_the_next_step_on():
+    """After a hundred steps far outside a tight tolerance, a wide one is judged as if nothing had been outside."""
+
+    def ratio_under_wide_tolerance(first_tolerance):
+        memory = initial_memory()
+        for k in range(100):
+            loss = 1.0 + 0.001 * (k % 10)
+            memory, _ = follow(memory, loss, 1.0, first_tolerance, 1.0, 1.0)
+        memory = memory._replace(integral_ratio=30.0)
+        return follow(memory, 1.001, 1.0, 1.0, 1.0, 1.0)[1].ratio
+
+    expected = ratio_under_wide_tolerance(1.0)
+    assert ratio_under_wide_tolerance(1e-5) == pytest.approx(expected, rel=1e-2)
+
+
+def test_one_batch_far_outside_is_forgotten_in_some_hundred_steps():
+    """w after a batch that is 10⁶ tolerances above its reference, in a run whose excess is 0.4."""
+
+    def ratios(jump):
+        memory = initial_memory()
+        for k in range(800):
+            loss = 1.0 + (jump if k == 400 else 0.004)
+            memory, reading = follow(memory, loss, 1.0, 0.01, 1.0, 1.0)
+            yield reading.ratio
+
+    undisturbed = list(ratios(0.004))
+    disturbed = list(ratios(1e4))
+    assert disturbed[401] > 10 * undisturbed[401]
+    assert disturbed[-1] < 1.5 * undisturbed[-1]
 
 
 def test_the_rule_stays_small():

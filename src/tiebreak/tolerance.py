@@ -4,23 +4,23 @@ At every step a front end measures the lower loss g on the batch, its reference 
 rule returns w = λ/s, and the step goes along ``(∇f/s + w ∇g) / max(1, w)``. Averages are exponential, with weight 0.1
 (`fast`) or 0.02 (`slow`), but at least 1/k at step k, so that the first steps are plain means. With the tolerance t::
 
-    averages       fast(g), fast(r), slow(g), slow(r), slow(‖∇f‖), slow(‖∇g‖)
+    averages       fast(g), fast(r), slow(g), slow(r), slow(‖∇f‖), slow(‖∇g‖)     (of norms > 0)
     unit           s     = max(slow(‖∇f‖), ‖∇f‖/2) / slow(‖∇g‖)
     excess         e     = (fast(g) − fast(r)) / t
-                   rise  = max(e − e_slow, 0)                      with e_slow = (slow(g) − slow(r)) / t
-                   bound = e + 1.25 rise + 4 slow(rise)            the last term only if r is of the same batch
-                   error = clip(bound / 0.8, 1/4, 4)
-    integral       w₀    ← clip(w₀ error^(1/24), 1, 1000)          but w₀ does not grow while the excess falls
+                   rise  = max(e − e_slow, 0)                       with e_slow = (slow(g) − slow(r)) / t
+                   swing = min(slow(rise), 0.8)                     0 if r is not of the same batch
+                   ahead = e + 1.25 rise + 4 swing
+                   error = clip(ahead / 0.8, 1/4, 4)
+    integral       w₀    ← clip(w₀ error^(1/24), 1, 1000)           but w₀ does not grow while e < 0.98 e_slow
     proportional   w     = min(w₀ exp(error − 1), 1000)
-    rescue         set the model to its twin if w was at least 100 and e was above 1 without falling for 50 steps in a
-                   row, and for 5 % of all steps
+    rescue         set the model to its twin if, for 50 steps in a row and 5 % of all steps so far, w was at least 100,
+                   e above 1, and e at least 0.9 e_slow
 
-At rest e is about c/w², so that ½ log(error) is the error of log(w₀), which the integral part corrects. The first w₀
-is 30, or 2 if the model starts outside its tolerance: then the lower loss has to fall far in any case.
+At rest e falls like 1/w². So w₀ would have to grow by error^½, and each step makes a twelfth of that. The first w₀ is
+30, or 2 if the model starts outside its tolerance: then the lower loss has to fall far in any case.
 
-The rule has no unit: if a loss (g together with r and t, or f) is multiplied by a constant, w does not change. This
-module contains arithmetic and comparisons alone, so that the same code runs on Python floats, NumPy arrays, torch
-tensors, JAX tracers and the tracer that writes the Triton kernel. All inputs must be finite.
+The rule has no unit: if a loss (g together with r and t, or f) is multiplied by a constant, w does not change. All
+inputs must be finite. Arithmetic and comparisons alone run on Python floats, NumPy, torch, JAX and the Triton writer.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ _E = 2.718281828459045
 
 
 class Constants(NamedTuple):
-    """The constants of the rule, the same for every kind of reference; the documentation has their ablation."""
+    """The constants of the rule, for every kind of reference; the documentation has their ablation."""
 
     target_excess: Scalar = 0.8  # where the excess is led to; the promise is 1
     fast_weight: Scalar = 0.1
@@ -40,22 +40,22 @@ class Constants(NamedTuple):
     rise_weight: Scalar = 1.25  # look ahead if the excess rises
     mean_rise_weight: Scalar = 4.0  # a margin for a model that keeps swinging
     error_range: Scalar = (
-        4.0  # a larger error counts as this one, and a smaller as its inverse
+        4.0  # a larger error counts as this one, a smaller as its inverse
     )
     integral_steps: Scalar = 12.0  # steps in which the integral part corrects w₀
     proportional_gain: Scalar = 1.0
-    initial_ratio: Scalar = 30.0  # the first w₀ of a model inside its tolerance,
-    initial_ratio_outside: Scalar = 2.0  # and of a model outside
-    max_ratio: Scalar = 1000.0
-    held_share: Scalar = (
-        0.98  # w₀ does not grow if the excess is below this share of its slow average,
+    initial_ratio: Scalar = 30.0  # the first w₀ of a model inside its tolerance
+    initial_ratio_outside: Scalar = 2.0  # the first w₀ of a model outside
+    max_ratio: Scalar = 1000.0  # the limit of w; a tenth of it counts as g alone
+    held_share: Scalar = 0.98  # w₀ does not grow if e is below this share of e_slow
+    stalled_share: Scalar = (
+        0.9  # the model comes back if e is below this share of e_slow
     )
-    stalled_share: Scalar = 0.9  # and the model is not lost if it is below this one
     max_upper_gradient_ratio: Scalar = (
-        2.0  # ∇f is cut to this multiple of its averaged norm
+        2.0  # ∇f is cut to this multiple of its mean norm
     )
-    rescue_steps: Scalar = 50.0
-    rescue_share: Scalar = 0.05
+    rescue_steps: Scalar = 50.0  # in a row, before the model is set to its twin
+    rescue_share: Scalar = 0.05  # of all steps so far, likewise
 
 
 DEFAULT = Constants()
@@ -65,17 +65,15 @@ class Memory(NamedTuple):
     """The state of the rule: scalars, saved as they are. No other module reads these fields."""
 
     steps: Scalar
-    ratio: Scalar  # w₀; 0 before the first step
-    loss: Scalar  # fast average of the lower loss
+    integral_ratio: Scalar  # w₀; 0 before the first step
+    fast_loss: Scalar
     slow_loss: Scalar
-    reference: Scalar  # fast average of its reference
+    fast_reference: Scalar
     slow_reference: Scalar
-    mean_rise: Scalar
+    mean_rise: Scalar  # slow(rise · t), a loss, so that a new tolerance counts at once
     upper_norm: Scalar  # slow averages of ‖∇f‖ and ‖∇g‖
     lower_norm: Scalar
-    stalled_steps: (
-        Scalar  # steps in a row with nearly all weight on g that left it outside
-    )
+    stalled_steps: Scalar  # in a row: nearly all weight on g, and outside all the same
     returns: Scalar  # how many times the model was set to its twin
 
 
@@ -94,11 +92,6 @@ def initial_memory() -> Memory:
     return Memory(*[0.0] * len(Memory._fields))
 
 
-def is_initial(memory: Memory) -> Scalar:
-    """Whether the memory is that before the first step."""
-    return memory.steps == 0
-
-
 def follow(
     memory: Memory,
     loss: Scalar,
@@ -113,69 +106,100 @@ def follow(
 ) -> tuple[Memory, Reading]:
     """Return the memory after a step, and what the rule says at that step.
 
-    Parameters
-    ----------
-    memory : Memory
-        :func:`initial_memory` at first, then what the last call returned.
-    loss, reference : scalar
-        The lower loss on this batch, and its reference.
-    tolerance : scalar
-        How far the loss may lie above its reference (> 0): a loss, or a share of the averaged reference if `relative`.
-    upper_norm, lower_norm : scalar
-        ‖∇f‖ and ‖∇g‖ (≥ 0).
-    same_batch : bool
-        Whether the reference is of the same batch. Otherwise e swings with the noise of the batches.
-
-    Examples
-    --------
-    >>> memory = initial_memory()
-    >>> for loss in (0.500, 0.501, 0.502):
-    ...     memory, reading = follow(memory, loss, 0.5, 0.01, 2.0, 4.0)
-    >>> reading.unit, round(reading.loss, 6), round(reading.excess, 6)
-    (0.5, 0.501, 0.1)
+    `loss`, `reference` and `tolerance` are g, r and t > 0; t is a share of the averaged reference if `relative`.
+    `upper_norm` and `lower_norm` are ‖∇f‖ and ‖∇g‖. Say ``same_batch=False`` if r is not of the batch of g: then e
+    swings with the noise of the batches.
     """
     c = constants
-    new = _averages(memory, loss, reference, upper_norm, lower_norm, c)
-    excess = _excess(new.loss, new.reference, tolerance, relative)
-    slow_excess = _excess(new.slow_loss, new.slow_reference, tolerance, relative)
+    steps = memory.steps + 1 + 0 * loss
+    fast = at_least(1 / steps, c.fast_weight)
+    slow = at_least(1 / steps, c.slow_weight)
+    new = memory._replace(
+        steps=steps,
+        fast_loss=_average(memory.fast_loss, loss, fast),
+        slow_loss=_average(memory.slow_loss, loss, slow),
+        fast_reference=_average(memory.fast_reference, reference, fast),
+        slow_reference=_average(memory.slow_reference, reference, slow),
+        upper_norm=_average_norm(memory.upper_norm, upper_norm, slow),
+        lower_norm=_average_norm(memory.lower_norm, lower_norm, slow),
+        returns=memory.returns + 0 * loss,
+    )
+    # e = (fast(g) − fast(r)) / t, and e_slow
+    t = tolerance
+    excess, allowance = _excess(new.fast_loss, new.fast_reference, t, relative)
+    slow_excess, _ = _excess(new.slow_loss, new.slow_reference, t, relative)
+    # rise = max(e − e_slow, 0), swing = min(slow(rise), 0.8): with 0.8 the error is at its limit
     rise = at_least(excess - slow_excess, 0.0)
-    new = new._replace(
-        mean_rise=_average(
-            memory.mean_rise, rise * same_batch, new.steps, c.slow_weight
-        )
-    )
-    # bound = e + 1.25 rise + 4 slow(rise)
-    bound = excess + c.rise_weight * rise + c.mean_rise_weight * new.mean_rise
-    error = clip(bound / c.target_excess, 1 / c.error_range, c.error_range)
-    held = (error > 1) * (excess < c.held_share * slow_excess)
-    integral = _integral(new, error, excess, held, c)
+    max_swing = c.error_range * c.target_excess / at_least(c.mean_rise_weight, 1.0)
+    mean_rise = _average(memory.mean_rise, rise * allowance * same_batch, slow)
+    mean_rise = at_most(mean_rise, max_swing * allowance)
+    # error = clip((e + 1.25 rise + 4 swing) / 0.8, 1/4, 4)
+    swing = quotient(mean_rise, allowance)
+    ahead = excess + c.rise_weight * rise + c.mean_rise_weight * swing
+    error = clip(ahead / c.target_excess, 1 / c.error_range, c.error_range)
+    # w₀ ← clip(w₀ error^(1/24), 1, 1000), but w₀ does not grow while e < 0.98 e_slow
+    is_held = indicator(error, (error > 1) * (excess < c.held_share * slow_excess))
+    outside = c.initial_ratio_outside - c.initial_ratio
+    initial = c.initial_ratio + outside * indicator(excess, excess > 1)
+    integral_ratio = memory.integral_ratio + initial * (steps < 2)
+    growth = error ** ((1 - is_held) / (2 * c.integral_steps))
+    integral_ratio = clip(integral_ratio * growth, 1.0, c.max_ratio)
     # w = min(w₀ exp(error − 1), 1000)
-    ratio = at_most(integral * _E ** (c.proportional_gain * (error - 1)), c.max_ratio)
-    in_vain = (
-        (10 * ratio >= c.max_ratio)
-        * (excess > 1)
-        * (excess >= c.stalled_share * slow_excess)
-    )
+    ratio = integral_ratio * _E ** (c.proportional_gain * (error - 1))
+    ratio = at_most(ratio, c.max_ratio)
+    is_stalled = (10 * ratio >= c.max_ratio) * (excess > 1)
+    is_stalled = is_stalled * (excess >= c.stalled_share * slow_excess)
     new = new._replace(
-        ratio=integral, stalled_steps=(memory.stalled_steps + 1 + 0 * loss) * in_vain
+        integral_ratio=integral_ratio,
+        mean_rise=mean_rise,
+        stalled_steps=(memory.stalled_steps + 1 + 0 * loss) * is_stalled,
     )
-    return new, Reading(
-        ratio, _unit(new, upper_norm, c), new.loss, new.reference, excess
-    )
+    unit = _unit(new, upper_norm, c)
+    return new, Reading(ratio, unit, new.fast_loss, new.fast_reference, excess)
+
+
+def _average(before: Scalar, value: Scalar, share: Scalar) -> Scalar:
+    return before + share * (value - before)
+
+
+def _average_norm(before: Scalar, norm: Scalar, share: Scalar) -> Scalar:
+    """An average of the norms that are not 0: a loss at rest does not say how steep it is."""
+    is_first = indicator(share, before == 0)
+    share = share * (1 - is_first) + is_first
+    return before + share * (norm - before) * (norm > 0)
+
+
+def _excess(
+    loss: Scalar, reference: Scalar, tolerance: Scalar, relative: bool
+) -> tuple[Scalar, Scalar]:
+    # e = (g − r) / t, and t; a share is of max(|r|, |g|/10⁶)
+    allowance = tolerance * (1 + 0 * loss)
+    if relative:
+        allowance = tolerance * at_least(magnitude(reference), 1e-6 * magnitude(loss))
+    return quotient(loss - reference, allowance), allowance
+
+
+def _unit(memory: Memory, upper_norm: Scalar, c: Constants) -> Scalar:
+    # s = max(slow(‖∇f‖), ‖∇f‖/2) / slow(‖∇g‖); ‖∇f‖ before any ∇g ≠ 0, and 1 before any ∇f ≠ 0
+    upper = at_least(memory.upper_norm, upper_norm / c.max_upper_gradient_ratio)
+    is_flat = indicator(upper, memory.lower_norm == 0)
+    # float64 holds the quotient if ‖∇g‖ is at least 10⁻³⁰⁰ ‖∇f‖
+    lower = at_least(memory.lower_norm, 1e-300 * upper)
+    unit = quotient(upper, lower) * (1 - is_flat) + upper * is_flat
+    return unit + (unit == 0)
 
 
 def needs_return(memory: Memory, constants: Constants = DEFAULT) -> Scalar:
     """Whether many steps on g alone have not brought the model back, so that it must be set to its twin."""
-    return memory.stalled_steps >= at_least(
-        constants.rescue_share * memory.steps, constants.rescue_steps
-    )
+    steps = at_least(constants.rescue_share * memory.steps, constants.rescue_steps)
+    return memory.stalled_steps >= steps
 
 
 def after_return(memory: Memory, constants: Constants = DEFAULT) -> Memory:
     """Return the memory of a model that was set to its twin: no excess, and w₀ at least where it starts."""
     return memory._replace(
-        ratio=at_least(memory.ratio, constants.initial_ratio),
-        loss=memory.reference,
+        integral_ratio=at_least(memory.integral_ratio, constants.initial_ratio),
+        fast_loss=memory.fast_reference,
         slow_loss=memory.slow_reference,
         stalled_steps=0 * memory.stalled_steps,
         returns=memory.returns + 1,
@@ -189,86 +213,7 @@ def return_count(memory: Memory) -> Scalar:
 
 def check(memory: Memory) -> None:
     """Raise ValueError if a value is not a legal one of the memory."""
-    for name in (
-        "steps",
-        "ratio",
-        "mean_rise",
-        "upper_norm",
-        "lower_norm",
-        "stalled_steps",
-        "returns",
-    ):
-        if not getattr(memory, name) >= 0:
-            raise ValueError(f"{name}={getattr(memory, name)!r} must be at least 0")
-
-
-def _averages(
-    memory: Memory,
-    loss: Scalar,
-    reference: Scalar,
-    upper_norm: Scalar,
-    lower_norm: Scalar,
-    c: Constants,
-) -> Memory:
-    """The memory with this step in its averages. Losses are averaged, so that a new tolerance counts at once."""
-    steps = memory.steps + 1 + 0 * loss
-    return memory._replace(
-        steps=steps,
-        loss=_average(memory.loss, loss, steps, c.fast_weight),
-        slow_loss=_average(memory.slow_loss, loss, steps, c.slow_weight),
-        reference=_average(memory.reference, reference, steps, c.fast_weight),
-        slow_reference=_average(memory.slow_reference, reference, steps, c.slow_weight),
-        upper_norm=_average_norm(memory.upper_norm, upper_norm, steps, c.slow_weight),
-        lower_norm=_average_norm(memory.lower_norm, lower_norm, steps, c.slow_weight),
-        returns=memory.returns + 0 * loss,
-    )
-
-
-def _average(before: Scalar, value: Scalar, steps: Scalar, weight: Scalar) -> Scalar:
-    # avg ← avg + max(1/k, weight) (value − avg)
-    return before + at_least(1 / steps, weight) * (value - before)
-
-
-def _average_norm(
-    before: Scalar, norm: Scalar, steps: Scalar, weight: Scalar
-) -> Scalar:
-    """An average of the norms that are not 0: a loss at rest does not say how steep it is."""
-    first = indicator(steps, before == 0)
-    share = at_least(1 / steps, weight) * (1 - first) + first
-    return before + share * (norm - before) * (norm > 0)
-
-
-def _excess(
-    loss: Scalar, reference: Scalar, tolerance: Scalar, relative: bool
-) -> Scalar:
-    # e = (g − r) / t; if the tolerance is a share, t = share · max(|r|, |g|/10⁶).
-    scale = (
-        at_least(magnitude(reference), 1e-6 * magnitude(loss))
-        if relative
-        else 1 + 0 * loss
-    )
-    return quotient(loss - reference, tolerance * scale)
-
-
-def _integral(
-    memory: Memory, error: Scalar, excess: Scalar, held: Scalar, c: Constants
-) -> Scalar:
-    """w₀ after the step."""
-    initial = c.initial_ratio + (c.initial_ratio_outside - c.initial_ratio) * indicator(
-        excess, excess > 1
-    )
-    before = memory.ratio + initial * (memory.steps < 2)
-    # w₀ ← clip(w₀ error^(1/24), 1, 1000), but w₀ does not grow while the excess falls.
-    power = (1 - indicator(error, held)) / (2 * c.integral_steps)
-    return clip(before * error**power, 1.0, c.max_ratio)
-
-
-def _unit(memory: Memory, upper_norm: Scalar, c: Constants) -> Scalar:
-    # s = max(slow(‖∇f‖), ‖∇f‖/2) / slow(‖∇g‖); ‖∇f‖ if no gradient of g was seen, and 1 if none of f.
-    upper = at_least(memory.upper_norm, upper_norm / c.max_upper_gradient_ratio)
-    unseen = indicator(upper, memory.lower_norm == 0)
-    lower = at_least(
-        memory.lower_norm, 1e-300 * upper
-    )  # so that float64 holds the quotient
-    unit = quotient(upper, lower) * (1 - unseen) + upper * unseen
-    return unit + (unit == 0)
+    signed = ("fast_loss", "slow_loss", "fast_reference", "slow_reference")
+    for name, value in memory._asdict().items():
+        if name not in signed and not value >= 0:
+            raise ValueError(f"{name}={value!r} must be at least 0")
