@@ -1,10 +1,11 @@
 """The arguments of :class:`~tiebreak.torch.DynamicBarrier`, checked before anything is built from them."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from tiebreak.options import (
     refuse_unused,
     training_method,
 )
+from tiebreak.rules import Scalar
 from tiebreak.torch.model_copy import FrozenCopy, Twin
 from tiebreak.torch.reference import (
     CurveReference,
@@ -31,6 +33,10 @@ from tiebreak.torch.reference import (
     Reference,
 )
 
+#: A number, a word, the path of a CSV log, or a function of the step.
+ReferenceArgument: TypeAlias = (
+    Real | float | str | os.PathLike[str] | Callable[[int], Any] | None
+)
 #: The references that have a word, each made from the model's modules. A new kind gets a line here.
 REFERENCE_KINDS: dict[str, Callable[[Sequence[nn.Module]], Reference]] = {
     GIVEN: lambda modules: GivenReference(),
@@ -81,7 +87,9 @@ def rule_decision(
     return Decision(row, normalize=normalize is not False, apply=apply)
 
 
-def _apply_rule(rule: rules.Rule, fg: Any, gg: Any, arguments: dict[str, Any]) -> Any:
+def _apply_rule(
+    rule: rules.Rule, fg: Scalar, gg: Scalar, arguments: dict[str, Any]
+) -> Scalar:
     """λ with the shape of fg, whatever the rule returns."""
     multiplier = rule(fg, gg, **arguments)
     # Python numbers have no shape.
@@ -112,7 +120,7 @@ def tolerance_decision(
 
 
 def make_reference(
-    reference: Any,
+    reference: ReferenceArgument,
     modules: Sequence[nn.Module],
     generators: Sequence[torch.Generator],
 ) -> Reference:
@@ -135,10 +143,11 @@ def make_reference(
         return NumberReference(float(reference))
     if callable(reference):
         return FunctionReference(reference)
+    assert not isinstance(reference, float)
     return CurveReference(reference)
 
 
-def scalar_reference(reference: Any) -> Any:
+def scalar_reference(reference: ReferenceArgument | Tensor) -> Any:
     """Return a loss, which is a tensor of one element, as a number; anything else as it is."""
     if isinstance(reference, Tensor) and reference.numel() == 1:
         return float(reference.detach())

@@ -113,28 +113,31 @@ def _is_entry(name: object) -> bool:
     return isinstance(name, str) and (name == KEY or name.startswith(f"{KEY}_"))
 
 
-class MergedState(MutableMapping[Any, Any]):
+class MergedState(MutableMapping[Tensor, Any]):
     """The base's state and this library's entries, by parameter. What is written goes to the base's state.
 
     `begun` makes an empty state true: ``torch.distributed.checkpoint`` asks a false one for a first step each time.
     """
 
     def __init__(
-        self, base_state: Any, entries: Mapping[Tensor, Values], begun: bool
+        self,
+        base_state: MutableMapping[Any, Any],
+        entries: Mapping[Tensor, Values],
+        begun: bool,
     ) -> None:
         self._base = base_state
         self._entries = entries
         self._begun = begun
 
-    def __getitem__(self, p: Any) -> Any:
+    def __getitem__(self, p: Tensor) -> Any:
         if p not in self._entries:
             return self._base[p]
         return ChainMap(self._base[p], self._entries[p])
 
-    def __setitem__(self, p: Any, state: Any) -> None:
+    def __setitem__(self, p: Tensor, state: Any) -> None:
         self._base[p] = {n: v for n, v in state.items() if not _is_entry(n)}
 
-    def __delitem__(self, p: Any) -> None:
+    def __delitem__(self, p: Tensor) -> None:
         del self._base[p]
 
     def __iter__(self) -> Iterator[Any]:
@@ -400,7 +403,7 @@ def _divide(state: Values, own_groups: Sequence[Values]) -> _Checkpoint:
     return _Checkpoint(whole_state, entries, numbers)
 
 
-def _read_text(text: Any) -> Values:
+def _read_text(text: str) -> Values:
     """Return what a group's text says."""
     try:
         numbers = json.loads(text)
@@ -425,13 +428,13 @@ def _read_text(text: Any) -> Values:
 # --- checks of a state ----------------------------------------------------------
 
 
-def _require(name: str, value: Any, legal: str, holds: bool) -> None:
+def _require(name: str, value: object, legal: str, holds: bool) -> None:
     if not holds:
         text = value if isinstance(value, str) else repr(value)
         raise ValueError(f"in this state {name} is {text[:200]}; it must be {legal}")
 
 
-def _check_count(name: str, value: Any) -> None:
+def _check_count(name: str, value: object) -> None:
     # A bool is an int, too.
     holds = type(value) is int and 0 <= value < 2**63
     _require(name, value, "a whole number ≥ 0", holds)
@@ -507,7 +510,7 @@ def _check_memory(i: int, level: str, saved: Values, places: Values) -> None:
     _require(f"the {level} memory of parameter {i}", "what is there", legal, holds)
 
 
-def _check_twin_state(i: Any, base: Values, twin: Values) -> None:
+def _check_twin_state(i: object, base: Values, twin: Values) -> None:
     """Raise unless the twin's optimizer state of a parameter has the types of the base's."""
     for name in base.keys() & twin.keys():
         is_tensor = isinstance(base[name], Tensor)
@@ -535,7 +538,7 @@ def _is_numeric(value: object) -> bool:
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1 and bool(torch.isfinite(value).all())
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

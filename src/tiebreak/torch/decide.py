@@ -63,7 +63,7 @@ def choose_weights(
     products: Sequence[Scalar],
     rule_products: Sequence[Scalar],
     losses: dict[str, Scalar],
-    memory: Any,
+    memory: Memory | tuple[()],
     max_norm: Scalar,
 ) -> Choice:
     """Return the decision on any scalars, with a direction no longer than `max_norm`.
@@ -105,7 +105,7 @@ class RuleMemory:
         Before the first step; () without a tolerance.
     """
 
-    def __init__(self, initial: Any) -> None:
+    def __init__(self, initial: Memory | tuple[()]) -> None:
         self.values: dict[str, Any] = {}
         if isinstance(initial, Memory):
             self.values = initial._asdict()
@@ -139,12 +139,12 @@ class RuleMemory:
     def __getstate__(self) -> dict[str, Any]:
         return {"values": copied(self.values), "_tensor": None}
 
-    def keep(self, memory: Any, skip: Tensor | None) -> bool:
+    def keep(self, memory: Memory | tuple[()], skip: Tensor | None) -> bool:
         """Take the memory after a step, unless `skip` is true; return whether the host knows the numbers.
 
         A number that is not finite must not stay, whatever the policy about such steps is.
         """
-        values = memory._asdict() if self.values else {}
+        values = memory._asdict() if isinstance(memory, Memory) else {}
         if not any(isinstance(value, Tensor) for value in values.values()):
             if all(map(math.isfinite, values.values())):
                 self.values.update(values)
@@ -210,7 +210,7 @@ class RuleMemory:
             store(self.values, name, value)
 
 
-def _like(value: Any, like: Tensor) -> Tensor:
+def _like(value: Tensor | float, like: Tensor) -> Tensor:
     """The value with the device and dtype of `like`. A number is filled in on the device: sending it would wait."""
     if isinstance(value, Tensor):
         return value.to(like)

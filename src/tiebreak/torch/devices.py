@@ -56,7 +56,7 @@ class HostCopy:
         return numbers
 
 
-def store(state: dict[str, Any], name: str, value: Any) -> None:
+def store(state: dict[str, Any], name: str, value: object) -> None:
     """Put a value into a state; a tensor in place, because a captured step reads its memory."""
     before = state.get(name)
     if (
@@ -74,6 +74,6 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
     return {name: copy_value(value) for name, value in state.items()}
 
 
-def copy_value(value: Any) -> Any:
+def copy_value(value: object) -> Any:
     """Return a clone of a tensor, and anything else as it is."""
     return value.clone() if isinstance(value, Tensor) else value

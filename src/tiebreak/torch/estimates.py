@@ -151,7 +151,7 @@ def _memory_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW_PRECISION else dtype
 
 
-def _moved(value: Any, p: Tensor, dtype: torch.dtype, copy: bool = False) -> Any:
+def _moved(value: object, p: Tensor, dtype: torch.dtype, copy: bool = False) -> Any:
     """The value on the device of a parameter, if it is a tensor."""
     if not isinstance(value, Tensor):
         return value

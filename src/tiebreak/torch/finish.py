@@ -301,7 +301,7 @@ def descend(
         )
 
 
-def _number(name: str, loss: Any) -> float:
+def _number(name: str, loss: object) -> float:
     is_numpy = not isinstance(loss, Tensor) and getattr(loss, "ndim", None) == 0
     if is_numpy and hasattr(loss, "item"):
         loss = loss.item()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.amp.grad_scaler import OptState
+from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
 from tiebreak.torch.distributed.layout import local_tensor
@@ -64,17 +64,18 @@ def read_scaling(
     return Scaling(inverse, loss_inverse, found_inf, is_active, changed_grad)
 
 
-def unscale_stored(scaler: Any, gradients: Iterable[Tensor]) -> Tensor | None:
+def unscale_stored(scaler: GradScaler, gradients: Iterable[Tensor]) -> Tensor | None:
     """Unscale gradients that are not in ``.grad``; return 1 over the scale, None if the scaler is disabled."""
     if not scaler.is_enabled():
         return None
-    inverse: Tensor = 1 / scaler._get_scale_async()
+    scale: Any = scaler._get_scale_async()
+    inverse: Tensor = 1 / scale
     for grad in gradients:
         local_tensor(grad).mul_(inverse.to(grad.device))
     return inverse
 
 
-def inspect_gradients(scaler: Any, optimizer: Optimizer) -> tuple[Any, Any]:
+def inspect_gradients(scaler: GradScaler, optimizer: Optimizer) -> tuple[Any, Any]:
     """Return the scale of the gradients, None if they are unscaled, and whether one of them is not finite.
 
     ``scaler.step`` finds the same out; this comes before it, for ``opt.combine(scaler)``.

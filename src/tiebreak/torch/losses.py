@@ -210,7 +210,7 @@ def loss_values(losses: Mapping[str, Loss]) -> dict[str, Number | None]:
     return {name: loss_value(loss) for name, loss in losses.items()}
 
 
-def _number(value: Any) -> Number:
+def _number(value: Number) -> Number:
     """A Python number if the host can read the tensor at once, which is fast and exact; otherwise a tensor."""
     if not isinstance(value, Tensor):
         return float(value)

@@ -442,7 +442,7 @@ def _changed_names(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[s
     return {n for n, v in after.items() if n not in before or before[n] is not v}
 
 
-def _is_unchanged(before: Any, value: Any) -> bool:
+def _is_unchanged(before: object, value: object) -> bool:
     if not isinstance(before, Tensor) or not isinstance(value, Tensor):
         return before is value
     return before is value or (
@@ -450,7 +450,7 @@ def _is_unchanged(before: Any, value: Any) -> bool:
     )
 
 
-def _is_equal(one: Any, other: Any) -> bool:
+def _is_equal(one: object, other: object) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.shape == other.shape and bool((one == other.to(one)).all())
     return one is other or bool(one == other)

@@ -55,7 +55,7 @@ def find_nonfinite(
     return flag
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: Tensor | float) -> bool:
     # Python checks a few numbers faster than torch does.
     numbers = value.reshape(-1).tolist() if isinstance(value, Tensor) else (value,)
     return all(map(math.isfinite, numbers))

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
@@ -24,6 +25,7 @@ from tiebreak.schedules import Parameters, Schedule
 from tiebreak.tolerance import Reading
 from tiebreak.torch import checkpoint, grad_scaler
 from tiebreak.torch.arguments import (
+    ReferenceArgument,
     check_arguments,
     make_reference,
     modules_of,
@@ -48,6 +50,7 @@ from tiebreak.torch.distributed.consistency import describe_settings
 from tiebreak.torch.distributed.layout import several_ranks
 from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.finish import (
+    Anchor,
     Line,
     Pairs,
     anchor_pairs,
@@ -68,6 +71,7 @@ from tiebreak.torch.kernels import PassEngines, Passes
 from tiebreak.torch.kernels.foreach import Row
 from tiebreak.torch.losses import (
     Loss,
+    Number,
     StepLosses,
     loss_value,
     loss_values,
@@ -185,7 +189,7 @@ class DynamicBarrier(Optimizer):
         base: Optimizer,
         *,
         tolerance: float | str | None = None,
-        reference: Any = None,
+        reference: ReferenceArgument | Tensor = None,
         model: nn.Module | Sequence[nn.Module] | None = None,
         generators: Sequence[torch.Generator] = (),
         method: Method | str | None = None,
@@ -198,12 +202,12 @@ class DynamicBarrier(Optimizer):
     ) -> None:
         check_arguments(base, normalize, max_norm, fused, generators)
         modules = trained_modules(model, base)
-        reference = scalar_reference(reference)
+        source: ReferenceArgument = scalar_reference(reference)
         if tolerance is None:
-            decision = rule_decision(method, normalize, reference)
+            decision = rule_decision(method, normalize, source)
         else:
-            decision = tolerance_decision(base, tolerance, reference, method, normalize)
-        lower_reference = make_reference(reference, modules, generators)
+            decision = tolerance_decision(base, tolerance, source, method, normalize)
+        lower_reference = make_reference(source, modules, generators)
         row = decision.method
         self.schedule = Schedule() if row is None else training_schedule(row)
         self.ranks = Ranks(process_group, sharded, modules)
@@ -684,7 +688,7 @@ class DynamicBarrier(Optimizer):
     # --- the direction before the step ----------------------------------------------
 
     @_on_optimizer
-    def combine(self, scaler: Any = None) -> Step:
+    def combine(self, scaler: GradScaler | None = None) -> Step:
         """Put the direction into ``.grad`` before the step: clip it, measure it, then ``opt.step()``.
 
         For what a trainer does between backward and step, which would otherwise reach one level only. After both
@@ -707,7 +711,7 @@ class DynamicBarrier(Optimizer):
             self.forget()
             raise
 
-    def _combine_scaled(self, scaler: Any) -> Step:
+    def _combine_scaled(self, scaler: GradScaler) -> Step:
         self.grad_scale, self.found_inf = grad_scaler.inspect_gradients(scaler, self)
         try:
             return self._apply(hold=True)
@@ -754,12 +758,16 @@ class DynamicBarrier(Optimizer):
 
     # --- gradients and losses of both levels -------------------------------------------
 
-    def upper(self, loss: Any = None) -> Any:
+    def upper(self, loss: Number | None = None) -> Any:
         """``with opt.upper(): loss_f.backward()``, any number of times before a step; gradients and losses add up."""
         return self._block("upper", loss, None, 1.0)
 
     def lower(
-        self, loss: Any = None, *, reference: Any = None, weight: float = 1.0
+        self,
+        loss: Number | None = None,
+        *,
+        reference: Number | None = None,
+        weight: float = 1.0,
     ) -> Any:
         """``with opt.lower(loss_g): loss_g.backward()``; the loss is needed with ``tolerance=`` only.
 
@@ -818,9 +826,9 @@ class DynamicBarrier(Optimizer):
     def _block(
         self,
         level: str,
-        loss: Any,
-        reference: Any,
-        weight: Any,
+        loss: Number | None,
+        reference: Number | None,
+        weight: float,
         factor: float | None = None,
     ) -> Iterator[None]:
         """Enclose the backward passes of a level; `factor` is that of a pass that the optimizer makes."""
@@ -952,7 +960,7 @@ class DynamicBarrier(Optimizer):
             raise RuntimeError(f"{advice(level)}.") from None
 
     @_on_optimizer
-    def unscale_(self, scaler: Any) -> None:
+    def unscale_(self, scaler: GradScaler) -> None:
         """Like ``scaler.unscale_(opt)``, for the gradients of both levels; after both blocks, before the step."""
         if self._active_level or not self.gradients.finished.issuperset(LEVELS):
             raise RuntimeError(
@@ -1030,7 +1038,7 @@ class DynamicBarrier(Optimizer):
         *,
         lower: Callable[[], Any],
         upper: Callable[[], Any] | None = None,
-        anchor: Any = None,
+        anchor: Anchor | Sequence[Anchor] | None = None,
         model: nn.Module | Sequence[nn.Module] | None = None,
         steps: Iterable[Any] | None = None,
     ) -> Finish:
@@ -1108,7 +1116,10 @@ class DynamicBarrier(Optimizer):
         )
 
     def _line_pairs(
-        self, anchor: Any, model: Any, modules: Sequence[nn.Module]
+        self,
+        anchor: Anchor | Sequence[Anchor] | None,
+        model: nn.Module | Sequence[nn.Module] | None,
+        modules: Sequence[nn.Module],
     ) -> tuple[Pairs, Pairs]:
         """Return parameters and buffers of the model, each with its value at the beginning of the line."""
         copy = self.model_copy
