@@ -287,9 +287,8 @@ def plainly(rows, relative, same_batch):
             (g - r) / (tolerances[-1] * (abs(r) if relative else 1)) for g, r in means
         )
         rise = max(e - slow, 0)
-        # The mean rise is a loss, so that a new tolerance counts at once; at most 0.8 t.
-        _, r = means[0]
-        t = tolerances[-1] * (abs(r) if relative else 1)
+        # The mean rise is stored times t, so that a new tolerance counts at once.
+        t = tolerances[-1]
         swing += max(1 / k, c.slow_weight) * (t * rise * same_batch - swing)
         swing = min(swing, c.error_range * c.target_excess / c.mean_rise_weight * t)
         ahead = e + c.rise_weight * rise + c.mean_rise_weight * swing / t

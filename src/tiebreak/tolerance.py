@@ -70,7 +70,7 @@ class Memory(NamedTuple):
     slow_loss: Scalar
     fast_reference: Scalar
     slow_reference: Scalar
-    mean_rise: Scalar  # slow(rise · t), a loss, so that a new tolerance counts at once
+    mean_rise: Scalar  # slow(rise · t), so that a new tolerance counts at once
     upper_norm: Scalar  # slow averages of ‖∇f‖ and ‖∇g‖
     lower_norm: Scalar
     stalled_steps: Scalar  # in a row: nearly all weight on g, and outside all the same
@@ -125,16 +125,16 @@ def follow(
         returns=memory.returns + 0 * loss,
     )
     # e = (fast(g) − fast(r)) / t, and e_slow
-    t = tolerance
-    excess, allowance = _excess(new.fast_loss, new.fast_reference, t, relative)
-    slow_excess, _ = _excess(new.slow_loss, new.slow_reference, t, relative)
+    t = tolerance * (1 + 0 * loss)
+    excess = _excess(new.fast_loss, new.fast_reference, t, relative)
+    slow_excess = _excess(new.slow_loss, new.slow_reference, t, relative)
     # rise = max(e − e_slow, 0), swing = min(slow(rise), 0.8): with 0.8 the error is at its limit
     rise = at_least(excess - slow_excess, 0.0)
     max_swing = c.error_range * c.target_excess / at_least(c.mean_rise_weight, 1.0)
-    mean_rise = _average(memory.mean_rise, rise * allowance * same_batch, slow)
-    mean_rise = at_most(mean_rise, max_swing * allowance)
+    mean_rise = _average(memory.mean_rise, rise * t * same_batch, slow)
+    mean_rise = at_most(mean_rise, max_swing * t)
     # error = clip((e + 1.25 rise + 4 swing) / 0.8, 1/4, 4)
-    swing = quotient(mean_rise, allowance)
+    swing = mean_rise / t
     ahead = excess + c.rise_weight * rise + c.mean_rise_weight * swing
     error = clip(ahead / c.target_excess, 1 / c.error_range, c.error_range)
     # w₀ ← clip(w₀ error^(1/24), 1, 1000), but w₀ does not grow while e < 0.98 e_slow
@@ -169,14 +169,11 @@ def _average_norm(before: Scalar, norm: Scalar, share: Scalar) -> Scalar:
     return before + share * (norm - before) * (norm > 0)
 
 
-def _excess(
-    loss: Scalar, reference: Scalar, tolerance: Scalar, relative: bool
-) -> tuple[Scalar, Scalar]:
-    # e = (g − r) / t, and t; a share is of max(|r|, |g|/10⁶)
-    allowance = tolerance * (1 + 0 * loss)
+def _excess(loss: Scalar, reference: Scalar, t: Scalar, relative: bool) -> Scalar:
+    # e = (g − r) / t; a share is of max(|r|, |g|/10⁶)
     if relative:
-        allowance = tolerance * at_least(magnitude(reference), 1e-6 * magnitude(loss))
-    return quotient(loss - reference, allowance), allowance
+        t = t * at_least(magnitude(reference), 1e-6 * magnitude(loss))
+    return quotient(loss - reference, t)
 
 
 def _unit(memory: Memory, upper_norm: Scalar, c: Constants) -> Scalar:
