@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from test_torch_reference import data, fit, network, size
 from tiebreak import finishing
-from tiebreak.finishing import FARTHEST, INSIDE, LIMIT, Finish, search
+from tiebreak.finishing import FARTHEST, KEPT_LIMIT, MOVED_LIMIT, Finish, search
 from tiebreak.optax import dynamic_barrier, finish, with_twin
-from tiebreak.torch import DynamicBarrier, line
+from tiebreak.torch import DynamicBarrier
+from tiebreak.torch.finish import _between
 from training import simple_method
 
 numbers = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
@@ -37,13 +38,13 @@ def test_any_losses(known, elsewhere):
     found = search(measure)
     assert len(asked) == len(set(asked)) == found.evaluations <= 25
     assert 0 <= found.place <= FARTHEST
-    assert found.excess <= INSIDE
+    assert found.excess <= KEPT_LIMIT
     assert (found.excess_before, found.upper_loss_before) == pytest.approx(
         measure(1.0), nan_ok=True
     )
-    if found.excess_before <= INSIDE:
+    if found.excess_before <= KEPT_LIMIT:
         assert found.place == 1 or (
-            found.upper_loss < found.upper_loss_before and found.excess <= LIMIT
+            found.upper_loss < found.upper_loss_before and found.excess <= MOVED_LIMIT
         )
     else:
         assert found.place < 1
@@ -54,7 +55,7 @@ def test_any_losses(known, elsewhere):
 def test_the_tolerance_is_used(cost, power):
     """Where e = cost · place^power and f falls along the line, the excess ends near its limit, from either side."""
     found = search(lambda place: (cost * place**power, -place))
-    assert 0.7 < found.excess <= INSIDE or found.place > FARTHEST - 1
+    assert 0.7 < found.excess <= KEPT_LIMIT or found.place > FARTHEST - 1
     assert found.place != 1 or cost > 0.9
 
 
@@ -86,7 +87,7 @@ def test_what_must_not_be_left_unsaid():
         ValueError, match="the upper loss is nan where training left the model"
     ):
         finishing.finish(lambda place: (0.3 + 0.01 * place, math.nan), same)
-    finishing.finish(lambda place: (0.0, math.nan), same, wanted=False)
+    finishing.finish(lambda place: (0.0, math.nan), same, has_upper=False)
 
 
 def test_no_place_inside_is_told():
@@ -159,7 +160,7 @@ def test_what_is_measured_is_what_is_left(reference, tolerance, mode):
         lower=lambda: (fit(model, b) for b in batches), upper=lambda: size(model)
     )
     assert isinstance(found, Finish)
-    assert found.excess <= INSIDE
+    assert found.excess <= KEPT_LIMIT
     for name, value in everything(model).items():
         if value.is_floating_point():
             expected = there[name] + found.place * (before[name] - there[name])
@@ -344,7 +345,7 @@ def test_half_precision(dtype):
     for _ in range(20):
         opt.step(**losses)
     found = opt.finish(**losses)
-    assert found.excess <= INSIDE
+    assert found.excess <= KEPT_LIMIT
     assert x.dtype == dtype
 
 
@@ -421,18 +422,21 @@ def test_batch_norm_beyond_the_end(mode):
 def test_places_of_buffers():
     """Between: masks and counters are the model's, variances positive, directions as long as they were."""
     one, two = torch.tensor([0.6, -0.8]), torch.tensor([1.0, 0.0])
-    assert line._between(one, two, 7.0, buffer=True).norm().item() == pytest.approx(1)
+    assert _between(one, two, 7.0, is_buffer=True).norm().item() == pytest.approx(1)
     mask = torch.tensor([1.0, 0.0, 1.0])
-    assert torch.equal(line._between(torch.ones(3), mask, 2.0, buffer=True), mask)
+    assert torch.equal(_between(torch.ones(3), mask, 2.0, is_buffer=True), mask)
     assert torch.equal(
-        line._between(torch.tensor(3), torch.tensor(8), 0.5, buffer=True),
+        _between(torch.tensor(3), torch.tensor(8), 0.5, is_buffer=True),
         torch.tensor(8),
     )
-    variance = line._between(
-        torch.tensor([4.0, 0.0, 4.0]), torch.tensor([1.0, 2.0, 0.0]), 3.0, buffer=True
+    variance = _between(
+        torch.tensor([4.0, 0.0, 4.0]),
+        torch.tensor([1.0, 2.0, 0.0]),
+        3.0,
+        is_buffer=True,
     )
     assert torch.equal(variance, torch.tensor([1 / 16, 6.0, 0.0]))
-    assert line._between(torch.empty(0), torch.empty(0), 3.0, buffer=True).numel() == 0
+    assert _between(torch.empty(0), torch.empty(0), 3.0, is_buffer=True).numel() == 0
 
 
 class Own(torch.nn.Module):

@@ -1,12 +1,12 @@
 """The end of a training with a tolerance: the best point on the line from a model that is inside to the trained one.
 
-The model to begin at is the *anchor*: the twin, the starting model, or the model that reached a number. Its lower loss
-is inside, so between it and the trained model there is always a point that is, too. And where training has left a part
-of the tolerance unused, a point beyond the trained model may have a smaller upper loss and be inside still. A handful
-of evaluations finds either. Both losses are measured there, on as much data as the promise is made for: nothing is
-estimated, and nothing is assumed of their shapes.
+The line begins at the *anchor*: the twin, the starting model, or the model that reached a number. The anchor's lower
+loss is inside, so some point between the anchor and the trained model is inside, too. If training left a part of the
+tolerance unused, a point beyond the trained model may have a smaller upper loss and still be inside. A few evaluations
+find either point. Both losses are measured there, on as much data as the promise is made for: nothing is estimated, and
+nothing is assumed of the shapes of the losses.
 
-Python's numbers only, so that one search serves every library.
+The search uses Python numbers only, so it serves every array library.
 """
 
 import math
@@ -17,10 +17,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 #: The lower and the upper measurement at a place on the line.
 Measure: TypeAlias = Callable[[float], tuple[float, float]]
-INSIDE = 1.0  # an excess up to this stays where it is
-LIMIT = 0.95  # and a point that is moved to has one up to this
-BACK = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
-STRIDE, FARTHEST, HALVINGS = 0.1, 8.0, 4
+#: A model with an excess up to this is inside, and may stay where it is.
+KEPT_LIMIT = 1.0
+#: A model is moved only to places with an excess up to this.
+MOVED_LIMIT = 0.95
+#: Places on the way back, from the trained model to the anchor.
+WAY_BACK = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
+FIRST_STRIDE = 0.1
+FARTHEST = 8.0
+HALVINGS = 4
 
 
 class Finish(NamedTuple):
@@ -29,14 +34,15 @@ class Finish(NamedTuple):
     Attributes
     ----------
     place : float
-        On the line from the reference (the anchor), 0, to the model as training left it, 1; beyond 1 it was moved on.
+        The place on the line from the reference (the anchor), 0, to the model as training left it, 1. A model that was
+        moved on has a place above 1.
     excess, upper_loss : float
-        How far the lower loss lies above its reference, in tolerances (at most 1 is inside), and the upper loss; that
-        is NaN where none was given.
+        How far the lower loss lies above its reference, in tolerances (at most 1 is inside), and the upper loss. The
+        upper loss is NaN if none was given.
     excess_before, upper_loss_before : float
-        The same where training left the model.
+        The same numbers where training left the model.
     upper_loss_reference : float
-        The upper loss of the reference's model: what the others are to be compared with.
+        The upper loss of the reference's model, with which the others are to be compared.
     evaluations : int
         How often the losses were evaluated.
     repaired : bool
@@ -59,17 +65,20 @@ place 1.3 of the line from the reference, 0, to where training ended, 1
     repaired: bool = False
 
     def __str__(self) -> str:
-        upper = (
-            f"upper loss {self.upper_loss:.4g} (training left it at {self.upper_loss_before:.4g}; the reference has "
-            f"{self.upper_loss_reference:.4g}), "
-        )
+        status = "inside" if self.excess <= KEPT_LIMIT else "outside"
+        upper = ""
+        if not math.isnan(self.upper_loss):
+            upper = (
+                f"upper loss {self.upper_loss:.4g} (training left it at {self.upper_loss_before:.4g}; the reference "
+                f"has {self.upper_loss_reference:.4g}), "
+            )
+        last_part = "steps on the lower loss" if self.repaired else "training"
+        remark = ""
+        if self.place < 0.5 and self.excess_before > KEPT_LIMIT:
+            remark = "; most of what training did was taken back"
         return (
-            f"{'inside' if self.excess <= INSIDE else 'outside'}: excess {self.excess:.2f} (training left it at "
-            f"{self.excess_before:.2f}), {'' if math.isnan(self.upper_loss) else upper}at place {self.place:.3g} of "
-            f"the line from the reference, 0, to where {'steps on the lower loss' if self.repaired else 'training'} "
-            "ended, 1"
-            + "; most of what training did was taken back"
-            * (self.place < 0.5 and self.excess_before > INSIDE)
+            f"{status}: excess {self.excess:.2f} (training left it at {self.excess_before:.2f}), {upper}at place "
+            f"{self.place:.3g} of the line from the reference, 0, to where {last_part} ended, 1{remark}"
         )
 
 
@@ -77,37 +86,40 @@ def finish(
     measure: Measure,
     tolerance: tuple[float, bool],
     reference: float | None = None,
-    wanted: bool = True,
+    has_upper: bool = True,
     stacklevel: int = 2,
     repair: Callable[[], Callable[[], None]] | None = None,
 ) -> Finish:
-    """Search with losses: `measure` gives the lower and the upper loss at a place.
+    """Search the line by losses: `measure` returns the lower and the upper loss at a place.
 
     Parameters
     ----------
     measure : callable
-        Of the place.
+        A function of the place.
     tolerance : pair
         A number, and whether it is a share of the reference.
     reference : float, optional
-        The anchor's lower loss where it is not given.
-    wanted : bool
-        Whether there is an upper loss; NaN stands for it where there is none.
+        The reference, if it is not the anchor's lower loss.
+    has_upper : bool
+        Whether there is an upper loss; without one, `measure` returns NaN for it.
+    stacklevel : int
+        The stack level of warnings, as in :func:`warnings.warn`.
     repair : callable, optional
-        Takes steps on the lower loss alone, moves the line's end, 1, to where they lead, and returns a function that
-        takes them back. It is called if training left the model outside its tolerance; steps that do not lower the
-        excess are taken back.
+        Takes steps on the lower loss alone, moves the end of the line, 1, to the model after them, and returns a
+        function that takes them back. It is called if training left the model outside its tolerance; steps that do not
+        lower the excess are taken back.
 
     Examples
     --------
     >>> finish(lambda place: (1 + 0.2 * place**2, -place), (0.1, False)).place  # a lower loss of 1.095
     0.6875
     """
-    at = cache(measure)
-    begin = at(0.0)
-    reference = begin[0] if reference is None else reference
-    amount, share = tolerance
-    allowed = amount * (abs(reference) if share else 1.0)
+    losses_at = cache(measure)
+    begin = losses_at(0.0)
+    if reference is None:
+        reference = begin[0]
+    amount, is_share = tolerance
+    allowed = amount * (abs(reference) if is_share else 1.0)
     if not math.isfinite(reference):
         raise ValueError(
             f"the reference's lower loss is {reference:.6g}: it must be finite, to be compared with"
@@ -116,82 +128,85 @@ def finish(
         raise ValueError(
             f"a tolerance of {100 * amount:g}% of a reference of 0 is 0: give it as a number > 0"
         )
-    end = trained = at(1.0)
-    if wanted and not math.isfinite(end[1]):
+    trained = losses_at(1.0)
+    end = trained
+    if has_upper and not math.isfinite(trained[1]):
         raise ValueError(
-            f"the upper loss is {end[1]:.6g} where training left the model: it must be finite (does every batch have "
-            "rows that it is made of?)"
+            f"the upper loss is {trained[1]:.6g} where training left the model: it must be finite (does every batch "
+            "have rows that it is made of?)"
         )
 
-    def excess(place: float) -> tuple[float, float]:
-        lower, upper = at(place)
+    def measure_excess(place: float) -> tuple[float, float]:
+        lower, upper = losses_at(place)
         return (lower - reference) / allowed, upper
 
-    before = excess(1.0)
-    texts = []
+    excess = measure_excess(1.0)[0]
     repaired = False
-    if repair is not None and not before[0] <= INSIDE:
+    messages = []
+    if repair is not None and not excess <= KEPT_LIMIT:
         undo = repair()
-        at = cache(measure)
-        end = at(1.0)
-        repaired = excess(1.0)[0] < before[0]
+        losses_at = cache(measure)
+        end = losses_at(1.0)
+        repaired_excess = measure_excess(1.0)[0]
+        repaired = repaired_excess < excess
         if not repaired:
-            texts.append(
-                f"the steps on the lower loss led from {before[0]:.2f} to {excess(1.0)[0]:.2f} tolerances above the "
+            messages.append(
+                f"the steps on the lower loss led from {excess:.2f} to {repaired_excess:.2f} tolerances above the "
                 "reference, so they were taken back: is the learning rate too large, and are these losses the lower "
                 "one's?"
             )
             undo()
-            at = cache(measure)
+            losses_at = cache(measure)
             end = trained
-    found = search(excess)
+    result = search(measure_excess)
+    # Count the evaluations that the steps on the lower loss have made outdated.
     if repaired:
-        found = found._replace(
-            excess_before=before[0],
+        result = result._replace(
+            excess_before=excess,
             upper_loss_before=trained[1],
-            evaluations=found.evaluations + 2,
+            evaluations=result.evaluations + 2,
             repaired=True,
         )
-    elif texts:
-        found = found._replace(evaluations=found.evaluations + 3)
-    texts += _remarks(found, begin, end)
-    for text in texts:
-        warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
-    return found
+    elif messages:
+        result = result._replace(evaluations=result.evaluations + 3)
+    messages += _warnings_about(result, begin, end)
+    for message in messages:
+        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)
+    return result
 
 
-def _remarks(
-    found: Finish, begin: tuple[float, float], end: tuple[float, float]
+def _warnings_about(
+    result: Finish, begin: tuple[float, float], end: tuple[float, float]
 ) -> list[str]:
-    """What must not be left unsaid."""
-    said = []
-    if not found.excess <= INSIDE:
-        said.append(
-            f"the lower loss is {found.excess:.2f} tolerances above its reference, and above 1 everywhere on the line "
+    """Return warnings about a result; `begin` and `end` are the losses at the ends of the line."""
+    messages = []
+    if not result.excess <= KEPT_LIMIT:
+        messages.append(
+            f"the lower loss is {result.excess:.2f} tolerances above its reference, and above 1 everywhere on the line "
             "to the anchor: the model stays as it was. Is the anchor the model that reached the reference, are these "
             "the same data, and is it the same mode (training or evaluation)?"
         )
-    for name, one, other in zip(("lower", "upper"), begin, end, strict=True):
-        if one == other != 0:
-            said.append(
-                f"the {name} loss is the same number for the reference and for the model, {one:.6g}: does its function "
-                "evaluate the model that is moved, and not a copy or an average of it?"
+    for name, begin_loss, end_loss in zip(("lower", "upper"), begin, end, strict=True):
+        if begin_loss == end_loss != 0:
+            messages.append(
+                f"the {name} loss is the same number for the reference and for the model, {begin_loss:.6g}: does its "
+                "function evaluate the model that is moved, and not a copy or an average of it?"
             )
-    if found.place == 0 and begin[1] < end[1]:
-        said.append(
+    if result.place == 0 and begin[1] < end[1]:
+        messages.append(
             "the upper loss is smallest at the reference, and so the model is the reference now: training has not "
             "lowered it within the tolerance. Were lower and upper swapped here, or before?"
         )
-    return said
+    return messages
 
 
 class Totals:
-    """Losses over all data, each one number or the mean of those of batches, as many at every place.
+    """Losses over all data: one number each, or the mean over batches, as many at every place.
 
     Parameters
     ----------
     number : callable
-        Makes and checks a single one, of what to call it and of its value.
+        Checks a loss and returns it as a number; it gets a name for errors and the loss.
 
     Examples
     --------
@@ -209,38 +224,38 @@ class Totals:
         self._counts: dict[str, int] = {}
 
     def __call__(self, name: str, value: Any) -> float:
-        """The loss; NaN where that of a batch is not finite."""
+        """Return the loss; NaN if the loss of a batch is not finite."""
         if getattr(value, "ndim", 0) == 0 and (
             hasattr(value, "ndim") or not isinstance(value, Iterable)
         ):
             return self._number(f"the {name} loss", value)
-        many = [self._number(f"the {name} loss of a batch", loss) for loss in value]
-        if not many and name not in self._counts:
+        losses = [self._number(f"the {name} loss of a batch", loss) for loss in value]
+        if not losses and name not in self._counts:
             raise ValueError(
                 f"{name}=… returned no loss: is its generator or loader empty?"
             )
-        first = self._counts.setdefault(name, len(many))
-        if len(many) != first:
+        first_count = self._counts.setdefault(name, len(losses))
+        if len(losses) != first_count:
             raise ValueError(
-                f"{name}=… returned {first} losses at first, and {len(many) or 'none'} now: it must evaluate the same "
-                "data whenever it is called"
+                f"{name}=… returned {first_count} losses at first, and {len(losses) or 'none'} now: it must evaluate "
+                "the same data whenever it is called"
             )
-        return (
-            math.fsum(many) / len(many) if all(map(math.isfinite, many)) else math.nan
-        )
+        if not all(map(math.isfinite, losses)):
+            return math.nan
+        return math.fsum(losses) / len(losses)
 
 
 def search(measure: Measure) -> Finish:
-    """The place with the smallest upper loss that a few evaluations find inside the tolerance.
+    """Return the place with the smallest upper loss that a few evaluations find inside the tolerance.
 
-    A model that is outside is moved back until it is inside; if no place is, it stays where it was. From there, or from
-    where training left it, it is moved away from the anchor as long as the upper loss falls, else towards it. The
-    anchor itself is looked at in any case.
+    A model that is outside is moved back until it is inside; if no place is inside, it stays where it was. From there,
+    or from where training left it, the model is moved away from the anchor as long as the upper loss falls, else
+    towards the anchor. The anchor itself is always measured.
 
     Parameters
     ----------
     measure : callable
-        The excess and the upper loss at a place; NaN for the second where there is none.
+        Returns the excess and the upper loss at a place; NaN for the second if there is none.
 
     Examples
     --------
@@ -251,52 +266,66 @@ def search(measure: Measure) -> Finish:
     >>> search(lambda place: (2 * place**2, place)).place  # where the anchor is better in both
     0.0
     """
-    at = cache(measure)
+    measure = cache(measure)
 
-    def better(place: float, than: float) -> bool:
-        return at(place)[0] <= LIMIT and at(place)[1] < at(than)[1]
+    def improves(place: float, best: float) -> bool:
+        excess, upper = measure(place)
+        return excess <= MOVED_LIMIT and upper < measure(best)[1]
 
-    excess, upper = at(1.0)
-    best = 1.0 if excess <= INSIDE else _inside(at)
-    if at(best)[0] <= INSIDE and not math.isnan(at(best)[1]):
-        ways = (
-            (1, -1) if best == 1 else (-1,)
-        )  # what lies farther out than the limit was looked at
-        best = next(
-            (
-                place
-                for place in (_down(better, best, way) for way in ways)
-                if place != best
-            ),
-            best,
-        )
-    if better(0.0, best):
+    excess, upper = measure(1.0)
+    best = 1.0 if excess <= KEPT_LIMIT else _place_inside(measure)
+    if measure(best)[0] <= KEPT_LIMIT and not math.isnan(measure(best)[1]):
+        # Of a model that was moved back, outward was already searched.
+        directions = (1, -1) if best == 1 else (-1,)
+        for direction in directions:
+            place = _descend_upper(improves, best, direction)
+            if place != best:
+                best = place
+                break
+    if improves(0.0, best):
         best = 0.0
-    return Finish(best, *at(best), excess, upper, at(0.0)[1], at.cache_info().misses)
+    evaluations = measure.cache_info().misses
+    return Finish(best, *measure(best), excess, upper, measure(0.0)[1], evaluations)
 
 
-def _down(better: Callable[[float, float], bool], start: float, way: int) -> float:
-    """The place that longer and longer strides reach as f falls, and then halves of the last one."""
-    best, stride = start, STRIDE
-    while (place := min(max(best + way * stride, 0.0), FARTHEST)) != best and better(
-        place, best
-    ):
-        best, stride = place, 2 * stride
-    return best if place == best else _halved(best, place, better)
+def _descend_upper(
+    improves: Callable[[float, float], bool], start: float, direction: int
+) -> float:
+    """Take strides that double while the upper loss falls, then bisect the last stride; return the place."""
+    best = start
+    stride = FIRST_STRIDE
+    while True:
+        place = min(max(best + direction * stride, 0.0), FARTHEST)
+        if place == best:
+            return best
+        if not improves(place, best):
+            return _bisect(best, place, improves)
+        best = place
+        stride *= 2
 
 
-def _inside(at: Measure) -> float:
-    """The first place on the way back that is inside, as far out as halving finds; the model's own where none is."""
-    before = 1.0
-    for place in BACK:
-        if at(place)[0] <= LIMIT:
-            return _halved(place, before, lambda middle, _: at(middle)[0] <= LIMIT)
-        before = place
+def _place_inside(measure: Measure) -> float:
+    """Return the first place inside on the way back, as far out as bisection finds one; 1 if no place is inside."""
+
+    def is_inside(place: float, _: float) -> bool:
+        return measure(place)[0] <= MOVED_LIMIT
+
+    outside = 1.0
+    for place in WAY_BACK:
+        if is_inside(place, outside):
+            return _bisect(place, outside, is_inside)
+        outside = place
     return 1.0
 
 
-def _halved(good: float, beyond: float, fits: Callable[[float, float], bool]) -> float:
+def _bisect(
+    good: float, too_far: float, is_better: Callable[[float, float], bool]
+) -> float:
+    """Return the last good place between a good one and one that lies too far."""
     for _ in range(HALVINGS):
-        middle = (good + beyond) / 2
-        good, beyond = (middle, beyond) if fits(middle, good) else (good, middle)
+        middle = (good + too_far) / 2
+        if is_better(middle, good):
+            good = middle
+        else:
+            too_far = middle
     return good
