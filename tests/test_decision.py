@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiebreak import Average, Method, Schedule, rules, tolerance
-from tiebreak.decision import Choice, Decision, Seen, Tolerance, arguments, limited
+from tiebreak.decision import (
+    Decision,
+    Measurement,
+    Tolerance,
+    WeightChoice,
+    arguments,
+    limited,
+)
 from tiebreak.options import (
     allowed,
     checked_tolerance,
@@ -28,7 +35,7 @@ positive = st.floats(1e-6, 1e6)
 def test_rule_mode_is_the_rule_and_its_scale(fg, gg, normalize):
     """a = 1 and b = λ, or both divided by 1 + λ."""
     choice = Decision(SDBGD, normalize=normalize)(
-        SDBGD.schedule.at(0), Seen(fg, gg), ()
+        SDBGD.schedule.at(0), Measurement(fg, gg), ()
     )
     multiplier = rules.sdbgd(fg, gg, 0.5, 0.1)
     assert choice.multiplier == multiplier
@@ -49,7 +56,7 @@ def test_a_rule_gets_what_it_names_and_nothing_else():
         rule,
         Schedule(barrier=0.5, penalty=7.0, others={"mine": lambda k: 100.0 * k}),
     )
-    seen = Seen(0.0, 1.0, ff=10.0, lower_value=1000.0, reference=5.0)
+    seen = Measurement(0.0, 1.0, ff=10.0, lower_value=1000.0, reference=5.0)
     assert arguments(method, method.schedule.at(3), seen) == {
         "k": 3,
         "barrier": 0.5,
@@ -80,7 +87,7 @@ def play(decision, kind, steps=30):
             3 + rng.random(),
         )
         values = [make(v) for v in (upper, lower, loss, 1.0)]
-        seen = Seen(make(0.0), make(lower**2), make(upper**2), *values)
+        seen = Measurement(make(0.0), make(lower**2), make(upper**2), *values)
         choice = decision(None, seen, memory)
         memory = choice.memory
         found.append(
@@ -110,7 +117,7 @@ def test_a_share_of_the_reference_is_that_many_of_it():
             Decision(tolerance=Tolerance(*t))
             for t in ((0.02, True, True), (0.06, False, True))
         )
-        seen = Seen(0.0, 1.0, 1.0, 1.0, 1.0, 3.1 * sign, 3.0 * sign)
+        seen = Measurement(0.0, 1.0, 1.0, 1.0, 1.0, 3.1 * sign, 3.0 * sign)
         one, two = (d(None, seen, d.begin()) for d in (share, amount))
         assert one.reading.excess == pytest.approx(two.reading.excess)
         assert one.upper_weight == pytest.approx(two.upper_weight)
@@ -122,7 +129,7 @@ def test_the_weights_leave_g_its_rate_and_f_at_most_as_much():
     memory = decision.begin()
     for k in range(50):
         choice = decision(
-            None, Seen(0.0, 9.0, 1e12, 1e6, 3.0, 1.0 + 0.002 * k, 1.0), memory
+            None, Measurement(0.0, 9.0, 1e12, 1e6, 3.0, 1.0 + 0.002 * k, 1.0), memory
         )
         memory = choice.memory
         ratio = choice.reading.ratio
@@ -138,7 +145,9 @@ def test_the_weights_leave_g_its_rate_and_f_at_most_as_much():
 @settings(max_examples=50)
 @given(square=st.floats(0, 1e12), longest=st.floats(1e-3, 1e3))
 def test_a_direction_is_no_longer_than_asked(make, square, longest):
-    choice = limited(Choice(2.0, make(1.0), make(2.0), (), None), make(square), longest)
+    choice = limited(
+        WeightChoice(2.0, make(1.0), make(2.0), (), None), make(square), longest
+    )
     factor = min(1.0, longest / math.sqrt(square)) if square else 1.0
     assert float(choice.upper_weight) == pytest.approx(factor, rel=1e-12)
     assert float(choice.lower_weight) == pytest.approx(2 * factor, rel=1e-12)

@@ -1,14 +1,14 @@
-"""From what a step measured to the weights of its direction: one decision for every front end.
+"""The weights of a step's direction, computed from what the step measured: one decision for every front end.
 
-A front end (the NumPy solver, the torch optimizer, the optax transformation) measures, decides, guards and moves. What
-lies between the inner products and the two weights of ``d = a ∇f + b ∇g`` is here, once, on scalars alone::
+A front end (the NumPy solver, the torch optimizer, the optax transformation) measures, decides, checks and moves. This
+module computes the two weights of ``d = a ∇f + b ∇g`` from the inner products, on scalars alone::
 
     rule mode        λ = rule(fg, gg, …)                     a = 1/(1+λ), b = λ/(1+λ); or 1 and λ
     tolerance mode   w = λ/s from :mod:`tiebreak.tolerance`    a = 1/(s max(1,w)), b = w/max(1,w)
 
 Like the rules, this is arithmetic and comparisons, for Python floats, NumPy arrays, torch tensors and JAX tracers; no
-array library is imported. It changes nothing: the new memory is returned beside the weights, and the front end keeps it
-if the step is made.
+array library is imported. Nothing is changed in place: the new memory is returned with the weights, and the front end
+stores it if the step is made.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,26 +17,26 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tiebreak import rules
-from tiebreak import tolerance as law
+from tiebreak import tolerance as tolerance_rule
 from tiebreak.rules import Scalar
 from tiebreak.scalars import at_least
 
 
-class Seen(NamedTuple):
-    """What a step measured.
+class Measurement(NamedTuple):
+    """The scalars that a step measured. Those that the decision does not use are None.
 
     Attributes
     ----------
     fg, gg, ff : scalar
-        ⟨∇f, ∇g⟩, ‖∇g‖² and ‖∇f‖², as the rule is to see them; ff where the rule asks for it.
+        ⟨∇f, ∇g⟩, ‖∇g‖² and ‖∇f‖², the input of the rule; ff only if the rule has an argument of that name.
     upper_norm, lower_norm : scalar
         ‖∇f‖ and ‖∇g‖ of the gradients that make up the direction; for a tolerance.
     lower_value : scalar
-        The lower loss of this step's batch; for a tolerance, and where the rule asks for it.
+        The lower loss of this step's batch; for a tolerance, and for a rule with an argument of that name.
     reference : scalar
-        What that loss is compared with; for a tolerance.
+        The reference of the lower loss; for a tolerance.
     watched : mapping
-        What an estimator that watches lets the solver find out, by name; where the rule asks for it.
+        Curvatures and noise by name, measured by an estimator that watches; for a rule with such arguments.
     """
 
     fg: Scalar
@@ -49,17 +49,18 @@ class Seen(NamedTuple):
     watched: Mapping[str, Scalar] = MappingProxyType({})
 
 
-class Choice(NamedTuple):
-    """What to do: d = `upper_weight` ∇f + `lower_weight` ∇g; `memory` is to be kept if the step is made.
+class WeightChoice(NamedTuple):
+    """The weights of the direction d = `upper_weight` ∇f + `lower_weight` ∇g.
 
-    `reading` is what the tolerance rule made of the losses, None without a tolerance.
+    The front end stores `memory` if the step is made. `reading` has the numbers of the tolerance rule; it is None
+    without a tolerance.
     """
 
     multiplier: Scalar
     upper_weight: Scalar
     lower_weight: Scalar
     memory: Any
-    reading: law.Reading | None
+    reading: tolerance_rule.Reading | None
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,9 @@ class Tolerance:
     Parameters
     ----------
     amount : float
-        As a loss, or as a share of the reference.
+        A loss, or a share of the reference.
     relative : bool
-        Which of them.
+        Whether `amount` is a share.
     same_batch : bool
         Whether the reference is measured on the batch of the lower loss.
     """
@@ -83,18 +84,19 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Decision:
-    """How the weights come about.
+    """How the weights are computed.
 
     Parameters
     ----------
     method : Method, optional
-        Whose rule chooses λ, with arguments by name; not where there is a tolerance.
+        Its rule computes λ. Exactly one of `method` and `tolerance` is set.
     tolerance : Tolerance, optional
+        The tolerance rule computes λ.
     normalize : bool
         Whether to step along d/(1+λ), so that a large λ does not lengthen the step.
     apply : callable, optional
-        ``apply(fg, gg, arguments)`` calls the rule; a front end's own, where it checks what comes out. For a rule with
-        a memory ``apply(fg, gg, arguments, memory)``, which returns the new one, too.
+        ``apply(fg, gg, arguments)`` calls the rule, for a front end that checks its result. For a rule with a memory
+        ``apply(fg, gg, arguments, memory)``, which also returns the new memory.
     """
 
     method: Any = None
@@ -103,32 +105,37 @@ class Decision:
     apply: Callable[..., Scalar] | None = None
 
     def begin(self) -> Any:
-        """The memory before the first step: that of the tolerance rule."""
-        return () if self.tolerance is None else law.initial_memory()
+        """Return the memory of the tolerance rule before the first step; () without a tolerance."""
+        return () if self.tolerance is None else tolerance_rule.initial_memory()
 
-    def __call__(self, parameters: Any, seen: Seen, memory: Any) -> Choice:
-        """The weights, and what to remember."""
+    def __call__(
+        self, parameters: Any, measurement: Measurement, memory: Any
+    ) -> WeightChoice:
+        """Return the weights and the new memory."""
         if self.tolerance is not None:
-            return _within(self.tolerance, seen, memory)
-        multiplier, memory = self.multiplier(parameters, seen, memory)
+            return _choose_within(self.tolerance, measurement, memory)
+        multiplier, memory = self.multiplier(parameters, measurement, memory)
         scale = 1 / (1 + multiplier) if self.normalize else 1 + 0 * multiplier
-        return Choice(multiplier, scale, scale * multiplier, memory, None)
+        return WeightChoice(multiplier, scale, scale * multiplier, memory, None)
 
-    def multiplier(self, parameters: Any, seen: Any, memory: Any) -> tuple[Scalar, Any]:
-        """λ of the rule, and what it remembers: all that a front end needs which moves along ∇f + λ∇g itself.
+    def multiplier(
+        self, parameters: Any, measurement: Any, memory: Any
+    ) -> tuple[Scalar, Any]:
+        """Return λ of the rule, and its new memory, for a front end that moves along ∇f + λ∇g itself.
 
-        What was `seen` is a :class:`Seen`; or (fg, gg), which takes less time, for a rule that asks for nothing else.
+        The `measurement` is a :class:`Measurement`. For a rule of fg and gg alone the pair (fg, gg) is faster.
         """
-        method, apply = self.method, self.apply or self._apply
-        given = (
-            arguments(method, parameters, seen)
-            if isinstance(seen, Seen)
-            else method.arguments(parameters)
-        )
-        if method.remembers:
-            found: tuple[Scalar, Any] = apply(seen[0], seen[1], given, memory)
-            return found
-        return apply(seen[0], seen[1], given), memory
+        if isinstance(measurement, Measurement):
+            named = arguments(self.method, parameters, measurement)
+        else:
+            named = self.method.arguments(parameters)
+        apply = self.apply or self._apply
+        fg = measurement[0]
+        gg = measurement[1]
+        if self.method.remembers:
+            result: tuple[Scalar, Any] = apply(fg, gg, named, memory)
+            return result
+        return apply(fg, gg, named), memory
 
     def _apply(
         self, fg: Scalar, gg: Scalar, named: dict[str, Any], *memory: Any
@@ -136,45 +143,49 @@ class Decision:
         return self.method.rule(fg, gg, *memory, **named)
 
 
-def _within(tolerance: Tolerance, seen: Seen, memory: law.Memory) -> Choice:
-    memory, reading = law.follow(
+def _choose_within(
+    tolerance: Tolerance, measurement: Measurement, memory: tolerance_rule.Memory
+) -> WeightChoice:
+    memory, reading = tolerance_rule.follow(
         memory,
-        seen.lower_value,
-        seen.reference,
+        measurement.lower_value,
+        measurement.reference,
         tolerance.amount,
-        seen.upper_norm,
-        seen.lower_norm,
+        measurement.upper_norm,
+        measurement.lower_norm,
         relative=tolerance.relative,
         same_batch=tolerance.same_batch,
     )
-    ratio, unit = reading.ratio, reading.unit
+    ratio = reading.ratio
+    unit = reading.unit
     # d = (∇f/s + w ∇g) / max(1, w): g keeps its learning rate if w is large, so that the model keeps up with its twin.
-    longer = at_least(ratio, 1.0)
-    return Choice(ratio * unit, 1 / (unit * longer), ratio / longer, memory, reading)
+    divisor = at_least(ratio, 1.0)
+    return WeightChoice(
+        ratio * unit, 1 / (unit * divisor), ratio / divisor, memory, reading
+    )
 
 
-def arguments(method: Any, parameters: Any, seen: Seen) -> dict[str, Any]:
-    """What the rule gets besides fg and gg, by name: the schedule's numbers, and what only the step knows."""
+def arguments(method: Any, parameters: Any, measurement: Measurement) -> dict[str, Any]:
+    """Return the arguments of the rule besides fg and gg by name: numbers of the schedule and of the measurement."""
     named: dict[str, Any] = method.arguments(parameters)
     for name in method.measured:
         if name in ("ff", "lower_value"):
-            named[name] = getattr(seen, name)
-        elif name in seen.watched:
-            named[name] = seen.watched[name]
+            named[name] = getattr(measurement, name)
+        elif name in measurement.watched:
+            named[name] = measurement.watched[name]
     return named
 
 
-def limited(choice: Choice, square: Scalar, longest: Scalar) -> Choice:
-    """The choice with the direction no longer than `longest`; `square` is ‖d‖² as it stands.
+def limited(choice: WeightChoice, square: Scalar, longest: Scalar) -> WeightChoice:
+    """Shorten the direction to the norm `longest` if it is longer; `square` is its ‖d‖².
 
     Examples
     --------
-    >>> limited(Choice(3.0, 1.0, 3.0, (), None), square=16.0, longest=2.0)[1:3]
+    >>> limited(WeightChoice(3.0, 1.0, 3.0, (), None), square=16.0, longest=2.0)[1:3]
     (0.5, 1.5)
     """
-    square = square * (
-        square > 0
-    )  # of rounding, where both gradients are nearly opposite
+    # Rounding can make the square negative if the gradients are nearly opposite.
+    square = square * (square > 0)
     long = square > longest * longest
     # 0 · square gives the bound the type of the square: torch would make float32 of a float times a comparison.
     factor = (1 - 1 * long) + (0 * square + longest) * long / (
@@ -189,15 +200,14 @@ def limited(choice: Choice, square: Scalar, longest: Scalar) -> Choice:
 def residuals(
     multiplier: Scalar, fg: Scalar, gg: Scalar, ff: Scalar
 ) -> tuple[Scalar, Scalar]:
-    """‖∇f + λ∇g‖² with this λ, and the least of it over λ ≥ 0, from inner products: no finer than those are.
+    """Return ‖∇f + λ∇g‖² for this λ, and its minimum over λ ≥ 0, as exact as the inner products are.
 
     Examples
     --------
     >>> residuals(1.0, fg=-2.0, gg=4.0, ff=2.0)
     (2.0, 1.0)
     """
-    squares = (
-        ff + m * (2 * fg + m * gg) for m in (multiplier, rules.dbgd(fg, gg, 0.0))
-    )
-    own, least = (square * (square > 0) for square in squares)
-    return own, least
+    best = rules.dbgd(fg, gg, 0.0)
+    square = ff + multiplier * (2 * fg + multiplier * gg)
+    least = ff + best * (2 * fg + best * gg)
+    return square * (square > 0), least * (least > 0)

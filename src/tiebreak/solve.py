@@ -17,7 +17,7 @@ from tiebreak.callbacks import answered, recorded
 from tiebreak.checks import whole
 from tiebreak.console import interrupts
 from tiebreak.coupling import kept_apart
-from tiebreak.decision import Decision, Seen
+from tiebreak.decision import Decision, Measurement
 from tiebreak.estimators import Minibatch
 from tiebreak.estimators.contract import enters_direction, estimate
 from tiebreak.files import FilePath, locked
@@ -367,7 +367,7 @@ class _Solver:
             b = seen_b
         fg, gg = products(seen_a, seen_b)
         seen = (
-            Seen(fg, gg, **self.measured(seen_a, parameters))
+            Measurement(fg, gg, **self.measured(seen_a, parameters))
             if self.measures
             else (fg, gg)
         )

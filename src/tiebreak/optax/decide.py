@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jax import Array, lax
 
-from tiebreak.decision import Choice, Decision, Seen
+from tiebreak.decision import Decision, Measurement, WeightChoice
 from tiebreak.optax.gradients import limits
 from tiebreak.optax.products import Products, power_of_two
 from tiebreak.rules import RULES, Rule
@@ -25,7 +25,7 @@ def decide(
     parameters: Parameters,
     losses: Mapping[str, Any],
     memory: BarrierMemory,
-) -> tuple[Choice, Scales | None, BarrierMemory]:
+) -> tuple[WeightChoice, Scales | None, BarrierMemory]:
     """The weights of a step, the scales of the gradients that they are for (None for 1), and the new memory.
 
     With a tolerance the gradients are divided by about the norms of the first ones. Otherwise s, the ratio of the
@@ -43,7 +43,7 @@ def decide(
     lower_scale, e, lower_norm = _scaled_norm(
         products.gg, products.lower_scale, lower_scale
     )
-    measurement = Seen(None, None, None, upper_norm, lower_norm, **losses)
+    measurement = Measurement(None, None, None, upper_norm, lower_norm, **losses)
     choice = decision(parameters, measurement, Memory(*values))
     memory = (tuple(choice.memory), (upper_scale, lower_scale))
     choice = choice._replace(multiplier=choice.multiplier * c / e)
@@ -66,7 +66,7 @@ def for_rule(
     products: Products,
     parameters: Parameters,
     lower_value: Array | None,
-) -> tuple[Seen, Parameters]:
+) -> tuple[Measurement, Parameters]:
     """The arguments of a rule, at a scale that loses none of them.
 
     The library's rules return the same λ if both gradients are divided by c, and all quantities with the dimension of
@@ -77,7 +77,7 @@ def for_rule(
         fg, gg, ff = products.rescaled(1.0, 1.0)
         positive = jnp.maximum(gg, limits(gg).tiny)
         gg = jnp.where(products.gg > 0, positive, gg)
-        return Seen(fg, gg, ff, lower_value=lower_value), parameters
+        return Measurement(fg, gg, ff, lower_value=lower_value), parameters
     # If ∇f is so much larger that fg would overflow, gg may be small.
     between = jnp.sqrt(products.upper_scale) * jnp.sqrt(products.lower_scale)
     largest = jnp.maximum(products.lower_scale, 2.0**-50 * between)
@@ -106,7 +106,7 @@ def for_rule(
         regularizer=over(parameters.regularizer), penalty=penalty, others=further
     )
     fg, gg, _ = products.rescaled(c, c)
-    return Seen(fg, gg, lower_value=over(lower_value)), parameters
+    return Measurement(fg, gg, lower_value=over(lower_value)), parameters
 
 
 def root(square: Array) -> Array:

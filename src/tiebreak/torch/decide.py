@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tiebreak import rules, tolerance
-from tiebreak.decision import Choice, Decision, Seen, limited
+from tiebreak.decision import Decision, WeightChoice, limited
+from tiebreak.decision import Measurement as ScalarMeasurement
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory, Reading
 from tiebreak.torch.devices import copied, store
@@ -65,7 +66,7 @@ def choose_weights(
     losses: dict[str, Scalar],
     memory: Memory | tuple[()],
     max_norm: Scalar,
-) -> Choice:
+) -> WeightChoice:
     """Return the decision on any scalars, with a direction no longer than `max_norm`.
 
     Parameters
@@ -77,9 +78,9 @@ def choose_weights(
     """
     fg, gg, ff = products
     if decision.tolerance is not None:
-        measured = Seen(fg, gg, ff, ff**0.5, gg**0.5, **losses)
+        measured = ScalarMeasurement(fg, gg, ff, ff**0.5, gg**0.5, **losses)
     else:
-        measured = Seen(*rule_products, **losses)
+        measured = ScalarMeasurement(*rule_products, **losses)
     choice = decision(parameters, measured, memory)
     if max_norm is None:
         return choice

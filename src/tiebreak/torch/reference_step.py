@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tiebreak.decision import Choice, Decision, Seen
+from tiebreak.decision import Decision, Measurement, WeightChoice
 from tiebreak.tolerance import after_return, needs_return
 
 #: A loss of the current batch as a function of the parameters.
@@ -57,8 +57,8 @@ class StepResult(NamedTuple):
 
     memory: Any
     upper_loss: float
-    measurement: Seen
-    choice: Choice | None
+    measurement: Measurement
+    choice: WeightChoice | None
     rescued: bool = False
 
 
@@ -84,7 +84,7 @@ def reference_step(
     gg = inner_product(lower_gradient, lower_gradient)
     ff = inner_product(upper_gradient, upper_gradient)
     twin_gg = inner_product(twin_gradient, twin_gradient)
-    measurement = Seen(fg, gg, ff, ff**0.5, gg**0.5, lower_loss, reference_loss)
+    measurement = Measurement(fg, gg, ff, ff**0.5, gg**0.5, lower_loss, reference_loss)
     if not all(map(math.isfinite, (fg, gg, ff, twin_gg, lower_loss, reference_loss))):
         return StepResult(memory, upper_loss, measurement, None)
 
