@@ -423,7 +423,8 @@ def test_a_share_is_a_tolerance_of_that_size(size, share, excess, negative):
         loss = reference + share * size * e
         one, first = follow(one, loss, reference, share, 1.0, 1.0, relative=True)
         other, second = follow(other, loss, reference, share * size, 1.0, 1.0)
-        assert first == second
+        # The mean rise is stored in the unit of the tolerance, so the last bits differ.
+        assert first == pytest.approx(second, rel=1e-9)
 
 
 # --- every library ---------------------------------------------------------------------------------------------------

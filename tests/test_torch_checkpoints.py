@@ -423,3 +423,64 @@ def test_an_option_of_a_twin_that_is_no_number_is_refused(total):
         assert again.count == 2
     train(model, again, batches[2:])
     assert torch.equal(everything(model), everything(whole))
+
+
+def with_a_twin(seed=0):
+    """A fit by three weights, beside two weights that only the upper loss reaches."""
+    torch.manual_seed(seed)
+    layers = {
+        "a": torch.nn.Linear(3, 1, bias=False),
+        "b": torch.nn.Linear(2, 1, bias=False),
+    }
+    model = torch.nn.ModuleDict(layers)
+    base = torch.optim.SGD(model.parameters(), lr=0.05)
+    opt = DynamicBarrier(base, tolerance=5e-4, reference="twin", model=model)
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(64, 3, generator=generator)
+    targets = inputs.sum(1) + torch.randn(64, generator=generator)
+
+    def fit():
+        return (model["a"](inputs)[:, 0] - targets).square().mean()
+
+    def pull():
+        weights = model["a"].weight.abs().sum()
+        return weights + (model["b"].weight - 3).square().sum()
+
+    return model, opt, {"lower": fit, "upper": pull}
+
+
+def test_a_twin_that_has_moved_is_resumed_whatever_its_gradient_is():
+    """Its loss is nearly the model's, and its gradient vanishes: only before the first step that is suspicious."""
+    model, opt, losses = with_a_twin()
+    for _ in range(600):
+        opt.step(**losses)
+    resumed, again, its_losses = with_a_twin(seed=1)
+    resumed.load_state_dict(model.state_dict())
+    again.load_state_dict(copy.deepcopy(opt.state_dict()))
+    assert again.step(**its_losses).excess == opt.step(**losses).excess
+
+
+def test_finishing_after_a_load_is_finishing_before_it():
+    """Parameters that the lower loss never reached stay where they are."""
+    model, opt, losses = with_a_twin()
+    for _ in range(300):
+        opt.step(**losses)
+    resumed, again, its_losses = with_a_twin(seed=1)
+    resumed.load_state_dict(model.state_dict())
+    again.load_state_dict(copy.deepcopy(opt.state_dict()))
+    before = model["b"].weight.detach().clone()
+    assert again.finish(**its_losses) == opt.finish(**losses)
+    assert torch.equal(model["b"].weight, before)
+    assert torch.equal(resumed["b"].weight, before)
+    assert torch.equal(resumed["a"].weight, model["a"].weight)
+
+
+def test_a_state_must_say_which_parameters_were_reached():
+    _, opt, losses = with_a_twin()
+    opt.step(**losses)
+    state = opt.state_dict()
+    text = json.loads(state["param_groups"][0][KEY])
+    for wrong in ([True], [1, 0], None):
+        state["param_groups"][0][KEY] = json.dumps(text | {"reached": wrong})
+        with pytest.raises(ValueError, match=r"reached|no state of such an optimizer"):
+            with_a_twin()[1].load_state_dict(state)

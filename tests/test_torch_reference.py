@@ -1080,3 +1080,32 @@ def test_a_step_size_law_is_not_taken_over(monkeypatch):
             opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum())
     assert opt.param_groups[0]["lr"] == rate
     assert opt.twin_returns == 4
+
+
+def test_a_new_kind_of_reference_is_a_class_and_a_line(monkeypatch):
+    """The recipe of CONTRIBUTING.md: a word of one's own, and the class says whether it is of the same batch."""
+    from tiebreak.torch import arguments
+    from tiebreak.torch.reference import Reference
+
+    class Least(Reference):
+        """The least loss so far."""
+
+        same_batch = False
+
+        def __init__(self):
+            self.least = math.inf
+
+        def value(self, step, loss):
+            return self.least
+
+        def __repr__(self):
+            return "'least'"
+
+    monkeypatch.setitem(arguments.REFERENCE_KINDS, "least", lambda modules: Least())
+    x = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), tolerance=0.1, reference="least")
+    assert not opt.decision.tolerance.same_batch
+    opt.lower_reference.least = 4.0
+    info = opt.step(lower=lambda: x.square().sum(), upper=lambda: x.sum())
+    assert info.excess.item() == pytest.approx(10.0)
+    assert "reference='least'" in repr(opt)

@@ -6,6 +6,7 @@ An argument without effect is refused, and so are both or neither of them.
 import csv
 import math
 import os
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -69,8 +70,13 @@ def refuse_unused(reason: str, **arguments: Any) -> None:
             raise ValueError(f"{name}={value!r} has no effect {reason}")
 
 
-def checked_tolerance(tolerance: Any, reference: Any) -> Tolerance:
-    """The tolerance as the decision needs it; raise unless it and the reference are legal."""
+def checked_tolerance(
+    tolerance: Any, reference: Any, words: Sequence[str] = MEASURED
+) -> Tolerance:
+    """The tolerance as the decision needs it; raise unless it and the reference are legal.
+
+    `words` are those of references that are measured at every step.
+    """
     amount, relative = allowed(tolerance)
     if reference is None:
         raise ValueError(f"tolerance={tolerance!r} needs reference=: {_REFERENCES}")
@@ -88,11 +94,11 @@ def checked_tolerance(tolerance: Any, reference: Any) -> Tolerance:
         )
     if not fixed and not hasattr(reference, "__fspath__") and not callable(reference):
         text = isinstance(reference, str) and (
-            reference in MEASURED or reference.endswith(".csv")
+            reference in words or reference.endswith(".csv")
         )
         if not text:
             raise ValueError(f"reference={reference!r} must be {_REFERENCES}")
-    same_batch = isinstance(reference, str) and reference in MEASURED
+    same_batch = isinstance(reference, str) and reference in words
     return Tolerance(amount, relative, same_batch)
 
 

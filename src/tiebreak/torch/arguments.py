@@ -24,7 +24,7 @@ from tiebreak.options import (
     training_method,
 )
 from tiebreak.rules import Scalar
-from tiebreak.torch.model_copy import FrozenCopy, Twin
+from tiebreak.torch.model_copy import ModelCopy, Twin
 from tiebreak.torch.reference import (
     CurveReference,
     FunctionReference,
@@ -40,7 +40,7 @@ ReferenceArgument: TypeAlias = (
 #: The references that have a word, each made from the model's modules. A new kind gets a line here.
 REFERENCE_KINDS: dict[str, Callable[[Sequence[nn.Module]], Reference]] = {
     GIVEN: lambda modules: GivenReference(),
-    START: FrozenCopy,
+    START: ModelCopy,
     TWIN: Twin,
 }
 
@@ -101,7 +101,7 @@ def _apply_rule(
 def tolerance_decision(
     base: Optimizer,
     tolerance: float | str,
-    reference: object,
+    reference: ReferenceArgument,
     method: Method | str | None,
     normalize: bool | None,
 ) -> Decision:
@@ -111,12 +111,12 @@ def tolerance_decision(
         method=method,
         normalize=normalize,
     )
-    decision = Decision(tolerance=checked_tolerance(tolerance, reference))
+    allowance = checked_tolerance(tolerance, reference, tuple(REFERENCE_KINDS))
     if any(group.get("maximize") for group in base.param_groups):
         raise ValueError(
             "tolerance= keeps a loss small, and the base optimizer was made with maximize=True: turn the signs"
         )
-    return decision
+    return Decision(tolerance=allowance)
 
 
 def make_reference(
@@ -125,25 +125,27 @@ def make_reference(
     generators: Sequence[torch.Generator],
 ) -> Reference:
     """Return the reference by its word, number, file or function."""
-    if reference in (START, TWIN) and not modules:
+    source = _make_reference(GIVEN if reference is None else reference, modules)
+    if source.needs_model and not modules:
         role = "trained" if reference == TWIN else "kept"
         raise ValueError(
             f'reference="{reference}" needs the model whose copy is {role}: '
             f'reference="{reference}", model=model; for bare parameters model=torch.nn.ParameterList(parameters)'
         )
-    if generators and reference not in (START, TWIN):
+    if generators and not source.needs_model:
         raise ValueError(
             'generators=… has no effect: no closure is called twice (reference="twin", "start")'
         )
-    if reference is None:
-        reference = GIVEN
+    return source
+
+
+def _make_reference(reference: Any, modules: Sequence[nn.Module]) -> Reference:
     if isinstance(reference, str) and reference in REFERENCE_KINDS:
         return REFERENCE_KINDS[reference](modules)
     if isinstance(reference, Real):
         return NumberReference(float(reference))
     if callable(reference):
         return FunctionReference(reference)
-    assert not isinstance(reference, float)
     return CurveReference(reference)
 
 

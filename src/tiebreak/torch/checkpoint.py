@@ -234,6 +234,7 @@ def save(opt: Any) -> Values:
         text: Values = {"parameters": size, "kept": count}
         if copy is not None:
             text["options"] = copy.group_options(i, group)
+            text["reached"] = copy.are_reached(group["params"])
             if i == 0:
                 text["buffers"] = copy.buffers.state_dict()
         line = json.dumps(common | text, separators=(",", ":"))
@@ -317,6 +318,7 @@ def load(opt: Any, state: Values) -> None:
             copy.buffers.check(numbers["buffers"])
             options = [group["options"] for group in checkpoint.groups]
             _check_options(options, opt.base.param_groups)
+            reached = _read_reached(checkpoint.groups, len(parameters))
     except (KeyError, IndexError, AttributeError, TypeError, OverflowError) as error:
         raise ValueError(
             "this is no state of such an optimizer, or not all of one "
@@ -343,7 +345,7 @@ def load(opt: Any, state: Values) -> None:
             )
     if copy is not None:
         copy.buffers.load_state_dict(numbers["buffers"])
-        copy.load(opt.base, entries, options)
+        copy.load(opt.base, entries, options, reached)
     saved_numbers = [*numbers["law"].values(), *numbers["noise"].values()]
     opt.ranks.loaded_state = fingerprint([opt.count, *saved_numbers])
     opt.forget()
@@ -530,6 +532,16 @@ def _check_options(options: Sequence[Values], groups: Sequence[Values]) -> None:
             holds = not is_number or _is_number(value)
             legal = "a number, as the base's is"
             _require(f"the twin's option {name}", value, legal, holds)
+
+
+def _read_reached(groups: Sequence[Values], count: int) -> list[bool]:
+    """Return whether the lower loss has reached each parameter."""
+    reached: list[bool] = []
+    for group in groups:
+        reached += group["reached"]
+    holds = len(reached) == count and all(isinstance(flag, bool) for flag in reached)
+    _require("reached", reached, f"{count} truths, one for each parameter", holds)
+    return reached
 
 
 def _is_numeric(value: object) -> bool:

@@ -140,8 +140,8 @@ class RuleMemory:
     def __getstate__(self) -> dict[str, Any]:
         return {"values": copied(self.values), "_tensor": None}
 
-    def keep(self, memory: Memory | tuple[()], skip: Tensor | None) -> bool:
-        """Take the memory after a step, unless `skip` is true; return whether the host knows the numbers.
+    def keep(self, memory: Memory | tuple[()], skip: Tensor | None) -> None:
+        """Take the memory after a step, unless `skip` is true.
 
         A number that is not finite must not stay, whatever the policy about such steps is.
         """
@@ -149,14 +149,13 @@ class RuleMemory:
         if not any(isinstance(value, Tensor) for value in values.values()):
             if all(map(math.isfinite, values.values())):
                 self.values.update(values)
-            return True
+            return
         is_fine = torch.isfinite(torch.stack(list(values.values()))).all()
         if skip is not None:
             is_fine = is_fine & ~skip
         for name, value in values.items():
             before = _like(self.values[name], value)
             store(self.values, name, torch.where(is_fine, value, before))
-        return False
 
     @property
     def return_count(self) -> int:
@@ -165,8 +164,7 @@ class RuleMemory:
 
     def needs_return(self) -> bool:
         """Whether the model must be set to its twin; waits for a device."""
-        needed = tolerance.needs_return(self.current())
-        return bool(torch.as_tensor(needed).all())
+        return bool(tolerance.needs_return(self.current()))
 
     def note_return(self) -> None:
         """Continue from the twin, to which the model was set."""
@@ -237,7 +235,6 @@ class Decider:
         memory: RuleMemory,
         max_norm: float | None,
         scaling: Scaling,
-        found_inf: Tensor | None,
         checks_finite: bool,
     ) -> StepDecision | None:
         """Return the numbers of a step, or None if the host knows that they are not finite.
@@ -246,8 +243,6 @@ class Decider:
         ----------
         losses : dict
             The losses that the decision uses.
-        found_inf : tensor, optional
-            What a gradient scaler found, on all ranks.
         checks_finite : bool
             Whether a number that is not finite prevents the step.
         """
@@ -255,15 +250,15 @@ class Decider:
         rule_products = measured.rule_products
         builtin = is_builtin_rule(decision)
         compiling = torch.compiler.is_compiling()
-        is_plain = (
+        fits_kernel = (
             scaling.inverse_scale is None
-            and found_inf is None
+            and scaling.found_inf is None
             and measured.twin_squared_norm is None
             and products is rule_products
         )
         by_kernel = passes.on_device and passes.uses_triton
         by_kernel = by_kernel and products.device == passes.device
-        if builtin and is_plain and by_kernel and not compiling:
+        if builtin and fits_kernel and by_kernel and not compiling:
             return self._by_kernel(
                 decision,
                 parameters,
@@ -287,12 +282,15 @@ class Decider:
             values = [products, *numbers.values(), measured.twin_squared_norm]
             if rule_products is not products:
                 values.append(rule_products)
-            flag = find_nonfinite(values, found_inf)
+            flag = find_nonfinite(values, scaling.found_inf)
             if isinstance(flag, bool):
                 return None
             skip = flag
-        compute = _decide_by_host if on_host else _decide_by_tensors
-        step = compute(decision, parameters, measured, numbers, memory, max_norm, skip)
+        inputs = (decision, parameters, measured, numbers, memory, max_norm)
+        if on_host:  # the host knows then that the numbers are finite
+            step = _decide_by_host(*inputs)
+        else:
+            step = _decide_by_tensors(*inputs, skip)
         if checks_finite:
             flag = find_nonfinite([step.weights], None)
             if isinstance(flag, bool):
@@ -336,13 +334,13 @@ class Decider:
         fields["skipped"] = output.skipped
         info = Step(**fields)
         return StepDecision(
-            output.weights,
-            info,
-            None,
-            None,
-            output.found_inf if checks_finite else None,
-            output.names,
-            output.report,
+            weights=output.weights,
+            info=info,
+            memory=None,
+            reading=None,
+            skip=output.found_inf if checks_finite else None,
+            report_names=output.names,
+            report=output.report,
         )
 
 
@@ -353,7 +351,6 @@ def _decide_by_host(
     losses: dict[str, float],
     memory: RuleMemory,
     max_norm: float | None,
-    skip: Tensor | None,
 ) -> StepDecision:
     """With Python numbers: one tensor at the end instead of dozens on the way."""
     products = measured.products.tolist()
@@ -383,13 +380,13 @@ def _decide_by_host(
     fields |= dict(zip(numbers, values[2:].unbind(), strict=True))
     info = Step(**fields, skipped=torch.zeros((), dtype=torch.bool))
     return StepDecision(
-        values[:2],
-        info,
-        choice.memory,
-        choice.reading,
-        skip,
-        ("skipped",),
-        info.skipped,
+        weights=values[:2],
+        info=info,
+        memory=choice.memory,
+        reading=choice.reading,
+        skip=None,
+        report_names=("skipped",),
+        report=info.skipped,
     )
 
 
@@ -426,11 +423,11 @@ def _decide_by_tensors(
         choice.reading,
     )
     return StepDecision(
-        torch.stack(numbers[:2]),
-        info,
-        choice.memory,
-        None,
-        skip,
-        ("skipped",),
-        info.skipped,
+        weights=torch.stack(numbers[:2]),
+        info=info,
+        memory=choice.memory,
+        reading=None,
+        skip=skip,
+        report_names=("skipped",),
+        report=info.skipped,
     )

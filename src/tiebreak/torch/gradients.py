@@ -31,7 +31,11 @@ class GradientChanged(RuntimeError):
 
 
 class NoGradient(RuntimeError):
-    """A backward pass left nothing in ``.grad``."""
+    """A backward pass of a level left nothing in ``.grad``."""
+
+    def __init__(self, level: str, text: str) -> None:
+        super().__init__(text)
+        self.level = level
 
 
 class Gradients:
@@ -110,10 +114,11 @@ class Gradients:
         if self._versions() == self._before_block and self._ranks.alone:
             self.clear()
             raise NoGradient(
+                level,
                 f"no gradient came out of `with opt.{level}(…):`: put loss.backward() inside, of a loss that depends "
                 "on the parameters of this optimizer (was the model copied or re-created after it? are they frozen, "
                 f"requires_grad=False?); only to evaluate, `with torch.no_grad(), opt.{level}():` (DeepSpeed's ZeRO "
-                "takes gradients away: use FSDP); the step begins anew"
+                "takes gradients away: use FSDP); the step begins anew",
             )
         self.finished.add(level)
         self.mark()

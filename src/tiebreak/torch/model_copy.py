@@ -51,7 +51,7 @@ _DIFFERENT_NORM = 0.1  # gradient norms that differ by more are treated as diffe
 
 
 class ModelCopy(Reference):
-    """Other values for the parameters and buffers of the model.
+    """Other values for the parameters and buffers of the model: as training started with ``reference="start"``.
 
     Parameters
     ----------
@@ -60,6 +60,7 @@ class ModelCopy(Reference):
     """
 
     kind = START
+    needs_model = True
     keeps_buffers = False  # what a pass changes in the buffers
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -113,6 +114,10 @@ class ModelCopy(Reference):
         """Return the values of parameters that the lower loss has reached; a frozen copy has all."""
         return self.values
 
+    def are_reached(self, parameters: Sequence[Tensor]) -> list[bool]:
+        """Whether the lower loss has reached each of these parameters, to be saved."""
+        return [p in self.values for p in parameters]
+
     # --- saving ---------------------------------------------------------------
 
     def entries(self, p: Tensor) -> Entries:
@@ -132,8 +137,9 @@ class ModelCopy(Reference):
         base: Optimizer,
         entries: Mapping[Tensor, Entries],
         options: Sequence[Options],
+        reached: Sequence[bool],
     ) -> None:
-        """Restore the values."""
+        """Restore the values; `reached` is what :meth:`are_reached` returned for all parameters."""
         self.values = {}
         for p, saved in entries.items():
             if "copy" in saved:
@@ -141,10 +147,6 @@ class ModelCopy(Reference):
                 self.values[p] = value.to(device=p.device, dtype=p.dtype)
         if self.values:
             self.follow(base)
-
-
-class FrozenCopy(ModelCopy):
-    """The model as it was when training started: ``reference="start"``."""
 
 
 class TwinStep(NamedTuple):
@@ -177,6 +179,7 @@ class Twin(ModelCopy):
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         super().__init__(modules)
         self.optimizer: Optimizer | None = None
+        self.has_moved = False
         # The options of the base's groups after its last step.
         self._last_options: list[Options] = []
         # Parameters that the lower loss has reached.
@@ -191,7 +194,7 @@ class Twin(ModelCopy):
         return self.optimizer
 
     def follow(self, base: Optimizer) -> None:
-        """Likewise; groups that joined the base join the twin's optimizer."""
+        """Add values for parameters that joined the base, and groups that joined it to the twin's optimizer."""
         super().follow(base)
         if self.optimizer is None:
             parameters = [p for group in base.param_groups for p in group["params"]]
@@ -240,18 +243,14 @@ class Twin(ModelCopy):
         changed = self.changed_options(base, None)
         for group, options in zip(groups, changed, strict=False):
             group.update(options)
-        count = len(self._last_options)
-        self._note_options(base)
-        del self._last_options[count:]
+        noted = base.param_groups[: len(self._last_options)]
+        self._last_options = [_copied_options(group) for group in noted]
 
     @torch.no_grad()
     def step(
-        self, base: Optimizer, inputs: TwinStep, max_norm: float | None, is_split: bool
+        self, base: Optimizer, inputs: TwinStep, max_norm: float | None, has_ranks: bool
     ) -> None:
-        """Let the twin's optimizer step on the twin's gradients, after the model's step.
-
-        `is_split` says that several ranks hold parts of the parameters, so that a norm is a sum over them.
-        """
+        """Let the twin's optimizer step on the twin's gradients, after the model's step."""
         parameters = [p for group in base.param_groups for p in group["params"]]
         for p, grad in zip(parameters, inputs.gradients, strict=True):
             if grad is not None:
@@ -267,10 +266,11 @@ class Twin(ModelCopy):
         own._optimizer_step_pre_hooks = base._optimizer_step_pre_hooks
         own._optimizer_step_post_hooks = base._optimizer_step_post_hooks
         if max_norm is not None:
-            self._clip(inputs, max_norm, is_split)
+            self._clip(inputs.squared_norm, max_norm, has_ranks)
         options_before = [_options(group) for group in own.param_groups]
         attributes_before = dict(vars(own))
         own.step()
+        self.has_moved = True
         self._written_attributes |= _changed_names(attributes_before, vars(own))
         for before, group in zip(options_before, own.param_groups, strict=True):
             self._written_options |= _changed_names(before, _options(group))
@@ -278,19 +278,15 @@ class Twin(ModelCopy):
             value.grad = None
         self._note_options(base)
 
-    def _clip(self, inputs: TwinStep, max_norm: float, is_split: bool) -> None:
+    def _clip(self, squared_norm: Tensor, max_norm: float, has_ranks: bool) -> None:
         """Make the twin's gradient no longer than `max_norm`."""
         values = list(self.values.values())
         grads = [value.grad for value in values if value.grad is not None]
-        if not is_split and not any(map(is_dtensor, grads)):
+        if not has_ranks and not any(map(is_dtensor, grads)):
             torch.nn.utils.clip_grad_norm_(values, max_norm)
             return
-        square = torch.as_tensor(inputs.squared_norm)
-        norm = square.sqrt()
-        if inputs.inverse_scale is not None:
-            norm = norm * inputs.inverse_scale.to(square)
         # As torch's clip_grad_norm_ has it.
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        factor = (max_norm / (squared_norm.sqrt() + 1e-6)).clamp(max=1.0)
         for grad in map(local_tensor, grads):
             grad.mul_(factor.to(device=grad.device, dtype=grad.dtype))
 
@@ -315,19 +311,16 @@ class Twin(ModelCopy):
 
     def reached_values(self) -> dict[Tensor, Tensor]:
         """Return the values of parameters that the lower loss has reached."""
-        # The set of trained parameters is not saved, but the optimizer's state is; SGD has none.
-        state = self._own.state
-        reached = {
-            p: value
-            for p, value in self.values.items()
-            if p in self._trained or state.get(value)
-        }
-        return reached or self.values
+        return {p: v for p, v in self.values.items() if p in self._trained}
+
+    def are_reached(self, parameters: Sequence[Tensor]) -> list[bool]:
+        """Whether the lower loss has reached each of these parameters, to be saved."""
+        return [p in self._trained for p in parameters]
 
     # --- saving ---------------------------------------------------------------
 
     def entries(self, p: Tensor) -> Entries:
-        """Likewise, and the state of the twin's optimizer."""
+        """Return what the twin and its optimizer keep for a parameter."""
         entries = super().entries(p)
         if entries and self.optimizer is not None:
             state = self.optimizer.state.get(self.values[p], {})
@@ -336,7 +329,7 @@ class Twin(ModelCopy):
         return entries
 
     def placeholders(self, p: Tensor, state: Mapping[str, Any]) -> Entries:
-        """Likewise."""
+        """Return zeros in the place of :meth:`entries`; `state` is what the base keeps for the parameter."""
         zeros = {
             name: torch.zeros_like(v) if isinstance(v, Tensor) else v
             for name, v in state.items()
@@ -345,7 +338,7 @@ class Twin(ModelCopy):
         return entries | {"base": zeros} if zeros else entries
 
     def group_options(self, i: int, group: Options) -> Options:
-        """Likewise: a base may count its steps there."""
+        """Return the options that differ from those of the base's group `i`: a base may count its steps there."""
         if self.optimizer is None or i >= len(self.optimizer.param_groups):
             return {}
         options = {
@@ -360,12 +353,16 @@ class Twin(ModelCopy):
         base: Optimizer,
         entries: Mapping[Tensor, Entries],
         options: Sequence[Options],
+        reached: Sequence[bool],
     ) -> None:
         """Restore the values, and the state of the twin's optimizer."""
         self.optimizer = None
-        super().load(base, entries, options)
+        super().load(base, entries, options, reached)
+        pairs = zip(entries, reached, strict=True)
+        self._trained = {p for p, is_reached in pairs if is_reached}
         if not self.values:
             return
+        self.has_moved = True
         own = self._own
         state = own.state_dict()
         groups = []
@@ -391,9 +388,7 @@ def _copy_state(state: dict[str, Any], source: Mapping[str, Any]) -> None:
             state[name] = copy.deepcopy(value)
 
 
-def check_equal_weights(
-    losses: Mapping[str, Loss], gg: float, twin_gg: float, scale: float
-) -> None:
+def check_equal_weights(losses: Mapping[str, Loss], gg: float, twin_gg: float) -> None:
     """Raise if a twin that has not moved yet has another gradient than the model, on the same loss.
 
     A loss that is divided in one of the two backward passes alone would train the twin otherwise than the model, and
@@ -402,9 +397,7 @@ def check_equal_weights(
     Parameters
     ----------
     gg, twin_gg : float
-        ‖∇g‖² of the model, and of the twin times 1/scale².
-    scale : float
-        1 over a gradient scaler's scale.
+        ‖∇g‖² of the model and of the twin.
     """
     loss = loss_value(losses["lower_value"])
     reference = loss_value(losses["reference"])
@@ -413,7 +406,7 @@ def check_equal_weights(
     assert loss is not None
     assert reference is not None
     model_norm = gg**0.5
-    twin_norm = twin_gg**0.5 * scale
+    twin_norm = twin_gg**0.5
     if not math.isfinite(twin_norm):
         return
     is_same_loss = abs(float(loss) - float(reference)) <= _SAME_LOSS * abs(float(loss))
@@ -469,7 +462,7 @@ def _typed_like(group: Options, saved: Options) -> Options:
     return options
 
 
-# --- optimizers of others -------------------------------------------------------
+# --- cloning a base optimizer ---------------------------------------------------
 
 
 def set_mode(base: Optimizer, mode: str) -> None:

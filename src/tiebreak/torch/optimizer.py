@@ -1,7 +1,8 @@
 """The optimizer around a torch optimizer, with two losses: measure, decide, move.
 
 Read :mod:`~tiebreak.torch.reference_step` first: it does the same in slow, obvious lines. ``DynamicBarrier._apply`` is
-the step. The parts that it calls get values and return values; none of them gets the optimizer.
+the step. The parts that it calls get values and return values. Only saving, a logger's hook and torch's own gradient
+scaler get the optimizer.
 """
 
 import math
@@ -208,6 +209,10 @@ class DynamicBarrier(Optimizer):
         else:
             decision = tolerance_decision(base, tolerance, source, method, normalize)
         lower_reference = make_reference(source, modules, generators)
+        if decision.tolerance is not None:
+            same_batch = lower_reference.same_batch
+            allowance = replace(decision.tolerance, same_batch=same_batch)
+            decision = replace(decision, tolerance=allowance)
         row = decision.method
         self.schedule = Schedule() if row is None else training_schedule(row)
         self.ranks = Ranks(process_group, sharded, modules)
@@ -243,7 +248,6 @@ class DynamicBarrier(Optimizer):
         # True after torch.distributed.checkpoint requested a state before the first step.
         self.state_requested = False
         self._active_level = ""
-        self._twin_has_moved = False
         self._queues_report = False
         self._combined: _Combined | None = None
         self._has_scaler: bool | None = None  # None before the first step
@@ -254,12 +258,14 @@ class DynamicBarrier(Optimizer):
 
     @property
     def tolerance(self) -> float | str | None:
-        """How far the lower loss may lie above its reference, as it was given; may be set at any time."""
+        """How far the lower loss may lie above its reference, a share as a text with "%"; may be set at any time."""
         tolerance = self.decision.tolerance
         if tolerance is None:
             return None
         return (
-            f"{100 * tolerance.amount:g}%" if tolerance.relative else tolerance.amount
+            f"{100 * tolerance.amount:.12g}%"
+            if tolerance.relative
+            else tolerance.amount
         )
 
     @tolerance.setter
@@ -291,470 +297,6 @@ class DynamicBarrier(Optimizer):
     def skipped_steps(self) -> int | None:
         """How many steps were not made; None if the device alone decides that."""
         return self.nonfinite.skipped_steps
-
-    # --- the step -----------------------------------------------------------------
-
-    def step(  # type: ignore[override]  # two closures instead of one
-        self,
-        closure: Callable[[], Any] | None = None,
-        *unnamed: Any,
-        upper: Closure | None = None,
-        lower: Closure | None = None,
-    ) -> Step:
-        """Combine the gradients of both levels and let the base optimizer step.
-
-        With `upper` and `lower`, each returns its loss; the optimizer calls backward, lower level first. A `closure` is
-        called once, where the gradients are: a framework's, or one with both blocks in it.
-        """
-        if unnamed:
-            raise TypeError(
-                "step(…, …): which loss is which? Give them by name: opt.step(lower=…, upper=…)"
-            )
-        check_closures(closure, upper, lower)
-        if upper is None and closure is None and self._is_state_request():
-            return checkpoint.create_state(self)
-        try:
-            self._run_closures(closure, upper, lower)
-            if self._combined is not None:
-                return self._release(self._combined)
-            return self._apply()
-        except BaseException:
-            # Discard the incomplete step, so that the next call starts cleanly.
-            self.forget()
-            raise
-
-    @torch.no_grad()
-    def _apply(self, hold: bool = False) -> Step:
-        """Measure, decide and move. With `hold` the direction goes into ``.grad``, and the base does not step yet."""
-        self._raise_pending()
-        scaling = self._read_scaling()
-        self._check_copy()
-        if not scaling.changed_grad:
-            self.gradients.check_unchanged()
-        parameters = Parameters(k=self.count)
-        if self.decision.method is not None:
-            parameters = self.schedule.at(self.count)
-
-        # Measure: inner products of the gradients, and losses, over all ranks.
-        passes, measured = self._measure(parameters, scaling)
-        checks_finite = scaling.is_active or self.nonfinite.policy != "ignore"
-        to_host = checks_finite and not self._can_skip_on_device(passes)
-        measured, found_inf = self._over_ranks(
-            measured, scaling, checks_finite, to_host
-        )
-        losses = self._losses_of_decision(measured)
-        self._check_measured(passes, measured, losses, scaling)
-
-        # Decide: d = a ∇f + b ∇g.
-        decision = self._decider.decide(
-            self.decision,
-            passes,
-            parameters,
-            measured,
-            losses,
-            self.memory,
-            self.max_norm,
-            scaling,
-            found_inf,
-            checks_finite,
-        )
-        if decision is None:
-            return self._skip(measured, found_inf, hold)
-
-        # Move: the model along d, then the twin along its own gradient.
-        self._accept(decision)
-        twin_step = self._prepare_twin(measured, scaling)
-        if hold:
-            # The direction keeps the scale of its gradients: the scaler takes it out.
-            self._write_direction(passes, decision.weights, decision.skip)
-            self._combined = _Combined(decision, scaling.is_active, twin_step)
-            return decision.info
-        weights = decision.weights
-        if scaling.inverse_scale is not None:
-            weights = weights * scaling.inverse_scale.to(weights)
-        self._move_along(passes, weights, decision.skip)
-        self._end_step(decision, twin_step)
-        return decision.info
-
-    def _is_state_request(self) -> bool:
-        is_idle = self.gradients.owner is None and self._combined is None
-        return is_idle and checkpoint.is_state_request(self.param_groups)
-
-    def _read_scaling(self) -> Scaling:
-        # `scaler.step` sets these attributes.
-        scale = getattr(self, "grad_scale", None)
-        found_inf = getattr(self, "found_inf", None)
-        inverse_unscaled = self._inverse_unscaled
-        self._inverse_unscaled = None
-        scaling = grad_scaler.NO_SCALER
-        if found_inf is not None or inverse_unscaled is not None:
-            scaling = grad_scaler.read_scaling(scale, found_inf, inverse_unscaled)
-        self._has_scaler = scaling.is_active
-        return scaling
-
-    def _check_copy(self) -> None:
-        """Make the copy if it does not exist yet; raise if a twin had no backward pass."""
-        if self.model_copy is not None:
-            self.model_copy.follow(self.base)
-        if self.twin is not None and REFERENCE not in self.gradients.finished:
-            raise RuntimeError(
-                "the twin had no backward pass in this step: `with opt.reference(): r = …; r.backward()`, or closures"
-            )
-
-    # --- measure ------------------------------------------------------------------
-
-    def _measure(
-        self, parameters: Parameters, scaling: Scaling
-    ) -> tuple[Passes, Measurement]:
-        """Return the passes of the step, and what this rank measured, without a scaler's scale."""
-        inverse_scale = scaling.inverse_scale
-        rows = self.gradients.rows()
-        if self.estimates.is_minibatch:
-            passes = self._bind(rows)
-            products = rule_products = _unscaled(passes.products(), inverse_scale)
-        else:
-            estimated = self.estimates.rows_for_rule(
-                self.gradients, rows, parameters, inverse_scale
-            )
-            rule_products = self._bind(estimated).products()
-            if self.estimates.in_direction:
-                passes = self._bind(self.gradients.rows())
-                products = rule_products
-            else:
-                passes = self._bind(rows)
-                products = _unscaled(passes.products(), inverse_scale)
-                rule_products = rule_products.to(products)
-        losses = {
-            name: self.losses.value(name, scaling.inverse_loss_scale)
-            for name in (*LEVELS, REFERENCE)
-        }
-        twin_squared_norm = None
-        if self.twin is not None:
-            pairs = zip(
-                self.gradients.parameters(),
-                self.gradients.resolved(REFERENCE),
-                strict=True,
-            )
-            twin_squared_norm = self.ranks.squared_norms(
-                [(p, grad) for p, grad in pairs if grad is not None]
-            )
-        return passes, Measurement(products, rule_products, losses, twin_squared_norm)
-
-    def _bind(self, rows: Sequence[Row]) -> Passes:
-        kinds = 1
-        if self.ranks.is_split:
-            rows, kinds = self.ranks.split_rows(rows)
-        return self.engines.bind(rows, kinds)
-
-    def _can_skip_on_device(self, passes: Passes) -> bool:
-        """Whether the device can skip this step without the host knowing."""
-        is_plain = self.estimates.is_minibatch and self.model_copy is None
-        if not passes.on_device or not is_plain:
-            return False
-        choose_fused(self.base)
-        return can_skip_on_device(self.base)
-
-    def _over_ranks(
-        self,
-        measured: Measurement,
-        scaling: Scaling,
-        checks_finite: bool,
-        to_host: bool,
-    ) -> tuple[Measurement, Tensor | None]:
-        """Return what all ranks measured together, and what a scaler found on any of them."""
-        ranks = self.ranks
-        if ranks.alone:
-            return self._on_one_rank(measured, to_host), scaling.found_inf
-        ranks.check_synchronized()
-        self._compare_settings()
-        measured = measured._replace(losses=loss_values(measured.losses))
-        noise = None
-        if self.decision.tolerance is None:
-            kinds = len(measured.products)
-            noise = self.noise.partial_sums(kinds, measured.products)
-        incomplete = not self.gradients.finished.issuperset(LEVELS)
-        tolerance = self.decision.tolerance
-        changing = [] if tolerance is None else [tolerance.amount, tolerance.relative]
-        replicas = ranks.replicas_to_compare(self.count)
-        replica_gradients = None
-        if replicas:
-            replica_gradients = [self.gradients.of(level, replicas) for level in LEVELS]
-        report = StepReport(
-            measured=measured,
-            noise=noise,
-            present=self.gradients.are_present(),
-            incomplete=incomplete,
-            spoiled=checks_finite and (incomplete or self.gradients.changed_here),
-            touched=self.gradients.changed,
-            step=self.count,
-            changing=changing,
-            learning_rate=self.param_groups[0].get("lr", 0.0),
-            replica_gradients=replica_gradients,
-            found_inf=scaling.found_inf,
-            inverse_scale=scaling.inverse_scale,
-        )
-        combined = ranks.all_reduce(report, to_host)
-        if combined.noise is not None:
-            self.noise.set_sums(combined.noise)
-        return combined.measured, combined.found_inf
-
-    def _on_one_rank(self, measured: Measurement, to_host: bool) -> Measurement:
-        products = measured.products[0]
-        is_same = measured.rule_products is measured.products
-        rule_products = products if is_same else measured.rule_products[0]
-        if products.device.type == "cpu":
-            to_host = False
-        if to_host and is_same:
-            products = rule_products = self.nonfinite.to_host(products)
-        elif to_host:
-            numbers = self.nonfinite.to_host(torch.cat([products, rule_products]))
-            products, rule_products = numbers.reshape(2, -1).unbind()
-        return measured._replace(products=products, rule_products=rule_products)
-
-    def _prepare_ranks(self) -> None:
-        """Find how the parameters lie over the ranks, and compare the settings of all ranks once."""
-        self.ranks.find_layout(self.gradients.parameters())
-        self._compare_settings()
-
-    def _compare_settings(self) -> None:
-        if not self.ranks.needs_settings:
-            return
-        self.ranks.compare_settings(
-            describe_settings(
-                tolerance=self.tolerance,
-                reference=self.lower_reference.describe(),
-                method=self.decision.method,
-                schedule=self.schedule,
-                estimator=self.estimates.estimator,
-                normalize=self.decision.normalize,
-                max_norm=self.max_norm,
-                nonfinite=self.nonfinite.policy,
-                step_size=self._step_size_law(),
-            )
-        )
-
-    def _losses_of_decision(self, measured: Measurement) -> dict[str, Loss]:
-        """Return the losses that the decision uses, by its names for them."""
-        has_tolerance = self.decision.tolerance is not None
-        if not has_tolerance and "lower_value" not in self.decision.method.needs:
-            return {}
-        lower = measured.losses["lower"]
-        if lower is None:
-            raise RuntimeError(
-                "the lower loss is needed: `with opt.lower(loss): …`, or closures"
-            )
-        losses: dict[str, Loss] = {"lower_value": lower}
-        if has_tolerance:
-            reference = measured.losses[REFERENCE]
-            losses["reference"] = self.lower_reference.value(self.count, reference)
-        return losses
-
-    def _check_measured(
-        self,
-        passes: Passes,
-        measured: Measurement,
-        losses: dict[str, Loss],
-        scaling: Scaling,
-    ) -> None:
-        """Raise if a twin's loss has another weight, or if a captured step cannot be repeated; warn of noise."""
-        twin_squared_norm = measured.twin_squared_norm
-        if twin_squared_norm is not None and not self._twin_has_moved:
-            inverse_scale = scaling.inverse_scale
-            scale = 1.0 if inverse_scale is None else float(inverse_scale)
-            check_equal_weights(
-                losses, float(measured.products[1]), float(twin_squared_norm), scale
-            )
-        if passes.on_device and capturing(passes.device):
-            obstacle = self._capture_obstacle()
-            if obstacle is not None:
-                cannot_repeat(obstacle)
-        if self.decision.tolerance is None:
-            self.noise.check(
-                self.count, self.estimates.is_minibatch, scaling.inverse_scale
-            )
-
-    def _capture_obstacle(self) -> str | None:
-        """Return what differs from step to step, which a captured step could not repeat; None if nothing does."""
-        reference = self.lower_reference
-        changes = reference.is_known and reference.number is None
-        if changes and self.decision.tolerance is not None:
-            return "the reference is another one at every step"
-        if not self.estimates.is_minibatch:
-            return "the estimator of the method remembers: Minibatch() does not"
-        if self.decision.method is not None:
-            needs = self.decision.method.needs
-            if "k" in needs or not self.schedule.constant(*needs):
-                return "barrier, regularizer, … must be constants"
-        return None
-
-    # --- move ---------------------------------------------------------------------
-
-    def _accept(self, decision: StepDecision) -> None:
-        """Remember a step that is made, unless only the device knows that it is not."""
-        if not self.estimates.is_minibatch:
-            self.estimates.accept()
-        self.last = decision.info
-        if decision.memory is not None:
-            on_host = self.memory.keep(decision.memory, decision.skip)
-            if on_host and decision.reading is not None:
-                self._diagnose(decision.reading)
-        self._queues_report = self.nonfinite.count_step(
-            decision.skip, bool(self._has_scaler)
-        )
-
-    def _prepare_twin(self, measured: Measurement, scaling: Scaling) -> TwinStep | None:
-        """Return what the twin's step needs, before the model moves."""
-        if self.twin is None or measured.twin_squared_norm is None:
-            return None
-        return TwinStep(
-            self.gradients.resolved(REFERENCE),
-            measured.twin_squared_norm,
-            scaling.inverse_scale,
-            self.twin.changed_options(self.base, self._learning_rates()),
-        )
-
-    def _learning_rates(self) -> list[Any] | None:
-        """Return the learning rate of each group in this step, if it is not the one in the group."""
-        return None
-
-    def _step_size_law(self) -> Any:
-        """Return the law of the step sizes, if the optimizer has one."""
-        return None
-
-    def _move_along(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
-        """Put the direction into ``.grad`` and let the base step; it stays where `skip` is true."""
-        self._write_direction(passes, weights, skip)
-        self._step_base(skip)
-
-    def _write_direction(
-        self, passes: Passes, weights: Tensor, skip: Tensor | None
-    ) -> None:
-        passes.combine(weights.expand(len(self.param_groups), 2), skip)
-        self.gradients.settle_direction()
-        self.gradients.clear()
-
-    def _step_base(self, skip: Tensor | None) -> None:
-        step_unless(self.base, skip)
-
-    def _end_step(self, decision: StepDecision, twin_step: TwinStep | None) -> None:
-        """The parameters have moved: let the twin step, and end the step."""
-        if self.twin is not None and twin_step is not None:
-            has_ranks = not self.ranks.alone
-            self.twin.step(self.base, twin_step, self.max_norm, has_ranks)
-            self._twin_has_moved = True
-            if self.memory.needs_return():
-                self._return_to_twin(decision.info)
-        if self._queues_report:
-            self.nonfinite.queue_report(
-                self.count, decision.report_names, decision.report
-            )
-        self.forget()
-        self.count += 1
-
-    def _return_to_twin(self, info: Step) -> None:
-        """Set the model to its twin: many steps on the lower loss alone have not brought it back."""
-        assert self.twin is not None
-        self.ranks.find_layout(self.gradients.parameters())
-        self.twin.copy_to_model(self.base, self.ranks.wrappers)
-        self.memory.note_return()
-        excess = float(torch.as_tensor(info.excess).max())
-        warn_at_caller(
-            f"step {self.count}: the lower loss is about {excess:.1f} tolerances above its twin's, and many steps "
-            "on it alone did not bring it back. So the model was set to its twin, optimizer state and buffers with it, "
-            "and goes on from there."
-        )
-
-    def _skip(
-        self, measured: Measurement, found_inf: Tensor | None, hold: bool
-    ) -> Step:
-        """End a step that is not made, as the host knows; nothing was changed yet."""
-        losses = [loss_value(measured.losses[level]) for level in LEVELS]
-        info = unknown_step(measured.products[0], losses)
-        if self.last is not None:
-            # The averages stay: a step that is not made leaves no trace in them.
-            info = info._replace(**{n: getattr(self.last, n) for n in READINGS})
-        self.last = info
-        self.forget()
-        # A scaler lowers its scale by itself for what it found.
-        by_scaler = found_inf is not None and bool(found_inf)
-        if self.nonfinite.policy == "raise" and not by_scaler:
-            raise self.nonfinite.error(self.count)
-        self.count += 1
-        self.nonfinite.count_skip()
-        if hold:
-            self._combined = _Combined(None, bool(self._has_scaler))
-        return info
-
-    # --- the direction before the step ----------------------------------------------
-
-    @_on_optimizer
-    def combine(self, scaler: GradScaler | None = None) -> Step:
-        """Put the direction into ``.grad`` before the step: clip it, measure it, then ``opt.step()``.
-
-        For what a trainer does between backward and step, which would otherwise reach one level only. After both
-        blocks; with the gradient `scaler`, if there is one. ``max_norm=`` clips without, and clips a twin, too.
-        """
-        if self._combined is not None:
-            raise RuntimeError(
-                "opt.combine() was called before in this step: opt.step() comes next"
-            )
-        self.gradients.check_complete()
-        try:
-            if scaler is not None and scaler.is_enabled():
-                return self._combine_scaled(scaler)
-            if self._inverse_unscaled is not None:
-                raise RuntimeError(
-                    "opt.unscale_(scaler) was called: give the scaler to opt.combine(scaler), too"
-                )
-            return self._apply(hold=True)
-        except BaseException:
-            self.forget()
-            raise
-
-    def _combine_scaled(self, scaler: GradScaler) -> Step:
-        self.grad_scale, self.found_inf = grad_scaler.inspect_gradients(scaler, self)
-        try:
-            return self._apply(hold=True)
-        finally:
-            del self.found_inf, self.grad_scale
-
-    @torch.no_grad()
-    def _release(self, combined: _Combined) -> Step:
-        """Let the base step along what is in ``.grad`` now."""
-        scale = getattr(self, "grad_scale", None)
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and not combined.has_scaler:
-            raise RuntimeError(
-                "opt.combine() did not know of the gradient scaler: opt.combine(scaler)"
-            )
-        assert self.last is not None
-        decision = combined.decision
-        if decision is None:
-            self.forget()
-            return self.last
-        if found_inf is not None and bool(found_inf):
-            self.last = self.last._replace(skipped=torch.ones_like(self.last.skipped))
-            self.count += 1
-            self.nonfinite.count_skip()
-            self.forget()
-            return self.last
-        if scale is not None:  # the direction is not unscaled yet
-            parameters = self.gradients.parameters()
-            grads = [p.grad for p in parameters if p.grad is not None]
-            torch._foreach_mul_(grads, 1 / scale)
-        twin_step = combined.twin_step
-        if twin_step is not None and self.twin is not None:
-            # A rate that was set since combine() reaches the twin, too.
-            options = self.twin.changed_options(self.base, self._learning_rates())
-            twin_step = twin_step._replace(options=options)
-        self._step_base(decision.skip)
-        self._end_step(decision, twin_step)
-        return self.last
-
-    @property
-    def is_combined(self) -> bool:
-        """Whether :meth:`combine` was called and the step was not."""
-        return self._combined is not None
 
     # --- gradients and losses of both levels -------------------------------------------
 
@@ -896,7 +438,7 @@ class DynamicBarrier(Optimizer):
             try:
                 self._evaluate(upper, lower)
             except NoGradient as error:
-                level = "upper" if "opt.upper" in str(error) else "lower"
+                level = "upper" if error.level == "upper" else "lower"
                 raise RuntimeError(
                     f"the {level} closure's loss does not depend on the parameters of this optimizer: was the model copied "
                     "or re-created after the optimizer was made? are its parameters frozen (requires_grad=False)?"
@@ -979,10 +521,477 @@ class DynamicBarrier(Optimizer):
         self.losses.clear()
         self._combined = None
 
+    # --- the step -----------------------------------------------------------------
+
+    def step(  # type: ignore[override]  # two closures instead of one
+        self,
+        closure: Callable[[], Any] | None = None,
+        *unnamed: Any,
+        upper: Closure | None = None,
+        lower: Closure | None = None,
+    ) -> Step:
+        """Combine the gradients of both levels and let the base optimizer step.
+
+        With `upper` and `lower`, each returns its loss; the optimizer calls backward, lower level first. A `closure` is
+        called once, where the gradients are: a framework's, or one with both blocks in it.
+        """
+        if unnamed:
+            raise TypeError(
+                "step(…, …): which loss is which? Give them by name: opt.step(lower=…, upper=…)"
+            )
+        check_closures(closure, upper, lower)
+        if upper is None and closure is None and self._is_state_request():
+            return checkpoint.create_state(self)
+        try:
+            self._run_closures(closure, upper, lower)
+            if self._combined is not None:
+                return self._release(self._combined)
+            return self._apply()
+        except BaseException:
+            # Discard the incomplete step, so that the next call starts cleanly.
+            self.forget()
+            raise
+
+    @torch.no_grad()
+    def _apply(self, hold: bool = False) -> Step:
+        """Measure, decide and move. With `hold` the direction goes into ``.grad``, and the base does not step yet."""
+        self.check()
+        scaling = self._read_scaling()
+        self._check_copy()
+        if not scaling.changed_grad:
+            self.gradients.check_unchanged()
+        parameters = Parameters(k=self.count)
+        if self.decision.method is not None:
+            parameters = self.schedule.at(self.count)
+
+        # Measure: inner products of the gradients, and losses, over all ranks.
+        passes, measured = self._measure(parameters, scaling)
+        checks_finite = scaling.is_active or self.nonfinite.policy != "ignore"
+        to_host = checks_finite and not self._can_skip_on_device(passes)
+        measured, scaling = self._over_ranks(measured, scaling, checks_finite, to_host)
+        losses = self._losses_of_decision(measured)
+        self._check_measured(passes, measured, losses, scaling)
+
+        # Decide: d = a ∇f + b ∇g.
+        decision = self._decider.decide(
+            self.decision,
+            passes,
+            parameters,
+            measured,
+            losses,
+            self.memory,
+            self.max_norm,
+            scaling,
+            checks_finite,
+        )
+        if decision is None:
+            return self._skip(measured, scaling, hold)
+
+        # Move: the model along d, then the twin along its own gradient.
+        self._accept(decision)
+        twin_step = self._prepare_twin(measured, scaling)
+        if hold:
+            # The direction keeps the scale of its gradients: the scaler takes it out.
+            self._write_direction(passes, decision.weights, decision.skip)
+            self._combined = _Combined(decision, scaling.is_active, twin_step)
+            return decision.info
+        weights = decision.weights
+        if scaling.inverse_scale is not None:
+            weights = weights * scaling.inverse_scale.to(weights)
+        self._move_along(passes, weights, decision.skip)
+        self._end_step(decision, twin_step)
+        return decision.info
+
+    def _is_state_request(self) -> bool:
+        is_idle = self.gradients.owner is None and self._combined is None
+        return is_idle and checkpoint.is_state_request(self.param_groups)
+
+    def _read_scaling(self) -> Scaling:
+        # `scaler.step` sets these attributes.
+        scale = getattr(self, "grad_scale", None)
+        found_inf = getattr(self, "found_inf", None)
+        inverse_unscaled = self._inverse_unscaled
+        self._inverse_unscaled = None
+        scaling = grad_scaler.NO_SCALER
+        if found_inf is not None or inverse_unscaled is not None:
+            scaling = grad_scaler.read_scaling(scale, found_inf, inverse_unscaled)
+        self._has_scaler = scaling.is_active
+        return scaling
+
+    def _check_copy(self) -> None:
+        """Make the copy if it does not exist yet; raise if a twin had no backward pass."""
+        if self.model_copy is not None:
+            self.model_copy.follow(self.base)
+        if self.twin is not None and REFERENCE not in self.gradients.finished:
+            raise RuntimeError(
+                "the twin had no backward pass in this step: `with opt.reference(): r = …; r.backward()`, or closures"
+            )
+
+    # --- measure ------------------------------------------------------------------
+
+    def _measure(
+        self, parameters: Parameters, scaling: Scaling
+    ) -> tuple[Passes, Measurement]:
+        """Return the passes of the step, and what this rank measured, without a scaler's scale."""
+        inverse_scale = scaling.inverse_scale
+        rows = self.gradients.rows()
+        if self.estimates.is_minibatch:
+            passes = self._bind(rows)
+            products = rule_products = _unscaled(passes.products(), inverse_scale)
+        else:
+            estimated = self.estimates.rows_for_rule(
+                self.gradients, rows, parameters, inverse_scale
+            )
+            rule_products = self._bind(estimated).products()
+            if self.estimates.in_direction:
+                passes = self._bind(self.gradients.rows())
+                products = rule_products
+            else:
+                passes = self._bind(rows)
+                products = _unscaled(passes.products(), inverse_scale)
+                rule_products = rule_products.to(products)
+        losses = {
+            name: self.losses.value(name, scaling.inverse_loss_scale)
+            for name in (*LEVELS, REFERENCE)
+        }
+        twin_squared_norm = None
+        if self.twin is not None:
+            pairs = zip(
+                self.gradients.parameters(),
+                self.gradients.resolved(REFERENCE),
+                strict=True,
+            )
+            squared_norm = self.ranks.squared_norms(
+                [(p, grad) for p, grad in pairs if grad is not None]
+            )
+            twin_squared_norm = _unscaled(squared_norm, inverse_scale)
+        return passes, Measurement(products, rule_products, losses, twin_squared_norm)
+
+    def _bind(self, rows: Sequence[Row]) -> Passes:
+        kinds = 1
+        if self.ranks.is_split:
+            rows, kinds = self.ranks.split_rows(rows)
+        return self.engines.bind(rows, kinds)
+
+    def _can_skip_on_device(self, passes: Passes) -> bool:
+        """Whether the device can skip this step without the host knowing."""
+        is_plain = self.estimates.is_minibatch and self.model_copy is None
+        if not passes.on_device or not is_plain:
+            return False
+        choose_fused(self.base)
+        return can_skip_on_device(self.base)
+
+    def _over_ranks(
+        self,
+        measured: Measurement,
+        scaling: Scaling,
+        checks_finite: bool,
+        to_host: bool,
+    ) -> tuple[Measurement, Scaling]:
+        """Return what all ranks measured together, and the scaling with what a scaler found on any of them."""
+        ranks = self.ranks
+        if ranks.alone:
+            return self._on_one_rank(measured, to_host), scaling
+        ranks.check_synchronized()
+        self._compare_settings()
+        measured = measured._replace(losses=loss_values(measured.losses))
+        noise = None
+        if self.decision.tolerance is None:
+            kinds = len(measured.products)
+            noise = self.noise.partial_sums(kinds, measured.products)
+        incomplete = not self.gradients.finished.issuperset(LEVELS)
+        tolerance = self.decision.tolerance
+        changing = [] if tolerance is None else [tolerance.amount, tolerance.relative]
+        replicas = ranks.replicas_to_compare(self.count)
+        replica_gradients = None
+        if replicas:
+            replica_gradients = [self.gradients.of(level, replicas) for level in LEVELS]
+        report = StepReport(
+            measured=measured,
+            noise=noise,
+            present=self.gradients.are_present(),
+            incomplete=incomplete,
+            spoiled=checks_finite and (incomplete or self.gradients.changed_here),
+            touched=self.gradients.changed,
+            step=self.count,
+            changing=changing,
+            learning_rate=self.param_groups[0].get("lr", 0.0),
+            replica_gradients=replica_gradients,
+            found_inf=scaling.found_inf,
+            inverse_scale=scaling.inverse_scale,
+        )
+        combined = ranks.all_reduce(report, to_host)
+        if combined.noise is not None:
+            self.noise.set_sums(combined.noise)
+        return combined.measured, scaling._replace(found_inf=combined.found_inf)
+
+    def _on_one_rank(self, measured: Measurement, to_host: bool) -> Measurement:
+        products = measured.products[0]
+        is_same = measured.rule_products is measured.products
+        rule_products = products if is_same else measured.rule_products[0]
+        if products.device.type == "cpu":
+            to_host = False
+        if to_host and is_same:
+            products = rule_products = self.nonfinite.to_host(products)
+        elif to_host:
+            numbers = self.nonfinite.to_host(torch.cat([products, rule_products]))
+            products, rule_products = numbers.reshape(2, -1).unbind()
+        return measured._replace(products=products, rule_products=rule_products)
+
+    def _prepare_ranks(self) -> None:
+        """Find how the parameters lie over the ranks, and compare the settings of all ranks once."""
+        self.ranks.find_layout(self.gradients.parameters())
+        self._compare_settings()
+
+    def _compare_settings(self) -> None:
+        if not self.ranks.needs_settings:
+            return
+        self.ranks.compare_settings(
+            describe_settings(
+                tolerance=self.tolerance,
+                reference=self.lower_reference.describe(),
+                method=self.decision.method,
+                schedule=self.schedule,
+                estimator=self.estimates.estimator,
+                normalize=self.decision.normalize,
+                max_norm=self.max_norm,
+                nonfinite=self.nonfinite.policy,
+                step_size=self._step_size_law(),
+            )
+        )
+
+    def _losses_of_decision(self, measured: Measurement) -> dict[str, Loss]:
+        """Return the losses that the decision uses, by its names for them."""
+        has_tolerance = self.decision.tolerance is not None
+        if not has_tolerance and "lower_value" not in self.decision.method.needs:
+            return {}
+        lower = measured.losses["lower"]
+        if lower is None:
+            raise RuntimeError(
+                "the lower loss is needed: `with opt.lower(loss): …`, or closures"
+            )
+        losses: dict[str, Loss] = {"lower_value": lower}
+        if has_tolerance:
+            reference = measured.losses[REFERENCE]
+            losses["reference"] = self.lower_reference.value(self.count, reference)
+        return losses
+
+    def _check_measured(
+        self,
+        passes: Passes,
+        measured: Measurement,
+        losses: dict[str, Loss],
+        scaling: Scaling,
+    ) -> None:
+        """Raise if a twin's loss has another weight, or if a captured step cannot be repeated; warn of noise."""
+        twin_squared_norm = measured.twin_squared_norm
+        if (
+            self.twin is not None
+            and twin_squared_norm is not None
+            and not self.twin.has_moved
+        ):
+            check_equal_weights(
+                losses, float(measured.products[1]), float(twin_squared_norm)
+            )
+        if passes.on_device and capturing(passes.device):
+            obstacle = self._capture_obstacle()
+            if obstacle is not None:
+                cannot_repeat(obstacle)
+        if self.decision.tolerance is None:
+            self.noise.check(
+                self.count, self.estimates.is_minibatch, scaling.inverse_scale
+            )
+
+    def _capture_obstacle(self) -> str | None:
+        """Return what differs from step to step, which a captured step could not repeat; None if nothing does."""
+        reference = self.lower_reference
+        changes = reference.is_known and reference.number is None
+        if changes and self.decision.tolerance is not None:
+            return "the reference is another one at every step"
+        if not self.estimates.is_minibatch:
+            return "the estimator of the method remembers: Minibatch() does not"
+        if self.decision.method is not None:
+            needs = self.decision.method.needs
+            if "k" in needs or not self.schedule.constant(*needs):
+                return "barrier, regularizer, … must be constants"
+        return None
+
+    # --- move ---------------------------------------------------------------------
+
+    def _accept(self, decision: StepDecision) -> None:
+        """Remember a step that is made, unless only the device knows that it is not."""
+        if not self.estimates.is_minibatch:
+            self.estimates.accept()
+        self.last = decision.info
+        if decision.memory is not None:
+            self.memory.keep(decision.memory, decision.skip)
+        if decision.reading is not None:
+            self._diagnose(decision.reading)
+        self._queues_report = self.nonfinite.count_step(
+            decision.skip, bool(self._has_scaler)
+        )
+
+    def _prepare_twin(self, measured: Measurement, scaling: Scaling) -> TwinStep | None:
+        """Return what the twin's step needs, before the model moves."""
+        if self.twin is None or measured.twin_squared_norm is None:
+            return None
+        return TwinStep(
+            self.gradients.resolved(REFERENCE),
+            measured.twin_squared_norm,
+            scaling.inverse_scale,
+            self.twin.changed_options(self.base, self._learning_rates()),
+        )
+
+    def _learning_rates(self) -> list[Any] | None:
+        """Return the learning rate of each group in this step, if it is not the one in the group."""
+        return None
+
+    def _step_size_law(self) -> Any:
+        """Return the law of the step sizes, if the optimizer has one."""
+        return None
+
+    def _move_along(self, passes: Passes, weights: Tensor, skip: Tensor | None) -> None:
+        """Put the direction into ``.grad`` and let the base step; it stays where `skip` is true."""
+        self._write_direction(passes, weights, skip)
+        self._step_base(skip)
+
+    def _write_direction(
+        self, passes: Passes, weights: Tensor, skip: Tensor | None
+    ) -> None:
+        passes.combine(weights.expand(len(self.param_groups), 2), skip)
+        self.gradients.settle_direction()
+        self.gradients.clear()
+
+    def _step_base(self, skip: Tensor | None) -> None:
+        step_unless(self.base, skip)
+
+    def _end_step(self, decision: StepDecision, twin_step: TwinStep | None) -> None:
+        """The parameters have moved: let the twin step, and end the step."""
+        if self.twin is not None and twin_step is not None:
+            has_ranks = not self.ranks.alone
+            self.twin.step(self.base, twin_step, self.max_norm, has_ranks)
+            if self.memory.needs_return():
+                self._return_to_twin(decision.info)
+        if self._queues_report:
+            self.nonfinite.queue_report(
+                self.count, decision.report_names, decision.report
+            )
+        self.forget()
+        self.count += 1
+
+    def _return_to_twin(self, info: Step) -> None:
+        """Set the model to its twin: many steps on the lower loss alone have not brought it back."""
+        assert self.twin is not None
+        self.ranks.find_layout(self.gradients.parameters())
+        self.twin.copy_to_model(self.base, self.ranks.wrappers)
+        self.memory.note_return()
+        assert info.excess is not None
+        excess = float(info.excess)
+        warn_at_caller(
+            f"step {self.count}: the lower loss is about {excess:.1f} tolerances above its twin's, and many steps "
+            "on it alone did not bring it back. So the model was set to its twin, optimizer state and buffers with it, "
+            "and goes on from there."
+        )
+
+    def _skip(self, measured: Measurement, scaling: Scaling, hold: bool) -> Step:
+        """End a step that is not made, as the host knows; nothing was changed yet."""
+        losses = [loss_value(measured.losses[level]) for level in LEVELS]
+        info = unknown_step(measured.products[0], losses)
+        if self.last is not None:
+            # The averages stay: a step that is not made leaves no trace in them.
+            info = info._replace(**{n: getattr(self.last, n) for n in READINGS})
+        self.last = info
+        self.forget()
+        # A scaler lowers its scale by itself for what it found.
+        by_scaler = scaling.found_inf is not None and bool(scaling.found_inf)
+        if self.nonfinite.policy == "raise" and not by_scaler:
+            raise self.nonfinite.error(self.count)
+        self.count += 1
+        self.nonfinite.count_skip()
+        if hold:
+            self._combined = _Combined(None, bool(self._has_scaler))
+        return info
+
+    # --- the direction before the step ----------------------------------------------
+
+    @_on_optimizer
+    def combine(self, scaler: GradScaler | None = None) -> Step:
+        """Put the direction into ``.grad`` before the step: clip it, measure it, then ``opt.step()``.
+
+        For what a trainer does between backward and step, which would otherwise reach one level only. After both
+        blocks; with the gradient `scaler`, if there is one. ``max_norm=`` clips without, and clips a twin, too.
+        """
+        if self._combined is not None:
+            raise RuntimeError(
+                "opt.combine() was called before in this step: opt.step() comes next"
+            )
+        self.gradients.check_complete()
+        try:
+            if scaler is not None and scaler.is_enabled():
+                return self._combine_scaled(scaler)
+            if self._inverse_unscaled is not None:
+                raise RuntimeError(
+                    "opt.unscale_(scaler) was called: give the scaler to opt.combine(scaler), too"
+                )
+            return self._apply(hold=True)
+        except BaseException:
+            self.forget()
+            raise
+
+    def _combine_scaled(self, scaler: GradScaler) -> Step:
+        self.grad_scale, self.found_inf = grad_scaler.inspect_gradients(scaler, self)
+        try:
+            return self._apply(hold=True)
+        finally:
+            del self.found_inf, self.grad_scale
+
+    @torch.no_grad()
+    def _release(self, combined: _Combined) -> Step:
+        """Let the base step along what is in ``.grad`` now."""
+        scale = getattr(self, "grad_scale", None)
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and not combined.has_scaler:
+            raise RuntimeError(
+                "opt.combine() did not know of the gradient scaler: opt.combine(scaler)"
+            )
+        assert self.last is not None
+        decision = combined.decision
+        if decision is None:
+            self.forget()
+            return self.last
+        if found_inf is not None and bool(found_inf):
+            self.last = self.last._replace(skipped=torch.ones_like(self.last.skipped))
+            self.count += 1
+            self.nonfinite.count_skip()
+            self.forget()
+            return self.last
+        if scale is not None:  # the direction is not unscaled yet
+            parameters = self.gradients.parameters()
+            grads = [p.grad for p in parameters if p.grad is not None]
+            torch._foreach_mul_(grads, 1 / scale)
+        twin_step = combined.twin_step
+        if twin_step is not None and self.twin is not None:
+            # A rate that was set since combine() reaches the twin, too.
+            options = self.twin.changed_options(self.base, self._learning_rates())
+            twin_step = twin_step._replace(options=options)
+        self._step_base(decision.skip)
+        self._end_step(decision, twin_step)
+        return self.last
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether :meth:`combine` was called and the step was not."""
+        return self._combined is not None
+
     # --- after a step ---------------------------------------------------------------
 
-    def _raise_pending(self) -> None:
-        """Raise if the device found the last step faulty."""
+    @_on_optimizer
+    def check(self) -> None:
+        """Raise if the last step was not finite, where the device alone knows that; waits for it.
+
+        Every step does so for the one before it, and so do :meth:`log` and :meth:`state_dict`. Call it after the last
+        step of a run, or right after a step to know at once.
+        """
         try:
             if not self.ranks.alone:
                 self.ranks.raise_doubts()
@@ -1008,15 +1017,6 @@ class DynamicBarrier(Optimizer):
         text = self.diagnostics.observe(self.count, reading, self.tolerance, rate)
         if text:
             warn_at_caller(text)
-
-    @_on_optimizer
-    def check(self) -> None:
-        """Raise if the last step was not finite, where the device alone knows that; waits for it.
-
-        Every step does so for the one before it, and so do :meth:`log` and :meth:`state_dict`. Call it after the last
-        step of a run, or right after a step to know at once.
-        """
-        self._raise_pending()
 
     def log(self) -> dict[str, Any]:
         """Return the last step as numbers, by the names of the CSV log; waits for the device.
@@ -1091,10 +1091,7 @@ class DynamicBarrier(Optimizer):
                 "opt.finish() is for an optimizer with tolerance=: without one there is nothing to keep to"
             )
         check_finish_arguments(lower, upper, steps)
-        if self._active_level or self.is_combined or self.gradients.finished:
-            raise RuntimeError(
-                "opt.finish() comes after a step, not within one: opt.step(), or opt.zero_grad(), comes first"
-            )
+        self._check_between_steps("finish")
         self.check()
         self.eval()
         self.ranks.find_layout(self.gradients.parameters())
@@ -1197,12 +1194,15 @@ class DynamicBarrier(Optimizer):
         """Set the model and a twin to the point of evaluation, if the base is schedule-free; otherwise do nothing."""
         self._set_mode("eval")
 
-    @_on_optimizer
-    def _set_mode(self, mode: str) -> None:
+    def _check_between_steps(self, name: str) -> None:
         if self._active_level or self.is_combined or self.gradients.finished:
             raise RuntimeError(
-                f"opt.{mode}() comes after a step, not within one: opt.step(), or opt.zero_grad(), comes first"
+                f"opt.{name}() comes after a step, not within one: opt.step(), or opt.zero_grad(), comes first"
             )
+
+    @_on_optimizer
+    def _set_mode(self, mode: str) -> None:
+        self._check_between_steps(mode)
         release_gathered(self.ranks.wrappers)
         set_mode(self.base, mode)
         if self.twin is not None and self.twin.optimizer is not None:

@@ -25,12 +25,15 @@ class Reference:
         Whether the reference is measured on the batch of the step.
     is_known : bool
         Whether the optimizer finds the reference itself; otherwise the user gives it with each loss.
+    needs_model : bool
+        Whether the reference is a copy of the model, so that ``model=`` must be given.
     number : float or None
         The reference, if it is one number for the whole run.
     """
 
     same_batch = True
     is_known = True
+    needs_model = False
     number: float | None = None
 
     def value(self, step: int, loss: Loss) -> Loss:
