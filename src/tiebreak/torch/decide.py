@@ -6,7 +6,8 @@ what no kernel can: a rule of the user's own, a gradient scaler.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -287,10 +288,10 @@ class Decider:
                 return None
             skip = flag
         inputs = (decision, parameters, measured, numbers, memory, max_norm)
-        if on_host:  # the host knows then that the numbers are finite
-            step = _decide_by_host(*inputs)
-        else:
-            step = _decide_by_tensors(*inputs, skip)
+        compute: Callable[..., StepDecision] = _decide_by_host
+        if not on_host:  # the device alone may know that the step must be skipped
+            compute = partial(_decide_by_tensors, skip=skip)
+        step = compute(*inputs)
         if checks_finite:
             flag = find_nonfinite([step.weights], None)
             if isinstance(flag, bool):
