@@ -206,3 +206,13 @@ def test_a_step_that_is_skipped_leaves_the_averages():
     assert after["skipped"]
     for name in ("reference", "excess", "ratio"):
         assert after[name] == before[name]
+
+
+def test_a_base_without_state_has_none_after_a_return():
+    """torch's SGD keeps nothing without momentum, and its state stays empty."""
+    x = parameter(1.0, 2.0)
+    opt = made(x, torch.optim.SGD([x], lr=0.1))
+    step(opt, x)
+    brought_back(opt, x)
+    assert opt.twin_returns == 1
+    assert opt.base.state_dict()["state"] == {}

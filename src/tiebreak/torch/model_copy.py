@@ -300,7 +300,9 @@ class Twin(ModelCopy):
         own = self._own
         for p, value in self.reached_values().items():
             local_tensor(p).copy_(local_tensor(value))
-            _copy_state(base.state[p], own.state.get(value, {}))
+            state = own.state.get(value, {})
+            if state or base.state.get(p):
+                _copy_state(base.state.setdefault(p, {}), state)
         for group, twin_group in zip(base.param_groups, own.param_groups, strict=True):
             for name in self._written_options & twin_group.keys():
                 group[name] = copy.deepcopy(twin_group[name])

@@ -420,7 +420,7 @@ class DynamicBarrier(Optimizer):
         upper: Closure | None,
         lower: Closure | None,
     ) -> None:
-        """Call what a step was given; afterwards the gradients of both levels are there, or an error says what lacks.
+        """Call what a step was given; afterwards the gradients of both levels are there, or an error says what is missing.
 
         A `closure` is called once, after those of the levels, where the gradients are: Lightning passes one that calls
         its hooks. It may also make both blocks itself; its return value does not matter then.
