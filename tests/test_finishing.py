@@ -753,3 +753,17 @@ def test_jax_the_start_that_a_state_keeps():
     ).init(start)
     with pytest.raises(ValueError, match="is a state that keeps no parameters"):
         finish(x, number, **losses, tolerance=0.1)
+
+
+def test_a_twin_that_made_no_step_can_be_looked_at_and_finished():
+    """A look at the reference makes the twin; the line to it is a point."""
+    x = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    model = torch.nn.ParameterList([x])
+    base = torch.optim.SGD([x], lr=0.1)
+    opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
+    with torch.no_grad(), opt.reference():
+        assert x.square().sum() == 5
+    with pytest.warns(RuntimeWarning, match="is the same number"):
+        result = opt.finish(lower=lambda: x.square().sum(), upper=lambda: x.sum())
+    assert result.excess == 0
+    assert x.tolist() == [1.0, 2.0]

@@ -313,7 +313,9 @@ class Twin(ModelCopy):
 
     def reached_values(self) -> dict[Tensor, Tensor]:
         """Return the values of parameters that the lower loss has reached."""
-        return {p: v for p, v in self.values.items() if p in self._trained}
+        reached = {p: v for p, v in self.values.items() if p in self._trained}
+        # Before the twin's first step, nothing was reached yet.
+        return reached or self.values
 
     def are_reached(self, parameters: Sequence[Tensor]) -> list[bool]:
         """Whether the lower loss has reached each of these parameters, to be saved."""
