@@ -89,7 +89,7 @@ class WeightedLoss:
         return product
 
 
-#: A loss of a step; None if nobody gave it.
+#: A loss of a step; None if the loss was not given.
 Loss: TypeAlias = Number | WeightedLoss | None
 
 
