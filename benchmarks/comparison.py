@@ -22,7 +22,6 @@ import numpy as np
 
 from benchmarks import comparison_tuned as hindsight
 from tiebreak import methods, theory
-from tiebreak.budget import steps_within
 from tiebreak.experiments import Comparison, compare
 from tiebreak.experiments.engines import HERE
 from tiebreak.experiments.tables import chosen
@@ -30,6 +29,7 @@ from tiebreak.files import atomic
 from tiebreak.methods import METHODS, Method
 from tiebreak.problems import named
 from tiebreak.provenance import stamp
+from tiebreak.solver.budget import steps_within
 from tiebreak.theory.plans import CHOICES
 from tiebreak.theory.proved import reduces
 

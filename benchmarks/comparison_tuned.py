@@ -16,8 +16,8 @@ from tiebreak.experiments import Comparison, compare
 from tiebreak.experiments.contenders import Units
 from tiebreak.experiments.engines import HERE
 from tiebreak.experiments.tables import chosen
-from tiebreak.laws import Capped, Power
 from tiebreak.methods import METHODS, Method
+from tiebreak.powers import Capped, Power
 
 #: Ranges, in units in which L_f = L_g = G_f = 1. `steps` is K/N^(1/3), of N calls; `share` is f's share of them.
 #: `push` is the first step size of a barrier, and for a penalty of weight β that step size times 1 + β.

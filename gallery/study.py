@@ -23,7 +23,7 @@ from tiebreak.experiments.engines import HERE, Engine, checked, opened
 from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Reference, Task, found, reference
-from tiebreak.live import Share
+from tiebreak.progress import Share
 
 __all__ = ["BUDGETS", "Findings", "Run", "Study", "run"]
 

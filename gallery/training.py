@@ -19,8 +19,8 @@ from gallery.finishing import Finished, finish
 from gallery.methods import AnyMethod
 from gallery.methods.method import Knobs, Seen, Setting
 from gallery.rates import scaling
-from tiebreak.live import Share, count
 from tiebreak.options import allowed
+from tiebreak.progress import Share, count
 
 __all__ = [
     "Goal",
@@ -267,7 +267,7 @@ class Training(NamedTuple):
     lower_loss: float
 
     def shown(self) -> dict[str, Any]:
-        """The arguments of :meth:`tiebreak.live.Line.tell`."""
+        """The arguments of :meth:`tiebreak.progress.Line.tell`."""
         return {
             "steps": self.steps,
             "words": f"{count(round(self.evaluations))} evaluations",

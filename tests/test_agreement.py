@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import tiebreak
 from command import call
 from tiebreak import Exact, FiniteSum, Gaussian, check_oracle
-from tiebreak.agreement import disagreements
 from tiebreak.experiments import Comparison, compare
 from tiebreak.experiments.comparing_report import notes
+from tiebreak.oracles.check_oracle import disagreements
 from tiebreak.problems import Problem, named
 from tiebreak.problems.testbed import TESTBED
 
@@ -242,7 +242,7 @@ def test_a_comparison_says_so_before_and_after(tmp_path: Path) -> None:
         f"{file}:problem,paper", "sdbgd", budgets=[1000], runs=2, trials=1
     )
     with pytest.warns(
-        tiebreak.remarks.Remark,
+        tiebreak.solver.result_warnings.Remark,
         match="turned, lower: along the gradient its value rises by -1.4",
     ):
         compare(asked)
@@ -276,7 +276,7 @@ def test_a_right_problem_is_not_doubted() -> None:
     asked = Comparison([problem], "sdbgd", budgets=[1000], runs=2, trials=1)
     assert [entrant.doubts for entrant in asked.entrants] == [()]
     with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", tiebreak.remarks.Remark)
+        warnings.simplefilter("always", tiebreak.solver.result_warnings.Remark)
         found = compare(asked)
     assert told == []
     assert not any("contradicts" in text for text in notes(found))

@@ -8,7 +8,7 @@ import pytest
 
 import tiebreak
 from tiebreak import Exact, Gaussian, methods, minimize, problems
-from tiebreak.balance import Known
+from tiebreak.auto import Known
 from tiebreak.estimators.contract import estimate
 from tiebreak.estimators.recursive import Watched
 
@@ -304,7 +304,7 @@ def test_float32():
 
 def _reference(problem, steps, seed):
     """The same method for one run in the plainest Python: a loop, lists and `max`."""
-    streams = tiebreak.levels.generators(np.random.SeedSequence(seed), [0])
+    streams = tiebreak.solver.objective.generators(np.random.SeedSequence(seed), [0])
     oracles = {"f": (problem.upper, streams[0][0]), "g": (problem.lower, streams[1][0])}
     x, x0 = problem.x0.copy(), problem.x0
     before = None

@@ -8,7 +8,14 @@ import pytest
 
 import tiebreak
 from tiebreak import Power, Schedule, Status, methods
-from tiebreak.budget import Many, Steps, calls, first_cost, law_values, steps_within
+from tiebreak.solver.budget import (
+    Many,
+    Steps,
+    calls,
+    first_cost,
+    law_values,
+    steps_within,
+)
 
 PAPER = tiebreak.problems.paper()
 

@@ -9,8 +9,8 @@ import pytest
 from benchmarks import comparison, comparison_report, comparison_tuned
 
 import tiebreak
-from tiebreak.budget import steps_within
 from tiebreak.problems import named
+from tiebreak.solver.budget import steps_within
 
 TINY = comparison.Setting(
     problems=("paper", "stiff-2-sampled"),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from tiebreak import finishing
+from tiebreak import line_search
 from tiebreak import optax as tiebreak_optax
 from tiebreak.torch import DynamicBarrier
 
@@ -158,7 +158,7 @@ def test_the_search_itself_is_told_of_the_new_end():
     def repair():
         place["end"] = 0.5
 
-    found = finishing.finish(measure, (1.0, False), 0.0, repair=repair)
+    found = line_search.finish(measure, (1.0, False), 0.0, repair=repair)
     assert found.repaired
     assert found.excess_before == 2.0
     assert found.place > 1

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from test_torch_reference import data, fit, network, size
-from tiebreak import finishing
-from tiebreak.finishing import FARTHEST, KEPT_LIMIT, MOVED_LIMIT, Finish, search
+from tiebreak import line_search
+from tiebreak.line_search import FARTHEST, KEPT_LIMIT, MOVED_LIMIT, Finish, search
 from tiebreak.optax import dynamic_barrier, finish, with_twin
 from tiebreak.torch import DynamicBarrier
 from tiebreak.torch.finish import _between
@@ -76,23 +76,24 @@ def test_what_must_not_be_left_unsaid():
         RuntimeWarning,
         match="lower loss is the same number for the reference and for the model, 0.3",
     ):
-        finishing.finish(lambda place: (0.3, -place), same)
+        line_search.finish(lambda place: (0.3, -place), same)
     with pytest.warns(RuntimeWarning, match="upper loss is the same number"):
-        finishing.finish(lambda place: (0.3 + 0.01 * place, 2.0), same)
+        line_search.finish(lambda place: (0.3 + 0.01 * place, 2.0), same)
     with pytest.warns(RuntimeWarning, match="swapped"):
         assert (
-            finishing.finish(lambda place: (0.3 + 0.5 * place, place), same).place == 0
+            line_search.finish(lambda place: (0.3 + 0.5 * place, place), same).place
+            == 0
         )
     with pytest.raises(
         ValueError, match="the upper loss is nan where training left the model"
     ):
-        finishing.finish(lambda place: (0.3 + 0.01 * place, math.nan), same)
-    finishing.finish(lambda place: (0.0, math.nan), same, has_upper=False)
+        line_search.finish(lambda place: (0.3 + 0.01 * place, math.nan), same)
+    line_search.finish(lambda place: (0.0, math.nan), same, has_upper=False)
 
 
 def test_no_place_inside_is_told():
     with pytest.warns(RuntimeWarning, match=r"is 3.01 tolerances above its reference"):
-        found = finishing.finish(
+        found = line_search.finish(
             lambda place: (1.3 + 0.001 * place, -place), (0.1, False), reference=1.0
         )
     assert found.place == 1
@@ -104,7 +105,7 @@ def test_no_place_inside_is_told():
 ])  # fmt: skip
 def test_references_that_say_nothing(reference, tolerance, match):
     with pytest.raises(ValueError, match=match):
-        finishing.finish(lambda place: (reference, 0.0), tolerance)
+        line_search.finish(lambda place: (reference, 0.0), tolerance)
 
 
 @given(st.floats(1e-12, 1e12), st.floats(1e-12, 1e12))
@@ -112,7 +113,7 @@ def test_units(lower, upper):
     """Either loss times a constant, the tolerance with it: the same place."""
 
     def at(g, f):
-        return finishing.finish(
+        return line_search.finish(
             lambda place: (g * (1 + 0.3 * place**2), f * -place), (0.4 * g, False)
         ).place
 

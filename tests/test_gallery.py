@@ -26,12 +26,12 @@ from gallery.record import save
 from gallery.report import Spread, notes, rows, sheets, winner
 from gallery.study import Study, run
 from gallery.training import Goal, gradient_unit, train
-from tiebreak import live
+from tiebreak import progress
 from tiebreak.experiments import sweeps
 from tiebreak.experiments.blocks import Store
 from tiebreak.experiments.engines import HERE
 from tiebreak.experiments.tasks import SweepError
-from tiebreak.live import Line
+from tiebreak.progress import Line
 from tiebreak.torch import DynamicBarrier
 
 # Least squares with a surplus of columns, and among its solutions the shortest: a task of milliseconds.
@@ -752,7 +752,7 @@ def test_the_line_shows_losses_and_multiplier_of_a_training(tmp_path):
     assert share.now.steps > 0
     stream = io.StringIO()
     with Line(stream) as line:
-        live.show(line, share, name, share.now)
+        progress.show(line, share, name, share.now)
     assert re.search(
         r"step [\d,]+  [\d,]+ evaluations  λ [\d.]+  f [▁-█]+ [\d.e-]+  g [▁-█]+ [\d.e-]+  weig",
         stream.getvalue(),

@@ -13,11 +13,11 @@ import pytest
 
 import tiebreak
 from command import ENVIRONMENT, call
-from tiebreak import live
-from tiebreak.budget import first_cost
+from tiebreak import progress
 from tiebreak.experiments import Comparison, compare, entrants, solving, sweep
 from tiebreak.experiments.tasks import Task, reference
-from tiebreak.live import Line, Progress, Share, sparkline
+from tiebreak.progress import Line, Progress, Share, sparkline
+from tiebreak.solver.budget import first_cost
 from training import simple_method
 
 PROBLEM = tiebreak.problems.paper()
@@ -46,7 +46,7 @@ def test_a_share_travels_with_what_the_solver_told():
 
 def test_plain_lines_where_there_is_no_terminal(monkeypatch):
     """No more than one in two seconds, and no less, whether or not anything is told; the newest at the end."""
-    monkeypatch.setattr(live, "SILENCE", 0.2)
+    monkeypatch.setattr(progress, "SILENCE", 0.2)
     stream, began = io.StringIO(), time.monotonic()
     with Line(stream) as line:
         for i in range(40):  # much more often than can be read
@@ -64,13 +64,15 @@ def test_plain_lines_where_there_is_no_terminal(monkeypatch):
 
 
 def test_a_terminal_has_one_line_as_wide_as_it_is(monkeypatch):
-    monkeypatch.setattr(live, "get_terminal_size", lambda: os.terminal_size((80, 24)))
-    monkeypatch.setattr(live, "_OFTEN", 0.0)
+    monkeypatch.setattr(
+        progress, "get_terminal_size", lambda: os.terminal_size((80, 24))
+    )
+    monkeypatch.setattr(progress, "_OFTEN", 0.0)
     stream = Terminal()
     with Line(stream) as line:
         now = Progress(12_345, 98_765_432, 0.5, 1.25, 1.5e-3, 2.5e-2)
         for share in (0.1, 0.5):
-            live.show(line, share, "a name much too long for this", now)
+            progress.show(line, share, "a name much too long for this", now)
     written = stream.getvalue()
     assert written.count("\n") == 1
     assert written.endswith("\n")
@@ -89,7 +91,7 @@ def test_a_terminal_has_one_line_as_wide_as_it_is(monkeypatch):
 
 
 def test_waiting_is_said_where_it_takes_long(monkeypatch):
-    monkeypatch.setattr(live, "SILENCE", 0.2)
+    monkeypatch.setattr(progress, "SILENCE", 0.2)
     for seconds, many in ((0.0, False), (1.0, True)):
         stream = io.StringIO()
         with Line(stream, name="Drawing"):
@@ -113,7 +115,7 @@ def test_quiet_is_quiet_and_a_closed_stream_ends_nothing():
 def test_the_time_left_is_that_of_the_stage(monkeypatch):
     """Half of it in ten seconds leaves ten; another stage, whose share begins again, has a time of its own."""
     now = [0.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     line = Line(io.StringIO())
     line.tell(0.0, "first")
     now[0] = 10.0
@@ -294,7 +296,7 @@ Console.print = print_and_end
 @pytest.mark.usefixtures("no_figures")
 def test_plans_of_a_comparison_are_announced_while_they_are_made(tmp_path, monkeypatch):
     """Twenty problems' plans take half a minute: before they are made the count is said, and each while it is."""
-    monkeypatch.setattr(live, "SILENCE", 0.1)
+    monkeypatch.setattr(progress, "SILENCE", 0.1)
     monkeypatch.setattr(
         entrants, "first_cost", lambda method: time.sleep(0.3) or first_cost(method)
     )

@@ -5,8 +5,8 @@ import pytest
 
 import tiebreak
 from tiebreak import Schedule, methods, minimize, rules
-from tiebreak.analogues import Averaged as AveragedProducts
-from tiebreak.analogues import Dual
+from tiebreak.stateful_rules import Averaged as AveragedProducts
+from tiebreak.stateful_rules import Dual
 
 PAPER = tiebreak.problems.paper()
 
@@ -97,7 +97,7 @@ def test_residuals_are_those_of_the_memory_at_the_step(monkeypatch):
 
     method = METHOD.replace(rule=Spied())
     monkeypatch.setattr(
-        "tiebreak.solve.kept_apart", lambda *given: None
+        "tiebreak.solver.minimize.kept_apart", lambda *given: None
     )  # it tries the rule before the run
     found = solve(method=method, record=1, runs=2, keep_iterates=True)
 
@@ -156,7 +156,7 @@ def test_a_file_without_the_memory_is_refused(tmp_path):
         tiebreak.load(path)
 
 
-@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
+@pytest.mark.filterwarnings("ignore::tiebreak.solver.result_warnings.Remark")
 def test_runs_that_end_early_keep_theirs():
     """A run whose gradient fails goes; the others are as they are alone."""
 

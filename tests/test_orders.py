@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tiebreak import Gaussian, Schedule, methods, minimize, penalties, rules
+from tiebreak import Gaussian, Schedule, methods, minimize, penalty_schedules, rules
 from tiebreak.schedules import corollary_powers
 from tiebreak.theory import Constants, oracle_complexity, penalty_bounds, plan
 from tiebreak.theory.complexity import TABLE
@@ -19,7 +19,7 @@ def in_epsilon(name: str) -> dict[str, Fraction]:
     """The powers of ε = t^(−1/2) in a method's laws; its number of steps has −2."""
     powers = {
         k: -2 * Fraction(p).limit_denominator(12)
-        for k, p in penalties.POWERS[name].items()
+        for k, p in penalty_schedules.POWERS[name].items()
     }
     return powers | {"steps": Fraction(-2)}
 

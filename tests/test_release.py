@@ -210,7 +210,7 @@ def test_what_is_in_the_artefacts_is_looked_at(
         "report/page.js",
         "report/page.css",
         "styles/column.mplstyle",
-        "solve.py",
+        "solver/minimize.py",
     ):
         left = [name for name in whole if name != f"tiebreak/{gone}"]
         assert len(left) == len(whole) - 1

@@ -8,10 +8,10 @@ import pytest
 
 import tiebreak
 from tiebreak import Exact, Method, methods, problems
-from tiebreak.balance import Balance
+from tiebreak.auto import Balance
 from tiebreak.experiments import Comparison, compare
 from tiebreak.experiments.comparing_report import notes, sheets
-from tiebreak.remarks import Remark
+from tiebreak.solver.result_warnings import Remark
 
 
 def product(a: float = 1.0) -> Exact:

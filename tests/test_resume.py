@@ -113,7 +113,7 @@ def test_load_gives_the_result_back(tmp_path):
     assert loaded.seed == 3
 
 
-@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
+@pytest.mark.filterwarnings("ignore::tiebreak.solver.result_warnings.Remark")
 def test_a_dead_run_stays_dead_and_the_others_go_on(tmp_path):
     class Trap(Gaussian):
         def gradient(self, x, token):

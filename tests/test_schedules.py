@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiebreak import Method, Power, Schedule, anytime, horizon, minimize, rules
-from tiebreak.budget import law_values
 from tiebreak.schedules import PAPER, Parameters, largest_step_size
+from tiebreak.solver.budget import law_values
 
 MANY = settings(max_examples=200, deadline=None)
 RTOL = 1e-12  # a power of t ≤ 1e6 with exponent ≤ 4 carries a relative error of |e| ln t · u < 1e-14; four are combined

@@ -9,7 +9,7 @@ from scipy import stats
 
 import tiebreak
 from tiebreak import Exact, Power, Schedule, methods
-from tiebreak.selection import replacements
+from tiebreak.solver.selection import replacements
 
 ALPHA = 1e-4
 

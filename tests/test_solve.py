@@ -10,8 +10,8 @@ import pytest
 
 import tiebreak
 from tiebreak import Exact, Gaussian, Schedule, Status, methods, minimize
-from tiebreak.budget import calls
-from tiebreak.working import descended
+from tiebreak.solver.budget import calls
+from tiebreak.solver.step import descended
 
 PAPER = tiebreak.problems.paper()
 QUICK = Schedule(
@@ -366,7 +366,7 @@ def test_an_oracle_that_works_in_place_fails_loudly():
         minimize(careless, lambda x: x, np.ones(3), method=METHOD, steps=3)
 
 
-@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
+@pytest.mark.filterwarnings("ignore::tiebreak.solver.result_warnings.Remark")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("level", ["upper", "lower"])
 @pytest.mark.parametrize("name", ["sdbgd", "vr_pr_sdbpg"])
@@ -431,7 +431,7 @@ def test_a_bad_gradient_stops_its_run_alone(bad, level, name):
     assert not result.success
 
 
-@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
+@pytest.mark.filterwarnings("ignore::tiebreak.solver.result_warnings.Remark")
 def test_all_runs_may_fail():
     result = minimize(
         lambda x: x * np.nan, lambda x: x, [1.0], method=METHOD, steps=5, runs=3
@@ -445,7 +445,7 @@ def test_all_runs_may_fail():
     assert "upper gradient is not finite" in single.message
 
 
-@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
+@pytest.mark.filterwarnings("ignore::tiebreak.solver.result_warnings.Remark")
 def test_an_overflowing_step_is_a_fault_too():
     result = minimize(
         lambda x: 0 * x + 1e308,
@@ -675,7 +675,7 @@ def test_without_noise_all_runs_are_the_same(name, kind, tmp_path):
     )
 
 
-@pytest.mark.filterwarnings("ignore::tiebreak.remarks.Remark")
+@pytest.mark.filterwarnings("ignore::tiebreak.solver.result_warnings.Remark")
 def test_runs_that_are_the_same_fail_together():
     result = minimize(
         lambda x: -x * 1e200,

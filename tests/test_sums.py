@@ -5,7 +5,7 @@ import pytest
 
 import tiebreak
 from tiebreak import Capped, FiniteSum, Gaussian, Power, minimize
-from tiebreak.budget import law_values, steps_within
+from tiebreak.solver.budget import law_values, steps_within
 
 RNG = np.random.default_rng(3)
 N, D = 40, 6

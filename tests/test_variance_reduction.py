@@ -23,9 +23,9 @@ from tiebreak import (
     minimize,
     rules,
 )
-from tiebreak.budget import Many, Steps, calls, steps_within
 from tiebreak.estimators.contract import estimate
 from tiebreak.estimators.recursive import coin
+from tiebreak.solver.budget import Many, Steps, calls, steps_within
 
 PAPER = tiebreak.problems.paper()
 ALPHA = 1e-4  # of a false alarm
@@ -444,16 +444,16 @@ def test_a_rule_that_needs_a_loss_needs_a_batch():
         minimize(PAPER.upper, PAPER.lower, PAPER.x0, method=method, steps=3)
 
 
-@pytest.mark.parametrize("name", tiebreak.penalties.POWERS)
+@pytest.mark.parametrize("name", tiebreak.penalty_schedules.POWERS)
 def test_a_horizon_is_the_anytime_schedule_at_its_end(name):
     K = 37
     fixed, growing = (
-        tiebreak.penalties.schedule(name, k, barrier=2.0) for k in (K, None)
+        tiebreak.penalty_schedules.schedule(name, k, barrier=2.0) for k in (K, None)
     )
     assert fixed.constant()
-    for parameter in tiebreak.penalties.POWERS[name]:
+    for parameter in tiebreak.penalty_schedules.POWERS[name]:
         assert getattr(fixed.at(3), parameter) == getattr(growing.at(K - 1), parameter)
     with pytest.raises(TypeError, match="penalty=2 has no effect"):
-        tiebreak.penalties.schedule(name, penalty=2)
+        tiebreak.penalty_schedules.schedule(name, penalty=2)
     with pytest.raises(ValueError, match=r"barrier=0.*finite and > 0"):
-        tiebreak.penalties.schedule(name, barrier=0)
+        tiebreak.penalty_schedules.schedule(name, barrier=0)

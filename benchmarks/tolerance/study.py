@@ -9,7 +9,7 @@ from benchmarks.tolerance import landed
 from benchmarks.tolerance import settings as chosen
 from benchmarks.tolerance.engine import OPTIMIZERS, Run, Trainer
 from benchmarks.tolerance.tasks import named
-from tiebreak.finishing import search
+from tiebreak.line_search import search
 
 RATES = {
     "SGD": 10.0 ** np.arange(-2, 1.1, 0.5),

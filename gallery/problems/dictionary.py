@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from tiebreak.checks import whole
 from tiebreak.oracles import Array
+from tiebreak.oracles.finite_sum import FiniteSum
 from tiebreak.problems.problem import Problem
-from tiebreak.sums import FiniteSum
 
 Values = NDArray[np.float64]
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from tiebreak.checks import whole
 from tiebreak.oracles import Array
+from tiebreak.oracles.finite_sum import FiniteSum
 from tiebreak.problems.problem import Problem
-from tiebreak.sums import FiniteSum
 from tiebreak.theory.constants import Constants
 
 Values = NDArray[np.float64]

@@ -3,23 +3,23 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tiebreak import analogues as analogues
 from tiebreak import methods, problems, rules, theory
-from tiebreak import penalties as penalties
+from tiebreak import penalty_schedules as penalty_schedules
 from tiebreak import schedules as schedules
+from tiebreak import stateful_rules as stateful_rules
 from tiebreak import stationarity as stationarity
-from tiebreak.agreement import check_oracle
 from tiebreak.certificates import certify
 from tiebreak.estimators import Average, Held, Minibatch, Page, PerLevel, Spider, Storm
-from tiebreak.live import Progress
 from tiebreak.methods import Method
 from tiebreak.oracles import Exact, Gaussian, Oracle
-from tiebreak.recording import Record
+from tiebreak.oracles.check_oracle import check_oracle
+from tiebreak.oracles.finite_sum import FiniteSum
+from tiebreak.progress import Progress
 from tiebreak.result import Point, Result, Status
 from tiebreak.schedules import Capped, Parameters, Power, Schedule, anytime, horizon
-from tiebreak.solve import minimize
-from tiebreak.state import load
-from tiebreak.sums import FiniteSum
+from tiebreak.solver.checkpoint import load
+from tiebreak.solver.history import Record
+from tiebreak.solver.minimize import minimize
 
 if TYPE_CHECKING:
     from tiebreak import optax as optax

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from tiebreak.checks import positive_pair, whole
-from tiebreak.levels import Level
+from tiebreak.solver.objective import Level
 from tiebreak.stationarity import Values, best_multiplier
 
 UNDECIDABLE = "cannot be decided"

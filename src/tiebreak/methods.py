@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak import analogues, penalties, rules
-from tiebreak.balance import Balance
+from tiebreak import penalty_schedules, rules, stateful_rules
+from tiebreak.auto import Balance
 from tiebreak.checks import nearest
 from tiebreak.estimators import (
     Estimator,
@@ -36,7 +36,7 @@ from tiebreak.estimators import (
 from tiebreak.estimators.contract import LEVELS, WATCHED, Memory
 from tiebreak.estimators.contract import asked as asked_of
 from tiebreak.estimators.recursive import Watched
-from tiebreak.laws import Capped
+from tiebreak.powers import Capped
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
 
 
@@ -334,37 +334,43 @@ dbgd = Method(
     Schedule(step_size=Power(0.05, -1 / 4), barrier=Power(0.5, -1 / 4)),
 )
 #: Gradient descent on f + β_k g, the weight growing, with the batches that its own theory asks for.
-penalty = Method("Penalty", rules.constant, penalties.schedule("penalty"))
+penalty = Method("Penalty", rules.constant, penalty_schedules.schedule("penalty"))
 #: The same with upper batches that are held: fewer upper calls, and no assumption more.
 lazy_penalty = Method(
     "Lazy penalty",
     rules.constant,
-    penalties.schedule("lazy_penalty"),
+    penalty_schedules.schedule("lazy_penalty"),
     PerLevel(upper=Held(), lower=Minibatch()),
 )
 #: The same on SPIDER's estimates: the laws of the horizon form with t in place of K.
 spider_penalty = Method(
-    "SPIDER-Penalty", rules.constant, penalties.schedule("spider_penalty"), Spider()
+    "SPIDER-Penalty",
+    rules.constant,
+    penalty_schedules.schedule("spider_penalty"),
+    Spider(),
 )
 #: The same on STORM's estimates: no large batches, no horizon.
 storm_penalty = Method(
-    "STORM-Penalty", rules.constant, penalties.schedule("storm_penalty"), Storm()
+    "STORM-Penalty",
+    rules.constant,
+    penalty_schedules.schedule("storm_penalty"),
+    Storm(),
 )
 storm_sdbgd = Method(
-    "STORM-SDBGD", rules.sdbgd, penalties.schedule("storm_sdbgd"), Storm()
+    "STORM-SDBGD", rules.sdbgd, penalty_schedules.schedule("storm_sdbgd"), Storm()
 )
 spider_sdbgd = Method(
-    "SPIDER-SDBGD", rules.sdbgd, penalties.schedule("spider_sdbgd"), Spider()
+    "SPIDER-SDBGD", rules.sdbgd, penalty_schedules.schedule("spider_sdbgd"), Spider()
 )
 #: Two answers to the paper's open question, its schedule and other multipliers; see docs/beyond.
 sdbgd_averaged = Method(
     "SDBGD averaged λ",
-    analogues.Averaged(lagged=True),
+    stateful_rules.Averaged(lagged=True),
     PAPER["sdbgd"].replace(others={"rate": Power(1, -1 / 2)}),
 )
 sdbgd_dual = Method(
     "SDBGD dual λ",
-    analogues.Dual(),
+    stateful_rules.Dual(),
     PAPER["sdbgd"].replace(others={"rate": Power(1, -1)}),
 )
 

@@ -19,7 +19,7 @@ A rule with a memory (an average of inner products, a dual variable) is an objec
 tuple of numbers like the scalar `zero`, and ``rule(fg, gg, memory, …)``, which returns λ and the new tuple. It keeps
 nothing in itself: the solver saves the memory with the run, and whoever only measures throws the new one away. It may
 have ``scale(memory)``, a factor of each run's step size, and ``told(memory)``, numbers by name for the result's
-`chosen`; :class:`tiebreak.balance.Balance` has all of them.
+`chosen`; :class:`tiebreak.auto.Balance` has all of them.
 
 The functions use only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per
 run), torch 0-d tensors and JAX tracers; nothing is imported. Defined at every corner: gg + r = 0 gives λ = 0, and a

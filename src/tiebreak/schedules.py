@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tiebreak.checks import floating, whole
-from tiebreak.laws import Capped as Capped
-from tiebreak.laws import Law as Law
-from tiebreak.laws import Power as Power
+from tiebreak.powers import Capped as Capped
+from tiebreak.powers import Law as Law
+from tiebreak.powers import Power as Power
 
 
 class Parameters(NamedTuple):

@@ -31,7 +31,7 @@ from tiebreak.experiments.tables import counted
 from tiebreak.methods import NAMED
 from tiebreak.problems.noises import NOISES
 from tiebreak.problems.testbed import FAMILIES, TESTBED, describe
-from tiebreak.remarks import unsaid
+from tiebreak.solver.result_warnings import unsaid
 
 #: What --quick means for whatever is not said.
 _QUICK = {"budgets": "1e3,1e4,1e5", "runs": "3", "trials": "1"}

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from tiebreak.cli.console import INTERRUPTED, hushed, say
-from tiebreak.live import Line, show
+from tiebreak.progress import Line, show
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from tiebreak.console import terminations
 from tiebreak.experiments.tables import Table
 from tiebreak.experiments.tasks import Task
 from tiebreak.files import atomic, locked, regular
+from tiebreak.interrupts import terminations
 
 _FORMAT = 1
 _SUFFIX = ".block"

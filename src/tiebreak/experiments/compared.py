@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak.budget import limit
 from tiebreak.checks import whole
 from tiebreak.experiments.configuration import Experiment
 from tiebreak.experiments.contenders import scales
@@ -24,7 +23,8 @@ from tiebreak.experiments.own import sources
 from tiebreak.experiments.profiles import ratios
 from tiebreak.experiments.tables import Table, chosen, estimate
 from tiebreak.experiments.tasks import Reference
-from tiebreak.levels import Level
+from tiebreak.solver.budget import limit
+from tiebreak.solver.objective import Level
 
 MANY_TRIALS = 9  # 4^4 is far from what anybody publishes
 

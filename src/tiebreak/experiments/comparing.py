@@ -23,10 +23,10 @@ from tiebreak.experiments.sweeps import sweep
 from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.tables import chosen as selected
 from tiebreak.experiments.tasks import Task, stays
-from tiebreak.live import Share
 from tiebreak.methods import Method
+from tiebreak.progress import Share
 from tiebreak.provenance import stamp
-from tiebreak.remarks import Remark
+from tiebreak.solver.result_warnings import Remark
 
 _TRIAL_RUNS = 3
 _GONE = 1e3  # units of f, or lengths

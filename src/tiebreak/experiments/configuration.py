@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebreak import rules
-from tiebreak.budget import first_cost, limit
 from tiebreak.checks import nearest, whole
 from tiebreak.methods import METHODS, NAMED
+from tiebreak.solver.budget import first_cost, limit
 
 _LARGEST = 1e100  # squares of such numbers, and sums of them, are numbers still
 

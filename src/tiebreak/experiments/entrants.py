@@ -7,8 +7,6 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from tiebreak.agreement import disagreements
-from tiebreak.budget import first_cost
 from tiebreak.checks import nearest
 from tiebreak.experiments.configuration import label
 from tiebreak.experiments.contenders import ALL, OF_CONSTANTS, PLANNED, fit
@@ -17,10 +15,12 @@ from tiebreak.experiments.running import problem_of
 from tiebreak.experiments.tasks import Reference, found, held, reference
 from tiebreak.experiments.variants import Changes, split_changes, varied
 from tiebreak.methods import NAMED, Method
+from tiebreak.oracles.check_oracle import disagreements
 from tiebreak.problems import Problem, named
 from tiebreak.problems.testbed import FAMILIES, TESTBED
-from tiebreak.remarks import unsaid
-from tiebreak.solve import minimize
+from tiebreak.solver.budget import first_cost
+from tiebreak.solver.minimize import minimize
+from tiebreak.solver.result_warnings import unsaid
 
 #: What "name+constant=value" may set of a problem of the test bed.
 _CHANGEABLE = ("sigma", "sigma_f", "sigma_g", "dimension", "noise")

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from tiebreak import theory
 from tiebreak.experiments.tables import Table, joined
-from tiebreak.levels import Level
-from tiebreak.live import Share
 from tiebreak.methods import Method
 from tiebreak.problems import Problem
-from tiebreak.remarks import unsaid
+from tiebreak.progress import Share
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
-from tiebreak.solve import minimize
+from tiebreak.solver.minimize import minimize
+from tiebreak.solver.objective import Level
+from tiebreak.solver.result_warnings import unsaid
 from tiebreak.stationarity import dot
 from tiebreak.theory import Constants
 

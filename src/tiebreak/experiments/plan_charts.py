@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.budget import Many, calls, steps_within
 from tiebreak.experiments.charts import Axis, Chart, Series
 from tiebreak.experiments.evidence import bounds_of
 from tiebreak.experiments.tables import Table
+from tiebreak.solver.budget import Many, calls, steps_within
 from tiebreak.theory.plans import Plan
 
 _RESIDUALS = (

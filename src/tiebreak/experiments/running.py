@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebreak import methods
-from tiebreak.budget import steps_within
 from tiebreak.experiments.blocks import Block, Interrupted
 from tiebreak.experiments.own import in_files, kindly
 from tiebreak.experiments.sweeps import split
 from tiebreak.experiments.tables import Table, joined
 from tiebreak.experiments.tasks import Reference, Task, found, reference
-from tiebreak.live import Share
 from tiebreak.methods import Method
 from tiebreak.problems import Problem
-from tiebreak.remarks import unsaid
+from tiebreak.progress import Share
 from tiebreak.result import MEASURES, Point, Result, Status
-from tiebreak.solve import minimize
+from tiebreak.solver.budget import steps_within
+from tiebreak.solver.minimize import minimize
+from tiebreak.solver.result_warnings import unsaid
 
 #: Runs of a block. Vectorised, so many take little more time than one.
 BLOCK = 512

@@ -16,12 +16,12 @@ from itertools import pairwise
 from math import fsum
 from typing import Any, NamedTuple
 
-from tiebreak.console import terminations
 from tiebreak.experiments.blocks import Block, Interrupted, Store
 from tiebreak.experiments.engines import HERE, Engine, checked, gone, lost, opened
 from tiebreak.experiments.tasks import SweepError, Task, one_thread, perform
 from tiebreak.experiments.workers import Processes, cores
-from tiebreak.live import Share
+from tiebreak.interrupts import terminations
+from tiebreak.progress import Share
 
 _PATIENCE = 4.0  # seconds of work for which it does not pay to start processes
 _LOOK = 5.0  # seconds, after which to see whether the executor is still there

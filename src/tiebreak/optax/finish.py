@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from tiebreak import finishing
-from tiebreak.finishing import Finish, Totals
+from tiebreak import line_search
+from tiebreak.line_search import Finish, Totals
 from tiebreak.optax.gradients import (
     Tree,
     check_number,
@@ -129,7 +129,7 @@ def finish(
 
     if reference is not None:
         reference = _number("reference=", reference)
-    result = finishing.finish(
+    result = line_search.finish(
         measure,
         allowed(tolerance),
         reference,

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.random import Generator, default_rng
 
 from tiebreak.checks import nonnegative
-from tiebreak.oracles import Array, Function, Gaussian, Oracle
-from tiebreak.sums import FiniteSum
+from tiebreak.oracles import Array, Gaussian, Oracle
+from tiebreak.oracles.finite_sum import FiniteSum
+from tiebreak.oracles.sampling import Function
 
 _CHUNK = 2**16  # numbers drawn at a time
 _TERMS = 32  # of a sum; drawing a large batch takes a number for each

@@ -9,7 +9,7 @@ import numpy as np
 from tiebreak.decision import residuals
 from tiebreak.experiments.charts import Axis, Chart, Mark, Series
 from tiebreak.experiments.tables import Sheet, Table, scientific
-from tiebreak.live import clock
+from tiebreak.progress import clock
 from tiebreak.report.reading import columns, record
 from tiebreak.report.section import Page, Section, Verdict, origin
 

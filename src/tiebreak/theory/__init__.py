@@ -1,6 +1,6 @@
 """The paper's guarantees as functions: constants, bounds, complexities, plans, and what a run shows of them."""
 
-from tiebreak.budget import steps_within
+from tiebreak.solver.budget import steps_within
 from tiebreak.theory.bounds import (
     combined_descent,
     lower_descent,

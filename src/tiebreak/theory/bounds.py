@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak.budget import Many, law_values
 from tiebreak.rules import stability
 from tiebreak.schedules import Parameters, Schedule
+from tiebreak.solver.budget import Many, law_values
 from tiebreak.theory.constants import Constants, Values
 
 #: Bounds on E‖∇g(x_N)‖² and on E‖d_N‖².

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tiebreak import methods
-from tiebreak.budget import steps_within
 from tiebreak.estimators import Spider
 from tiebreak.methods import Method
-from tiebreak.penalties import schedule as penalty_schedule
+from tiebreak.penalty_schedules import schedule as penalty_schedule
 from tiebreak.rules import stability
 from tiebreak.schedules import WHOLE, Parameters, Schedule, anytime, corollary_powers
+from tiebreak.solver.budget import steps_within
 from tiebreak.theory.bounds import Adding, Laws, theorem_1
 from tiebreak.theory.constants import Constants, Pair, Values
 from tiebreak.theory.penalties import penalty_residuals, penalty_smoothness

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tiebreak import methods
 from tiebreak.checks import nonnegative, whole
-from tiebreak.levels import Level
 from tiebreak.oracles import Exact
-from tiebreak.remarks import unsaid
-from tiebreak.solve import minimize
+from tiebreak.solver.minimize import minimize
+from tiebreak.solver.objective import Level
+from tiebreak.solver.result_warnings import unsaid
 
 Values = NDArray[np.float64]
 #: A number for f and a number for g, or the ends of an interval.

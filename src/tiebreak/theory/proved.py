@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from tiebreak import rules
-from tiebreak.budget import Many
 from tiebreak.checks import whole
 from tiebreak.estimators import Held, Minibatch, Page, PerLevel, Spider, Storm
 from tiebreak.estimators.contract import of_level
 from tiebreak.methods import Method, get
+from tiebreak.solver.budget import Many
 from tiebreak.theory.bounds import (
     Bounds,
     Residuals,

@@ -1,6 +1,6 @@
 """The end of a training: the model moves along the line from its reference to the best point inside the tolerance.
 
-:mod:`tiebreak.finishing` searches the line. This module has the line's ends, sets the model to places on it, and
+:mod:`tiebreak.line_search` searches the line. This module has the line's ends, sets the model to places on it, and
 measures the losses there. Nothing here changes the optimizer, except that ``steps=`` lets the base step.
 """
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tiebreak.decision import Tolerance
-from tiebreak.finishing import Finish, Totals
-from tiebreak.finishing import finish as search_line
+from tiebreak.line_search import Finish, Totals
+from tiebreak.line_search import finish as search_line
 from tiebreak.torch.distributed import Ranks
 from tiebreak.torch.distributed.layout import (
     Wrappers,

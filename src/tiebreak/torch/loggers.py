@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from tiebreak.checks import whole
 from tiebreak.decision import residuals
 from tiebreak.files import FilePath, atomic
-from tiebreak.live import Line
+from tiebreak.progress import Line
 from tiebreak.provenance import stamp
 from tiebreak.torch.devices import HostCopy
 from tiebreak.torch.losses import single_loss

@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from tiebreak.estimators import Minibatch
-from tiebreak.finishing import Finish
+from tiebreak.line_search import Finish
 from tiebreak.methods import Method
 from tiebreak.options import allowed, training_schedule
 from tiebreak.schedules import Parameters, Schedule

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tiebreak.estimators.contract import Memory
 from tiebreak.oracles import Array
 from tiebreak.result import Status
-from tiebreak.state import State
+from tiebreak.solver.checkpoint import State
 
 _WIDE = np.dtype(np.float64)
 # numbers that Python moves, and that it looks at, in less time than NumPy

@@ -14,7 +14,7 @@ from tiebreak.files import FilePath, atomic, regular
 from tiebreak.oracles import Array
 from tiebreak.provenance import stamp
 from tiebreak.result import MEASURES, History, Point, Result, Status
-from tiebreak.soundness import check
+from tiebreak.solver.check_checkpoint import check
 
 _FORMAT = 1
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiebreak.oracles import Array, Exact, Oracle
+from tiebreak.oracles.sampling import Array, Exact, Oracle
 
 _ASIDE = 1e-2  # the point lies so far from x, relatively: a kink or a stationary point is mostly at x itself
 _STEPS = (

@@ -12,19 +12,23 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from tiebreak.budget import Charged, Steps
-from tiebreak.callbacks import answered, recorded
 from tiebreak.checks import whole
-from tiebreak.console import interrupts
-from tiebreak.coupling import kept_apart
 from tiebreak.decision import Decision, Measurement
 from tiebreak.estimators import Minibatch
 from tiebreak.estimators.contract import enters_direction, estimate
 from tiebreak.files import FilePath, locked
-from tiebreak.levels import Stream, generators
-from tiebreak.live import Progress, progress_line
+from tiebreak.interrupts import interrupts
 from tiebreak.oracles import Array
-from tiebreak.recording import (
+from tiebreak.progress import Progress, progress_line
+from tiebreak.result import Result, Status
+from tiebreak.schedules import Parameters
+from tiebreak.solver.arguments import Setup, prepare
+from tiebreak.solver.budget import Charged, Steps
+from tiebreak.solver.callbacks import answered, recorded
+from tiebreak.solver.check_vectorized import kept_apart
+from tiebreak.solver.checkpoint import State
+from tiebreak.solver.curvature_probe import Watching
+from tiebreak.solver.history import (
     Glance,
     Measurer,
     Record,
@@ -33,15 +37,11 @@ from tiebreak.recording import (
     start_values,
     wanted,
 )
-from tiebreak.remarks import warned
-from tiebreak.result import Result, Status
-from tiebreak.schedules import Parameters
-from tiebreak.selection import replacements
-from tiebreak.setup import Setup, prepare
-from tiebreak.state import State
+from tiebreak.solver.objective import Stream, generators
+from tiebreak.solver.result_warnings import warned
+from tiebreak.solver.selection import replacements
+from tiebreak.solver.step import Kept, Now, descended, frozen
 from tiebreak.stationarity import dot, products
-from tiebreak.watching import Watching
-from tiebreak.working import Kept, Now, descended, frozen
 
 
 def minimize(
@@ -83,7 +83,7 @@ def minimize(
         Each run has streams of its own for upper samples, lower samples and selection. Without a seed, a fresh one is
         taken and kept in the result.
     callback : callable, optional
-        Called after every step with a :class:`~tiebreak.recording.Record`; stops the run by returning True or raising
+        Called after every step with a :class:`~tiebreak.solver.history.Record`; stops the run by returning True or raising
         StopIteration.
     record : "log", int, sequence of int or None
         What goes into the history: about 50 steps a decade, every n-th step, or nothing. Or call counts that grow: then

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.random import SeedSequence
 
 from tiebreak import methods
-from tiebreak.budget import first_cost, limit
 from tiebreak.files import FilePath
-from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
-from tiebreak.recording import Measurer
 from tiebreak.result import MEASURES, Result
 from tiebreak.schedules import Power
-from tiebreak.state import Configuration, State, load_state
+from tiebreak.solver.budget import first_cost, limit
+from tiebreak.solver.checkpoint import Configuration, State, load_state
+from tiebreak.solver.history import Measurer
+from tiebreak.solver.objective import Level
 
 
 class Setup(NamedTuple):

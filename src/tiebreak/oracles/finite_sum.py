@@ -10,7 +10,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tiebreak.checks import whole
-from tiebreak.oracles import Array, Function, checked, known
+from tiebreak.oracles.sampling import Array, Function, checked, known
 
 Indices: TypeAlias = NDArray[np.int64]
 #: Indices, and how often each occurs; None where every one stands for itself.

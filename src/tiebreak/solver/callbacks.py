@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.recording import Measurer, Record
 from tiebreak.schedules import Parameters
-from tiebreak.state import Configuration
-from tiebreak.working import Now
+from tiebreak.solver.checkpoint import Configuration
+from tiebreak.solver.history import Measurer, Record
+from tiebreak.solver.step import Now
 
 
 def recorded(

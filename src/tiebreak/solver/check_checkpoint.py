@@ -14,7 +14,7 @@ _COUNTS = ("step", "upper_calls", "lower_calls")  # of a history, one for all ru
 
 
 def check(state: Any) -> None:
-    """Raise ValueError, TypeError or KeyError with what is wrong; `state` is a :class:`tiebreak.state.State`."""
+    """Raise ValueError, TypeError or KeyError with what is wrong; `state` is a :class:`tiebreak.solver.checkpoint.State`."""
     c = state.configuration
     _configuration(c)
     runs = len(c.runs)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 
 from tiebreak.estimators.contract import WATCHED, Memory
-from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
+from tiebreak.solver.objective import Level
 from tiebreak.stationarity import Values, dot
 
 # of x_0: its curvatures are squared

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak.levels import Level
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
 from tiebreak.result import MEASURES
 from tiebreak.schedules import Parameters
+from tiebreak.solver.objective import Level
 from tiebreak.stationarity import dot, residuals
 
 Columns = dict[str, NDArray[Any]]

@@ -1,0 +1,1 @@
+"""The NumPy solver: arguments, budget, the loop, the history and checkpoints."""
