@@ -6,8 +6,7 @@ what no kernel can: a rule of the user's own, a gradient scaler.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -20,12 +19,15 @@ from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory, Reading
 from tiebreak.torch.devices import copied, store
 from tiebreak.torch.distributed import Measurement
-from tiebreak.torch.grad_scaler import Scaling
-from tiebreak.torch.gradients import LEVELS
-from tiebreak.torch.kernels import Passes
-from tiebreak.torch.losses import Loss, loss_values
+from tiebreak.torch.losses import Loss, loss_value, loss_values
 from tiebreak.torch.nonfinite import find_nonfinite
-from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, make_step
+from tiebreak.torch.step_info import (
+    PRODUCTS,
+    READINGS,
+    Step,
+    as_tensors,
+    make_step,
+)
 
 #: A number of the host, a tensor without dimensions, or a scalar of the kernel writer.
 Scalar: TypeAlias = Any
@@ -229,79 +231,92 @@ class Decider:
     def decide(
         self,
         decision: Decision,
-        passes: Passes,
         parameters: Parameters,
         measured: Measurement,
-        losses: dict[str, Loss],
         memory: RuleMemory,
         max_norm: float | None,
-        scaling: Scaling,
+        found_inf: Tensor | None,
         checks_finite: bool,
+        may_use_kernel: bool,
     ) -> StepDecision | None:
         """Return the numbers of a step, or None if the host knows that they are not finite.
 
         Parameters
         ----------
-        losses : dict
-            The losses that the decision uses.
+        found_inf : tensor, optional
+            What a gradient scaler found.
         checks_finite : bool
             Whether a number that is not finite prevents the step.
+        may_use_kernel : bool
+            Whether Triton makes all passes, and nothing but gradients and losses enters the decision.
         """
         products = measured.products
-        rule_products = measured.rule_products
-        builtin = is_builtin_rule(decision)
+        losses = _decision_losses(decision, measured.losses)
         compiling = torch.compiler.is_compiling()
-        fits_kernel = (
-            scaling.inverse_scale is None
-            and scaling.found_inf is None
-            and measured.twin_squared_norm is None
-            and products is rule_products
-        )
-        by_kernel = passes.on_device and passes.uses_triton
-        by_kernel = by_kernel and products.device == passes.device
-        if builtin and fits_kernel and by_kernel and not compiling:
-            return self._by_kernel(
-                decision,
-                parameters,
-                measured,
-                losses,
-                memory,
-                max_norm,
-                checks_finite,
+        is_builtin = is_builtin_rule(decision)
+        if may_use_kernel and is_builtin and not compiling:
+            return self._decide_by_kernel(
+                decision, parameters, measured, losses, memory, max_norm, checks_finite
             )
-        measured = measured._replace(losses=loss_values(measured.losses))
-        on_host = builtin and products.device.type == "cpu"
+        on_host = is_builtin and products.device.type == "cpu"
         if compiling and decision.tolerance is None:
             on_host = False
-        numbers: dict[str, Any] = {}
-        for name, value in loss_values(losses).items():
-            numbers[name] = value
+        numbers: dict[str, Any] = loss_values(losses)
+        for name, value in numbers.items():
             if isinstance(value, Tensor):
-                numbers[name] = float(value.item()) if on_host else value.to(products)
+                numbers[name] = float(value) if on_host else value.to(products)
         skip: Tensor | None = None
         if checks_finite:
             values = [products, *numbers.values(), measured.twin_squared_norm]
-            if rule_products is not products:
-                values.append(rule_products)
-            flag = find_nonfinite(values, scaling.found_inf)
+            if measured.rule_products is not products:
+                values.append(measured.rule_products)
+            flag = find_nonfinite(values, found_inf)
             if isinstance(flag, bool):
                 return None
             skip = flag
-        inputs = (decision, parameters, measured, numbers, memory, max_norm)
-        compute: Callable[..., StepDecision] = _decide_by_host
-        if not on_host:  # the device alone may know that the step must be skipped
-            compute = partial(_decide_by_tensors, skip=skip)
-        step = compute(*inputs)
+        read = Tensor.tolist if on_host else Tensor.unbind
+        rule_row = row = read(products)
+        if measured.rule_products is not products:
+            rule_row = read(measured.rule_products)
+        choice = choose_weights(
+            decision,
+            parameters,
+            row,
+            rule_row,
+            numbers,
+            memory.current(on_host),
+            max_norm,
+        )
+        report = {
+            "upper_weight": choice.upper_weight,
+            "lower_weight": choice.lower_weight,
+            "upper_loss": loss_value(measured.losses["upper"]),
+            "lower_loss": loss_value(measured.losses["lower"]),
+        }
+        report |= zip(PRODUCTS, (choice.multiplier, *rule_row), strict=True)
+        if choice.reading is not None:
+            report |= {name: getattr(choice.reading, name) for name in READINGS}
+        tensors = as_tensors(report, products.dtype)
+        weights = torch.stack(
+            [tensors.pop("upper_weight"), tensors.pop("lower_weight")]
+        )
         if checks_finite:
-            flag = find_nonfinite([step.weights], None)
+            flag = find_nonfinite([weights], skip)
             if isinstance(flag, bool):
                 return None
-            if flag is not None:
-                skip = flag if skip is None else skip | flag.to(skip.device)
-                step = step._replace(skip=skip)
-        return step
+            skip = flag
+        info = make_step(tensors, skip)
+        return StepDecision(
+            weights=weights,
+            info=info,
+            memory=choice.memory,
+            reading=choice.reading if on_host else None,
+            skip=skip,
+            report_names=("skipped",),
+            report=info.skipped,
+        )
 
-    def _by_kernel(
+    def _decide_by_kernel(
         self,
         decision: Decision,
         parameters: Parameters,
@@ -328,15 +343,12 @@ class Decider:
             max_norm,
             checks_finite,
         )
-        fields: dict[str, Any] = dict.fromkeys(Step._fields)
         # The first two numbers are the weights.
-        numbers = output.report[2:].unbind()
-        fields |= dict(zip(output.names[2:], numbers, strict=True))
-        fields["skipped"] = output.skipped
-        info = Step(**fields)
+        numbers = zip(output.names[2:], output.report[2:].unbind(), strict=True)
+        fields = dict.fromkeys(Step._fields) | dict(numbers)
         return StepDecision(
             weights=output.weights,
-            info=info,
+            info=Step(**fields | {"skipped": output.skipped}),
             memory=None,
             reading=None,
             skip=output.found_inf if checks_finite else None,
@@ -345,90 +357,10 @@ class Decider:
         )
 
 
-def _decide_by_host(
-    decision: Decision,
-    parameters: Parameters,
-    measured: Measurement,
-    losses: dict[str, float],
-    memory: RuleMemory,
-    max_norm: float | None,
-) -> StepDecision:
-    """With Python numbers: one tensor at the end instead of dozens on the way."""
-    products = measured.products.tolist()
-    rule_products = products
-    if measured.rule_products is not measured.products:
-        rule_products = measured.rule_products.tolist()
-    choice = choose_weights(
-        decision,
-        parameters,
-        products,
-        rule_products,
-        losses,
-        memory.current(host=True),
-        max_norm,
-    )
-    numbers = dict(zip(PRODUCTS, (choice.multiplier, *rule_products), strict=True))
-    if choice.reading is not None:
-        numbers |= {name: getattr(choice.reading, name) for name in READINGS}
-    fields: dict[str, Any] = dict.fromkeys(READINGS)
-    for level in LEVELS:
-        loss = measured.losses[level]
-        fields[f"{level}_loss"] = loss
-        if isinstance(loss, float):
-            numbers[f"{level}_loss"] = loss
-    row = [choice.upper_weight, choice.lower_weight, *numbers.values()]
-    values = torch.tensor(row, dtype=measured.products.dtype)
-    fields |= dict(zip(numbers, values[2:].unbind(), strict=True))
-    info = Step(**fields, skipped=torch.zeros((), dtype=torch.bool))
-    return StepDecision(
-        weights=values[:2],
-        info=info,
-        memory=choice.memory,
-        reading=choice.reading,
-        skip=None,
-        report_names=("skipped",),
-        report=info.skipped,
-    )
-
-
-def _decide_by_tensors(
-    decision: Decision,
-    parameters: Parameters,
-    measured: Measurement,
-    losses: dict[str, Any],
-    memory: RuleMemory,
-    max_norm: float | None,
-    skip: Tensor | None,
-) -> StepDecision:
-    """With torch's operations; numbers that are not finite are found afterwards."""
-    products = measured.products.unbind()
-    rule_products = measured.rule_products.unbind()
-    choice = choose_weights(
-        decision,
-        parameters,
-        products,
-        rule_products,
-        losses,
-        memory.current(),
-        max_norm,
-    )
-    numbers = []
-    for number in (choice.upper_weight, choice.lower_weight, choice.multiplier):
-        if not isinstance(number, Tensor):
-            number = products[0].new_tensor(number)
-        numbers.append(number)
-    info = make_step(
-        (numbers[2], *rule_products),
-        [measured.losses[level] for level in LEVELS],
-        skip,
-        choice.reading,
-    )
-    return StepDecision(
-        weights=torch.stack(numbers[:2]),
-        info=info,
-        memory=choice.memory,
-        reading=None,
-        skip=skip,
-        report_names=("skipped",),
-        report=info.skipped,
-    )
+def _decision_losses(decision: Decision, losses: dict[str, Loss]) -> dict[str, Loss]:
+    """Return the losses that the decision uses, by its names for them."""
+    if decision.tolerance is not None:
+        return {"lower_value": losses["lower"], "reference": losses["reference"]}
+    if "lower_value" in decision.method.needs:
+        return {"lower_value": losses["lower"]}
+    return {}

@@ -403,7 +403,7 @@ def check_equal_weights(losses: Mapping[str, Loss], gg: float, twin_gg: float) -
     gg, twin_gg : float
         ‖∇g‖² of the model and of the twin.
     """
-    loss = loss_value(losses["lower_value"])
+    loss = loss_value(losses["lower"])
     reference = loss_value(losses["reference"])
     if torch.compiler.is_compiling():
         return

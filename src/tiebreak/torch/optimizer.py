@@ -71,7 +71,6 @@ from tiebreak.torch.gradients import (
 from tiebreak.torch.kernels import PassEngines, Passes
 from tiebreak.torch.kernels.foreach import Row
 from tiebreak.torch.losses import (
-    Loss,
     Number,
     StepLosses,
     loss_value,
@@ -569,20 +568,22 @@ class DynamicBarrier(Optimizer):
         checks_finite = scaling.is_active or self.nonfinite.policy != "ignore"
         to_host = checks_finite and not self._can_skip_on_device(passes)
         measured, scaling = self._over_ranks(measured, scaling, checks_finite, to_host)
-        losses = self._losses_of_decision(measured)
-        self._check_measured(passes, measured, losses, scaling)
+        measured = self._with_reference(measured)
+        self._check_measured(passes, measured, scaling)
 
         # Decide: d = a ∇f + b ∇g.
+        is_plain = measured.rule_products is measured.products
+        is_plain = is_plain and self.twin is None and not scaling.is_active
+        on_device = passes.on_device and measured.products.device == passes.device
         decision = self._decider.decide(
             self.decision,
-            passes,
             parameters,
             measured,
-            losses,
             self.memory,
             self.max_norm,
-            scaling,
+            scaling.found_inf,
             checks_finite,
+            may_use_kernel=is_plain and on_device and passes.uses_triton,
         )
         if decision is None:
             return self._skip(measured, scaling, hold)
@@ -760,27 +761,25 @@ class DynamicBarrier(Optimizer):
             )
         )
 
-    def _losses_of_decision(self, measured: Measurement) -> dict[str, Loss]:
-        """Return the losses that the decision uses, by its names for them."""
-        has_tolerance = self.decision.tolerance is not None
-        if not has_tolerance and "lower_value" not in self.decision.method.needs:
-            return {}
-        lower = measured.losses["lower"]
-        if lower is None:
+    def _with_reference(self, measured: Measurement) -> Measurement:
+        """Return the measurement with the reference of this step; raise if the decision lacks a loss."""
+        tolerance = self.decision.tolerance
+        if tolerance is None and "lower_value" not in self.decision.method.needs:
+            return measured
+        losses = measured.losses
+        if losses["lower"] is None:
             raise RuntimeError(
                 "the lower loss is needed: `with opt.lower(loss): …`, or closures"
             )
-        losses: dict[str, Loss] = {"lower_value": lower}
-        if has_tolerance:
-            reference = measured.losses[REFERENCE]
-            losses["reference"] = self.lower_reference.value(self.count, reference)
-        return losses
+        if tolerance is None:
+            return measured
+        reference = self.lower_reference.value(self.count, losses[REFERENCE])
+        return measured._replace(losses=losses | {REFERENCE: reference})
 
     def _check_measured(
         self,
         passes: Passes,
         measured: Measurement,
-        losses: dict[str, Loss],
         scaling: Scaling,
     ) -> None:
         """Raise if a twin's loss has another weight, or if a captured step cannot be repeated; warn of noise."""
@@ -791,7 +790,7 @@ class DynamicBarrier(Optimizer):
             and not self.twin.has_moved
         ):
             check_equal_weights(
-                losses, float(measured.products[1]), float(twin_squared_norm)
+                measured.losses, float(measured.products[1]), float(twin_squared_norm)
             )
         if passes.on_device and capturing(passes.device):
             obstacle = self._capture_obstacle()
@@ -895,7 +894,7 @@ class DynamicBarrier(Optimizer):
 
     def _skip(self, measured: Measurement, scaling: Scaling, hold: bool) -> Step:
         """End a step that is not made, as the host knows; nothing was changed yet."""
-        losses = [loss_value(measured.losses[level]) for level in LEVELS]
+        losses = {f"{n}_loss": loss_value(measured.losses[n]) for n in LEVELS}
         info = unknown_step(measured.products[0], losses)
         if self.last is not None:
             # The averages stay: a step that is not made leaves no trace in them.

@@ -1,15 +1,15 @@
 """The information about a step: `step` returns it, and the loggers write it."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tiebreak.decision import residuals
-from tiebreak.tolerance import Reading
 
-#: The numbers that each step has, in the order of :func:`make_step`.
+#: The numbers that each step has, besides its losses.
 PRODUCTS = ("multiplier", "fg", "gg", "ff")
 #: The fields of the reading that a step with a tolerance has as well.
 READINGS = ("reference", "excess", "ratio")
@@ -72,34 +72,29 @@ class Step(NamedTuple):
         return residuals(self.multiplier, self.fg, self.gg, self.ff)
 
 
-def make_step(
-    products: Sequence[Tensor],
-    losses: Sequence[Tensor | float | None],
-    skipped: Tensor | None,
-    reading: Reading | None = None,
-) -> Step:
-    """Make a `Step` from the numbers of `PRODUCTS`, which become NaN if `skipped` is true, and both losses."""
-    like = products[0]
+def make_step(numbers: Mapping[str, Any], skipped: Tensor | None) -> Step:
+    """Make a `Step` from numbers by name; those of `PRODUCTS` become NaN if `skipped` is true."""
+    fields = dict.fromkeys(Step._fields) | dict(numbers)
     if skipped is None:
         skipped = torch.zeros((), dtype=torch.bool)
     else:
-        unknown = torch.where(skipped, torch.nan, 0.0).to(like)
-        products = [value + unknown for value in products]
-    optional = [*losses, *(getattr(reading, name, None) for name in READINGS)]
-    tensors = [_tensor(value, like) for value in optional]
-    return Step._make([*tensors, *products, skipped])
+        unknown = torch.where(skipped, torch.nan, 0.0)
+        for name in PRODUCTS:
+            fields[name] = fields[name] + unknown.to(fields[name])
+    return Step(**fields | {"skipped": skipped})
 
 
 def unknown_step(
-    like: Tensor, losses: Sequence[Tensor | float | None] = (None, None)
+    like: Tensor, losses: Mapping[str, Any] = MappingProxyType({})
 ) -> Step:
-    """Make the `Step` of a step that was not made, of which only the losses are known."""
+    """Make the `Step` of a step that was not made, of which only the `losses` are known, by name."""
     unknown = like * torch.nan
-    skipped = torch.ones_like(unknown, dtype=torch.bool)
-    return make_step([unknown] * len(PRODUCTS), losses, skipped)
+    numbers = as_tensors(losses, like.dtype) | dict.fromkeys(PRODUCTS, unknown)
+    return make_step(numbers, torch.ones_like(unknown, dtype=torch.bool))
 
 
-def _tensor(value: Tensor | float | None, like: Tensor) -> Tensor | None:
-    if value is None or isinstance(value, Tensor):
-        return value
-    return torch.tensor(value, dtype=like.dtype)
+def as_tensors(numbers: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Return numbers as tensors without dimensions, those of the host by one call; tensors and None stay."""
+    host = {n: v for n, v in numbers.items() if isinstance(v, float)}
+    values = torch.tensor(list(host.values()), dtype=dtype).unbind()
+    return dict(numbers) | dict(zip(host, values, strict=True))
