@@ -31,11 +31,7 @@ class GradientChanged(RuntimeError):
 
 
 class NoGradient(RuntimeError):
-    """A backward pass of a level left nothing in ``.grad``."""
-
-    def __init__(self, level: str, text: str) -> None:
-        super().__init__(text)
-        self.level = level
+    """A backward pass left nothing in ``.grad``."""
 
 
 class Gradients:
@@ -114,7 +110,6 @@ class Gradients:
         if self._versions() == self._before_block and self._ranks.alone:
             self.clear()
             raise NoGradient(
-                level,
                 f"no gradient came out of `with opt.{level}(…):`: put loss.backward() inside, of a loss that depends "
                 "on the parameters of this optimizer (was the model copied or re-created after it? are they frozen, "
                 f"requires_grad=False?); only to evaluate, `with torch.no_grad(), opt.{level}():` (DeepSpeed's ZeRO "
@@ -314,6 +309,7 @@ class Gradients:
         # 0 · max|g| is 0, or NaN if a gradient is not finite.
         flag = (0 * max_abs(stored)).to(device=target.device, dtype=target.dtype)
         target[(0,) * target.dim()].add_(flag)
+        self.mark()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a parameter has no .grad, and another id.

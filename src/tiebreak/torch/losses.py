@@ -6,8 +6,7 @@ without a graph counts as the mean loss of its micro-batch.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
@@ -115,39 +114,28 @@ class StepLosses:
         self._weighted: dict[str, WeightedLoss] = {}
         self._means: dict[str, _Mean] = {}
 
-    @contextmanager
-    def block(
+    def add(
         self,
         level: str,
         loss: Number | None,
         reference: Number | None,
         weight: float,
-        factor: float | None = None,
-    ) -> Iterator[None]:
-        """Enclose a backward pass: note the loss, its reference and the factor of the pass.
+        factors: Sequence[Number],
+    ) -> None:
+        """Add the loss of a block of this level, and the reference's loss.
 
-        `factor` is the factor if the optimizer itself calls backward; otherwise a hook finds it.
+        `factors` are those of the block's backward passes; there are none for a loss without a graph.
         """
-        factors: list[Tensor] = []
-        handle = None
-        has_graph = isinstance(loss, Tensor) and loss.requires_grad
-        if isinstance(loss, Tensor) and has_graph and factor is None:
-            handle = loss.register_hook(factors.append)  # type: ignore[no-untyped-call]  # torch's
-        try:
-            yield
-        finally:
-            if handle is not None:
-                handle.remove()
-        measured: Number | None = factor if has_graph else None
+        factor: Number | None = None
         if len(factors) == 1:
-            measured = _number(factors[0].detach())
+            factor = _number(factors[0])
         elif factors:
-            measured = _number(sum(_in_wide_precision(full_tensor(f)) for f in factors))
+            factor = _number(sum(_in_wide_precision(full_tensor(f)) for f in factors))
         self._blocks[level] += 1
         for name, value in ((level, loss), ("reference", reference)):
             if value is not None:
-                self._has_graph.setdefault(name, []).append(measured is not None)
-                self._add(name, value, measured, weight)
+                self._has_graph.setdefault(name, []).append(factor is not None)
+                self._add(name, value, factor, weight)
 
     def _add(
         self, name: str, value: Number, factor: Number | None, weight: float

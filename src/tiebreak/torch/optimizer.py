@@ -7,7 +7,7 @@ scaler get the optimizer.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Literal, NamedTuple, TypeVar, cast
@@ -35,12 +35,11 @@ from tiebreak.torch.arguments import (
     tolerance_decision,
     trained_modules,
 )
-from tiebreak.torch.closures import (
+from tiebreak.torch.backward import (
+    BackwardPasses,
     Closure,
-    advice,
     check_closures,
     check_repeatable,
-    propagate,
     returned_loss,
 )
 from tiebreak.torch.decide import Decider, RuleMemory, StepDecision
@@ -63,20 +62,15 @@ from tiebreak.torch.grad_scaler import Scaling
 from tiebreak.torch.gradients import (
     LEVELS,
     REFERENCE,
-    GradientChanged,
     Gradients,
-    NoGradient,
     is_usable,
 )
 from tiebreak.torch.kernels import PassEngines, Passes
 from tiebreak.torch.kernels.foreach import Row
 from tiebreak.torch.losses import (
     Number,
-    StepLosses,
     loss_value,
     loss_values,
-    positive_weight,
-    single_loss,
 )
 from tiebreak.torch.model_copy import (
     ModelCopy,
@@ -233,7 +227,7 @@ class DynamicBarrier(Optimizer):
         if isinstance(lower_reference, Twin):
             self.twin = lower_reference
         self.gradients = Gradients(base, self.ranks)
-        self.losses = StepLosses()
+        self.backward = BackwardPasses(self.gradients)
         self.noise = GradientNoise()
         self.estimates = Estimates(Minibatch() if row is None else row.estimator)
         self.memory = RuleMemory(decision.begin())
@@ -246,10 +240,8 @@ class DynamicBarrier(Optimizer):
         self.last: Step | None = None
         # True after torch.distributed.checkpoint requested a state before the first step.
         self.state_requested = False
-        self._active_level = ""
         self._queues_report = False
         self._combined: _Combined | None = None
-        self._has_scaler: bool | None = None  # None before the first step
         self._inverse_unscaled: Tensor | None = None
         if fused:
             for p in self.gradients.parameters():
@@ -301,15 +293,17 @@ class DynamicBarrier(Optimizer):
 
     def upper(self, loss: Number | None = None) -> Any:
         """``with opt.upper(): loss_f.backward()``, any number of times before a step; gradients and losses add up."""
-        return self._block("upper", loss, None, 1.0)
+        return self._block("upper", loss)
 
+    @_on_optimizer
+    @contextmanager
     def lower(
         self,
         loss: Number | None = None,
         *,
         reference: Number | None = None,
         weight: float = 1.0,
-    ) -> Any:
+    ) -> Iterator[None]:
         """``with opt.lower(loss_g): loss_g.backward()``; the loss is needed with ``tolerance=`` only.
 
         Parameters
@@ -334,7 +328,14 @@ class DynamicBarrier(Optimizer):
             raise ValueError(
                 f"reference={reference!r} needs the loss that it is compared with: opt.lower(loss, …)"
             )
-        return self._block("lower", loss, reference, weight)
+        with self._block("lower", loss, reference, weight):
+            yield
+        if self.decision.tolerance is None and self.noise.is_due(self.count):
+            pairs = []
+            for p in self.gradients.parameters():
+                if p.grad is not None and is_usable(p.grad):
+                    pairs.append((p, p.grad))
+            self.noise.add(self.ranks.squared_norms(pairs), weight)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -344,74 +345,33 @@ class DynamicBarrier(Optimizer):
         random numbers are as they were afterwards. Closures do all this by themselves. Under ``torch.no_grad()`` it is
         a look at the reference: evaluate it on whatever data you like.
         """
-        copy = self.model_copy
-        if copy is None:
+        if self.model_copy is None:
             raise RuntimeError(
                 'opt.reference() is for reference="twin" and reference="start"'
             )
-        if self._active_level:
+        if self.backward.active_level:
             raise RuntimeError(
-                f"opt.reference() was entered inside opt.{self._active_level}(); leave one before the other"
+                f"opt.reference() was entered inside opt.{self.backward.active_level}(); leave one before the other"
             )
-        copy.follow(self.base)
-        self._prepare_ranks()
-        with copy.in_place_of_model(self.generators, self.ranks.wrappers):
+        with self._copy_in_place(self.model_copy):
             if self.twin is not None and torch.is_grad_enabled():
-                with self._block(REFERENCE, None, None, 1.0):
+                with self._block(REFERENCE):
                     yield
             else:
                 yield
 
+    def _copy_in_place(self, copy: ModelCopy) -> AbstractContextManager[None]:
+        copy.follow(self.base)
+        self._prepare_ranks()
+        return copy.in_place_of_model(self.generators, self.ranks.wrappers)
+
     @_on_optimizer
-    @contextmanager
-    def _block(
-        self,
-        level: str,
-        loss: Number | None,
-        reference: Number | None,
-        weight: float,
-        factor: float | None = None,
-    ) -> Iterator[None]:
-        """Enclose the backward passes of a level; `factor` is that of a pass that the optimizer makes."""
-        if self._active_level:
-            raise RuntimeError(
-                f"opt.{level}() was entered inside opt.{self._active_level}(); leave one level before the other"
-            )
+    def _block(self, level: str, *arguments: Any) -> AbstractContextManager[None]:
         if self._combined is not None:
             raise RuntimeError(
                 f"opt.{level}() after opt.combine(): opt.step() comes next, or opt.zero_grad()"
             )
-        if loss is not None:
-            loss = single_loss(f"the {level} loss", loss)
-        if reference is not None:
-            reference = single_loss("the reference loss", reference)
-        weight = positive_weight(weight)
-        self.gradients.enter(level)
-        self._active_level = level
-        try:
-            with self.losses.block(level, loss, reference, weight, factor):
-                yield
-            self.gradients.leave(level)
-        except BaseException:
-            # Discard the incomplete step, so that the next one starts cleanly.
-            self.forget()
-            raise
-        finally:
-            self._active_level = ""
-        if level == "lower" and self.decision.tolerance is None:
-            self._measure_noise(weight)
-        if self._has_scaler is not False:
-            self.gradients.show_nonfinite()
-            self.gradients.mark()
-
-    def _measure_noise(self, weight: float) -> None:
-        """Measure the lower gradient as far as it has accumulated, if its noise is due."""
-        if self.noise.is_due(self.count):
-            pairs = []
-            for p in self.gradients.parameters():
-                if p.grad is not None and is_usable(p.grad):
-                    pairs.append((p, p.grad))
-            self.noise.add(self.ranks.squared_norms(pairs), weight)
+        return self.backward.block(level, *arguments)
 
     def _run_closures(
         self,
@@ -434,14 +394,7 @@ class DynamicBarrier(Optimizer):
             return
         if upper is not None and lower is not None:
             self._check_closures_allowed(closure)
-            try:
-                self._evaluate(upper, lower)
-            except NoGradient as error:
-                level = "upper" if error.level == "upper" else "lower"
-                raise RuntimeError(
-                    f"the {level} closure's loss does not depend on the parameters of this optimizer: was the model copied "
-                    "or re-created after the optimizer was made? are its parameters frozen (requires_grad=False)?"
-                ) from None
+            self._evaluate(upper, lower)
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -473,37 +426,29 @@ class DynamicBarrier(Optimizer):
         Forward and backward of one level, then of the other: the only order that DistributedDataParallel averages right.
         """
         copy = self.model_copy
-        if copy is None:
-            self._prepare_ranks()
-        is_first = copy is not None and not copy.begun
-        reference = None if copy is None else self._measure_reference(lower)
         with torch.enable_grad():
-            lower_loss = returned_loss("lower", lower())
-            self._propagate("lower", lower_loss, reference)
-            self._propagate("upper", returned_loss("upper", upper()), None)
-        if reference is not None and is_first:
+            if copy is None:
+                self._prepare_ranks()
+                self.backward.run("lower", lower)
+                self.backward.run("upper", upper)
+                return
+            is_first = not copy.begun
+            with self._copy_in_place(copy):
+                if self.twin is None:
+                    reference = returned_loss("lower", lower())
+                else:
+                    reference = self.backward.run(REFERENCE, lower)
+                reference = reference.detach().reshape(())
+            loss = self.backward.run("lower", lower, reference)
+            self.backward.run("upper", upper)
+        if is_first:
             # The copy is still equal to the model, so both losses must agree.
-            check_repeatable(reference, lower_loss.detach())
-
-    def _measure_reference(self, lower: Closure) -> Tensor:
-        """Return the copy's loss by the lower closure; a twin's gradients stay here until its step."""
-        with torch.enable_grad(), self.reference():
-            loss = returned_loss("lower", lower())
-            if self.twin is not None:
-                propagate("lower", loss)
-            return loss.detach().reshape(())
-
-    def _propagate(self, level: str, loss: Tensor, reference: Tensor | None) -> None:
-        try:
-            with self._block(level, loss, reference, 1.0, factor=1.0):
-                propagate(level, loss)
-        except GradientChanged:  # by the closure, which alone ran since
-            raise RuntimeError(f"{advice(level)}.") from None
+            check_repeatable(reference, loss.detach())
 
     @_on_optimizer
     def unscale_(self, scaler: GradScaler) -> None:
         """Like ``scaler.unscale_(opt)``, for the gradients of both levels; after both blocks, before the step."""
-        if self._active_level or not self.gradients.finished.issuperset(LEVELS):
+        if self.backward.active_level or not self.gradients.finished.issuperset(LEVELS):
             raise RuntimeError(
                 "opt.unscale_(scaler) belongs after both blocks, `with opt.lower():` and `with opt.upper():`"
             )
@@ -515,9 +460,8 @@ class DynamicBarrier(Optimizer):
     @_on_optimizer
     def forget(self) -> None:
         """Discard the gradients and losses that were accumulated for this step."""
-        self.gradients.clear()
+        self.backward.clear()
         self.noise.start_step()
-        self.losses.clear()
         self._combined = None
 
     # --- the step -----------------------------------------------------------------
@@ -616,7 +560,7 @@ class DynamicBarrier(Optimizer):
         scaling = grad_scaler.NO_SCALER
         if found_inf is not None or inverse_unscaled is not None:
             scaling = grad_scaler.read_scaling(scale, found_inf, inverse_unscaled)
-        self._has_scaler = scaling.is_active
+        self.backward.has_scaler = scaling.is_active
         return scaling
 
     def _check_copy(self) -> None:
@@ -652,7 +596,7 @@ class DynamicBarrier(Optimizer):
                 products = _unscaled(passes.products(), inverse_scale)
                 rule_products = rule_products.to(products)
         losses = {
-            name: self.losses.value(name, scaling.inverse_loss_scale)
+            name: self.backward.losses.value(name, scaling.inverse_loss_scale)
             for name in (*LEVELS, REFERENCE)
         }
         twin_squared_norm = None
@@ -827,7 +771,7 @@ class DynamicBarrier(Optimizer):
         if decision.reading is not None:
             self._diagnose(decision.reading)
         self._queues_report = self.nonfinite.count_step(
-            decision.skip, bool(self._has_scaler)
+            decision.skip, bool(self.backward.has_scaler)
         )
 
     def _prepare_twin(self, measured: Measurement, scaling: Scaling) -> TwinStep | None:
@@ -908,7 +852,7 @@ class DynamicBarrier(Optimizer):
         self.count += 1
         self.nonfinite.count_skip()
         if hold:
-            self._combined = _Combined(None, bool(self._has_scaler))
+            self._combined = _Combined(None, bool(self.backward.has_scaler))
         return info
 
     # --- the direction before the step ----------------------------------------------
@@ -1194,7 +1138,7 @@ class DynamicBarrier(Optimizer):
         self._set_mode("eval")
 
     def _check_between_steps(self, name: str) -> None:
-        if self._active_level or self.is_combined or self.gradients.finished:
+        if self.backward.active_level or self.is_combined or self.gradients.finished:
             raise RuntimeError(
                 f"opt.{name}() comes after a step, not within one: opt.step(), or opt.zero_grad(), comes first"
             )

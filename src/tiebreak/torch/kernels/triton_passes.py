@@ -160,7 +160,7 @@ def combine_kernel(
                     d += a * _read(upper, offsets, count, FULL, WIDE)
                 if G is not None:
                     d += b * _read(lower, offsets, count, FULL, WIDE)
-                if DESCEND:  # noqa: SIM108  # branches on a constexpr
+                if DESCEND:  # branches on a constexpr
                     d = _read(target, offsets, count, FULL, WIDE) - d
                 else:
                     d = tl.where(skipped, 0.0, d)
