@@ -1011,7 +1011,7 @@ def test_a_curve_that_ends_is_said(tmp_path):
 
 def test_a_loss_changed_in_place_before_the_step_is_told_or_does_not_matter():
     """On the host the number is read at once; on a device the product is made at the step, and a change is an error."""
-    from tiebreak.torch.losses import WeightedLoss
+    from tiebreak.torch.backward import WeightedLoss
 
     x = point()
     opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())

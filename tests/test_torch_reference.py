@@ -212,7 +212,8 @@ def test_the_frozen_copy_is_the_model_before_anything_moved():
         [opt.model_copy.values[p] for p in model.parameters()],
         [p.detach() for p in start.parameters()],
     )
-    assert opt._measure_reference(lambda: fit(model, batches[-1])).item() == expected
+    with torch.no_grad(), opt.reference():
+        assert fit(model, batches[-1]).item() == expected
     assert opt.twin is None
 
 

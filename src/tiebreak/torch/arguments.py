@@ -24,7 +24,7 @@ from tiebreak.options import (
     training_method,
 )
 from tiebreak.rules import Scalar
-from tiebreak.torch.model_copy import ModelCopy, Twin
+from tiebreak.torch.model_copy import ModelCopy
 from tiebreak.torch.reference import (
     CurveReference,
     FunctionReference,
@@ -32,6 +32,7 @@ from tiebreak.torch.reference import (
     NumberReference,
     Reference,
 )
+from tiebreak.torch.twin import Twin
 
 #: A number, a word, the path of a CSV log, or a function of the step.
 ReferenceArgument: TypeAlias = (

@@ -17,9 +17,9 @@ from tiebreak.decision import Decision, WeightChoice, limited
 from tiebreak.decision import Measurement as ScalarMeasurement
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory, Reading
+from tiebreak.torch.backward import Loss, loss_value, loss_values
 from tiebreak.torch.devices import copied, store
 from tiebreak.torch.distributed import Measurement
-from tiebreak.torch.losses import Loss, loss_value, loss_values
 from tiebreak.torch.nonfinite import find_nonfinite
 from tiebreak.torch.step_info import (
     PRODUCTS,

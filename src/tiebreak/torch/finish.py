@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from tiebreak.decision import Tolerance
 from tiebreak.line_search import Finish, Totals
 from tiebreak.line_search import finish as search_line
+from tiebreak.torch.backward import single_loss
 from tiebreak.torch.distributed import Ranks
 from tiebreak.torch.distributed.layout import (
     Wrappers,
@@ -22,9 +23,8 @@ from tiebreak.torch.distributed.layout import (
     local_tensor,
     parts_of,
 )
-from tiebreak.torch.losses import single_loss
-from tiebreak.torch.model_copy import set_mode
-from tiebreak.torch.swap import RandomState, release_gathered
+from tiebreak.torch.model_copy import RandomState, release_gathered
+from tiebreak.torch.twin import set_mode
 
 #: Tensors of the model, each with the anchor's value of it.
 Pairs: TypeAlias = list[tuple[Tensor, Tensor]]

@@ -18,8 +18,8 @@ from tiebreak.decision import residuals
 from tiebreak.files import FilePath, atomic
 from tiebreak.progress import Line
 from tiebreak.provenance import stamp
+from tiebreak.torch.backward import single_loss
 from tiebreak.torch.devices import HostCopy
-from tiebreak.torch.losses import single_loss
 from tiebreak.torch.optimizer import DynamicBarrier
 from tiebreak.torch.step_info import PRODUCTS, Step
 

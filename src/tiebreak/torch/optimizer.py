@@ -38,8 +38,11 @@ from tiebreak.torch.arguments import (
 from tiebreak.torch.backward import (
     BackwardPasses,
     Closure,
+    Number,
     check_closures,
     check_repeatable,
+    loss_value,
+    loss_values,
     returned_loss,
 )
 from tiebreak.torch.decide import Decider, RuleMemory, StepDecision
@@ -67,17 +70,9 @@ from tiebreak.torch.gradients import (
 )
 from tiebreak.torch.kernels import PassEngines, Passes
 from tiebreak.torch.kernels.foreach import Row
-from tiebreak.torch.losses import (
-    Number,
-    loss_value,
-    loss_values,
-)
 from tiebreak.torch.model_copy import (
     ModelCopy,
-    Twin,
-    TwinStep,
-    check_equal_weights,
-    set_mode,
+    release_gathered,
 )
 from tiebreak.torch.nonfinite import (
     NonfiniteGuard,
@@ -86,7 +81,7 @@ from tiebreak.torch.nonfinite import (
     step_unless,
 )
 from tiebreak.torch.step_info import READINGS, Step, unknown_step
-from tiebreak.torch.swap import release_gathered
+from tiebreak.torch.twin import Twin, TwinStep, check_equal_weights, set_mode
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -291,19 +286,17 @@ class DynamicBarrier(Optimizer):
 
     # --- gradients and losses of both levels -------------------------------------------
 
-    def upper(self, loss: Number | None = None) -> Any:
+    def upper(self, loss: Number | None = None) -> AbstractContextManager[None]:
         """``with opt.upper(): loss_f.backward()``, any number of times before a step; gradients and losses add up."""
         return self._block("upper", loss)
 
-    @_on_optimizer
-    @contextmanager
     def lower(
         self,
         loss: Number | None = None,
         *,
         reference: Number | None = None,
         weight: float = 1.0,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """``with opt.lower(loss_g): loss_g.backward()``; the loss is needed with ``tolerance=`` only.
 
         Parameters
@@ -328,6 +321,13 @@ class DynamicBarrier(Optimizer):
             raise ValueError(
                 f"reference={reference!r} needs the loss that it is compared with: opt.lower(loss, …)"
             )
+        return self._lower_block(loss, reference, weight)
+
+    @_on_optimizer
+    @contextmanager
+    def _lower_block(
+        self, loss: Number | None, reference: Number | None, weight: float
+    ) -> Iterator[None]:
         with self._block("lower", loss, reference, weight):
             yield
         if self.decision.tolerance is None and self.noise.is_due(self.count):

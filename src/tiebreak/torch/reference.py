@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tiebreak.options import GIVEN, recorded
+from tiebreak.torch.backward import Loss, single_loss
 from tiebreak.torch.diagnostics import warn_at_caller
-from tiebreak.torch.losses import Loss, single_loss
 
 
 class Reference:

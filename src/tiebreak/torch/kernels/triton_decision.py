@@ -31,11 +31,11 @@ from tiebreak.decision import Decision
 from tiebreak.rules import Scalar
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory
+from tiebreak.torch.backward import WeightedLoss
 from tiebreak.torch.decide import choose_weights
 from tiebreak.torch.devices import capturing
 from tiebreak.torch.gradients import LEVELS
 from tiebreak.torch.kernels.foreach import device_context
-from tiebreak.torch.losses import WeightedLoss
 from tiebreak.torch.step_info import PRODUCTS, READINGS
 
 _Operand: TypeAlias = "TracedScalar | float"
