@@ -280,24 +280,6 @@ def test_a_hook_before_the_base_sees_the_direction():
     )
 
 
-def test_unscaling_belongs_after_both_blocks():
-    x = point()
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
-    with opt.lower():
-        scaler.scale(g(x)).backward()
-        with pytest.raises(RuntimeError, match="belongs after both blocks"):
-            opt.unscale_(scaler)
-    with pytest.raises(RuntimeError, match="belongs after both blocks"):
-        opt.unscale_(scaler)
-    with opt.upper():
-        scaler.scale(f(x)).backward()
-    opt.unscale_(scaler)
-    scaler.step(opt)
-    assert opt.last.gg.item() == pytest.approx(16.0)
-    assert opt.last.ff.item() == pytest.approx(4 * 1 + 4 * 16)
-
-
 # ------------------------------------------------------------------------------------------------- losses that add up
 
 
@@ -692,19 +674,6 @@ def test_any_gradient_that_changes_after_its_block_is_noticed():
             RuntimeError, match="the upper gradients were changed after"
         ):
             opt.step()
-
-
-def test_clipping_after_unscaling_is_noticed():
-    x = point()
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), method=simple_method())
-    for level, loss in (("lower", g), ("upper", f)):
-        with getattr(opt, level)():
-            scaler.scale(loss(x)).backward()
-    opt.unscale_(scaler)
-    torch.nn.utils.clip_grad_norm_([x], 1e-3)
-    with pytest.raises(RuntimeError, match="gradients were changed after"):
-        scaler.step(opt)
 
 
 def test_frozen_parameters_stay_whatever_is_remembered_of_them():

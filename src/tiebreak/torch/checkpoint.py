@@ -208,7 +208,7 @@ def save(opt: Any) -> Values:
         pre_hook(opt)
     copy = opt.model_copy
     if opt.twin is not None:
-        opt.twin.adopt_options(opt.base)
+        opt.twin.adopt_options(opt.base, None)
     state: Values = opt.base.state_dict()
     entries = opt.parameter_entries()
     states = dict(state["state"])

@@ -23,6 +23,8 @@ REFERENCE = "reference"
 #: Identity and version of the tensor in ``.grad``; two zeros if there is none.
 _Version: TypeAlias = tuple[int, int]
 _NO_VERSION: _Version = (0, 0)
+#: Parameters, each with a gradient.
+GradientPairs: TypeAlias = list[tuple[Tensor, Tensor]]
 _SAMPLE = 64  # numbers of a gradient that are looked at if its version says nothing
 
 
@@ -76,7 +78,6 @@ class Gradients:
         is_first = False
         if self.owner is None:
             # .grad has the direction of the last step.
-            self._ranks.find_layout(parameters)
             for p in parameters:
                 p.grad = None
             is_first = True
@@ -253,14 +254,16 @@ class Gradients:
             pairs = zip(parameters, grads, strict=True)
             grads[:] = [self._resolve(level, p, g) for p, g in pairs]
 
-    def resolved(self, level: str) -> list[Tensor | None]:
-        """Return the gradients of a level, placed over the ranks as the parameters are."""
+    def pairs(self, level: str) -> GradientPairs:
+        """Return each parameter that has a gradient of a level, with it, placed over the ranks as the parameter is."""
         parameters = self.parameters()
-        grads = self.of(level, parameters)
-        if not self._ranks.is_split:
-            return grads
-        pairs = zip(parameters, grads, strict=True)
-        return [self._resolve(level, p, g) for p, g in pairs]
+        pairs = []
+        for p, grad in zip(parameters, self.of(level, parameters), strict=True):
+            if self._ranks.is_split:
+                grad = self._resolve(level, p, grad)
+            if grad is not None and grad.layout == torch.strided:
+                pairs.append((p, grad))
+        return pairs
 
     def _resolve(self, level: str, p: Tensor, grad: Tensor | None) -> Tensor | None:
         """Apply lazy signs, which no kernel sees, and lazy sums over ranks."""

@@ -65,8 +65,8 @@ from tiebreak.torch.grad_scaler import Scaling
 from tiebreak.torch.gradients import (
     LEVELS,
     REFERENCE,
+    GradientPairs,
     Gradients,
-    is_usable,
 )
 from tiebreak.torch.kernels import PassEngines, Passes
 from tiebreak.torch.kernels.foreach import Row
@@ -237,7 +237,6 @@ class DynamicBarrier(Optimizer):
         self.state_requested = False
         self._queues_report = False
         self._combined: _Combined | None = None
-        self._inverse_unscaled: Tensor | None = None
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load_triton(p.device)
@@ -331,10 +330,7 @@ class DynamicBarrier(Optimizer):
         with self._block("lower", loss, reference, weight):
             yield
         if self.decision.tolerance is None and self.noise.is_due(self.count):
-            pairs = []
-            for p in self.gradients.parameters():
-                if p.grad is not None and is_usable(p.grad):
-                    pairs.append((p, p.grad))
+            pairs = self.gradients.pairs("lower")
             self.noise.add(self.ranks.squared_norms(pairs), weight)
 
     @contextmanager
@@ -361,8 +357,8 @@ class DynamicBarrier(Optimizer):
                 yield
 
     def _copy_in_place(self, copy: ModelCopy) -> AbstractContextManager[None]:
-        copy.follow(self.base)
-        self._prepare_ranks()
+        self._begin_step()
+        self._compare_settings()
         return copy.in_place_of_model(self.generators, self.ranks.wrappers)
 
     @_on_optimizer
@@ -371,6 +367,8 @@ class DynamicBarrier(Optimizer):
             raise RuntimeError(
                 f"opt.{level}() after opt.combine(): opt.step() comes next, or opt.zero_grad()"
             )
+        if self.gradients.owner is None:
+            self._begin_step()
         return self.backward.block(level, *arguments)
 
     def _run_closures(
@@ -428,7 +426,8 @@ class DynamicBarrier(Optimizer):
         copy = self.model_copy
         with torch.enable_grad():
             if copy is None:
-                self._prepare_ranks()
+                self._begin_step()
+                self._compare_settings()
                 self.backward.run("lower", lower)
                 self.backward.run("upper", upper)
                 return
@@ -444,18 +443,6 @@ class DynamicBarrier(Optimizer):
         if is_first:
             # The copy is still equal to the model, so both losses must agree.
             check_repeatable(reference, loss.detach())
-
-    @_on_optimizer
-    def unscale_(self, scaler: GradScaler) -> None:
-        """Like ``scaler.unscale_(opt)``, for the gradients of both levels; after both blocks, before the step."""
-        if self.backward.active_level or not self.gradients.finished.issuperset(LEVELS):
-            raise RuntimeError(
-                "opt.unscale_(scaler) belongs after both blocks, `with opt.lower():` and `with opt.upper():`"
-            )
-        stored = self.gradients.stored()
-        scaler.unscale_(self)
-        self._inverse_unscaled = grad_scaler.unscale_stored(scaler, stored)
-        self.gradients.mark()
 
     @_on_optimizer
     def forget(self) -> None:
@@ -500,15 +487,19 @@ class DynamicBarrier(Optimizer):
         """Measure, decide and move. With `hold` the direction goes into ``.grad``, and the base does not step yet."""
         self.check()
         scaling = self._read_scaling()
-        self._check_copy()
-        if not scaling.changed_grad:
+        if self.twin is not None and REFERENCE not in self.gradients.finished:
+            raise RuntimeError(
+                "the twin had no backward pass in this step: `with opt.reference(): r = …; r.backward()`, or closures"
+            )
+        if not scaling.is_active:  # a scaler writes to .grad
             self.gradients.check_unchanged()
         parameters = Parameters(k=self.count)
         if self.decision.method is not None:
             parameters = self.schedule.at(self.count)
 
         # Measure: inner products of the gradients, and losses, over all ranks.
-        passes, measured = self._measure(parameters, scaling)
+        twin_gradients = self.gradients.pairs(REFERENCE)
+        passes, measured = self._measure(parameters, scaling, twin_gradients)
         checks_finite = scaling.is_active or self.nonfinite.policy != "ignore"
         to_host = checks_finite and not self._can_skip_on_device(passes)
         measured, scaling = self._over_ranks(measured, scaling, checks_finite, to_host)
@@ -534,7 +525,11 @@ class DynamicBarrier(Optimizer):
 
         # Move: the model along d, then the twin along its own gradient.
         self._accept(decision)
-        twin_step = self._prepare_twin(measured, scaling)
+        twin_step = None
+        if self.twin is not None:
+            self.twin.adopt_options(self.base, self._learning_rates())
+            twin_norm = measured.twin_squared_norm
+            twin_step = TwinStep(twin_gradients, twin_norm, scaling.inverse_scale)
         if hold:
             # The direction keeps the scale of its gradients: the scaler takes it out.
             self._write_direction(passes, decision.weights, decision.skip)
@@ -555,27 +550,16 @@ class DynamicBarrier(Optimizer):
         # `scaler.step` sets these attributes.
         scale = getattr(self, "grad_scale", None)
         found_inf = getattr(self, "found_inf", None)
-        inverse_unscaled = self._inverse_unscaled
-        self._inverse_unscaled = None
         scaling = grad_scaler.NO_SCALER
-        if found_inf is not None or inverse_unscaled is not None:
-            scaling = grad_scaler.read_scaling(scale, found_inf, inverse_unscaled)
+        if found_inf is not None:
+            scaling = grad_scaler.read_scaling(scale, found_inf)
         self.backward.has_scaler = scaling.is_active
         return scaling
-
-    def _check_copy(self) -> None:
-        """Make the copy if it does not exist yet; raise if a twin had no backward pass."""
-        if self.model_copy is not None:
-            self.model_copy.follow(self.base)
-        if self.twin is not None and REFERENCE not in self.gradients.finished:
-            raise RuntimeError(
-                "the twin had no backward pass in this step: `with opt.reference(): r = …; r.backward()`, or closures"
-            )
 
     # --- measure ------------------------------------------------------------------
 
     def _measure(
-        self, parameters: Parameters, scaling: Scaling
+        self, parameters: Parameters, scaling: Scaling, twin_gradients: GradientPairs
     ) -> tuple[Passes, Measurement]:
         """Return the passes of the step, and what this rank measured, without a scaler's scale."""
         inverse_scale = scaling.inverse_scale
@@ -596,19 +580,12 @@ class DynamicBarrier(Optimizer):
                 products = _unscaled(passes.products(), inverse_scale)
                 rule_products = rule_products.to(products)
         losses = {
-            name: self.backward.losses.value(name, scaling.inverse_loss_scale)
+            name: self.backward.losses.value(name, scaling.inverse_scale)
             for name in (*LEVELS, REFERENCE)
         }
         twin_squared_norm = None
         if self.twin is not None:
-            pairs = zip(
-                self.gradients.parameters(),
-                self.gradients.resolved(REFERENCE),
-                strict=True,
-            )
-            squared_norm = self.ranks.squared_norms(
-                [(p, grad) for p, grad in pairs if grad is not None]
-            )
+            squared_norm = self.ranks.squared_norms(twin_gradients)
             twin_squared_norm = _unscaled(squared_norm, inverse_scale)
         return passes, Measurement(products, rule_products, losses, twin_squared_norm)
 
@@ -620,8 +597,9 @@ class DynamicBarrier(Optimizer):
 
     def _can_skip_on_device(self, passes: Passes) -> bool:
         """Whether the device can skip this step without the host knowing."""
-        is_plain = self.estimates.is_minibatch and self.model_copy is None
-        if not passes.on_device or not is_plain:
+        if not passes.on_device or self.twin is not None:
+            return False
+        if not self.estimates.is_minibatch:
             return False
         choose_fused(self.base)
         return can_skip_on_device(self.base)
@@ -683,12 +661,14 @@ class DynamicBarrier(Optimizer):
             products, rule_products = numbers.reshape(2, -1).unbind()
         return measured._replace(products=products, rule_products=rule_products)
 
-    def _prepare_ranks(self) -> None:
-        """Find how the parameters lie over the ranks, and compare the settings of all ranks once."""
+    def _begin_step(self) -> None:
+        """Make a copy of the model, if it is the first step, and find how the parameters lie over the ranks."""
+        if self.model_copy is not None:
+            self.model_copy.follow(self.base)
         self.ranks.find_layout(self.gradients.parameters())
-        self._compare_settings()
 
     def _compare_settings(self) -> None:
+        """Compare the settings of all ranks, once."""
         if not self.ranks.needs_settings:
             return
         self.ranks.compare_settings(
@@ -774,17 +754,6 @@ class DynamicBarrier(Optimizer):
             decision.skip, bool(self.backward.has_scaler)
         )
 
-    def _prepare_twin(self, measured: Measurement, scaling: Scaling) -> TwinStep | None:
-        """Return what the twin's step needs, before the model moves."""
-        if self.twin is None or measured.twin_squared_norm is None:
-            return None
-        return TwinStep(
-            self.gradients.resolved(REFERENCE),
-            measured.twin_squared_norm,
-            scaling.inverse_scale,
-            self.twin.changed_options(self.base, self._learning_rates()),
-        )
-
     def _learning_rates(self) -> list[Any] | None:
         """Return the learning rate of each group in this step, if it is not the one in the group."""
         return None
@@ -806,7 +775,10 @@ class DynamicBarrier(Optimizer):
         self.gradients.clear()
 
     def _step_base(self, skip: Tensor | None) -> None:
-        step_unless(self.base, skip)
+        if skip is None:
+            self.base.step()
+        else:
+            step_unless(self.base, skip)
 
     def _end_step(self, decision: StepDecision, twin_step: TwinStep | None) -> None:
         """The parameters have moved: let the twin step, and end the step."""
@@ -872,10 +844,6 @@ class DynamicBarrier(Optimizer):
         try:
             if scaler is not None and scaler.is_enabled():
                 return self._combine_scaled(scaler)
-            if self._inverse_unscaled is not None:
-                raise RuntimeError(
-                    "opt.unscale_(scaler) was called: give the scaler to opt.combine(scaler), too"
-                )
             return self._apply(hold=True)
         except BaseException:
             self.forget()
@@ -912,13 +880,11 @@ class DynamicBarrier(Optimizer):
             parameters = self.gradients.parameters()
             grads = [p.grad for p in parameters if p.grad is not None]
             torch._foreach_mul_(grads, 1 / scale)
-        twin_step = combined.twin_step
-        if twin_step is not None and self.twin is not None:
+        if self.twin is not None:
             # A rate that was set since combine() reaches the twin, too.
-            options = self.twin.changed_options(self.base, self._learning_rates())
-            twin_step = twin_step._replace(options=options)
+            self.twin.adopt_options(self.base, self._learning_rates())
         self._step_base(decision.skip)
-        self._end_step(decision, twin_step)
+        self._end_step(decision, combined.twin_step)
         return self.last
 
     @property

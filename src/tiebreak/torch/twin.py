@@ -17,6 +17,7 @@ from tiebreak.options import TWIN
 from tiebreak.torch.backward import Loss, loss_value
 from tiebreak.torch.checkpoint import KEY, Entries, as_json_values
 from tiebreak.torch.distributed.layout import Wrappers, is_dtensor, local_tensor
+from tiebreak.torch.gradients import GradientPairs
 from tiebreak.torch.model_copy import ModelCopy, Options, release_gathered
 
 # The option in which schedule-free optimizers keep at which of two points the parameters are.
@@ -26,24 +27,21 @@ _DIFFERENT_NORM = 0.1  # gradient norms that differ by more are treated as diffe
 
 
 class TwinStep(NamedTuple):
-    """What a twin needs for its step, noted before the model moves.
+    """What a twin needs for its step, besides the options of its groups.
 
     Attributes
     ----------
-    gradients : list
-        Of all parameters of the base, in order; None if the lower loss does not reach one.
+    gradients : list of pairs
+        The parameters of the base that the lower loss reaches, each with the twin's gradient.
     squared_norm : tensor
-        Of the gradients over all ranks, with a scaler's scale.
+        ‖∇g‖² of the twin over all ranks, without a scaler's scale.
     inverse_scale : tensor or None
-        1 over a gradient scaler's scale.
-    options : list of dict
-        What was set in each group since the base's last step.
+        1 over a gradient scaler's scale, which the gradients have.
     """
 
-    gradients: list[Tensor | None]
-    squared_norm: Tensor
+    gradients: GradientPairs
+    squared_norm: Tensor | None
     inverse_scale: Tensor | None
-    options: list[Options]
 
 
 class Twin(ModelCopy):
@@ -86,55 +84,36 @@ class Twin(ModelCopy):
     def _note_options(self, base: Optimizer) -> None:
         self._last_options = [copied_options(group) for group in base.param_groups]
 
-    def changed_options(
-        self, base: Optimizer, rates: Sequence[Any] | None
-    ) -> list[Options]:
-        """Return what a scheduler or the user set in each group since the base's last step.
+    def adopt_options(self, base: Optimizer, rates: Sequence[Any] | None) -> None:
+        """Take what a scheduler or the user set in each group of the base since its last step.
 
         `rates` are the learning rates in force, if they are not those in the groups. What the base's own step wrote does
         not count: a base may count its steps in a group, and the twin's optimizer counts its own.
         """
-        changed = []
-        for before, group in zip(self._last_options, base.param_groups, strict=False):
-            options = {
-                name: value
-                for name, value in read_options(group).items()
-                if name != _MODE
-                and (name not in before or not are_equal(before[name], value))
-            }
-            changed.append(options)
-        if rates is not None:
-            for options, rate in zip(changed, rates, strict=True):
-                options["lr"] = rate
-        return changed
-
-    def adopt_options(self, base: Optimizer) -> None:
-        """Set now what was set in the base's groups since its last step, so that a saved state has it."""
         if self.optimizer is None:
             return
-        groups = self.optimizer.param_groups
-        changed = self.changed_options(base, None)
-        for group, options in zip(groups, changed, strict=False):
-            group.update(options)
-        noted = base.param_groups[: len(self._last_options)]
-        self._last_options = [copied_options(group) for group in noted]
+        groups = zip(self.optimizer.param_groups, base.param_groups, strict=False)
+        for i, (group, base_group) in enumerate(groups):
+            before = self._last_options[i]
+            for name, value in read_options(base_group).items():
+                is_new = name not in before or not are_equal(before[name], value)
+                if is_new and name != _MODE:
+                    group[name] = value
+            self._last_options[i] = copied_options(base_group)
+            if rates is not None:
+                group["lr"] = rates[i]
 
     @torch.no_grad()
     def step(
         self, base: Optimizer, inputs: TwinStep, max_norm: float | None, has_ranks: bool
     ) -> None:
         """Let the twin's optimizer step on the twin's gradients, after the model's step."""
-        parameters = [p for group in base.param_groups for p in group["params"]]
-        for p, grad in zip(parameters, inputs.gradients, strict=True):
-            if grad is not None:
-                if inputs.inverse_scale is not None:
-                    grad.mul_(inputs.inverse_scale.to(grad.device))
-                self._trained.add(p)
-            if p in self.values:
-                self.values[p].grad = grad
+        for p, grad in inputs.gradients:
+            if inputs.inverse_scale is not None:
+                grad.mul_(inputs.inverse_scale.to(grad.device))
+            self._trained.add(p)
+            self.values[p].grad = grad
         own = self._own
-        for group, options in zip(own.param_groups, inputs.options, strict=True):
-            group.update(options)
         # Hooks of the base get the optimizer whose step it is.
         own._optimizer_step_pre_hooks = base._optimizer_step_pre_hooks
         own._optimizer_step_post_hooks = base._optimizer_step_post_hooks
