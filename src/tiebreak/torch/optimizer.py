@@ -491,7 +491,9 @@ class DynamicBarrier(Optimizer):
             raise RuntimeError(
                 "the twin had no backward pass in this step: `with opt.reference(): r = …; r.backward()`, or closures"
             )
-        if not scaling.is_active:  # a scaler writes to .grad
+        has_scaler = scaling.found_inf is not None
+        self.backward.has_scaler = has_scaler
+        if not has_scaler:  # a scaler writes to .grad
             self.gradients.check_unchanged()
         parameters = Parameters(k=self.count)
         if self.decision.method is not None:
@@ -500,7 +502,7 @@ class DynamicBarrier(Optimizer):
         # Measure: inner products of the gradients, and losses, over all ranks.
         twin_gradients = self.gradients.pairs(REFERENCE)
         passes, measured = self._measure(parameters, scaling, twin_gradients)
-        checks_finite = scaling.is_active or self.nonfinite.policy != "ignore"
+        checks_finite = has_scaler or self.nonfinite.policy != "ignore"
         to_host = checks_finite and not self._can_skip_on_device(passes)
         measured, scaling = self._over_ranks(measured, scaling, checks_finite, to_host)
         measured = self._with_reference(measured)
@@ -508,7 +510,7 @@ class DynamicBarrier(Optimizer):
 
         # Decide: d = a ∇f + b ∇g.
         is_plain = measured.rule_products is measured.products
-        is_plain = is_plain and self.twin is None and not scaling.is_active
+        is_plain = is_plain and self.twin is None and not has_scaler
         on_device = passes.on_device and measured.products.device == passes.device
         decision = self._decider.decide(
             self.decision,
@@ -528,12 +530,14 @@ class DynamicBarrier(Optimizer):
         twin_step = None
         if self.twin is not None:
             self.twin.adopt_options(self.base, self._learning_rates())
-            twin_norm = measured.twin_squared_norm
-            twin_step = TwinStep(twin_gradients, twin_norm, scaling.inverse_scale)
+            assert measured.twin_squared_norm is not None
+            twin_step = TwinStep(
+                twin_gradients, measured.twin_squared_norm, scaling.inverse_scale
+            )
         if hold:
             # The direction keeps the scale of its gradients: the scaler takes it out.
             self._write_direction(passes, decision.weights, decision.skip)
-            self._combined = _Combined(decision, scaling.is_active, twin_step)
+            self._combined = _Combined(decision, has_scaler, twin_step)
             return decision.info
         weights = decision.weights
         if scaling.inverse_scale is not None:
@@ -553,7 +557,6 @@ class DynamicBarrier(Optimizer):
         scaling = grad_scaler.NO_SCALER
         if found_inf is not None:
             scaling = grad_scaler.read_scaling(scale, found_inf)
-        self.backward.has_scaler = scaling.is_active
         return scaling
 
     # --- measure ------------------------------------------------------------------
