@@ -440,6 +440,18 @@ def test_places_of_buffers():
     assert _between(torch.empty(0), torch.empty(0), 3.0, is_buffer=True).numel() == 0
 
 
+@pytest.mark.parametrize("place", [0.5, 1.5])
+@pytest.mark.parametrize("is_buffer", [False, True])
+def test_equal_entries_stay_equal_on_the_line(place, is_buffer):
+    """A causal mask has −inf in the reference and in the model."""
+    mask = torch.full((3, 3), float("-inf")).triu(1)
+    begin = mask + torch.tensor([1.0, 2.0, 3.0]).diag()
+    end = mask + torch.tensor([1.0, 4.0, 3.0]).diag()
+    between = _between(begin, end, place, is_buffer)
+    assert torch.equal(between.isinf(), mask.isinf())
+    assert between[1, 1].item() == pytest.approx(2 + 2 * place)
+
+
 class Own(torch.nn.Module):
     """Puts new buffers in the place of others or of none, makes one longer, and has a hash that changes."""
 

@@ -6,7 +6,7 @@ measures the losses there. Nothing here changes the optimizer, except that ``ste
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +26,19 @@ from tiebreak.torch.distributed.layout import (
 from tiebreak.torch.model_copy import RandomState, release_gathered
 from tiebreak.torch.twin import set_mode
 
-#: Tensors of the model, each with the anchor's value of it.
-Pairs: TypeAlias = list[tuple[Tensor, Tensor]]
 #: A model, or its state_dict: where the line begins.
 Anchor: TypeAlias = nn.Module | Mapping[str, Any]
 #: What a loss over all data may be: one number, or the losses of batches.
 DataLoss: TypeAlias = Callable[[], Any]
 _UNIT_NORM = 1e-3  # a vector whose norm is this near to 1 is a direction
+
+
+class LineTensor(NamedTuple):
+    """A parameter or a buffer of the model, with its value in the anchor."""
+
+    tensor: Tensor
+    anchor: Tensor
+    is_buffer: bool
 
 
 def check_finish_arguments(lower: object, upper: object, steps: object) -> None:
@@ -59,8 +65,7 @@ class Line:
     ----------
     modules : sequence of Module
         The model. Whatever is evaluated leaves the modes and buffers of these modules as they are now.
-    parameters, buffers : list of pairs of tensors
-        Tensors of the model with the anchor's values.
+    tensors : list of LineTensor
     wrappers : Wrappers
         The wrappers of a model that is distributed over ranks.
     """
@@ -68,39 +73,35 @@ class Line:
     def __init__(
         self,
         modules: Sequence[nn.Module],
-        parameters: Pairs,
-        buffers: Pairs,
+        tensors: Sequence[LineTensor],
         wrappers: Wrappers,
     ) -> None:
         self._wrappers = wrappers
         self._parts = parts_of(modules)
         self._modes = [(part, part.training) for part in self._parts]
-        self._parameters = parameters
-        self._anchor_buffers = buffers
+        self._tensors = tensors
         self._ends: list[Tensor] = []
-        self._buffer_ends: list[Tensor] = []
         self._buffers: list[tuple[nn.Module, str, Tensor | None, Tensor | None]] = []
         self._set_end()
 
     @property
     def device(self) -> torch.device:
         """The device of the first parameter."""
-        return self._parameters[0][0].device
+        return self._tensors[0].tensor.device
 
     def move_end(self) -> Callable[[], None]:
         """Make the model as it is now the end of the line; return a function that restores the former end."""
-        before = (self._ends, self._buffer_ends, self._buffers)
+        before = (self._ends, self._buffers)
         self._set_end()
 
         def restore() -> None:
-            self._ends, self._buffer_ends, self._buffers = before
+            self._ends, self._buffers = before
 
         return restore
 
     def _set_end(self) -> None:
         release_gathered(self._wrappers)
-        self._ends = [_clone(tensor) for tensor, _ in self._parameters]
-        self._buffer_ends = [_clone(tensor) for tensor, _ in self._anchor_buffers]
+        self._ends = [_clone(item.tensor) for item in self._tensors]
         self._buffers = []
         for part in self._parts:
             for name, buffer in part._buffers.items():
@@ -116,11 +117,8 @@ class Line:
             part._buffers[name] = buffer  # a pass may have replaced it
             if buffer is not None and value is not None:
                 _assign(buffer, value)
-        for (tensor, anchor), end in zip(self._parameters, self._ends, strict=True):
-            _assign(tensor, _between(anchor, end, place, is_buffer=False))
-        pairs = zip(self._anchor_buffers, self._buffer_ends, strict=True)
-        for (tensor, anchor), end in pairs:
-            _assign(tensor, _between(anchor, end, place, is_buffer=True))
+        for item, end in zip(self._tensors, self._ends, strict=True):
+            _assign(item.tensor, _between(item.anchor, end, place, item.is_buffer))
         torch.clear_autocast_cache()
 
     def reset_modes(self) -> None:
@@ -145,8 +143,8 @@ def _assign(tensor: Tensor, value: Tensor) -> None:
 def _between(anchor: Tensor, end: Tensor, place: float, is_buffer: bool) -> Tensor:
     """A place on the line; a tensor that cannot lie between two values is the model's.
 
-    Parameters make sense with any sign and length. Buffers may not: a variance stays positive, a direction keeps its
-    norm.
+    Parameters may have any sign and length. Of the buffers, a variance stays positive, a mask stays a mask, and a
+    direction keeps its norm.
 
     Examples
     --------
@@ -165,7 +163,8 @@ def _between(anchor: Tensor, end: Tensor, place: float, is_buffer: bool) -> Tens
     wide = torch.promote_types(end.dtype, torch.float32)
     begin = begin.to(wide)
     end = end.to(wide)
-    value = begin + place * (end - begin)
+    # Equal entries stay as they are: begin + place·(end − begin) would make NaN of infinite ones.
+    value = torch.where(begin == end, end, begin + place * (end - begin))
     if not is_buffer or end.is_complex() or end.numel() == 0:
         return value
     if _is_mask(begin) and _is_mask(end):
@@ -314,12 +313,12 @@ def _number(name: str, loss: object) -> float:
 # --- an anchor that the user gives ---------------------------------------------
 
 
-def anchor_pairs(
+def anchor_tensors(
     reference: str,
     anchor: Anchor | Sequence[Anchor] | None,
     modules: Sequence[nn.Module],
     trained: Iterable[Tensor],
-) -> tuple[Pairs, Pairs]:
+) -> list[LineTensor]:
     """Return parameters and buffers of the model, each with its value in the anchor.
 
     Parameters
@@ -351,19 +350,18 @@ def anchor_pairs(
         raise ValueError(
             "model has not all parameters that this optimizer trains: give the model that it was made for"
         )
-    parameters: Pairs = []
-    buffers: Pairs = []
+    tensors = []
     for one_anchor, module in zip(anchors, modules, strict=True):
         values = _values(one_anchor)
         for long_name, p in module.named_parameters():
             name = _plain_name(long_name)
             if id(p) in trained_ids:
-                parameters.append((p, _value(name, p, values)))
+                tensors.append(LineTensor(p, _value(name, p, values), False))
         for long_name, buffer in module.named_buffers():
             name = _plain_name(long_name)
             if name in values:  # a buffer that the anchor lacks stays
-                buffers.append((buffer, _value(name, buffer, values)))
-    return parameters, buffers
+                tensors.append(LineTensor(buffer, _value(name, buffer, values), True))
+    return tensors
 
 
 def _values(anchor: object) -> dict[str, Tensor]:

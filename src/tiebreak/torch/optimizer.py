@@ -55,8 +55,8 @@ from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.finish import (
     Anchor,
     Line,
-    Pairs,
-    anchor_pairs,
+    LineTensor,
+    anchor_tensors,
     check_finish_arguments,
     descend,
     finish_on_line,
@@ -1008,8 +1008,8 @@ class DynamicBarrier(Optimizer):
         self.eval()
         self.ranks.find_layout(self.gradients.parameters())
         modules = modules_of(model) or self.modules
-        parameters, buffers = self._line_pairs(anchor, model, modules)
-        line = Line(modules, parameters, buffers, self.ranks.wrappers)
+        tensors = self._line_tensors(anchor, model, modules)
+        line = Line(modules, tensors, self.ranks.wrappers)
         take_steps = None
         if steps is not None:
             take_steps = partial(descend, self.base, steps, self.max_norm, self.ranks)
@@ -1024,18 +1024,18 @@ class DynamicBarrier(Optimizer):
             take_steps,
         )
 
-    def _line_pairs(
+    def _line_tensors(
         self,
         anchor: Anchor | Sequence[Anchor] | None,
         model: nn.Module | Sequence[nn.Module] | None,
         modules: Sequence[nn.Module],
-    ) -> tuple[Pairs, Pairs]:
+    ) -> list[LineTensor]:
         """Return parameters and buffers of the model, each with its value at the beginning of the line."""
         copy = self.model_copy
         name = str(self.lower_reference)
         if copy is None:
-            parameters = self.gradients.parameters()
-            return anchor_pairs(name, anchor, modules, parameters)
+            trained = self.gradients.parameters()
+            return anchor_tensors(name, anchor, modules, trained)
         if anchor is not None or model is not None:
             raise ValueError(
                 f"anchor= and model= have no effect with reference={name}: that is the anchor"
@@ -1044,7 +1044,10 @@ class DynamicBarrier(Optimizer):
             raise RuntimeError(
                 "opt.finish() comes after the last step: no step was made yet"
             )
-        return list(copy.reached_values().items()), copy.buffers.pairs()
+        parameters = copy.reached_values().items()
+        tensors = [LineTensor(p, value, False) for p, value in parameters]
+        buffers = copy.buffers.pairs()
+        return tensors + [LineTensor(b, value, True) for b, value in buffers]
 
     # --- being an optimizer: groups, state and learning rates are the base's -------------
 
