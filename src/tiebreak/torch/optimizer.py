@@ -100,8 +100,8 @@ def _on_optimizer(method: _Function) -> _Function:
     return cast(_Function, call)
 
 
-class _Combined(NamedTuple):
-    """What a step still has to do after :meth:`DynamicBarrier.combine` has put its direction into ``.grad``."""
+class _Move(NamedTuple):
+    """What a step still has to do when its direction is in ``.grad``."""
 
     decision: StepDecision | None  # None if numbers were not finite
     has_scaler: bool
@@ -235,8 +235,9 @@ class DynamicBarrier(Optimizer):
         self.last: Step | None = None
         # True after torch.distributed.checkpoint requested a state before the first step.
         self.state_requested = False
-        self._queues_report = False
-        self._combined: _Combined | None = None
+        # True between the model's step and the twin's, and after an exception there.
+        self._twin_is_behind = False
+        self._combined: _Move | None = None
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load_triton(p.device)
@@ -526,7 +527,6 @@ class DynamicBarrier(Optimizer):
             return self._skip(measured, scaling, hold)
 
         # Move: the model along d, then the twin along its own gradient.
-        self._accept(decision)
         twin_step = None
         if self.twin is not None:
             self.twin.adopt_options(self.base, self._learning_rates())
@@ -534,17 +534,19 @@ class DynamicBarrier(Optimizer):
             twin_step = TwinStep(
                 twin_gradients, measured.twin_squared_norm, scaling.inverse_scale
             )
+        move = _Move(decision, has_scaler, twin_step)
         if hold:
             # The direction keeps the scale of its gradients: the scaler takes it out.
             self._write_direction(passes, decision.weights, decision.skip)
-            self._combined = _Combined(decision, has_scaler, twin_step)
+            self._combined = move
+            self.last = decision.info
             return decision.info
         weights = decision.weights
         if scaling.inverse_scale is not None:
             weights = weights * scaling.inverse_scale.to(weights)
+        self._twin_is_behind = self.twin is not None
         self._move_along(passes, weights, decision.skip)
-        self._end_step(decision, twin_step)
-        return decision.info
+        return self._end_step(move)
 
     def _is_state_request(self) -> bool:
         is_idle = self.gradients.owner is None and self._combined is None
@@ -744,19 +746,6 @@ class DynamicBarrier(Optimizer):
 
     # --- move ---------------------------------------------------------------------
 
-    def _accept(self, decision: StepDecision) -> None:
-        """Remember a step that is made, unless only the device knows that it is not."""
-        if not self.estimates.is_minibatch:
-            self.estimates.accept()
-        self.last = decision.info
-        if decision.memory is not None:
-            self.memory.keep(decision.memory, decision.skip)
-        if decision.reading is not None:
-            self._diagnose(decision.reading)
-        self._queues_report = self.nonfinite.count_step(
-            decision.skip, bool(self.backward.has_scaler)
-        )
-
     def _learning_rates(self) -> list[Any] | None:
         """Return the learning rate of each group in this step, if it is not the one in the group."""
         return None
@@ -783,19 +772,30 @@ class DynamicBarrier(Optimizer):
         else:
             step_unless(self.base, skip)
 
-    def _end_step(self, decision: StepDecision, twin_step: TwinStep | None) -> None:
-        """The parameters have moved: let the twin step, and end the step."""
-        if self.twin is not None and twin_step is not None:
+    def _end_step(self, move: "_Move") -> Step:
+        """The model has moved: let the twin step, remember the step, and return its numbers."""
+        decision = move.decision
+        assert decision is not None
+        if self.twin is not None and move.twin_step is not None:
             has_ranks = not self.ranks.alone
-            self.twin.step(self.base, twin_step, self.max_norm, has_ranks)
-            if self.memory.needs_return():
-                self._return_to_twin(decision.info)
-        if self._queues_report:
+            self.twin.step(self.base, move.twin_step, self.max_norm, has_ranks)
+            self._twin_is_behind = False
+        if not self.estimates.is_minibatch:
+            self.estimates.accept()
+        if decision.memory is not None:
+            self.memory.keep(decision.memory, decision.skip)
+        if self.nonfinite.count_step(decision.skip, move.has_scaler):
             self.nonfinite.queue_report(
                 self.count, decision.report_names, decision.report
             )
+        self.last = decision.info
         self.forget()
         self.count += 1
+        if self.twin is not None and self.memory.needs_return():
+            self._return_to_twin(decision.info)
+        if decision.reading is not None:
+            self._diagnose(decision.reading)
+        return decision.info
 
     def _return_to_twin(self, info: Step) -> None:
         """Set the model to its twin: many steps on the lower loss alone have not brought it back."""
@@ -806,7 +806,7 @@ class DynamicBarrier(Optimizer):
         assert info.excess is not None
         excess = float(info.excess)
         warn_at_caller(
-            f"step {self.count}: the lower loss is about {excess:.1f} tolerances above its twin's, and many steps "
+            f"step {self.count - 1}: the lower loss is about {excess:.1f} tolerances above its twin's, and many steps "
             "on it alone did not bring it back. So the model was set to its twin, optimizer state and buffers with it, "
             "and goes on from there."
         )
@@ -827,7 +827,7 @@ class DynamicBarrier(Optimizer):
         self.count += 1
         self.nonfinite.count_skip()
         if hold:
-            self._combined = _Combined(None, bool(self.backward.has_scaler))
+            self._combined = _Move(None, bool(self.backward.has_scaler))
         return info
 
     # --- the direction before the step ----------------------------------------------
@@ -860,7 +860,7 @@ class DynamicBarrier(Optimizer):
             del self.found_inf, self.grad_scale
 
     @torch.no_grad()
-    def _release(self, combined: _Combined) -> Step:
+    def _release(self, combined: _Move) -> Step:
         """Let the base step along what is in ``.grad`` now."""
         scale = getattr(self, "grad_scale", None)
         found_inf = getattr(self, "found_inf", None)
@@ -886,9 +886,9 @@ class DynamicBarrier(Optimizer):
         if self.twin is not None:
             # A rate that was set since combine() reaches the twin, too.
             self.twin.adopt_options(self.base, self._learning_rates())
+        self._twin_is_behind = self.twin is not None
         self._step_base(decision.skip)
-        self._end_step(decision, combined.twin_step)
-        return self.last
+        return self._end_step(combined)
 
     @property
     def is_combined(self) -> bool:
@@ -904,6 +904,12 @@ class DynamicBarrier(Optimizer):
         Every step does so for the one before it, and so do :meth:`log` and :meth:`state_dict`. Call it after the last
         step of a run, or right after a step to know at once.
         """
+        if self._twin_is_behind:
+            self._twin_is_behind = False
+            warn_at_caller(
+                "the last step was interrupted before the twin had made its step: model and twin may be one step apart. "
+                "The twin stays a valid reference; to make both exact, load the last checkpoint"
+            )
         try:
             if not self.ranks.alone:
                 self.ranks.raise_doubts()
@@ -926,7 +932,7 @@ class DynamicBarrier(Optimizer):
         if "initial_lr" in group or not isinstance(rate, float):
             rate = None
         assert self.tolerance is not None
-        text = self.diagnostics.observe(self.count, reading, self.tolerance, rate)
+        text = self.diagnostics.observe(self.count - 1, reading, self.tolerance, rate)
         if text:
             warn_at_caller(text)
 
