@@ -1151,13 +1151,16 @@ class DynamicBarrier(Optimizer):
 
     def parameter_entries(self) -> list[dict[str, Any]]:
         """Return what is saved for each parameter beside the base's state."""
-        parts: list[checkpoint.ParameterPart] = [self.estimates]
-        if self.model_copy is not None:
-            parts.append(self.model_copy)
         parameters = self.gradients.parameters()
         return checkpoint.pack_entries(
-            parts, parameters, self.base.state, self.state_requested
+            self.parameter_parts(), parameters, self.base.state, self.state_requested
         )
+
+    def parameter_parts(self) -> list[checkpoint.ParameterPart]:
+        """Return the parts that keep something for each parameter."""
+        if self.model_copy is None:
+            return [self.estimates]
+        return [self.estimates, self.model_copy]
 
     @_on_optimizer
     def state_dict(self) -> dict[str, Any]:
