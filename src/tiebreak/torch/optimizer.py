@@ -748,11 +748,11 @@ class DynamicBarrier(Optimizer):
             return
         self.ranks.compare_settings(
             describe_settings(
+                self.decision.method,
+                self.schedule,
+                self.estimates.estimator,
                 tolerance=self.tolerance,
                 reference=self.lower_reference.describe(),
-                method=self.decision.method,
-                schedule=self.schedule,
-                estimator=self.estimates.estimator,
                 normalize=self.decision.normalize,
                 max_norm=self.max_norm,
                 nonfinite=self.nonfinite.policy,

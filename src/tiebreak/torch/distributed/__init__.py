@@ -23,6 +23,7 @@ from tiebreak.torch.distributed.consistency import (
     compare,
     find_doubts,
     fingerprint,
+    gather,
     is_due,
     noise_over_ranks,
     raise_for,
@@ -247,7 +248,7 @@ class Ranks:
 
     def compare_settings(self, settings: Mapping[str, str]) -> None:
         """Raise on every rank unless all have the same settings."""
-        compare(settings, self.layout.group)
+        compare(gather(settings, self.layout.group))
         self.needs_settings = False
 
     def replicas_to_compare(self, step: int) -> list[Tensor]:

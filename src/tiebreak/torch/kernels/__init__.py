@@ -8,7 +8,7 @@ import importlib.util
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from tiebreak.torch.devices import capturing
 from tiebreak.torch.diagnostics import warn_at_caller
 from tiebreak.torch.kernels.blocked import BlockedPasses
 from tiebreak.torch.kernels.foreach import (
+    EnginePasses,
     ForeachPasses,
     Row,
     accumulation_dtype,
@@ -25,25 +26,6 @@ from tiebreak.torch.kernels.foreach import (
 
 if TYPE_CHECKING:
     from tiebreak.torch.kernels.triton_passes import TritonEngine  # imports Triton
-
-
-class EnginePasses(Protocol):
-    """The passes of one engine over its rows, all on one device.
-
-    The weights a and b have shape (groups, 2) and are on that device, as is `skip`.
-    """
-
-    rows: Sequence[Row]
-    uses_triton: bool
-
-    def products(self) -> Tensor:
-        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3)."""
-
-    def combine(self, weights: Tensor, skip: Tensor | None) -> None:
-        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g if only that exists; 0 if `skip` is true."""
-
-    def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g; nothing if `skip` is true."""
 
 
 _Bind: TypeAlias = Callable[[Sequence[Row], int], EnginePasses]
@@ -182,10 +164,9 @@ class Passes:
         if not products:
             dtype = accumulation_dtype(self.device)
             return torch.zeros(self.layout_kinds, 3, dtype=dtype, device=self.device)
-        first, *others = products
-        total = first.to(self.device)
-        for more in others:
-            total = total + more.to(total)
+        total = products[0].to(self.device)
+        for product in products[1:]:
+            total = total + product.to(total)
         return total
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:

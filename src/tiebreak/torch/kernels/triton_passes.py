@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tiebreak.torch.devices import capturing
 from tiebreak.torch.kernels.foreach import (
+    EnginePasses,
     Row,
     device_context,
     directions,
@@ -291,13 +292,8 @@ class TritonEngine:
             _make_room(self.templates)
             self.templates[key] = self._template(lines, variants, layout_kinds)
         template = self.templates[key]
-        return TritonPasses(
-            self,
-            rows,
-            layout_kinds,
-            template.launches,
-            self._table(template, addresses),
-        )
+        table = self._table(template, addresses)
+        return TritonPasses(rows, layout_kinds, self, template.launches, table)
 
     def _template(
         self, lines: _Integers, variants: list[Any], layout_kinds: int
@@ -354,18 +350,16 @@ class TritonEngine:
 
 
 @dataclass(eq=False)
-class TritonPasses:
-    """The passes over rows on one device, as in :class:`tiebreak.torch.kernels.EnginePasses`."""
+class TritonPasses(EnginePasses):
+    """The passes by Triton's kernels; `descend` leaves the gradients as they are."""
 
     engine: TritonEngine
-    rows: Sequence[Row]
-    layout_kinds: int
     launches: list[_Launch]
     table: Tensor
     uses_triton = True
 
     def products(self) -> Tensor:
-        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3), in float64."""
+        """A sum of each chunk in float64, then the sum over the chunks."""
         shape = (len(self.launches), self.layout_kinds, 3)
         device = self.engine.device
         products = torch.empty(shape, dtype=torch.float64, device=device)
@@ -387,13 +381,13 @@ class TritonPasses:
         return products[0] if len(products) == 1 else products.sum(0)
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
-        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g if only that exists; 0 if `skip` is true."""
+        """One launch for each variant of the kernel."""
         self._combine(weights, skip, descend=False)
         # Autograd does not see writes of kernels: a graph from before would use the new numbers without an error.
         torch.autograd.graph.increment_version(directions(self.rows))
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g, nothing if `skip` is true; the gradients stay as they are."""
+        """One launch for each variant of the kernel."""
         self._combine(weights, skip, descend=True)
         torch.autograd.graph.increment_version([row.parameter for row in self.rows])
 
