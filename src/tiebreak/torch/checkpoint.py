@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,7 +55,7 @@ class ParameterPart(Protocol):
 
 
 def pack_entries(
-    parts: Sequence[ParameterPart],
+    part: ParameterPart,
     parameters: Sequence[Tensor],
     base_state: Mapping[Any, Any],
     complete: bool,
@@ -65,24 +66,18 @@ def pack_entries(
     names: where there is nothing yet stand zeros, and the flags say so. Without any entry there are no names at all,
     unless the state must be `complete`.
     """
-    entries: list[Entries] = []
-    for p in parameters:
-        entries.append({})
-        for part in parts:
-            entries[-1] |= part.entries(p)
+    entries = [part.entries(p) for p in parameters]
     if not complete and not any(entries):
         return [{} for _ in parameters]
     packed = []
     for p, saved in zip(parameters, entries, strict=True):
-        every: Entries = {}
+        places: Entries = {}
         if p.requires_grad:
-            for part in parts:
-                every |= part.placeholders(p, base_state.get(p, {}))
-        every |= saved
+            places = part.placeholders(p, base_state.get(p, {}))
         values: Values = {}
-        if every:
+        if places or saved:
             values[KEY] = sum(1 << KINDS.index(kind) for kind in saved)
-        for kind, by_name in every.items():
+        for kind, by_name in (places | saved).items():
             values |= {f"{KEY}_{kind}_{name}": v for name, v in by_name.items()}
         packed.append(values)
     return packed
@@ -162,12 +157,10 @@ def as_json_values(owner: str, values: Values) -> Values:
 
 def write_tensor(tensor: Tensor) -> list[Any]:
     """Return a small tensor as text: its dtype, its shape and its bytes."""
-    values = tensor.detach().cpu().contiguous()
-    data = b""
-    if values.numel():
-        data = values.reshape(-1).view(torch.uint8).numpy().tobytes()
-    dtype = str(values.dtype).removeprefix("torch.")
-    return [dtype, list(values.shape), base64.b64encode(data).decode("ascii")]
+    values = tensor.detach().cpu().contiguous().reshape(-1)
+    data = values.view(torch.uint8).numpy().tobytes()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return [dtype, list(tensor.shape), base64.b64encode(data).decode("ascii")]
 
 
 def read_tensor(text: Sequence[Any]) -> Tensor:
@@ -178,12 +171,9 @@ def read_tensor(text: Sequence[Any]) -> Tensor:
     >>> read_tensor(write_tensor(torch.tensor([[1.5, 2.5]], dtype=torch.bfloat16)))
     tensor([[1.5000, 2.5000]], dtype=torch.bfloat16)
     """
-    dtype = getattr(torch, text[0])
-    data = base64.b64decode(text[2])
-    if not data:
-        return torch.zeros(text[1], dtype=dtype)
-    bytes_ = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return bytes_.view(dtype).reshape(text[1])
+    dtype, shape, data = text
+    values = np.frombuffer(bytearray(base64.b64decode(data)), np.uint8)
+    return torch.from_numpy(values).view(getattr(torch, dtype)).reshape(shape)
 
 
 # --- saving --------------------------------------------------------------------
@@ -314,7 +304,7 @@ def load(opt: Any, state: Values) -> None:
         opt.memory.check(law)
         holds = (tolerance is None) == (opt.decision.tolerance is None)
         _require("tolerance", tolerance, "null with a rule alone", holds)
-        _check_entries(checkpoint.parameters, parameters, opt.parameter_parts())
+        _check_entries(checkpoint.parameters, parameters, opt.parameter_part())
         if copy is not None:
             copy.buffers.check(numbers["buffers"])
             options = [group["options"] for group in checkpoint.groups]
@@ -429,28 +419,27 @@ _LEGAL: dict[str, tuple[str, Callable[[object], bool]]] = {
 def _check_entries(
     saved_states: Sequence[_ParameterState],
     parameters: Sequence[Tensor],
-    parts: Sequence[ParameterPart],
+    part: ParameterPart,
 ) -> None:
     """Raise unless the entries of each parameter are like those that the optimizer would save."""
     count = len(parameters)
     holds = len(saved_states) == count
     _require("the number of parameters", len(saved_states), str(count), holds)
     for i, (p, saved) in enumerate(zip(parameters, saved_states, strict=True)):
-        places: Entries = {}
-        for part in parts:
-            places |= part.placeholders(p, saved.base)
+        places = part.placeholders(p, saved.base)
         for kind, values in saved.entries.items():
-            place = places.get(kind, values)
+            forms = _forms(kind, values)
+            legal = _forms(kind, places.get(kind, values))
+            advice = (
+                "where ranks share parameters, load by torch.distributed.checkpoint"
+            )
             name = f"the {_WORDS[kind]} of parameter {i}"
-            legal = f"{', '.join(place)}, as of this optimizer's"
-            holds = values.keys() == place.keys()
-            _require(name, ", ".join(values), legal, holds)
-            for key, value in values.items():
-                with_shape = kind != "base"  # a base may have lists of any length
-                form = _form(value, with_shape)
-                legal = _form(place[key], with_shape)
-                advice = "; where ranks share parameters, load by torch.distributed.checkpoint"
-                _require(name, form, legal + advice, form == legal)
+            _require(name, forms, f"{legal}; {advice}", forms == legal)
+
+
+def _forms(kind: str, values: Values) -> dict[str, str]:
+    """Describe the type of each value of an entry and, unless it is a base's, the shape of each tensor."""
+    return {name: _form(value, kind != "base") for name, value in values.items()}
 
 
 def _form(value: object, with_shape: bool) -> str:

@@ -58,7 +58,8 @@ class StepLog:
         is_due = step % self.every == 0 or step + 1 == self._writer.steps
         self._writer.enqueue(step, seconds, info, is_due)
         self._writer.flush()
-        self._writer.describe(optimizer)
+        if self._writer.needs_settings:
+            self._writer.describe(repr(optimizer))
 
     def close(self) -> None:
         """Write the pending steps and end the log; later steps are not written."""
@@ -80,10 +81,13 @@ class _Writer:
         The number of steps of the run, whose last step is always written.
     writes_newest : bool
         Whether to write the newest step at the end of the log.
+    needs_settings : bool
+        Whether to record the settings of the optimizer.
     """
 
     steps: int | None = None
     writes_newest = False
+    needs_settings = False
 
     def __init__(self) -> None:
         self._newest: tuple[int, float, Step] | None = None  # if it was not due
@@ -92,7 +96,7 @@ class _Writer:
     def write(self, step: int, seconds: float, row: Row) -> None:
         """Write the row of a step that ended at this reading of the monotonic clock."""
 
-    def describe(self, optimizer: object) -> None:
+    def describe(self, settings: str) -> None:
         """Record the settings of the optimizer after its first step."""
 
     def end(self) -> None:
@@ -202,7 +206,7 @@ class _CSVWriter(_Writer):
         self._file = path.open("a", encoding="utf-8", newline="", buffering=1)
         self._has_header = path.stat().st_size > 0
         self._rows = csv.writer(self._file, lineterminator="\n")
-        self._is_described = False
+        self.needs_settings = True
 
     def write(self, step: int, seconds: float, row: Row) -> None:
         if not self._has_header:
@@ -210,11 +214,9 @@ class _CSVWriter(_Writer):
             self._has_header = True
         self._rows.writerow([step, *row.values(), f"{seconds - self._start:.3f}"])
 
-    def describe(self, optimizer: object) -> None:
-        if self._is_described:
-            return
-        self._is_described = True
-        description = {"optimizer": repr(optimizer), **stamp()}
+    def describe(self, settings: str) -> None:
+        self.needs_settings = False
+        description = {"optimizer": settings, **stamp()}
         description["versions"]["torch"] = torch.__version__
         with atomic(self._path.with_name(f"{self._path.name}.json"), "w") as file:
             json.dump(description, file, indent=2)

@@ -1153,14 +1153,12 @@ class DynamicBarrier(Optimizer):
         """Return what is saved for each parameter beside the base's state."""
         parameters = self.gradients.parameters()
         return checkpoint.pack_entries(
-            self.parameter_parts(), parameters, self.base.state, self.state_requested
+            self.parameter_part(), parameters, self.base.state, self.state_requested
         )
 
-    def parameter_parts(self) -> list[checkpoint.ParameterPart]:
-        """Return the parts that keep something for each parameter."""
-        if self.model_copy is None:
-            return [self.estimates]
-        return [self.estimates, self.model_copy]
+    def parameter_part(self) -> checkpoint.ParameterPart:
+        """Return the part that keeps something for each parameter; with a copy, the estimator keeps nothing."""
+        return self.model_copy or self.estimates
 
     @_on_optimizer
     def state_dict(self) -> dict[str, Any]:
