@@ -192,7 +192,10 @@ class CSVLog(StepLog):
                     f"{name}={value!r} must be one of {', '.join(Step._fields)}"
                 )
             if value is not None:
-                row[name] = float(single_loss(name, value))
+                number = single_loss(name, value)
+                row[name] = float(
+                    number.item() if isinstance(number, Tensor) else number
+                )
         self._writer.write(step, time.monotonic(), row)
 
 

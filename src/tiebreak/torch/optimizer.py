@@ -668,10 +668,7 @@ class DynamicBarrier(Optimizer):
         return passes, Measurement(products, rule_products, losses, twin_squared_norm)
 
     def _bind(self, rows: Sequence[Row]) -> Passes:
-        kinds = 1
-        if self.ranks.is_split:
-            rows, kinds = self.ranks.split_rows(rows)
-        return self.engines.bind(rows, kinds)
+        return self.engines.bind(self.ranks.split_rows(rows))
 
     def _can_skip_on_device(self, passes: Passes) -> bool:
         """Whether the device can skip this step without the host knowing."""

@@ -32,18 +32,17 @@ class BlockedPasses(EnginePasses):
 
     def products(self) -> Tensor:
         """Blocks in float32, added up in float64."""
-        totals = [[0.0, 0.0, 0.0] for _ in range(self.layout_kinds)]
+        total = [0.0, 0.0, 0.0]
         for row in self.rows:
             fg, gg, ff = _row_products(row)
             safe_lower = row.lower is None or _SAFE_LOW < gg < _SAFE_HIGH
             safe_upper = row.upper is None or _SAFE_LOW < ff < _SAFE_HIGH
             if not (safe_lower and safe_upper):
                 fg, gg, ff = _row_products(row, torch.float64)
-            total = totals[row.layout_kind]
             total[0] += fg
             total[1] += gg
             total[2] += ff
-        return torch.tensor(totals, dtype=torch.float64)
+        return torch.tensor(total, dtype=torch.float64)
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """Each block is rounded once."""

@@ -22,9 +22,6 @@ class Row(NamedTuple):
 
     Attributes
     ----------
-    layout_kind : int
-        The number of its kind in :class:`tiebreak.torch.distributed.layout.Layout`: which ranks hold the parameter.
-        0 on one rank.
     group : int
         The number of its parameter group, which may have a step size of its own.
     """
@@ -32,7 +29,6 @@ class Row(NamedTuple):
     parameter: Tensor
     upper: Tensor | None
     lower: Tensor | None
-    layout_kind: int
     group: int
 
     @property
@@ -43,7 +39,7 @@ class Row(NamedTuple):
 
 def directions(rows: Sequence[Row]) -> list[Tensor]:
     """The memory that `combine` writes: that of ∇f, or of ∇g if only that exists."""
-    memory = [lower if upper is None else upper for _, upper, lower, _, _ in rows]
+    memory = [lower if upper is None else upper for _, upper, lower, _ in rows]
     return [tensor for tensor in memory if tensor is not None]
 
 
@@ -100,11 +96,10 @@ class EnginePasses:
     """
 
     rows: Sequence[Row]
-    layout_kinds: int
     uses_triton = False
 
     def products(self) -> Tensor:
-        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3)."""
+        """fg, gg and ff, of shape (3,)."""
         raise NotImplementedError
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
@@ -122,18 +117,14 @@ class ForeachPasses(EnginePasses):
     def products(self) -> Tensor:
         """One dot product for each parameter, and the norms of all parameters in a foreach kernel."""
         device = self.rows[0].parameter.device
-        products = []
-        for kind in range(self.layout_kinds):
-            rows = [row for row in self.rows if row.layout_kind == kind]
-            fg = torch.zeros((), device=device, dtype=accumulation_dtype(device))
-            for _, upper, lower, _, _ in rows:
-                if upper is not None and lower is not None:
-                    # A dot product reads both once and allocates nothing.
-                    fg = fg + torch.dot(as_vector(upper), as_vector(lower)).to(fg)
-            gg = squared_norm([row.lower for row in rows])
-            ff = squared_norm([row.upper for row in rows])
-            products.append(torch.stack([fg, gg.to(fg), ff.to(fg)]))
-        return torch.stack(products)
+        fg = torch.zeros((), device=device, dtype=accumulation_dtype(device))
+        for _, upper, lower, _ in self.rows:
+            if upper is not None and lower is not None:
+                # A dot product reads both once and allocates nothing.
+                fg = fg + torch.dot(as_vector(upper), as_vector(lower)).to(fg)
+        gg = squared_norm([row.lower for row in self.rows])
+        ff = squared_norm([row.upper for row in self.rows])
+        return torch.stack([fg, gg.to(fg), ff.to(fg)])
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """Rows with the same weights and gradients by foreach kernels; low precision is rounded once."""
