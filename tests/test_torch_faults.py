@@ -364,7 +364,7 @@ def test_a_state_of_another_kind_is_refused_before_anything_changes():
             **made[name],
         )
 
-    refused = r"the state was saved|cannot load a state of|the method is \w+; it must be '\w+'"
+    refused = r"the state was saved|the (method|estimator|copy of the model) is \w+; it must be '?\w+"
     for ours in made:
         for theirs in made:
             x, opt = make(ours)
@@ -876,7 +876,7 @@ def test_the_noise_share_does_not_know_the_scale():
             with opt.upper():
                 scaler.scale((-x).sum()).backward()
             scaler.step(opt)
-            found.append(opt.noise.share().item())
+            found.append(opt.noise.share())
             opt.__dict__.pop("grad_scale", None), opt.__dict__.pop("found_inf", None)
         return found
 

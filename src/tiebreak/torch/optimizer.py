@@ -595,10 +595,7 @@ class DynamicBarrier(Optimizer):
         return passes, Measurement(products, rule_products, losses, twin_squared_norm)
 
     def _bind(self, rows: Sequence[Row]) -> Passes:
-        kinds = 1
-        if self.ranks.is_split:
-            rows, kinds = self.ranks.split_rows(rows)
-        return self.engines.bind(rows, kinds)
+        return self.engines.bind(self.ranks.split_rows(rows))
 
     def _can_skip_on_device(self, passes: Passes) -> bool:
         """Whether the device can skip this step without the host knowing."""
@@ -678,11 +675,11 @@ class DynamicBarrier(Optimizer):
             return
         self.ranks.compare_settings(
             describe_settings(
+                self.decision.method,
+                self.schedule,
+                self.estimates.estimator,
                 tolerance=self.tolerance,
                 reference=self.lower_reference.describe(),
-                method=self.decision.method,
-                schedule=self.schedule,
-                estimator=self.estimates.estimator,
                 normalize=self.decision.normalize,
                 max_norm=self.max_norm,
                 nonfinite=self.nonfinite.policy,
@@ -1072,13 +1069,14 @@ class DynamicBarrier(Optimizer):
 
     def parameter_entries(self) -> list[dict[str, Any]]:
         """Return what is saved for each parameter beside the base's state."""
-        parts: list[checkpoint.ParameterPart] = [self.estimates]
-        if self.model_copy is not None:
-            parts.append(self.model_copy)
         parameters = self.gradients.parameters()
         return checkpoint.pack_entries(
-            parts, parameters, self.base.state, self.state_requested
+            self.parameter_part(), parameters, self.base.state, self.state_requested
         )
+
+    def parameter_part(self) -> checkpoint.ParameterPart:
+        """Return the part that keeps something for each parameter; with a copy, the estimator keeps nothing."""
+        return self.model_copy or self.estimates
 
     @_on_optimizer
     def state_dict(self) -> dict[str, Any]:
