@@ -16,6 +16,7 @@ from tiebreak.decision import Tolerance
 from tiebreak.line_search import Finish, Totals
 from tiebreak.line_search import finish as search_line
 from tiebreak.torch.backward import single_loss
+from tiebreak.torch.diagnostics import warn_at_caller
 from tiebreak.torch.distributed import Ranks
 from tiebreak.torch.distributed.layout import (
     Wrappers,
@@ -121,10 +122,15 @@ class Line:
             _assign(item.tensor, _between(item.anchor, end, place, item.is_buffer))
         torch.clear_autocast_cache()
 
-    def reset_modes(self) -> None:
-        """Set every module to the mode (``train()``, ``eval()``) that it had at first."""
+    @property
+    def in_training_mode(self) -> bool:
+        """Whether a module was in training mode at first."""
+        return any(mode for _, mode in self._modes)
+
+    def reset_modes(self, training: bool = False) -> None:
+        """Set every module to the mode (``train()``, ``eval()``) that it had at first, or to training mode."""
         for part, mode in self._modes:
-            part.training = mode
+            part.training = mode or training
 
 
 def _clone(tensor: Tensor) -> Tensor:
@@ -195,6 +201,7 @@ def finish_on_line(
     generators: Sequence[torch.Generator],
     ranks: Ranks,
     descend: Callable[[], None] | None,
+    confidence: float,
 ) -> Finish:
     """Move the model to the best point of a line; it is at one place of the line afterwards, whatever happens.
 
@@ -207,6 +214,7 @@ def finish_on_line(
     """
     random = RandomState(generators)
     totals = Totals(_number)
+    checks = Totals(_number)
     home = line.device
 
     def evaluate(name: str, loss: DataLoss) -> float:
@@ -214,12 +222,20 @@ def finish_on_line(
         line.reset_modes()
         return totals(name, loss())
 
-    def measure(place: float) -> tuple[float, float]:
+    def measure_lower(place: float, training: bool = False) -> float:
+        line.move_to(place)
+        random.restore()
+        line.reset_modes(training)
+        return ranks.mean([checks("lower", lower())], home)[0]
+
+    def measure(place: float) -> tuple[float, ...]:
         line.move_to(place)
         lower_loss = evaluate("lower", lower)
+        variance = totals.standard_error("lower") ** 2
         upper_loss = math.nan if upper is None else evaluate("upper", upper)
-        lower_loss, upper_loss = ranks.mean([lower_loss, upper_loss], home)
-        return lower_loss, upper_loss
+        # The mean variance over the ranks is at least that of the mean.
+        means = ranks.mean([lower_loss, upper_loss, variance], home)
+        return means[0], means[1], math.sqrt(means[2])
 
     def repair() -> Callable[[], None]:
         assert descend is not None
@@ -232,6 +248,10 @@ def finish_on_line(
     place = 1.0
     try:
         with torch.no_grad():
+            _check_repeatable(measure_lower(1.0), measure_lower(1.0))
+            if number is not None and not line.in_training_mode:
+                training_loss = measure_lower(0.0, training=True)
+                _compare_modes(number, tolerance, measure_lower(0.0), training_loss)
             result = search_line(
                 measure,
                 (tolerance.amount, tolerance.relative),
@@ -239,6 +259,7 @@ def finish_on_line(
                 upper is not None,
                 stacklevel=4,
                 repair=None if descend is None else repair,
+                confidence=confidence,
             )
             place = result.place
     except RuntimeError as error:
@@ -252,6 +273,29 @@ def finish_on_line(
         line.move_to(place)
         random.restore()
     return result
+
+
+def _check_repeatable(first: float, second: float) -> None:
+    # A device may sum in another order; other data differ by more.
+    if abs(first - second) > 1e-3 * max(abs(first), abs(second)):
+        raise RuntimeError(
+            f"finish(lower=…) gave {first:.6g} and {second:.6g} for the same model: all places of the line must be "
+            "compared on the same data. Make the data outside of the function, and seed a private generator inside of it"
+        )
+
+
+def _compare_modes(
+    number: float, tolerance: Tolerance, loss: float, training_loss: float
+) -> None:
+    """Warn if the anchor has reached the number in training mode, and has another loss in evaluation mode."""
+    allowed = tolerance.amount * (abs(number) if tolerance.relative else 1.0)
+    is_nearer = abs(training_loss - number) < abs(loss - number)
+    if is_nearer and abs(training_loss - loss) > allowed / 2:
+        warn_at_caller(
+            f"reference={number:.6g} seems to be a loss of training mode: the anchor's lower loss is {training_loss:.6g} in "
+            f"training mode and {loss:.6g} in evaluation mode (dropout, batch norm), and finish compares losses of "
+            "evaluation mode. Call model.train() before, or give the optimizer the number of evaluation mode"
+        )
 
 
 def descend(

@@ -956,6 +956,7 @@ class DynamicBarrier(Optimizer):
         anchor: Anchor | Sequence[Anchor] | None = None,
         model: nn.Module | Sequence[nn.Module] | None = None,
         steps: Iterable[Any] | None = None,
+        confidence: float = 0.9,
     ) -> Finish:
         """After the last step: move the model to where the tolerance is kept, and used, on the line from its reference.
 
@@ -980,6 +981,10 @@ class DynamicBarrier(Optimizer):
             each of these losses of a batch. They must be made one after another: ``(fit(model, batch) for batch in
             batches)``. Set the learning rate before: a tenth of the highest, falling to 0, over a twentieth of the
             training, did well where the reference is a number.
+        confidence : float
+            The model is moved only to places that are inside on new data with this confidence, as far as the spread
+            over the batches tells: at least 0.5, below 1. The losses must then be those of batches. The excess of such
+            a place is at most 0.95 in any case.
 
         Returns
         -------
@@ -1025,6 +1030,7 @@ class DynamicBarrier(Optimizer):
             self.generators,
             self.ranks,
             take_steps,
+            confidence,
         )
 
     def _line_tensors(
