@@ -4,6 +4,7 @@ import copy
 import math
 import random
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -580,11 +581,12 @@ def test_complex_parameters_move():
 
 
 def test_anchors():
-    """Frozen by now, wrapped, or no copy at all."""
+    """Wrapped, or no copy at all; the frozen layer is the same in the anchor and in the model."""
     model, batches = network(), data(8)
     model.eval()
+    model[0].requires_grad_(False)
     fitted = copy.deepcopy(model)
-    base = torch.optim.Adam(fitted.parameters(), lr=0.05)
+    base = torch.optim.Adam(fitted[1:].parameters(), lr=0.05)
     for k in range(100):
         base.zero_grad()
         fit(fitted, batches[k % 8]).backward()
@@ -596,10 +598,9 @@ def test_anchors():
     )
     own = model.state_dict()
     with pytest.raises(
-        ValueError, match=r"anchor\['0.weight'\] is the model's own.*deepcopy"
+        ValueError, match=r"anchor\['1.weight'\] is the model's own.*deepcopy"
     ):
         told(model, opt, batches, anchor=own, model=model)
-    model[0].requires_grad_(False)
     before = everything(model)
     compiled = torch.compile(model, backend="eager")
     found = told(model, opt, batches, anchor=fitted, model=compiled)
@@ -824,7 +825,8 @@ def test_the_margin_grows_with_the_spread_over_the_batches():
 
             def measure(place, slopes=slopes, total=total):
                 lower = total("lower", [slope * place for slope in slopes])
-                return lower, -place, total.standard_error("lower")
+                error = line_search.standard_error(total.differences("lower"))
+                return lower, -place, error
 
             found = line_search.finish(measure, (1.0, False), confidence=confidence)
             inside[confidence] += 1.0 * found.place <= 1.0  # the mean over all data
@@ -853,3 +855,37 @@ def test_data_that_change_from_call_to_call_are_refused():
     with pytest.raises(RuntimeError, match="for the same model"):
         opt.finish(lower=lower, upper=lambda: size(model))
     assert all(map(torch.equal, before.values(), everything(model).values()))
+
+
+def test_a_parameter_that_was_frozen_after_training_stays():
+    model, opt, batches = trained(steps=3)
+    frozen = next(model.parameters())
+    frozen.requires_grad_(False)
+    before = frozen.detach().clone()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p is not frozen:
+                p.add_(10.0)  # far outside
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = opt.finish(lower=lambda: fit(model, batches[0]))
+    assert found.place < 1
+    assert torch.equal(frozen, before)
+
+
+@pytest.mark.parametrize("reference", ["start", "twin", 0.5])
+def test_parameters_that_share_memory_are_refused(reference):
+    """Tied by storage they would part in a copy, and the losses would be those of another model."""
+    x = torch.nn.Parameter(torch.ones(3))
+    y = torch.nn.Parameter(x.data)
+    model = torch.nn.ParameterList([x, y])
+    opt = DynamicBarrier(
+        torch.optim.SGD([x, y], lr=0.1), tolerance=0.1, reference=reference, model=model
+    )
+    if reference == 0.5:
+        anchor = {"0": torch.zeros(3), "1": torch.zeros(3)}
+        use = partial(opt.finish, lower=lambda: x.sum(), anchor=anchor)
+    else:
+        use = partial(opt.step, lower=lambda: x.sum(), upper=lambda: y.sum())
+    with pytest.raises(ValueError, match="share their memory"):
+        use()

@@ -783,7 +783,11 @@ def test_more_that_has_no_effect(make, message):
         ),
         (
             lambda x: DynamicBarrier(torch.optim.SGD([x], lr=0.1), barrier=1.0),
-            "unexpected keyword argument",
+            r"give method=tiebreak.methods.sdbgd.replace\(barrier=",
+        ),
+        (
+            lambda x: DynamicBarrier([x], lr=0.1),
+            r"lr= is no argument .*AdamW\(model.parameters\(\), lr=1e-3\)",
         ),
     ],
 )
@@ -1136,3 +1140,15 @@ def test_an_exception_in_a_function_of_the_user_discards_the_step(broken):
     again = opt.step(lower=lambda: g(x), upper=lambda: f(x))
     assert again.gg.item() == first.gg.item()
     assert again.lower_loss.item() == first.lower_loss.item()
+
+
+@pytest.mark.parametrize("reference", ["start", "twin"])
+def test_a_model_that_two_optimizers_train_has_no_copy(reference):
+    """Each of two wrappers would compare with a model of which the other trains a half."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    base = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    options = {"tolerance": 0.1, "reference": reference, "model": model}
+    with pytest.raises(ValueError, match=r"2 trainable parameters .* '1.weight'"):
+        DynamicBarrier(base, **options)
+    model[1].requires_grad_(False)
+    DynamicBarrier(base, **options)

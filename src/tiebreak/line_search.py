@@ -11,7 +11,7 @@ The search uses Python numbers only, so it serves every array library.
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from statistics import NormalDist, stdev
 from typing import Any, NamedTuple, TypeAlias
@@ -278,17 +278,23 @@ class Totals:
             return math.nan
         return math.fsum(losses) / len(losses)
 
-    def standard_error(self, name: str) -> float:
-        """Return the standard error of the mean difference between the last losses and the first ones, over batches.
-
-        The same batches are compared, so the noise that both have in common does not count. It is 0 for fewer than two
-        batches.
-        """
+    def differences(self, name: str) -> list[float]:
+        """Return the last losses minus the first ones, batch by batch; the noise that both have in common is gone."""
         pairs = zip(self._last[name], self._first.get(name, ()), strict=False)
-        differences = [last - first for last, first in pairs]
-        if len(differences) < 2 or not all(map(math.isfinite, differences)):
-            return 0.0
-        return stdev(differences) / math.sqrt(len(differences))
+        return [last - first for last, first in pairs]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean of values; 0 for fewer than two, or if one is not finite.
+
+    Examples
+    --------
+    >>> standard_error([1.0, 3.0])
+    1.0
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return 0.0
+    return stdev(values) / math.sqrt(len(values))
 
 
 def search(measure: Measure) -> Finish:

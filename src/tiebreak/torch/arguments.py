@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from tiebreak.options import (
     training_method,
 )
 from tiebreak.rules import Scalar
+from tiebreak.schedules import LEGAL
 from tiebreak.torch.model_copy import ModelCopy
 from tiebreak.torch.reference import (
     CurveReference,
@@ -44,6 +45,19 @@ REFERENCE_KINDS: dict[str, Callable[[Sequence[nn.Module]], Reference]] = {
     START: ModelCopy,
     TWIN: Twin,
 }
+
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Raise TypeError if there is such an argument, with the line to write."""
+    for name in names:
+        if name in LEGAL:
+            raise TypeError(
+                f"{name} is a number of the method: give method=tiebreak.methods.sdbgd.replace({name}=…)"
+            )
+        raise TypeError(
+            f"{name}= is no argument of this optimizer. Options of the base optimizer belong to the base, as in "
+            "DynamicBarrier(torch.optim.AdamW(model.parameters(), lr=1e-3), tolerance=…, reference=…)"
+        )
 
 
 def check_arguments(
@@ -124,8 +138,10 @@ def make_reference(
     reference: ReferenceArgument,
     modules: Sequence[nn.Module],
     generators: Sequence[torch.Generator],
+    base: Optimizer,
 ) -> Reference:
     """Return the reference by its word, number, file or function."""
+    trained = {id(p) for group in base.param_groups for p in group["params"]}
     source = _make_reference(GIVEN if reference is None else reference, modules)
     if source.needs_model and not modules:
         role = "trained" if reference == TWIN else "kept"
@@ -133,11 +149,30 @@ def make_reference(
             f'reference="{reference}" needs the model whose copy is {role}: '
             f'reference="{reference}", model=model; for bare parameters model=torch.nn.ParameterList(parameters)'
         )
+    if source.needs_model:
+        _check_trained(str(source), modules, trained)
     if generators and not source.needs_model:
         raise ValueError(
             'generators=… has no effect: no closure is called twice (reference="twin", "start")'
         )
     return source
+
+
+def _check_trained(
+    reference: str, modules: Sequence[nn.Module], trained: set[int]
+) -> None:
+    """Raise if another optimizer may train a part of the model: the copy would be half of the model's."""
+    names = []
+    for module in modules:
+        for name, p in module.named_parameters():
+            if p.requires_grad and id(p) not in trained:
+                names.append(name)
+    if names:
+        raise ValueError(
+            f"reference={reference} needs a base that trains the whole model, and {len(names)} trainable parameters are not "
+            f"in it, such as {names[0]!r}. Freeze them, p.requires_grad_(False); or, if another optimizer trains them, make "
+            "one optimizer of both whose step() calls both steps (examples/two_base_optimizers.py)"
+        )
 
 
 def _make_reference(reference: Any, modules: Sequence[nn.Module]) -> Reference:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tiebreak.decision import Tolerance
-from tiebreak.line_search import Finish, Totals
+from tiebreak.line_search import Finish, Totals, standard_error
 from tiebreak.line_search import finish as search_line
 from tiebreak.torch.backward import single_loss
 from tiebreak.torch.diagnostics import warn_at_caller
@@ -231,11 +231,14 @@ def finish_on_line(
     def measure(place: float) -> tuple[float, ...]:
         line.move_to(place)
         lower_loss = evaluate("lower", lower)
-        variance = totals.standard_error("lower") ** 2
+        differences = totals.differences("lower")
         upper_loss = math.nan if upper is None else evaluate("upper", upper)
-        # The mean variance over the ranks is at least that of the mean.
-        means = ranks.mean([lower_loss, upper_loss, variance], home)
-        return means[0], means[1], math.sqrt(means[2])
+        count = len(differences)
+        means = ranks.mean([lower_loss, upper_loss, count, count**2], home)
+        error = 0.0
+        if means[2] ** 2 == means[3]:  # all ranks have as many batches
+            error = standard_error(ranks.mean(differences, home))
+        return means[0], means[1], error
 
     def repair() -> Callable[[], None]:
         assert descend is not None

@@ -8,7 +8,7 @@ exchanged in place, and other tensors exchange their storage.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, TypeAlias
@@ -74,10 +74,14 @@ class ModelCopy(Reference):
 
         A frozen parameter has no value here: the copy uses the model's.
         """
+        new = []
         for group in base.param_groups:
             for p in group["params"]:
                 if p.requires_grad and p not in self.values:
-                    self.values[p] = p.detach().clone()
+                    new.append(p)
+        if new:
+            check_separate_memory([*self.values, *new])
+            self.values |= {p: p.detach().clone() for p in new}
         for p, value in self.values.items():
             if value.dtype != p.dtype or value.device != p.device:
                 value.data = value.data.to(device=p.device, dtype=p.dtype)
@@ -133,6 +137,20 @@ class ModelCopy(Reference):
                 self.values[p] = value.to(device=p.device, dtype=p.dtype)
         if self.values:
             self.follow(base)
+
+
+def check_separate_memory(parameters: Iterable[Tensor]) -> None:
+    """Raise ValueError if two parameters share memory: values of their own would part them."""
+    shapes: dict[int, tuple[int, ...]] = {}
+    for p in parameters:
+        place = local_tensor(p).data_ptr() if local_tensor(p).numel() else 0
+        if place in shapes:
+            raise ValueError(
+                f"two parameters of shapes {shapes[place]} and {tuple(p.shape)} share their memory, which a copy of the "
+                "model cannot keep up: tie them as one parameter, second.weight = first.weight"
+            )
+        if place:
+            shapes[place] = tuple(p.shape)
 
 
 # --- other values in the place of the model's ---------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Never, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from tiebreak.torch.arguments import (
     check_arguments,
     make_reference,
     modules_of,
+    refuse_unknown,
     rule_decision,
     scalar_reference,
     tolerance_decision,
@@ -72,6 +73,7 @@ from tiebreak.torch.kernels import PassEngines, Passes
 from tiebreak.torch.kernels.foreach import Row
 from tiebreak.torch.model_copy import (
     ModelCopy,
+    check_separate_memory,
     release_gathered,
 )
 from tiebreak.torch.nonfinite import (
@@ -188,7 +190,9 @@ class DynamicBarrier(Optimizer):
         fused: bool | None = None,
         process_group: ProcessGroup | Literal[False] | None = None,
         sharded: Any = None,
+        **unknown: Never,
     ) -> None:
+        refuse_unknown(unknown)
         check_arguments(base, normalize, max_norm, fused, generators)
         modules = trained_modules(model, base)
         source: ReferenceArgument = scalar_reference(reference)
@@ -196,7 +200,7 @@ class DynamicBarrier(Optimizer):
             decision = rule_decision(method, normalize, source)
         else:
             decision = tolerance_decision(base, tolerance, source, method, normalize)
-        lower_reference = make_reference(source, modules, generators)
+        lower_reference = make_reference(source, modules, generators, base)
         if decision.tolerance is not None:
             same_batch = lower_reference.same_batch
             allowance = replace(decision.tolerance, same_batch=same_batch)
@@ -1043,7 +1047,8 @@ class DynamicBarrier(Optimizer):
         copy = self.model_copy
         name = str(self.lower_reference)
         if copy is None:
-            trained = self.gradients.parameters()
+            trained = [p for p in self.gradients.parameters() if p.requires_grad]
+            check_separate_memory(trained)
             return anchor_tensors(name, anchor, modules, trained)
         if anchor is not None or model is not None:
             raise ValueError(
@@ -1053,8 +1058,11 @@ class DynamicBarrier(Optimizer):
             raise RuntimeError(
                 "opt.finish() comes after the last step: no step was made yet"
             )
-        parameters = copy.reached_values().items()
-        tensors = [LineTensor(p, value, False) for p, value in parameters]
+        tensors = [
+            LineTensor(p, value, False)
+            for p, value in copy.reached_values().items()
+            if p.requires_grad
+        ]
         buffers = copy.buffers.pairs()
         return tensors + [LineTensor(b, value, True) for b, value in buffers]
 

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from tiebreak.methods import Method
 from tiebreak.options import training_method
-from tiebreak.schedules import LEGAL
 from tiebreak.torch.kernels import Passes
 from tiebreak.torch.nonfinite import is_plain_sgd
 from tiebreak.torch.optimizer import DynamicBarrier
@@ -59,10 +58,6 @@ class SDBGD(DynamicBarrier):
         if foreign:
             raise TypeError(
                 f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))"
-            )
-        for name in sorted(LEGAL.keys() & options.keys()):
-            raise TypeError(
-                f"{name} is a number of the method: give method=tiebreak.methods.sdbgd.replace({name}=…)"
             )
         row = training_method(method)
         if options.get("tolerance") is None:
