@@ -12,6 +12,11 @@ from tiebreak.torch.kernels import Passes
 from tiebreak.torch.nonfinite import is_plain_sgd
 from tiebreak.torch.optimizer import DynamicBarrier
 
+#: Options of ``torch.optim.SGD`` that would change the method.
+_SGD_OPTIONS = frozenset(
+    ["momentum", "weight_decay", "nesterov", "dampening", "maximize", "foreach"]
+)
+
 
 class SDBGD(DynamicBarrier):
     """x ← x − η_k (∇f + λ∇g), λ by the SDBGD rule, or another method of the core.
@@ -52,18 +57,15 @@ class SDBGD(DynamicBarrier):
             raise TypeError(
                 "params is an optimizer; SDBGD has its own, and DynamicBarrier(optimizer) goes around another"
             )
-        foreign = sorted(
-            {"momentum", "weight_decay", "nesterov", "dampening", "maximize", "foreach"}
-            & set(options)
-        )
-        if foreign:
-            raise TypeError(
-                f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))"
-            )
-        for name in sorted(LEGAL.keys() & options.keys()):
-            raise TypeError(
-                f"{name} is a number of the method: give method=tiebreak.methods.sdbgd.replace({name}=…)"
-            )
+        for name in sorted(options):
+            if name in _SGD_OPTIONS:
+                raise TypeError(
+                    f"{name} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {name}=…))"
+                )
+            if name in LEGAL:
+                raise TypeError(
+                    f"{name} is a number of the method: give method=tiebreak.methods.sdbgd.replace({name}=…)"
+                )
         row = training_method(method)
         if options.get("tolerance") is None:
             options = {"normalize": False, "method": row} | options
@@ -101,15 +103,13 @@ class SDBGD(DynamicBarrier):
         passes.descend(_times_rates(weights, rates), skip)
 
     def _step_base(self, skip: Tensor | None) -> None:
-        groups = self.param_groups
-        before = [group["lr"] for group in groups]
+        groups = self.base.param_groups
+        pairs = zip(groups, self._learning_rates(), strict=True)
+        self.base.param_groups = [{**group, "lr": rate} for group, rate in pairs]
         try:
-            for group, rate in zip(groups, self._learning_rates(), strict=True):
-                group["lr"] = rate
             super()._step_base(skip)
         finally:
-            for group, rate in zip(groups, before, strict=True):
-                group["lr"] = rate
+            self.base.param_groups = groups
 
     def _capture_obstacle(self) -> str | None:
         obstacle = super()._capture_obstacle()

@@ -182,10 +182,10 @@ class Ranks:
         return Ranks, self._arguments
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
-        group, sharded, _ = self._arguments
         # A process group cannot be copied.
-        memo |= {id(key): key for key in (group, *sharded)}
-        return Ranks(*copy.deepcopy(self._arguments, memo))
+        group, sharded, modules = self._arguments
+        copies = {key: copy.deepcopy(chosen, memo) for key, chosen in sharded.items()}
+        return Ranks(group, copies, copy.deepcopy(modules, memo))
 
     # --- how the parameters lie --------------------------------------------------------------------------------------
 

@@ -207,23 +207,16 @@ class _Template(NamedTuple):
     pinned: list[Tensor]
 
 
-class _Columns(NamedTuple):
-    """Rows by columns; `tensors` and `dtypes` are those of all parameters, then of all ∇f, then of all ∇g.
+#: Rows by columns: the tensors of all parameters, then of all ∇f, then of all ∇g; their dtypes; the groups.
+_Columns: TypeAlias = tuple[list[Tensor], tuple[torch.dtype, ...], tuple[int, ...]]
 
-    Every step makes them of every parameter: hence each in one call, without a line of Python for each parameter.
-    """
 
-    tensors: list[Tensor]
-    dtypes: tuple[torch.dtype, ...]
-    groups: tuple[int, ...]
-
-    @classmethod
-    def of(cls, rows: Sequence[Row]) -> "_Columns":
-        """The columns of rows."""
-        parameters, uppers, lowers, groups = zip(*rows, strict=True)
-        column = (*parameters, *uppers, *lowers)
-        tensors = [_MISSING if t is None else t for t in column]
-        return cls(tensors, tuple(map(_dtype, tensors)), groups)
+def _columns(rows: Sequence[Row]) -> _Columns:
+    """Every step calls this: each column in one call, without a line of Python for each parameter."""
+    parameters, uppers, lowers, groups = zip(*rows, strict=True)
+    column = (*parameters, *uppers, *lowers)
+    tensors = [_MISSING if t is None else t for t in column]
+    return tensors, tuple(map(_dtype, tensors)), groups
 
 
 class TritonEngine:
@@ -252,21 +245,21 @@ class TritonEngine:
 
     def bind_usual(self, rows: Sequence[Row]) -> "TritonPasses | None":
         """The passes if all tensors are plain, contiguous and on this device: the fast path of most steps; else None."""
-        columns = _Columns.of(rows)
-        tensors = columns.tensors
+        columns = _columns(rows)
+        tensors, dtypes, _ = columns
         index = -1 if self.device.index is None else self.device.index
         if (
             {*map(type, tensors)} <= {Tensor, torch.nn.Parameter}
             and {*map(Tensor.get_device, tensors[: len(rows)])} == {index}
             and all(map(Tensor.is_contiguous, tensors))
-            and {*columns.dtypes} <= _TYPES.keys()
+            and {*dtypes} <= _TYPES.keys()
         ):
             return self._bind(rows, columns)
         return None
 
     def bind(self, rows: Sequence[Row]) -> "TritonPasses":
         """The passes over these rows, each of which has a gradient."""
-        return self._bind(rows, _Columns.of(rows))
+        return self._bind(rows, _columns(rows))
 
     def _bind(self, rows: Sequence[Row], columns: _Columns) -> "TritonPasses":
         tensors, dtypes, groups = columns
