@@ -38,9 +38,9 @@ _WORDS = {
 }
 KINDS = tuple(_WORDS)
 
-#: What is saved for one parameter: by kind, values by name.
+#: The saved values of a parameter, by kind and name.
 Entries: TypeAlias = dict[str, dict[str, Any]]
-#: The state of one parameter, or the options of one group.
+#: The state of a parameter, or the options of a group.
 Values: TypeAlias = dict[str, Any]
 
 
@@ -311,7 +311,7 @@ def load(opt: Any, state: Values) -> None:
             _check_options(options, opt.base.param_groups)
             reached = _read_reached(checkpoint.groups, len(parameters))
     except Exception as error:
-        if type(error) is ValueError:  # one of the checks has refused the state
+        if type(error) is ValueError:  # a check has refused the state
             raise
         raise ValueError(
             "this is no state of such an optimizer, or not all of one "
@@ -319,7 +319,7 @@ def load(opt: Any, state: Values) -> None:
         ) from None
     try:
         opt.base.load_state_dict(checkpoint.base)
-    except Exception as error:  # torch looks at all of it before it changes anything
+    except Exception as error:  # torch checks everything before the first change
         raise ValueError(
             f"{type(opt.base).__name__}, the base, cannot load its part of the state: {error}"
         ) from error
@@ -365,7 +365,7 @@ def _divide(state: Values, own_groups: Sequence[Values]) -> _Checkpoint:
         for name, (legal, is_legal) in _LEGAL.items():
             _require(name, text.get(name), legal, is_legal(text.get(name)))
         count = sum(KEY in state["state"].get(i, {}) for i in group["params"])
-        # Nothing is saved for a parameter without numbers on this rank.
+        # Nothing is saved for a parameter without numbers on the rank.
         empty = sum(local_tensor(p).numel() == 0 for p in own_group["params"])
         if count + empty < text["kept"]:
             raise ValueError(
@@ -404,7 +404,7 @@ def _is_tolerance(value: object) -> bool:
     return _is_number(amount) and amount > 0 and isinstance(relative, bool)
 
 
-#: What the text of each group must have: by name, what is legal in words, and as a function.
+#: Legal values in the text of each group: by name, in words and as a function.
 _LEGAL: dict[str, tuple[str, Callable[[object], bool]]] = {
     "version": (
         f"{VERSION}, the form that this tiebreak writes",

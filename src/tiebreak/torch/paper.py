@@ -87,7 +87,7 @@ class SDBGD(DynamicBarrier):
         return None if self._step_sizes is None else self._step_sizes.step_size
 
     def _learning_rates(self) -> list[Any]:
-        # The law's value for this step, times what a learning-rate scheduler has made of the first one.
+        # The law's value for the step, times the factor of a learning-rate scheduler.
         factor = 1.0
         if self._step_sizes is not None:
             first = float(self._step_sizes.at(0).step_size)

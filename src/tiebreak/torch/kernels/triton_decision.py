@@ -146,7 +146,7 @@ class DecisionKernels:
         if latest is not None and latest[0] == value:
             return latest[1]
         scalar = torch.full((), value, dtype=torch.float64, device=self.device)
-        # A tensor that is filled in a capture has its value at a replay only.
+        # A tensor filled during a capture has a value at replays only.
         if not capturing(self.device):
             self._scalars[name] = (value, scalar)
         return scalar
@@ -178,7 +178,7 @@ def kernel_source(
     for name in ("upper_value", "lower_value", "reference"):
         factor = scalars.get(f"{name}_factor")
         if factor is not None:
-            # The host refuses a negative factor; here it makes the loss NaN.
+            # The host refuses a negative factor; a kernel turns the loss into NaN.
             factor = _select(lines, factor < 0, math.nan, factor)
             scalars[name] = scalars[name] * factor
     if decision.tolerance is None:
@@ -219,7 +219,7 @@ def kernel_source(
     stores = {f"report + {i}": value for i, value in enumerate(report.values())}
     stores |= {"skipped": skipped, "found_inf": skipped}
     if choice.reading is not None:
-        # A number that is not finite must not stay in the memory, even if such steps are made.
+        # Non-finite numbers must not stay in the memory, even if the step is made.
         update = finite * _all_finite(choice.memory)
         for place, old, new in zip(places, memory, choice.memory, strict=True):
             stores[place] = _select(lines, update, new, old)

@@ -30,8 +30,8 @@ from tiebreak.torch.kernels.foreach import (
 )
 
 # Measured on an H200: the products then take 0.94, the update 0.99 of the time of a copy of as many bytes.
-CHUNK = tl.constexpr(16384)  # elements of one program
-BLOCK = tl.constexpr(1024)  # elements that a program processes at a time
+CHUNK = tl.constexpr(16384)  # elements of a program
+BLOCK = tl.constexpr(1024)  # elements of an operation
 _CACHED = 8  # templates, and tables of each
 # Columns of a table: addresses of parameter, ∇f and ∇g; length; first chunk; parameter group.
 _COLUMNS = tl.constexpr(6)
@@ -48,8 +48,8 @@ _MISSING = torch.empty(0, dtype=torch.bool)
 _Integers: TypeAlias = NDArray[np.int64]
 
 
-# The kernels. Triton reads their bodies as a language of its own: it takes a branch on a constexpr while compiling. A
-# missing gradient is None, and so is its dtype.
+# The kernels, in Triton's language: a branch on a constexpr is taken while compiling. A missing gradient is None, and
+# so is the dtype.
 
 
 @triton.jit
@@ -77,7 +77,7 @@ def _read(address, offsets, count, FULL: tl.constexpr, TYPE: tl.constexpr):
     """A block as TYPE. A full chunk has no mask, because a mask breaks wide reads into single ones."""
     if FULL:
         return tl.load(address + offsets).to(TYPE)
-    else:  # noqa: RET505  # Triton wants one return per branch
+    else:  # noqa: RET505  # Triton needs a return in each branch
         return tl.load(address + offsets, offsets < count, 0.0).to(TYPE)
 
 
@@ -232,7 +232,7 @@ class TritonEngine:
         self.device = device
         self.templates: dict[Hashable, _Template] = {}
         self.never_skip = torch.zeros((), dtype=torch.bool, device=device)
-        self._captured: list[object] = []  # what CUDA graphs read at their replays
+        self._captured: list[object] = []  # read by CUDA graphs at replays
         passes = self.bind([Row._make([*torch.ones(3, 4, device=device), 0])])
         passes.products()
         passes.descend(torch.zeros(1, 2, device=device), None)
@@ -298,7 +298,7 @@ class TritonEngine:
         """The table on the device, with the gradients at these addresses."""
         captured = capturing(self.device)
         cuda = self.device.type == "cuda"
-        # A table is uploaded in the order of one stream.
+        # Uploads are ordered within a stream only.
         stream = torch.cuda.current_stream(self.device).cuda_stream if cuda else 0
         key = (stream, addresses.tobytes())
         if key in template.tables and not captured:
@@ -306,7 +306,7 @@ class TritonEngine:
         template.lines[:, :3] = addresses.T
         lines = torch.from_numpy(template.lines)
         if captured:
-            # A captured copy reads its source again at every replay, and a capture cannot allocate pinned memory.
+            # A captured copy reads the source again at every replay, and a capture cannot allocate pinned memory.
             if not template.pinned:
                 raise RuntimeError(_UNPREPARED)
             source = template.pinned.pop().copy_(lines)
