@@ -17,7 +17,7 @@ from tiebreak.schedules import Law, Schedule
 from tiebreak.torch.distributed.layout import several_ranks
 from tiebreak.torch.gradients import LEVELS
 
-#: What a saved state must share with the batches that load it, and what they take from it.
+#: Fields of a saved state: settings, which must agree, and the position.
 _SETTINGS = ("sampling", "level", "length")
 _POSITION = ("k", "samples", "seed")
 
@@ -50,7 +50,7 @@ class Batch:
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
         pairs = self._pairs
-        if pairs is None:  # the step would silently miss its gradients
+        if pairs is None:  # without an error the step would miss gradients
             raise RuntimeError(
                 f"the batch of step {self.k} can be iterated once, before the next; keep list(batch)"
             )
@@ -176,7 +176,7 @@ class GrowingBatches:
             batch._pairs = None
             for _ in pairs:
                 pass  # skip the remaining samples of the step
-        self._batch_size(self.k)  # raise the error that ended the plan
+        self._batch_size(self.k)  # raise the error at the end of the plan
 
     def _load(
         self, k: int, size: int, weights: list[float], source: Iterator[Any]
@@ -187,7 +187,7 @@ class GrowingBatches:
                     f"step {k} is over: another loop or a loaded state has led to step {self.k}"
                 )
             inputs = next(source)
-            # End the step before the last yield: zip(upper, lower) resumes only one of its iterators.
+            # End the step before the last yield: zip(upper, lower) does not resume the second iterator.
             if number == len(weights):
                 self.k += 1
                 self.samples += size

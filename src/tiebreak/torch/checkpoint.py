@@ -24,7 +24,7 @@ from tiebreak.checks import floating
 from tiebreak.methods import Method
 from tiebreak.torch.diagnostics import warn_at_caller
 from tiebreak.torch.distributed.consistency import fingerprint
-from tiebreak.torch.distributed.layout import local_tensor
+from tiebreak.torch.distributed.layout import is_dtensor, local_tensor
 from tiebreak.torch.step_info import Step, unknown_step
 
 VERSION = 1
@@ -38,9 +38,9 @@ _WORDS = {
 }
 KINDS = tuple(_WORDS)
 
-#: What is saved for one parameter: by kind, values by name.
+#: The saved values of a parameter, by kind and name.
 Entries: TypeAlias = dict[str, dict[str, Any]]
-#: The state of one parameter, or the options of one group.
+#: The state of a parameter, or the options of a group.
 Values: TypeAlias = dict[str, Any]
 
 
@@ -311,7 +311,7 @@ def load(opt: Any, state: Values) -> None:
             _check_options(options, opt.base.param_groups)
             reached = _read_reached(checkpoint.groups, len(parameters))
     except Exception as error:
-        if type(error) is ValueError:  # one of the checks has refused the state
+        if type(error) is ValueError:  # a check has refused the state
             raise
         raise ValueError(
             "this is no state of such an optimizer, or not all of one "
@@ -319,7 +319,7 @@ def load(opt: Any, state: Values) -> None:
         ) from None
     try:
         opt.base.load_state_dict(checkpoint.base)
-    except Exception as error:  # torch looks at all of it before it changes anything
+    except Exception as error:  # torch checks everything before the first change
         raise ValueError(
             f"{type(opt.base).__name__}, the base, cannot load its part of the state: {error}"
         ) from error
@@ -365,7 +365,7 @@ def _divide(state: Values, own_groups: Sequence[Values]) -> _Checkpoint:
         for name, (legal, is_legal) in _LEGAL.items():
             _require(name, text.get(name), legal, is_legal(text.get(name)))
         count = sum(KEY in state["state"].get(i, {}) for i in group["params"])
-        # Nothing is saved for a parameter without numbers on this rank.
+        # Nothing is saved for a parameter without numbers on the rank.
         empty = sum(local_tensor(p).numel() == 0 for p in own_group["params"])
         if count + empty < text["kept"]:
             raise ValueError(
@@ -404,7 +404,7 @@ def _is_tolerance(value: object) -> bool:
     return _is_number(amount) and amount > 0 and isinstance(relative, bool)
 
 
-#: What the text of each group must have: by name, what is legal in words, and as a function.
+#: Legal values in the text of each group: by name, in words and as a function.
 _LEGAL: dict[str, tuple[str, Callable[[object], bool]]] = {
     "version": (
         f"{VERSION}, the form that this tiebreak writes",
@@ -428,28 +428,31 @@ def _check_entries(
     for i, (p, saved) in enumerate(zip(parameters, saved_states, strict=True)):
         places = part.placeholders(p, saved.base)
         for kind, values in saved.entries.items():
-            forms = _forms(kind, values)
-            legal = _forms(kind, places.get(kind, values))
+            with_shape = kind != "base"
+            forms = {n: _form(v, with_shape) for n, v in values.items()}
+            legal = {
+                n: _form(v, with_shape) for n, v in places.get(kind, values).items()
+            }
+            names = forms.keys() | legal.keys()
+            if kind == "base":  # a base may create some values at later steps
+                names = forms.keys() & legal.keys()
+            name = f"the {_WORDS[kind]} of parameter {i}"
             advice = (
                 "where ranks share parameters, load by torch.distributed.checkpoint"
             )
-            name = f"the {_WORDS[kind]} of parameter {i}"
-            _require(name, forms, f"{legal}; {advice}", forms == legal)
-
-
-def _forms(kind: str, values: Values) -> dict[str, str]:
-    """Describe the type of each value of an entry and, unless it is a base's, the shape of each tensor."""
-    return {name: _form(value, kind != "base") for name, value in values.items()}
+            holds = all(forms.get(n) == legal.get(n) for n in names)
+            _require(name, forms, f"{legal}; {advice}", holds)
 
 
 def _form(value: object, with_shape: bool) -> str:
     """Describe the type of a value and, if it is a tensor, its shape."""
-    if isinstance(value, Tensor):
-        is_float = value.is_floating_point() or value.is_complex()
-        content = "numbers" if is_float else str(value.dtype)
-        form = f"a {type(value.data).__name__} of {content}"
-        return f"{form} and shape {tuple(value.shape)}" if with_shape else form
-    return "a number" if _is_number(value) else f"a {type(value).__name__}"
+    if not isinstance(value, Tensor):
+        return "a number" if _is_number(value) else f"a {type(value).__name__}"
+    is_float = value.is_floating_point() or value.is_complex()
+    form = "numbers" if is_float else str(value.dtype)
+    if with_shape:
+        form += f" of shape {tuple(value.shape)}"
+    return f"a DTensor of {form}" if is_dtensor(value) else f"a tensor of {form}"
 
 
 def _check_options(options: Sequence[Values], groups: Sequence[Values]) -> None:

@@ -12,23 +12,26 @@ from tiebreak.options import allowed
 from tiebreak.tolerance import Reading
 from tiebreak.torch.devices import capturing
 
-FIRST_CHECK = 200  # steps of this process before noise and reference are checked
-SETTLED = 20  # steps until the averages of the tolerance rule are those of recent steps
+FIRST_CHECK = 200  # steps of a process before noise and reference are checked
+SETTLED = 20  # steps until the averages of the tolerance rule forget the first step
 WEIGHT = 0.02  # of the newest step in the averages of `_Excess`
-ONE_JUMP = 0.5  # a second difference, in tolerances, that is always accepted
+ONE_JUMP = 0.5  # tolerances; a smaller second difference is always accepted
 STALLED_EXCESS = 3.0  # tolerances above the reference
-STALLED_SHARE = 0.1  # a stalled excess falls by less than this share of itself ...
-STALLED_STEPS = (500, 0.25)  # ... in this many steps and this share of all steps
+STALLED_SHARE = 0.1  # a stalled excess falls by a smaller share ...
+STALLED_STEPS = (
+    500,
+    0.25,
+)  # ... in so many steps, and in so large a share of all steps
 HOPELESS_EXCESS = 30.0  # tolerances; an intended reference is never farther away
 HOPELESS_STEPS = (200, 0.5)
-OUTSIDE_EXCESS = 1.5  # a model above it is outside, whether or not it swings
+OUTSIDE_EXCESS = 1.5  # above, a model is outside even without a swing
 LEAST_SWING = 0.1
 OFTEN = 0.6  # share of the recent steps after which the last iterate may be outside
-OFTEN_WEIGHT = 0.005  # of the newest step in that share
+OFTEN_WEIGHT = 0.005  # of the newest step in the share of `OFTEN`
 NOISE_INTERVAL = 50  # steps; a check takes a pass over ∇g and synchronises the device
 HIGH_NOISE = 0.5  # share of ‖∇g‖²
 
-LIBRARIES = ("tiebreak.", "torch.", "contextlib")  # modules that a warning skips
+LIBRARIES = ("tiebreak.", "torch.", "contextlib")  # modules without lines of the user
 
 
 def warn_at_caller(text: str) -> None:
@@ -62,8 +65,8 @@ class Diagnostics:
         self._warned = False  # of noise or of the reference
         self._rate: float | None = None
         self._swing_share = 0.0  # of recent steps; fixed after the warning
-        self._rest_step = 0  # since this step the loss has been at rest ...
-        self._rest_excess = math.inf  # ... near this excess
+        self._rest_step = 0  # the step since when the loss has been at rest ...
+        self._rest_excess = math.inf  # ... and the excess there
 
     def observe(
         self, step: int, reading: Reading, tolerance: float | str, rate: float | None
@@ -188,7 +191,7 @@ class _Excess:
         self._last = excess
         if self.steps <= SETTLED:
             return
-        # A single jump, such as a return to the twin, is not noise.
+        # A single jump is not noise: the model may return to the twin.
         bend = min(bend, max(ONE_JUMP, 10 * self._bend))
         self._bend += max(WEIGHT, 1 / (self.steps - SETTLED)) * (bend - self._bend)
         if self.level > STALLED_EXCESS:
@@ -278,7 +281,7 @@ class GradientNoise:
             slope = (n * sum_wy - sum_w * sum_y) / spread
             noise = weight * (sum_y - slope * sum_w) / n
             if math.isfinite(noise) and math.isfinite(square):
-                new = 0.1 if self.total else 1.0  # weight of this step
+                new = 0.1 if self.total else 1.0  # weight of the newest step
                 self.noise += new * (noise - self.noise)
                 self.total += new * (square - self.total)
         self.start_step()

@@ -27,7 +27,6 @@ from tiebreak.torch.step_info import PRODUCTS, Step
 Row = dict[str, float | None]
 
 COLUMNS = ("step", *Step._fields, "seconds")
-MAX_PENDING = 64  # steps whose numbers may still be on the device
 
 
 class StepLog:
@@ -39,7 +38,7 @@ class StepLog:
     def __init__(self, every: int, writer: "_Writer") -> None:
         self.every = every
         self._writer = writer
-        # Most users register the hook and never close it.
+        # Most users register the hook and never close the log.
         self._finalizer = weakref.finalize(self, writer.close)
 
     def __call__(
@@ -90,7 +89,7 @@ class _Writer:
     needs_settings = False
 
     def __init__(self) -> None:
-        self._newest: tuple[int, float, Step] | None = None  # if it was not due
+        self._newest: tuple[int, float, Step] | None = None  # None if due
         self._pending = deque[tuple[int, float, list[str], HostCopy]]()
 
     def write(self, step: int, seconds: float, row: Row) -> None:
@@ -115,14 +114,12 @@ class _Writer:
     def flush(self, wait: bool = False) -> None:
         """Write the steps whose numbers have arrived, or wait for all of them."""
         pending = self._pending
-        while pending and (
-            wait or len(pending) > MAX_PENDING or pending[0][-1].is_ready
-        ):
+        while pending and (wait or pending[0][-1].is_ready):
             step, seconds, names, copy = pending.popleft()
             numbers = dict(zip(names, copy.read(), strict=True))
             is_due = len(names) > 1
             if numbers["skipped"]:
-                numbers = {"skipped": 1}  # the row has no other number
+                numbers = {"skipped": 1}  # the row has no further number
             elif is_due:
                 numbers["skipped"] = 0
             else:

@@ -624,10 +624,10 @@ class DynamicBarrier(Optimizer):
         ranks.check_synchronized()
         self._compare_settings()
         measured = measured._replace(losses=loss_values(measured.losses))
-        noise = None
         if self.decision.tolerance is None:
             kinds = len(measured.products)
             noise = self.noise.partial_sums(kinds, measured.products)
+            measured = measured._replace(noise=noise)
         incomplete = not self.gradients.finished.issuperset(LEVELS)
         tolerance = self.decision.tolerance
         changing = [] if tolerance is None else [tolerance.amount, tolerance.relative]
@@ -637,7 +637,6 @@ class DynamicBarrier(Optimizer):
             replica_gradients = [self.gradients.of(level, replicas) for level in LEVELS]
         report = StepReport(
             measured=measured,
-            noise=noise,
             present=self.gradients.are_present(),
             incomplete=incomplete,
             spoiled=checks_finite and (incomplete or self.gradients.changed_here),
@@ -649,10 +648,10 @@ class DynamicBarrier(Optimizer):
             found_inf=scaling.found_inf,
             inverse_scale=scaling.inverse_scale,
         )
-        combined = ranks.all_reduce(report, to_host)
-        if combined.noise is not None:
-            self.noise.set_sums(combined.noise)
-        return combined.measured, scaling._replace(found_inf=combined.found_inf)
+        measured, found_inf = ranks.all_reduce(report, to_host)
+        if measured.noise is not None:
+            self.noise.set_sums(measured.noise)
+        return measured, scaling._replace(found_inf=found_inf)
 
     def _on_one_rank(self, measured: Measurement, to_host: bool) -> Measurement:
         products = measured.products[0]

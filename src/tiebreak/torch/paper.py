@@ -11,6 +11,11 @@ from tiebreak.torch.kernels import Passes
 from tiebreak.torch.nonfinite import is_plain_sgd
 from tiebreak.torch.optimizer import DynamicBarrier
 
+#: Options of ``torch.optim.SGD`` that would change the method.
+_SGD_OPTIONS = frozenset(
+    ["momentum", "weight_decay", "nesterov", "dampening", "maximize", "foreach"]
+)
+
 
 class SDBGD(DynamicBarrier):
     """x ← x − η_k (∇f + λ∇g), λ by the SDBGD rule, or another method of the core.
@@ -51,13 +56,9 @@ class SDBGD(DynamicBarrier):
             raise TypeError(
                 "params is an optimizer; SDBGD has its own, and DynamicBarrier(optimizer) goes around another"
             )
-        foreign = sorted(
-            {"momentum", "weight_decay", "nesterov", "dampening", "maximize", "foreach"}
-            & set(options)
-        )
-        if foreign:
+        for name in sorted(_SGD_OPTIONS & options.keys()):
             raise TypeError(
-                f"{foreign[0]} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {foreign[0]}=…))"
+                f"{name} is none of SDBGD's: use DynamicBarrier(torch.optim.SGD(…, {name}=…))"
             )
         row = training_method(method)
         if options.get("tolerance") is None:
@@ -80,7 +81,7 @@ class SDBGD(DynamicBarrier):
         return None if self._step_sizes is None else self._step_sizes.step_size
 
     def _learning_rates(self) -> list[Any]:
-        # The law's value for this step, times what a learning-rate scheduler has made of the first one.
+        # The law's value for the step, times the factor of a learning-rate scheduler.
         factor = 1.0
         if self._step_sizes is not None:
             first = float(self._step_sizes.at(0).step_size)
@@ -96,15 +97,13 @@ class SDBGD(DynamicBarrier):
         passes.descend(_times_rates(weights, rates), skip)
 
     def _step_base(self, skip: Tensor | None) -> None:
-        groups = self.param_groups
-        before = [group["lr"] for group in groups]
+        groups = self.base.param_groups
+        pairs = zip(groups, self._learning_rates(), strict=True)
+        self.base.param_groups = [{**group, "lr": rate} for group, rate in pairs]
         try:
-            for group, rate in zip(groups, self._learning_rates(), strict=True):
-                group["lr"] = rate
             super()._step_base(skip)
         finally:
-            for group, rate in zip(groups, before, strict=True):
-                group["lr"] = rate
+            self.base.param_groups = groups
 
     def _capture_obstacle(self) -> str | None:
         obstacle = super()._capture_obstacle()

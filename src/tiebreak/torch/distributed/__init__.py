@@ -62,12 +62,15 @@ class Measurement(NamedTuple):
         "upper", "lower" and "reference"; None if a loss is not given.
     twin_squared_norm : tensor or None
         ‖∇g‖² of the twin; of one rank by kind.
+    noise : tensor or None
+        The sums of the noise measurement, of shape (3,); of one rank by kind.
     """
 
     products: Tensor
     rule_products: Tensor
     losses: dict[str, Any]
     twin_squared_norm: Tensor | None
+    noise: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,6 @@ class StepReport:
     ----------
     measured : Measurement
         Of this rank; every loss is a number or a tensor.
-    noise : tensor or None
-        The sums of the noise measurement, of shape (kinds, 3).
     present : tuple of bool
         Whether this rank has gradients of the upper and of the lower level.
     incomplete : bool
@@ -100,7 +101,6 @@ class StepReport:
     """
 
     measured: Measurement
-    noise: Tensor | None
     present: tuple[bool, ...]
     incomplete: bool
     spoiled: bool
@@ -111,14 +111,6 @@ class StepReport:
     replica_gradients: list[list[Tensor | None]] | None
     found_inf: Tensor | None
     inverse_scale: Tensor | None
-
-
-class Combined(NamedTuple):
-    """The numbers of a step over all ranks."""
-
-    measured: Measurement
-    noise: Tensor | None
-    found_inf: Tensor | None
 
 
 class Ranks:
@@ -182,10 +174,10 @@ class Ranks:
         return Ranks, self._arguments
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
-        group, sharded, _ = self._arguments
         # A process group cannot be copied.
-        memo |= {id(key): key for key in (group, *sharded)}
-        return Ranks(*copy.deepcopy(self._arguments, memo))
+        group, sharded, modules = self._arguments
+        copies = {key: copy.deepcopy(chosen, memo) for key, chosen in sharded.items()}
+        return Ranks(group, copies, copy.deepcopy(modules, memo))
 
     # --- how the parameters lie --------------------------------------------------------------------------------------
 
@@ -234,7 +226,7 @@ class Ranks:
         """Return Σ‖gradient‖² of pairs of a parameter and its gradient; of this rank by kind, unless it is alone."""
         if self.alone:
             grads = [grad for _, grad in pairs]
-            if self.is_split:  # DTensors of a mesh with one rank
+            if self.is_split:  # DTensors of a mesh with a single rank
                 grads = [local_tensor(grad) for grad in grads]
             return squared_norm(grads)
         kind_of = self.layout.kind_of
@@ -259,8 +251,13 @@ class Ranks:
         kinds = self.layout.kinds
         return [p for p, kind in self.layout.kind_of.items() if kinds[kind] == REPLICA]
 
-    def all_reduce(self, report: StepReport, to_host: bool) -> Combined:
-        """Return the numbers of all ranks, on the host with `to_host`; raise if the ranks do not fit together."""
+    def all_reduce(
+        self, report: StepReport, to_host: bool
+    ) -> tuple[Measurement, Tensor | None]:
+        """Return what all ranks measured, and whether a gradient scaler found infinite numbers on any of them.
+
+        With `to_host` the numbers are on the host. Raise if the ranks do not fit together.
+        """
         self.check_synchronized()
         if any(module._join_config.enable for module in self.wrappers.ddp):
             raise RuntimeError(
@@ -293,25 +290,24 @@ class Ranks:
             raise_for(doubts.tolist())
         else:
             self._unread_doubts = HostCopy(doubts)
-        # The first row of a sum over pieces is its total.
+        # The first row of a sum over pieces is the total.
         totals = {name: field[0] for name, field in fields.items() if field.dim()}
         products = totals["products"]
         self._squared_norms = products[[2, 1]]
-        means = {
-            name: fields[name] / fields[f"{name} given"]
-            for name, loss in losses.items()
-            if shares.losses[name] or loss is not None
-        }
-        return Combined(
-            Measurement(
-                products,
-                totals.get("rule_products", products),
-                dict.fromkeys(losses) | means,
-                totals.get("twin"),
-            ),
-            noise_over_ranks(fields["noise"]) if "noise" in fields else None,
-            None if report.found_inf is None else fields["found_inf"] > 0,
+        means = dict.fromkeys(losses)
+        for name, loss in losses.items():
+            if shares.losses[name] or loss is not None:
+                means[name] = fields[name] / fields[f"{name} given"]
+        noise = fields.get("noise")
+        measured = Measurement(
+            products,
+            totals.get("rule_products", products),
+            means,
+            totals.get("twin"),
+            None if noise is None else noise_over_ranks(noise),
         )
+        found_inf = None if report.found_inf is None else fields["found_inf"] > 0
+        return measured, found_inf
 
     def _facts(
         self, report: StepReport, cancelling: float, device: torch.device
@@ -320,7 +316,7 @@ class Ranks:
         losses = report.measured.losses
         changing = [self.loaded_state, *report.changing]
         private = any(kind.private for kind in self.layout.kinds)
-        # A private stage may have a learning rate of its own.
+        # A private stage may have a different learning rate.
         if isinstance(report.learning_rate, Real) and not private:
             changing.append(report.learning_rate)
         scale = report.inverse_scale
@@ -366,7 +362,7 @@ class Ranks:
     def _sum(self, numbers: Tensor, device: torch.device) -> Tensor:
         """Return the sums over the ranks, on `device` or, if the group cannot reach it, on a device of the group."""
         group = self.layout.group
-        # The configuration is a text such as "cpu:gloo,cuda:nccl".
+        # The configuration is a text like "cpu:gloo,cuda:nccl".
         devices = re.findall(r"(\w+):", dist.get_backend_config(group))
         total = numbers.to(device if device.type in devices else devices[0])
         dist.all_reduce(total, group=group)
@@ -380,7 +376,7 @@ def _sums(report: StepReport, weights: Tensor) -> dict[str, Tensor]:
         "products": measured.products,
         "rule_products": measured.rule_products,
         "twin": measured.twin_squared_norm,
-        "noise": report.noise,
+        "noise": measured.noise,
     }
     if measured.rule_products is measured.products:
         del columns["rule_products"]

@@ -18,7 +18,7 @@ from tiebreak.torch.kernels.foreach import accumulation_dtype, squared_norm
 _STEPS = (0, 1, 10, 1000)  # steps at which functions of the step are compared
 _CHECK_INTERVAL = 64  # steps between two comparisons of single replicas
 
-# Largest differences between ranks that count as rounding: of sums relative to the sum, of the logarithm of a
+# Largest differences between ranks by rounding: of sums relative to the sum, of the logarithm of a
 # replica's squared norm, and of other numbers.
 _SUM_ROUNDING = 1e-5
 _REPLICA_ROUNDING = 0.01
@@ -32,7 +32,7 @@ _NO_GRADIENTS = (
     "no {level} gradients on any rank: put loss.backward() inside `with opt.{level}():`, of a loss that depends on the "
     "parameters, and set no gradients to None before the step"
 )
-# By doubt; the first doubt that is true is reported.
+# By doubt; the first true doubt is reported.
 _ERRORS = {
     "incomplete": "a rank had no upper gradients or no lower gradients in this step: put the backward passes in `with "
     "opt.upper():` and `with opt.lower():`, on every rank",
@@ -140,7 +140,7 @@ def compare(
                 )
 
 
-# --- who holds which piece --------------------------------------------------------------------------------------------
+# --- pieces of parameters ---------------------------------------------------------------------------------------------
 
 
 def assign_shares(

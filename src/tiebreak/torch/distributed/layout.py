@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 Group = dist.ProcessGroup | None
-# By group, the parameters of which each rank has others; True for all parameters.
+# By group, the parameters with different values on each rank; True for all parameters.
 Sharded = Mapping[Group, Literal[True] | list[Tensor]]
 AnyTensor = TypeVar("AnyTensor", Tensor, Tensor | None)
 
@@ -235,7 +235,7 @@ def _dtensor_kind(parameter: "DTensor", meshes: dict["DeviceMesh", int]) -> Layo
         raise ValueError(
             f"a parameter of shape {tuple(parameter.shape)} is a DTensor with a Partial placement: only gradients may be"
         )
-    # Other ranks may have other meshes of this shape, and meet them in the same order.
+    # All ranks meet the meshes of a shape in the same order, although the meshes differ.
     number = sum(other.shape == mesh.shape for other in meshes)
     number = meshes.setdefault(mesh, number)
     split = tuple(i for i, place in enumerate(placements) if not place.is_replicate())
@@ -294,7 +294,7 @@ def _find_group(group: Group, memberships: set[tuple[int, ...]]) -> Group:
             "process_group=torch.distributed.group.WORLD where all hold the same (replicas), sharded=… besides where "
             "each holds others, or process_group=False where this process trains alone"
         )
-    # Subgroups that are the dimensions of one mesh cover all ranks together.
+    # The dimensions of a mesh, as subgroups, cover all ranks together.
     if len(covered) != world_size and math.prod(map(len, memberships)) != world_size:
         raise RuntimeError(
             f"the parameters lie on the ranks {sorted(covered)} of {world_size}, and nothing says what the others "

@@ -53,7 +53,7 @@ class PassEngines:
         self.triton_engines: dict[torch.device, TritonEngine | None] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        # Memory addresses are valid in this process only.
+        # Memory addresses are valid in a single process.
         return {"fused": self.fused, "triton_engines": {}}
 
     def bind(self, rows_by_kind: Sequence[Sequence[Row]]) -> "Passes":
@@ -112,7 +112,7 @@ class PassEngines:
         except Exception as error:
             if capturing(device):
                 raise  # the error says what to do
-            # Triton's other failures have no common class: no C compiler, a full disk, an old driver.
+            # Failures of Triton have no common class: no C compiler, a full disk, an old driver.
             if self.fused:
                 raise RuntimeError(
                     f"fused=True, and the Triton kernels do not run on {device}: {error}"

@@ -20,7 +20,7 @@ from tiebreak.torch.kernels.foreach import (
 )
 
 # Three blocks of float32 are 24 MB. Smaller blocks fit smaller caches, but the threads synchronise after each block:
-# a step takes 1.2 times as long at 2^18, and far longer if other programs use the cores.
+# a step takes 1.2 times as long at 2^18, and far longer if the cores are busy.
 BLOCK_ELEMENTS = 2**21
 # The range in which a sum of float32 squares neither underflows nor overflows.
 _SAFE_LOW = 1e-25
@@ -46,14 +46,14 @@ class BlockedPasses(EnginePasses):
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """Each block is rounded once."""
-        # `skip` comes from another device, on which other parameters are.
+        # `skip` comes from the device of the first parameter.
         if skip is not None and bool(skip):
             torch._foreach_zero_(directions(self.rows))
             return
         for row, factors, dtype in self._factors(weights):
-            for direction, *others in _blocks(*row.gradients):
+            for direction, *gradients in _blocks(*row.gradients):
                 total = converted(direction, dtype).mul_(factors[0])
-                for gradient in others:
+                for gradient in gradients:
                     total.add_(gradient, alpha=factors[1])
                 if total is not direction:
                     direction.copy_(total)

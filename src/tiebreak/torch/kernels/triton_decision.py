@@ -146,7 +146,7 @@ class DecisionKernels:
         if latest is not None and latest[0] == value:
             return latest[1]
         scalar = torch.full((), value, dtype=torch.float64, device=self.device)
-        # A tensor that is filled in a capture has its value at a replay only.
+        # A tensor filled during a capture has a value at replays only.
         if not capturing(self.device):
             self._scalars[name] = (value, scalar)
         return scalar
@@ -173,32 +173,21 @@ def kernel_source(
         The names of the numbers in the report.
     """
     lines: list[str] = []
-
-    def load(pointer: str) -> TracedScalar:
-        return TracedScalar(lines, f"tl.load({pointer}).to(tl.float64)")
-
-    def store(pointer: str, value: _Operand) -> None:
-        lines.append(f"tl.store({pointer}, {_text(value)})")
-
-    def select(condition: _Operand, value: _Operand, other: _Operand) -> TracedScalar:
-        # A product with the condition would keep a NaN.
-        operands = f"{_text(condition)} != 0, {_text(value)}, {_text(other)}"
-        return TracedScalar(lines, f"tl.where({operands})")
-
-    products = [load(f"products + {i}") for i in range(3)]
-    scalars = {name: load(name) for name in inputs if name != "products"}
+    products = [_load(lines, f"products + {i}") for i in range(3)]
+    scalars = {name: _load(lines, name) for name in inputs if name != "products"}
     for name in ("upper_value", "lower_value", "reference"):
         factor = scalars.get(f"{name}_factor")
         if factor is not None:
-            # The host refuses a negative factor; here it makes the loss NaN.
-            factor = select(factor < 0, math.nan, factor)
+            # The host refuses a negative factor; a kernel turns the loss into NaN.
+            factor = _select(lines, factor < 0, math.nan, factor)
             scalars[name] = scalars[name] * factor
     if decision.tolerance is None:
         used = {"lower_value"}.intersection(decision.method.needs)
         memory: Any = ()
     else:
         used = {"lower_value", "reference"}
-        memory = Memory(*(load(f"memory + {i}") for i in range(len(Memory._fields))))
+        places = [f"memory + {i}" for i in range(len(Memory._fields))]
+        memory = Memory(*(_load(lines, place) for place in places))
         amount: Scalar = scalars["tolerance"]
         decision = replace(
             decision, tolerance=replace(decision.tolerance, amount=amount)
@@ -221,21 +210,20 @@ def kernel_source(
     if choice.reading is not None:
         record |= {name: getattr(choice.reading, name) for name in READINGS}
     for name, value in record.items():
-        report[name] = select(finite, value, math.nan)
+        report[name] = _select(lines, finite, value, math.nan)
     for level in LEVELS:
         if f"{level}_value" in scalars:
             report[f"{level}_loss"] = scalars[f"{level}_value"]
     skipped = finite == 0
     report["skipped"] = skipped
-    for i, value in enumerate(report.values()):
-        store(f"report + {i}", value)
-    store("skipped", skipped)
-    store("found_inf", skipped)
+    stores = {f"report + {i}": value for i, value in enumerate(report.values())}
+    stores |= {"skipped": skipped, "found_inf": skipped}
     if choice.reading is not None:
-        # A number that is not finite must not stay in the memory, even if such steps are made.
+        # Non-finite numbers must not stay in the memory, even if the step is made.
         update = finite * _all_finite(choice.memory)
-        for i, (old, new) in enumerate(zip(memory, choice.memory, strict=True)):
-            store(f"memory + {i}", select(update, new, old))
+        for place, old, new in zip(places, memory, choice.memory, strict=True):
+            stores[place] = _select(lines, update, new, old)
+    lines += [f"tl.store({place}, {_text(v)})" for place, v in stores.items()]
     pointers = ("report", "skipped", "found_inf", "memory", *inputs)
     body = "".join(f"    {line}\n" for line in lines)
     return f"def decide({', '.join(pointers)}):\n{body}", list(report)
@@ -320,6 +308,19 @@ class TracedScalar:
         if power == 0.5:
             return TracedScalar(self.lines, f"tl.sqrt({self.name})")
         return reduce(mul, [self] * int(power))
+
+
+def _load(lines: list[str], pointer: str) -> TracedScalar:
+    """A number from memory, in float64."""
+    return TracedScalar(lines, f"tl.load({pointer}).to(tl.float64)")
+
+
+def _select(
+    lines: list[str], condition: _Operand, value: _Operand, other: _Operand
+) -> TracedScalar:
+    """`value` if the condition is not 0, else `other`; a product with the condition would keep a NaN."""
+    operands = f"{_text(condition)} != 0, {_text(value)}, {_text(other)}"
+    return TracedScalar(lines, f"tl.where({operands})")
 
 
 def _text(value: _Operand) -> str:

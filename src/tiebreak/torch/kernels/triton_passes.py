@@ -30,8 +30,8 @@ from tiebreak.torch.kernels.foreach import (
 )
 
 # Measured on an H200: the products then take 0.94, the update 0.99 of the time of a copy of as many bytes.
-CHUNK = tl.constexpr(16384)  # elements of one program
-BLOCK = tl.constexpr(1024)  # elements that a program processes at a time
+CHUNK = tl.constexpr(16384)  # elements of a program
+BLOCK = tl.constexpr(1024)  # elements of an operation
 _CACHED = 8  # templates, and tables of each
 # Columns of a table: addresses of parameter, ∇f and ∇g; length; first chunk; parameter group.
 _COLUMNS = tl.constexpr(6)
@@ -48,8 +48,8 @@ _MISSING = torch.empty(0, dtype=torch.bool)
 _Integers: TypeAlias = NDArray[np.int64]
 
 
-# The kernels. Triton reads their bodies as a language of its own: it takes a branch on a constexpr while compiling. A
-# missing gradient is None, and so is its dtype.
+# The kernels, in Triton's language: a branch on a constexpr is taken while compiling. A missing gradient is None, and
+# so is the dtype.
 
 
 @triton.jit
@@ -77,7 +77,7 @@ def _read(address, offsets, count, FULL: tl.constexpr, TYPE: tl.constexpr):
     """A block as TYPE. A full chunk has no mask, because a mask breaks wide reads into single ones."""
     if FULL:
         return tl.load(address + offsets).to(TYPE)
-    else:  # noqa: RET505  # Triton wants one return per branch
+    else:  # noqa: RET505  # Triton needs a return in each branch
         return tl.load(address + offsets, offsets < count, 0.0).to(TYPE)
 
 
@@ -207,23 +207,16 @@ class _Template(NamedTuple):
     pinned: list[Tensor]
 
 
-class _Columns(NamedTuple):
-    """Rows by columns; `tensors` and `dtypes` are those of all parameters, then of all ∇f, then of all ∇g.
+#: Rows by columns: the tensors of all parameters, then of all ∇f, then of all ∇g; their dtypes; the groups.
+_Columns: TypeAlias = tuple[list[Tensor], tuple[torch.dtype, ...], tuple[int, ...]]
 
-    Every step makes them of every parameter: hence each in one call, without a line of Python for each parameter.
-    """
 
-    tensors: list[Tensor]
-    dtypes: tuple[torch.dtype, ...]
-    groups: tuple[int, ...]
-
-    @classmethod
-    def of(cls, rows: Sequence[Row]) -> "_Columns":
-        """The columns of rows."""
-        parameters, uppers, lowers, groups = zip(*rows, strict=True)
-        column = (*parameters, *uppers, *lowers)
-        tensors = [_MISSING if t is None else t for t in column]
-        return cls(tensors, tuple(map(_dtype, tensors)), groups)
+def _columns(rows: Sequence[Row]) -> _Columns:
+    """Every step calls this: each column in one call, without a line of Python for each parameter."""
+    parameters, uppers, lowers, groups = zip(*rows, strict=True)
+    column = (*parameters, *uppers, *lowers)
+    tensors = [_MISSING if t is None else t for t in column]
+    return tensors, tuple(map(_dtype, tensors)), groups
 
 
 class TritonEngine:
@@ -239,7 +232,7 @@ class TritonEngine:
         self.device = device
         self.templates: dict[Hashable, _Template] = {}
         self.never_skip = torch.zeros((), dtype=torch.bool, device=device)
-        self._captured: list[object] = []  # what CUDA graphs read at their replays
+        self._captured: list[object] = []  # read by CUDA graphs at replays
         passes = self.bind([Row._make([*torch.ones(3, 4, device=device), 0])])
         passes.products()
         passes.descend(torch.zeros(1, 2, device=device), None)
@@ -252,21 +245,21 @@ class TritonEngine:
 
     def bind_usual(self, rows: Sequence[Row]) -> "TritonPasses | None":
         """The passes if all tensors are plain, contiguous and on this device: the fast path of most steps; else None."""
-        columns = _Columns.of(rows)
-        tensors = columns.tensors
+        columns = _columns(rows)
+        tensors, dtypes, _ = columns
         index = -1 if self.device.index is None else self.device.index
         if (
             {*map(type, tensors)} <= {Tensor, torch.nn.Parameter}
             and {*map(Tensor.get_device, tensors[: len(rows)])} == {index}
             and all(map(Tensor.is_contiguous, tensors))
-            and {*columns.dtypes} <= _TYPES.keys()
+            and {*dtypes} <= _TYPES.keys()
         ):
             return self._bind(rows, columns)
         return None
 
     def bind(self, rows: Sequence[Row]) -> "TritonPasses":
         """The passes over these rows, each of which has a gradient."""
-        return self._bind(rows, _Columns.of(rows))
+        return self._bind(rows, _columns(rows))
 
     def _bind(self, rows: Sequence[Row], columns: _Columns) -> "TritonPasses":
         tensors, dtypes, groups = columns
@@ -305,7 +298,7 @@ class TritonEngine:
         """The table on the device, with the gradients at these addresses."""
         captured = capturing(self.device)
         cuda = self.device.type == "cuda"
-        # A table is uploaded in the order of one stream.
+        # Uploads are ordered within a stream only.
         stream = torch.cuda.current_stream(self.device).cuda_stream if cuda else 0
         key = (stream, addresses.tobytes())
         if key in template.tables and not captured:
@@ -313,7 +306,7 @@ class TritonEngine:
         template.lines[:, :3] = addresses.T
         lines = torch.from_numpy(template.lines)
         if captured:
-            # A captured copy reads its source again at every replay, and a capture cannot allocate pinned memory.
+            # A captured copy reads the source again at every replay, and a capture cannot allocate pinned memory.
             if not template.pinned:
                 raise RuntimeError(_UNPREPARED)
             source = template.pinned.pop().copy_(lines)
