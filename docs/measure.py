@@ -3,6 +3,8 @@
 Takes less than a minute. Names of tables as arguments measure only those.
 """
 
+import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -24,8 +26,10 @@ from tiebreak import (
     schedules,
 )
 from tiebreak.theory import estimate_constants, plan, residual_bounds
+from tiebreak.theory.complexity import TABLE
 
 TABLES = Path(__file__).parent / "_tables"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 PAPER_METHODS = ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg")
 RESIDUALS = ("direction_squared", "stationarity_squared", "lower_gradient_squared")
 
@@ -460,6 +464,52 @@ def predictions() -> Iterable[Sequence[str]]:
             )
 
 
+def guarantees() -> Iterable[Sequence[str]]:
+    """Rule, assumptions and cost of each method, from the rules' docstrings and the table of complexities."""
+    yield (
+        "method",
+        "λ",
+        "estimator",
+        "assumption",
+        "steps",
+        "upper calls",
+        "lower calls",
+    )
+    proved = {row.key: row for row in TABLE}
+    for key, method in methods.NAMED.items():
+        text = (getattr(method.rule, "__doc__", None) or "").partition("\n")[0]
+        formula = re.split("[,:;]", text)[0] if text.startswith("λ") else "a memory"
+        row = proved.get(key)
+        cells = ["no theorem", "–", "–", "–"]
+        if row is not None:
+            orders = (row.iterations, row.upper, row.lower)
+            assumption = "exact gradients" if row.setting != "stochastic" else ""
+            cells = [assumption or row.assumption.split(" (")[0]]
+            cells += [f"ε^−{order:g}" for order in orders]
+        yield f"`{key}`", formula, type(method.estimator).__name__, *cells
+
+
+def rates() -> Iterable[Sequence[str]]:
+    """Powers of 1/ε near the worst case, and the shares of the bounds that were reached, from benchmarks/results."""
+    names = ("direction_squared", "lower_gradient_squared")
+    yield (
+        "method",
+        "steps",
+        "upper calls",
+        "lower calls",
+        "‖∇Φ‖² / bound",
+        "‖∇g‖² / bound",
+    )
+    record = json.loads((RESULTS / "rates.json").read_text(encoding="utf-8"))
+    for key, exponents in record["exponents"].items():
+        rows = [row for row in record["rows"] if row["method"] == key]
+        cells = [f"{exponent:.2f}" for exponent in exponents.values()]
+        for name in names:
+            shares = [row[name] / row[f"{name}_bound"] for row in rows]
+            cells.append(f"{min(shares):.2f} to {max(shares):.2f}")
+        yield f"`{key}`", *cells
+
+
 def write(name: str, rows: Iterable[Sequence[str]]) -> None:
     head, *body = rows
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
@@ -482,6 +532,8 @@ MEASUREMENTS: dict[str, Callable[[], Iterable[Sequence[str]]]] = {
         bounds,
         plans,
         predictions,
+        guarantees,
+        rates,
     )
 }
 
