@@ -477,15 +477,17 @@ def guarantees() -> Iterable[Sequence[str]]:
     )
     proved = {row.key: row for row in TABLE}
     for key, method in methods.NAMED.items():
-        text = (getattr(method.rule, "__doc__", None) or "").partition("\n")[0]
-        formula = re.split("[,:;]", text)[0] if text.startswith("λ") else "a memory"
+        summary = (getattr(method.rule, "__doc__", None) or "").partition("\n")[0]
+        formula = re.split("[,:;]", summary)[0]
         row = proved.get(key)
-        cells = ["no theorem", "–", "–", "–"]
-        if row is not None:
+        if row is None:
+            cells = ["no theorem", "–", "–", "–"]
+        else:
             orders = (row.iterations, row.upper, row.lower)
-            assumption = "exact gradients" if row.setting != "stochastic" else ""
-            cells = [assumption or row.assumption.split(" (")[0]]
-            cells += [f"ε^−{order:g}" for order in orders]
+            assumption = row.assumption.partition(" (")[0].replace("none", "")
+            if row.setting == "deterministic":
+                assumption = "exact gradients"
+            cells = [assumption, *(rf"$\varepsilon^{{-{n:g}}}$" for n in orders)]
         yield f"`{key}`", formula, type(method.estimator).__name__, *cells
 
 
@@ -508,6 +510,19 @@ def rates() -> Iterable[Sequence[str]]:
             shares = [row[name] / row[f"{name}_bound"] for row in rows]
             cells.append(f"{min(shares):.2f} to {max(shares):.2f}")
         yield f"`{key}`", *cells
+
+
+def waiting() -> Iterable[Sequence[str]]:
+    """What a step on a GPU takes over two backward passes and the base's step, from benchmarks/results."""
+    record = json.loads((RESULTS / "waiting.json").read_text(encoding="utf-8"))
+    by_case: dict[tuple[str, str], dict[str, str]] = {}
+    for model, base, method, _, waited, _, grouped in record["tables"][0]["rows"]:
+        share = grouped if waited is None else waited
+        by_case.setdefault((model, method), {})[base] = f"{share:.1%}"
+    yield "model", "step", "SGD", "AdamW"
+    for (model, method), shares in by_case.items():
+        if "two backward" not in method and "ignore" not in method:
+            yield model, method, shares.get("SGD", "–"), shares.get("AdamW", "–")
 
 
 def write(name: str, rows: Iterable[Sequence[str]]) -> None:
@@ -534,6 +549,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterable[Sequence[str]]]] = {
         predictions,
         guarantees,
         rates,
+        waiting,
     )
 }
 

@@ -179,11 +179,7 @@ def test_every_link_leads_somewhere(name: str) -> None:
 
 def test_what_was_measured_takes_the_place_of_what_was_not(tmp_path: Path) -> None:
     """docs/collect.py: table, picture and numbers go where they belong, and the page stops saying they are missing."""
-    spec = importlib.util.spec_from_file_location(
-        "collect", ROOT / "docs" / "collect.py"
-    )
-    collect = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(collect)
+    collect = script("collect")
     docs, run, results = (tmp_path / name for name in ("docs", "run", "results"))
     for folder in (docs / "_tables", docs / "_static", docs / "gallery", run, results):
         folder.mkdir(parents=True)
@@ -311,13 +307,28 @@ def test_a_published_method_is_a_setting(name: str, method: Any) -> None:
     tiebreak.optax.dynamic_barrier(method=method, normalize=False)
 
 
+def script(name: str) -> Any:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["guarantees", "rates", "waiting"])
+def test_a_table_is_that_of_the_code_and_the_records(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = script("measure")
+    monkeypatch.setattr(measure, "TABLES", tmp_path)
+    measure.write(name, measure.MEASUREMENTS[name]())
+    written = (tmp_path / f"{name}.md").read_text("utf-8")
+    assert written == (ROOT / "docs" / "_tables" / f"{name}.md").read_text("utf-8")
+
+
 def test_the_tables_of_the_gallery_are_those_of_the_records() -> None:
     """The overview is that of the records, and the table of the README has rows of it."""
-    spec = importlib.util.spec_from_file_location(
-        "collect", ROOT / "docs" / "collect.py"
-    )
-    collect = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(collect)
+    collect = script("collect")
     table = (ROOT / "docs" / "_tables" / "gallery.md").read_text("utf-8")
     assert table == collect.overview()
     rows = [line.split(" | ")[:4] for line in table.splitlines()]
