@@ -795,7 +795,7 @@ def noise(rank, world):
     def measured(model, batch, around=None, **options):
         opt = make(model, **options)
         train(model, opt, [batch], "levels", around)
-        return opt.noise.state["noise"]
+        return opt.noise.noise
 
     batch = batches()[0]
     mine = [part(t, rank, world) for t in batch]

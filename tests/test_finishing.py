@@ -2,6 +2,8 @@
 
 import copy
 import math
+import random
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from test_torch_reference import data, fit, network, size
 from tiebreak import line_search
-from tiebreak.line_search import FARTHEST, KEPT_LIMIT, MOVED_LIMIT, Finish, search
+from tiebreak.line_search import FARTHEST, KEPT_LIMIT, LEAST_MARGIN, Finish, search
 from tiebreak.optax import dynamic_barrier, finish, with_twin
 from tiebreak.torch import DynamicBarrier
 from tiebreak.torch.finish import _between
@@ -44,7 +46,8 @@ def test_any_losses(known, elsewhere):
     )
     if found.excess_before <= KEPT_LIMIT:
         assert found.place == 1 or (
-            found.upper_loss < found.upper_loss_before and found.excess <= MOVED_LIMIT
+            found.upper_loss < found.upper_loss_before
+            and found.excess <= 1 - LEAST_MARGIN
         )
     else:
         assert found.place < 1
@@ -440,6 +443,18 @@ def test_places_of_buffers():
     assert _between(torch.empty(0), torch.empty(0), 3.0, is_buffer=True).numel() == 0
 
 
+@pytest.mark.parametrize("place", [0.5, 1.5])
+@pytest.mark.parametrize("is_buffer", [False, True])
+def test_equal_entries_stay_equal_on_the_line(place, is_buffer):
+    """A causal mask has −inf in the reference and in the model."""
+    mask = torch.full((3, 3), float("-inf")).triu(1)
+    begin = mask + torch.tensor([1.0, 2.0, 3.0]).diag()
+    end = mask + torch.tensor([1.0, 4.0, 3.0]).diag()
+    between = _between(begin, end, place, is_buffer)
+    assert torch.equal(between.isinf(), mask.isinf())
+    assert between[1, 1].item() == pytest.approx(2 + 2 * place)
+
+
 class Own(torch.nn.Module):
     """Puts new buffers in the place of others or of none, makes one longer, and has a hash that changes."""
 
@@ -768,3 +783,73 @@ def test_a_twin_that_made_no_step_can_be_looked_at_and_finished():
         result = opt.finish(lower=lambda: x.square().sum(), upper=lambda: x.sum())
     assert result.excess == 0
     assert x.tolist() == [1.0, 2.0]
+
+
+# --- places that are not finite, and data that are a sample ------------------------
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_model_never_ends_where_a_loss_is_not_finite(seed):
+    """Random losses along the line, NaN and infinite at random places; the ends are finite."""
+    draw = random.Random(seed)
+    bad = [math.nan, math.inf, -math.inf]
+    losses = {0.0: (0.0, draw.gauss(0, 1)), 1.0: (draw.expovariate(1), 0.0)}
+
+    def measure(place):
+        if place not in losses:
+            lower = draw.choice([*bad, draw.expovariate(1), draw.expovariate(3)])
+            losses[place] = lower, draw.choice([*bad, draw.gauss(0, 1)])
+        return losses[place]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = line_search.finish(measure, (1.0, False))
+    assert math.isfinite(found.excess)
+    assert math.isfinite(found.upper_loss)
+    nonfinite = {p for p, pair in losses.items() if not all(map(math.isfinite, pair))}
+    assert set(found.nonfinite_places) == nonfinite
+    told = any("was not finite at the places" in str(w.message) for w in caught)
+    assert told == bool(nonfinite)
+
+
+def test_the_margin_grows_with_the_spread_over_the_batches():
+    """The excess on new data is a mean of as many batches: it is at most 1 as often as the confidence says."""
+    draw = random.Random(0)
+    inside = {0.6: 0, 0.95: 0}
+    for confidence in inside:
+        for _ in range(300):
+            # The lower loss rises by slope · place, and each batch has a slope of its own.
+            slopes = [draw.gauss(1.0, 2.0) for _ in range(50)]
+            total = line_search.Totals(lambda name, x: x)
+
+            def measure(place, slopes=slopes, total=total):
+                lower = total("lower", [slope * place for slope in slopes])
+                return lower, -place, total.standard_error("lower")
+
+            found = line_search.finish(measure, (1.0, False), confidence=confidence)
+            inside[confidence] += 1.0 * found.place <= 1.0  # the mean over all data
+    assert inside[0.95] >= 0.93 * 300
+    assert inside[0.6] < 0.8 * 300
+
+
+@pytest.mark.parametrize("confidence", [0.4, 1.0, float("nan")])
+def test_an_illegal_confidence_is_refused(confidence):
+    with pytest.raises(ValueError, match=r"must be at least 0\.5 and below 1"):
+        line_search.finish(
+            lambda place: (place, place), (1.0, False), confidence=confidence
+        )
+
+
+def test_data_that_change_from_call_to_call_are_refused():
+    model, opt, batches = trained(steps=3)
+    before = everything(model)
+    generator = torch.Generator().manual_seed(0)
+
+    def lower():
+        inputs, targets = batches[0]
+        noise = torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype)
+        return fit(model, (inputs + noise, targets))
+
+    with pytest.raises(RuntimeError, match="for the same model"):
+        opt.finish(lower=lower, upper=lambda: size(model))
+    assert all(map(torch.equal, before.values(), everything(model).values()))

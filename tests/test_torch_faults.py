@@ -5,6 +5,7 @@ import copy
 import math
 import pickle
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -363,7 +364,7 @@ def test_a_state_of_another_kind_is_refused_before_anything_changes():
             **made[name],
         )
 
-    refused = r"the state was saved|cannot load a state of|the method is \w+; it must be '\w+'"
+    refused = r"the state was saved|the (method|estimator|copy of the model) is \w+; it must be '?\w+"
     for ours in made:
         for theirs in made:
             x, opt = make(ours)
@@ -875,7 +876,7 @@ def test_the_noise_share_does_not_know_the_scale():
             with opt.upper():
                 scaler.scale((-x).sum()).backward()
             scaler.step(opt)
-            found.append(opt.noise.share().item())
+            found.append(opt.noise.share())
             opt.__dict__.pop("grad_scale", None), opt.__dict__.pop("found_inf", None)
         return found
 
@@ -1021,3 +1022,117 @@ def test_references_as_newcomers_give_them(tmp_path):
         FileNotFoundError, match=r"reference='.*none\.csv': there is no such file"
     ):
         DynamicBarrier(base, tolerance=0.1, reference=tmp_path / "none.csv")
+
+
+class Stop(BaseException):
+    """An interruption, such as Ctrl-C, that no handler of the library may swallow."""
+
+
+def interrupted_by(place, opt, base, x, monkeypatch):
+    """Make step number 3 raise at a place."""
+    if place == "hook":
+        handle = base.register_step_pre_hook(lambda *_: raise_stop())
+        return handle.remove
+    target = {"base": base, "twin": opt.twin and opt.twin.optimizer}[place]
+    step = target.step
+
+    def broken(*args, **kwargs):
+        if place == "twin":
+            raise Stop
+        step(*args, **kwargs)
+        raise Stop
+
+    target.step = broken
+    return lambda: delattr(target, "step")
+
+
+def raise_stop():
+    raise Stop
+
+
+@pytest.mark.parametrize("place", ["base", "hook"])
+@pytest.mark.parametrize("reference", [0.5, "start", "twin"])
+def test_an_interrupted_step_leaves_no_gradient_no_loss_and_no_average(
+    place, reference, monkeypatch
+):
+    """The next step sees each loss once, and the averages do not count the interrupted step."""
+
+    def trained(interrupt):
+        x = point()
+        base = torch.optim.SGD([x], lr=0.1)
+        model = torch.nn.ParameterList([x])
+        options = {} if isinstance(reference, float) else {"model": model}
+        opt = DynamicBarrier(base, tolerance=0.1, reference=reference, **options)
+        for _ in range(3):
+            opt.step(lower=lambda: g(x), upper=lambda: f(x))
+        if interrupt:
+            before = x.detach().clone()
+            memory = opt.memory.state_dict()
+            restore = interrupted_by(place, opt, base, x, monkeypatch)
+            with pytest.raises(Stop):
+                opt.step(lower=lambda: g(x), upper=lambda: f(x))
+            restore()
+            assert opt.memory.state_dict() == memory
+            assert opt.count == 3
+            with torch.no_grad():
+                x.copy_(before)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            info = opt.step(lower=lambda: g(x), upper=lambda: f(x))
+        return info, x.detach(), [str(w.message) for w in caught]
+
+    info, x, messages = trained(interrupt=True)
+    expected, expected_x, _ = trained(interrupt=False)
+    assert torch.equal(x, expected_x)
+    for name in ("lower_loss", "upper_loss", "gg", "ff", "excess", "multiplier"):
+        assert torch.equal(getattr(info, name), getattr(expected, name)), name
+    warned = any("before the twin had made its step" in text for text in messages)
+    assert warned == (reference == "twin")
+
+
+def test_an_interruption_between_the_model_and_the_twin_is_told_at_the_next_step(
+    monkeypatch,
+):
+    x = point()
+    base = torch.optim.SGD([x], lr=0.1)
+    model = torch.nn.ParameterList([x])
+    opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
+    opt.step(lower=lambda: g(x), upper=lambda: f(x))
+    restore = interrupted_by("twin", opt, base, x, monkeypatch)
+    with pytest.raises(Stop):
+        opt.step(lower=lambda: g(x), upper=lambda: f(x))
+    restore()
+    with pytest.warns(RuntimeWarning, match="before the twin had made its step"):
+        opt.step(lower=lambda: g(x), upper=lambda: f(x))
+    opt.step(lower=lambda: g(x), upper=lambda: f(x))  # and only once
+
+
+@pytest.mark.parametrize("broken", ["reference", "method"])
+def test_an_exception_in_a_function_of_the_user_discards_the_step(broken):
+    """A reference function and a rule run after the backward passes."""
+    x = point()
+    fail = [False]
+
+    def value(*_, **__):
+        if fail[0]:
+            raise Stop
+        return 0.5
+
+    base = torch.optim.SGD([x], lr=0.1)
+    if broken == "reference":
+        opt = DynamicBarrier(base, tolerance=0.1, reference=lambda k: value())
+    else:
+        method = simple_method().replace(rule=lambda fg, gg: value() + 0 * fg)
+        opt = DynamicBarrier(base, method=method)
+    first = opt.step(lower=lambda: g(x), upper=lambda: f(x))
+    before = x.detach().clone()
+    fail[0] = True
+    with pytest.raises(Stop):
+        opt.step(lower=lambda: g(x), upper=lambda: f(x))
+    fail[0] = False
+    assert torch.equal(x, before)
+    with torch.no_grad():
+        x.copy_(point())
+    again = opt.step(lower=lambda: g(x), upper=lambda: f(x))
+    assert again.gg.item() == first.gg.item()
+    assert again.lower_loss.item() == first.lower_loss.item()

@@ -20,7 +20,6 @@ from tiebreak.torch.kernels.foreach import (
     LOW_PRECISION,
     ForeachPasses,
     Row,
-    is_dense,
     same_memory_order,
 )
 from training import simple_method
@@ -37,13 +36,13 @@ SIZES = [0, 1, 127, 2**14, 2**14 + 1, 2**20 + 3]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
-def engine(name, rows, kinds):
+def engine(name, rows):
     if name == "fused":
         pytest.importorskip("triton")
         from tiebreak.torch.kernels.triton_passes import TritonEngine
 
-        return TritonEngine(DEVICE).bind(rows, kinds)
-    return {"foreach": ForeachPasses, "pieces": BlockedPasses}[name](rows, kinds)
+        return TritonEngine(DEVICE).bind(rows)
+    return {"foreach": ForeachPasses, "pieces": BlockedPasses}[name](rows)
 
 
 def laid_out(tensor, layout):
@@ -74,7 +73,6 @@ def make(
     dtype,
     layouts=("plain",) * 3,
     scale=1.0,
-    kind=0,
     group=0,
     missing=None,
 ):
@@ -89,7 +87,7 @@ def make(
     ]
     if missing is not None:
         tensors[missing] = None
-    return Row(*tensors, kind, group)
+    return Row(*tensors, group)
 
 
 def zero(row):
@@ -100,24 +98,21 @@ def doubles(rows):
     return [[t.detach().double().cpu().clone() for t in zero(row)] for row in rows]
 
 
-def expected_products(known, rows, kinds):
-    found = torch.zeros(kinds, 3, dtype=torch.float64)
-    for (_, u, g), row in zip(known, rows, strict=True):
-        found[row.layout_kind] += torch.stack(
-            [(u * g).sum(), (g * g).sum(), (u * u).sum()]
-        )
+def expected_products(known):
+    found = torch.zeros(3, dtype=torch.float64)
+    for _, u, g in known:
+        found += torch.stack([(u * g).sum(), (g * g).sum(), (u * u).sum()])
     return found
 
 
 def check(name, rows, weights, skip=None):
     """Products, then the direction, then the update, each from fresh copies of the same numbers."""
-    kinds = 1 + max(row.layout_kind for row in rows)
     there = [r for r in rows if r.upper is not None or r.lower is not None]
     known = doubles(there)
-    made = engine(name, there, kinds)
+    made = engine(name, there)
     found = made.products().cpu()
-    expected = expected_products(known, there, kinds)
-    lengths = (expected[:, 1] * expected[:, 2]).sqrt()
+    expected = expected_products(known)
+    lengths = (expected[1] * expected[2]).sqrt()
     narrow = any(r.parameter.dtype in LOW_PRECISION for r in there)
     # torch's own sums are made in float32, and those of narrow numbers on a CPU are biased: the same few bits each time
     rtol = {
@@ -125,8 +120,8 @@ def check(name, rows, weights, skip=None):
         "pieces": 5e-5 if narrow else 2e-5,
         "foreach": 2e-4 if narrow else 2e-5,
     }[name]
-    torch.testing.assert_close(found[:, 1:], expected[:, 1:], rtol=rtol, atol=0)
-    assert ((found[:, 0] - expected[:, 0]).abs() <= rtol * lengths + 1e-300).all()
+    torch.testing.assert_close(found[1:], expected[1:], rtol=rtol, atol=0)
+    assert (found[0] - expected[0]).abs() <= rtol * lengths + 1e-300
     if name == "fused":  # in the same order every time
         assert torch.equal(found, made.products().cpu())
     factors = torch.tensor(weights, dtype=torch.float64, device=DEVICE)
@@ -186,7 +181,6 @@ def test_layouts(name, layout, shape, monkeypatch):
     rows = [make(torch.Generator().manual_seed(1), shape, torch.float32, (layout,) * 3)]
     if name == "fused" and not same_memory_order(rows[0][:3]):
         assert layout == "strided"
-        assert not is_dense(rows[0].parameter)
         return
     check(name, rows, [[0.5, 0.25]])
 
@@ -205,7 +199,7 @@ def test_layouts_that_differ(name, layouts, monkeypatch):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_many_tensors_of_all_kinds_at_once(name):
-    """Kinds and groups of their own, missing gradients, dtypes side by side, an empty tensor among them."""
+    """Groups of their own, missing gradients, dtypes side by side, an empty tensor among them."""
     generator = torch.Generator().manual_seed(3)
     rows, shapes = [], [(17,), (0,), (2**14 + 5,), (3, 4, 5), (1,), (), (200,)]
     for i, shape in enumerate(shapes):
@@ -215,8 +209,8 @@ def test_many_tensors_of_all_kinds_at_once(name):
             (torch.float16, 2),
             (torch.float64, None),
         ):
-            rows.append(make(generator, shape, dtype, kind=i, group=i, missing=missing))
-    rows.append(Row(torch.ones(3, device=DEVICE), None, None, len(shapes) - 1, 0))
+            rows.append(make(generator, shape, dtype, group=i, missing=missing))
+    rows.append(Row(torch.ones(3, device=DEVICE), None, None, 0))
     check(name, rows, [[0.1 * i + 0.3, 1.0 - 0.2 * i] for i in range(len(shapes))])
 
 
@@ -248,10 +242,10 @@ def test_a_skipped_step_changes_nothing(name, bad):
         row.upper[-1] = row.lower[0] = bad
     before = [row.parameter.clone() for row in rows]
     made, weights = (
-        engine(name, rows, 1),
+        engine(name, rows),
         torch.full((1, 2), float("nan"), dtype=torch.float64, device=DEVICE),
     )
-    assert not torch.isfinite(made.products()[:, 1:]).any()
+    assert not torch.isfinite(made.products()[1:]).any()
     made.descend(weights, torch.tensor(True, device=DEVICE))
     assert all(
         torch.equal(row.parameter, old) for row, old in zip(rows, before, strict=True)

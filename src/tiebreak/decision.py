@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tiebreak import rules
 from tiebreak import tolerance as tolerance_rule
 from tiebreak.rules import Scalar
-from tiebreak.scalars import at_least
+from tiebreak.tolerance import at_least
 
 
 class Measurement(NamedTuple):

@@ -13,14 +13,15 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from functools import cache
+from statistics import NormalDist, stdev
 from typing import Any, NamedTuple, TypeAlias
 
-#: The lower and the upper measurement at a place on the line.
-Measure: TypeAlias = Callable[[float], tuple[float, float]]
+#: The lower and the upper measurement at a place on the line, and the standard error of the lower one if there is one.
+Measure: TypeAlias = Callable[[float], tuple[float, ...]]
 #: A model with an excess up to this is inside, and may stay where it is.
 KEPT_LIMIT = 1.0
-#: A model is moved only to places with an excess up to this.
-MOVED_LIMIT = 0.95
+#: A model is moved only to places whose excess lies below the limit by at least this margin.
+LEAST_MARGIN = 0.05
 #: Places on the way back, from the trained model to the anchor.
 WAY_BACK = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
 FIRST_STRIDE = 0.1
@@ -47,6 +48,10 @@ class Finish(NamedTuple):
         How often the losses were evaluated.
     repaired : bool
         Whether steps on the lower loss alone came first, because training had left the model outside.
+    margin : float
+        How far below 1 the excess had to be at a place to which the model was moved.
+    nonfinite_places : tuple of float
+        The places at which a loss was not finite; the model was not moved there.
 
     Examples
     --------
@@ -63,6 +68,8 @@ place 1.3 of the line from the reference, 0, to where training ended, 1
     upper_loss_reference: float
     evaluations: int
     repaired: bool = False
+    margin: float = LEAST_MARGIN
+    nonfinite_places: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         status = "inside" if self.excess <= KEPT_LIMIT else "outside"
@@ -89,13 +96,15 @@ def finish(
     has_upper: bool = True,
     stacklevel: int = 2,
     repair: Callable[[], Callable[[], None]] | None = None,
+    confidence: float = 0.9,
 ) -> Finish:
     """Search the line by losses: `measure` returns the lower and the upper loss at a place.
 
     Parameters
     ----------
     measure : callable
-        A function of the place.
+        A function of the place. It may return a third number, the standard error of the difference between this lower
+        loss and that at place 0.
     tolerance : pair
         A number, and whether it is a share of the reference.
     reference : float, optional
@@ -108,14 +117,18 @@ def finish(
         Takes steps on the lower loss alone, moves the end of the line, 1, to the model after them, and returns a
         function that takes them back. It is called if training left the model outside its tolerance; steps that do not
         lower the excess are taken back.
+    confidence : float
+        The model is moved only to places that are inside with this confidence, as far as the standard error tells.
 
     Examples
     --------
     >>> finish(lambda place: (1 + 0.2 * place**2, -place), (0.1, False)).place  # a lower loss of 1.095
     0.6875
     """
+    if not 0.5 <= confidence < 1:
+        raise ValueError(f"confidence={confidence!r} must be at least 0.5 and below 1")
     losses_at = cache(measure)
-    begin = losses_at(0.0)
+    begin = losses_at(0.0)[:2]
     if reference is None:
         reference = begin[0]
     amount, is_share = tolerance
@@ -128,7 +141,7 @@ def finish(
         raise ValueError(
             f"a tolerance of {100 * amount:g}% of a reference of 0 is 0: give it as a number > 0"
         )
-    trained = losses_at(1.0)
+    trained = losses_at(1.0)[:2]
     end = trained
     if has_upper and not math.isfinite(trained[1]):
         raise ValueError(
@@ -136,9 +149,18 @@ def finish(
             "have rows that it is made of?)"
         )
 
-    def measure_excess(place: float) -> tuple[float, float]:
-        lower, upper = losses_at(place)
-        return (lower - reference) / allowed, upper
+    quantile = NormalDist().inv_cdf(confidence)
+    margins = {}
+    nonfinite_places = set()
+
+    def measure_excess(place: float) -> tuple[float, float, float]:
+        lower, upper, *error = losses_at(place)
+        excess = (lower - reference) / allowed
+        margins[place] = max([LEAST_MARGIN, *(quantile * e / allowed for e in error)])
+        if not math.isfinite(excess) or (has_upper and not math.isfinite(upper)):
+            nonfinite_places.add(place)
+            return math.inf, math.inf, margins[place]
+        return excess, upper, margins[place]
 
     excess = measure_excess(1.0)[0]
     repaired = False
@@ -146,7 +168,7 @@ def finish(
     if repair is not None and not excess <= KEPT_LIMIT:
         undo = repair()
         losses_at = cache(measure)
-        end = losses_at(1.0)
+        end = losses_at(1.0)[:2]
         repaired_excess = measure_excess(1.0)[0]
         repaired = repaired_excess < excess
         if not repaired:
@@ -169,6 +191,9 @@ def finish(
         )
     elif messages:
         result = result._replace(evaluations=result.evaluations + 3)
+    result = result._replace(
+        margin=margins[result.place], nonfinite_places=tuple(sorted(nonfinite_places))
+    )
     messages += _warnings_about(result, begin, end)
     for message in messages:
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)
@@ -176,10 +201,15 @@ def finish(
 
 
 def _warnings_about(
-    result: Finish, begin: tuple[float, float], end: tuple[float, float]
+    result: Finish, begin: tuple[float, ...], end: tuple[float, ...]
 ) -> list[str]:
     """Return warnings about a result; `begin` and `end` are the losses at the ends of the line."""
     messages = []
+    if result.nonfinite_places:
+        places = ", ".join(f"{place:.3g}" for place in result.nonfinite_places)
+        messages.append(
+            f"a loss was not finite at the places {places} of the line, so the model was not moved there"
+        )
     if not result.excess <= KEPT_LIMIT:
         messages.append(
             f"the lower loss is {result.excess:.2f} tolerances above its reference, and above 1 everywhere on the line "
@@ -221,20 +251,24 @@ class Totals:
 
     def __init__(self, number: Callable[[str, Any], float]) -> None:
         self._number = number
-        self._counts: dict[str, int] = {}
+        # The losses of the batches at the first call, and at the last one.
+        self._first: dict[str, list[float]] = {}
+        self._last: dict[str, list[float]] = {}
 
     def __call__(self, name: str, value: Any) -> float:
         """Return the loss; NaN if the loss of a batch is not finite."""
         if getattr(value, "ndim", 0) == 0 and (
             hasattr(value, "ndim") or not isinstance(value, Iterable)
         ):
+            self._last[name] = []
             return self._number(f"the {name} loss", value)
         losses = [self._number(f"the {name} loss of a batch", loss) for loss in value]
-        if not losses and name not in self._counts:
+        if not losses and name not in self._first:
             raise ValueError(
                 f"{name}=… returned no loss: is its generator or loader empty?"
             )
-        first_count = self._counts.setdefault(name, len(losses))
+        first_count = len(self._first.setdefault(name, losses))
+        self._last[name] = losses
         if len(losses) != first_count:
             raise ValueError(
                 f"{name}=… returned {first_count} losses at first, and {len(losses) or 'none'} now: it must evaluate "
@@ -243,6 +277,18 @@ class Totals:
         if not all(map(math.isfinite, losses)):
             return math.nan
         return math.fsum(losses) / len(losses)
+
+    def standard_error(self, name: str) -> float:
+        """Return the standard error of the mean difference between the last losses and the first ones, over batches.
+
+        The same batches are compared, so the noise that both have in common does not count. It is 0 for fewer than two
+        batches.
+        """
+        pairs = zip(self._last[name], self._first.get(name, ()), strict=False)
+        differences = [last - first for last, first in pairs]
+        if len(differences) < 2 or not all(map(math.isfinite, differences)):
+            return 0.0
+        return stdev(differences) / math.sqrt(len(differences))
 
 
 def search(measure: Measure) -> Finish:
@@ -255,7 +301,8 @@ def search(measure: Measure) -> Finish:
     Parameters
     ----------
     measure : callable
-        Returns the excess and the upper loss at a place; NaN for the second if there is none.
+        Returns the excess and the upper loss at a place, NaN for the second if there is none; and the margin that the
+        excess must keep, if it is not `LEAST_MARGIN`.
 
     Examples
     --------
@@ -268,12 +315,15 @@ def search(measure: Measure) -> Finish:
     """
     measure = cache(measure)
 
-    def improves(place: float, best: float) -> bool:
-        excess, upper = measure(place)
-        return excess <= MOVED_LIMIT and upper < measure(best)[1]
+    def is_inside(place: float) -> bool:
+        excess, _, *margin = measure(place)
+        return excess <= KEPT_LIMIT - max([LEAST_MARGIN, *margin])
 
-    excess, upper = measure(1.0)
-    best = 1.0 if excess <= KEPT_LIMIT else _place_inside(measure)
+    def improves(place: float, best: float) -> bool:
+        return is_inside(place) and measure(place)[1] < measure(best)[1]
+
+    excess, upper = measure(1.0)[:2]
+    best = 1.0 if excess <= KEPT_LIMIT else _place_inside(is_inside)
     if measure(best)[0] <= KEPT_LIMIT and not math.isnan(measure(best)[1]):
         # Of a model that was moved back, outward was already searched.
         directions = (1, -1) if best == 1 else (-1,)
@@ -285,7 +335,11 @@ def search(measure: Measure) -> Finish:
     if improves(0.0, best):
         best = 0.0
     evaluations = measure.cache_info().misses
-    return Finish(best, *measure(best), excess, upper, measure(0.0)[1], evaluations)
+    best_excess, best_upper = measure(best)[:2]
+    upper_reference = measure(0.0)[1]
+    return Finish(
+        best, best_excess, best_upper, excess, upper, upper_reference, evaluations
+    )
 
 
 def _descend_upper(
@@ -304,16 +358,12 @@ def _descend_upper(
         stride *= 2
 
 
-def _place_inside(measure: Measure) -> float:
+def _place_inside(is_inside: Callable[[float], bool]) -> float:
     """Return the first place inside on the way back, as far out as bisection finds one; 1 if no place is inside."""
-
-    def is_inside(place: float, _: float) -> bool:
-        return measure(place)[0] <= MOVED_LIMIT
-
     outside = 1.0
     for place in WAY_BACK:
-        if is_inside(place, outside):
-            return _bisect(place, outside, is_inside)
+        if is_inside(place):
+            return _bisect(place, outside, lambda place, _: is_inside(place))
         outside = place
     return 1.0
 

@@ -87,10 +87,10 @@ class BackwardPasses:
             handle = loss.register_hook(factors.append)  # type: ignore[no-untyped-call]  # torch's
         try:
             yield
-            if factor is not None and has_graph:
-                self.losses.add(level, loss, reference, weight, [factor])
-            else:
-                self.losses.add(level, loss, reference, weight, factors)
+            measured: Number | None = factor if has_graph else None
+            if factors:
+                measured = _total(factors)
+            self.losses.add(level, loss, reference, weight, measured)
             self.gradients.leave(level)
         except BaseException:
             # Discard the incomplete step, so that the next one starts cleanly.
@@ -291,17 +291,9 @@ class StepLosses:
         loss: Number | None,
         reference: Number | None,
         weight: float,
-        factors: Sequence[Number],
+        factor: Number | None,
     ) -> None:
-        """Add the loss of a block of this level, and the reference's loss.
-
-        `factors` are those of the block's backward passes; there are none for a loss without a graph.
-        """
-        factor: Number | None = None
-        if len(factors) == 1:
-            factor = _number(factors[0])
-        elif factors:
-            factor = _number(sum(_in_wide_precision(full_tensor(f)) for f in factors))
+        """Add the loss of a block of this level, and the reference's loss; a loss without a graph has no factor."""
         self._blocks[level] += 1
         for name, value in ((level, loss), ("reference", reference)):
             if value is not None:
@@ -367,6 +359,13 @@ def loss_value(loss: Loss) -> Number | None:
 def loss_values(losses: Mapping[str, Loss]) -> dict[str, Number | None]:
     """Return losses by name, each times its factor."""
     return {name: loss_value(loss) for name, loss in losses.items()}
+
+
+def _total(factors: Sequence[Tensor]) -> Number:
+    """The sum of the factors of a block's backward passes."""
+    if len(factors) == 1:
+        return _number(factors[0])
+    return _number(sum(_in_wide_precision(full_tensor(f)) for f in factors))
 
 
 def _number(value: Number) -> Number:

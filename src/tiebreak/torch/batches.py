@@ -17,6 +17,10 @@ from tiebreak.schedules import Law, Schedule
 from tiebreak.torch.distributed.layout import several_ranks
 from tiebreak.torch.gradients import LEVELS
 
+#: What a saved state must share with the batches that load it, and what they take from it.
+_SETTINGS = ("sampling", "level", "length")
+_POSITION = ("k", "samples", "seed")
+
 
 @dataclass
 class Batch:
@@ -91,6 +95,8 @@ class GrowingBatches:
     ----------
     k, samples : int
         The next or current step, and the number of samples in all steps before.
+    length : int
+        The number of samples of the dataset.
 
     Notes
     -----
@@ -140,7 +146,7 @@ class GrowingBatches:
         self._schedule = schedule
         self._batch_size(0)  # report an illegal law at once
         self._dataset, self._options = _prepare(dataset, options)
-        self._length = len(self._dataset)
+        self.length = len(self._dataset)
         if share is None and several_ranks():
             raise RuntimeError(
                 "several ranks run: give share=(rank, ranks), or (0, 1) for the whole batch on each"
@@ -189,8 +195,8 @@ class GrowingBatches:
 
     def _plan(self) -> Iterator[Batch]:
         """Yield the batches from the next step on, without their pairs."""
-        epoch, offset = divmod(self.samples, self._length)
-        orders = (self._random(i).permutation(self._length) for i in count(epoch))
+        epoch, offset = divmod(self.samples, self.length)
+        orders = (self._random(i).permutation(self.length) for i in count(epoch))
         order = islice(chain.from_iterable(orders), offset, None)
         for k in count(self.k):
             try:
@@ -198,7 +204,7 @@ class GrowingBatches:
             except Exception:
                 return  # workers read ahead; `__iter__` raises the error at the step
             if self.sampling == "iid":
-                samples = self._random(k).integers(self._length, size=size)
+                samples = self._random(k).integers(self.length, size=size)
             else:
                 samples = np.fromiter(islice(order, size), np.int64, size)
             length = math.ceil(size / self._ranks / self.micro_batch)
@@ -228,14 +234,7 @@ class GrowingBatches:
 
     def state_dict(self) -> dict[str, int | str]:
         """Return the start of the next step: numbers and words, fit for ``torch.load(…, weights_only=True)``."""
-        return {
-            "k": self.k,
-            "samples": self.samples,
-            "seed": self.seed,
-            "sampling": self.sampling,
-            "level": self.level,
-            "length": self._length,
-        }
+        return {name: getattr(self, name) for name in (*_POSITION, *_SETTINGS)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, with its seed: the next loop starts with the same samples, bit for bit."""
@@ -243,14 +242,14 @@ class GrowingBatches:
             raise TypeError(
                 f"the state is a {type(state).__name__}; it must be what state_dict() gave"
             )
-        current = self.state_dict()
-        for name in ("sampling", "level", "length"):
-            if state.get(name) != current[name]:
+        for name in _SETTINGS:
+            current = getattr(self, name)
+            if state.get(name) != current:
                 raise ValueError(
-                    f"the state has {name}={state.get(name)!r}, these batches have {name}={current[name]!r}"
+                    f"the state has {name}={state.get(name)!r}, these batches have {name}={current!r}"
                 )
         self.k, self.samples, self.seed = (
-            whole(name, state.get(name), 0) for name in ("k", "samples", "seed")
+            whole(name, state.get(name), 0) for name in _POSITION
         )
 
 

@@ -12,23 +12,31 @@ import base64
 import json
 import math
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tiebreak.checks import floating
-from tiebreak.torch.devices import store
+from tiebreak.methods import Method
 from tiebreak.torch.diagnostics import warn_at_caller
 from tiebreak.torch.distributed.consistency import fingerprint
-from tiebreak.torch.distributed.layout import is_dtensor, local_tensor
-from tiebreak.torch.kernels.foreach import accumulation_dtype
+from tiebreak.torch.distributed.layout import local_tensor
 from tiebreak.torch.step_info import Step, unknown_step
 
 VERSION = 1
 KEY = "tiebreak"  # of a group's text and of a parameter's flags; begins every name
-KINDS = ("copy", "base", "upper", "lower")  # of entries, in the order of the flags
+#: The kinds of entries in words, in the order of the flags.
+_WORDS = {
+    "copy": "copy",
+    "base": "twin's optimizer state",
+    "upper": "upper memory",
+    "lower": "lower memory",
+}
+KINDS = tuple(_WORDS)
 
 #: What is saved for one parameter: by kind, values by name.
 Entries: TypeAlias = dict[str, dict[str, Any]]
@@ -47,7 +55,7 @@ class ParameterPart(Protocol):
 
 
 def pack_entries(
-    parts: Sequence[ParameterPart],
+    part: ParameterPart,
     parameters: Sequence[Tensor],
     base_state: Mapping[Any, Any],
     complete: bool,
@@ -58,24 +66,18 @@ def pack_entries(
     names: where there is nothing yet stand zeros, and the flags say so. Without any entry there are no names at all,
     unless the state must be `complete`.
     """
-    entries: list[Entries] = []
-    for p in parameters:
-        entries.append({})
-        for part in parts:
-            entries[-1] |= part.entries(p)
+    entries = [part.entries(p) for p in parameters]
     if not complete and not any(entries):
         return [{} for _ in parameters]
     packed = []
     for p, saved in zip(parameters, entries, strict=True):
-        every: Entries = {}
+        places: Entries = {}
         if p.requires_grad:
-            for part in parts:
-                every |= part.placeholders(p, base_state.get(p, {}))
-        every |= saved
+            places = part.placeholders(p, base_state.get(p, {}))
         values: Values = {}
-        if every:
+        if places or saved:
             values[KEY] = sum(1 << KINDS.index(kind) for kind in saved)
-        for kind, by_name in every.items():
+        for kind, by_name in (places | saved).items():
             values |= {f"{KEY}_{kind}_{name}": v for name, v in by_name.items()}
         packed.append(values)
     return packed
@@ -90,30 +92,27 @@ class _ParameterState(NamedTuple):
 
 def _unpack_entries(state: Values) -> _ParameterState:
     """Divide the state of one parameter; zeros that only kept a place are left out."""
-    base = {name: value for name, value in state.items() if not _is_entry(name)}
-    try:
-        flags = int(state.get(KEY, 0))
-    except (ValueError, OverflowError):
-        raise ValueError(
-            f"the flags {KEY!r} of a parameter are {state[KEY]!r}; they must be a whole number"
-        ) from None
-    entries: Entries = {}
-    for number, kind in enumerate(KINDS):
-        prefix = f"{KEY}_{kind}_"
-        if flags >> number & 1:
-            entries[kind] = {
-                name.removeprefix(prefix): value
-                for name, value in state.items()
-                if str(name).startswith(prefix)
-            }
+    flags = state.get(KEY, 0)
+    _require(f"a parameter's {KEY!r}", flags, "a whole number", _is_number(flags))
+    kinds = [kind for i, kind in enumerate(KINDS) if int(flags) >> i & 1]
+    entries: Entries = {kind: {} for kind in kinds}
+    base: Values = {}
+    for name, value in state.items():
+        if not _is_entry(name):
+            base[name] = value
+            continue
+        _, _, entry = name.partition("_")
+        kind, _, entry_name = entry.partition("_")
+        if kind in entries:
+            entries[kind][entry_name] = value
     return _ParameterState(base, entries)
 
 
 def _is_entry(name: object) -> bool:
-    return isinstance(name, str) and (name == KEY or name.startswith(f"{KEY}_"))
+    return isinstance(name, str) and name.partition("_")[0] == KEY
 
 
-class MergedState(MutableMapping[Tensor, Any]):
+class MergedState(ChainMap[Any, Any]):
     """The base's state and this library's entries, by parameter. What is written goes to the base's state.
 
     `begun` makes an empty state true: ``torch.distributed.checkpoint`` asks a false one for a first step each time.
@@ -122,33 +121,21 @@ class MergedState(MutableMapping[Tensor, Any]):
     def __init__(
         self,
         base_state: MutableMapping[Any, Any],
-        entries: Mapping[Tensor, Values],
+        entries: MutableMapping[Any, Values],
         begun: bool,
     ) -> None:
-        self._base = base_state
-        self._entries = entries
+        super().__init__(base_state, entries)
         self._begun = begun
 
     def __getitem__(self, p: Tensor) -> Any:
-        if p not in self._entries:
-            return self._base[p]
-        return ChainMap(self._base[p], self._entries[p])
+        base_state, entries = self.maps
+        return ChainMap(base_state[p], entries[p]) if p in entries else base_state[p]
 
     def __setitem__(self, p: Tensor, state: Any) -> None:
-        self._base[p] = {n: v for n, v in state.items() if not _is_entry(n)}
-
-    def __delitem__(self, p: Tensor) -> None:
-        del self._base[p]
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._base
-        yield from (p for p in self._entries if p not in self._base)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+        self.maps[0][p] = _unpack_entries(state).base
 
     def __bool__(self) -> bool:
-        return self._begun or len(self) > 0
+        return self._begun or any(self.maps)
 
 
 # --- values as text ------------------------------------------------------------
@@ -170,12 +157,10 @@ def as_json_values(owner: str, values: Values) -> Values:
 
 def write_tensor(tensor: Tensor) -> list[Any]:
     """Return a small tensor as text: its dtype, its shape and its bytes."""
-    values = tensor.detach().cpu().contiguous()
-    data = b""
-    if values.numel():
-        data = values.reshape(-1).view(torch.uint8).numpy().tobytes()
-    dtype = str(values.dtype).removeprefix("torch.")
-    return [dtype, list(values.shape), base64.b64encode(data).decode("ascii")]
+    values = tensor.detach().cpu().contiguous().reshape(-1)
+    data = values.view(torch.uint8).numpy().tobytes()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return [dtype, list(tensor.shape), base64.b64encode(data).decode("ascii")]
 
 
 def read_tensor(text: Sequence[Any]) -> Tensor:
@@ -186,12 +171,9 @@ def read_tensor(text: Sequence[Any]) -> Tensor:
     >>> read_tensor(write_tensor(torch.tensor([[1.5, 2.5]], dtype=torch.bfloat16)))
     tensor([[1.5000, 2.5000]], dtype=torch.bfloat16)
     """
-    dtype = getattr(torch, text[0])
-    data = base64.b64decode(text[2])
-    if not data:
-        return torch.zeros(text[1], dtype=dtype)
-    bytes_ = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return bytes_.view(dtype).reshape(text[1])
+    dtype, shape, data = text
+    values = np.frombuffer(bytearray(base64.b64decode(data)), np.uint8)
+    return torch.from_numpy(values).view(getattr(torch, dtype)).reshape(shape)
 
 
 # --- saving --------------------------------------------------------------------
@@ -207,6 +189,7 @@ def save(opt: Any) -> Values:
     for pre_hook in opt._optimizer_state_dict_pre_hooks.values():
         pre_hook(opt)
     copy = opt.model_copy
+    settings = _settings(opt.decision.method, opt.estimates.kind, copy)
     if opt.twin is not None:
         opt.twin.adopt_options(opt.base, None)
     state: Values = opt.base.state_dict()
@@ -219,32 +202,37 @@ def save(opt: Any) -> Values:
     common: Values = {
         "version": VERSION,
         "count": opt.count,
-        "method": getattr(opt.decision.method, "name", None),
-        "estimator": opt.estimates.kind,
+        "settings": settings,
         "law": as_json_values("the law", opt.memory.state_dict()),
-        "noise": as_json_values("the noise", opt.noise.state),
         "tolerance": tolerance and [tolerance.amount, tolerance.relative],
-        "copy": copy and copy.kind,
     }
+    entries_left = iter(entries)
     groups = []
-    first = 0
     for i, group in enumerate(opt.base.param_groups):
-        size = len(group["params"])
-        count = sum(map(bool, entries[first : first + size]))
-        text: Values = {"parameters": size, "kept": count}
+        parameters = group["params"]
+        saved = islice(entries_left, len(parameters))
+        text = common | {"kept": sum(map(bool, saved))}
         if copy is not None:
             text["options"] = copy.group_options(i, group)
-            text["reached"] = copy.are_reached(group["params"])
+            text["reached"] = copy.are_reached(parameters)
             if i == 0:
                 text["buffers"] = copy.buffers.state_dict()
-        line = json.dumps(common | text, separators=(",", ":"))
+        line = json.dumps(text, separators=(",", ":"))
         groups.append({**state["param_groups"][i], KEY: line})
-        first += size
     state = {**state, "state": states, "param_groups": groups}
     _add_key(opt.base.param_groups)
     for post_hook in opt._optimizer_state_dict_post_hooks.values():
         state = post_hook(opt, state) or state
     return state
+
+
+def _settings(method: Method | None, estimator: str, copy: Any) -> Values:
+    """Return what an optimizer must have in common with a state that it loads."""
+    return {
+        "method": method and method.name,
+        "estimator": estimator,
+        "copy of the model": copy and copy.kind,
+    }
 
 
 def _add_key(groups: Sequence[Values]) -> None:
@@ -258,11 +246,10 @@ def is_state_request(groups: Sequence[Values]) -> bool:
 
     torch's ``get_state_dict`` and ``set_state_dict`` make such a step with zero gradients and a learning rate of 0.
     """
-    groups = [group for group in groups if group["params"]]
-    if any(bool(group.get("lr", 0) != 0) for group in groups):
-        return False
     grads = []
     for group in groups:
+        if group["params"] and bool(group.get("lr", 0) != 0):
+            return False
         grads += [p.grad for p in group["params"] if p.requires_grad]
     return bool(grads) and all(
         grad is not None and not local_tensor(grad).any() for grad in grads
@@ -287,14 +274,14 @@ class _Checkpoint(NamedTuple):
     ----------
     base : dict
         The state of the base optimizer.
-    entries : list of Entries
-        For each parameter, in order.
+    parameters : list of _ParameterState
+        Of each parameter, in order.
     groups : list of dict
         The text of each group; the first has the numbers of the whole optimizer.
     """
 
     base: Values
-    entries: list[Entries]
+    parameters: list[_ParameterState]
     groups: list[Values]
 
 
@@ -304,22 +291,28 @@ def load(opt: Any, state: Values) -> None:
         state = pre_hook(opt, state) or state
     parameters = opt.gradients.parameters()
     copy = opt.model_copy
+    settings = _settings(opt.decision.method, opt.estimates.kind, copy)
     try:
         checkpoint = _divide(state, opt.param_groups)
         numbers = checkpoint.groups[0]
-        opt.estimates.check(numbers["estimator"])
-        opt.memory.check(numbers["law"])
-        method = getattr(opt.decision.method, "name", None)
-        _check_numbers(numbers, method, opt.decision.tolerance is not None)
-        _check_copy_kind(numbers["copy"], copy and copy.kind)
-        _check_noise(numbers["noise"], opt.noise.state)
-        _check_entries(checkpoint.entries, parameters, opt.estimates)
+        law = numbers["law"]
+        tolerance = numbers["tolerance"]
+        for name, value in settings.items():
+            saved = numbers["settings"][name]
+            legal = f"{value!r}, as this optimizer's"
+            _require(f"the {name}", saved, legal, saved == value)
+        opt.memory.check(law)
+        holds = (tolerance is None) == (opt.decision.tolerance is None)
+        _require("tolerance", tolerance, "null with a rule alone", holds)
+        _check_entries(checkpoint.parameters, parameters, opt.parameter_part())
         if copy is not None:
             copy.buffers.check(numbers["buffers"])
             options = [group["options"] for group in checkpoint.groups]
             _check_options(options, opt.base.param_groups)
             reached = _read_reached(checkpoint.groups, len(parameters))
-    except (KeyError, IndexError, AttributeError, TypeError, OverflowError) as error:
+    except Exception as error:
+        if type(error) is ValueError:  # one of the checks has refused the state
+            raise
         raise ValueError(
             "this is no state of such an optimizer, or not all of one "
             f"({type(error).__name__}: {error})"
@@ -330,14 +323,14 @@ def load(opt: Any, state: Values) -> None:
         raise ValueError(
             f"{type(opt.base).__name__}, the base, cannot load its part of the state: {error}"
         ) from error
-    opt.count = int(numbers["count"])
-    entries = dict(zip(parameters, checkpoint.entries, strict=True))
+    opt.count = numbers["count"]
+    saved_entries = [saved.entries for saved in checkpoint.parameters]
+    entries = dict(zip(parameters, saved_entries, strict=True))
     opt.estimates.load(entries)
-    opt.memory.load_state_dict(numbers["law"])
-    _load_noise(opt.noise.state, numbers["noise"], parameters[0].device)
-    if numbers["tolerance"] is not None:
+    opt.memory.load_state_dict(law)
+    if tolerance is not None:
         before = opt.tolerance
-        opt.set_tolerance(*numbers["tolerance"])
+        opt.set_tolerance(*tolerance)
         if before != opt.tolerance:
             warn_at_caller(
                 f"the state has tolerance={opt.tolerance!r}, which takes the place of tolerance={before!r}: to go on "
@@ -346,23 +339,11 @@ def load(opt: Any, state: Values) -> None:
     if copy is not None:
         copy.buffers.load_state_dict(numbers["buffers"])
         copy.load(opt.base, entries, options, reached)
-    saved_numbers = [*numbers["law"].values(), *numbers["noise"].values()]
-    opt.ranks.loaded_state = fingerprint([opt.count, *saved_numbers])
+    opt.ranks.loaded_state = fingerprint([opt.count, *law.values()])
     opt.forget()
     _add_key(opt.base.param_groups)
     for post_hook in opt._optimizer_load_state_dict_post_hooks.values():
         post_hook(opt)
-
-
-def _load_noise(state: Values, saved: Values, device: torch.device) -> None:
-    for name, number in saved.items():
-        value = None
-        if number is not None:
-            dtype = accumulation_dtype(device)
-            value = torch.as_tensor(number, dtype=dtype, device=device)
-            if state[name] is not None:
-                value = value.to(state[name])
-        store(state, name, value)
 
 
 def _divide(state: Values, own_groups: Sequence[Values]) -> _Checkpoint:
@@ -377,54 +358,29 @@ def _divide(state: Values, own_groups: Sequence[Values]) -> _Checkpoint:
         raise ValueError(
             f"some groups of this state have no {KEY!r}: it is made of the states of two optimizers"
         )
-    numbers = [_read_text(text) for text in texts]
+    numbers = [json.loads(text) for text in texts]
     states = {i: _unpack_entries(values) for i, values in state["state"].items()}
-    entries: list[Entries] = []
+    parameters: list[_ParameterState] = []
     for text, group, own_group in zip(numbers, groups, own_groups, strict=False):
-        size = len(group["params"])
+        for name, (legal, is_legal) in _LEGAL.items():
+            _require(name, text.get(name), legal, is_legal(text.get(name)))
         count = sum(KEY in state["state"].get(i, {}) for i in group["params"])
         # Nothing is saved for a parameter without numbers on this rank.
         empty = sum(local_tensor(p).numel() == 0 for p in own_group["params"])
-        if size == text["parameters"] and count + empty < text["kept"]:
+        if count + empty < text["kept"]:
             raise ValueError(
-                f"the state lacks what was saved for {text['kept'] - count} parameters, numbers {len(entries)} and on. "
-                "torch's set_state_dict leaves out those with requires_grad=False: unfreeze them while it loads; with "
-                "flatten_optimizer_state_dict=True call get_optimizer_state_dict before it"
+                f"the state lacks what was saved for {text['kept'] - count} parameters, numbers {len(parameters)} and "
+                "on. torch's set_state_dict leaves out those with requires_grad=False: unfreeze them while it loads; "
+                "with flatten_optimizer_state_dict=True call get_optimizer_state_dict before it"
             )
-        for i in group["params"]:
-            entries.append(states[i].entries if i in states else {})
-    base: Values = {}
-    for i, values in states.items():
-        _check_twin_state(i, values.base, values.entries.get("base", {}))
-        if values.base:
-            base[i] = values.base
+        nothing = _ParameterState({}, {})
+        parameters += [states.get(i, nothing) for i in group["params"]]
+    base = {i: saved.base for i, saved in states.items() if saved.base}
     plain_groups = []
     for group in groups:
         plain_groups.append({n: value for n, value in group.items() if n != KEY})
-    whole_state = {**state, "state": base, "param_groups": plain_groups}
-    return _Checkpoint(whole_state, entries, numbers)
-
-
-def _read_text(text: str) -> Values:
-    """Return what a group's text says."""
-    try:
-        numbers = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"a group's text in this state cannot be read: {error}"
-        ) from None
-    if not isinstance(numbers, dict):
-        raise ValueError(
-            f"a group's text in this state is {text!r}; it must be an object in JSON"[
-                :200
-            ]
-        )
-    for name in ("parameters", "kept"):
-        _check_count(name, numbers.get(name))
-    version = numbers.get("version")
-    legal = f"{VERSION}, the form that this tiebreak writes"
-    _require("version", version, legal, version == VERSION)
-    return numbers
+    base_state = {**state, "state": base, "param_groups": plain_groups}
+    return _Checkpoint(base_state, parameters, numbers)
 
 
 # --- checks of a state ----------------------------------------------------------
@@ -436,100 +392,71 @@ def _require(name: str, value: object, legal: str, holds: bool) -> None:
         raise ValueError(f"in this state {name} is {text[:200]}; it must be {legal}")
 
 
-def _check_count(name: str, value: object) -> None:
+def _is_count(value: object) -> bool:
     # A bool is an int, too.
-    holds = type(value) is int and 0 <= value < 2**63
-    _require(name, value, "a whole number ≥ 0", holds)
+    return type(value) is int and 0 <= value < 2**63
 
 
-def _check_numbers(numbers: Values, method: str | None, has_tolerance: bool) -> None:
-    saved = numbers["method"]
-    _require("the method", saved, f"{method!r}, as this optimizer's", saved == method)
-    _check_count("count", numbers["count"])
-    tolerance = numbers["tolerance"]
-    holds = tolerance is None
-    if isinstance(tolerance, list) and len(tolerance) == 2:
-        amount, relative = tolerance
-        holds = _is_number(amount) and amount > 0 and isinstance(relative, bool)
-    legal = "null, or a number > 0 and whether it is a share"
-    _require("tolerance", tolerance, legal, holds)
-    legal = "a number" if has_tolerance else "null"
-    _require("tolerance", tolerance, legal, tolerance is None or has_tolerance)
+def _is_tolerance(value: object) -> bool:
+    if not isinstance(value, list) or len(value) != 2:
+        return value is None
+    amount, relative = value
+    return _is_number(amount) and amount > 0 and isinstance(relative, bool)
 
 
-def _check_noise(saved: Values, state: Values) -> None:
-    legal = f"{' and '.join(state)}, numbers or null"
-    _require("noise", saved, legal, set(saved) == set(state))
-    values = list(saved.values())
-    holds = all(v is None for v in values) or all(map(_is_number, values))
-    _require("noise", saved, "finite numbers, or null all of them", holds)
-
-
-def _check_copy_kind(saved: str | None, kind: str | None) -> None:
-    if saved != kind:
-        texts = [
-            f'reference="{word}"' if word else "a reference without a copy"
-            for word in (saved, kind)
-        ]
-        raise ValueError(
-            f"the state was saved with {texts[0]}, and this optimizer has {texts[1]}: make it with the same"
-        )
+#: What the text of each group must have: by name, what is legal in words, and as a function.
+_LEGAL: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "version": (
+        f"{VERSION}, the form that this tiebreak writes",
+        lambda value: value == VERSION,
+    ),
+    "count": ("a whole number ≥ 0", _is_count),
+    "kept": ("a whole number ≥ 0", _is_count),
+    "tolerance": ("null, or a number > 0 and whether it is a share", _is_tolerance),
+}
 
 
 def _check_entries(
-    entries: Sequence[Entries], parameters: Sequence[Tensor], estimates: ParameterPart
+    saved_states: Sequence[_ParameterState],
+    parameters: Sequence[Tensor],
+    part: ParameterPart,
 ) -> None:
-    """Raise unless the entries of each parameter have its shape."""
+    """Raise unless the entries of each parameter are like those that the optimizer would save."""
     count = len(parameters)
-    legal = len(entries) == count
-    _require("the number of parameters", str(len(entries)), str(count), legal)
-    for i, (p, saved) in enumerate(zip(parameters, entries, strict=True)):
-        places = estimates.placeholders(p, {})
-        for level in ("upper", "lower"):
-            if level in saved:
-                _check_memory(i, level, saved[level], places.get(level, {}))
-        value: Any = saved.get("copy", {"value": p}).get("value")
-        name = f"the copy of parameter {i}"
-        _require(name, repr(value)[:100], "a tensor of numbers", _is_numeric(value))
-        if value.shape != p.shape or is_dtensor(value) != is_dtensor(p):
-            raise ValueError(
-                f"the state's copy of parameter {i} has shape {tuple(value.shape)} as a {type(value).__name__}, the "
-                f"parameter has {tuple(p.shape)} as a {type(p.data).__name__}: where ranks share parameters load by "
-                "torch.distributed.checkpoint.state_dict.set_state_dict"
+    holds = len(saved_states) == count
+    _require("the number of parameters", len(saved_states), str(count), holds)
+    for i, (p, saved) in enumerate(zip(parameters, saved_states, strict=True)):
+        places = part.placeholders(p, saved.base)
+        for kind, values in saved.entries.items():
+            forms = _forms(kind, values)
+            legal = _forms(kind, places.get(kind, values))
+            advice = (
+                "where ranks share parameters, load by torch.distributed.checkpoint"
             )
+            name = f"the {_WORDS[kind]} of parameter {i}"
+            _require(name, forms, f"{legal}; {advice}", forms == legal)
 
 
-def _check_memory(i: int, level: str, saved: Values, places: Values) -> None:
-    holds = set(saved) == set(places)
-    for name in set(saved) & set(places):
-        place = places[name]
-        value = saved[name]
-        if isinstance(place, Tensor):
-            holds = holds and _is_numeric(value) and value.shape == place.shape
-        else:
-            holds = holds and _is_number(value)
-    legal = f"{len(places)} values of its shape"
-    _require(f"the {level} memory of parameter {i}", "what is there", legal, holds)
+def _forms(kind: str, values: Values) -> dict[str, str]:
+    """Describe the type of each value of an entry and, unless it is a base's, the shape of each tensor."""
+    return {name: _form(value, kind != "base") for name, value in values.items()}
 
 
-def _check_twin_state(i: object, base: Values, twin: Values) -> None:
-    """Raise unless the twin's optimizer state of a parameter has the types of the base's."""
-    for name in base.keys() & twin.keys():
-        is_tensor = isinstance(base[name], Tensor)
-        holds = is_tensor == isinstance(twin[name], Tensor)
-        if not is_tensor:
-            holds = holds and type(base[name]) is type(twin[name])
-        legal = "of the type of the base's"
-        _require(f"the twin's {name} of parameter {i}", twin[name], legal, holds)
+def _form(value: object, with_shape: bool) -> str:
+    """Describe the type of a value and, if it is a tensor, its shape."""
+    if isinstance(value, Tensor):
+        is_float = value.is_floating_point() or value.is_complex()
+        content = "numbers" if is_float else str(value.dtype)
+        form = f"a {type(value.data).__name__} of {content}"
+        return f"{form} and shape {tuple(value.shape)}" if with_shape else form
+    return "a number" if _is_number(value) else f"a {type(value).__name__}"
 
 
 def _check_options(options: Sequence[Values], groups: Sequence[Values]) -> None:
     """Raise unless options that are numbers in the base's groups are numbers in the twin's, too."""
     for saved, group in zip(options, groups, strict=False):
         for name, value in saved.items():
-            current = group.get(name)
-            is_number = isinstance(current, Tensor) or type(current) in (int, float)
-            holds = not is_number or _is_number(value)
+            holds = _is_number(value) or not _is_number(group.get(name))
             legal = "a number, as the base's is"
             _require(f"the twin's option {name}", value, legal, holds)
 
@@ -542,12 +469,6 @@ def _read_reached(groups: Sequence[Values], count: int) -> list[bool]:
     holds = len(reached) == count and all(isinstance(flag, bool) for flag in reached)
     _require("reached", reached, f"{count} truths, one for each parameter", holds)
     return reached
-
-
-def _is_numeric(value: object) -> bool:
-    return isinstance(value, Tensor) and (
-        value.is_floating_point() or value.is_complex()
-    )
 
 
 def _is_number(value: object) -> bool:

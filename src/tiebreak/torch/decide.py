@@ -6,8 +6,8 @@ what no kernel can: a rule of the user's own, a gradient scaler.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from tiebreak.tolerance import Memory, Reading
 from tiebreak.torch.backward import Loss, loss_value, loss_values
 from tiebreak.torch.devices import copied, store
 from tiebreak.torch.distributed import Measurement
-from tiebreak.torch.nonfinite import find_nonfinite
 from tiebreak.torch.step_info import (
     PRODUCTS,
     READINGS,
@@ -345,7 +344,7 @@ class Decider:
         )
         # The first two numbers are the weights.
         numbers = zip(output.names[2:], output.report[2:].unbind(), strict=True)
-        fields = dict.fromkeys(Step._fields) | dict(numbers)
+        fields: dict[str, Any] = dict.fromkeys(Step._fields) | dict(numbers)
         return StepDecision(
             weights=output.weights,
             info=Step(**fields | {"skipped": output.skipped}),
@@ -364,3 +363,40 @@ def _decision_losses(decision: Decision, losses: dict[str, Loss]) -> dict[str, L
     if "lower_value" in decision.method.needs:
         return {"lower_value": losses["lower"]}
     return {}
+
+
+def find_nonfinite(
+    values: Iterable[Any], found_inf: Tensor | None
+) -> Literal[True] | Tensor | None:
+    """Return True if the host knows that the step must not be made, and a flag on the device if only the device knows.
+
+    None if nothing is wrong, as far as the host knows.
+
+    Parameters
+    ----------
+    values : iterable of numbers and tensors
+        None stands for a value that the step does not have. The first one says where the step is decided.
+    found_inf : tensor, optional
+        What a gradient scaler found: not 0 if a gradient is not finite.
+    """
+    flag = None if found_inf is None else found_inf.reshape(()) != 0
+    home: torch.device | None = None
+    for value in values:
+        if isinstance(value, Tensor) and home is None:
+            home = value.device
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            nonfinite = ~torch.isfinite(value).all()
+            flag = nonfinite if flag is None else flag.to(nonfinite.device) | nonfinite
+        elif value is not None and not _is_finite(value):
+            return True
+    if flag is None:
+        return None
+    if (home or flag.device).type == "cpu":
+        return True if bool(flag) else None
+    return flag
+
+
+def _is_finite(value: Tensor | float) -> bool:
+    # Python checks a few numbers faster than torch does.
+    numbers = value.reshape(-1).tolist() if isinstance(value, Tensor) else (value,)
+    return all(map(math.isfinite, numbers))

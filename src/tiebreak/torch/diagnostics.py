@@ -1,7 +1,6 @@
 """Warnings about a run. Each warning is given once, at the line of the user that called the optimizer."""
 
 import math
-import operator
 import sys
 import warnings
 from typing import Any
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from tiebreak.options import allowed
 from tiebreak.tolerance import Reading
-from tiebreak.torch.devices import capturing, store
+from tiebreak.torch.devices import capturing
 
 FIRST_CHECK = 200  # steps of this process before noise and reference are checked
 SETTLED = 20  # steps until the averages of the tolerance rule are those of recent steps
@@ -226,22 +225,23 @@ class GradientNoise:
 
     Attributes
     ----------
-    state : dict
-        The averages of the noise Wν² and of ‖S‖²; None before the first check.
+    noise, total : float
+        The averages of the noise Wν² and of ‖S‖²; 0 before the first check.
     warned : bool
         Whether the share was large at an earlier check.
     """
 
     def __init__(self) -> None:
         self.warned = False
-        self.state: dict[str, Any] = {"noise": None, "total": None}
+        self.noise = 0.0
+        self.total = 0.0
         self.start_step()
 
     def start_step(self) -> None:
         """Discard the micro-batches of the step before."""
-        self._weight = 0.0
-        # Σ 1, ΣW, ΣW², Σy, ΣWy and the last ‖S‖²; the first three are numbers, the others tensors.
-        self._sums: list[Any] = [0.0] * 6
+        # Σ 1, ΣW, ΣW² and the last W are numbers; Σy, ΣWy and the last ‖S‖² are tensors.
+        self._weights = [0.0] * 4
+        self._squares: list[Any] = [0.0] * 3
 
     def is_due(self, count: int) -> bool:
         """Whether to check this step."""
@@ -249,63 +249,59 @@ class GradientNoise:
 
     def add(self, square: Tensor, weight: float) -> None:
         """Add the squared norm of the accumulated lower gradient after a micro-batch of this weight."""
-        self._weight += weight
-        y = square / self._weight
-        terms = (1, self._weight, self._weight**2, y, self._weight * y)
-        self._sums = [*map(operator.add, self._sums, terms), square]
+        n, sum_w, sum_ww, total = self._weights
+        sum_y, sum_wy, _ = self._squares
+        total += weight
+        self._weights = [n + 1, sum_w + total, sum_ww + total * total, total]
+        self._squares = [sum_y + square / total, sum_wy + square, square]
 
     def partial_sums(self, kinds: int, like: Tensor) -> Tensor:
         """Return the sums of this rank by kind of parameters, of shape (kinds, 3)."""
-        if not self._weight:
+        if not self._weights[0]:
             return like.new_zeros(kinds, 3)
-        return torch.stack(self._sums[3:], -1).to(like)
+        return torch.stack(self._squares, -1).to(like)
 
     def set_sums(self, total: Tensor) -> None:
         """Replace the sums of this rank by those over all ranks."""
-        if self._weight:
-            self._sums[3:] = total.unbind()
+        if self._weights[0]:
+            self._squares = list(total)
 
-    def share(self, inverse_scale: Tensor | None = None) -> Tensor | None:
-        """Return ν²W/‖S‖² with this step; None until a step has two micro-batches or more.
+    def share(self, scale: float = 1.0) -> float | None:
+        """Return ν²W/‖S‖² with this step; None until a step has two micro-batches or more. Waits for the device.
 
-        The averages do not contain the scale of a gradient scaler, which changes from step to step.
+        The averages do not contain the `scale` of a gradient scaler, which changes from step to step.
         """
-        n, w, ww, y, wy, square = self._sums
-        spread = n * ww - w * w
+        n, sum_w, sum_ww, weight = self._weights
+        spread = n * sum_ww - sum_w * sum_w
         if n >= 2 and spread > 0:
-            slope = (n * wy - w * y) / spread
-            noise = self._weight * (y - slope * w) / n
-            for name, value in (("noise", noise), ("total", square)):
-                if inverse_scale is not None:
-                    value = value * (inverse_scale**2).to(value)
-                before = self.state[name]
-                if before is None:
-                    average = value.nan_to_num(0.0, 0.0, 0.0)
-                else:
-                    before = before.to(value.device)
-                    average = 0.9 * before + 0.1 * value
-                    average = torch.where(value.isfinite(), average, before)
-                store(self.state, name, average)
+            sum_y, sum_wy, square = (float(s) / scale**2 for s in self._squares)
+            slope = (n * sum_wy - sum_w * sum_y) / spread
+            noise = weight * (sum_y - slope * sum_w) / n
+            if math.isfinite(noise) and math.isfinite(square):
+                new = 0.1 if self.total else 1.0  # weight of this step
+                self.noise += new * (noise - self.noise)
+                self.total += new * (square - self.total)
         self.start_step()
-        noise, total = self.state.values()
-        if noise is None:
+        if not self.total:
             return None
-        return torch.clamp(noise / (total + (total == 0)), 0.0, 1.0)
+        return min(max(self.noise / self.total, 0.0), 1.0)
 
     def check(
         self, count: int, batch_alone: bool, inverse_scale: Tensor | None
     ) -> None:
         """Update the share in a step that is due, and warn if it is large and the rule uses the batch alone."""
-        if not self.is_due(count) or (
-            self._weight and capturing(self._sums[-1].device)
-        ):
+        if not self.is_due(count) or not self._weights[0]:
             return
-        share = self.share(inverse_scale)
-        if share is None or not batch_alone or float(share) <= HIGH_NOISE:
+        square = self._squares[-1]
+        if capturing(square.device):
+            return
+        scale = 1.0 if inverse_scale is None else 1 / float(inverse_scale)
+        share = self.share(scale)
+        if share is None or not batch_alone or share <= HIGH_NOISE:
             return
         self.warned = True
         warn_at_caller(
-            f"noise makes up {float(share):.0%} of the lower gradient's squared norm: the multiplier falls towards the "
+            f"noise makes up {share:.0%} of the lower gradient's squared norm: the multiplier falls towards the "
             "fixed weight `barrier`. Use tolerance=…, larger batches, or an average of the gradients: "
             "method.replace(estimator='average', momentum=0.1)"
         )

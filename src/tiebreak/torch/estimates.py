@@ -120,13 +120,6 @@ class Estimates:
             memories[level] = self.estimator.begin(level, zeros, 0.0)
         return _by_name({level: memory for level, memory in memories.items() if memory})
 
-    def check(self, kind: str) -> None:
-        """Raise unless the state of an estimator of this kind can be loaded."""
-        if kind != self.kind:
-            raise ValueError(
-                f"an optimizer with the estimator {self.kind} cannot load a state of {kind}"
-            )
-
     def load(self, entries: Mapping[Tensor, Entries]) -> None:
         """Restore the memory."""
         self.memory = {level: {} for level in LEVELS}

@@ -6,7 +6,7 @@ measures the losses there. Nothing here changes the optimizer, except that ``ste
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from tiebreak.decision import Tolerance
 from tiebreak.line_search import Finish, Totals
 from tiebreak.line_search import finish as search_line
 from tiebreak.torch.backward import single_loss
+from tiebreak.torch.diagnostics import warn_at_caller
 from tiebreak.torch.distributed import Ranks
 from tiebreak.torch.distributed.layout import (
     Wrappers,
@@ -26,13 +27,19 @@ from tiebreak.torch.distributed.layout import (
 from tiebreak.torch.model_copy import RandomState, release_gathered
 from tiebreak.torch.twin import set_mode
 
-#: Tensors of the model, each with the anchor's value of it.
-Pairs: TypeAlias = list[tuple[Tensor, Tensor]]
 #: A model, or its state_dict: where the line begins.
 Anchor: TypeAlias = nn.Module | Mapping[str, Any]
 #: What a loss over all data may be: one number, or the losses of batches.
 DataLoss: TypeAlias = Callable[[], Any]
 _UNIT_NORM = 1e-3  # a vector whose norm is this near to 1 is a direction
+
+
+class LineTensor(NamedTuple):
+    """A parameter or a buffer of the model, with its value in the anchor."""
+
+    tensor: Tensor
+    anchor: Tensor
+    is_buffer: bool
 
 
 def check_finish_arguments(lower: object, upper: object, steps: object) -> None:
@@ -59,8 +66,7 @@ class Line:
     ----------
     modules : sequence of Module
         The model. Whatever is evaluated leaves the modes and buffers of these modules as they are now.
-    parameters, buffers : list of pairs of tensors
-        Tensors of the model with the anchor's values.
+    tensors : list of LineTensor
     wrappers : Wrappers
         The wrappers of a model that is distributed over ranks.
     """
@@ -68,39 +74,35 @@ class Line:
     def __init__(
         self,
         modules: Sequence[nn.Module],
-        parameters: Pairs,
-        buffers: Pairs,
+        tensors: Sequence[LineTensor],
         wrappers: Wrappers,
     ) -> None:
         self._wrappers = wrappers
         self._parts = parts_of(modules)
         self._modes = [(part, part.training) for part in self._parts]
-        self._parameters = parameters
-        self._anchor_buffers = buffers
+        self._tensors = tensors
         self._ends: list[Tensor] = []
-        self._buffer_ends: list[Tensor] = []
         self._buffers: list[tuple[nn.Module, str, Tensor | None, Tensor | None]] = []
         self._set_end()
 
     @property
     def device(self) -> torch.device:
         """The device of the first parameter."""
-        return self._parameters[0][0].device
+        return self._tensors[0].tensor.device
 
     def move_end(self) -> Callable[[], None]:
         """Make the model as it is now the end of the line; return a function that restores the former end."""
-        before = (self._ends, self._buffer_ends, self._buffers)
+        before = (self._ends, self._buffers)
         self._set_end()
 
         def restore() -> None:
-            self._ends, self._buffer_ends, self._buffers = before
+            self._ends, self._buffers = before
 
         return restore
 
     def _set_end(self) -> None:
         release_gathered(self._wrappers)
-        self._ends = [_clone(tensor) for tensor, _ in self._parameters]
-        self._buffer_ends = [_clone(tensor) for tensor, _ in self._anchor_buffers]
+        self._ends = [_clone(item.tensor) for item in self._tensors]
         self._buffers = []
         for part in self._parts:
             for name, buffer in part._buffers.items():
@@ -116,17 +118,19 @@ class Line:
             part._buffers[name] = buffer  # a pass may have replaced it
             if buffer is not None and value is not None:
                 _assign(buffer, value)
-        for (tensor, anchor), end in zip(self._parameters, self._ends, strict=True):
-            _assign(tensor, _between(anchor, end, place, is_buffer=False))
-        pairs = zip(self._anchor_buffers, self._buffer_ends, strict=True)
-        for (tensor, anchor), end in pairs:
-            _assign(tensor, _between(anchor, end, place, is_buffer=True))
+        for item, end in zip(self._tensors, self._ends, strict=True):
+            _assign(item.tensor, _between(item.anchor, end, place, item.is_buffer))
         torch.clear_autocast_cache()
 
-    def reset_modes(self) -> None:
-        """Set every module to the mode (``train()``, ``eval()``) that it had at first."""
+    @property
+    def in_training_mode(self) -> bool:
+        """Whether a module was in training mode at first."""
+        return any(mode for _, mode in self._modes)
+
+    def reset_modes(self, training: bool = False) -> None:
+        """Set every module to the mode (``train()``, ``eval()``) that it had at first, or to training mode."""
         for part, mode in self._modes:
-            part.training = mode
+            part.training = mode or training
 
 
 def _clone(tensor: Tensor) -> Tensor:
@@ -145,8 +149,8 @@ def _assign(tensor: Tensor, value: Tensor) -> None:
 def _between(anchor: Tensor, end: Tensor, place: float, is_buffer: bool) -> Tensor:
     """A place on the line; a tensor that cannot lie between two values is the model's.
 
-    Parameters make sense with any sign and length. Buffers may not: a variance stays positive, a direction keeps its
-    norm.
+    Parameters may have any sign and length. Of the buffers, a variance stays positive, a mask stays a mask, and a
+    direction keeps its norm.
 
     Examples
     --------
@@ -165,7 +169,8 @@ def _between(anchor: Tensor, end: Tensor, place: float, is_buffer: bool) -> Tens
     wide = torch.promote_types(end.dtype, torch.float32)
     begin = begin.to(wide)
     end = end.to(wide)
-    value = begin + place * (end - begin)
+    # Equal entries stay as they are: begin + place·(end − begin) would make NaN of infinite ones.
+    value = torch.where(begin == end, end, begin + place * (end - begin))
     if not is_buffer or end.is_complex() or end.numel() == 0:
         return value
     if _is_mask(begin) and _is_mask(end):
@@ -196,6 +201,7 @@ def finish_on_line(
     generators: Sequence[torch.Generator],
     ranks: Ranks,
     descend: Callable[[], None] | None,
+    confidence: float,
 ) -> Finish:
     """Move the model to the best point of a line; it is at one place of the line afterwards, whatever happens.
 
@@ -208,6 +214,7 @@ def finish_on_line(
     """
     random = RandomState(generators)
     totals = Totals(_number)
+    checks = Totals(_number)
     home = line.device
 
     def evaluate(name: str, loss: DataLoss) -> float:
@@ -215,12 +222,20 @@ def finish_on_line(
         line.reset_modes()
         return totals(name, loss())
 
-    def measure(place: float) -> tuple[float, float]:
+    def measure_lower(place: float, training: bool = False) -> float:
+        line.move_to(place)
+        random.restore()
+        line.reset_modes(training)
+        return ranks.mean([checks("lower", lower())], home)[0]
+
+    def measure(place: float) -> tuple[float, ...]:
         line.move_to(place)
         lower_loss = evaluate("lower", lower)
+        variance = totals.standard_error("lower") ** 2
         upper_loss = math.nan if upper is None else evaluate("upper", upper)
-        lower_loss, upper_loss = ranks.mean([lower_loss, upper_loss], home)
-        return lower_loss, upper_loss
+        # The mean variance over the ranks is at least that of the mean.
+        means = ranks.mean([lower_loss, upper_loss, variance], home)
+        return means[0], means[1], math.sqrt(means[2])
 
     def repair() -> Callable[[], None]:
         assert descend is not None
@@ -233,6 +248,10 @@ def finish_on_line(
     place = 1.0
     try:
         with torch.no_grad():
+            _check_repeatable(measure_lower(1.0), measure_lower(1.0))
+            if number is not None and not line.in_training_mode:
+                training_loss = measure_lower(0.0, training=True)
+                _compare_modes(number, tolerance, measure_lower(0.0), training_loss)
             result = search_line(
                 measure,
                 (tolerance.amount, tolerance.relative),
@@ -240,6 +259,7 @@ def finish_on_line(
                 upper is not None,
                 stacklevel=4,
                 repair=None if descend is None else repair,
+                confidence=confidence,
             )
             place = result.place
     except RuntimeError as error:
@@ -253,6 +273,29 @@ def finish_on_line(
         line.move_to(place)
         random.restore()
     return result
+
+
+def _check_repeatable(first: float, second: float) -> None:
+    # A device may sum in another order; other data differ by more.
+    if abs(first - second) > 1e-3 * max(abs(first), abs(second)):
+        raise RuntimeError(
+            f"finish(lower=…) gave {first:.6g} and {second:.6g} for the same model: all places of the line must be "
+            "compared on the same data. Make the data outside of the function, and seed a private generator inside of it"
+        )
+
+
+def _compare_modes(
+    number: float, tolerance: Tolerance, loss: float, training_loss: float
+) -> None:
+    """Warn if the anchor has reached the number in training mode, and has another loss in evaluation mode."""
+    allowed = tolerance.amount * (abs(number) if tolerance.relative else 1.0)
+    is_nearer = abs(training_loss - number) < abs(loss - number)
+    if is_nearer and abs(training_loss - loss) > allowed / 2:
+        warn_at_caller(
+            f"reference={number:.6g} seems to be a loss of training mode: the anchor's lower loss is {training_loss:.6g} in "
+            f"training mode and {loss:.6g} in evaluation mode (dropout, batch norm), and finish compares losses of "
+            "evaluation mode. Call model.train() before, or give the optimizer the number of evaluation mode"
+        )
 
 
 def descend(
@@ -314,12 +357,12 @@ def _number(name: str, loss: object) -> float:
 # --- an anchor that the user gives ---------------------------------------------
 
 
-def anchor_pairs(
+def anchor_tensors(
     reference: str,
     anchor: Anchor | Sequence[Anchor] | None,
     modules: Sequence[nn.Module],
     trained: Iterable[Tensor],
-) -> tuple[Pairs, Pairs]:
+) -> list[LineTensor]:
     """Return parameters and buffers of the model, each with its value in the anchor.
 
     Parameters
@@ -351,19 +394,18 @@ def anchor_pairs(
         raise ValueError(
             "model has not all parameters that this optimizer trains: give the model that it was made for"
         )
-    parameters: Pairs = []
-    buffers: Pairs = []
+    tensors = []
     for one_anchor, module in zip(anchors, modules, strict=True):
         values = _values(one_anchor)
         for long_name, p in module.named_parameters():
             name = _plain_name(long_name)
             if id(p) in trained_ids:
-                parameters.append((p, _value(name, p, values)))
+                tensors.append(LineTensor(p, _value(name, p, values), False))
         for long_name, buffer in module.named_buffers():
             name = _plain_name(long_name)
             if name in values:  # a buffer that the anchor lacks stays
-                buffers.append((buffer, _value(name, buffer, values)))
-    return parameters, buffers
+                tensors.append(LineTensor(buffer, _value(name, buffer, values), True))
+    return tensors
 
 
 def _values(anchor: object) -> dict[str, Tensor]:

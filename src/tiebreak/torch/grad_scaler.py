@@ -24,11 +24,6 @@ class Scaling(NamedTuple):
     inverse_scale: Tensor | None
     found_inf: Tensor | None
 
-    @property
-    def is_active(self) -> bool:
-        """Whether a scaler is at work."""
-        return self.found_inf is not None
-
 
 NO_SCALER = Scaling(None, None)
 

@@ -5,7 +5,6 @@ there, and no copy is made. The gradients of the other levels are stored here me
 """
 
 from collections.abc import Sequence
-from itertools import repeat
 from operator import is_
 from typing import Any, TypeAlias
 
@@ -227,7 +226,7 @@ class Gradients:
             _refuse_shared_tensors(parameters, uppers, lowers)
         for level, grads in (("upper", uppers), ("lower", lowers)):
             self._check_level(level, parameters, grads)
-        return list(map(Row, parameters, uppers, lowers, repeat(0), groups))
+        return list(map(Row, parameters, uppers, lowers, groups))
 
     def _check_level(
         self, level: str, parameters: list[Tensor], grads: list[Tensor | None]

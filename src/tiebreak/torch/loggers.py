@@ -39,7 +39,6 @@ class StepLog:
     def __init__(self, every: int, writer: "_Writer") -> None:
         self.every = every
         self._writer = writer
-        self._is_described = False
         # Most users register the hook and never close it.
         self._finalizer = weakref.finalize(self, writer.close)
 
@@ -49,7 +48,6 @@ class StepLog:
         """Torch calls the hook after each step."""
         seconds = time.monotonic()
         if not isinstance(optimizer, DynamicBarrier):
-            self._writer.discard()
             raise TypeError(
                 f"{type(self).__name__} is for DynamicBarrier and its kin; {type(optimizer).__name__} has no multiplier"
             )
@@ -60,8 +58,7 @@ class StepLog:
         is_due = step % self.every == 0 or step + 1 == self._writer.steps
         self._writer.enqueue(step, seconds, info, is_due)
         self._writer.flush()
-        if not self._is_described:
-            self._is_described = True
+        if self._writer.needs_settings:
             self._writer.describe(repr(optimizer))
 
     def close(self) -> None:
@@ -84,10 +81,13 @@ class _Writer:
         The number of steps of the run, whose last step is always written.
     writes_newest : bool
         Whether to write the newest step at the end of the log.
+    needs_settings : bool
+        Whether to record the settings of the optimizer.
     """
 
     steps: int | None = None
     writes_newest = False
+    needs_settings = False
 
     def __init__(self) -> None:
         self._newest: tuple[int, float, Step] | None = None  # if it was not due
@@ -97,10 +97,7 @@ class _Writer:
         """Write the row of a step that ended at this reading of the monotonic clock."""
 
     def describe(self, settings: str) -> None:
-        """Record the settings of the optimizer after the first step."""
-
-    def discard(self) -> None:
-        """Remove an output without rows."""
+        """Record the settings of the optimizer after its first step."""
 
     def end(self) -> None:
         """Close the output."""
@@ -123,12 +120,14 @@ class _Writer:
         ):
             step, seconds, names, copy = pending.popleft()
             numbers = dict(zip(names, copy.read(), strict=True))
-            skipped = int(numbers.pop("skipped"))
-            if skipped:
-                numbers.clear()  # the row has no other number
-            if skipped or numbers:
-                row = dict.fromkeys(Step._fields) | numbers | {"skipped": skipped}
-                self.write(step, seconds, row)
+            is_due = len(names) > 1
+            if numbers["skipped"]:
+                numbers = {"skipped": 1}  # the row has no other number
+            elif is_due:
+                numbers["skipped"] = 0
+            else:
+                continue
+            self.write(step, seconds, dict.fromkeys(Step._fields) | numbers)
 
     def close(self) -> None:
         """Write all pending steps and close the output."""
@@ -210,6 +209,7 @@ class _CSVWriter(_Writer):
         self._file = path.open("a", encoding="utf-8", newline="", buffering=1)
         self._has_header = path.stat().st_size > 0
         self._rows = csv.writer(self._file, lineterminator="\n")
+        self.needs_settings = True
 
     def write(self, step: int, seconds: float, row: Row) -> None:
         if not self._has_header:
@@ -218,15 +218,11 @@ class _CSVWriter(_Writer):
         self._rows.writerow([step, *row.values(), f"{seconds - self._start:.3f}"])
 
     def describe(self, settings: str) -> None:
+        self.needs_settings = False
         description = {"optimizer": settings, **stamp()}
         description["versions"]["torch"] = torch.__version__
         with atomic(self._path.with_name(f"{self._path.name}.json"), "w") as file:
             json.dump(description, file, indent=2)
-
-    def discard(self) -> None:
-        self.end()
-        if not self._has_header:
-            self._path.unlink(missing_ok=True)
 
     def end(self) -> None:
         self._file.close()
@@ -237,7 +233,8 @@ def _last_seconds(path: Path) -> float:
     if not path.exists() or not path.stat().st_size:
         return 0.0
     with path.open("rb+") as file:
-        if file.readline() != f"{','.join(COLUMNS)}\n".encode():
+        header = file.readline()
+        if header != f"{','.join(COLUMNS)}\n".encode():
             raise ValueError(
                 f"path={str(path)!r} exists and is no log of this kind, whose columns are {', '.join(COLUMNS)}; give "
                 "another name, or move it"
@@ -316,32 +313,26 @@ class _LoggerWriter(_Writer):
         super().__init__()
         if not isinstance(prefix, str):
             raise TypeError(f"prefix={prefix!r} must be a string")
-        methods = [
-            name
-            for name in ("add_scalar", "log_metrics", "log")
-            if callable(getattr(logger, name, None))
-        ]
-        if not methods:
+        methods = ("add_scalar", "log_metrics", "log")
+        if not any(callable(getattr(logger, name, None)) for name in methods):
             raise TypeError(
                 f"logger={logger!r} must have log(dict) (wandb, trackio), add_scalar(tag, value, step) (TensorBoard) or "
                 "log_metrics(dict, step=…) (MLflow, Lightning's loggers)"
             )
         self._logger = logger
-        self._method = methods[0]
         self._prefix = prefix
         self._numbered = numbered
 
     def write(self, step: int, seconds: float, row: Row) -> None:
         logger = self._logger
-        numbers = {
-            f"{self._prefix}{name}": float(value)
-            for name, value in row.items()
-            if value is not None
-        }
-        if self._method == "add_scalar":
-            for name, value in numbers.items():
-                logger.add_scalar(name, value, step)
-        elif self._method == "log_metrics":
+        numbers = {}
+        for name, value in row.items():
+            if value is not None:
+                numbers[f"{self._prefix}{name}"] = float(value)
+        if hasattr(logger, "add_scalar"):
+            for name, number in numbers.items():
+                logger.add_scalar(name, number, step)
+        elif hasattr(logger, "log_metrics"):
             logger.log_metrics(numbers, step=step)
         else:
             numbers[f"{self._prefix}step"] = step
@@ -427,17 +418,15 @@ class _LineWriter(_Writer):
             words += f"  excess {excess:.2f} tolerances" + " (outside)" * (excess > 1)
         if self._skipped:
             words += f"  {self._skipped:,} skipped"
-        direction_squared, _ = residuals(*(numbers[name] for name in PRODUCTS))
+        multiplier, fg, gg, ff = (numbers[name] for name in PRODUCTS)
+        direction_squared, _ = residuals(multiplier, fg, gg, ff)
+        losses = {"f": numbers["upper_loss"], "g": numbers["lower_loss"]}
         self._line.tell(
             share,
             self._name,
             words=words,
-            numbers={
-                "λ": numbers["multiplier"],
-                "f": numbers["upper_loss"],
-                "g": numbers["lower_loss"],
-            },
-            curves={"‖d‖²": direction_squared, "‖∇g‖²": numbers["gg"]},
+            numbers={"λ": multiplier} | losses,
+            curves={"‖d‖²": direction_squared, "‖∇g‖²": gg},
         )
         if share == 1:  # the next output of the script starts on a new line
             self.end()

@@ -4,11 +4,10 @@ If only the device knows, it does not make the step, and the host reads one step
 tells base optimizers on the device not to step.
 """
 
-import math
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,43 +21,6 @@ _MANY_SKIPS = 50  # steps in a row that were not made: nothing is being trained
 # torch has each of these in one kernel that takes a flag to skip the step.
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 _FUSED_DEVICES = ("cuda",)
-
-
-def find_nonfinite(
-    values: Iterable[Any], found_inf: Tensor | None
-) -> Literal[True] | Tensor | None:
-    """Return True if the host knows that the step must not be made, and a flag on the device if only the device knows.
-
-    None if nothing is wrong, as far as the host knows.
-
-    Parameters
-    ----------
-    values : iterable of numbers and tensors
-        None stands for a value that the step does not have. The first one says where the step is decided.
-    found_inf : tensor, optional
-        What a gradient scaler found: not 0 if a gradient is not finite.
-    """
-    flag = None if found_inf is None else found_inf.reshape(()) != 0
-    home: torch.device | None = None
-    for value in values:
-        if isinstance(value, Tensor) and home is None:
-            home = value.device
-        if isinstance(value, Tensor) and value.device.type != "cpu":
-            nonfinite = ~torch.isfinite(value).all()
-            flag = nonfinite if flag is None else flag.to(nonfinite.device) | nonfinite
-        elif value is not None and not _is_finite(value):
-            return True
-    if flag is None:
-        return None
-    if (home or flag.device).type == "cpu":
-        return True if bool(flag) else None
-    return flag
-
-
-def _is_finite(value: Tensor | float) -> bool:
-    # Python checks a few numbers faster than torch does.
-    numbers = value.reshape(-1).tolist() if isinstance(value, Tensor) else (value,)
-    return all(map(math.isfinite, numbers))
 
 
 class _Report(NamedTuple):

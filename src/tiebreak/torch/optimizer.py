@@ -55,8 +55,8 @@ from tiebreak.torch.estimates import Estimates
 from tiebreak.torch.finish import (
     Anchor,
     Line,
-    Pairs,
-    anchor_pairs,
+    LineTensor,
+    anchor_tensors,
     check_finish_arguments,
     descend,
     finish_on_line,
@@ -100,8 +100,8 @@ def _on_optimizer(method: _Function) -> _Function:
     return cast(_Function, call)
 
 
-class _Combined(NamedTuple):
-    """What a step still has to do after :meth:`DynamicBarrier.combine` has put its direction into ``.grad``."""
+class _Move(NamedTuple):
+    """What a step still has to do when its direction is in ``.grad``."""
 
     decision: StepDecision | None  # None if numbers were not finite
     has_scaler: bool
@@ -235,8 +235,9 @@ class DynamicBarrier(Optimizer):
         self.last: Step | None = None
         # True after torch.distributed.checkpoint requested a state before the first step.
         self.state_requested = False
-        self._queues_report = False
-        self._combined: _Combined | None = None
+        # True between the model's step and the twin's, and after an exception there.
+        self._twin_is_behind = False
+        self._combined: _Move | None = None
         if fused:
             for p in self.gradients.parameters():
                 self.engines.load_triton(p.device)
@@ -491,7 +492,9 @@ class DynamicBarrier(Optimizer):
             raise RuntimeError(
                 "the twin had no backward pass in this step: `with opt.reference(): r = …; r.backward()`, or closures"
             )
-        if not scaling.is_active:  # a scaler writes to .grad
+        has_scaler = scaling.found_inf is not None
+        self.backward.has_scaler = has_scaler
+        if not has_scaler:  # a scaler writes to .grad
             self.gradients.check_unchanged()
         parameters = Parameters(k=self.count)
         if self.decision.method is not None:
@@ -500,7 +503,7 @@ class DynamicBarrier(Optimizer):
         # Measure: inner products of the gradients, and losses, over all ranks.
         twin_gradients = self.gradients.pairs(REFERENCE)
         passes, measured = self._measure(parameters, scaling, twin_gradients)
-        checks_finite = scaling.is_active or self.nonfinite.policy != "ignore"
+        checks_finite = has_scaler or self.nonfinite.policy != "ignore"
         to_host = checks_finite and not self._can_skip_on_device(passes)
         measured, scaling = self._over_ranks(measured, scaling, checks_finite, to_host)
         measured = self._with_reference(measured)
@@ -508,7 +511,7 @@ class DynamicBarrier(Optimizer):
 
         # Decide: d = a ∇f + b ∇g.
         is_plain = measured.rule_products is measured.products
-        is_plain = is_plain and self.twin is None and not scaling.is_active
+        is_plain = is_plain and self.twin is None and not has_scaler
         on_device = passes.on_device and measured.products.device == passes.device
         decision = self._decider.decide(
             self.decision,
@@ -524,23 +527,26 @@ class DynamicBarrier(Optimizer):
             return self._skip(measured, scaling, hold)
 
         # Move: the model along d, then the twin along its own gradient.
-        self._accept(decision)
         twin_step = None
         if self.twin is not None:
             self.twin.adopt_options(self.base, self._learning_rates())
-            twin_norm = measured.twin_squared_norm
-            twin_step = TwinStep(twin_gradients, twin_norm, scaling.inverse_scale)
+            assert measured.twin_squared_norm is not None
+            twin_step = TwinStep(
+                twin_gradients, measured.twin_squared_norm, scaling.inverse_scale
+            )
+        move = _Move(decision, has_scaler, twin_step)
         if hold:
             # The direction keeps the scale of its gradients: the scaler takes it out.
             self._write_direction(passes, decision.weights, decision.skip)
-            self._combined = _Combined(decision, scaling.is_active, twin_step)
+            self._combined = move
+            self.last = decision.info
             return decision.info
         weights = decision.weights
         if scaling.inverse_scale is not None:
             weights = weights * scaling.inverse_scale.to(weights)
+        self._twin_is_behind = self.twin is not None
         self._move_along(passes, weights, decision.skip)
-        self._end_step(decision, twin_step)
-        return decision.info
+        return self._end_step(move)
 
     def _is_state_request(self) -> bool:
         is_idle = self.gradients.owner is None and self._combined is None
@@ -553,7 +559,6 @@ class DynamicBarrier(Optimizer):
         scaling = grad_scaler.NO_SCALER
         if found_inf is not None:
             scaling = grad_scaler.read_scaling(scale, found_inf)
-        self.backward.has_scaler = scaling.is_active
         return scaling
 
     # --- measure ------------------------------------------------------------------
@@ -590,10 +595,7 @@ class DynamicBarrier(Optimizer):
         return passes, Measurement(products, rule_products, losses, twin_squared_norm)
 
     def _bind(self, rows: Sequence[Row]) -> Passes:
-        kinds = 1
-        if self.ranks.is_split:
-            rows, kinds = self.ranks.split_rows(rows)
-        return self.engines.bind(rows, kinds)
+        return self.engines.bind(self.ranks.split_rows(rows))
 
     def _can_skip_on_device(self, passes: Passes) -> bool:
         """Whether the device can skip this step without the host knowing."""
@@ -673,11 +675,11 @@ class DynamicBarrier(Optimizer):
             return
         self.ranks.compare_settings(
             describe_settings(
+                self.decision.method,
+                self.schedule,
+                self.estimates.estimator,
                 tolerance=self.tolerance,
                 reference=self.lower_reference.describe(),
-                method=self.decision.method,
-                schedule=self.schedule,
-                estimator=self.estimates.estimator,
                 normalize=self.decision.normalize,
                 max_norm=self.max_norm,
                 nonfinite=self.nonfinite.policy,
@@ -741,19 +743,6 @@ class DynamicBarrier(Optimizer):
 
     # --- move ---------------------------------------------------------------------
 
-    def _accept(self, decision: StepDecision) -> None:
-        """Remember a step that is made, unless only the device knows that it is not."""
-        if not self.estimates.is_minibatch:
-            self.estimates.accept()
-        self.last = decision.info
-        if decision.memory is not None:
-            self.memory.keep(decision.memory, decision.skip)
-        if decision.reading is not None:
-            self._diagnose(decision.reading)
-        self._queues_report = self.nonfinite.count_step(
-            decision.skip, bool(self.backward.has_scaler)
-        )
-
     def _learning_rates(self) -> list[Any] | None:
         """Return the learning rate of each group in this step, if it is not the one in the group."""
         return None
@@ -780,19 +769,30 @@ class DynamicBarrier(Optimizer):
         else:
             step_unless(self.base, skip)
 
-    def _end_step(self, decision: StepDecision, twin_step: TwinStep | None) -> None:
-        """The parameters have moved: let the twin step, and end the step."""
-        if self.twin is not None and twin_step is not None:
+    def _end_step(self, move: "_Move") -> Step:
+        """The model has moved: let the twin step, remember the step, and return its numbers."""
+        decision = move.decision
+        assert decision is not None
+        if self.twin is not None and move.twin_step is not None:
             has_ranks = not self.ranks.alone
-            self.twin.step(self.base, twin_step, self.max_norm, has_ranks)
-            if self.memory.needs_return():
-                self._return_to_twin(decision.info)
-        if self._queues_report:
+            self.twin.step(self.base, move.twin_step, self.max_norm, has_ranks)
+            self._twin_is_behind = False
+        if not self.estimates.is_minibatch:
+            self.estimates.accept()
+        if decision.memory is not None:
+            self.memory.keep(decision.memory, decision.skip)
+        if self.nonfinite.count_step(decision.skip, move.has_scaler):
             self.nonfinite.queue_report(
                 self.count, decision.report_names, decision.report
             )
+        self.last = decision.info
         self.forget()
         self.count += 1
+        if self.twin is not None and self.memory.needs_return():
+            self._return_to_twin(decision.info)
+        if decision.reading is not None:
+            self._diagnose(decision.reading)
+        return decision.info
 
     def _return_to_twin(self, info: Step) -> None:
         """Set the model to its twin: many steps on the lower loss alone have not brought it back."""
@@ -803,7 +803,7 @@ class DynamicBarrier(Optimizer):
         assert info.excess is not None
         excess = float(info.excess)
         warn_at_caller(
-            f"step {self.count}: the lower loss is about {excess:.1f} tolerances above its twin's, and many steps "
+            f"step {self.count - 1}: the lower loss is about {excess:.1f} tolerances above its twin's, and many steps "
             "on it alone did not bring it back. So the model was set to its twin, optimizer state and buffers with it, "
             "and goes on from there."
         )
@@ -824,7 +824,7 @@ class DynamicBarrier(Optimizer):
         self.count += 1
         self.nonfinite.count_skip()
         if hold:
-            self._combined = _Combined(None, bool(self.backward.has_scaler))
+            self._combined = _Move(None, bool(self.backward.has_scaler))
         return info
 
     # --- the direction before the step ----------------------------------------------
@@ -857,7 +857,7 @@ class DynamicBarrier(Optimizer):
             del self.found_inf, self.grad_scale
 
     @torch.no_grad()
-    def _release(self, combined: _Combined) -> Step:
+    def _release(self, combined: _Move) -> Step:
         """Let the base step along what is in ``.grad`` now."""
         scale = getattr(self, "grad_scale", None)
         found_inf = getattr(self, "found_inf", None)
@@ -883,9 +883,9 @@ class DynamicBarrier(Optimizer):
         if self.twin is not None:
             # A rate that was set since combine() reaches the twin, too.
             self.twin.adopt_options(self.base, self._learning_rates())
+        self._twin_is_behind = self.twin is not None
         self._step_base(decision.skip)
-        self._end_step(decision, combined.twin_step)
-        return self.last
+        return self._end_step(combined)
 
     @property
     def is_combined(self) -> bool:
@@ -901,6 +901,12 @@ class DynamicBarrier(Optimizer):
         Every step does so for the one before it, and so do :meth:`log` and :meth:`state_dict`. Call it after the last
         step of a run, or right after a step to know at once.
         """
+        if self._twin_is_behind:
+            self._twin_is_behind = False
+            warn_at_caller(
+                "the last step was interrupted before the twin had made its step: model and twin may be one step apart. "
+                "The twin stays a valid reference; to make both exact, load the last checkpoint"
+            )
         try:
             if not self.ranks.alone:
                 self.ranks.raise_doubts()
@@ -923,7 +929,7 @@ class DynamicBarrier(Optimizer):
         if "initial_lr" in group or not isinstance(rate, float):
             rate = None
         assert self.tolerance is not None
-        text = self.diagnostics.observe(self.count, reading, self.tolerance, rate)
+        text = self.diagnostics.observe(self.count - 1, reading, self.tolerance, rate)
         if text:
             warn_at_caller(text)
 
@@ -950,6 +956,7 @@ class DynamicBarrier(Optimizer):
         anchor: Anchor | Sequence[Anchor] | None = None,
         model: nn.Module | Sequence[nn.Module] | None = None,
         steps: Iterable[Any] | None = None,
+        confidence: float = 0.9,
     ) -> Finish:
         """After the last step: move the model to where the tolerance is kept, and used, on the line from its reference.
 
@@ -974,6 +981,10 @@ class DynamicBarrier(Optimizer):
             each of these losses of a batch. They must be made one after another: ``(fit(model, batch) for batch in
             batches)``. Set the learning rate before: a tenth of the highest, falling to 0, over a twentieth of the
             training, did well where the reference is a number.
+        confidence : float
+            The model is moved only to places that are inside on new data with this confidence, as far as the spread
+            over the batches tells: at least 0.5, below 1. The losses must then be those of batches. The excess of such
+            a place is at most 0.95 in any case.
 
         Returns
         -------
@@ -1005,8 +1016,8 @@ class DynamicBarrier(Optimizer):
         self.eval()
         self.ranks.find_layout(self.gradients.parameters())
         modules = modules_of(model) or self.modules
-        parameters, buffers = self._line_pairs(anchor, model, modules)
-        line = Line(modules, parameters, buffers, self.ranks.wrappers)
+        tensors = self._line_tensors(anchor, model, modules)
+        line = Line(modules, tensors, self.ranks.wrappers)
         take_steps = None
         if steps is not None:
             take_steps = partial(descend, self.base, steps, self.max_norm, self.ranks)
@@ -1019,20 +1030,21 @@ class DynamicBarrier(Optimizer):
             self.generators,
             self.ranks,
             take_steps,
+            confidence,
         )
 
-    def _line_pairs(
+    def _line_tensors(
         self,
         anchor: Anchor | Sequence[Anchor] | None,
         model: nn.Module | Sequence[nn.Module] | None,
         modules: Sequence[nn.Module],
-    ) -> tuple[Pairs, Pairs]:
+    ) -> list[LineTensor]:
         """Return parameters and buffers of the model, each with its value at the beginning of the line."""
         copy = self.model_copy
         name = str(self.lower_reference)
         if copy is None:
-            parameters = self.gradients.parameters()
-            return anchor_pairs(name, anchor, modules, parameters)
+            trained = self.gradients.parameters()
+            return anchor_tensors(name, anchor, modules, trained)
         if anchor is not None or model is not None:
             raise ValueError(
                 f"anchor= and model= have no effect with reference={name}: that is the anchor"
@@ -1041,7 +1053,10 @@ class DynamicBarrier(Optimizer):
             raise RuntimeError(
                 "opt.finish() comes after the last step: no step was made yet"
             )
-        return list(copy.reached_values().items()), copy.buffers.pairs()
+        parameters = copy.reached_values().items()
+        tensors = [LineTensor(p, value, False) for p, value in parameters]
+        buffers = copy.buffers.pairs()
+        return tensors + [LineTensor(b, value, True) for b, value in buffers]
 
     # --- being an optimizer: groups, state and learning rates are the base's -------------
 
@@ -1060,13 +1075,14 @@ class DynamicBarrier(Optimizer):
 
     def parameter_entries(self) -> list[dict[str, Any]]:
         """Return what is saved for each parameter beside the base's state."""
-        parts: list[checkpoint.ParameterPart] = [self.estimates]
-        if self.model_copy is not None:
-            parts.append(self.model_copy)
         parameters = self.gradients.parameters()
         return checkpoint.pack_entries(
-            parts, parameters, self.base.state, self.state_requested
+            self.parameter_part(), parameters, self.base.state, self.state_requested
         )
+
+    def parameter_part(self) -> checkpoint.ParameterPart:
+        """Return the part that keeps something for each parameter; with a copy, the estimator keeps nothing."""
+        return self.model_copy or self.estimates
 
     @_on_optimizer
     def state_dict(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Step(NamedTuple):
 
 def make_step(numbers: Mapping[str, Any], skipped: Tensor | None) -> Step:
     """Make a `Step` from numbers by name; those of `PRODUCTS` become NaN if `skipped` is true."""
-    fields = dict.fromkeys(Step._fields) | dict(numbers)
+    fields: dict[str, Any] = dict.fromkeys(Step._fields) | dict(numbers)
     if skipped is None:
         skipped = torch.zeros((), dtype=torch.bool)
     else:

@@ -40,7 +40,7 @@ class TwinStep(NamedTuple):
     """
 
     gradients: GradientPairs
-    squared_norm: Tensor | None
+    squared_norm: Tensor
     inverse_scale: Tensor | None
 
 

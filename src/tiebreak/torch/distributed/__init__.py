@@ -23,6 +23,7 @@ from tiebreak.torch.distributed.consistency import (
     compare,
     find_doubts,
     fingerprint,
+    gather,
     is_due,
     noise_over_ranks,
     raise_for,
@@ -217,16 +218,17 @@ class Ranks:
                 "set_requires_gradient_sync(True) or outside no_sync(), then those of the other"
             )
 
-    def split_rows(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
-        """Return the rows with this rank's pieces, sorted by kind, and the number of kinds."""
+    def split_rows(self, rows: Sequence[Row]) -> list[Sequence[Row]]:
+        """Return the rows with this rank's pieces, for each kind of parameters."""
         if not self.is_split:
-            return rows, 1
-        kind_of = self.layout.kind_of
-        pieces = [
-            Row(local_tensor(p), local_tensor(u), local_tensor(g), kind_of[p], group)
-            for p, u, g, _, group in rows
-        ]
-        return sorted(pieces, key=lambda row: row.layout_kind), len(self.layout.kinds)
+            return [rows]
+        by_kind: list[list[Row]] = [[] for _ in self.layout.kinds]
+        for p, upper, lower, group in rows:
+            piece = Row(
+                local_tensor(p), local_tensor(upper), local_tensor(lower), group
+            )
+            by_kind[self.layout.kind_of[p]].append(piece)
+        return list(by_kind)
 
     def squared_norms(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return Σ‖gradient‖² of pairs of a parameter and its gradient; of this rank by kind, unless it is alone."""
@@ -247,7 +249,7 @@ class Ranks:
 
     def compare_settings(self, settings: Mapping[str, str]) -> None:
         """Raise on every rank unless all have the same settings."""
-        compare(settings, self.layout.group)
+        compare(gather(settings, self.layout.group))
         self.needs_settings = False
 
     def replicas_to_compare(self, step: int) -> list[Tensor]:

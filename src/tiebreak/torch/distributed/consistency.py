@@ -75,43 +75,19 @@ class Shares(NamedTuple):
 
 
 def describe_settings(
-    *,
-    tolerance: float | str | None,
-    reference: object,
     method: Method | None,
     schedule: Schedule,
     estimator: object,
-    normalize: bool,
-    max_norm: float | None,
-    nonfinite: str,
-    step_size: object,
+    **settings: object,
 ) -> dict[str, str]:
     """Return every setting that λ, the direction or a decision to skip depends on, as text by argument."""
-    rule = None
     if method is not None:
-        function = method.rule
-        rule = (method.name, getattr(function, "__qualname__", type(function)))
-    attributes = getattr(estimator, "__dict__", {})
-    settings = {
-        "tolerance=": tolerance,
-        "reference=": _describe(reference),
-        "rule": rule,
-        "others=": _describe_all(schedule.others),
-        "estimator=": (type(estimator).__name__, _describe_all(attributes)),
-        "normalize=": normalize,
-        "max_norm=": max_norm,
-        "nonfinite=": nonfinite,
-        "step_size=": _describe(step_size),
-        "barrier=": _describe(schedule.barrier),
-        "regularizer=": _describe(schedule.regularizer),
-        "penalty=": _describe(schedule.penalty),
-        "momentum=": _describe(schedule.momentum),
-    }
-    return {name: repr(value) for name, value in settings.items()}
-
-
-def _describe_all(settings: Mapping[str, object]) -> dict[str, object]:
-    return {name: _describe(setting) for name, setting in settings.items()}
+        rule = getattr(method.rule, "__qualname__", type(method.rule).__name__)
+        settings["method"] = f"{method.name} by {rule}"
+    class_name = {"class": type(estimator).__name__}
+    settings["estimator"] = getattr(estimator, "__dict__", {}) | class_name
+    settings |= {name: v for name, v in vars(schedule).items() if name not in settings}
+    return {f"{name}=": repr(_describe(value)) for name, value in settings.items()}
 
 
 def _describe(setting: object) -> object:
@@ -121,14 +97,16 @@ def _describe(setting: object) -> object:
 
     Examples
     --------
-    >>> _describe(0.5), _describe(lambda k: 2.0), _describe(lambda k: 1 / k), _describe([object()])
-    (0.5, 2.0, {0: 'ZeroDivisionError', 1: 1.0, 10: 0.1, 1000: 0.001}, 'list')
+    >>> _describe(0.5), _describe(lambda k: 2.0), _describe({"a": lambda k: 1 / k, "b": [object()]})
+    (0.5, 2.0, {'a': ['ZeroDivisionError', 1.0, 0.1, 0.001], 'b': 'list'})
     """
+    if isinstance(setting, Mapping):
+        return {name: _describe(value) for name, value in setting.items()}
     if callable(setting):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            values = {step: _value(setting, step) for step in _STEPS}
-        return values if len(set(map(repr, values.values()))) > 1 else values[0]
+            values = [_value(setting, step) for step in _STEPS]
+        return values if len(set(values)) > 1 else values[0]
     if setting is None or isinstance(setting, (Real, str)):
         return setting
     return type(setting).__name__
@@ -141,23 +119,25 @@ def _value(law: Callable[[int], Any], step: int) -> float | str:
         return type(error).__name__
 
 
-def compare(values: Mapping[str, object], group: Group, advice: str = "") -> None:
-    """Raise on every rank of the group unless all have the same values."""
-    by_rank = _gather(values, group)
-    first, *later = by_rank
-    for name, value in by_rank[first].items():
-        for rank in later:
-            if by_rank[rank][name] != value:
-                raise ValueError(
-                    f"the ranks differ in {name}: {value} on rank {first}, {by_rank[rank][name]} on rank {rank}{advice}"
-                )
-
-
-def _gather(value: object, group: Group) -> dict[int, Any]:
+def gather(value: object, group: Group) -> dict[int, Any]:
+    """Return the value of each rank of the group."""
     ranks = dist.get_process_group_ranks(group)
     values: list[Any] = [None] * len(ranks)
     dist.all_gather_object(values, value, group=group)
     return dict(zip(ranks, values, strict=True))
+
+
+def compare(
+    values_by_rank: Mapping[int, Mapping[str, object]], advice: str = ""
+) -> None:
+    """Raise, on every rank, unless all ranks have the same values by name."""
+    first = min(values_by_rank)
+    for rank, values in values_by_rank.items():
+        for name, expected in values_by_rank[first].items():
+            if values[name] != expected:
+                raise ValueError(
+                    f"the ranks differ in {name}: {expected} on rank {first}, {values[name]} on rank {rank}{advice}"
+                )
 
 
 # --- who holds which piece --------------------------------------------------------------------------------------------
@@ -175,35 +155,38 @@ def assign_shares(
         by_kind[layout.kinds[number]].append(local_tensor(p.detach()))
     counts = [(kind.name, len(by_kind[kind])) for kind in by_kind if not kind.private]
     squared_norms = {kind: float(squared_norm(by_kind[kind])) for kind in by_kind}
+    by_rank = gather((counts, squared_norms, losses), layout.group)
     compare(
-        {"kinds of parameters": counts},
-        layout.group,
+        {rank: {"kinds of parameters": row[0]} for rank, row in by_rank.items()},
         ". Parameters that each rank has for itself belong in sharded=…",
     )
     holders: dict[LayoutKind, dict[int, float]] = {}
-    for rank, norms in _gather(squared_norms, layout.group).items():
+    for rank, (_, norms, _) in by_rank.items():
         for kind, norm in norms.items():
             holders.setdefault(kind, {})[rank] = norm
     for norm_by_rank in holders.values():
-        ranks = sorted(norm_by_rank, key=norm_by_rank.__getitem__)
-        least = norm_by_rank[ranks[0]]
-        most = norm_by_rank[ranks[-1]]
-        if most - least > 1e-6 * most:
-            raise ValueError(
-                f"ranks {ranks[0]} and {ranks[-1]} should have the same parameters, and have different ones (squared "
-                f"norms {least:.6g} and {most:.6g}): begin with the same on each, or name in sharded=… what each rank "
-                "has for itself"
-            )
+        _check_equal(norm_by_rank)
     holding_ranks = [list(holders[kind]) for kind in layout.kinds]
     weights = [(1 / len(ranks), _cancelling_factor(ranks)) for ranks in holding_ranks]
-    losses_by_rank = _gather(losses, layout.group)
+    rows = torch.tensor(weights, dtype=accumulation_dtype(device)).T.contiguous()
     return Shares(
-        weights=torch.tensor(weights, dtype=accumulation_dtype(device))
-        .T.contiguous()
-        .to(device),
-        cancelling=_cancelling_factor(list(losses_by_rank)),
-        losses={n: any(by[n] for by in losses_by_rank.values()) for n in losses},
+        weights=rows.to(device),
+        cancelling=_cancelling_factor(list(by_rank)),
+        losses={n: any(row[2][n] for row in by_rank.values()) for n in losses},
     )
+
+
+def _check_equal(norm_by_rank: dict[int, float]) -> None:
+    """Raise unless the ranks that hold a piece have the same numbers in it, by its squared norm."""
+    ranks = sorted(norm_by_rank, key=norm_by_rank.__getitem__)
+    least = norm_by_rank[ranks[0]]
+    most = norm_by_rank[ranks[-1]]
+    if most - least > 1e-6 * most:
+        raise ValueError(
+            f"ranks {ranks[0]} and {ranks[-1]} should have the same parameters, and have different ones (squared "
+            f"norms {least:.6g} and {most:.6g}): begin with the same on each, or name in sharded=… what each rank "
+            "has for itself"
+        )
 
 
 def _cancelling_factor(ranks: list[int]) -> float:

@@ -8,7 +8,10 @@ import importlib.util
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from functools import reduce
+from itertools import chain
+from operator import add
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +20,7 @@ from tiebreak.torch.devices import capturing
 from tiebreak.torch.diagnostics import warn_at_caller
 from tiebreak.torch.kernels.blocked import BlockedPasses
 from tiebreak.torch.kernels.foreach import (
+    EnginePasses,
     ForeachPasses,
     Row,
     accumulation_dtype,
@@ -27,26 +31,7 @@ if TYPE_CHECKING:
     from tiebreak.torch.kernels.triton_passes import TritonEngine  # imports Triton
 
 
-class EnginePasses(Protocol):
-    """The passes of one engine over its rows, all on one device.
-
-    The weights a and b have shape (groups, 2) and are on that device, as is `skip`.
-    """
-
-    rows: Sequence[Row]
-    uses_triton: bool
-
-    def products(self) -> Tensor:
-        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3)."""
-
-    def combine(self, weights: Tensor, skip: Tensor | None) -> None:
-        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g if only that exists; 0 if `skip` is true."""
-
-    def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g; nothing if `skip` is true."""
-
-
-_Bind: TypeAlias = Callable[[Sequence[Row], int], EnginePasses]
+_Bind: TypeAlias = Callable[[Sequence[Row]], EnginePasses]
 
 
 class PassEngines:
@@ -71,26 +56,27 @@ class PassEngines:
         # Memory addresses are valid in this process only.
         return {"fused": self.fused, "triton_engines": {}}
 
-    def bind(self, rows: Sequence[Row], layout_kinds: int) -> "Passes":
-        """The passes over these rows."""
-        device = rows[0].parameter.device
+    def bind(self, rows_by_kind: Sequence[Sequence[Row]]) -> "Passes":
+        """The passes over these rows, whose inner products are added up kind by kind."""
+        device = rows_by_kind[0][0].parameter.device
+        return Passes(device, [self._bind_kind(device, rows) for rows in rows_by_kind])
+
+    def _bind_kind(
+        self, device: torch.device, rows: Sequence[Row]
+    ) -> list[EnginePasses]:
         rows = [row for row in rows if row[1] is not None or row[2] is not None]
         compiling = torch.compiler.is_compiling()
         triton = None if compiling else self.triton_engines.get(device)
         if triton is not None and rows:
-            passes = triton.bind_usual(rows, layout_kinds)
+            passes = triton.bind_usual(rows)
             if passes is not None:
-                return Passes(device, layout_kinds, [passes])
+                return [passes]
         parts: dict[tuple[torch.device, _Bind], list[Row]] = defaultdict(list)
         for row in rows:
             real = _as_real(row) if row.parameter.is_complex() else row
             bind = ForeachPasses if compiling else self._choose(real)
             parts[row.parameter.device, bind].append(real)
-        return Passes(
-            device,
-            layout_kinds,
-            [bind(part, layout_kinds) for (_, bind), part in parts.items()],
-        )
+        return [bind(part) for (_, bind), part in parts.items()]
 
     def _choose(self, row: Row) -> _Bind:
         device = row.parameter.device
@@ -157,45 +143,46 @@ class Passes:
     ----------
     device : torch.device
         Of the first parameter; the inner products come there.
-    layout_kinds : int
-        The number of kinds that the rows have in `Row.layout_kind`.
-    parts : list of EnginePasses
+    engines_by_kind : list of lists of EnginePasses
+        For each kind of parameters in :class:`tiebreak.torch.distributed.layout.Layout`; one kind on one rank.
     """
 
     device: torch.device
-    layout_kinds: int
-    parts: Sequence[EnginePasses]
+    engines_by_kind: list[list[EnginePasses]]
 
     @property
     def uses_triton(self) -> bool:
         """Whether Triton makes all passes."""
-        return bool(self.parts) and all(part.uses_triton for part in self.parts)
+        parts = self._parts()
+        return bool(parts) and all(part.uses_triton for part in parts)
 
     @property
     def on_device(self) -> bool:
         """Whether the host must wait to read the inner products."""
         return self.device.type != "cpu"
 
+    def _parts(self) -> list[EnginePasses]:
+        return list(chain.from_iterable(self.engines_by_kind))
+
     def products(self) -> Tensor:
-        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3), on the first parameter's device."""
-        products = [part.products() for part in self.parts]
-        if not products:
-            dtype = accumulation_dtype(self.device)
-            return torch.zeros(self.layout_kinds, 3, dtype=dtype, device=self.device)
-        first, *others = products
-        total = first.to(self.device)
-        for more in others:
-            total = total + more.to(total)
-        return total
+        """fg, gg and ff of each kind of parameters, of shape (kinds, 3), on the first parameter's device."""
+        rows = []
+        for parts in self.engines_by_kind:
+            products = [part.products().to(self.device) for part in parts]
+            if not products:
+                dtype = accumulation_dtype(self.device)
+                products = [torch.zeros(3, dtype=dtype, device=self.device)]
+            rows.append(reduce(add, products))
+        return torch.stack(rows)
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
         """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g if only that exists; 0 if `skip` is true."""
-        for part in self.parts:
+        for part in self._parts():
             part.combine(*_on_device_of(part, weights, skip))
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
         """x ← x − a ∇f − b ∇g; nothing if `skip` is true."""
-        for part in self.parts:
+        for part in self._parts():
             part.descend(*_on_device_of(part, weights, skip))
 
 

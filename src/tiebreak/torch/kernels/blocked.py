@@ -4,13 +4,13 @@ A step must read both gradients for the inner products, both again and the param
 parameters: six words per parameter. Operations on whole tensors move twelve.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from tiebreak.torch.kernels.foreach import (
+    EnginePasses,
     Row,
     as_vector,
     computation_dtype,
@@ -27,31 +27,25 @@ _SAFE_LOW = 1e-25
 _SAFE_HIGH = 1e35
 
 
-@dataclass(eq=False)
-class BlockedPasses:
-    """The passes over rows on a CPU, as in :class:`tiebreak.torch.kernels.EnginePasses`."""
-
-    rows: Sequence[Row]
-    layout_kinds: int
-    uses_triton = False
+class BlockedPasses(EnginePasses):
+    """The passes on a CPU; `descend` leaves the gradients as they are."""
 
     def products(self) -> Tensor:
-        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3), in float64."""
-        totals = [[0.0, 0.0, 0.0] for _ in range(self.layout_kinds)]
+        """Blocks in float32, added up in float64."""
+        total = [0.0, 0.0, 0.0]
         for row in self.rows:
             fg, gg, ff = _row_products(row)
             safe_lower = row.lower is None or _SAFE_LOW < gg < _SAFE_HIGH
             safe_upper = row.upper is None or _SAFE_LOW < ff < _SAFE_HIGH
             if not (safe_lower and safe_upper):
                 fg, gg, ff = _row_products(row, torch.float64)
-            total = totals[row.layout_kind]
             total[0] += fg
             total[1] += gg
             total[2] += ff
-        return torch.tensor(totals, dtype=torch.float64)
+        return torch.tensor(total, dtype=torch.float64)
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
-        """d = a ∇f + b ∇g, in the memory of the first gradient; 0 if `skip` is true."""
+        """Each block is rounded once."""
         # `skip` comes from another device, on which other parameters are.
         if skip is not None and bool(skip):
             torch._foreach_zero_(directions(self.rows))
@@ -65,7 +59,7 @@ class BlockedPasses:
                     direction.copy_(total)
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g; the gradients stay as they are."""
+        """Each block is rounded once."""
         if skip is not None and bool(skip):
             return
         for row, factors, dtype in self._factors(weights):
@@ -116,18 +110,10 @@ def _row_products(
 
 
 def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Views of at most `BLOCK_ELEMENTS` elements that cover the tensors, the same elements of each."""
+    """Views of `BLOCK_ELEMENTS` elements, the same of each tensor; tensors that lie in another order each are one block."""
     count = tensors[0].numel()
-    if count <= BLOCK_ELEMENTS:
+    if count <= BLOCK_ELEMENTS or not same_memory_order(tensors):
         yield tensors
-    elif same_memory_order(tensors):
-        vectors = (t.as_strided((count,), (1,)) for t in tensors)
-        yield from zip(*(torch.split(v, BLOCK_ELEMENTS) for v in vectors), strict=True)
-    else:
-        # The layouts differ: cut along the longest side until the blocks are small.
-        shape = tensors[0].shape
-        side = max(range(len(shape)), key=shape.__getitem__)
-        length = shape[side] * BLOCK_ELEMENTS // count
-        length = max(1, min(shape[side] - 1, length))
-        for parts in zip(*(torch.split(t, length, side) for t in tensors), strict=True):
-            yield from _blocks(*parts)
+        return
+    vectors = [t.as_strided((count,), (1,)) for t in tensors]
+    yield from zip(*(torch.split(v, BLOCK_ELEMENTS) for v in vectors), strict=True)

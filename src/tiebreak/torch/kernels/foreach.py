@@ -22,9 +22,6 @@ class Row(NamedTuple):
 
     Attributes
     ----------
-    layout_kind : int
-        The number of its kind in :class:`tiebreak.torch.distributed.layout.Layout`: which ranks hold the parameter.
-        0 on one rank.
     group : int
         The number of its parameter group, which may have a step size of its own.
     """
@@ -32,7 +29,6 @@ class Row(NamedTuple):
     parameter: Tensor
     upper: Tensor | None
     lower: Tensor | None
-    layout_kind: int
     group: int
 
     @property
@@ -43,7 +39,7 @@ class Row(NamedTuple):
 
 def directions(rows: Sequence[Row]) -> list[Tensor]:
     """The memory that `combine` writes: that of ∇f, or of ∇g if only that exists."""
-    memory = [lower if upper is None else upper for _, upper, lower, _, _ in rows]
+    memory = [lower if upper is None else upper for _, upper, lower, _ in rows]
     return [tensor for tensor in memory if tensor is not None]
 
 
@@ -86,55 +82,60 @@ def same_memory_order(tensors: Sequence[Tensor]) -> bool:
     if all(map(Tensor.is_contiguous, tensors)):
         return True
     strides = tensors[0].stride()
-    return all(t.stride() == strides for t in tensors) and is_dense(tensors[0])
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill their memory, each place once, in any order: channels last, transposed, …."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
+    if any(t.stride() != strides for t in tensors):
+        return False
+    # The elements fill their memory, each place once, in any order: channels last, transposed, ….
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensors[0]))
 
 
 @dataclass(eq=False)
-class ForeachPasses:
-    """The passes over rows on one device, as in :class:`tiebreak.torch.kernels.EnginePasses`."""
+class EnginePasses:
+    """The passes of one engine over its rows, all on one device.
+
+    The weights a and b have shape (groups, 2) and are on that device, as is `skip`.
+    """
 
     rows: Sequence[Row]
-    layout_kinds: int
     uses_triton = False
 
     def products(self) -> Tensor:
-        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3)."""
-        device = self.rows[0].parameter.device
-        numbers = []
-        for kind in range(self.layout_kinds):
-            rows = [row for row in self.rows if row.layout_kind == kind]
-            fg = torch.zeros((), device=device, dtype=accumulation_dtype(device))
-            for _, upper, lower, _, _ in rows:
-                if upper is not None and lower is not None:
-                    # A dot product reads both once and allocates nothing.
-                    fg = fg + torch.dot(as_vector(upper), as_vector(lower)).to(fg)
-            ff = squared_norm([row.upper for row in rows if row.upper is not None])
-            gg = squared_norm([row.lower for row in rows if row.lower is not None])
-            numbers += [fg, gg.to(fg), ff.to(fg)]
-        products = torch.stack(numbers).reshape(self.layout_kinds, 3)
-        # The inner products of DTensors are DTensors.
-        return products.full_tensor() if hasattr(products, "full_tensor") else products
+        """fg, gg and ff, of shape (3,)."""
+        raise NotImplementedError
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
-        """d = a ∇f + b ∇g, in the memory of the first gradient; 0 if `skip` is true."""
-        by_weights: dict[Hashable, list[Row]] = defaultdict(list)
+        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g if only that exists; 0 if `skip` is true."""
+        raise NotImplementedError
+
+    def descend(self, weights: Tensor, skip: Tensor | None) -> None:
+        """x ← x − a ∇f − b ∇g; nothing if `skip` is true."""
+        raise NotImplementedError
+
+
+class ForeachPasses(EnginePasses):
+    """The passes in torch operations; `descend` overwrites the gradients."""
+
+    def products(self) -> Tensor:
+        """One dot product for each parameter, and the norms of all parameters in a foreach kernel."""
+        device = self.rows[0].parameter.device
+        fg = torch.zeros((), device=device, dtype=accumulation_dtype(device))
+        for _, upper, lower, _ in self.rows:
+            if upper is not None and lower is not None:
+                # A dot product reads both once and allocates nothing.
+                fg = fg + torch.dot(as_vector(upper), as_vector(lower)).to(fg)
+        gg = squared_norm([row.lower for row in self.rows])
+        ff = squared_norm([row.upper for row in self.rows])
+        return torch.stack([fg, gg.to(fg), ff.to(fg)])
+
+    def combine(self, weights: Tensor, skip: Tensor | None) -> None:
+        """Rows with the same weights and gradients by foreach kernels; low precision is rounded once."""
+        alike: dict[Hashable, list[Row]] = defaultdict(list)
         for row in self.rows:
-            key = (row.group, row.gradients[0].dtype, row.upper is None)
-            by_weights[*key, row.lower is None].append(row)
-        for rows in by_weights.values():
-            dtype = rows[0].gradients[0].dtype
-            a, b = weights[rows[0].group].to(computation_dtype(dtype)).unbind()
+            dtype = row.gradients[0].dtype
+            alike[row.group, dtype, row.upper is None, row.lower is None].append(row)
+        for rows in alike.values():
+            first = rows[0]
+            dtype = first.gradients[0].dtype
+            a, b = weights[first.group].to(computation_dtype(dtype)).unbind()
             uppers = [row.upper for row in rows if row.upper is not None]
             lowers = [row.lower for row in rows if row.lower is not None]
             if uppers and lowers and dtype in LOW_PRECISION:
@@ -152,19 +153,19 @@ class ForeachPasses:
                 direction.masked_fill_(skip, 0.0)
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g; the gradients are overwritten."""
+        """By way of the direction."""
         self.combine(weights, skip)
         torch._foreach_sub_([row.parameter for row in self.rows], directions(self.rows))
 
 
-def squared_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Σ‖t‖², in float32 or wider."""
-    if not tensors:
-        return torch.zeros(())
-    device = tensors[0].device
-    total = torch.zeros((), device=device, dtype=accumulation_dtype(device))
-    for group in _by_device_and_dtype(tensors):
+def squared_norm(tensors: Sequence[Tensor | None]) -> Tensor:
+    """Σ‖t‖² over the tensors that exist, in float32 or wider."""
+    total = torch.zeros(())
+    for i, group in enumerate(_by_device_and_dtype(tensors)):
         norms = torch._foreach_norm(group, 2, dtype=computation_dtype(group[0].dtype))
+        if i == 0:
+            device = group[0].device
+            total = total.to(device, accumulation_dtype(device))
         total = total + torch.stack(norms).to(total).square().sum()
     return total
 
@@ -180,9 +181,10 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([norm.to(device, dtype) for norm in norms]).max()
 
 
-def _by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Group tensors as the foreach kernels need them."""
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+def _by_device_and_dtype(tensors: Sequence[Tensor | None]) -> list[list[Tensor]]:
+    """Group the tensors that exist as the foreach kernels need them."""
+    groups: dict[Hashable, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
-        groups[tensor.device, tensor.dtype].append(tensor)
+        if tensor is not None:
+            groups[tensor.device, tensor.dtype].append(tensor)
     return list(groups.values())

@@ -17,7 +17,7 @@ To read a kernel, print the source that :func:`kernel_source` writes::
 import linecache
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import mul
 from typing import Any, NamedTuple, TypeAlias
@@ -172,23 +172,33 @@ def kernel_source(
     list of str
         The names of the numbers in the report.
     """
-    writer = KernelWriter()
-    products = [writer.load(f"products + {i}") for i in range(3)]
-    scalars = {name: writer.load(name) for name in inputs if name != "products"}
+    lines: list[str] = []
+
+    def load(pointer: str) -> TracedScalar:
+        return TracedScalar(lines, f"tl.load({pointer}).to(tl.float64)")
+
+    def store(pointer: str, value: _Operand) -> None:
+        lines.append(f"tl.store({pointer}, {_text(value)})")
+
+    def select(condition: _Operand, value: _Operand, other: _Operand) -> TracedScalar:
+        # A product with the condition would keep a NaN.
+        operands = f"{_text(condition)} != 0, {_text(value)}, {_text(other)}"
+        return TracedScalar(lines, f"tl.where({operands})")
+
+    products = [load(f"products + {i}") for i in range(3)]
+    scalars = {name: load(name) for name in inputs if name != "products"}
     for name in ("upper_value", "lower_value", "reference"):
         factor = scalars.get(f"{name}_factor")
         if factor is not None:
             # The host refuses a negative factor; here it makes the loss NaN.
-            factor = writer.select(factor < 0, math.nan, factor)
+            factor = select(factor < 0, math.nan, factor)
             scalars[name] = scalars[name] * factor
     if decision.tolerance is None:
         used = {"lower_value"}.intersection(decision.method.needs)
         memory: Any = ()
     else:
         used = {"lower_value", "reference"}
-        memory = Memory(
-            *(writer.load(f"memory + {i}") for i in range(len(Memory._fields)))
-        )
+        memory = Memory(*(load(f"memory + {i}") for i in range(len(Memory._fields))))
         amount: Scalar = scalars["tolerance"]
         decision = replace(
             decision, tolerance=replace(decision.tolerance, amount=amount)
@@ -211,23 +221,23 @@ def kernel_source(
     if choice.reading is not None:
         record |= {name: getattr(choice.reading, name) for name in READINGS}
     for name, value in record.items():
-        report[name] = writer.select(finite, value, math.nan)
+        report[name] = select(finite, value, math.nan)
     for level in LEVELS:
         if f"{level}_value" in scalars:
             report[f"{level}_loss"] = scalars[f"{level}_value"]
     skipped = finite == 0
     report["skipped"] = skipped
     for i, value in enumerate(report.values()):
-        writer.store(f"report + {i}", value)
-    writer.store("skipped", skipped)
-    writer.store("found_inf", skipped)
+        store(f"report + {i}", value)
+    store("skipped", skipped)
+    store("found_inf", skipped)
     if choice.reading is not None:
         # A number that is not finite must not stay in the memory, even if such steps are made.
         update = finite * _all_finite(choice.memory)
         for i, (old, new) in enumerate(zip(memory, choice.memory, strict=True)):
-            writer.store(f"memory + {i}", writer.select(update, new, old))
+            store(f"memory + {i}", select(update, new, old))
     pointers = ("report", "skipped", "found_inf", "memory", *inputs)
-    body = "".join(f"    {line}\n" for line in writer.lines)
+    body = "".join(f"    {line}\n" for line in lines)
     return f"def decide({', '.join(pointers)}):\n{body}", list(report)
 
 
@@ -249,67 +259,33 @@ def _all_finite(values: Sequence[Scalar]) -> Scalar:
     return finite
 
 
-class KernelWriter:
-    """The body of a kernel, written line by line."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._constants: dict[str, str] = {}
-
-    def assign(self, expression: str) -> "TracedScalar":
-        """A new variable with the value of an expression."""
-        name = f"v{len(self.lines)}"
-        self.lines.append(f"{name} = {expression}")
-        return TracedScalar(self, name)
-
-    def load(self, pointer: str) -> "TracedScalar":
-        """A number from memory, in float64."""
-        return self.assign(f"tl.load({pointer}).to(tl.float64)")
-
-    def store(self, pointer: str, value: _Operand) -> None:
-        """Write a number to memory."""
-        text = self.text(value)
-        self.lines.append(f"tl.store({pointer}, {text})")
-
-    def select(
-        self, condition: _Operand, value: _Operand, other: _Operand
-    ) -> "TracedScalar":
-        """`value` if the condition is not 0, else `other`; a product with the condition would keep a NaN."""
-        operands = f"{self.text(value)}, {self.text(other)}"
-        return self.assign(f"tl.where({self.text(condition)} != 0, {operands})")
-
-    def text(self, value: _Operand) -> str:
-        """An operand in an expression."""
-        if isinstance(value, TracedScalar):
-            return value.name
-        number = repr(float(value))
-        if number not in self._constants:
-            # Triton would round a bare literal to float32.
-            constant = self.assign(f"tl.full((), float({number!r}), tl.float64)")
-            self._constants[number] = constant.name
-        return self._constants[number]
-
-
 def _operator(
     template: str,
 ) -> Callable[["TracedScalar", _Operand], "TracedScalar"]:
     def apply(scalar: "TracedScalar", other: _Operand) -> "TracedScalar":
-        expression = template.format(scalar.name, scalar.writer.text(other))
+        expression = template.format(scalar.name, _text(other))
         # A comparison is 0 or 1.
-        return scalar.writer.assign(f"({expression}).to(tl.float64)")
+        return TracedScalar(scalar.lines, f"({expression}).to(tl.float64)")
 
     return apply
 
 
-@dataclass(eq=False)
 class TracedScalar:
-    """A number whose value only the device knows; operations on it are written down.
+    """A number whose value only the device knows: a new variable of a kernel. Operations on it are written down.
 
     It has no truth value: a rule with an ``if`` cannot be compiled.
+
+    Parameters
+    ----------
+    lines : list of str
+        The body of the kernel.
+    expression : str
     """
 
-    writer: KernelWriter
-    name: str
+    def __init__(self, lines: list[str], expression: str) -> None:
+        self.lines = lines
+        self.name = f"v{len(lines)}"
+        lines.append(f"{self.name} = {expression}")
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -331,22 +307,23 @@ class TracedScalar:
     __le__ = _operator("{} <= {}")
     __eq__ = _operator("{} == {}")  # type: ignore[assignment]  # likewise
     __ne__ = _operator("{} != {}")  # type: ignore[assignment]  # likewise
+    # base ** power; NaN unless the base is positive.
+    _power = _operator("tl.exp(tl.log({}) * {})")
+    __rpow__ = _operator("tl.exp(tl.log({1}) * {0})")
 
     def __neg__(self) -> "TracedScalar":
-        return self.writer.assign(f"-{self.name}")
+        return TracedScalar(self.lines, f"-{self.name}")
 
     def __pow__(self, power: _Operand) -> "TracedScalar":
         if isinstance(power, TracedScalar) or power not in (0.5, 1, 2, 3, 4):
-            return _power(self.writer, self, power)
+            return self._power(power)
         if power == 0.5:
-            return self.writer.assign(f"tl.sqrt({self.name})")
+            return TracedScalar(self.lines, f"tl.sqrt({self.name})")
         return reduce(mul, [self] * int(power))
 
-    def __rpow__(self, base: float) -> "TracedScalar":
-        return _power(self.writer, base, self)
 
-
-def _power(writer: KernelWriter, base: _Operand, power: _Operand) -> TracedScalar:
-    """base ** power; NaN unless the base is positive."""
-    logarithm = f"tl.log({writer.text(base)})"
-    return writer.assign(f"tl.exp({logarithm} * {writer.text(power)})")
+def _text(value: _Operand) -> str:
+    """An operand in an expression. Triton would round a bare number to float32."""
+    if isinstance(value, TracedScalar):
+        return value.name
+    return f"tl.full((), float({str(float(value))!r}), tl.float64)"

@@ -10,7 +10,6 @@ for the parameters, and the latest few tables by the addresses of the gradients.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from tiebreak.torch.devices import capturing
 from tiebreak.torch.kernels.foreach import (
+    EnginePasses,
     Row,
     device_context,
     directions,
@@ -182,13 +182,10 @@ class _Launch(NamedTuple):
         Triton's dtypes of parameter, ∇f and ∇g, and whether all addresses are aligned.
     owners : tensor
         Of each chunk the line of its tensor.
-    bounds : list of int
-        The first chunk of each kind of parameters, and the number of chunks.
     """
 
     variant: tuple[Any, ...]
     owners: Tensor
-    bounds: list[int]
 
 
 class _Template(NamedTuple):
@@ -218,16 +215,15 @@ class _Columns(NamedTuple):
 
     tensors: list[Tensor]
     dtypes: tuple[torch.dtype, ...]
-    kinds: tuple[int, ...]
     groups: tuple[int, ...]
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "_Columns":
         """The columns of rows."""
-        parameters, uppers, lowers, kinds, groups = zip(*rows, strict=True)
+        parameters, uppers, lowers, groups = zip(*rows, strict=True)
         column = (*parameters, *uppers, *lowers)
         tensors = [_MISSING if t is None else t for t in column]
-        return cls(tensors, tuple(map(_dtype, tensors)), kinds, groups)
+        return cls(tensors, tuple(map(_dtype, tensors)), groups)
 
 
 class TritonEngine:
@@ -244,7 +240,7 @@ class TritonEngine:
         self.templates: dict[Hashable, _Template] = {}
         self.never_skip = torch.zeros((), dtype=torch.bool, device=device)
         self._captured: list[object] = []  # what CUDA graphs read at their replays
-        passes = self.bind([Row._make([*torch.ones(3, 4, device=device), 0, 0])], 1)
+        passes = self.bind([Row._make([*torch.ones(3, 4, device=device), 0])])
         passes.products()
         passes.descend(torch.zeros(1, 2, device=device), None)
 
@@ -254,9 +250,7 @@ class TritonEngine:
         tensors = [row.parameter, *row.gradients]
         return all(t.dtype in _TYPES for t in tensors) and same_memory_order(tensors)
 
-    def bind_usual(
-        self, rows: Sequence[Row], layout_kinds: int
-    ) -> "TritonPasses | None":
+    def bind_usual(self, rows: Sequence[Row]) -> "TritonPasses | None":
         """The passes if all tensors are plain, contiguous and on this device: the fast path of most steps; else None."""
         columns = _Columns.of(rows)
         tensors = columns.tensors
@@ -267,42 +261,33 @@ class TritonEngine:
             and all(map(Tensor.is_contiguous, tensors))
             and {*columns.dtypes} <= _TYPES.keys()
         ):
-            return self._bind(rows, layout_kinds, columns)
+            return self._bind(rows, columns)
         return None
 
-    def bind(self, rows: Sequence[Row], layout_kinds: int) -> "TritonPasses":
+    def bind(self, rows: Sequence[Row]) -> "TritonPasses":
         """The passes over these rows, each of which has a gradient."""
-        return self._bind(rows, layout_kinds, _Columns.of(rows))
+        return self._bind(rows, _Columns.of(rows))
 
-    def _bind(
-        self, rows: Sequence[Row], layout_kinds: int, columns: _Columns
-    ) -> "TritonPasses":
-        tensors, *numbers = columns
+    def _bind(self, rows: Sequence[Row], columns: _Columns) -> "TritonPasses":
+        tensors, dtypes, groups = columns
         addresses = np.array([*map(Tensor.data_ptr, tensors)]).reshape(3, -1)
         aligned = np.bitwise_or.reduce(addresses) % 16 == 0
         lengths = tuple(map(Tensor.numel, tensors[: len(rows)]))
         places = (addresses[0].tobytes(), aligned.tobytes())
-        key = (layout_kinds, *numbers, lengths, places)
+        key = (dtypes, groups, lengths, places)
         if key not in self.templates:
-            numbers = [*addresses, lengths, columns.kinds, columns.groups]
-            lines = np.array(numbers).T.copy()
-            types = np.reshape([_TYPES[dtype] for dtype in columns.dtypes], (3, -1))
+            first_chunks = [0] * len(rows)
+            lines = np.array([*addresses, lengths, first_chunks, groups]).T.copy()
+            types = np.reshape([_TYPES[dtype] for dtype in dtypes], (3, -1))
             variants = list(zip(*types, aligned.tolist(), strict=True))
             _make_room(self.templates)
-            self.templates[key] = self._template(lines, variants, layout_kinds)
+            self.templates[key] = self._template(lines, variants)
         template = self.templates[key]
-        return TritonPasses(
-            self,
-            rows,
-            layout_kinds,
-            template.launches,
-            self._table(template, addresses),
-        )
+        table = self._table(template, addresses)
+        return TritonPasses(rows, self, template.launches, table)
 
-    def _template(
-        self, lines: _Integers, variants: list[Any], layout_kinds: int
-    ) -> _Template:
-        """The launches of tensors with these lines, which have the kind of a parameter in place of its first chunk."""
+    def _template(self, lines: _Integers, variants: list[Any]) -> _Template:
+        """The launches of tensors with these lines, which get the first chunk of each tensor."""
         if capturing(self.device):
             raise RuntimeError(_UNPREPARED)
         launches = []
@@ -311,11 +296,9 @@ class TritonEngine:
             members = np.flatnonzero(same & (lines[:, 3] > 0))
             counts = -(-lines[members, 3] // CHUNK.value)
             owners = np.repeat(members, counts)
-            # Rows come kind by kind, so that the chunks of a kind are adjacent.
-            bounds = np.searchsorted(lines[owners, 4], np.arange(layout_kinds + 1))
             lines[members, 4] = np.cumsum(counts) - counts
             if len(owners):
-                launches.append(_Launch(variant, self._upload(owners), bounds.tolist()))
+                launches.append(_Launch(variant, self._upload(owners)))
         return _Template(launches, lines, {}, [])
 
     def _table(self, template: _Template, addresses: _Integers) -> Tensor:
@@ -354,24 +337,21 @@ class TritonEngine:
 
 
 @dataclass(eq=False)
-class TritonPasses:
-    """The passes over rows on one device, as in :class:`tiebreak.torch.kernels.EnginePasses`."""
+class TritonPasses(EnginePasses):
+    """The passes by Triton's kernels; `descend` leaves the gradients as they are."""
 
     engine: TritonEngine
-    rows: Sequence[Row]
-    layout_kinds: int
     launches: list[_Launch]
     table: Tensor
     uses_triton = True
 
     def products(self) -> Tensor:
-        """fg, gg and ff of each kind of parameters, of shape (layout_kinds, 3), in float64."""
-        shape = (len(self.launches), self.layout_kinds, 3)
+        """A sum of each chunk in float64, then the sum over the chunks."""
         device = self.engine.device
+        shape = (len(self.launches), 3)
         products = torch.empty(shape, dtype=torch.float64, device=device)
         with device_context(device):
-            for launch, total in zip(self.launches, products, strict=True):
-                variant, owners, bounds = launch
+            for (variant, owners), total in zip(self.launches, products, strict=True):
                 chunks = len(owners)
                 partials = torch.empty(3, chunks, dtype=torch.float64, device=device)
                 products_kernel[(chunks,)](
@@ -382,25 +362,24 @@ class TritonPasses:
                     *variant,
                     num_warps=4,
                 )
-                for kind, (first, last) in enumerate(pairwise(bounds)):
-                    torch.sum(partials[:, first:last], 1, out=total[kind])
+                torch.sum(partials, 1, out=total)
         return products[0] if len(products) == 1 else products.sum(0)
 
     def combine(self, weights: Tensor, skip: Tensor | None) -> None:
-        """d = a ∇f + b ∇g, in the memory of ∇f, or of ∇g if only that exists; 0 if `skip` is true."""
+        """One launch for each variant of the kernel."""
         self._combine(weights, skip, descend=False)
         # Autograd does not see writes of kernels: a graph from before would use the new numbers without an error.
         torch.autograd.graph.increment_version(directions(self.rows))
 
     def descend(self, weights: Tensor, skip: Tensor | None) -> None:
-        """x ← x − a ∇f − b ∇g, nothing if `skip` is true; the gradients stay as they are."""
+        """One launch for each variant of the kernel."""
         self._combine(weights, skip, descend=True)
         torch.autograd.graph.increment_version([row.parameter for row in self.rows])
 
     def _combine(self, weights: Tensor, skip: Tensor | None, descend: bool) -> None:
         factors = weights.to(torch.float64).contiguous()
         with device_context(self.engine.device):
-            for variant, owners, _ in self.launches:
+            for variant, owners in self.launches:
                 combine_kernel[(len(owners),)](
                     self.table,
                     owners,
