@@ -1,4 +1,4 @@
-"""`auto` on the test bed against the best hand-tuned row of every problem: what docs/auto.md shows.
+"""`auto` on the test bed against the best hand-tuned row of every problem: what docs/auto-study.md shows.
 
     python -m benchmarks.auto 1e6 10              # all problems, 10 runs each: minutes
     python -m benchmarks.auto 1e6 10 paper,flat-10

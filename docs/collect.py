@@ -7,6 +7,7 @@ gets the picture and the table there, in the place of a paragraph that begins wi
 run with the knobs of an earlier run (``--knobs FILE``) goes beside that run's table, without a picture: as
 ``gallery-NAME-time`` where it was run at equal time alone, else as ``gallery-NAME-again``. A run of the quick size with
 five seeds or more is ``gallery-NAME-quick``, with all of this; with fewer it is refused, as are interrupted runs.
+``docs/_tables/gallery.md`` is written from all records; without arguments, only this table is written.
 """
 
 import json
@@ -68,6 +69,81 @@ def collect(folder: Path, docs: Path = DOCS, results: Path = RESULTS) -> str:
     return str(name)
 
 
+#: Names of metrics for the overview, if the record's name needs its page.
+METRICS = {
+    "gap": "distance from a retrained network, points",
+    "leak": "bits that a code gives away",
+    "average": "mean accuracy on all classes",
+    "removed": "share of weights removed",
+    "recovery": "share of atoms found",
+}
+#: The rows of the overview: a name, the record after equal gradient evaluations, the record after equal time.
+OVERVIEW = (
+    ("Fairness, Adult, parity", "fairness-adult-parity-again", "fairness-adult-parity"),
+    ("Fairness, Adult, odds", "fairness-adult-odds-again", "fairness-adult-odds"),
+    ("Fairness, COMPAS, parity", "fairness-compas-parity-again", None),
+    ("Fairness, COMPAS, odds", "fairness-compas-odds-again", None),
+    ("Dictionary learning", "dictionary", None),
+    ("Regression", "regression", None),
+    ("Forgetting a class", "unlearning-class", "unlearning-class-time"),
+    ("Forgetting secrets", "unlearning-secrets", None),
+    ("Forgetting secrets, quick size", "unlearning-secrets-quick", None),
+    ("New classes, all old images", "continual-all", "continual-all-time"),
+    ("Sparsity", "sparsity", None),
+)
+OURS = ("tolerance-twin", "tolerance-start")
+
+
+def compared(record: dict, budget: str) -> tuple[str, str]:
+    """Return the best other method that is inside on every seed, finished or not, and ours, finished, as two cells."""
+    metric = record["metrics"][0]
+    name = metric["name"]
+    sign = 1 if metric["better"] == "lower" else -1
+    result = record["budgets"].get(budget, {"rows": []})
+    rows = [*result.get("finished", []), *result["rows"]]
+    others = [
+        row
+        for row in rows
+        if row["inside"] == 1
+        and not row["limit"]
+        and not row["title"].startswith(("ours", "lower only"))
+    ]
+    ours = [row for row in rows if row["method"] in OURS]
+    if not ours:
+        return "", ""
+    best = min(others, key=lambda row: sign * row["metrics"][name]["mean"])
+    title = best["title"].split(" (")[0]
+    other_cell = f"{title}, {best['metrics'][name]['mean']:.3g}"
+    own_cell = f"{ours[0]['metrics'][name]['mean']:.3g}"
+    if ours[0]["inside"] < 1:
+        own_cell += f" (inside on {ours[0]['inside']:.0%} of the seeds)"
+    return other_cell, own_cell
+
+
+def overview(results: Path = RESULTS) -> str:
+    """The table of all examples: the best other method and ours, after equal gradient evaluations and equal time."""
+    lines = [
+        "| example | metric | best other method | ours | same time: best other | ours |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for title, equal, timed in OVERVIEW:
+        record, record_of_time = (
+            json.loads((results / f"gallery-{name}.json").read_text(encoding="utf-8"))
+            for name in (equal, timed or equal)
+        )
+        metric = record["metrics"][0]
+        arrow = "↓" if metric["better"] == "lower" else "↑"
+        cells = (
+            title,
+            f"{METRICS.get(metric['name'], metric['name'])} {arrow}",
+            *compared(record, "evaluations"),
+            *compared(record_of_time, "seconds"),
+        )
+        lines.append(f"| {' | '.join(cell or '–' for cell in cells)} |")
+    return "\n".join([*lines, ""])
+
+
 if __name__ == "__main__":
     for place in sys.argv[1:]:
         print(collect(Path(place)))
+    (DOCS / "_tables" / "gallery.md").write_text(overview(), encoding="utf-8")

@@ -3,6 +3,8 @@
 Takes less than a minute. Names of tables as arguments measure only those.
 """
 
+import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -24,8 +26,10 @@ from tiebreak import (
     schedules,
 )
 from tiebreak.theory import estimate_constants, plan, residual_bounds
+from tiebreak.theory.complexity import TABLE
 
 TABLES = Path(__file__).parent / "_tables"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 PAPER_METHODS = ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg")
 RESIDUALS = ("direction_squared", "stationarity_squared", "lower_gradient_squared")
 
@@ -460,6 +464,67 @@ def predictions() -> Iterable[Sequence[str]]:
             )
 
 
+def guarantees() -> Iterable[Sequence[str]]:
+    """Rule, assumptions and cost of each method, from the rules' docstrings and the table of complexities."""
+    yield (
+        "method",
+        "λ",
+        "estimator",
+        "assumption",
+        "steps",
+        "upper calls",
+        "lower calls",
+    )
+    proved = {row.key: row for row in TABLE}
+    for key, method in methods.NAMED.items():
+        summary = (getattr(method.rule, "__doc__", None) or "").partition("\n")[0]
+        formula = re.split("[,:;]", summary)[0]
+        row = proved.get(key)
+        if row is None:
+            cells = ["no theorem", "–", "–", "–"]
+        else:
+            orders = (row.iterations, row.upper, row.lower)
+            assumption = row.assumption.partition(" (")[0].replace("none", "")
+            if row.setting == "deterministic":
+                assumption = "exact gradients"
+            cells = [assumption, *(rf"$\varepsilon^{{-{n:g}}}$" for n in orders)]
+        yield f"`{key}`", formula, type(method.estimator).__name__, *cells
+
+
+def rates() -> Iterable[Sequence[str]]:
+    """Powers of 1/ε near the worst case, and the shares of the bounds that were reached, from benchmarks/results."""
+    names = ("direction_squared", "lower_gradient_squared")
+    yield (
+        "method",
+        "steps",
+        "upper calls",
+        "lower calls",
+        "‖∇Φ‖² / bound",
+        "‖∇g‖² / bound",
+    )
+    record = json.loads((RESULTS / "rates.json").read_text(encoding="utf-8"))
+    for key, exponents in record["exponents"].items():
+        rows = [row for row in record["rows"] if row["method"] == key]
+        cells = [f"{exponent:.2f}" for exponent in exponents.values()]
+        for name in names:
+            shares = [row[name] / row[f"{name}_bound"] for row in rows]
+            cells.append(f"{min(shares):.2f} to {max(shares):.2f}")
+        yield f"`{key}`", *cells
+
+
+def waiting() -> Iterable[Sequence[str]]:
+    """What a step on a GPU takes over two backward passes and the base's step, from benchmarks/results."""
+    record = json.loads((RESULTS / "waiting.json").read_text(encoding="utf-8"))
+    by_case: dict[tuple[str, str], dict[str, str]] = {}
+    for model, base, method, _, waited, _, grouped in record["tables"][0]["rows"]:
+        share = grouped if waited is None else waited
+        by_case.setdefault((model, method), {})[base] = f"{share:.1%}"
+    yield "model", "step", "SGD", "AdamW"
+    for (model, method), shares in by_case.items():
+        if "two backward" not in method and "ignore" not in method:
+            yield model, method, shares.get("SGD", "–"), shares.get("AdamW", "–")
+
+
 def write(name: str, rows: Iterable[Sequence[str]]) -> None:
     head, *body = rows
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
@@ -482,6 +547,9 @@ MEASUREMENTS: dict[str, Callable[[], Iterable[Sequence[str]]]] = {
         bounds,
         plans,
         predictions,
+        guarantees,
+        rates,
+        waiting,
     )
 }
 

@@ -13,9 +13,11 @@ from textwrap import dedent
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 import typer
 
+import tiebreak
 from tiebreak.cli.app import app
 from tiebreak.experiments.entrants import contenders, entrants
 
@@ -151,8 +153,11 @@ def anchors(page: Path) -> set[str]:
         "README.md",
         "CONTRIBUTING.md",
         "SECURITY.md",
-        "docs/engineers.md",
+        "docs/training.md",
+        "docs/should-i-use-it.md",
         "docs/pytorch.md",
+        "docs/finish.md",
+        "docs/troubleshooting.md",
     ],
 )
 def test_every_link_leads_somewhere(name: str) -> None:
@@ -174,11 +179,7 @@ def test_every_link_leads_somewhere(name: str) -> None:
 
 def test_what_was_measured_takes_the_place_of_what_was_not(tmp_path: Path) -> None:
     """docs/collect.py: table, picture and numbers go where they belong, and the page stops saying they are missing."""
-    spec = importlib.util.spec_from_file_location(
-        "collect", ROOT / "docs" / "collect.py"
-    )
-    collect = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(collect)
+    collect = script("collect")
     docs, run, results = (tmp_path / name for name in ("docs", "run", "results"))
     for folder in (docs / "_tables", docs / "_static", docs / "gallery", run, results):
         folder.mkdir(parents=True)
@@ -263,3 +264,79 @@ def test_the_loop_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None
         for text in (capsys.readouterr().out, promised)
     )
     assert shown == promised
+
+
+def settings() -> list[tuple[str, Any]]:
+    """Name and method of every row of the table in docs/known-methods.md."""
+    page = ROOT / "docs" / "known-methods.md"
+    names: dict[str, Any] = {}
+    exec(next(blocks(page, "python")), names)
+    rows = re.findall(
+        r"^\| ([^|]+) \| [^|]+ \| `(.+)` \|$", page.read_text("utf-8"), re.MULTILINE
+    )
+    return [(name, eval(code, names)) for name, code in rows]
+
+
+@pytest.mark.parametrize(("name", "method"), settings())
+def test_a_published_method_is_a_setting(name: str, method: Any) -> None:
+    """The solver runs each, and the optimizers run each without a memory."""
+    problem = tiebreak.problems.paper()
+    result = tiebreak.minimize(
+        problem.upper,
+        problem.lower,
+        problem.x0,
+        method=method.replace(step_size=0.05),
+        steps=5,
+        runs=2,
+        seed=0,
+    )
+    assert np.isfinite(result.x).all()
+    if method.remembers:
+        return
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("jax")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = tiebreak.torch.DynamicBarrier(base, method=method, normalize=False)
+    step = opt.step(
+        lower=lambda: (model(torch.ones(4, 3)) - 1).square().mean(),
+        upper=lambda: model.weight.abs().sum(),
+    )
+    assert step.multiplier.item() >= 0
+    tiebreak.optax.dynamic_barrier(method=method, normalize=False)
+
+
+def script(name: str) -> Any:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["guarantees", "rates", "waiting"])
+def test_a_table_is_that_of_the_code_and_the_records(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = script("measure")
+    monkeypatch.setattr(measure, "TABLES", tmp_path)
+    measure.write(name, measure.MEASUREMENTS[name]())
+    written = (tmp_path / f"{name}.md").read_text("utf-8")
+    assert written == (ROOT / "docs" / "_tables" / f"{name}.md").read_text("utf-8")
+
+
+def test_the_tables_of_the_gallery_are_those_of_the_records() -> None:
+    """The overview is that of the records, and the table of the README has rows of it."""
+    collect = script("collect")
+    table = (ROOT / "docs" / "_tables" / "gallery.md").read_text("utf-8")
+    assert table == collect.overview()
+    rows = [line.split(" | ")[:4] for line in table.splitlines()]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = [
+        line.removesuffix(" |").split(" | ")
+        for line in readme.splitlines()
+        if re.match(r"\| .*[↓↑] \|", line)
+    ]
+    assert len(shown) == 4
+    assert all(row in rows for row in shown)

@@ -413,8 +413,8 @@ def test_everything_that_is_missing_is_named_at_once(tmp_path, monkeypatch):
 
 
 def test_the_example_of_the_documentation_joins(tmp_path):
-    """docs/gallery/index.md: what a reader copies runs, and ours is inside with smaller weights than training on g."""
-    page = Path(__file__).parents[1] / "docs" / "gallery" / "index.md"
+    """docs/gallery/own.md: what a reader copies runs, and ours is inside with smaller weights than training on g."""
+    page = Path(__file__).parents[1] / "docs" / "gallery" / "own.md"
     (block,) = re.findall(
         r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
     )

@@ -86,7 +86,7 @@ def defaults() -> list[Candidate]:
     """Our methods as a user gets them by name: the paper's schedules with their growing batches, nothing tuned."""
     return [
         Candidate(
-            f"{method.name}, as it comes",
+            f"{method.name}, published constants",
             False,
             lambda step, other, method=method: method,
             (1,),
