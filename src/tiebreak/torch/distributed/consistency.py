@@ -26,7 +26,7 @@ _ROUNDING = 1e-3
 
 ONE_LEVEL = (
     "those of the other level were not. To clip the direction give max_norm=…, or call opt.combine() first; to change "
-    "one level do it inside its block; to unscale call opt.unscale_(scaler)"
+    "one level do it inside its block; before scaler.unscale_(opt) call opt.combine(scaler)"
 )
 _NO_GRADIENTS = (
     "no {level} gradients on any rank: put loss.backward() inside `with opt.{level}():`, of a loss that depends on the "
