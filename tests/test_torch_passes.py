@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tiebreak import rules
 from tiebreak.torch import SDBGD, DynamicBarrier, kernels
-from tiebreak.torch.kernels import PassEngines, blocked
-from tiebreak.torch.kernels.blocked import BlockedPasses
-from tiebreak.torch.kernels.foreach import (
+from tiebreak.torch.kernels import PassEngines, torch_passes
+from tiebreak.torch.kernels.torch_passes import (
     LOW_PRECISION,
+    BlockedPasses,
     ForeachPasses,
     Row,
     same_memory_order,
@@ -177,7 +177,7 @@ def test_sizes_and_dtypes(name, dtype, size):
 @pytest.mark.parametrize("shape", [(4, 3, 5, 7), (64, 33), (5,), ()])
 def test_layouts(name, layout, shape, monkeypatch):
     """All three alike; `same_memory_order` tells which are plain memory; the others do not reach the kernels."""
-    monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 37)
+    monkeypatch.setattr(torch_passes, "BLOCK_ELEMENTS", 37)
     rows = [make(torch.Generator().manual_seed(1), shape, torch.float32, (layout,) * 3)]
     if name == "fused" and not same_memory_order(rows[0][:3]):
         assert layout == "strided"
@@ -190,7 +190,7 @@ def test_layouts(name, layout, shape, monkeypatch):
     "layouts", [("plain", "transposed", "strided"), ("transposed", "plain", "offset")]
 )
 def test_layouts_that_differ(name, layouts, monkeypatch):
-    monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 37)
+    monkeypatch.setattr(torch_passes, "BLOCK_ELEMENTS", 37)
     rows = [make(torch.Generator().manual_seed(2), (8, 6, 3), torch.float32, layouts)]
     assert not same_memory_order(rows[0][:3])
     if name in ENGINES:
@@ -263,13 +263,13 @@ def test_a_skipped_step_changes_nothing(name, bad):
 )
 @settings(max_examples=60, deadline=None)
 def test_pieces_cover_everything_once(shapes, layout, dtype, piece, seed):
-    generator, kept = torch.Generator().manual_seed(seed), blocked.BLOCK_ELEMENTS
+    generator, kept = torch.Generator().manual_seed(seed), torch_passes.BLOCK_ELEMENTS
     rows = [make(generator, shape, dtype, (layout,) * 3) for shape in shapes]
-    blocked.BLOCK_ELEMENTS = piece
+    torch_passes.BLOCK_ELEMENTS = piece
     try:
         check("pieces" if not CUDA else "foreach", rows, [[0.7, -0.4]])
     finally:
-        blocked.BLOCK_ELEMENTS = kept
+        torch_passes.BLOCK_ELEMENTS = kept
 
 
 def fused_optimizer(kind, params, **options):

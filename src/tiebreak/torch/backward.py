@@ -56,8 +56,8 @@ class BackwardPasses:
 
     def clear(self) -> None:
         """Discard the gradients and losses of the step."""
-        self.gradients.clear()
         self.losses.clear()
+        self.gradients.clear()
 
     @contextmanager
     def block(

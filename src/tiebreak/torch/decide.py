@@ -17,16 +17,10 @@ from tiebreak.decision import Decision, WeightChoice, limited
 from tiebreak.decision import Measurement as ScalarMeasurement
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory, Reading
-from tiebreak.torch.backward import Loss, loss_value, loss_values
+from tiebreak.torch.backward import Loss, loss_values
 from tiebreak.torch.devices import copied, store
 from tiebreak.torch.distributed import Measurement
-from tiebreak.torch.step_info import (
-    PRODUCTS,
-    READINGS,
-    Step,
-    as_tensors,
-    make_step,
-)
+from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, make_step
 
 #: A number of the host, a tensor without dimensions, or a scalar of the kernel writer.
 Scalar: TypeAlias = Any
@@ -260,16 +254,17 @@ class Decider:
         on_host = is_builtin and products.device.type == "cpu"
         if compiling and decision.tolerance is None:
             on_host = False
-        numbers: dict[str, Any] = loss_values(losses)
+        values = loss_values(measured.losses)
+        numbers: dict[str, Any] = _decision_losses(decision, values)
         for name, value in numbers.items():
             if isinstance(value, Tensor):
                 numbers[name] = float(value) if on_host else value.to(products)
         skip: Tensor | None = None
         if checks_finite:
-            values = [products, *numbers.values(), measured.twin_squared_norm]
+            inputs = [products, *numbers.values(), measured.twin_squared_norm]
             if measured.rule_products is not products:
-                values.append(measured.rule_products)
-            flag = find_nonfinite(values, found_inf)
+                inputs.append(measured.rule_products)
+            flag = find_nonfinite(inputs, found_inf)
             if isinstance(flag, bool):
                 return None
             skip = flag
@@ -286,25 +281,21 @@ class Decider:
             memory.current(on_host),
             max_norm,
         )
-        report = {
-            "upper_weight": choice.upper_weight,
-            "lower_weight": choice.lower_weight,
-            "upper_loss": loss_value(measured.losses["upper"]),
-            "lower_loss": loss_value(measured.losses["lower"]),
-        }
-        report |= zip(PRODUCTS, (choice.multiplier, *rule_row), strict=True)
-        if choice.reading is not None:
-            report |= {name: getattr(choice.reading, name) for name in READINGS}
-        tensors = as_tensors(report, products.dtype)
-        weights = torch.stack(
-            [tensors.pop("upper_weight"), tensors.pop("lower_weight")]
-        )
+        weight_pair = [choice.upper_weight, choice.lower_weight]
+        if on_host:
+            weights = torch.tensor(weight_pair, dtype=products.dtype)
+        else:
+            weights = torch.stack(weight_pair)
         if checks_finite:
             flag = find_nonfinite([weights], skip)
             if isinstance(flag, bool):
                 return None
             skip = flag
-        info = make_step(tensors, skip)
+        report = dict(zip(PRODUCTS, (choice.multiplier, *rule_row), strict=True))
+        report |= {"upper_loss": values["upper"], "lower_loss": values["lower"]}
+        if choice.reading is not None:
+            report |= {name: getattr(choice.reading, name) for name in READINGS}
+        info = make_step(report, products.dtype, skip)
         return StepDecision(
             weights=weights,
             info=info,
@@ -356,7 +347,7 @@ class Decider:
         )
 
 
-def _decision_losses(decision: Decision, losses: dict[str, Loss]) -> dict[str, Loss]:
+def _decision_losses(decision: Decision, losses: dict[str, Any]) -> dict[str, Any]:
     """Return the losses that the decision uses, by its names for them."""
     if decision.tolerance is not None:
         return {"lower_value": losses["lower"], "reference": losses["reference"]}

@@ -11,7 +11,7 @@ from tiebreak.estimators.contract import enters_direction
 from tiebreak.schedules import Parameters
 from tiebreak.torch.checkpoint import Entries
 from tiebreak.torch.gradients import LEVELS, Gradients
-from tiebreak.torch.kernels.foreach import LOW_PRECISION, Row
+from tiebreak.torch.kernels.torch_passes import LOW_PRECISION, Row
 
 #: What an estimator remembers, by level and parameter.
 _Memory: TypeAlias = dict[str, dict[Tensor, tuple[Any, ...]]]

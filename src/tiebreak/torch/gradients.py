@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from tiebreak.torch.distributed import Ranks
 from tiebreak.torch.distributed.consistency import ONE_LEVEL
 from tiebreak.torch.distributed.layout import local_tensor, redistribute_like
-from tiebreak.torch.kernels.foreach import Row, max_abs
+from tiebreak.torch.kernels.torch_passes import Row, max_abs
 
 LEVELS = ("upper", "lower")
 REFERENCE = "reference"

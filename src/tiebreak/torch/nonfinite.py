@@ -46,6 +46,8 @@ class NonfiniteGuard:
     ----------
     skipped_steps : int or None
         How many steps were not made; None once a device decided by itself.
+    pending : list
+        The report of the last step, if its numbers are on their way to the host.
     """
 
     def __init__(self, policy: str) -> None:
@@ -56,12 +58,12 @@ class NonfiniteGuard:
         self._clear_pending()
 
     def _clear_pending(self) -> None:
-        self._pending: list[_Report] = []
+        self.pending: list[_Report] = []
         # An optimizer may be deleted, and a program may end, before anybody reads the last report.
-        weakref.finalize(self, _warn_of_last_step, self._pending)
+        weakref.finalize(self, _warn_of_last_step, self.pending)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: v for name, v in self.__dict__.items() if name != "_pending"}
+        return {name: v for name, v in self.__dict__.items() if name != "pending"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -104,17 +106,15 @@ class NonfiniteGuard:
 
     def queue_report(self, step: int, names: Sequence[str], numbers: Tensor) -> None:
         """Keep the numbers of a step for :meth:`raise_pending`."""
-        self._pending.append(_Report(step, names, HostCopy(numbers)))
+        self.pending.append(_Report(step, names, HostCopy(numbers)))
 
-    def raise_pending(self) -> dict[str, float] | None:
-        """Return the numbers of the last step by name, if they were queued; raise if that step was not finite.
+    def raise_pending(self) -> dict[str, float]:
+        """Return the numbers of the last step by name, which are :attr:`pending`; raise if that step was not finite.
 
         The device has had a whole step of work since then, so it does not idle while the host waits.
         """
-        if not self._pending:
-            return None
-        self.check_may_wait(self._pending[-1].numbers.device)
-        report = self._pending.pop()
+        self.check_may_wait(self.pending[-1].numbers.device)
+        report = self.pending.pop()
         numbers = report.read()
         if numbers["skipped"]:
             raise self.error(report.step, late=True)

@@ -70,7 +70,7 @@ from tiebreak.torch.gradients import (
     Gradients,
 )
 from tiebreak.torch.kernels import PassEngines, Passes
-from tiebreak.torch.kernels.foreach import Row
+from tiebreak.torch.kernels.torch_passes import Row
 from tiebreak.torch.model_copy import (
     ModelCopy,
     check_separate_memory,
@@ -363,7 +363,8 @@ class DynamicBarrier(Optimizer):
 
     def _copy_in_place(self, copy: ModelCopy) -> AbstractContextManager[None]:
         self._begin_step()
-        self._compare_settings()
+        if self.ranks.needs_settings:
+            self._compare_settings()
         return copy.in_place_of_model(self.generators, self.ranks.wrappers)
 
     @_on_optimizer
@@ -432,7 +433,8 @@ class DynamicBarrier(Optimizer):
         with torch.enable_grad():
             if copy is None:
                 self._begin_step()
-                self._compare_settings()
+                if self.ranks.needs_settings:
+                    self._compare_settings()
                 self.backward.run("lower", lower)
                 self.backward.run("upper", upper)
                 return
@@ -453,7 +455,8 @@ class DynamicBarrier(Optimizer):
     def forget(self) -> None:
         """Discard the gradients and losses that were accumulated for this step."""
         self.backward.clear()
-        self.noise.start_step()
+        if self.decision.tolerance is None:
+            self.noise.start_step()
         self._combined = None
 
     # --- the step -----------------------------------------------------------------
@@ -516,7 +519,6 @@ class DynamicBarrier(Optimizer):
         # Decide: d = a ∇f + b ∇g.
         is_plain = measured.rule_products is measured.products
         is_plain = is_plain and self.twin is None and not has_scaler
-        on_device = passes.on_device and measured.products.device == passes.device
         decision = self._decider.decide(
             self.decision,
             parameters,
@@ -525,7 +527,7 @@ class DynamicBarrier(Optimizer):
             self.max_norm,
             scaling.found_inf,
             checks_finite,
-            may_use_kernel=is_plain and on_device and passes.uses_triton,
+            may_use_kernel=is_plain and self._is_on_device(passes, measured),
         )
         if decision is None:
             return self._skip(measured, scaling, hold)
@@ -599,11 +601,19 @@ class DynamicBarrier(Optimizer):
         return passes, Measurement(products, rule_products, losses, twin_squared_norm)
 
     def _bind(self, rows: Sequence[Row]) -> Passes:
-        return self.engines.bind(self.ranks.split_rows(rows))
+        rows_by_kind: list[Sequence[Row]] = [rows]
+        if self.ranks.is_split:
+            rows_by_kind = self.ranks.split_rows(rows)
+        return self.engines.bind(rows_by_kind)
+
+    def _is_on_device(self, passes: Passes, measured: Measurement) -> bool:
+        """Whether Triton makes all passes, and the host does not know the inner products."""
+        is_remote = passes.on_device and measured.products.device == passes.device
+        return is_remote and passes.uses_triton
 
     def _can_skip_on_device(self, passes: Passes) -> bool:
         """Whether the device can skip this step without the host knowing."""
-        if not passes.on_device or self.twin is not None:
+        if self.twin is not None or not passes.on_device:
             return False
         if not self.estimates.is_minibatch:
             return False
@@ -622,7 +632,8 @@ class DynamicBarrier(Optimizer):
         if ranks.alone:
             return self._on_one_rank(measured, to_host), scaling
         ranks.check_synchronized()
-        self._compare_settings()
+        if ranks.needs_settings:
+            self._compare_settings()
         measured = measured._replace(losses=loss_values(measured.losses))
         if self.decision.tolerance is None:
             kinds = len(measured.products)
@@ -673,9 +684,7 @@ class DynamicBarrier(Optimizer):
         self.ranks.find_layout(self.gradients.parameters())
 
     def _compare_settings(self) -> None:
-        """Compare the settings of all ranks, once."""
-        if not self.ranks.needs_settings:
-            return
+        """Raise unless all ranks have the same settings."""
         self.ranks.compare_settings(
             describe_settings(
                 self.decision.method,
@@ -721,7 +730,7 @@ class DynamicBarrier(Optimizer):
             check_equal_weights(
                 measured.losses, float(measured.products[1]), float(twin_squared_norm)
             )
-        if passes.on_device and capturing(passes.device):
+        if passes.device.type == "cuda" and capturing(passes.device):
             obstacle = self._capture_obstacle()
             if obstacle is not None:
                 cannot_repeat(obstacle)
@@ -784,6 +793,7 @@ class DynamicBarrier(Optimizer):
             self.estimates.accept()
         if decision.memory is not None:
             self.memory.keep(decision.memory, decision.skip)
+        needs_return = self.twin is not None and self.memory.needs_return()
         if self.nonfinite.count_step(decision.skip, move.has_scaler):
             self.nonfinite.queue_report(
                 self.count, decision.report_names, decision.report
@@ -791,7 +801,7 @@ class DynamicBarrier(Optimizer):
         self.last = decision.info
         self.forget()
         self.count += 1
-        if self.twin is not None and self.memory.needs_return():
+        if needs_return:
             self._return_to_twin(decision.info)
         if decision.reading is not None:
             self._diagnose(decision.reading)
@@ -913,7 +923,9 @@ class DynamicBarrier(Optimizer):
         try:
             if not self.ranks.alone:
                 self.ranks.raise_doubts()
-            numbers = self.nonfinite.raise_pending()
+            numbers = None
+            if self.nonfinite.pending:
+                numbers = self.nonfinite.raise_pending()
         except (RuntimeError, FloatingPointError):
             self.forget()
             raise

@@ -72,9 +72,15 @@ class Step(NamedTuple):
         return residuals(self.multiplier, self.fg, self.gg, self.ff)
 
 
-def make_step(numbers: Mapping[str, Any], skipped: Tensor | None) -> Step:
+def make_step(
+    numbers: Mapping[str, Any], dtype: torch.dtype, skipped: Tensor | None
+) -> Step:
     """Make a `Step` from numbers by name; those of `PRODUCTS` become NaN if `skipped` is true."""
+    # One call makes tensors of all numbers of the host.
+    host = {name: v for name, v in numbers.items() if isinstance(v, float)}
+    values = torch.tensor(list(host.values()), dtype=dtype).unbind()
     fields: dict[str, Any] = dict.fromkeys(Step._fields) | dict(numbers)
+    fields |= zip(host, values, strict=True)
     if skipped is None:
         skipped = torch.zeros((), dtype=torch.bool)
     else:
@@ -88,13 +94,5 @@ def unknown_step(
     like: Tensor, losses: Mapping[str, Any] = MappingProxyType({})
 ) -> Step:
     """Make the `Step` of a step that was not made, of which only the `losses` are known, by name."""
-    unknown = like * torch.nan
-    numbers = as_tensors(losses, like.dtype) | dict.fromkeys(PRODUCTS, unknown)
-    return make_step(numbers, torch.ones_like(unknown, dtype=torch.bool))
-
-
-def as_tensors(numbers: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Return numbers as tensors without dimensions, those of the host by one call; tensors and None stay."""
-    host = {n: v for n, v in numbers.items() if isinstance(v, float)}
-    values = torch.tensor(list(host.values()), dtype=dtype).unbind()
-    return dict(numbers) | dict(zip(host, values, strict=True))
+    numbers = dict(losses) | dict.fromkeys(PRODUCTS, like * torch.nan)
+    return make_step(numbers, like.dtype, torch.ones_like(like, dtype=torch.bool))

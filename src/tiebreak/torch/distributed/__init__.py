@@ -45,7 +45,7 @@ from tiebreak.torch.distributed.layout import (
     local_tensor,
     redistribute_like,
 )
-from tiebreak.torch.kernels.foreach import Row, accumulation_dtype, squared_norm
+from tiebreak.torch.kernels.torch_passes import Row, accumulation_dtype, squared_norm
 
 
 class Measurement(NamedTuple):
@@ -211,9 +211,7 @@ class Ranks:
             )
 
     def split_rows(self, rows: Sequence[Row]) -> list[Sequence[Row]]:
-        """Return the rows with this rank's pieces, for each kind of parameters."""
-        if not self.is_split:
-            return [rows]
+        """Return the rows with this rank's pieces, for each kind of parameters that are split."""
         by_kind: list[list[Row]] = [[] for _ in self.layout.kinds]
         for p, upper, lower, group in rows:
             piece = Row(

@@ -13,7 +13,7 @@ from torch import Tensor
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 from tiebreak.torch.distributed.layout import Group, Layout, LayoutKind, local_tensor
-from tiebreak.torch.kernels.foreach import accumulation_dtype, squared_norm
+from tiebreak.torch.kernels.torch_passes import accumulation_dtype, squared_norm
 
 _STEPS = (0, 1, 10, 1000)  # steps at which functions of the step are compared
 _CHECK_INTERVAL = 64  # steps between two comparisons of single replicas

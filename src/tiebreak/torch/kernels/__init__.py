@@ -1,7 +1,7 @@
 """The passes over all parameters: inner products and combinations of the gradients, by the fastest engine per tensor.
 
-Three engines make the same passes: :mod:`~tiebreak.torch.kernels.triton_passes` (Triton, on a GPU),
-:mod:`~tiebreak.torch.kernels.blocked` (on a CPU) and :mod:`~tiebreak.torch.kernels.foreach` (everything else).
+Three engines make the same passes: Triton kernels on a GPU (:mod:`~tiebreak.torch.kernels.triton_passes`), and blocked
+passes on a CPU and foreach passes for everything else (:mod:`~tiebreak.torch.kernels.torch_passes`).
 """
 
 import importlib.util
@@ -18,19 +18,19 @@ from torch import Tensor
 
 from tiebreak.torch.devices import capturing
 from tiebreak.torch.diagnostics import warn_at_caller
-from tiebreak.torch.kernels.blocked import BlockedPasses
-from tiebreak.torch.kernels.foreach import (
+from tiebreak.torch.kernels.torch_passes import (
+    BlockedPasses,
     EnginePasses,
     ForeachPasses,
     Row,
     accumulation_dtype,
-    is_plain,
 )
 
 if TYPE_CHECKING:
     from tiebreak.torch.kernels.triton_passes import TritonEngine  # imports Triton
 
 
+_PLAIN_TYPES = {Tensor, torch.nn.Parameter, type(None)}
 _Bind: TypeAlias = Callable[[Sequence[Row]], EnginePasses]
 
 
@@ -80,7 +80,8 @@ class PassEngines:
 
     def _choose(self, row: Row) -> _Bind:
         device = row.parameter.device
-        if not is_plain(row):
+        # A subclass of Tensor may lie elsewhere than in plain memory.
+        if not {*map(type, row[:3])} <= _PLAIN_TYPES:
             return ForeachPasses
         # Tests put an engine with Triton's interpreter on the CPU.
         if device.type == "cpu" and device not in self.triton_engines:

@@ -35,7 +35,7 @@ from tiebreak.torch.backward import WeightedLoss
 from tiebreak.torch.decide import choose_weights
 from tiebreak.torch.devices import capturing
 from tiebreak.torch.gradients import LEVELS
-from tiebreak.torch.kernels.foreach import device_context
+from tiebreak.torch.kernels.torch_passes import device_context
 from tiebreak.torch.step_info import PRODUCTS, READINGS
 
 _Operand: TypeAlias = "TracedScalar | float"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tiebreak.torch.devices import capturing
-from tiebreak.torch.kernels.foreach import (
+from tiebreak.torch.kernels.torch_passes import (
     EnginePasses,
     Row,
     device_context,
