@@ -22,9 +22,9 @@ from tiebreak.rules import RULES
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory
 
-#: Arguments of rules that have the dimension of gg.
+#: Arguments of rules with the dimension of gg.
 SQUARES = ("regularizer", "lower_value", "target")
-#: The values of the tolerance rule, and the units of ‖∇f‖ and ‖∇g‖ in them, powers of two; () for a rule.
+#: The values of the tolerance rule, and their units of ‖∇f‖ and ‖∇g‖, powers of two; () for a rule.
 BarrierMemory: TypeAlias = tuple[tuple[Array, ...], ...]
 
 
@@ -113,7 +113,7 @@ def _common_exponent(products: Products, arguments: Mapping[str, Array]) -> Arra
 def _norm(square: Array, exponent: Array, unit: Array) -> tuple[Array, Array]:
     """The norm √square · 2^exponent in its unit, and the unit: the power of two near the first norm, 0 until then."""
     norm = root(square)
-    nearest = power(exponent_of(norm) + exponent, norm.dtype)
+    nearest = power(exponent_of(norm) + exponent)
     first = jnp.where(norm > 0, nearest, 0.0)
     unit = jnp.where(unit == 0, first, unit)
     return times_power(norm, exponent - exponent_of(unit)), unit

@@ -1,8 +1,8 @@
 """The mapped axes that one run is spread over, and how parameters, gradients and losses lie along them.
 
 Under ``shard_map``, ``pmap`` or ``vmap`` each device has a shard of some parameters, copies of others, and a loss of
-its part of the batch. :class:`Axes` holds what the user says about the axes; :class:`Layout` says for one step which
-leaf is sharded over which axes.
+its part of the batch. :class:`Axes` holds the user's arguments about the axes; :class:`Layout` says for one step along
+which axes there are copies of each leaf.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from tiebreak.optax.gradients import Leaves, Tree, differentiable, match, paths
 Name: TypeAlias = Any
 AxisNames: TypeAlias = tuple[Name, ...]
 AxisSet: TypeAlias = frozenset[Name]
-#: The spec of a value that is the same on all devices.
+#: The spec of a value without shards.
 REPLICATED: PartitionSpec = PartitionSpec()  # type: ignore[no-untyped-call]  # jax
 
 
@@ -150,7 +150,7 @@ def state_specs(state: Tree, params: Tree, param_specs: Tree) -> Tree:
     by_path = {path: (jnp.shape(leaf), next(specs)) for path, leaf in leaves}
 
     def spec_of(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
-        # The longest end of the path that is the path of a parameter of this shape.
+        # The longest end of the path with a parameter of the same path and shape.
         for start in range(len(path) + 1):
             shape, spec = by_path.get(path[start:], (None, REPLICATED))
             if shape == jnp.shape(leaf):
@@ -316,7 +316,7 @@ def checked_axes(axis_name: Name, param_specs: Tree = None) -> Axes:
         if param_specs is not None:
             raise ValueError("param_specs has no effect without axis_name=")
         return Axes()
-    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if not names or len(set(names)) < len(names):
         raise ValueError(
             f"axis_name={axis_name!r} must be the name of a mapped axis, or several names, each once"
@@ -331,4 +331,4 @@ def checked_axes(axis_name: Name, param_specs: Tree = None) -> Axes:
                 raise ValueError(
                     f"param_specs names the axis {axis!r}; axis_name={axis_name!r} must name it, too"
                 )
-    return Axes(names, param_specs)
+    return Axes(tuple(names), param_specs)

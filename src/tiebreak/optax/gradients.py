@@ -104,18 +104,25 @@ def exponent_of(value: Array) -> Array:
     return jnp.clip(exponent, -MAX_EXPONENT, MAX_EXPONENT)
 
 
-def power(exponent: Array, dtype: jnp.dtype) -> Array:
-    """2^exponent, at least 2^−126 and at most 2^126."""
+def power(exponent: ArrayLike) -> Array:
+    """2^exponent in float32, at least 2^−126 and at most 2^126."""
     exponent = jnp.clip(exponent, -MAX_EXPONENT, MAX_EXPONENT)
-    return jnp.ldexp(jnp.ones((), dtype), exponent)
+    # The bits of a float32: its exponent plus 127, and 23 bits of the fraction, which is 0.
+    bits = jnp.left_shift(exponent + 127, 23).astype(jnp.int32)
+    return lax.bitcast_convert_type(bits, jnp.float32)
 
 
+def powers(exponent: Array) -> tuple[Array, Array]:
+    """Two factors of 2^exponent, which may itself overflow where a product with it does not."""
+    half = exponent // 2
+    return power(half), power(exponent - half)
+
+
+@jax.jit
 def times_power(value: Array, exponent: Array) -> Array:
     """2^exponent times the value: exact, unless the result overflows or underflows."""
-    # Two factors, because 2^exponent may overflow where the result does not.
-    half = exponent // 2
-    dtype = limits(value).dtype
-    return value * power(half, dtype) * power(exponent - half, dtype)
+    first, second = powers(exponent)
+    return value * first * second
 
 
 def combine(
@@ -126,14 +133,16 @@ def combine(
     The weights are (a, b). A `shift` of None stands for 0.
     """
 
+    factors = () if shift is None else powers(shift)
+
     def direction(upper: Any, lower: Any, leaf: Any) -> Any:
         if not differentiable(leaf):
             return leaf
         dtype = limits(upper).dtype
         a, b = (weight.astype(dtype) for weight in weights)
         upper = widen(upper)
-        if shift is not None:
-            upper = times_power(upper, shift)
+        for factor in factors:
+            upper = upper * factor
         return cast(a * upper + b * widen(lower), like=leaf)
 
     return list(map(direction, *gradients, like))

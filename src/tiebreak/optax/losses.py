@@ -15,7 +15,7 @@ from tiebreak.optax.schedules import Law
 from tiebreak.optax.step_info import BarrierState, TwinState, states_of
 from tiebreak.options import START
 
-#: ``loss(params, *args)``, or what is made of it.
+#: ``loss(params, *args)``, or a function made of a loss.
 Function: TypeAlias = Callable[..., Any]
 
 
@@ -66,20 +66,18 @@ def measure(
 
     def evaluate(params: Tree, state: Tree, *args: Any) -> Any:
         barriers = _barriers(state)
-        gradients = {}
-        losses = {}
-        (losses["upper_value"], upper_aux), upper_grads = upper(params, *args)
-        (losses["lower_value"], lower_aux), gradients["lower_grads"] = lower(
-            params, *args
-        )
+        (upper_value, upper_aux), upper_grads = upper(params, *args)
+        (lower_value, lower_aux), lower_grads = lower(params, *args)
+        losses = {"upper_value": upper_value, "lower_value": lower_value}
+        gradients = {"lower_grads": lower_grads}
         for twin in states_of(TwinState, state):
-            (losses["reference_value"], _), gradients["reference_grads"] = lower(
-                twin.reference_params, *args
-            )
+            (reference, _), twin_grads = lower(twin.reference_params, *args)
+            losses["reference_value"] = reference
+            gradients["reference_grads"] = twin_grads
         for barrier in barriers:
             # There are independent runs along the axes over which the state differs.
             axes.check_losses(losses, varying(barrier.fg))
-            if not isinstance(barrier.start, optax.EmptyState):
+            if jax.tree.leaves(barrier.start):
                 losses["reference_value"], _ = lower_loss(barrier.start, *args)
         arguments = {**axes.mean(losses), **gradients}
         if has_aux:
@@ -103,12 +101,13 @@ def _value_and_grad(loss: Function, axes: Axes) -> Function:
         summed = varying(value).intersection(axes.names)
         return value / size(summed), (value, aux)
 
+    differentiated = jax.value_and_grad(share, has_aux=True)
+
     def value_and_grad(params: Tree, *args: Any) -> tuple[Any, Tree]:
-        differentiated = jax.value_and_grad(share, has_aux=True)
         (_, value_and_aux), grads = differentiated(params, *args)
         return value_and_aux, axes.averaged(grads, params)
 
-    return value_and_grad if axes.names else jax.value_and_grad(loss, has_aux=True)
+    return value_and_grad
 
 
 def _barriers(state: Tree) -> list[BarrierState]:

@@ -1,4 +1,4 @@
-"""The transformation of two gradients into one direction; a step measures, checks, decides and moves."""
+"""The transformation of two gradients into one direction; a step measures, decides, checks and moves."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,7 +65,7 @@ class Barrier:
         reading = memory = start = optax.EmptyState()
         if self.decision.tolerance is not None:
             reading = Reading(number(0), number(0), number(0))
-            # A plain tuple, so that optax.tree.get finds "reference" and "ratio" in the reading alone.
+            # In a plain tuple, because optax.tree.get must find "reference" and "ratio" in the reading alone.
             values = tuple(map(number, self.decision.begin()))
             memory = (values, (number(0), number(0)))
         if self.reference == START:
@@ -82,7 +82,7 @@ class Barrier:
             estimates=estimates.begin(self.estimator, params),
             start=start,
         )
-        # A skipped step returns the previous state, so that the state differs over the axes that `skipped` differs over.
+        # A skipped step returns the previous state: the state differs over the same axes as `skipped`.
         axes = varying_union(leaves).difference(self.axes.names)
         return vary(state, axes)  # type: ignore[no-any-return]  # it maps over any tree and says Any
 
@@ -106,6 +106,7 @@ class Barrier:
         upper, structure = jax.tree.flatten(updates)
         lower = match(updates, lower_grads)
         gradients: dict[str, Leaves] = {"updates": upper, "lower_grads": lower}
+        # Gradients outside of the inner products, which move a parameter all the same.
         further: list[Leaves] = []
         if reference_grads is not None:
             names = ("updates", "reference_grads")
@@ -126,7 +127,6 @@ class Barrier:
         if not enters_direction(self.estimator):
             moving = (upper, lower)
             further += moving
-        # Gradients that move a parameter, but do not enter the inner products.
         nonfinite = ~finite(chain(*further))
         numbers = [*losses.values(), nonfinite.astype(dtype)]
         products, (*means, nonfinite) = inner_products(
@@ -139,7 +139,7 @@ class Barrier:
             self.decision, products, parameters, losses, state.memory
         )
 
-        # Check: a step that is not finite has the direction NaN, and changes no memory.
+        # Check: without finite numbers the direction is NaN, and no memory changes.
         weights = [choice.upper_weight, choice.lower_weight]
         values = jnp.stack([*products[:3], *weights, *losses.values()])
         applies = jnp.all(jnp.isfinite(values)) & (nonfinite == 0)

@@ -11,6 +11,7 @@ again, from ∇f/2^m and ∇g/2^n; otherwise m and n are 0.
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, compress, cycle
+from operator import truediv
 from typing import NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from tiebreak.optax.gradients import (
     Leaves,
     differentiable,
     limits,
+    power,
     times_power,
     widen,
 )
@@ -69,7 +71,7 @@ def inner_products(
     return _inner_products(gradients, tuple(numbers), layout=layout)  # type: ignore[no-any-return]  # a jit
 
 
-# Jitted, so that an update outside of any other jit does not compile the condition at every step.
+# Jitted: otherwise an update outside of a jit would compile the condition at every step.
 @partial(jax.jit, static_argnames="layout")
 def _inner_products(
     gradients: Sequence[Leaves], numbers: Leaves, layout: Layout | None
@@ -82,7 +84,8 @@ def _inner_products(
     def scaled() -> tuple[Leaves, Array]:
         quotients = []
         for leaves, exponent in zip(gradients[:2], (m, n), strict=True):
-            quotients.append([times_power(widen(leaf), -exponent) for leaf in leaves])
+            factor = power(-exponent)
+            quotients.append([widen(leaf) * factor for leaf in leaves])
         products, _, equal = _sums(quotients, (), layout)
         return [product.astype(fg.dtype) for product in products], copies_equal & equal
 
@@ -100,15 +103,14 @@ def _sums(
     """The products, the means of the numbers, and whether all copies are equal, in one collective."""
     upper, lower = gradients[:2]
     if layout is None:
-        copies = [1] * len(upper)
-        return _dots(upper, lower, copies), list(numbers), jnp.array(True)
+        return _dots(upper, lower), list(numbers), jnp.array(True)
     copies = list(map(size, layout.copies))
     devices = size(layout.axes)
     parts = _dots(upper, lower, copies) + [number / devices for number in numbers]
     count = len(parts)
     if not layout.tracked:
         leaves = chain(*gradients)
-        # For each leaf, parts of its squared norm: of the mean over its copies, and of the first copy.
+        # Parts of the squared norm of each leaf: of the mean over the copies, and of the first copy.
         for leaf, axes in zip(leaves, cycle(layout.copies), strict=False):
             square = _dot(leaf, leaf)
             index = sum(lax.axis_index(axis) for axis in axes)
@@ -116,18 +118,20 @@ def _sums(
     totals = all_sum(vary(jnp.stack(parts), layout.axes), layout.axes)
     pairs = zip(totals, parts, strict=True)
     parts = [total.astype(part.dtype) for total, part in pairs]
-    # Both are equal, up to rounding. Squares that nearly vanish may be rounded to 0 in one sum and not in the other.
+    # Both norms are equal, up to rounding. Squares near 0 may be rounded to 0 in one sum alone.
     of_mean, of_first = totals[count:].reshape(-1, 2).T
     margin = 1e-3 * of_mean + MIN_SQUARE
     equal = (of_mean == of_first) | (jnp.abs(of_mean - of_first) <= margin)
     return parts[:3], parts[3:count], jnp.all(equal)
 
 
-def _dots(upper: Leaves, lower: Leaves, copies: Sequence[int]) -> list[Array]:
+def _dots(upper: Leaves, lower: Leaves, copies: Sequence[int] = ()) -> list[Array]:
     """fg, gg and ff of two lists of leaves, in float32 or wider; the products of each leaf are divided by its `copies`."""
     products = []
     for a, b in ((upper, lower), (lower, lower), (upper, upper)):
-        terms = map(jnp.divide, map(_dot, a, b), copies)
+        terms = map(_dot, a, b)
+        if copies:
+            terms = map(truediv, terms, copies)
         products.append(sum(terms, jnp.zeros((), jnp.float32)))
     return products
 

@@ -8,7 +8,7 @@ import optax
 from jax import Array
 
 from tiebreak.optax.distributed import vary, varying
-from tiebreak.optax.gradients import Tree, cast, copied, differentiable
+from tiebreak.optax.gradients import Tree, cast, copied, differentiable, widen
 from tiebreak.optax.optimizer import dynamic_barrier
 from tiebreak.optax.step_info import TwinState
 from tiebreak.options import GIVEN, refuse_unused
@@ -81,7 +81,7 @@ def with_twin(
         twin = copied(params)
         twin_base = copied(base.init(twin))
         state = TwinState(barrier_state, base.init(params), twin_base, twin)
-        # A skipped step returns the previous state, so that the state differs over the axes that `skipped` differs over.
+        # A skipped step returns the previous state: the state differs over the same axes as `skipped`.
         return vary(state, varying(barrier_state.skipped))  # type: ignore[no-any-return]  # it maps over any tree
 
     def update(
@@ -100,7 +100,7 @@ def with_twin(
         direction, barrier_state = barrier.update(
             updates, state.barrier, params, **extra
         )
-        # Move the model, then the twin. If one of them cannot step, neither does.
+        # Move the model, then the twin: both or neither.
         moved, base_state = base.update(direction, state.base, params, **extra)
         twin = state.reference_params
         twin_base = _with_hyperparameters(state.reference_base, state.base)
@@ -112,7 +112,7 @@ def with_twin(
             (optax.apply_updates(twin, twin_moved), new_base),
         )
 
-        # If steps on the lower loss alone do not bring the model back, it is set to its twin.
+        # If steps on the lower loss alone do not bring the model back, set the model to the twin.
         values, scales = barrier_state.memory
         memory = Memory(*values)
         returns = needs_return(memory) & ~skipped
@@ -120,12 +120,10 @@ def with_twin(
         def move(update: Any, p: Any, target: Any, g: Any, twin_g: Any) -> Array:
             if not differentiable(p):
                 return update  # type: ignore[no-any-return]
-            # In 16 bits p + (target − p) may be far from the target.
-            wide = jnp.promote_types(update.dtype, jnp.float32)
-            # A leaf that the lower loss does not reach is not set.
+            # Leaves out of reach of the lower loss are not set.
             is_set = returns & (jnp.any(twin_g != 0) | jnp.any(g != 0))
-            distance = target.astype(wide) - p.astype(wide)
-            return jnp.where(is_set, distance, update.astype(wide))
+            # In 16 bits p + (target − p) may be far from the target.
+            return jnp.where(is_set, widen(target) - widen(p), widen(update))
 
         moved = jax.tree.map(
             move, moved, params, twin, extra["lower_grads"], twin_grads
