@@ -471,8 +471,8 @@ def test_an_update_sends_a_few_numbers_once(name, check):
     assert always[0][1] <= 8 + (
         0 if check else 2 * len(params) * {"twin": 3}.get(name, 2)
     )
-    # Where gradients are so small or large that their squares are lost: their largest entries, and once more.
-    assert sorted(kind[:4] for kind, _, branch in found if branch) == ["pmax", "psum"]
+    # Where gradients are so small or large that their squares are lost: once more.
+    assert [kind[:4] for kind, _, branch in found if branch] == ["psum"]
     if check or name != "twin":
         return
     compiled = jax.jit(mapped).lower(params, state).compile().as_text()

@@ -1,21 +1,30 @@
 """From the inner products of a step to its weights: by a rule or by a tolerance, at any scale of the gradients."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from tiebreak.decision import Decision, Measurement, WeightChoice
-from tiebreak.optax.gradients import limits
-from tiebreak.optax.products import Products, power_of_two
-from tiebreak.rules import RULES, Rule
+from tiebreak.methods import Method
+from tiebreak.optax.gradients import (
+    MAX_EXPONENT,
+    exponent_of,
+    limits,
+    power,
+    times_power,
+)
+from tiebreak.optax.products import Products
+from tiebreak.optax.schedules import traced
+from tiebreak.rules import RULES
 from tiebreak.schedules import Parameters
 from tiebreak.tolerance import Memory
 
-#: Powers of two that ∇f and ∇g are divided by.
-Scales: TypeAlias = tuple[Array, Array]
-#: The values of the tolerance rule, and the scales that these values are in; () for a rule.
+#: Arguments of rules with the dimension of gg.
+SQUARES = ("regularizer", "lower_value", "target")
+#: The values of the tolerance rule, and their units of ‖∇f‖ and ‖∇g‖, powers of two; () for a rule.
 BarrierMemory: TypeAlias = tuple[tuple[Array, ...], ...]
 
 
@@ -25,88 +34,89 @@ def decide(
     parameters: Parameters,
     losses: Mapping[str, Any],
     memory: BarrierMemory,
-) -> tuple[WeightChoice, Scales | None, BarrierMemory]:
-    """The weights of a step, the scales of the gradients that they are for (None for 1), and the new memory.
+) -> tuple[WeightChoice, Array | None, BarrierMemory]:
+    """The weights of a step, a shift, and the new memory. The direction is 2^shift a ∇f + b ∇g; None stands for 0.
 
-    With a tolerance the gradients are divided by about the norms of the first ones. Otherwise s, the ratio of the
+    With a tolerance each gradient is measured in a unit near the norm of the first one. Otherwise s, the ratio of the
     norms, might overflow, and so might its square, in a derivative, if ∇g is 0.
     """
     if decision.tolerance is None:
-        measurement, parameters = for_rule(
-            decision.method.rule, products, parameters, losses.get("lower_value")
-        )
-        return decision(parameters, measurement, ()), None, memory
-    values, (upper_scale, lower_scale) = memory
-    upper_scale, c, upper_norm = _scaled_norm(
-        products.ff, products.upper_scale, upper_scale
+
+        def apply(fg: Array, gg: Array, arguments: dict[str, Array]) -> Array:
+            return _multiplier(decision.method, products, arguments)
+
+        fg, gg, ff = products.divided(0)
+        measurement = Measurement(fg, gg, ff, lower_value=losses.get("lower_value"))
+        choice = replace(decision, apply=apply)(parameters, measurement, ())
+        return choice, None, memory
+    values, (upper_unit, lower_unit) = memory
+    upper_norm, upper_unit = _norm(products.ff, products.upper_exponent, upper_unit)
+    lower_norm, lower_unit = _norm(products.gg, products.lower_exponent, lower_unit)
+    measurement = Measurement(
+        fg=None,
+        gg=None,
+        upper_norm=upper_norm,
+        lower_norm=lower_norm,
+        lower_value=losses["lower_value"],
+        reference=losses["reference_value"],
     )
-    lower_scale, e, lower_norm = _scaled_norm(
-        products.gg, products.lower_scale, lower_scale
-    )
-    measurement = Measurement(None, None, None, upper_norm, lower_norm, **losses)
     choice = decision(parameters, measurement, Memory(*values))
-    memory = (tuple(choice.memory), (upper_scale, lower_scale))
-    choice = choice._replace(multiplier=choice.multiplier * c / e)
-    return choice, (c, e), memory
+    memory = (tuple(choice.memory), (upper_unit, lower_unit))
+    shift = exponent_of(lower_unit) - exponent_of(upper_unit)
+    multiplier = times_power(choice.multiplier, -shift)
+    return choice._replace(multiplier=multiplier), shift, memory
 
 
-def _scaled_norm(square: Array, scale: Array, first: Array) -> tuple[Array, ...]:
-    """The power of two near the first norm that is not 0, 0 until then; the divisor; the norm over the divisor."""
-    norm = root(square)
-    limit = 2.0**126
-    power = jnp.clip(power_of_two(norm) * scale, 1 / limit, limit)
-    power = jnp.where(norm > 0, power, 0.0)
-    first = jnp.where(first == 0, power, first)
-    divisor = jnp.where(first == 0, 1.0, first)
-    return first, divisor, norm * (scale / divisor)
+def _multiplier(
+    method: Method, products: Products, arguments: dict[str, Array]
+) -> Array:
+    """λ of a rule, from arguments at a scale that loses none of them.
 
-
-def for_rule(
-    rule: Rule,
-    products: Products,
-    parameters: Parameters,
-    lower_value: Array | None,
-) -> tuple[Measurement, Parameters]:
-    """The arguments of a rule, at a scale that loses none of them.
-
-    The library's rules return the same λ if both gradients are divided by c, and all quantities with the dimension of
-    gg by c²: the regularizer, 1/μ, and the lower loss with its target. A user's rule may not. Its gg is not scaled, but
-    is 0 only if ∇g is 0.
+    The library's rules return the same λ if both gradients are divided by c, and all arguments with the dimension of gg
+    by c². A user's rule may not. Its gg is not scaled, but is 0 only if ∇g is 0.
     """
-    if rule not in RULES.values():
-        fg, gg, ff = products.rescaled(1.0, 1.0)
+    if method.rule in RULES.values():
+        exponent = _common_exponent(products, arguments)
+        fg, gg, _ = products.divided(exponent)
+        for name in SQUARES:
+            if name in arguments:
+                arguments[name] = times_power(arguments[name], -2 * exponent)
+        if "penalty" in arguments:
+            # The rule refuses an infinite penalty, and a finite one must not become infinite.
+            penalty = arguments["penalty"]
+            limit = MAX_EXPONENT - exponent_of(penalty)
+            exponent = jnp.minimum(2 * exponent, limit)
+            arguments["penalty"] = times_power(penalty, exponent)
+    else:
+        fg, gg, _ = products.divided(0)
         positive = jnp.maximum(gg, limits(gg).tiny)
         gg = jnp.where(products.gg > 0, positive, gg)
-        return Measurement(fg, gg, ff, lower_value=lower_value), parameters
-    # If ∇f is so much larger that fg would overflow, gg may be small.
-    between = jnp.sqrt(products.upper_scale) * jnp.sqrt(products.lower_scale)
-    largest = jnp.maximum(products.lower_scale, 2.0**-50 * between)
-    penalty = parameters.penalty
-    # A large slack over a small c² would overflow. Beside a large slack, gg may vanish.
-    slacks = (parameters.regularizer, None if penalty is None else 1 / penalty)
-    for slack in slacks:
-        if slack is not None:
-            largest = jnp.maximum(largest, jnp.sqrt(lax.stop_gradient(slack)))
-    scaled = (products.upper_scale != 1) | (products.lower_scale != 1)
-    c = jnp.where(scaled, power_of_two(largest), 1.0)
-    # Exact, and not a division: XLA rewrites v/c/c as v/(c·c), and c·c may overflow.
-    inverse = power_of_two(1 / c)
+    with traced(f"the rule {method.name!r}"):
+        multiplier = jnp.asarray(method.rule(fg, gg, **arguments)).astype(fg.dtype)
+    return multiplier + (fg - fg) + (gg - gg)  # NaN if an inner product is infinite
 
-    def over(value: Array | None) -> Array | None:
-        return None if value is None else value * inverse * inverse
 
-    further = dict(parameters.others)
-    if "target" in further:
-        further["target"] = over(further["target"])
-    if penalty is not None:
-        # The rule refuses an infinite penalty.
-        product = jnp.minimum(penalty * c * c, limits(c).max)
-        penalty = jnp.where(jnp.isfinite(penalty), product, penalty)
-    parameters = parameters._replace(
-        regularizer=over(parameters.regularizer), penalty=penalty, others=further
-    )
-    fg, gg, _ = products.rescaled(c, c)
-    return Measurement(fg, gg, lower_value=over(lower_value)), parameters
+def _common_exponent(products: Products, arguments: Mapping[str, Array]) -> Array:
+    """log₂ c: that of ‖∇g‖, unless fg or a slack would overflow; 0 for ordinary products."""
+    m = products.upper_exponent + exponent_of(products.ff) // 2
+    n = products.lower_exponent + exponent_of(products.gg) // 2
+    exponent = jnp.maximum(n, (m + n) // 2 - 50)
+    # Beside a large slack, gg may vanish.
+    penalty = arguments.get("penalty", jnp.inf)
+    slack = jnp.asarray(arguments.get("regularizer", 0.0) + 1 / penalty)
+    enough = jnp.maximum(exponent, exponent_of(slack) // 2)
+    exponent = jnp.where(slack > 0, enough, exponent)
+    is_ordinary = (products.upper_exponent == 0) & (products.lower_exponent == 0)
+    return jnp.where(is_ordinary, 0, exponent)
+
+
+def _norm(square: Array, exponent: Array, unit: Array) -> tuple[Array, Array]:
+    """The norm √square · 2^exponent in its unit, and the unit: the power of two near the first norm, 0 until then."""
+    norm = root(square)
+    nearest = power(exponent_of(norm) + exponent)
+    first = jnp.where(norm > 0, nearest, 0.0)
+    unit = jnp.where(unit == 0, first, unit)
+    return times_power(norm, exponent - exponent_of(unit)), unit
 
 
 def root(square: Array) -> Array:

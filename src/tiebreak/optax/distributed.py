@@ -1,11 +1,11 @@
 """The mapped axes that one run is spread over, and how parameters, gradients and losses lie along them.
 
 Under ``shard_map``, ``pmap`` or ``vmap`` each device has a shard of some parameters, copies of others, and a loss of
-its part of the batch. :class:`Axes` holds what the user says about the axes; :class:`Layout` says for one step which
-leaf is sharded over which axes.
+its part of the batch. :class:`Axes` holds the user's arguments about the axes; :class:`Layout` says for one step along
+which axes there are copies of each leaf.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -19,38 +19,37 @@ from tiebreak.optax.gradients import Leaves, Tree, differentiable, match, paths
 
 #: The name of a mapped axis.
 Name: TypeAlias = Any
-#: For each leaf the axes over which it differs.
-Homes: TypeAlias = list[frozenset[Name]]
-#: The spec of a value that is the same on all devices.
+AxisNames: TypeAlias = tuple[Name, ...]
+AxisSet: TypeAlias = frozenset[Name]
+#: The spec of a value without shards.
 REPLICATED: PartitionSpec = PartitionSpec()  # type: ignore[no-untyped-call]  # jax
 
 
-def varying(value: Any) -> frozenset[Name]:
+def varying(value: Any) -> AxisSet:
     """The axes over which a value differs according to its type.
 
     JAX knows them under ``shard_map(check_vma=True)``.
     """
     if not hasattr(jax, "typeof"):  # before JAX 0.6
-        return frozenset()
+        return AxisSet()
     kind = jax.typeof(value)
     if hasattr(kind, "manual_axis_type"):
         return frozenset(kind.manual_axis_type.varying)
     return frozenset(getattr(kind, "vma", ()))
 
 
-def varying_union(values: Iterable[Any]) -> frozenset[Name]:
+def varying_union(values: Iterable[Any]) -> AxisSet:
     """The axes over which at least one of the values differs."""
-    return frozenset[Name]().union(*map(varying, values))
+    return AxisSet().union(*map(varying, values))
 
 
 def vary(tree: Tree, axes: Iterable[Name]) -> Tree:
     """The tree with types that differ over these axes."""
-    # Sorted, because all processes must compile the same program.
-    tracked_axes = [axis for axis in sorted(axes, key=str) if tracked(axis)]
 
     def mark(value: Any) -> Any:
-        for axis in tracked_axes:
-            if axis not in varying(value):
+        # Sorted, because all processes must compile the same program.
+        for axis in sorted(axes, key=str):
+            if tracked(axis) and axis not in varying(value):
                 value = jnp.where(lax.axis_index(axis) < 0, value, value)
         return value
 
@@ -77,6 +76,11 @@ def all_sum(values: Tree, axes: Name) -> Tree:
 def size(axes: Iterable[Name]) -> int:
     """The number of devices along these axes."""
     return int(all_sum(1, tuple(axes)))
+
+
+def without(axes: Iterable[Name], shards: AxisSet) -> AxisNames:
+    """The axes along which there are copies of a leaf that is sharded over `shards`, in order."""
+    return tuple(axis for axis in axes if axis not in shards)
 
 
 def words(axes: Iterable[Name]) -> str:
@@ -146,7 +150,7 @@ def state_specs(state: Tree, params: Tree, param_specs: Tree) -> Tree:
     by_path = {path: (jnp.shape(leaf), next(specs)) for path, leaf in leaves}
 
     def spec_of(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
-        # The longest end of the path that is the path of a parameter of this shape.
+        # The longest end of the path with a parameter of the same path and shape.
         for start in range(len(path) + 1):
             shape, spec = by_path.get(path[start:], (None, REPLICATED))
             if shape == jnp.shape(leaf):
@@ -163,26 +167,22 @@ class Layout(NamedTuple):
     ----------
     axes : tuple
         The axes to reduce over.
-    shards : tuple of tuple
-        For each leaf that takes part, the axes over which it is sharded; there are copies of it along the others.
+    copies : tuple of tuple
+        For each leaf that takes part, the axes along which there are copies of it. It is sharded over the others.
     tracked : bool
         Whether types show that copies are equal. Otherwise the step compares them.
     """
 
-    axes: tuple[Name, ...]
-    shards: tuple[tuple[Name, ...], ...]
+    axes: AxisNames
+    copies: tuple[AxisNames, ...]
     tracked: bool
-
-    def copy_axes(self, shards: Sequence[Name]) -> list[Name]:
-        """The axes along which there are copies of a leaf that is sharded over `shards`."""
-        return [axis for axis in self.axes if axis not in shards]
 
 
 @dataclass(frozen=True, eq=False)
 class Axes:
     """The axes to reduce over, and the PartitionSpecs of the parameters, or None if types say them."""
 
-    names: tuple[Name, ...] = ()
+    names: AxisNames = ()
     specs: Tree = None
 
     @property
@@ -190,43 +190,38 @@ class Axes:
         """The axes over which types do not say what differs."""
         return [axis for axis in self.names if not tracked(axis)]
 
-    def shards(self, tree: Tree, by_type: Homes | None) -> Homes:
-        """For each leaf of the tree the axes among `names` over which its parameter is sharded.
-
-        `by_type` are the axes over which the parameters differ according to their types.
-        """
-        if self.specs is None and self.untracked:
+    def shards(self, tree: Tree, parameters: Leaves | None) -> list[AxisSet]:
+        """For each leaf of the tree the axes among `names` over which its parameter is sharded."""
+        by_type = [varying(leaf).intersection(self.names) for leaf in parameters or ()]
+        if self.specs is not None:
+            specs = leaf_specs(self.specs, tree)
+            by_spec = [frozenset(spec_axes(spec)) for spec in specs]
+            # Without parameters there are no types to compare with.
+            rows = zip(paths(tree), by_spec, by_type, strict=False)
+            for path, axes, differing in rows:
+                if missing := differing - axes:
+                    raise ValueError(
+                        f"param_specs{path} does not name {words(missing)}, over which params{path} differs"
+                    )
+            return by_spec
+        if self.untracked or parameters is None:
             raise ValueError(
-                f"axis_name: JAX does not say which parameters differ over {words(self.untracked)} (under pmap, vmap "
-                "or shard_map(check_vma=False)): give param_specs=…, the PartitionSpecs of the parameters, or "
-                "param_specs=PartitionSpec() where they are the same everywhere"
+                f"axis_name: JAX does not say which parameters differ over {words(self.untracked or self.names)} (under "
+                "pmap, vmap or shard_map(check_vma=False), or without params in update(grads, state, params, …)): give "
+                "param_specs=…, the PartitionSpecs of the parameters, or param_specs=PartitionSpec() where they are the "
+                "same everywhere"
             )
-        if self.specs is None and by_type is None:
-            raise ValueError(
-                "axis_name needs the parameters, update(grads, state, params, …), or param_specs=…"
-            )
-        by_type = [axes.intersection(self.names) for axes in by_type or ()]
-        if self.specs is None:
-            return by_type
-        specs = leaf_specs(self.specs, tree)
-        by_spec = [frozenset(self.names).intersection(spec_axes(s)) for s in specs]
-        # Without parameters there are no types to compare with.
-        for path, spec, differs in zip(paths(tree), by_spec, by_type, strict=False):
-            if missing := differs - spec:
-                raise ValueError(
-                    f"param_specs{path} does not name {words(missing)}, over which params{path} differs"
-                )
-        return by_spec
+        return by_type
 
     def layout(
         self,
         updates: Tree,
         params: Tree,
         gradients: Mapping[str, Leaves],
-        losses: Mapping[str, Array],
+        losses: Iterable[Array],
         number: Array,
     ) -> Layout | None:
-        """The layout of a step, None on one device; raises if types show an error.
+        """The layout of a step, None without `names`; raises if types show an error.
 
         Parameters
         ----------
@@ -234,41 +229,52 @@ class Axes:
             `params` may be None.
         gradients : mapping of name to leaves
             All gradients of the step, in the order of `updates`.
-        losses : mapping of name to number
+        losses : iterable of numbers
         number : array
-            A number of the state. Along each axis over which it differs there are independent runs.
+            A number of the state. There are independent runs along the axes over which it and all parameters differ.
         """
-        leaves = jax.tree.leaves(updates)
-        if not self.names and not varying_union([*leaves, *losses.values()]):
+        differing = varying_union(chain(losses, *gradients.values()))
+        if not self.names and not differing:
             return None
-        by_type = None
+        leaves = jax.tree.leaves(updates)
+        parameters = None
         if params is not None:
-            matched = match(updates, params, ("updates", "params"))
-            by_type = list(map(varying, matched))
-        homes = by_type or list(map(varying, leaves))
-        shards = [frozenset[Name]()] * len(leaves)
+            parameters = match(updates, params, ("updates", "params"))
+        shards = [AxisSet()] * len(leaves)
         if self.names:
-            shards = self.shards(updates, by_type)
+            shards = self.shards(updates, parameters)
+        types = map(varying, parameters or leaves)
+        homes = list(map(frozenset.union, types, shards))
         for name, level in gradients.items():
-            rows = zip(paths(updates), level, homes, shards, strict=True)
-            for path, gradient, home, axes in rows:
-                if extra := varying(gradient) - home - axes:
+            for path, leaf, home in zip(paths(updates), level, homes, strict=True):
+                if extra := varying(leaf) - home:
                     raise ValueError(
                         f"{name}{path} differs over {words(extra)}, and the parameter does not: average it there, as "
                         "jax.lax.pmean(grads, axis_name) or tiebreak.optax.measure(…, axis_name=…) does"
                     )
-        values = chain(losses.values(), *gradients.values())
-        outside = varying_union(values).difference(self.names)
-        if extra := outside - varying(number).intersection(*homes):
+        independent = varying(number).intersection(*homes)
+        if extra := differing.difference(self.names) - independent:
             raise ValueError(
                 f"gradients or losses differ over {words(extra)}, and so would the multiplier, where a parameter or the "
                 f"state does not: give dynamic_barrier(…, axis_name={words(extra.union(self.names))})"
             )
         if not self.names:
-            return None  # each place has an independent run
-        pairs = zip(leaves, shards, strict=True)
-        parts = [sorted(axes, key=str) for leaf, axes in pairs if differentiable(leaf)]
-        return Layout(self.names, tuple(map(tuple, parts)), not self.untracked)
+            return None
+        copies = []
+        for leaf, axes in zip(leaves, shards, strict=True):
+            if differentiable(leaf):
+                copies.append(without(self.names, axes))
+        return Layout(self.names, tuple(copies), not self.untracked)
+
+    def check_losses(self, losses: Mapping[str, Any], independent: AxisSet) -> None:
+        """Raise if a loss differs over an axis that is not named, and along which there are no independent runs."""
+        for name, value in losses.items():
+            if extra := varying(value).difference(self.names) - independent:
+                raise ValueError(
+                    f"{name} differs over {words(extra)}: where it is each device's own, measure(…, "
+                    f"axis_name={words(extra.union(self.names))}) takes the mean; where it is a sum over shards, sum it "
+                    f"in the loss, jax.lax.psum(…, {words(extra)})"
+                )
 
     def averaged(self, gradients: Tree, params: Tree) -> Tree:
         """Gradients of the mean loss, from those of each device.
@@ -279,20 +285,19 @@ class Axes:
         if not untracked:
             return gradients
         leaves, structure = jax.tree.flatten(gradients)
-        homes = list(map(varying, jax.tree.leaves(params)))
+        shards = self.shards(gradients, jax.tree.leaves(params))
         means = []
-        pairs = zip(leaves, self.shards(gradients, homes), strict=True)
-        for leaf, shards in pairs:
-            copies = tuple(axis for axis in untracked if axis not in shards)
-            means.append(all_sum(leaf, copies) / size(untracked))
+        for leaf, axes in zip(leaves, shards, strict=True):
+            total = all_sum(leaf, without(untracked, axes))
+            means.append(total / size(untracked))
         return jax.tree.unflatten(structure, means)
 
-    def mean(self, losses: Mapping[str, Any]) -> Mapping[str, Any]:
+    def mean(self, losses: dict[str, Any]) -> dict[str, Any]:
         """The means over all devices, in one collective."""
         if not self.names:
             return losses
-        totals = all_sum(vary(dict(losses), self.names), self.names)
-        return {name: totals[name] / size(self.names) for name in losses}
+        losses = vary(losses, self.names)
+        return lax.pmean(losses, self.names)  # type: ignore[no-any-return, no-untyped-call]  # jax
 
 
 def checked_axes(axis_name: Name, param_specs: Tree = None) -> Axes:
@@ -311,7 +316,7 @@ def checked_axes(axis_name: Name, param_specs: Tree = None) -> Axes:
         if param_specs is not None:
             raise ValueError("param_specs has no effect without axis_name=")
         return Axes()
-    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if not names or len(set(names)) < len(names):
         raise ValueError(
             f"axis_name={axis_name!r} must be the name of a mapped axis, or several names, each once"
@@ -326,4 +331,4 @@ def checked_axes(axis_name: Name, param_specs: Tree = None) -> Axes:
                 raise ValueError(
                     f"param_specs names the axis {axis!r}; axis_name={axis_name!r} must name it, too"
                 )
-    return Axes(names, param_specs)
+    return Axes(tuple(names), param_specs)

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
+from numbers import Number
 from typing import Any
 
 import jax
@@ -14,9 +16,9 @@ from tiebreak import line_search
 from tiebreak.line_search import Finish, Totals
 from tiebreak.optax.gradients import (
     Tree,
+    cast,
     check_number,
     differentiable,
-    has_tracers,
     match,
     widen,
 )
@@ -80,52 +82,42 @@ def finish(
     ([1.0, 2.38], 1.375, 0.95)
     """
     anchor = _anchor_params(anchor)
-    losses = {"lower": lower, "upper": lower if upper is None else upper}
-    for name, loss in losses.items():
-        if not callable(loss):
-            raise TypeError(
-                f"{name}={loss!r} must be a function of the parameters that returns its loss over all data"
-            )
-    if has_tracers((params, anchor)):
-        raise TypeError(
-            "finish(params, …) is for numbers, outside of jit, scan and vmap"
-        )
+    loss = "of the parameters that returns its loss over all data"
+    stepper = "that takes parameters and returns them after some steps"
+    functions = {
+        "lower": (lower, loss),
+        "upper": (upper, loss),
+        "steps": (steps, stepper),
+    }
+    for name, (function, contract) in functions.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{name}={function!r} must be a function {contract}")
     for path, leaf in tree_leaves_with_path(params):
-        if not isinstance(leaf, (Array, np.ndarray, np.generic, int, float, complex)):
+        if not isinstance(leaf, (Array, np.ndarray, np.generic, Number)):
             raise TypeError(
                 f"params{keystr(path)} is a {type(leaf).__name__}; leaves must be arrays or numbers: "
                 "with Equinox take equinox.partition(model, equinox.is_array)[0], and combine in the losses"
             )
     ends, structure = jax.tree.flatten(params)
-    begins = match(params, anchor, ("params", "anchor"))
-    begins = list(map(_like, begins, ends))
+    begins = list(map(_like, match(params, anchor, ("params", "anchor")), ends))
     total = Totals(_number)
-    if steps is not None and not callable(steps):
-        raise TypeError(
-            f"steps={steps!r} must be a function that takes parameters and returns them after some steps"
-        )
-
-    def repair() -> Callable[[], None]:
-        nonlocal ends
-        assert steps is not None
-        trained = ends
-
-        def undo() -> None:
-            nonlocal ends
-            ends = trained
-
-        ends = match(params, steps(at(1.0)), ("params", "steps(params)"))
-        return undo
 
     def at(place: float) -> Tree:
-        pairs = zip(begins, ends, strict=True)
-        leaves = [_between(begin, end, place) for begin, end in pairs]
+        leaves = map(partial(_between, place), begins, ends)
         return jax.tree.unflatten(structure, leaves)
 
     def measure(place: float) -> tuple[float, float]:
         point = at(place)
-        upper_loss = math.nan if upper is None else total("upper", upper(point))
+        upper_loss = math.nan
+        if upper is not None:
+            upper_loss = total("upper", upper(point))
         return total("lower", lower(point)), upper_loss
+
+    def repair() -> Callable[[], None]:
+        trained = list(ends)
+        moved = steps(at(1.0))  # type: ignore[misc]  # without steps, nothing calls this function
+        ends[:] = match(params, moved, ("params", "steps(params)"))
+        return partial(ends.__setitem__, slice(None), trained)
 
     if reference is not None:
         reference = _number("reference=", reference)
@@ -133,23 +125,23 @@ def finish(
         measure,
         allowed(tolerance),
         reference,
-        upper is not None,
-        2,
-        None if steps is None else repair,
+        has_upper=upper is not None,
+        repair=repair if steps else None,
     )
     return at(result.place), result
 
 
 def _anchor_params(anchor: Tree) -> Tree:
     """The parameters in the state of an optimizer; any other anchor is a tree of parameters itself."""
-    twins = states_of(TwinState, anchor)
     barriers = states_of(BarrierState, anchor)
-    anchors = [twin.reference_params for twin in twins]
-    if not twins:
+    anchors = [twin.reference_params for twin in states_of(TwinState, anchor)]
+    kind = "twins"
+    if not anchors:
         anchors = [state.start for state in barriers if jax.tree.leaves(state.start)]
+        kind = "starts"
     if len(anchors) > 1:
         raise ValueError(
-            f"anchor= has {len(anchors)} {'twins' if twins else 'starts'}: give the parameters of one"
+            f"anchor= has {len(anchors)} {kind}: give the parameters of one"
         )
     if barriers and not anchors:
         raise ValueError(
@@ -159,21 +151,20 @@ def _anchor_params(anchor: Tree) -> Tree:
     return anchors[0] if anchors else anchor
 
 
-def _between(begin: Any, end: Any, place: float) -> Any:
+def _between(place: float, begin: Any, end: Any) -> Any:
     """begin + place · (end − begin), in float32 or wider, rounded once."""
     if place == 0:
         return begin
     if place == 1 or not differentiable(end):
         return end
     wide = widen(begin)
-    return (wide + place * (widen(end) - wide)).astype(jnp.result_type(end))
+    return cast(wide + place * (widen(end) - wide), like=end)
 
 
 def _like(begin: Any, end: Any) -> Any:
     """The anchor's leaf in the precision of the trained leaf, and on its devices."""
-    dtype = jnp.result_type(end)
-    if differentiable(end) and jnp.result_type(begin) != dtype:
-        begin = jnp.asarray(begin).astype(dtype)
+    if differentiable(end) and jnp.result_type(begin) != jnp.result_type(end):
+        begin = cast(begin, like=end)
     return jax.device_put(begin, end.sharding) if isinstance(end, Array) else begin
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import Array
+from jax import Array, lax
 from jax.tree_util import keystr, tree_leaves_with_path
 from jax.typing import ArrayLike
 
@@ -15,11 +15,8 @@ from jax.typing import ArrayLike
 Tree: TypeAlias = Any
 #: Arrays: the leaves of a tree, or numbers.
 Leaves: TypeAlias = Sequence[Any]
-
-
-def paths(tree: Tree) -> list[str]:
-    """The leaves of a tree as an error names them."""
-    return [keystr(path) for path, _ in tree_leaves_with_path(tree)]
+#: float32 holds 2^±MAX_EXPONENT, and leaves of float32 may stand beside others of float64.
+MAX_EXPONENT = 126
 
 
 def match(
@@ -32,35 +29,31 @@ def match(
     ValueError
         If the trees or the shapes of two leaves differ; the error names the leaf.
     """
-    leaves, structure = jax.tree.flatten(lower)
-    if structure != jax.tree.structure(upper):  # type: ignore[operator]  # jaxlib has no types
-        leaves = _aligned(upper, lower, names)
-    rows = zip(paths(upper), jax.tree.leaves(upper), leaves, strict=True)
-    for path, u, g in rows:
-        if jnp.shape(u) != jnp.shape(g):
+    of_upper, of_lower = names
+    leaves = dict(tree_leaves_with_path(lower))
+    masked = []
+    matched = []
+    for path, node in tree_leaves_with_path(upper, is_leaf=_is_masked):
+        name = keystr(path)
+        if _is_masked(node):
+            masked.append(path)
+            continue
+        if path not in leaves:
             raise ValueError(
-                f"{names[1]}{path} has shape {jnp.shape(g)}; it must be that of {names[0]}{path}, {jnp.shape(u)}"
+                f"{of_lower} has no leaf {name or '(the tree itself)'}, which {of_upper} has"
             )
-    return leaves
-
-
-def _aligned(upper: Tree, lower: Tree, names: tuple[str, str]) -> list[Any]:
-    """The leaves of `lower` by the paths of `upper`, for trees of different structure."""
-    by_path = dict(zip(paths(lower), jax.tree.leaves(lower), strict=True))
-    upper_paths = paths(upper)
-    for path in upper_paths:
-        if path not in by_path:
+        leaf = leaves.pop(path)
+        if jnp.shape(leaf) != jnp.shape(node):
             raise ValueError(
-                f"{names[1]} has no leaf {path or '(the tree itself)'}, which {names[0]} has"
+                f"{of_lower}{name} has shape {jnp.shape(leaf)}; it must be that of {of_upper}{name}, {jnp.shape(node)}"
             )
-    nodes = tree_leaves_with_path(upper, is_leaf=_is_masked)
-    masked = [keystr(path) for path, node in nodes if _is_masked(node)]
-    for path in by_path:
-        if path not in upper_paths and not _below(path, masked):
+        matched.append(leaf)
+    for path in leaves:
+        if not any(path[: len(parent)] == parent for parent in masked):
             raise ValueError(
-                f"{names[1]} has a leaf {path or '(the tree itself)'}, which {names[0]} has not"
+                f"{of_lower} has a leaf {keystr(path)}, which {of_upper} has not"
             )
-    return [by_path[path] for path in upper_paths]
+    return matched
 
 
 def _is_masked(node: object) -> bool:
@@ -68,36 +61,33 @@ def _is_masked(node: object) -> bool:
     return isinstance(node, optax.MaskedNode)
 
 
-def _below(path: str, parents: Sequence[str]) -> bool:
-    """Whether a path is one of `parents` or goes through one: ``.a1`` is not below ``.a``."""
-    return any(
-        f"{path}.".startswith((f"{parent}.", f"{parent}[")) for parent in parents
-    )
-
-
-def wide_dtype(leaf: ArrayLike) -> jnp.dtype:
-    """The dtype of the leaf, or float32 if that is wider."""
-    return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+def paths(tree: Tree) -> list[str]:
+    """The leaves of a tree as an error names them."""
+    return [keystr(path) for path, _ in tree_leaves_with_path(tree)]
 
 
 def limits(leaf: ArrayLike) -> jnp.finfo:
-    """The limits of the widened leaf; their `dtype` is real."""
-    return jnp.finfo(wide_dtype(leaf))  # type: ignore[no-untyped-call]  # ml_dtypes
+    """The limits of a leaf in float32 or wider; their `dtype` is real."""
+    return jnp.finfo(_wide(leaf))  # type: ignore[no-untyped-call]  # ml_dtypes
 
 
 def widen(leaf: ArrayLike) -> Array:
     """The leaf in float32 or wider."""
-    return jnp.asarray(leaf).astype(wide_dtype(leaf))
+    return jnp.asarray(leaf).astype(_wide(leaf))
+
+
+def _wide(leaf: ArrayLike) -> jnp.dtype:
+    return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+
+
+def cast(value: Any, like: ArrayLike) -> Array:
+    """The value in the dtype of `like`: a scan needs the same dtypes at each step."""
+    return jnp.asarray(value).astype(jnp.result_type(like))
 
 
 def differentiable(leaf: ArrayLike) -> bool:
     """Whether a leaf takes part: integers and `float0`, which jax.grad returns for them, do not."""
     return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
-
-
-def has_tracers(tree: Tree) -> bool:
-    """Whether JAX traces a leaf, so that it is not a number."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def finite(leaves: Iterable[Any]) -> Array:
@@ -106,32 +96,61 @@ def finite(leaves: Iterable[Any]) -> Array:
     return jnp.all(jnp.array(flags, dtype=bool))
 
 
-def combine(
-    gradients: Sequence[Leaves], weights: Leaves, scales: Leaves | None, like: Leaves
-) -> Leaves:
-    """a ∇f + b ∇g, leaf by leaf, in float32 or wider, rounded once to the dtypes of `like`.
+def exponent_of(value: Array) -> Array:
+    """⌊log₂ value⌋, at least −126 and at most 126; 0 if the value is 0 or not finite."""
+    usable = jnp.isfinite(value) & (value > 0)
+    positive = lax.stop_gradient(jnp.where(usable, value, 1.0))
+    exponent = jnp.frexp(positive)[1] - 1
+    return jnp.clip(exponent, -MAX_EXPONENT, MAX_EXPONENT)
 
-    With scales (c, e) ∇f is first multiplied by 1/c and then by e, because e/c may overflow.
+
+def power(exponent: ArrayLike) -> Array:
+    """2^exponent in float32, at least 2^−126 and at most 2^126."""
+    exponent = jnp.clip(exponent, -MAX_EXPONENT, MAX_EXPONENT)
+    # The bits of a float32: its exponent plus 127, and 23 bits of the fraction, which is 0.
+    bits = jnp.left_shift(exponent + 127, 23).astype(jnp.int32)
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def powers(exponent: Array) -> tuple[Array, Array]:
+    """Two factors of 2^exponent, which may itself overflow where a product with it does not."""
+    half = exponent // 2
+    return power(half), power(exponent - half)
+
+
+@jax.jit
+def times_power(value: Array, exponent: Array) -> Array:
+    """2^exponent times the value: exact, unless the result overflows or underflows."""
+    first, second = powers(exponent)
+    return value * first * second
+
+
+def combine(
+    gradients: Sequence[Leaves], weights: Leaves, shift: Array | None, like: Leaves
+) -> Leaves:
+    """2^shift a ∇f + b ∇g, leaf by leaf, in float32 or wider, rounded once to the dtypes of `like`.
+
+    The weights are (a, b). A `shift` of None stands for 0.
     """
 
-    def direction(u: Any, g: Any, leaf: Any) -> Any:
+    factors = () if shift is None else powers(shift)
+
+    def direction(upper: Any, lower: Any, leaf: Any) -> Any:
         if not differentiable(leaf):
             return leaf
-        wide = widen(u)
-        dtype = limits(u).dtype
-        if scales is not None:
-            inverse = (1 / scales[0]).astype(dtype)
-            wide = wide * inverse * scales[1].astype(dtype)
+        dtype = limits(upper).dtype
         a, b = (weight.astype(dtype) for weight in weights)
-        return (a * wide + b * widen(g)).astype(jnp.result_type(leaf))
+        upper = widen(upper)
+        for factor in factors:
+            upper = upper * factor
+        return cast(a * upper + b * widen(lower), like=leaf)
 
     return list(map(direction, *gradients, like))
 
 
 def check_number(name: str, number: np.ndarray | Array) -> None:
     """Raise unless a loss is one real number."""
-    is_real = jnp.issubdtype(number.dtype, jnp.number) and not jnp.iscomplexobj(number)
-    if number.ndim or not is_real:
+    if number.ndim or jnp.iscomplexobj(number):
         raise ValueError(
             f"{name} has shape {number.shape} and dtype {number.dtype}; it must be one real number"
         )

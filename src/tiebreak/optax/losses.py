@@ -1,6 +1,6 @@
 """The losses of an update: measured with their gradients, and checked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
@@ -9,13 +9,13 @@ import optax
 from jax import Array
 
 from tiebreak.decision import Decision
-from tiebreak.optax.distributed import Axes, checked_axes, size, varying, words
+from tiebreak.optax.distributed import Axes, checked_axes, size, varying
 from tiebreak.optax.gradients import Tree, check_number
 from tiebreak.optax.schedules import Law
 from tiebreak.optax.step_info import BarrierState, TwinState, states_of
 from tiebreak.options import START
 
-#: ``loss(params, *args)``, or what is made of it.
+#: ``loss(params, *args)``, or a function made of a loss.
 Function: TypeAlias = Callable[..., Any]
 
 
@@ -64,22 +64,21 @@ def measure(
     upper = _value_and_grad(_with_aux(upper_loss, has_aux), axes)
     lower = _value_and_grad(lower_loss, axes)
 
-    def evaluate(params: Tree, state: Tree, *args: Any, **kwargs: Any) -> Any:
+    def evaluate(params: Tree, state: Tree, *args: Any) -> Any:
         barriers = _barriers(state)
-        (upper_value, upper_aux), upper_grads = upper(params, *args, **kwargs)
-        (lower_value, lower_aux), lower_grads = lower(params, *args, **kwargs)
+        (upper_value, upper_aux), upper_grads = upper(params, *args)
+        (lower_value, lower_aux), lower_grads = lower(params, *args)
         losses = {"upper_value": upper_value, "lower_value": lower_value}
         gradients = {"lower_grads": lower_grads}
         for twin in states_of(TwinState, state):
-            (losses["reference_value"], _), gradients["reference_grads"] = lower(
-                twin.reference_params, *args, **kwargs
-            )
+            (reference, _), twin_grads = lower(twin.reference_params, *args)
+            losses["reference_value"] = reference
+            gradients["reference_grads"] = twin_grads
         for barrier in barriers:
-            _check_axes(losses, axes, barrier)
-            if not isinstance(barrier.start, optax.EmptyState):
-                losses["reference_value"], _ = lower_loss(
-                    barrier.start, *args, **kwargs
-                )
+            # There are independent runs along the axes over which the state differs.
+            axes.check_losses(losses, varying(barrier.fg))
+            if jax.tree.leaves(barrier.start):
+                losses["reference_value"], _ = lower_loss(barrier.start, *args)
         arguments = {**axes.mean(losses), **gradients}
         if has_aux:
             return upper_grads, arguments, (upper_aux, lower_aux)
@@ -90,24 +89,22 @@ def measure(
 
 def _with_aux(loss: Function, has_aux: bool) -> Function:
     """The loss as a function that returns ``(loss, aux)``."""
-    return loss if has_aux else lambda *args, **kwargs: (loss(*args, **kwargs), None)
+    return loss if has_aux else lambda *args: (loss(*args), None)
 
 
 def _value_and_grad(loss: Function, axes: Axes) -> Function:
     """As ``jax.value_and_grad(loss, has_aux=True)``: each device's own loss, and the gradient of the mean loss."""
-    if not axes.names:
-        return jax.value_and_grad(loss, has_aux=True)
 
-    def share(*args: Any, **kwargs: Any) -> tuple[Array, tuple[Array, Any]]:
-        value, aux = loss(*args, **kwargs)
+    def share(*args: Any) -> tuple[Array, tuple[Array, Any]]:
+        value, aux = loss(*args)
         # JAX sums a loss over the axes that its type differs over; `averaged` sums the gradients over all others.
         summed = varying(value).intersection(axes.names)
         return value / size(summed), (value, aux)
 
-    def value_and_grad(params: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Tree]:
-        (_, value_and_aux), grads = jax.value_and_grad(share, has_aux=True)(
-            params, *args, **kwargs
-        )
+    differentiated = jax.value_and_grad(share, has_aux=True)
+
+    def value_and_grad(params: Tree, *args: Any) -> tuple[Any, Tree]:
+        (_, value_and_aux), grads = differentiated(params, *args)
         return value_and_aux, axes.averaged(grads, params)
 
     return value_and_grad
@@ -131,23 +128,10 @@ def _barriers(state: Tree) -> list[BarrierState]:
     return barriers
 
 
-def _check_axes(losses: Mapping[str, Any], axes: Axes, barrier: BarrierState) -> None:
-    """Raise if a loss differs over an axis that is not named, and along which there are no independent runs."""
-    for name, value in losses.items():
-        if extra := varying(value).difference(axes.names) - varying(barrier.fg):
-            where = words(extra)
-            names = words(extra.union(axes.names))
-            raise ValueError(
-                f"{name} differs over {where}: where it is each device's own, measure(…, axis_name={names}) takes the "
-                f"mean; where it is a sum over shards, sum it in the loss, jax.lax.psum(…, {where})"
-            )
-
-
 def checked_losses(
     decision: Decision,
     reference: str | Law | None,
-    count: Array,
-    dtype: jnp.dtype,
+    state: BarrierState,
     lower_value: Any,
     reference_value: Any,
 ) -> dict[str, Array]:
@@ -161,26 +145,22 @@ def checked_losses(
         raise TypeError(
             f"{user} needs the lower loss: update(…, lower_grads=…, lower_value=…)"
         )
-    if decision.tolerance is None:
-        return {"lower_value": _number("lower_value", lower_value, dtype)}
+    losses = {"lower_value": lower_value}
     if callable(reference):
         if reference_value is not None:
             raise TypeError(
                 'reference_value=… has no effect: it is for reference="given" or "start"'
             )
-        reference_value = reference(count)
-    elif reference_value is None:
-        loss = "the lower loss at state.start" if reference == START else "a loss"
-        raise TypeError(
-            f"reference={reference!r} needs update(…, reference_value=…), {loss} on this batch"
-        )
-    return {
-        "lower_value": _number("lower_value", lower_value, dtype),
-        "reference": _number("reference_value", reference_value, dtype),
-    }
-
-
-def _number(name: str, value: Any, dtype: jnp.dtype) -> Array:
-    number = jnp.asarray(value)
-    check_number(name, number)
-    return number.astype(dtype)
+        losses["reference_value"] = reference(state.count)
+    elif reference is not None:
+        if reference_value is None:
+            loss = "the lower loss at state.start" if reference == START else "a loss"
+            raise TypeError(
+                f"reference={reference!r} needs update(…, reference_value=…), {loss} on this batch"
+            )
+        losses["reference_value"] = reference_value
+    for name, loss in losses.items():
+        number = jnp.asarray(loss)
+        check_number(name, number)
+        losses[name] = number.astype(state.fg.dtype)
+    return losses

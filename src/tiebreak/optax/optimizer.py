@@ -1,9 +1,8 @@
-"""The transformation of two gradients into one direction; a step measures, checks, decides and moves."""
+"""The transformation of two gradients into one direction; a step measures, decides, checks and moves."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
-from operator import is_not
 from typing import Any
 
 import jax
@@ -21,7 +20,9 @@ from tiebreak.optax import estimates, schedules
 from tiebreak.optax.decide import decide
 from tiebreak.optax.distributed import Axes, checked_axes, vary, varying_union
 from tiebreak.optax.gradients import (
+    Leaves,
     Tree,
+    cast,
     combine,
     copied,
     differentiable,
@@ -58,35 +59,31 @@ class Barrier:
 
     def init(self, params: Tree) -> BarrierState:
         """The state before the first step, with a buffer for each leaf, so that it may be donated."""
-        leaves = filter(differentiable, jax.tree.leaves(params))
-        dtypes = [limits(leaf).dtype for leaf in leaves]
-        dtype = jnp.result_type(jnp.float32, *dtypes)
-
-        def number(value: float = 0.0) -> Array:
-            return jnp.full((), value, dtype)
-
+        leaves = jax.tree.leaves(params)
+        dtypes = [limits(leaf).dtype for leaf in filter(differentiable, leaves)]
+        number = partial(jnp.full, (), dtype=jnp.result_type(jnp.float32, *dtypes))
         reading = memory = start = optax.EmptyState()
         if self.decision.tolerance is not None:
-            reading = Reading(number(), number(), number())
-            # A plain tuple, so that optax.tree.get finds "reference" and "ratio" in the reading alone.
+            reading = Reading(number(0), number(0), number(0))
+            # In a plain tuple, because optax.tree.get must find "reference" and "ratio" in the reading alone.
             values = tuple(map(number, self.decision.begin()))
-            memory = (values, (number(), number()))
+            memory = (values, (number(0), number(0)))
         if self.reference == START:
             start = copied(params)
         state = BarrierState(
             jnp.zeros((), jnp.int32),
-            multiplier=number(),
-            fg=number(),
-            gg=number(),
-            ff=number(),
+            multiplier=number(0),
+            fg=number(0),
+            gg=number(0),
+            ff=number(0),
             skipped=jnp.zeros((), bool),
             reading=reading,
             memory=memory,
             estimates=estimates.begin(self.estimator, params),
             start=start,
         )
-        # A skipped step returns the previous state, so that the state differs over the axes that `skipped` differs over.
-        axes = varying_union(jax.tree.leaves(params)).difference(self.axes.names)
+        # A skipped step returns the previous state: the state differs over the same axes as `skipped`.
+        axes = varying_union(leaves).difference(self.axes.names)
         return vary(state, axes)  # type: ignore[no-any-return]  # it maps over any tree and says Any
 
     def update(
@@ -102,77 +99,74 @@ class Barrier:
         **extra: Any,
     ) -> tuple[Tree, BarrierState]:
         """The direction and the state after the step; it is skipped if a twin's gradient is not finite, too."""
-        dtype = state.fg.dtype
-        # Measure.
         if lower_grads is None:
             raise TypeError(
                 "dynamic_barrier needs both gradients: update(upper_grads, state, params, lower_grads=…)"
             )
         upper, structure = jax.tree.flatten(updates)
         lower = match(updates, lower_grads)
-        gradients = {"updates": upper, "lower_grads": lower}
+        gradients: dict[str, Leaves] = {"updates": upper, "lower_grads": lower}
+        # Gradients outside of the inner products, which move a parameter all the same.
+        further: list[Leaves] = []
         if reference_grads is not None:
             names = ("updates", "reference_grads")
-            gradients["reference_grads"] = match(updates, reference_grads, names)
+            further.append(match(updates, reference_grads, names))
+            gradients["reference_grads"] = further[0]
         losses = checked_losses(
-            self.decision,
-            self.reference,
-            state.count,
-            dtype,
-            lower_value,
-            reference_value,
+            self.decision, self.reference, state, lower_value, reference_value
         )
-        layout = self.axes.layout(updates, params, gradients, losses, state.fg)
+        layout = self.axes.layout(updates, params, gradients, losses.values(), state.fg)
+        dtype = state.fg.dtype
+
+        # Measure: inner products of the gradients, and losses, over all devices.
         parameters = schedules.parameters(self.schedule, state.count, dtype)
-        fresh = (upper, lower)
         estimated, new_estimates = estimates.update(
-            self.estimator, fresh, state.estimates, parameters
+            self.estimator, (upper, lower), state.estimates, parameters
         )
-        moving = estimated if enters_direction(self.estimator) else fresh
-        # Gradients that move a parameter, but do not enter the inner products.
-        pairs = zip(moving, estimated, strict=True)
-        further = [leaves for leaves, other in pairs if any(map(is_not, leaves, other))]
-        if reference_grads is not None:
-            further.append(gradients["reference_grads"])
+        moving = estimated
+        if not enters_direction(self.estimator):
+            moving = (upper, lower)
+            further += moving
         nonfinite = ~finite(chain(*further))
-        numbers = (*losses.values(), nonfinite.astype(dtype))
+        numbers = [*losses.values(), nonfinite.astype(dtype)]
         products, (*means, nonfinite) = inner_products(
             [*estimated, *further], numbers, layout
         )
         losses = dict(zip(losses, means, strict=True))
-        # Decide.
-        choice, scales, memory = decide(
+
+        # Decide: d = a ∇f + b ∇g.
+        choice, shift, memory = decide(
             self.decision, products, parameters, losses, state.memory
         )
-        # Check.
+
+        # Check: without finite numbers the direction is NaN, and no memory changes.
         weights = [choice.upper_weight, choice.lower_weight]
         values = jnp.stack([*products[:3], *weights, *losses.values()])
         applies = jnp.all(jnp.isfinite(values)) & (nonfinite == 0)
-
-        def select(new: Tree, old: Tree) -> Tree:
-            return jax.tree.map(
-                lambda a, b: jnp.where(applies, a, b).astype(b.dtype), new, old
-            )
+        weights = [jnp.where(applies, weight, jnp.nan) for weight in weights]
+        memory, new_estimates = jax.tree.map(
+            lambda new, old: cast(jnp.where(applies, new, old), old),
+            (memory, new_estimates),
+            (state.memory, state.estimates),
+        )
 
         # Move.
-        weights = [jnp.where(applies, weight, jnp.nan) for weight in weights]
-        direction = combine(moving, weights, scales, like=upper)
+        direction = combine(moving, weights, shift, like=upper)
         reading = state.reading
         if choice.reading is not None:
             averages = [getattr(choice.reading, name) for name in Reading._fields]
-            reading = Reading(*(number.astype(dtype) for number in averages))
-        # A scan needs the same dtypes at each step.
-        fg, gg, ff = products.rescaled(1.0, 1.0)
-        row = {"multiplier": choice.multiplier, "fg": fg, "gg": gg, "ff": ff}
-        return jax.tree.unflatten(structure, direction), BarrierState(
-            optax.safe_increment(state.count),
-            **{name: number.astype(dtype) for name, number in row.items()},
+            reading = Reading(*averages)
+        fg, gg, ff = products.divided(0)
+        measured = {"multiplier": choice.multiplier, "fg": fg, "gg": gg, "ff": ff}
+        measured["reading"] = reading
+        new_state = state._replace(
+            count=optax.safe_increment(state.count),
             skipped=~applies,
-            reading=reading,
-            memory=select(memory, state.memory),
-            estimates=select(new_estimates, state.estimates),
-            start=state.start,
+            memory=memory,
+            estimates=new_estimates,
+            **jax.tree.map(lambda number: number.astype(dtype), measured),
         )
+        return jax.tree.unflatten(structure, direction), new_state
 
 
 def dynamic_barrier(
@@ -240,13 +234,23 @@ def dynamic_barrier(
     axes = checked_axes(axis_name, param_specs)
     if tolerance is None:
         refuse_unused("without tolerance=", reference=reference)
-        barrier = _rule_barrier(training_method(method), normalize, axes)
-        return optax.GradientTransformationExtraArgs(barrier.init, barrier.update)
-    refuse_unused(
-        f"with tolerance={tolerance!r}: give one of them",
-        method=method,
-        normalize=normalize,
-    )
+        row = training_method(method)
+        decision = Decision(row, normalize=normalize is not False)
+        barrier = Barrier(decision, axes, None, row.estimator, row.schedule)
+    else:
+        refuse_unused(
+            f"with tolerance={tolerance!r}: give one of them",
+            method=method,
+            normalize=normalize,
+        )
+        decision = Decision(tolerance=_checked_tolerance(tolerance, reference))
+        reference = schedules.reference_law(reference) or reference
+        barrier = Barrier(decision, axes, reference, Minibatch(), Schedule())
+    return optax.GradientTransformationExtraArgs(barrier.init, barrier.update)
+
+
+def _checked_tolerance(tolerance: Any, reference: Any) -> Tolerance:
+    """The tolerance of a decision; raise unless it and the reference are legal."""
     if isinstance(reference, str) and reference == TWIN:
         raise ValueError(
             'reference="twin" trains a copy with the optimizer that follows, which a link of a chain does not know: '
@@ -259,30 +263,13 @@ def dynamic_barrier(
             "batch), a function of the step, or a recorded run (the path of a CSV log, or an array). For a twin: "
             "tiebreak.optax.with_twin(optimizer, tolerance=…)"
         )
-    decision = Decision(tolerance=_traceable(tolerance, reference))
-    reference = schedules.reference_law(reference) or reference
-    barrier = Barrier(decision, axes, reference, Minibatch(), Schedule())
-    return optax.GradientTransformationExtraArgs(barrier.init, barrier.update)
-
-
-def _traceable(tolerance: Any, reference: Any) -> Tolerance:
-    """The tolerance. An array of JAX may be traced and cannot be checked: a number stands for it in the check."""
-    amount: Any = 1.0 if isinstance(tolerance, Array) else tolerance
     if isinstance(reference, (Array, np.ndarray, np.generic)):
-        reference = schedules.constant if np.ndim(reference) else 1.0
-    allowance = checked_tolerance(amount, reference)
-    return allowance if amount is tolerance else replace(allowance, amount=tolerance)
-
-
-def _rule_barrier(method: Method, normalize: bool | None, axes: Axes) -> Barrier:
-    def apply(fg: Array, gg: Array, arguments: Mapping[str, Array]) -> Array:
-        with schedules.traced(f"the rule {method.name!r}"):
-            multiplier = jnp.asarray(method.rule(fg, gg, **arguments))
-            multiplier = multiplier.astype(fg.dtype)
-        return multiplier + (fg - fg) + (gg - gg)  # NaN if an inner product is infinite
-
-    decision = Decision(method, normalize=normalize is not False, apply=apply)
-    return Barrier(decision, axes, None, method.estimator, method.schedule)
+        reference = 1.0  # reference_law checks an array
+    if not isinstance(tolerance, Array):
+        return checked_tolerance(tolerance, reference)
+    # An array may be traced and cannot be checked: check a number in its place.
+    amount: Any = tolerance
+    return replace(checked_tolerance(1.0, reference), amount=amount)
 
 
 def from_method(
@@ -290,8 +277,7 @@ def from_method(
     step_size: float | Array | Law | None = None,
     *,
     normalize: bool = False,
-    axis_name: Any = None,
-    param_specs: Any = None,
+    **options: Any,
 ) -> optax.GradientTransformationExtraArgs:
     """A row of :mod:`tiebreak.methods`, or your own, as an optimizer: x ← x − η_k (∇f + λ∇g).
 
@@ -301,8 +287,10 @@ def from_method(
         Its rule, schedule and estimator; batch sizes are yours to follow.
     step_size : float or function of the step, optional
         η_k, in place of the schedule's.
-    normalize, axis_name, param_specs
+    normalize : bool
         As of :func:`dynamic_barrier`.
+    **options
+        `axis_name` and `param_specs`, as there.
 
     Examples
     --------
@@ -313,20 +301,18 @@ def from_method(
     Array([-0.1, -0.1], dtype=float32)
     """
     row = methods.get(method)
-    if step_size is not None:
-        row = row.replace(step_size=schedules.constant(step_size))
+    if isinstance(step_size, Array):
+        # It may be traced, and a schedule checks numbers.
+        row = row.replace(step_size=lambda count: step_size)
+    elif step_size is not None:
+        row = row.replace(step_size=step_size)
     law: Any = row.schedule.step_size
     if law is None:
         raise ValueError(
             f"the schedule of {row.name!r} sets no step_size: give one, from_method(…, step_size=…)"
         )
     return optax.chain(
-        dynamic_barrier(
-            method=row,
-            normalize=normalize,
-            axis_name=axis_name,
-            param_specs=param_specs,
-        ),
+        dynamic_barrier(method=row, normalize=normalize, **options),
         optax.scale_by_learning_rate(
             lambda count: schedules.at("step_size", law, count)
         ),

@@ -4,44 +4,59 @@ Each device has shards of some leaves and copies of others. One `psum` makes the
 
     fg = Σ_devices Σ_leaves ⟨∇f, ∇g⟩ / copies        g = Σ_devices loss / devices
 
-The square of a float32 underflows below 1e-19 and overflows above 1e19. Near these limits each gradient is divided by
-a power of two, and the products are computed again; otherwise both scales are 1.
+The square of a float32 underflows below 1e-19 and overflows above 1e19. Near these limits the products are computed
+again, from ∇f/2^m and ∇g/2^n; otherwise m and n are 0.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import compress
+from itertools import chain, compress, cycle
+from operator import truediv
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from tiebreak.optax.distributed import Layout, all_sum, size, vary
-from tiebreak.optax.gradients import Leaves, differentiable, limits, widen
+from tiebreak.optax.gradients import (
+    Leaves,
+    differentiable,
+    limits,
+    power,
+    times_power,
+    widen,
+)
+
+#: A gradient whose square underflows or overflows is divided by 2^±SHIFT. Even in float32 the new square does neither.
+SHIFT = 80
+#: Smaller sums of squares have lost digits in float32.
+MIN_SQUARE = 2.0**-103
 
 
 class Products(NamedTuple):
-    """fg, gg and ff of ∇f over `upper_scale` and ∇g over `lower_scale`, both powers of two."""
+    """fg, gg and ff of ∇f/2^m and ∇g/2^n, with m = `upper_exponent` and n = `lower_exponent`."""
 
     fg: Array
     gg: Array
     ff: Array
-    upper_scale: Array
-    lower_scale: Array
+    upper_exponent: Array
+    lower_exponent: Array
 
-    def rescaled(
-        self, upper: ArrayLike, lower: ArrayLike
-    ) -> tuple[Array, Array, Array]:
-        """fg, gg and ff of ∇f over `upper` and ∇g over `lower`."""
-        a = self.upper_scale / upper
-        b = self.lower_scale / lower
-        # If a overflows, b is small: multiply by b before the division by `upper`.
-        large = jnp.isinf(a)
-        factor = jnp.where(large, self.upper_scale, a)
-        fg = self.fg * b * factor / jnp.where(large, upper, 1.0)
-        return fg, self.gg * b * b, self.ff * a * a
+    def divided(self, exponent: Array | int) -> tuple[Array, Array, Array]:
+        """fg, gg and ff of both gradients over 2^exponent.
+
+        Examples
+        --------
+        >>> tiny, _ = inner_products([[jnp.array([1e-30])], [jnp.array([3e-30])]])
+        >>> fg, gg, ff = tiny.divided(-100)
+        >>> round(float(fg / gg), 4), round(float(ff / gg), 4)
+        (0.3333, 0.1111)
+        """
+        m = self.upper_exponent - exponent
+        n = self.lower_exponent - exponent
+        fg = times_power(self.fg, m + n)
+        return fg, times_power(self.gg, 2 * n), times_power(self.ff, 2 * m)
 
 
 def inner_products(
@@ -50,141 +65,86 @@ def inner_products(
     """The products of the first two gradients and the means of `numbers`, over all devices.
 
     fg is NaN if the devices' copies of a gradient differ, including those of further gradients.
-
-    Examples
-    --------
-    >>> tiny, _ = inner_products([[jnp.array([1.0, 2.0])], [jnp.array([3e-30, 0.0])]])
-    >>> fg, gg, ff = tiny.rescaled(1.0, 1e-30)
-    >>> round(float(fg), 4), round(float(gg), 4), float(ff)
-    (3.0, 9.0, 5.0)
     """
-    mask = [differentiable(leaf) for leaf in gradients[0]]
+    mask = list(map(differentiable, gradients[0]))
     gradients = tuple(tuple(compress(leaves, mask)) for leaves in gradients)
     return _inner_products(gradients, tuple(numbers), layout=layout)  # type: ignore[no-any-return]  # a jit
 
 
-# Jitted, so that an update outside of any other jit does not compile the condition at every step.
+# Jitted: otherwise an update outside of a jit would compile the condition at every step.
 @partial(jax.jit, static_argnames="layout")
 def _inner_products(
     gradients: Sequence[Leaves], numbers: Leaves, layout: Layout | None
 ) -> tuple[Products, Leaves]:
-    (fg, gg, ff), means, copies_equal = _sums(gradients, numbers, layout)
-    dtype = fg.dtype
-    one = jnp.ones_like(fg)
+    products, means, copies_equal = _sums(gradients, numbers, layout)
+    fg, gg, ff = products
+    m = _exponent(ff)
+    n = _exponent(gg)
 
-    def scaled() -> Products:
-        largest = jnp.stack([_largest(leaves) for leaves in gradients[:2]])
-        largest = largest.astype(dtype)
-        if layout is not None:
-            largest = vary(lax.stop_gradient(largest), layout.axes)
-            largest = lax.pmax(largest, layout.axes)  # type: ignore[no-untyped-call]  # jax
-        scales = list(map(power_of_two, largest))
-        quotients = list(map(_divided, gradients, scales))
-        products, _, copies_equal = _sums(quotients, (), layout)
-        fg, gg, ff = (product.astype(dtype) for product in products)
-        fg = jnp.where(copies_equal, fg, jnp.nan)
-        return Products(fg, gg, ff, *scales)
+    def scaled() -> tuple[Leaves, Array]:
+        quotients = []
+        for leaves, exponent in zip(gradients[:2], (m, n), strict=True):
+            factor = power(-exponent)
+            quotients.append([widen(leaf) * factor for leaf in leaves])
+        products, _, equal = _sums(quotients, (), layout)
+        return [product.astype(fg.dtype) for product in products], copies_equal & equal
 
-    info = limits(fg)
-    least = info.tiny / info.eps**2
-    most = info.max * info.eps**2
-    ordinary = (least < gg) & (gg < most) & (least < ff) & (ff < most)
-    unscaled = Products(fg, gg, ff, one, one)
-    products = lax.cond(ordinary, lambda: unscaled, scaled)
-    fg = jnp.where(copies_equal, products.fg, jnp.nan)
-    return products._replace(fg=fg), means
+    (fg, gg, ff), copies_equal = lax.cond(
+        (m == 0) & (n == 0), lambda: (products, copies_equal), scaled
+    )
+    fg = jnp.where(copies_equal, fg, jnp.nan)
+    # A gradient of zeros has no scale.
+    return Products(fg, gg, ff, m * (ff != 0), n * (gg != 0)), means
 
 
 def _sums(
     gradients: Sequence[Leaves], numbers: Leaves, layout: Layout | None
-) -> tuple[Leaves, Leaves, Array | bool]:
+) -> tuple[Leaves, Leaves, Array]:
     """The products, the means of the numbers, and whether all copies are equal, in one collective."""
+    upper, lower = gradients[:2]
     if layout is None:
-        return dots(*gradients[:2]), list(numbers), True
-    products = [jnp.zeros((), jnp.float32)] * 3
-    for shards in sorted(set(layout.shards), key=str):
-        mask = [axes == shards for axes in layout.shards]
-        copies = size(layout.copy_axes(shards))
-        pair = [list(compress(leaves, mask)) for leaves in gradients[:2]]
-        sums = zip(products, dots(*pair), strict=True)
-        products = [total + product / copies for total, product in sums]
+        return _dots(upper, lower), list(numbers), jnp.array(True)
+    copies = list(map(size, layout.copies))
     devices = size(layout.axes)
-    parts = [*products, *(number / devices for number in numbers)]
+    parts = _dots(upper, lower, copies) + [number / devices for number in numbers]
     count = len(parts)
     if not layout.tracked:
-        for leaves in gradients:
-            parts += _norms(leaves, layout)
-    stacked = vary(jnp.stack(parts), layout.axes)
-    totals = all_sum(stacked, layout.axes)
-    products = [total.astype(products[0].dtype) for total in totals[:3]]
-    pairs = zip(totals[3:count], numbers, strict=True)
-    means = [total.astype(number.dtype) for total, number in pairs]
-    # The squared norm of the mean over the copies equals that of the first copy, up to rounding. Squares that nearly
-    # vanish may be rounded to 0 in one sum and not in the other.
+        leaves = chain(*gradients)
+        # Parts of the squared norm of each leaf: of the mean over the copies, and of the first copy.
+        for leaf, axes in zip(leaves, cycle(layout.copies), strict=False):
+            square = _dot(leaf, leaf)
+            index = sum(lax.axis_index(axis) for axis in axes)
+            parts += [square / size(axes), jnp.where(index == 0, square, 0.0)]
+    totals = all_sum(vary(jnp.stack(parts), layout.axes), layout.axes)
+    pairs = zip(totals, parts, strict=True)
+    parts = [total.astype(part.dtype) for total, part in pairs]
+    # Both norms are equal, up to rounding. Squares near 0 may be rounded to 0 in one sum alone.
     of_mean, of_first = totals[count:].reshape(-1, 2).T
-    info = map(limits, gradients[0])
-    smallest = [float(limit.tiny / limit.eps) for limit in info]
-    margin = 1e-3 * of_mean + max(smallest, default=0.0)
+    margin = 1e-3 * of_mean + MIN_SQUARE
     equal = (of_mean == of_first) | (jnp.abs(of_mean - of_first) <= margin)
-    return products, means, jnp.all(equal)
+    return parts[:3], parts[3:count], jnp.all(equal)
 
 
-def _norms(leaves: Leaves, layout: Layout) -> Leaves:
-    """Two parts of the squared norm of each leaf: of the mean over its copies, and of the first copy."""
-    norms = []
-    for leaf, shards in zip(leaves, layout.shards, strict=True):
-        square = dot(leaf, leaf)
-        axes = layout.copy_axes(shards)
-        first = [lax.axis_index(axis) == 0 for axis in axes]
-        is_first = jnp.all(jnp.array(first, dtype=bool))
-        norms += [square / size(axes), jnp.where(is_first, square, 0.0)]
-    return norms
+def _dots(upper: Leaves, lower: Leaves, copies: Sequence[int] = ()) -> list[Array]:
+    """fg, gg and ff of two lists of leaves, in float32 or wider; the products of each leaf are divided by its `copies`."""
+    products = []
+    for a, b in ((upper, lower), (lower, lower), (upper, upper)):
+        terms = map(_dot, a, b)
+        if copies:
+            terms = map(truediv, terms, copies)
+        products.append(sum(terms, jnp.zeros((), jnp.float32)))
+    return products
 
 
-def dot(a: ArrayLike, b: ArrayLike) -> Array:
+def _dot(a: Array, b: Array) -> Array:
     """Re⟨a, b⟩ of two leaves, accumulated in float32 or wider."""
     # Not jnp.vdot: a TPU multiplies float32 matrices in bfloat16 by default. XLA fuses this into one pass.
-    a = widen(a)
-    b = widen(b)
-    if jnp.iscomplexobj(a) or jnp.iscomplexobj(b):
-        return jnp.sum(a.real * b.real + a.imag * b.imag)
-    return jnp.sum(a * b)
+    return jnp.sum(jnp.real(widen(a) * jnp.conj(widen(b))))
 
 
-def dots(upper: Leaves, lower: Leaves) -> Leaves:
-    """fg, gg and ff of two lists of leaves, as 0-d arrays in float32 or wider.
-
-    Examples
-    --------
-    >>> fg, gg, ff = dots([jnp.array([1.0, 2.0])], [jnp.array([3.0, 0.0])])
-    >>> float(fg), float(gg), float(ff)
-    (3.0, 9.0, 5.0)
-    """
-    zero = jnp.zeros((), jnp.float32)
-    pairs = ((upper, lower), (lower, lower), (upper, upper))
-    return [sum(map(dot, *pair), zero) for pair in pairs]
-
-
-def _largest(leaves: Leaves) -> Array:
-    """The largest real or imaginary part, in absolute value; 0 without leaves."""
-    largest = jnp.zeros((), jnp.float32)
-    for leaf in leaves:
-        parts = (leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,)
-        for part in parts:
-            entries = jnp.abs(widen(part))
-            largest = jnp.maximum(largest, jnp.max(entries, initial=0.0))
-    return largest
-
-
-def _divided(leaves: Leaves, scale: Array) -> Leaves:
-    return [widen(leaf) / scale.astype(limits(leaf).dtype) for leaf in leaves]
-
-
-def power_of_two(value: Array) -> Array:
-    """The largest power of two that is at most `value`; 1 if that is 0 or not finite."""
-    usable = jnp.isfinite(value) & (value > 0)
-    fixed = lax.stop_gradient(jnp.where(usable, value, 1.0))
-    exponent = jnp.frexp(fixed)[1] - 1
-    # float32 holds the inverse as well, and leaves of float32 may stand beside others of float64.
-    exponent = jnp.clip(exponent, -126, 126)
-    return jnp.ldexp(jnp.ones_like(value), exponent)
+def _exponent(square: Array) -> Array:
+    """log₂ of the divisor of a gradient with this square: 0, or ±SHIFT if the square underflowed or overflowed."""
+    info = limits(square)
+    least = info.tiny / info.eps**2
+    most = info.max * info.eps**2
+    return SHIFT * jnp.where(square < least, -1, square > most)

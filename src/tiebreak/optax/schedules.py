@@ -1,8 +1,9 @@
 """Functions of the step under tracing: schedules, the learning rate, and the reference of a lower loss."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
@@ -51,13 +52,10 @@ def at(name: str, law: Law, count: Array) -> Array:
 
 def _power(law: Power, count: Array) -> Array:
     """c · t^e with t = k + 1, without the rounding of whole powers, which only batch sizes need."""
-    if not law.exponent:
-        return jnp.asarray(law.constant, dtype=float)
     t = jnp.asarray(count + 1, dtype=float)
     if law.stop is not None:
         t = jnp.minimum(t, law.stop)
-    if law.start != 1:
-        t = jnp.maximum(1.0, t / law.start)
+    t = jnp.maximum(1.0, t / law.start)
     return jnp.asarray(law.constant * t**law.exponent, dtype=float)
 
 
@@ -76,11 +74,6 @@ def parameters(schedule: Schedule, count: Array, dtype: jnp.dtype) -> Parameters
     return Parameters(count, others=further, **numbers)
 
 
-def constant(value: Any) -> Any:
-    """An array, which may be traced, as a function of the step; any other law as it is."""
-    return (lambda count: value) if isinstance(value, Array) else value
-
-
 def reference_law(reference: Any) -> Law | None:
     """The reference as a function of the step; None if each update receives it as a measured loss.
 
@@ -93,28 +86,23 @@ def reference_law(reference: Any) -> Law | None:
     if isinstance(reference, str) and reference in MEASURED:
         return None
     if callable(reference):
-        return lambda count: at("reference", reference, count)
+        return partial(at, "reference", reference)
     if isinstance(reference, (str, os.PathLike)):
-        return _curve(*recorded(reference))
-    if np.ndim(reference) == 1:
-        return _curve(range(len(reference)), reference)
-    if np.ndim(reference):
+        steps, losses = recorded(reference)
+    elif np.ndim(reference) > 1:
         raise ValueError(
             f"reference has shape {np.shape(reference)}; it must be one number, or a loss for each step"
         )
-    return lambda count: jnp.asarray(reference)
-
-
-def _curve(steps: Sequence[int], losses: Sequence[float] | np.ndarray | Array) -> Law:
-    if not len(steps):
+    else:
+        losses = reference if np.ndim(reference) else [reference]
+        steps = list(range(len(losses)))
+    if not steps:
         raise ValueError(
             "reference has no losses; it must be one number, or a loss for each step"
         )
-    recorded_steps = np.asarray(steps, dtype=np.int32)
-    values = jnp.asarray(losses)
 
     def loss(count: Array) -> Array:
-        index = jnp.searchsorted(recorded_steps, count, side="right") - 1
-        return values[jnp.maximum(index, 0)]
+        index = jnp.searchsorted(jnp.array(steps), count, side="right") - 1
+        return jnp.asarray(losses)[jnp.maximum(index, 0)]
 
     return loss

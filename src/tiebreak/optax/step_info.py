@@ -8,7 +8,7 @@ from jax import Array
 
 from tiebreak.optax.decide import BarrierMemory
 from tiebreak.optax.estimates import EstimatorMemory
-from tiebreak.optax.gradients import Tree, has_tracers
+from tiebreak.optax.gradients import Tree
 from tiebreak.tolerance import Memory, return_count
 
 State = TypeVar("State")
@@ -143,11 +143,10 @@ def log(state: Tree) -> dict[str, Any]:
     barrier = barriers[0]
     names = ("multiplier", "fg", "gg", "ff", "skipped")
     row = {name: getattr(barrier, name) for name in names}
-    if not isinstance(barrier.reading, optax.EmptyState):
-        row |= barrier.reading._asdict()
+    row |= barrier.reading._asdict()
     for twin in states_of(TwinState, state):
         row["returns"] = twin.returns
-    if has_tracers(row):
+    if any(isinstance(value, jax.core.Tracer) for value in row.values()):
         raise TypeError(
             'log(state) is for numbers, outside of jit, scan and vmap; there, optax.tree.get(state, "multiplier") '
             "gives the array"

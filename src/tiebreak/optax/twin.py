@@ -8,31 +8,28 @@ import optax
 from jax import Array
 
 from tiebreak.optax.distributed import vary, varying
-from tiebreak.optax.gradients import Tree, copied, differentiable
+from tiebreak.optax.gradients import Tree, cast, copied, differentiable, widen
 from tiebreak.optax.optimizer import dynamic_barrier
 from tiebreak.optax.step_info import TwinState
-from tiebreak.options import GIVEN
+from tiebreak.options import GIVEN, refuse_unused
 from tiebreak.tolerance import Memory, after_return, needs_return
 
 
-def _with_hyperparameters(twin: Any, base: Any) -> Any:
+def _with_hyperparameters(twin_base: Tree, base: Tree) -> Tree:
     """The twin's state with the hyperparameters of the model's, which a user may set between two steps.
 
-    ``optax.inject_hyperparams`` keeps them in the state; it computes those that follow a schedule at every step.
+    ``optax.inject_hyperparams`` keeps them in a field of its state; it computes those that follow a schedule at every
+    step.
     """
 
-    def is_injected(state: Any) -> bool:
-        return "hyperparams" in getattr(state, "_fields", ())
+    def is_field(path: Any, value: Any) -> bool:
+        return isinstance(path[-1], optax.tree_utils.NamedTupleKey)
 
-    def copy(of_twin: Any, of_base: Any) -> Any:
-        if not is_injected(of_base):
-            return of_twin
-        if hasattr(of_base, "inner_state"):
-            inner = _with_hyperparameters(of_twin.inner_state, of_base.inner_state)
-            of_twin = of_twin._replace(inner_state=inner)
-        return of_twin._replace(hyperparams=of_base.hyperparams)
-
-    return jax.tree.map(copy, twin, base, is_leaf=is_injected)
+    for path, values in optax.tree.get_all_with_path(base, "hyperparams", is_field):
+        twin_base = optax.tree.set(
+            twin_base, lambda other, _, path=path: other == path, hyperparams=values
+        )
+    return twin_base
 
 
 def with_twin(
@@ -73,10 +70,9 @@ def with_twin(
         raise TypeError(
             f"base={base!r} must be an optimizer of optax, such as optax.adamw(1e-3)"
         )
-    if "reference" in options:
-        raise ValueError(
-            f"reference={options['reference']!r} has no effect: the twin is the reference"
-        )
+    refuse_unused(
+        "because the twin is the reference", reference=options.pop("reference", None)
+    )
     barrier = dynamic_barrier(tolerance=tolerance, reference=GIVEN, **options)
     base = optax.with_extra_args_support(base)
 
@@ -85,19 +81,14 @@ def with_twin(
         twin = copied(params)
         twin_base = copied(base.init(twin))
         state = TwinState(barrier_state, base.init(params), twin_base, twin)
-        # A skipped step returns the previous state, so that the state differs over the axes that `skipped` differs over.
+        # A skipped step returns the previous state: the state differs over the same axes as `skipped`.
         return vary(state, varying(barrier_state.skipped))  # type: ignore[no-any-return]  # it maps over any tree
 
     def update(
-        updates: Tree,
-        state: TwinState,
-        params: Tree = None,
-        *,
-        reference_grads: Tree = None,
-        reference_value: Any = None,
-        **extra: Any,
+        updates: Tree, state: TwinState, params: Tree = None, **extra: Any
     ) -> tuple[Tree, TwinState]:
-        if reference_grads is None or reference_value is None:
+        twin_grads = extra.get("reference_grads")
+        if twin_grads is None:
             raise TypeError(
                 "a twin needs update(…, reference_grads=…, reference_value=…): gradient and loss of the lower level at "
                 "state.reference_params, on this batch"
@@ -107,49 +98,40 @@ def with_twin(
                 "a twin needs update(upper_grads, state, params, …): the model may be set to it"
             )
         direction, barrier_state = barrier.update(
-            updates,
-            state.barrier,
-            params,
-            reference_grads=reference_grads,
-            reference_value=reference_value,
-            **extra,
+            updates, state.barrier, params, **extra
         )
+        # Move the model, then the twin: both or neither.
         moved, base_state = base.update(direction, state.base, params, **extra)
         twin = state.reference_params
         twin_base = _with_hyperparameters(state.reference_base, state.base)
-        twin_moved, new_twin_base = base.update(
-            reference_grads, twin_base, twin, **extra
+        twin_moved, new_base = base.update(twin_grads, twin_base, twin, **extra)
+        skipped = barrier_state.skipped
+        twin, twin_base = optax.tree.where(
+            skipped,
+            (twin, twin_base),
+            (optax.apply_updates(twin, twin_moved), new_base),
         )
-        # If the model or the twin cannot step, neither does.
-        stepped = (new_twin_base, optax.apply_updates(twin, twin_moved))
-        twin_base, twin = optax.tree.where(
-            barrier_state.skipped, (twin_base, twin), stepped
-        )
-        # If steps on the lower loss alone do not bring the model back, it is set to its twin.
+
+        # If steps on the lower loss alone do not bring the model back, set the model to the twin.
         values, scales = barrier_state.memory
         memory = Memory(*values)
-        returns = needs_return(memory) & ~barrier_state.skipped
+        returns = needs_return(memory) & ~skipped
 
-        def on_return(new: Any, old: Any) -> Array:
-            value = jnp.where(returns, new, old)
-            return value.astype(getattr(old, "dtype", value.dtype))
-
-        def move(t: Any, p: Any, m: Any, g: Any, twin_g: Any) -> Array:
+        def move(update: Any, p: Any, target: Any, g: Any, twin_g: Any) -> Array:
             if not differentiable(p):
-                return m  # type: ignore[no-any-return]
-            # In 16 bits p + (t − p) may be far from t.
-            wide = jnp.promote_types(m.dtype, jnp.float32)
-            # A leaf that the lower loss does not reach is not set.
-            reached = jnp.any(twin_g != 0) | jnp.any(g != 0)
-            distance = t.astype(wide) - p.astype(wide)
-            return jnp.where(returns & reached, distance, m.astype(wide))
+                return update  # type: ignore[no-any-return]
+            # Leaves out of reach of the lower loss are not set.
+            is_set = returns & (jnp.any(twin_g != 0) | jnp.any(g != 0))
+            # In 16 bits p + (target − p) may be far from the target.
+            return jnp.where(is_set, widen(target) - widen(p), widen(update))
 
         moved = jax.tree.map(
-            move, twin, params, moved, extra["lower_grads"], reference_grads
+            move, moved, params, twin, extra["lower_grads"], twin_grads
         )
-        values = jax.tree.map(on_return, tuple(after_return(memory)), values)
-        base_state = jax.tree.map(on_return, twin_base, base_state)
-        barrier_state = barrier_state._replace(memory=(values, scales))
+        base_state = optax.tree.where(returns, twin_base, base_state)
+        after = optax.tree.where(returns, tuple(after_return(memory)), values)
+        after = tuple(map(cast, after, values))
+        barrier_state = barrier_state._replace(memory=(after, scales))
         return moved, TwinState(barrier_state, base_state, twin_base, twin)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -5,25 +5,24 @@ with any axes in front of their own, and give the same last bits however many po
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak.oracles import Array
+from tiebreak.oracles import Array, Function
 from tiebreak.stationarity import dot
 
-Values = NDArray[np.float64]
+Values: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Landscape:
     """An objective: value, gradient, its smoothness L, a bound G on the gradient's norm, and its infimum."""
 
-    value: Callable[[Array], Any]
-    gradient: Callable[[Array], Any]
+    value: Function
+    gradient: Function
     smoothness: float
     slope: float
     least: float = 0.0
@@ -37,8 +36,8 @@ def _phi_slope(t: Any) -> Any:
     return t / np.sqrt(1 + t * t)
 
 
-def pull(center: Values, scales: Values, size: float) -> Landscape:
-    """D² √(1 + Σ a_i (x_i−c_i)²/D²): a quadratic near c, a cone far from it.
+def pull(center: Values, size: float, scales: Any = 1.0) -> Landscape:
+    """D² √(1 + Σ a_i (x_i−c_i)²/D²): a quadratic near c, a cone far from it; a_i are the `scales`, D the `size`.
 
     With y = A^{1/2}(x−c)/D the Hessian is A^{1/2} (I/q − yyᵀ/q³) A^{1/2}, q = √(1+‖y‖²), between 0 and A: L = max a.
     The gradient is D A^{1/2} y/q: G = D √max a. Least at c, D².
@@ -46,34 +45,28 @@ def pull(center: Values, scales: Values, size: float) -> Landscape:
 
     def root(x: Array) -> Any:
         offset = x - center
-        return offset, np.sqrt(1 + dot(offset * scales, offset) / size**2)
+        return np.sqrt(1 + dot(offset * scales, offset) / size**2)
 
     def gradient(x: Array) -> Any:
-        offset, q = root(x)
-        return scales * offset / q[..., None]
+        return scales * (x - center) / root(x)[..., None]
 
-    top = float(scales.max())
-    return Landscape(
-        lambda x: size**2 * root(x)[1], gradient, top, size * math.sqrt(top), size**2
-    )
+    top = float(np.max(scales))
+    slope = size * math.sqrt(top)
+    return Landscape(lambda x: size**2 * root(x), gradient, top, slope, size**2)
 
 
-def _first(
-    count: int, value: Callable[[Any], Any], slope: Callable[[Any], Any]
-) -> Landscape:
+def _first(count: int, value: Function, slope: Function) -> Landscape:
     """Σ h(x_i) over the first coordinates, the others free; L = 1 and G = √count if |h''| ≤ 1 and |h'| ≤ 1."""
 
     def gradient(x: Array) -> Any:
-        found = np.zeros_like(x)
-        found[..., :count] = slope(_contiguous(x, count))
-        return found
+        gradient = np.zeros_like(x)
+        gradient[..., :count] = slope(_contiguous(x, count))
+        return gradient
 
-    return Landscape(
-        lambda x: value(_contiguous(x, count)).sum(axis=-1),
-        gradient,
-        1.0,
-        math.sqrt(count),
-    )
+    def total(x: Array) -> Any:
+        return value(_contiguous(x, count)).sum(axis=-1)
+
+    return Landscape(total, gradient, 1.0, math.sqrt(count))
 
 
 def _contiguous(x: Array, count: int) -> Array:
@@ -112,13 +105,11 @@ def fourth(count: int) -> Landscape:
 
 def weighted(weights: Values) -> Landscape:
     """Σ h_i φ(x_i) over the first coordinates, with weights h: as badly conditioned as these. L = max h, G = ‖h‖."""
-    count = len(weights)
-    plain = _first(
-        count, lambda t: weights * _phi(t), lambda t: weights * _phi_slope(t)
+    terms = _first(
+        len(weights), lambda t: weights * _phi(t), lambda t: weights * _phi_slope(t)
     )
-    return replace(
-        plain, smoothness=float(weights.max()), slope=float(np.linalg.norm(weights))
-    )
+    slope = float(np.linalg.norm(weights))
+    return replace(terms, smoothness=float(weights.max()), slope=slope)
 
 
 def gorge(count: int, slope: float, width: float) -> Landscape:
@@ -133,9 +124,9 @@ def gorge(count: int, slope: float, width: float) -> Landscape:
         return walls.value(x) + slope * width * _phi(x[..., count] / width)
 
     def gradient(x: Array) -> Any:
-        found = walls.gradient(x)
-        found[..., count] = slope * _phi_slope(x[..., count] / width)
-        return found
+        gradient = walls.gradient(x)
+        gradient[..., count] = slope * _phi_slope(x[..., count] / width)
+        return gradient
 
     return Landscape(value, gradient, 1.0, math.sqrt(count + slope**2))
 
@@ -149,21 +140,17 @@ def sine(count: int) -> Landscape:
     """
 
     def gap(x: Array) -> Any:
-        first = _contiguous(x, count)
-        second = x[..., count : 2 * count]
-        return first, second - np.sin(first)
+        return x[..., count : 2 * count] - np.sin(_contiguous(x, count))
 
     def gradient(x: Array) -> Any:
-        first, u = gap(x)
-        found = np.zeros_like(x)
-        slope = _phi_slope(u)
-        found[..., :count] = -np.cos(first) * slope
-        found[..., count : 2 * count] = slope
-        return found
+        slope = _phi_slope(gap(x))
+        gradient = np.zeros_like(x)
+        gradient[..., :count] = -np.cos(_contiguous(x, count)) * slope
+        gradient[..., count : 2 * count] = slope
+        return gradient
 
-    return Landscape(
-        lambda x: _phi(gap(x)[1]).sum(axis=-1), gradient, 2.25, math.sqrt(2 * count)
-    )
+    bound = math.sqrt(2 * count)
+    return Landscape(lambda x: _phi(gap(x)).sum(axis=-1), gradient, 2.25, bound)
 
 
 def rings(size: float) -> Landscape:
@@ -190,12 +177,14 @@ def ball(size: float) -> Landscape:
     across, below 1; inside it is 0, and the gradient is continuous: L = 1.
     """
 
-    def excess(x: Array) -> Any:
-        r = np.sqrt(dot(x, x)) / size
-        return r, np.maximum(r - 1, 0)
+    def radius(x: Array) -> Any:
+        return np.sqrt(dot(x, x)) / size
+
+    def value(x: Array) -> Any:
+        return size**2 * _phi(np.maximum(radius(x) - 1, 0))
 
     def gradient(x: Array) -> Any:
-        r, u = excess(x)
-        return (_phi_slope(u) / np.maximum(r, 1))[..., None] * x  # where r < 1, φ' = 0
+        r = np.maximum(radius(x), 1)  # where r < 1, φ' = 0
+        return (_phi_slope(r - 1) / r)[..., None] * x
 
-    return Landscape(lambda x: size**2 * _phi(excess(x)[1]), gradient, 1.0, size)
+    return Landscape(value, gradient, 1.0, size)

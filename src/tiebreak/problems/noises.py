@@ -14,6 +14,7 @@ from tiebreak.checks import nonnegative
 from tiebreak.oracles import Array, Gaussian, Oracle
 from tiebreak.oracles.finite_sum import FiniteSum
 from tiebreak.oracles.sampling import Function
+from tiebreak.problems.landscapes import Landscape
 
 _CHUNK = 2**16  # numbers drawn at a time
 _TERMS = 32  # of a sum; drawing a large batch takes a number for each
@@ -68,32 +69,28 @@ class Student(Gaussian):
 
     def __init__(self, *common: Any, **named: Any) -> None:
         super().__init__(*common, **named)
-        self.samples_ahead = (
-            2**19
-        )  # drawing is the work, so no more than this is drawn ahead
+        # Drawing is the work, so no more than this is drawn ahead.
+        self.samples_ahead = 2**19
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
         """The noise of the batch means, steps × runs × x's shape."""
-        shape = self.shape_of_x()
-        noise: Array = np.empty((len(sizes), len(rngs), *shape))
-        for i, size in enumerate(sizes):
-            for j, rng in enumerate(rngs):
-                spread = self._spread(
-                    rng, size
-                )  # first, and in one order: a run's stream is the same in any block
-                noise[i, j] = rng.standard_normal(shape) * spread
-        noise *= self.sigma
-        return noise
+        noise = []
+        # Step by step, and W first: a run's stream is the same in any block.
+        for size in sizes:
+            for rng in rngs:
+                spread = self._spread(rng, size)
+                noise.append(rng.standard_normal(self.shape_of_x()) * spread)
+        shape = (len(sizes), len(rngs), *self.shape_of_x())
+        block: Array = np.reshape(noise, shape) * self.sigma
+        return block
 
     def _spread(self, rng: Generator, size: int) -> float:
         """√(ΣW (ν−2)/ν) / B, the standard deviation of the mean of B samples of variance 1, given their W's; ν = 3."""
         total = 0.0
-        for start in range(
-            0, size, _CHUNK
-        ):  # ν/χ²_ν = (ν/2)/Γ(ν/2), with Γ a standard gamma variable
-            total += float(
-                np.sum(1.5 / rng.standard_gamma(1.5, size=min(_CHUNK, size - start)))
-            )
+        for start in range(0, size, _CHUNK):
+            count = min(_CHUNK, size - start)
+            # ν/χ²_ν = (ν/2)/Γ(ν/2), with Γ a standard gamma variable
+            total += float(np.sum(1.5 / rng.standard_gamma(1.5, size=count)))
         return math.sqrt(total / 3) / size
 
 
@@ -133,13 +130,12 @@ class Phase(Gaussian):
     def gradient(self, x: Array, token: Array | None = None) -> Array:
         """∇(x), and the batch's wave at x."""
         exact: Array = self._gradient(x)
-        if token is None:
-            return exact
-        angle = self.frequency * x
-        noisy: Array = (
-            exact + token[..., 0] * np.cos(angle) + token[..., 1] * np.sin(angle)
-        )
-        return noisy
+        if token is not None:
+            angle = self.frequency * x
+            exact = (
+                exact + token[..., 0] * np.cos(angle) + token[..., 1] * np.sin(angle)
+            )
+        return exact
 
 
 def waves(
@@ -165,48 +161,36 @@ def waves(
     >>> np.round(oracle.exact_gradient(np.array([1.0, 2.0])), 12)
     array([2., 4.])
     """
-    drawn = default_rng([_TERMS, dimension]).standard_normal((dimension, _TERMS, 2))
-    apart = np.linalg.qr(drawn - drawn.mean(axis=1, keepdims=True))[
-        0
-    ]  # columns stay orthogonal to the ones
-    both = np.concatenate(np.moveaxis(apart, 2, 0)).T.copy() * (
-        sigma * math.sqrt(_TERMS)
-    )  # (n, 2d): the A's, the C's
+    normals = default_rng([_TERMS, dimension]).standard_normal((dimension, _TERMS, 2))
+    centered = normals - normals.mean(axis=1, keepdims=True)
+    columns = np.linalg.qr(centered)[0]  # still of mean 0
+    scale = sigma * math.sqrt(_TERMS)
+    # One row for each term: the A's, then the C's.
+    coefficients = np.concatenate(np.moveaxis(columns, 2, 0)).T.copy() * scale
     frequency = 1 / sigma if sigma else 1.0
 
-    def parts(
-        x: Array, indices: Array, weights: Array
-    ) -> tuple[Array, Array, Array, Array]:
+    def mixed(indices: Array, weights: Array) -> tuple[Array, Array]:
         # A product for each point by itself: the same last bits however many points there are.
-        mixed = (weights[..., None, :] @ both[indices])[..., 0, :]
-        return (
-            weights.sum(axis=-1),
-            frequency * x,
-            mixed[..., :dimension],
-            mixed[..., dimension:],
-        )
+        rows = (weights[..., None, :] @ coefficients[indices])[..., 0, :]
+        return rows[..., :dimension], rows[..., dimension:]
 
-    def slope(x: Array, indices: Array, weights: Array) -> Array:
-        total, angle, a, c = parts(x, indices, weights)
-        found: Array = (
-            total[..., None] * gradient(x) + a * np.cos(angle) + c * np.sin(angle)
-        )
-        return found
+    def sampled_gradient(x: Array, indices: Array, weights: Array) -> Any:
+        a, c = mixed(indices, weights)
+        exact = weights.sum(axis=-1)[..., None] * gradient(x)
+        return exact + a * np.cos(frequency * x) + c * np.sin(frequency * x)
 
-    def height(x: Array, indices: Array, weights: Array) -> Array:
-        total, angle, a, c = parts(x, indices, weights)
-        found: Array = (
-            total * value(x)
-            + (a * np.sin(angle) - c * np.cos(angle)).sum(axis=-1) / frequency
-        )
-        return found
+    def sampled_value(x: Array, indices: Array, weights: Array) -> Any:
+        a, c = mixed(indices, weights)
+        wave = a * np.sin(frequency * x) - c * np.cos(frequency * x)
+        return weights.sum(axis=-1) * value(x) + wave.sum(axis=-1) / frequency
 
-    return FiniteSum(slope, _TERMS, height, weighted=True, vectorized=True).bind(
-        (dimension,)
+    oracle = FiniteSum(
+        sampled_gradient, _TERMS, sampled_value, weighted=True, vectorized=True
     )
+    return oracle.bind((dimension,))
 
 
-#: The kinds of noise by name, and the strength of each where nothing is said.
+#: The kinds of noise by name, and their default strengths.
 NOISES = {
     "gaussian": 0.5,
     "multiplicative": 1.0,
@@ -214,28 +198,28 @@ NOISES = {
     "phase": 0.5,
     "sampled": 0.5,
 }
+_ORACLES = {
+    "gaussian": Gaussian,
+    "multiplicative": Proportional,
+    "heavy": Student,
+    "phase": Phase,
+}
 
 
 def noisy(
-    kind: str,
-    gradient: Function,
-    value: Function,
-    dimension: int,
-    largest: float,
-    sigma: float,
+    kind: str, level: Landscape, dimension: int, sigma: float
 ) -> tuple[Oracle, float]:
     """An oracle with noise of a kind, and the theory's σ, whose square is the largest total variance of a sample.
 
-    `largest` bounds the gradient's norm; `sigma` is per coordinate or, for multiplicative noise, relative.
+    `sigma` is per coordinate or, for multiplicative noise, relative.
     """
-    if kind == "multiplicative":
-        shape = (dimension,)
-        return Proportional(
-            gradient, sigma, value, shape=shape, vectorized=True
-        ), sigma * largest
     total = sigma * math.sqrt(dimension)
+    if kind == "multiplicative":
+        total = sigma * level.slope
     if kind == "sampled":
-        return waves(gradient, sigma, value, dimension), total
-    kinds: dict[str, type[Gaussian]] = {"heavy": Student, "phase": Phase}
-    oracle = kinds.get(kind, Gaussian)
-    return oracle(gradient, sigma, value, shape=(dimension,), vectorized=True), total
+        return waves(level.gradient, sigma, level.value, dimension), total
+    oracle = _ORACLES[kind]
+    shape = (dimension,)
+    return oracle(
+        level.gradient, sigma, level.value, shape=shape, vectorized=True
+    ), total

@@ -5,6 +5,7 @@ minimises g as well: stationarity is what they promise, not the solution.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ CENTER = (7.1, 1.0)
 _DOUBLE = np.dtype(np.float64)
 _ALONE = (1, 2)  # the shape of a single point
 _CENTERS: dict[Any, Array] = {
-    np.dtype(kind): np.array(CENTER, dtype=kind) for kind in (np.float32, np.float64)
+    _DOUBLE: np.array(CENTER),
+    np.dtype(np.float32): np.array(CENTER, dtype=np.float32),
 }
 
 
@@ -26,9 +28,8 @@ def upper_value(x: Array) -> Any:
 
 
 def upper_gradient(x: Array) -> Array:
-    if (
-        x.shape == _ALONE and x.dtype is _DOUBLE
-    ):  # floats are quicker, and sums, products, roots are those of arrays
+    if x.shape == _ALONE and x.dtype is _DOUBLE:
+        # Floats are quicker, and their sums, products and roots are those of arrays.
         u, v = x.tolist()[0]
         u = u - CENTER[0]
         v = v - CENTER[1]
@@ -92,27 +93,27 @@ def paper(
     >>> problem.solution
     array([6.28318531, 0.        ])
     """
-    options: dict[str, Any] = {
-        "shape": (2,),
-        "vectorized": True,
-        "per_sample": per_sample,
-    }
-    of_upper, of_lower = (sigma if own is None else own for own in (sigma_f, sigma_g))
-    upper = Gaussian(upper_gradient, of_upper, upper_value, **options)
-    lower = Gaussian(lower_gradient, of_lower, lower_value, **options)
     start = np.array(x0, dtype=float)
     if start.shape != (2,):
         raise ValueError(f"x0={x0!r} must be two numbers")
+    upper_sigma = sigma if sigma_f is None else sigma_f
+    lower_sigma = sigma if sigma_g is None else sigma_g
+    oracle = partial(Gaussian, shape=(2,), vectorized=True, per_sample=per_sample)
     constants = Constants(
         L_f=1,  # ∇²f has eigenvalues in (0, 1]
         L_g=1,  # ∇²g = diag(cos x₁, (1 − x₂²) exp(−x₂²/2))
         G_f=1,
-        sigma_f=math.sqrt(2)
-        * of_upper,  # the theory's σ² is the total variance, over both coordinates
-        sigma_g=math.sqrt(2) * of_lower,
+        # The theory's σ² is the total variance, over both coordinates.
+        sigma_f=math.sqrt(2) * upper_sigma,
+        sigma_g=math.sqrt(2) * lower_sigma,
         delta_f=float(upper_value(start)) - 1,  # inf f = f(c) = 1
         delta_g=float(lower_value(start)),  # inf g = 0
     )
     return Problem(
-        "paper", upper, lower, start, np.array([2 * math.pi, 0.0]), constants
+        "paper",
+        oracle(upper_gradient, upper_sigma, upper_value),
+        oracle(lower_gradient, lower_sigma, lower_value),
+        start,
+        np.array([2 * math.pi, 0.0]),
+        constants,
     )

@@ -11,123 +11,115 @@ of them can be made smaller.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator, default_rng
 
 from tiebreak.checks import whole
-from tiebreak.oracles import Array, Exact, Gaussian, Oracle
+from tiebreak.oracles import Array, Gaussian, Oracle, known
 from tiebreak.problems.landscapes import Values
 from tiebreak.problems.problem import Problem, constants_at
 
-
-class _Upper:
-    """f as two terms, each with a weight, 1 unless told otherwise."""
-
-    def __init__(self, rng: Generator, dimension: int) -> None:
-        # ‖A‖ and κ
-        self.norm = rng.uniform(0.5, 2)
-        self.ripple = rng.uniform(0.2, 0.8)
-        scales = np.append(self.norm, self.norm * rng.uniform(0.2, 1, dimension - 1))
-        left, right = (_orthogonal(rng, dimension) for _ in range(2))
-        self.matrix = np.ascontiguousarray(left * scales @ right.T)
-        self.transposed = np.ascontiguousarray(self.matrix.T)
-        self.direction = right[:, 0].copy()
-        self.center = rng.normal(0, 2, dimension)
-        # ∇²√(1+‖y‖²) lies between 0 and I, which it is at y = 0; the ripple's second derivative between −κ and κ. Both
-        # are largest at c, along u.
-        self.smoothness = self.norm**2 + self.ripple
-        # Along u, far out, the slope of the first term tends to ‖A‖, and the ripple's is κ again and again.
-        self.slopes = np.array([self.norm, self.ripple])
-        self.least = 1.0  # both terms are least at c
-
-    def value(self, x: Array, weights: Any = (1.0, 1.0)) -> Any:
-        first, second = _unstacked(weights)
-        y, t = self._arguments(x)
-        return first * np.sqrt(1 + np.vecdot(y, y)) + second * self.ripple * (
-            1 - np.cos(t)
-        )
-
-    def gradient(self, x: Array, weights: Any = (1.0, 1.0)) -> Any:
-        first, second = _unstacked(weights)
-        y, t = self._arguments(x)
-        pull = (
-            _times(y, self.transposed)
-            * (first / np.sqrt(1 + np.vecdot(y, y)))[..., None]
-        )
-        return pull + (second * self.ripple * np.sin(t))[..., None] * self.direction
-
-    def _arguments(self, x: Array) -> tuple[Values, Values]:
-        offset = x - self.center
-        return _times(offset, self.matrix), np.vecdot(offset, self.direction)
+_ONES = np.ones(2)
 
 
-class _Lower:
-    """g as m terms, each with a weight, 1 unless told otherwise."""
+class _Terms(NamedTuple):
+    """An objective of several terms, each with a weight, and the constants for weights of 1.
 
-    def __init__(self, rng: Generator, dimension: int) -> None:
-        terms = (dimension + 1) // 2
-        self.vectors = rng.normal(size=(terms, dimension))
-        self.vectors *= (
-            rng.uniform(0.5, 1.5, terms) / np.linalg.norm(self.vectors, axis=1)
-        )[:, None]
-        self.transposed = np.ascontiguousarray(self.vectors.T)
-        self.scales = rng.uniform(0.3, 1.5, terms)
-        self.waves = (
-            np.arange(terms) % 2 == 0
-        )  # where φ is 1 − cos; a well, 1 − exp(−t²/2), elsewhere
-        # |φ''| ≤ 1 = φ''(0) for both: ∇²g = Σ w φ'' v vᵀ is largest at 0.
-        self.smoothness = float(
-            np.linalg.eigvalsh(self.transposed * self.scales @ self.vectors)[-1]
-        )
-        # |φ'| ≤ 1 for waves, at t = π/2, and ≤ e^{−1/2} for wells, at t = 1; the v_i are independent, so some x is at
-        # the worst place of every term at once.
-        steepest = np.where(self.waves, 1.0, math.exp(-0.5))
-        self.slopes = self.scales * steepest * np.linalg.norm(self.vectors, axis=1)
-        self.least = 0.0  # at 0
+    `value` and `gradient` take a point and the weights, which are 1 by default. `slopes` are the largest norms of the
+    terms' gradients.
+    """
 
-    def value(self, x: Array, weights: Any = 1.0) -> Any:
-        t = _times(x, self.vectors)
-        return (
-            weights
-            * self.scales
-            * (1 - np.where(self.waves, np.cos(t), np.exp(-0.5 * t * t)))
-        ).sum(axis=-1)
-
-    def gradient(self, x: Array, weights: Any = 1.0) -> Any:
-        t = _times(x, self.vectors)
-        slopes = np.where(self.waves, np.sin(t), t * np.exp(-0.5 * t * t))
-        return _times(weights * self.scales * slopes, self.transposed)
+    value: Callable[..., Any]
+    gradient: Callable[..., Any]
+    smoothness: float
+    slopes: Values
+    least: float
 
 
-class _RandomWeights(Exact):
+def _upper(rng: Generator, dimension: int) -> _Terms:
+    """f as two terms."""
+    norm = rng.uniform(0.5, 2)  # ‖A‖
+    ripple = rng.uniform(0.2, 0.8)  # κ
+    scales = np.append(norm, norm * rng.uniform(0.2, 1, dimension - 1))
+    left = _orthogonal(rng, dimension)
+    right = _orthogonal(rng, dimension)
+    matrix = np.ascontiguousarray(left * scales @ right.T)
+    transposed = np.ascontiguousarray(matrix.T)
+    direction = right[:, 0].copy()
+    center = rng.normal(0, 2, dimension)
+
+    def arguments(x: Array) -> tuple[Values, Values, Values]:
+        offset = x - center
+        y = _times(offset, matrix)
+        return y, np.sqrt(1 + np.vecdot(y, y)), np.vecdot(offset, direction)
+
+    def value(x: Array, weights: Array = _ONES) -> Any:
+        _, q, t = arguments(x)
+        return weights[..., 0] * q + weights[..., 1] * ripple * (1 - np.cos(t))
+
+    def gradient(x: Array, weights: Array = _ONES) -> Any:
+        y, q, t = arguments(x)
+        pull = _times(y, transposed) * (weights[..., 0] / q)[..., None]
+        return pull + (weights[..., 1] * ripple * np.sin(t))[..., None] * direction
+
+    # ∇²√(1+‖y‖²) lies between 0 and I, which it is at y = 0; the ripple's second derivative between −κ and κ. Both are
+    # largest at c, along u. Along u, far out, the slope of the first term tends to ‖A‖, and the ripple's is κ again and
+    # again. Both terms are least at c.
+    slopes = np.array([norm, ripple])
+    return _Terms(value, gradient, norm**2 + ripple, slopes, 1.0)
+
+
+def _lower(rng: Generator, dimension: int) -> _Terms:
+    """g as m terms, waves 1 − cos t and wells 1 − exp(−t²/2) in turn."""
+    terms = (dimension + 1) // 2
+    vectors = rng.normal(size=(terms, dimension))
+    lengths = rng.uniform(0.5, 1.5, terms) / np.linalg.norm(vectors, axis=1)
+    vectors *= lengths[:, None]
+    transposed = np.ascontiguousarray(vectors.T)
+    scales = rng.uniform(0.3, 1.5, terms)
+    is_wave = np.arange(terms) % 2 == 0
+
+    def value(x: Array, weights: Any = 1.0) -> Any:
+        t = _times(x, vectors)
+        heights = 1 - np.where(is_wave, np.cos(t), np.exp(-0.5 * t * t))
+        return (weights * scales * heights).sum(axis=-1)
+
+    def gradient(x: Array, weights: Any = 1.0) -> Any:
+        t = _times(x, vectors)
+        slopes = np.where(is_wave, np.sin(t), t * np.exp(-0.5 * t * t))
+        return _times(weights * scales * slopes, transposed)
+
+    # |φ''| ≤ 1 = φ''(0) for both: ∇²g = Σ w φ'' v vᵀ is largest at 0, where g is least.
+    smoothness = float(np.linalg.eigvalsh(transposed * scales @ vectors)[-1])
+    # |φ'| ≤ 1 for waves, at t = π/2, and ≤ e^{−1/2} for wells, at t = 1; the v_i are independent, so some x is at the
+    # worst place of every term at once.
+    steepest = np.where(is_wave, 1.0, math.exp(-0.5))
+    slopes = scales * steepest * np.linalg.norm(vectors, axis=1)
+    return _Terms(value, gradient, smoothness, slopes, 0.0)
+
+
+class _RandomWeights(Gaussian):
     """Every term of an objective has a random weight 1 + s·N(0, 1): multiplicative noise, none where a term is flat.
 
     A sample is the gradient of a function, and its variance is s² Σ ‖∇term‖². A batch's mean weight is drawn from its
-    exact law, 1 + s·N(0, 1/B).
+    exact law, 1 + s·N(0, 1/B). The `shape` is the number of terms.
     """
 
-    def __init__(self, level: _Upper | _Lower, scale: float) -> None:
-        super().__init__(level.gradient, level.value, vectorized=True)
-        self._weights = Gaussian(level.gradient, scale, shape=level.slopes.shape)
-
-    def sample(self, rng: Generator, size: int) -> Any:
-        """How far a batch's mean weights are from 1."""
-        return self._weights.sample(rng, size)
-
-    def sample_block(self, rngs: Any, sizes: Any) -> Any:
-        """The same for several steps and runs."""
-        return self._weights.sample_block(rngs, sizes)
+    def bind(self, shape: tuple[int, ...]) -> "_RandomWeights":
+        """The oracle itself: its noise does not depend on the shape of x."""
+        return self
 
     def gradient(self, x: Array, token: Any = None) -> Any:
-        """The gradient with the batch's weights."""
-        return self._gradient(x, 1 + token)
+        """The gradient, with the batch's weights if there is a batch."""
+        return self._gradient(x) if token is None else self._gradient(x, 1 + token)
 
     def value(self, x: Array, token: Any = None) -> Any:
         """The value, with the batch's weights if there is a batch."""
-        assert self._value is not None
-        return self._value(x) if token is None else self._value(x, 1 + token)
+        value = known(self._value)
+        return value(x) if token is None else value(x, 1 + token)
 
 
 def random_problem(
@@ -158,26 +150,28 @@ def random_problem(
     if noise not in ("additive", "multiplicative"):
         raise ValueError(f"noise={noise!r} must be 'additive' or 'multiplicative'")
     rng = default_rng([whole("seed", seed, least=0), size])
-    f = _Upper(rng, size)
-    g = _Lower(rng, size)
+    f = _upper(rng, size)
+    g = _lower(rng, size)
     start = rng.normal(0, 2, size)
-    strength = rng.uniform(0.3, 1, 2).tolist()
 
-    def noisy(level: _Upper | _Lower, s: float) -> tuple[Oracle, float]:
+    def noisy(level: _Terms, s: float) -> tuple[Oracle, float]:
         """The oracle, and σ, whose square is the total variance."""
-        if noise == "additive":  # s² in each coordinate
-            return Gaussian(
-                level.gradient, s, level.value, shape=(size,), vectorized=True
-            ), s * math.sqrt(size)
-        return _RandomWeights(level, s), s * float(
-            np.linalg.norm(level.slopes)
-        )  # s² Σ ‖∇term‖², each at its largest
+        kind = Gaussian
+        shape = (size,)
+        total = math.sqrt(size)  # s² in each coordinate
+        if noise == "multiplicative":
+            kind = _RandomWeights
+            shape = level.slopes.shape
+            total = float(np.linalg.norm(level.slopes))  # s² Σ ‖∇term‖² at its largest
+        oracle = kind(level.gradient, s, level.value, shape=shape, vectorized=True)
+        return oracle, s * total
 
-    (upper, sigma_f), (lower, sigma_g) = noisy(f, strength[0]), noisy(g, strength[1])
+    strengths = rng.uniform(0.3, 1, 2).tolist()
+    upper, sigma_f = noisy(f, strengths[0])
+    lower, sigma_g = noisy(g, strengths[1])
     constants = constants_at(start, f, g, float(f.slopes.sum()), sigma_f, sigma_g)
-    return Problem(
-        f"random-{size}-{seed}-{noise}", upper, lower, start, None, constants
-    )
+    name = f"random-{size}-{seed}-{noise}"
+    return Problem(name, upper, lower, start, None, constants)
 
 
 def _orthogonal(rng: Generator, dimension: int) -> Values:
@@ -187,8 +181,3 @@ def _orthogonal(rng: Generator, dimension: int) -> Values:
 def _times(x: Array, rows: Values) -> Values:
     """⟨x, row⟩ for every row; unlike a matrix product, to the same last bit however many points there are."""
     return np.vecdot(x[..., None, :], rows)  # type: ignore[no-any-return]  # a ufunc's result is Any
-
-
-def _unstacked(weights: Any) -> tuple[Any, Any]:
-    pair = np.asarray(weights)
-    return pair[..., 0], pair[..., 1]

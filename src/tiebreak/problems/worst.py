@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiebreak.checks import nonnegative
-from tiebreak.oracles import Array
+from tiebreak.oracles import Array, Function
 from tiebreak.problems.noises import Phase
 from tiebreak.problems.problem import Problem
 from tiebreak.theory.constants import Constants
@@ -61,24 +61,16 @@ def worst_case(
         value, derivative = bent(x[..., 1], end, slope)
         return x[..., 0] ** 2 / 2 + value, np.stack([x[..., 0], derivative], axis=-1)
 
-    def oracle(level: Any) -> Phase:
-        value, gradient = (lambda x: level(x)[0]), (lambda x: level(x)[1])
-        spread = sigma / math.sqrt(2)
+    def oracle(level: Function) -> Phase:
         return Phase(
-            gradient,
-            spread,
-            value,
+            lambda x: level(x)[1],
+            sigma / math.sqrt(2),
+            lambda x: level(x)[0],
             roughness=noise_smoothness,
             shape=(2,),
             vectorized=True,
         )
 
     constants = Constants(1.0, 1.0, 1.0, sigma, sigma, 1.5, delta_g)
-    return Problem(
-        f"worst case, slope {slope:g}",
-        oracle(f),
-        oracle(g),
-        np.zeros(2),
-        None,
-        constants,
-    )
+    name = f"worst case, slope {slope:g}"
+    return Problem(name, oracle(f), oracle(g), np.zeros(2), None, constants)

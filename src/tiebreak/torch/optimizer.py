@@ -508,8 +508,9 @@ class DynamicBarrier(Optimizer):
             parameters = self.schedule.at(self.count)
 
         # Measure: inner products of the gradients, and losses, over all ranks.
+        rows = self.gradients.rows()
         twin_gradients = self.gradients.pairs(REFERENCE)
-        passes, measured = self._measure(parameters, scaling, twin_gradients)
+        passes, measured = self._measure(rows, parameters, scaling, twin_gradients)
         checks_finite = has_scaler or self.nonfinite.policy != "ignore"
         to_host = checks_finite and not self._can_skip_on_device(passes)
         measured, scaling = self._over_ranks(measured, scaling, checks_finite, to_host)
@@ -570,11 +571,14 @@ class DynamicBarrier(Optimizer):
     # --- measure ------------------------------------------------------------------
 
     def _measure(
-        self, parameters: Parameters, scaling: Scaling, twin_gradients: GradientPairs
+        self,
+        rows: Sequence[Row],
+        parameters: Parameters,
+        scaling: Scaling,
+        twin_gradients: GradientPairs,
     ) -> tuple[Passes, Measurement]:
         """Return the passes of the step, and what this rank measured, without a scaler's scale."""
         inverse_scale = scaling.inverse_scale
-        rows = self.gradients.rows()
         if self.estimates.is_minibatch:
             passes = self._bind(rows)
             products = rule_products = _unscaled(passes.products(), inverse_scale)
