@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebreak.oracles import Array, Function
+from tiebreak.oracles.sampling import Array, Function
 from tiebreak.stationarity import dot
 
 Values: TypeAlias = NDArray[np.float64]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.random import Generator, default_rng
 
 from tiebreak.checks import whole
-from tiebreak.oracles import Array, Gaussian, Oracle, known
+from tiebreak.oracles.sampling import Array, Gaussian, Oracle, known
 from tiebreak.problems.landscapes import Values
 from tiebreak.problems.problem import Problem, constants_at
 

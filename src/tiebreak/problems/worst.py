@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiebreak.checks import nonnegative
-from tiebreak.oracles import Array, Function
+from tiebreak.oracles.sampling import Array, Function
 from tiebreak.problems.noises import Phase
 from tiebreak.problems.problem import Problem
 from tiebreak.theory.constants import Constants
