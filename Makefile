@@ -60,7 +60,7 @@ faults: $(VENV)/.dev
 # One file after the other, a process each: memory is given back in between.
 FUZZ ?= 100000
 fuzz: $(VENV)/.dev
-	for part in torch cli files; do \
+	for part in torch states cli files; do \
 	    TIEBREAK_FUZZ=$(FUZZ) $(BIN)/python -m pytest -v -p no:cacheprovider tests/test_fuzz_$$part.py || exit 1; \
 	done
 

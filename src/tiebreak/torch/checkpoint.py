@@ -11,7 +11,7 @@ Each part of the optimizer has its own state; this module packs them. It checks 
 import base64
 import json
 import math
-from collections import ChainMap
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -305,10 +305,17 @@ def load(opt: Any, state: Values) -> None:
         holds = (tolerance is None) == (opt.decision.tolerance is None)
         _require("tolerance", tolerance, "null with a rule alone", holds)
         _check_entries(checkpoint.parameters, parameters, opt.parameter_part())
+        base_groups = checkpoint.base["param_groups"]
+        _check_group_names(base_groups, opt.base.param_groups)
+        _check_options("the base's", base_groups, opt.base.param_groups)
+        base_states = [saved.base for saved in checkpoint.parameters]
+        _check_alike("the base's", base_states, parameters)
+        twin_states = [s.entries.get("base", {}) for s in checkpoint.parameters]
+        _check_alike("the twin's", twin_states, parameters)
         if copy is not None:
             copy.buffers.check(numbers["buffers"])
             options = [group["options"] for group in checkpoint.groups]
-            _check_options(options, opt.base.param_groups)
+            _check_options("the twin's", options, opt.base.param_groups)
             reached = _read_reached(checkpoint.groups, len(parameters))
     except Exception as error:
         if type(error) is ValueError:  # a check has refused the state
@@ -317,9 +324,11 @@ def load(opt: Any, state: Values) -> None:
             "this is no state of such an optimizer, or not all of one "
             f"({type(error).__name__}: {error})"
         ) from None
+    base_before = (opt.base.state, opt.base.param_groups)
     try:
         opt.base.load_state_dict(checkpoint.base)
-    except Exception as error:  # torch checks everything before the first change
+    except Exception as error:
+        opt.base.state, opt.base.param_groups = base_before
         raise ValueError(
             f"{type(opt.base).__name__}, the base, cannot load its part of the state: {error}"
         ) from error
@@ -448,20 +457,75 @@ def _form(value: object, with_shape: bool) -> str:
     """Describe the type of a value and, if it is a tensor, its shape."""
     if not isinstance(value, Tensor):
         return "a number" if _is_number(value) else f"a {type(value).__name__}"
-    is_float = value.is_floating_point() or value.is_complex()
-    form = "numbers" if is_float else str(value.dtype)
+    form = "numbers" if value.is_floating_point() else str(value.dtype)
+    if value.is_complex():
+        form = "complex numbers"
     if with_shape:
         form += f" of shape {tuple(value.shape)}"
     return f"a DTensor of {form}" if is_dtensor(value) else f"a tensor of {form}"
 
 
-def _check_options(options: Sequence[Values], groups: Sequence[Values]) -> None:
-    """Raise unless options that are numbers in the base's groups are numbers in the twin's, too."""
+def _check_group_names(saved: Sequence[Values], groups: Sequence[Values]) -> None:
+    """Raise unless every group has the options that are numbers: torch fills in the others."""
+    for saved_group, group in zip(saved, groups, strict=False):
+        for name, value in group.items():
+            if _is_number(value):
+                _require(f"option {name}", "missing", "a number", name in saved_group)
+
+
+def _check_options(
+    owner: str, options: Sequence[Values], groups: Sequence[Values]
+) -> None:
+    """Raise unless options have the types that they have in the base's groups now."""
     for saved, group in zip(options, groups, strict=False):
         for name, value in saved.items():
-            holds = _is_number(value) or not _is_number(group.get(name))
-            legal = "a number, as the base's is"
-            _require(f"the twin's option {name}", value, legal, holds)
+            current = group.get(name)
+            holds = True
+            if _is_number(current):
+                holds = _is_number(value)
+            elif current is None or isinstance(current, bool):
+                holds = value is None or isinstance(value, (bool, int, float))
+            elif isinstance(current, tuple):
+                holds = isinstance(value, (tuple, list)) and len(value) == len(current)
+                holds = holds and all(map(_is_number, value))
+            legal = (
+                "a number, as the base's is" if _is_number(current) else repr(current)
+            )
+            _require(f"{owner} option {name}", value, legal, holds)
+
+
+def _check_alike(
+    owner: str, states: Sequence[Values], parameters: Sequence[Tensor]
+) -> None:
+    """Raise if a value of one parameter alone has another form than those of all others, or is missing.
+
+    A base may treat matrices and vectors differently, so shapes and missing values are compared for each number of
+    dimensions.
+    """
+    types = defaultdict[object, dict[int, str]](dict)
+    shapes = defaultdict[object, dict[int, str]](dict)
+    names = {name for state in states for name in state}
+    for i, (p, state) in enumerate(zip(parameters, states, strict=True)):
+        for name in names if state else ():
+            value = state.get(name)
+            if value is not None:
+                is_tensor = isinstance(value, Tensor)
+                types[name][i] = "a tensor" if is_tensor else _form(value, False)
+            if p.numel() > 1:
+                shapes[name, p.dim()][i] = _shape_beside(value, p)
+    for forms in (*types.values(), *shapes.values()):
+        usual, count = Counter(forms.values()).most_common(1)[0]
+        if count == len(forms) - 1 >= 2:
+            i, form = next(item for item in forms.items() if item[1] != usual)
+            _require(f"{owner} state of parameter {i}", form, f"{usual}", False)
+
+
+def _shape_beside(value: object, p: Tensor) -> str:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    if value.shape == p.shape:
+        return "a tensor of the parameter's shape"
+    return "a tensor of one number" if value.numel() == 1 else "another tensor"
 
 
 def _read_reached(groups: Sequence[Values], count: int) -> list[bool]:
