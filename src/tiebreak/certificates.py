@@ -3,31 +3,36 @@
 A squared norm of a mean is estimated without bias by inner products of *different* samples, ‖μ‖² = E⟨v_i, v_j⟩, i ≠ j.
 The variance of this U-statistic has a part that falls as 1/n (away from zero) and one that falls as 1/n² (near zero).
 Both are estimated, so that the intervals hold in either case.
+
+The intervals need group means that are near normal. They are not if few samples carry the gradient, and samples that all
+miss these few look perfectly regular. A finite sum is therefore evaluated exactly as soon as that costs no more than the
+samples. Otherwise the samples are checked, and a level that fails gets the interval [0, ∞).
 """
 
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import default_rng
 
 from tiebreak.checks import positive_pair, whole
+from tiebreak.oracles import FiniteSum, Gaussian
 from tiebreak.solver.objective import Level
 from tiebreak.stationarity import Values, best_multiplier
 
 UNDECIDABLE = "cannot be decided"
-_CHOICES = (
-    0,
-    0.25,
-    0.5,
-    0.75,
-    1,
-    1.5,
-)  # times the λ that the estimates have for the best
-_FARTHEST = 30  # powers of e: more samples than that are not asked for
-_TINY = 0.01  # of ε_g: where ‖∇g‖² is smaller and ∇g still not told from 0, its direction is out of reach
+#: Multiples of the estimated best λ that are tried.
+_CHOICES = (0, 0.25, 0.5, 0.75, 1, 1.5)
+_FARTHEST = 30  # powers of e by which more samples are considered
+_TINY = (
+    0.01  # of ε_g: below, a ∇g that is not told from 0 has no direction within reach
+)
+_CARRIERS = (
+    20  # samples that must carry the spread before group means count as near normal
+)
+_AGREEMENT = 3.0  # times the mean: the least spread of single terms of a sum that is only sampled
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class Certificate:
         and no λ has been found that would do: what its direction takes depends on how small it is.
     upper_calls, lower_calls : int
         What was spent.
+    assumptions : tuple of str
+        For ∇f and for ∇g: what the intervals rest on, or why the samples support none.
 
     Examples
     --------
@@ -73,6 +80,8 @@ class Certificate:
     >>> found = certify(problem.upper, problem.lower, [1.5, 1.5], samples=10**4, epsilon=0.01, seed=0)
     >>> found.verdict, found.more_samples, found.upper_calls
     ('not stationary', 0, 9984)
+    >>> found.assumptions[1]
+    '∇g: Gaussian noise'
     """
 
     lower_gradient_squared: Interval
@@ -84,6 +93,7 @@ class Certificate:
     more_samples: int
     upper_calls: int
     lower_calls: int
+    assumptions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -108,7 +118,8 @@ class Certificate:
                     "∇g is not told from 0, where the least over λ jumps to ‖∇f‖²: no number of samples settles it. "
                     "Judge a point at which ‖∇g‖² is nearer to ε_g"
                 )
-        return "\n".join([*lines, f"both at once with confidence {self.confidence:g}"])
+        lines.append(f"both at once with confidence {self.confidence:g}; assumed:")
+        return "\n".join([*lines, *self.assumptions])
 
 
 def certify(
@@ -171,27 +182,27 @@ def certify(
         raise ValueError(f"confidence={confidence!r} must be in (0, 1)")
     target = None if epsilon is None else positive_pair("epsilon", epsilon)
     count = min(total, most) // 2 * 2
-    size = total // count
     half = count // 2
     risk = 1 - confidence
     rngs = default_rng(seed).spawn(2)
     try:
-        levels = [
-            Level(n, o, point.shape, point.dtype)
-            for n, o in (("upper", upper), ("lower", lower))
-        ]
-        a, b = (
-            _group_gradients(*pair, point, size, count)
-            for pair in zip(levels, rngs, strict=True)
+        above, below = (
+            _sampled(
+                Level(name, oracle, point.shape, point.dtype), rng, point, total, count
+            )
+            for name, oracle, rng in zip(
+                ("upper", "lower"), (upper, lower), rngs, strict=True
+            )
         )
     except (ValueError, IndexError) as error:
         hint = ". Of a result with runs give result.x[0]" if point.ndim > 1 else ""
         raise ValueError(
             f"x of shape {point.shape} cannot be evaluated: {error}{hint}"
         ) from error
+    a = above.rows
+    b = below.rows
 
-    gg = _square(b)
-    lower_gradient_squared = gg.interval(risk / 4)
+    lower_gradient_squared = _square(b).interval(risk / 4)
     # λ̂ from the first half: it minimises an upper limit, not an estimate, because λ multiplies the noise of ∇g.
     first = _square(b[:half])
     guess = float(
@@ -223,6 +234,13 @@ def certify(
     high = own.limit(risk / 4)
     low = min(max(0.0, own.limit(-risk / 12) - lost), max(high, 0.0))
     stationarity = Interval(own.value, low, max(high, 0.0))
+    needed = max(above.needed, below.needed)
+    if below.needed:
+        lower_gradient_squared = Interval(
+            lower_gradient_squared.estimate, 0.0, math.inf
+        )
+    if needed:
+        stationarity = Interval(stationarity.estimate, 0.0, math.inf)
     verdict = ""
     more = 0
     if target is not None:
@@ -231,6 +249,9 @@ def certify(
             verdict = "stationary"
         elif any(interval.low > limit for interval, limit in judged):
             verdict = "not stationary"
+        elif needed:
+            verdict = "not decided"
+            more = needed - total
         else:
             verdict = "not decided"
             factor = _factor(a, b, target, risk)
@@ -248,7 +269,6 @@ def certify(
                 if verdict == UNDECIDABLE
                 else _round(max(0.1, (factor or told) - 1) * total)
             )
-    calls = size * count
     return Certificate(
         lower_gradient_squared,
         stationarity,
@@ -257,8 +277,9 @@ def certify(
         target,
         verdict,
         more,
-        calls,
-        calls,
+        above.calls,
+        below.calls,
+        (above.assumption, below.assumption),
     )
 
 
@@ -386,18 +407,81 @@ def _square(rows: Values) -> _UStatistic:
     return _UStatistic(rows, rows)
 
 
-def _group_gradients(
-    level: Level, rng: np.random.Generator, point: Values, size: int, count: int
-) -> Values:
-    rows = point.reshape(1, -1)
-    gradients = np.concatenate(
-        [level.gradient(rows, level.draw([rng], [size])[0]) for _ in range(count)]
-    )
-    if not np.isfinite(gradients).all():
+class _Sampled(NamedTuple):
+    """The gradients of a level: a row for each group of samples."""
+
+    rows: Values
+    calls: int
+    assumption: str
+    needed: int  # samples that would support an interval; 0 if these do
+
+
+def _sampled(
+    level: Level, rng: np.random.Generator, point: Values, total: int, count: int
+) -> _Sampled:
+    """Evaluate a level at the point: exactly if that is not dearer than `total` samples, else in `count` groups."""
+    symbol = "∇f" if level.name == "upper" else "∇g"
+    oracle = level.oracle
+    place = point.reshape(1, -1)
+    terms = oracle.n if isinstance(oracle, FiniteSum) else 0
+    size = total // count
+    if 0 < terms <= total:
+        rows = np.repeat(level.exact(place), count, axis=0)
+        assumption = f"{symbol}: exact, all {terms:,} terms were evaluated"
+        calls = terms
+    else:
+        groups = [
+            level.gradient(place, level.draw([rng], [size])[0]) for _ in range(count)
+        ]
+        rows = np.concatenate(groups)
+        assumption = (
+            f"{symbol}: the means of {count} groups of {size:,} samples are near normal"
+        )
+        calls = size * count
+    if not np.isfinite(rows).all():
         raise ValueError(
             f"the {level.name} gradient is not finite at x; nothing can be certified there"
         )
-    return gradients
+    if level.deterministic or calls == terms:
+        return _Sampled(rows, calls, assumption if terms else f"{symbol}: exact", 0)
+    if type(oracle) is Gaussian:
+        return _Sampled(rows, calls, f"{symbol}: Gaussian noise", 0)
+    doubt = _doubt(rows, size, bool(terms))
+    if not doubt:
+        return _Sampled(rows, calls, assumption, 0)
+    needed = terms or 2 * total
+    remedy = (
+        f"samples={needed} evaluates all terms"
+        if terms
+        else "more samples, or an exact oracle, would tell"
+    )
+    return _Sampled(
+        rows, calls, f"{symbol}: no interval, because {doubt}; {remedy}", needed
+    )
+
+
+def _doubt(rows: Values, size: int, sum_of_terms: bool) -> str:
+    """Why group means of `size` samples support no interval; "" if nothing speaks against them.
+
+    With deviations s_i² of the groups from their mean, about (Σs²)²/Σs⁴ groups carry the spread: a third of them for
+    normal noise in one dimension, and n/(3 + n/h) if h samples in n groups carry all of it.
+    """
+    count = len(rows)
+    mean = rows.mean(axis=0)
+    squares = np.sum((rows - mean) ** 2, axis=1)
+    total = float(squares.sum())
+    length = float(np.linalg.norm(mean))
+    if total <= 1e-24 * count * length**2:
+        return (
+            "the samples do not differ, and terms that they missed may be of any size"
+        )
+    carriers = total**2 / float(np.sum(squares**2))
+    if carriers < count / (3 + count / _CARRIERS):
+        return f"about {carriers:.0f} of {count} groups carry the spread of all samples"
+    spread = math.sqrt(size) * float(np.std(rows @ mean / max(length, 1e-300), ddof=1))
+    if sum_of_terms and spread < _AGREEMENT * length:
+        return "the sampled terms nearly agree, and few terms that were missed could balance them"
+    return ""
 
 
 def _student(tail: float, degrees: int) -> float:
