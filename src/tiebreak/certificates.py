@@ -426,7 +426,7 @@ def _sampled(
     terms = oracle.n if isinstance(oracle, FiniteSum) else 0
     size = total // count
     if 0 < terms <= total:
-        rows = np.repeat(level.exact(place), count, axis=0)
+        rows: Any = np.repeat(level.exact(place), count, axis=0)
         assumption = f"{symbol}: exact, all {terms:,} terms were evaluated"
         calls = terms
     else:

@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +16,7 @@ from tiebreak.checks import install
 from tiebreak.files import FilePath, atomic
 from tiebreak.oracles import Array
 from tiebreak.provenance import stamp
+from tiebreak.schedules import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,6 +162,52 @@ class History:
             return self[name]
         except KeyError as error:
             raise AttributeError(error.args[0]) from None
+
+    def weighted_mean(self, name: str, weight: Any = None) -> Any:
+        """Σ w_k m_k / Σ w_k over the steps of each run: E m(x_N) for N drawn in proportion to the weights.
+
+        It is exact if every step was recorded (``record=1``). In a thinned history each row stands for the steps up to
+        the next one, with the sum of their weights, and a warning says so.
+
+        Parameters
+        ----------
+        name : str
+            A column.
+        weight : Schedule, Method or callable, optional
+            w_k: the selection weights of a schedule, η_kβ_k unless it sets others, or a function of the step. Without
+            it all steps weigh the same.
+
+        Examples
+        --------
+        >>> import tiebreak
+        >>> problem = tiebreak.problems.paper()
+        >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, method="sdbgd", steps=99, seed=0, record=1)
+        >>> mean = result.history.weighted_mean("lower_gradient_squared", tiebreak.methods.sdbgd)
+        >>> mean > result.last.lower_gradient_squared
+        True
+        """
+        if np.any(np.diff(self.step) != 1):
+            warnings.warn(
+                "the history is thinned: each row stands for the steps up to the next one. record=1 makes means exact",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        schedule = getattr(weight, "schedule", weight)
+        steps = range(int(self.step[-1]))
+        if weight is None:
+            weights = np.ones(len(steps))
+        elif isinstance(schedule, Schedule):
+            weights = np.array([schedule.at(k).weight for k in steps])
+        else:
+            weights = np.array([float(weight(k)) for k in steps])
+        before = np.concatenate([[0.0], np.cumsum(weights)])
+        values = np.asarray(self[name]).reshape(len(self), -1)[:-1]
+        # The sum of the weights from each row to the next, or to the end of the run.
+        ends = np.minimum(self.step[1:, None], self.last_step)
+        starts = np.minimum(self.step[:-1, None], self.last_step)
+        sums = before[ends] - before[starts]
+        mean = np.sum(np.where(sums > 0, sums * values, 0.0), axis=0) / sums.sum(axis=0)
+        return float(mean[0]) if self.single else mean
 
     def tidy(self) -> dict[str, NDArray[Any]]:
         """Columns of equal length, a row for each run and recorded step, runs one after another."""

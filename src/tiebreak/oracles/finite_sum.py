@@ -77,8 +77,11 @@ class FiniteSum:
         replace: bool = True,
         chunk: int = 2**16,
     ) -> None:
+        arguments = "x, i" if per_example else "x, indices"
+        if weighted:
+            arguments = "x, indices, weights"
         self._gradient = checked("gradient", gradient)
-        self._value = value if value is None else checked("value", value)
+        self._value = value if value is None else checked("value", value, arguments)
         if per_example and weighted:
             raise ValueError(
                 "per_example=True and weighted=True: a function of one index needs no weights; give one"

@@ -25,6 +25,7 @@ two methods is an oracle. What else the solver uses, where it is there:
 """
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -278,8 +279,17 @@ def known(value: Function | None) -> Function:
     return value
 
 
-def checked(name: str, function: Function) -> Function:
-    """A function that was given; TypeError, for the argument `name`, if it is none."""
+def checked(name: str, function: Function, arguments: str = "") -> Function:
+    """The function; TypeError, for the argument `name`, if it is none or cannot take the `arguments`."""
     if not callable(function):
         raise TypeError(f"{name}={function!r} must be a function")
+    try:
+        if arguments:
+            inspect.signature(function).bind(*arguments.split(", "))
+    except TypeError:
+        raise TypeError(
+            f"{name}={function!r} must be a function of ({arguments})"
+        ) from None
+    except ValueError:  # a builtin without a signature
+        pass
     return function

@@ -1,7 +1,6 @@
 """An objective as the solver sees it: all runs at once, every shape checked, whatever the oracle can or cannot do."""
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -137,7 +136,10 @@ class Level:
     def _at(self, x: Array, *tokens: Any) -> Any:
         """Gradients at the rows of x."""
         if self._plain:
-            return self.oracle.gradient(x, *tokens)
+            try:
+                return self.oracle.gradient(x, *tokens)
+            except (ValueError, IndexError) as error:
+                raise self._failed("gradient", error) from error
         return self._evaluate("gradient", x, self.shape, *tokens).reshape(x.shape)
 
     def value(self, x: Array, *tokens: Any) -> Array:
@@ -151,18 +153,27 @@ class Level:
         function = getattr(self.oracle, what)
         leading = x.shape[:-1]
         points = x.reshape(*leading, *self.shape)
-        if self.vectorized:
-            return self._check(what, function(points, *tokens), (*leading, *shape))
         rows = points.reshape(-1, *self.shape)
-        columns = [
-            rows,
-            *(repeat(None, len(rows)) if each is None else each for each in tokens),
-        ]
-        results = [
-            self._check(what, function(*arguments), shape)
-            for arguments in zip(*columns, strict=True)
-        ]
-        return np.stack(results).reshape(*leading, *shape)
+        columns: list[Any] = [rows]
+        columns += [[None] * len(rows) if each is None else each for each in tokens]
+        try:
+            if self.vectorized:
+                results = [function(points, *tokens)]
+            else:
+                results = [
+                    function(*arguments) for arguments in zip(*columns, strict=True)
+                ]
+        except (ValueError, IndexError) as error:
+            raise self._failed(what, error) from error
+        if self.vectorized:
+            return self._check(what, results[0], (*leading, *shape))
+        checked = [self._check(what, result, shape) for result in results]
+        return np.stack(checked).reshape(*leading, *shape)
+
+    def _failed(self, what: str, error: Exception) -> ValueError:
+        return ValueError(
+            f"{self.name}.{what} failed at a point of shape {self.shape}, the shape of x0: {error}"
+        )
 
     def _check(self, what: str, returned: Any, shape: tuple[int, ...]) -> Array:
         """What the function returned, as an array of this shape."""

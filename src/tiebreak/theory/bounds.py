@@ -401,7 +401,9 @@ def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:
         return np.concatenate([[True], np.diff(values) <= 1e-12 * values[:-1]])
 
     cap = c.largest_step_size
-    ratio = p.weight / (p.step_size * p.barrier)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a barrier of 0 is refused
+        ratio = p.weight / (p.step_size * p.barrier)
+        proportional = np.abs(ratio - ratio[0]) <= 1e-9 * ratio[0]
     return {
         f"0 < step_size ≤ 1/(2(L_f+2L_g)) = {cap:g}": (p.step_size > 0)
         & (p.step_size <= cap * (1 + 1e-12)),
@@ -409,6 +411,5 @@ def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:
         "regularizer > 0": p.regularizer > 0,
         "a nonincreasing step_size": falls(p.step_size),
         "a nonincreasing barrier": falls(p.barrier),
-        "a selection in proportion to step_size·barrier": np.abs(ratio - ratio[0])
-        <= 1e-9 * ratio[0],
+        "a selection in proportion to step_size·barrier": proportional,
     }

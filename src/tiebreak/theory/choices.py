@@ -153,8 +153,9 @@ def improved(function: Callable[..., float], point: Sequence[float]) -> list[flo
 def _moved(value: float, factor: float) -> float:
     # The factor may be too small to take a whole number to the next one.
     small = value >= 1 and abs(value * factor - value) < 1
-    if small and abs(value - round(value)) < 1e-9:
-        return value + (1 if factor > 1 else -1)
+    neighbour = value + (1 if factor > 1 else -1)
+    if small and neighbour >= 1 and abs(value - round(value)) < 1e-9:
+        return neighbour
     return value * factor
 
 

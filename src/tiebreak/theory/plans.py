@@ -93,6 +93,13 @@ class Plan:
         return self.method.schedule
 
     @property
+    def vacuous(self) -> bool:
+        """Whether the bounds say less than the constants alone: ‖∇g(x_0)‖² ≤ 2L_gΔ_g, and ‖d‖² ≤ G_f² without g."""
+        c = self.constants
+        lower = self.bounds.lower_gradient_squared > 2 * c.L_g * c.delta_g
+        return bool(lower or self.bounds.direction_squared > c.G_f**2)
+
+    @property
     def plain(self) -> str:
         """The method that this is without its variance reduction, where the plan makes none of it; else empty."""
         first = self.schedule.at(0)
@@ -139,6 +146,10 @@ class Plan:
         word = "proved" if exact else "proved, if the estimates hold"
         rows.append((f"{word}: E‖∇g‖² ≤", f"{self.bounds.lower_gradient_squared:.3g}"))
         rows.append((f"{word}: E‖d‖² ≤", f"{self.bounds.direction_squared:.3g}"))
+        if self.vacuous:
+            c = self.constants
+            trivial = f"‖∇g‖² ≤ {2 * c.L_g * c.delta_g:.3g} at the start, ‖∇f‖² ≤ {c.G_f**2:.3g} anywhere"
+            rows.append(("the bounds", f"mean nothing with this budget: {trivial}"))
         if self.noise_smoothness is not None:
             rows.append(
                 (
