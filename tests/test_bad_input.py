@@ -79,9 +79,9 @@ TABLE = {
         "budget=1 must be at least 2, the cost of the first step of auto",
     ),
     "budget for no storm step": (
-        {"budget": 1, "method": "vr_pr_sdbpg"},
+        {"budget": 2, "method": "vr_pr_sdbpg"},
         ValueError,
-        "budget=1 must be at least 2",
+        "budget=2 must be at least 4",
     ),
     "no x0": ({"x0": None}, ValueError, "x0=None: give the point to start from"),
     "x0 not finite": (

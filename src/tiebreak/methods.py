@@ -34,7 +34,6 @@ from tiebreak.estimators import (
     named,
 )
 from tiebreak.estimators.contract import LEVELS, WATCHED, Memory
-from tiebreak.estimators.contract import asked as asked_of
 from tiebreak.estimators.recursive import Watched
 from tiebreak.powers import Capped
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
@@ -140,17 +139,13 @@ class Method:
             object.__setattr__(self, "estimator", named(self.estimator))
         except ValueError as error:
             raise TypeError(f"{error}, in method {self.name!r}") from None
-        own = getattr(self.estimator, "momentum", None)
+        own = self.estimator.momentum
         if own is not None:  # one place to look for it, whoever set it
             object.__setattr__(self, "schedule", self.schedule.replace(momentum=own))
         given = {"k", "ff", "lower_value", *self.schedule.others}
-        given |= set(WATCHED) if getattr(self.estimator, "watches", False) else set()
+        given |= set(WATCHED) if self.estimator.watches else set()
         given |= {name for name in LEGAL if getattr(self.schedule, name) is not None}
-        wanting = [
-            name
-            for name in getattr(self.estimator, "needs", ())
-            if not _there(name, given)
-        ]
+        wanting = [name for name in self.estimator.needs if not _there(name, given)]
         if wanting:
             kind = type(self.estimator).__name__
             raise ValueError(
@@ -218,20 +213,17 @@ class Method:
         >>> spider_penalty.at(0).lower_points, spider_penalty.at(3).lower_points
         (1, 2)
         """
-        estimator = self.estimator
-        if not hasattr(estimator, "asks"):
-            points = 1 if estimator.evaluations == 1 or k == 0 else 2
-            return self.schedule.at(k, upper_points=points, lower_points=points)
         parameters = self.schedule.at(k)
         found: dict[str, Any] = {}
         for level in LEVELS:
-            batch, points = asked_of(estimator, level, parameters)
+            batch, points = self.estimator.asks(level, parameters)
             if points not in (0, 1, 2) or batch != int(batch) or batch < 1:
                 raise ValueError(
-                    f"{type(estimator).__name__} asks for {batch!r} samples at {points!r} points in step {k}, at the "
+                    f"{type(self.estimator).__name__} asks for {batch!r} samples at {points!r} points in step {k}, at the "
                     f"{level} level; it must be a whole number ≥ 1, at 0, 1 or 2 points"
                 )
-            found |= {f"{level}_batch": int(batch), f"{level}_points": int(points)}
+            found[f"{level}_batch"] = int(batch)
+            found[f"{level}_points"] = int(points)
         return parameters._replace(**found)
 
     @cached_property
@@ -325,7 +317,7 @@ pr_sdbpg = Method(
     "PR-SDBPG", rules.penalized, PAPER["pr_sdbpg"]
 )  # reconstruction: see docs/reconstruction
 vr_pr_sdbpg = Method(
-    "VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm()
+    "VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm(first_points=2)
 )  # likewise
 #: Deterministic: meant for exact gradients, hence batches of one.
 dbgd = Method(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebreak.checks import whole
-from tiebreak.estimators.contract import Memory, Update, Value, points
+from tiebreak.estimators.contract import Estimator, Memory, Update, Value, points
 from tiebreak.estimators.plain import WithMomentum
 from tiebreak.schedules import Parameters
 
@@ -17,12 +17,14 @@ from tiebreak.schedules import Parameters
 class Storm(WithMomentum):
     """Recursive momentum: v_k = G_k(x_k) + (1 − α_k)(v_{k−1} − G_k(x_{k−1})), the same mini-batch at both points.
 
-    A sample costs two calls, in the first step one: there is no previous point yet.
+    A sample costs two calls, in the first step `first_points`: there is no previous point yet.
 
     Parameters
     ----------
     momentum : law or float, optional
         α_k in [0, 1]; without it, the schedule's: `upper_momentum` and `lower_momentum`, or `momentum` for both.
+    first_points : int
+        1, or 2 to charge the first step like all others, as the accounting of VR-PR-SDBPG does.
 
     Examples
     --------
@@ -32,6 +34,7 @@ class Storm(WithMomentum):
     [1, 2, 2]
     """
 
+    first_points: int = 1
     evaluations = 2
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
@@ -66,12 +69,6 @@ class Storm(WithMomentum):
         estimate *= 1 - self.rate(level, parameters)
         estimate += fresh
         return estimate, (estimate, memory[1])
-
-    def __init_subclass__(cls) -> None:
-        if "update" in vars(cls) and "later" not in vars(
-            cls
-        ):  # one that has an update of its own has it at every step
-            cls.later = cls.update  # type: ignore[method-assign]  # of the same signature
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ def _larger(a: Value, b: Value) -> Value:
     return a * (a >= b) + b * (a < b)
 
 
-class _Refreshed:
+class _Refreshed(Estimator):
     """What SPIDER and PAGE share: all but when they refresh."""
 
     evaluations = 2

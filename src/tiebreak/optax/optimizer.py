@@ -15,7 +15,6 @@ from jax import Array
 from tiebreak import methods
 from tiebreak.decision import Decision, Tolerance
 from tiebreak.estimators import Estimator, Minibatch
-from tiebreak.estimators.contract import enters_direction
 from tiebreak.methods import Method
 from tiebreak.optax import estimates, schedules
 from tiebreak.optax.decide import decide
@@ -128,7 +127,7 @@ class Barrier:
         estimated, new_estimates = estimates.update(
             self.estimator, fresh, state.estimates, parameters
         )
-        moving = estimated if enters_direction(self.estimator) else fresh
+        moving = estimated if self.estimator.direction else fresh
         # Gradients that move a parameter, but do not enter the inner products.
         pairs = zip(moving, estimated, strict=True)
         further = [leaves for leaves, other in pairs if any(map(is_not, leaves, other))]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.random import SeedSequence
 
 from tiebreak import methods
+from tiebreak.estimators import Estimator
 from tiebreak.files import FilePath
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
@@ -300,7 +301,7 @@ def _named(estimator: Any) -> Any:
     settings: dict[str, Any] = {}
     for field in fields(estimator) if is_dataclass(estimator) else ():
         value = getattr(estimator, field.name)
-        if hasattr(value, "update"):
+        if isinstance(value, Estimator):
             settings[field.name] = _named(value)
         elif isinstance(value, (bool, int, str)) and value != field.default:
             settings[field.name] = value

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tiebreak.checks import whole
-from tiebreak.estimators.contract import LEVELS, asked
+from tiebreak.estimators.contract import LEVELS
 from tiebreak.methods import Method, get
 from tiebreak.result import Status
 from tiebreak.schedules import LEGAL, WHOLE, Capped, Law, Parameters, Power, Schedule
@@ -47,7 +47,7 @@ def calls(method: Method, parameters: Any) -> tuple[Any, Any]:
             parameters.upper_batch * parameters.upper_points,
             parameters.lower_batch * parameters.lower_points,
         )
-    upper, lower = (asked(method.estimator, level, parameters) for level in LEVELS)
+    upper, lower = (method.estimator.asks(level, parameters) for level in LEVELS)
     return upper[0] * upper[1], lower[0] * lower[1]
 
 
@@ -171,7 +171,7 @@ def _known(method: Method, k: int, count: int) -> list[Charged]:
     }
     if (
         schedule.others
-        or hasattr(method.estimator, "asks")
+        or not method.estimator.scheduled
         or not all(isinstance(v, Power) for v in laws.values())
     ):
         return []
@@ -196,9 +196,9 @@ def _known(method: Method, k: int, count: int) -> list[Charged]:
             if small
             else list(map(math.floor, values))
         )
-    points = [1 if method.estimator.evaluations == 1 else 2] * count
-    if k == 0:  # there is no point before the first
-        points[0] = 1
+    points = [method.estimator.evaluations] * count
+    if k == 0:
+        points[0] = method.estimator.first_points
     columns |= {
         "k": range(k, k + count),
         "upper_points": points,
@@ -276,16 +276,10 @@ def steps_within(
 def _cycle(method: Method) -> int | None:
     """After how many steps the costs repeat; the first step may differ. None where nobody knows, or it is too long."""
     estimator = method.estimator
-    if not method.schedule.constant(
-        "upper_batch", "lower_batch", *getattr(estimator, "needs", ())
-    ):
+    if not method.schedule.constant("upper_batch", "lower_batch", *estimator.needs):
         return None
-    if not hasattr(estimator, "asks"):
-        return 1
-    found = (
-        estimator.cycle(method.schedule.at(0)) if hasattr(estimator, "cycle") else None
-    )
-    return found if found is not None and found <= _LONGEST_CYCLE else None
+    cycle = estimator.cycle(method.schedule.at(0))
+    return cycle if cycle is not None and cycle <= _LONGEST_CYCLE else None
 
 
 def _repeated(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.estimators.contract import LEVELS
+from tiebreak.estimators.contract import LEVELS, Estimator
 from tiebreak.methods import Method
 
 _CLOSE = 1e-3  # a row that depends on another is off by more; one that is summed in another order by far less
@@ -54,7 +54,7 @@ def _own(part: Any) -> bool:
         else ()
     )
     return not module.startswith("tiebreak.") or any(
-        _own(one) for one in inner if hasattr(one, "update")
+        _own(one) for one in inner if isinstance(one, Estimator)
     )
 
 

@@ -27,7 +27,7 @@ class Watching:
     """
 
     def __init__(self, method: Method, start: Array) -> None:
-        watches = bool(getattr(method.estimator, "watches", False))
+        watches = method.estimator.watches
         self.on = watches and not set(WATCHED).isdisjoint(method.needs)
         self._fineness = math.sqrt(np.finfo(start.dtype).eps)
         self._start = start

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tiebreak.checks import whole
 from tiebreak.decision import Decision, Measurement
 from tiebreak.estimators import Minibatch
-from tiebreak.estimators.contract import enters_direction, estimate
+from tiebreak.estimators.contract import estimate
 from tiebreak.files import FilePath, locked
 from tiebreak.interrupts import interrupts
 from tiebreak.oracles import Array
@@ -186,7 +186,7 @@ class _Solver:
             for rng, saved in zip(self.streams[name].rngs, states, strict=True):
                 rng.bit_generator.state = saved
         self.minibatches = type(self.method.estimator) is Minibatch
-        self.in_direction = enters_direction(self.method.estimator)
+        self.in_direction = self.method.estimator.direction
         self.scale = getattr(
             self.method.rule, "scale", None
         )  # of a rule that chooses the step size as well
