@@ -11,7 +11,7 @@ import pytest
 import tiebreak
 from tiebreak import Exact, Gaussian, Schedule, Status, methods, minimize
 from tiebreak.solver.budget import calls
-from tiebreak.solver.step import descended
+from tiebreak.solver.step import take_step
 
 PAPER = tiebreak.problems.paper()
 QUICK = Schedule(
@@ -64,8 +64,8 @@ def test_a_step_of_a_few_numbers_is_made_by_python_as_numpy_makes_it():
                 float(abs(rng.normal()) * 10.0 ** rng.integers(-9, 9)),
                 float(-rng.random()),
             )
-            one, finite = descended(x, a, b, multiplier, pace)
-            two, both = descended(
+            one, finite = take_step(x, a, b, multiplier, pace)
+            two, both = take_step(
                 *(np.repeat(array, 2, axis=0) for array in (x, a, b)),
                 np.full(2, multiplier),
                 pace,

@@ -15,7 +15,7 @@ f, of g or of x changes no iterate. Like all rules this is arithmetic and compar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tiebreak.rules import Scalar, dbgd
+from tiebreak.rules import Scalar, StatefulRule, dbgd
 
 
 class Known(NamedTuple):
@@ -93,7 +93,7 @@ class _Level(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Balance:
+class Balance(StatefulRule):
     """λ = β, with β and the step size chosen from what the run has seen; see the module.
 
     All constants are pure numbers. They were chosen on the test bed and on seven problems of our own, and judged on
@@ -142,16 +142,17 @@ class Balance:
     firm: float = 32.0
     vanished: float = 0.1
     convex: float = 0.1
+    sets_step_size = True
 
     def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
         """Nothing known."""
         return Known(*(zero,) * len(Known._fields))
 
-    def scale(self, memory: tuple[Any, ...]) -> Scalar:
+    def step_size(self, memory: tuple[Any, ...]) -> Scalar:
         """The step size of each run, a factor of the schedule's."""
         return Known(*memory).step_size
 
-    def told(self, memory: tuple[Any, ...]) -> dict[str, Scalar]:
+    def chosen(self, memory: tuple[Any, ...]) -> dict[str, Scalar]:
         """What was chosen and what it rests on, for people."""
         m = Known(*memory)
         return {

@@ -52,7 +52,7 @@ def asked(rule: rules.Rule) -> tuple[str, ...]:
 
 def _named_arguments(rule: rules.Rule) -> dict[str, inspect.Parameter]:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    first = 3 if rules.remembers(rule) else 2
+    first = 3 if isinstance(rule, rules.StatefulRule) else 2
     if not callable(rule):
         raise TypeError(
             f"rule={rule!r} must be a function of fg, gg and what it needs by name"
@@ -229,11 +229,22 @@ class Method:
     @cached_property
     def remembers(self) -> bool:
         """Whether the rule has a memory."""
-        return rules.remembers(self.rule)
+        return isinstance(self.rule, rules.StatefulRule)
 
     def begin(self, zero: Any) -> Memory:
-        """What the rule remembers before the first step, as numbers like `zero`."""
-        return tuple(self.rule.begin(zero)) if self.remembers else ()  # type: ignore[attr-defined]  # remembers says so
+        """The rule's memory before the first step, as numbers like `zero`."""
+        return (
+            tuple(self.rule.begin(zero))
+            if isinstance(self.rule, rules.StatefulRule)
+            else ()
+        )
+
+    def chosen(self, memory: Memory) -> dict[str, NDArray[np.float64]]:
+        """The numbers that a rule with a memory chose, by name."""
+        if not isinstance(self.rule, rules.StatefulRule):
+            return {}
+        numbers = self.rule.chosen(memory)
+        return {name: np.asarray(value, np.float64) for name, value in numbers.items()}
 
     def multiplier(
         self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any = ()

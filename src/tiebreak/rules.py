@@ -15,17 +15,14 @@ by_value   α (g − target)        ρ       keeps g near a target that a user c
 least      min{by_value, β gg}   ρ       Gong & Liu 2021
 ========== ===================== ======= =====================================================
 
-A rule with a memory (an average of inner products, a dual variable) is an object with ``begin(zero)``, which makes a
-tuple of numbers like the scalar `zero`, and ``rule(fg, gg, memory, …)``, which returns λ and the new tuple. It keeps
-nothing in itself: the solver saves the memory with the run, and whoever only measures throws the new one away. It may
-have ``scale(memory)``, a factor of each run's step size, and ``told(memory)``, numbers by name for the result's
-`chosen`; :class:`tiebreak.auto.Balance` has all of them.
+A rule with a memory (an average of inner products, a dual variable) is a :class:`StatefulRule`.
 
 The functions use only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per
 run), torch 0-d tensors and JAX tracers; nothing is imported. Defined at every corner: gg + r = 0 gives λ = 0, and a
 NaN or an infinity among the inputs never comes out as a finite number.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -35,9 +32,29 @@ Scalar: TypeAlias = Any
 Rule: TypeAlias = Callable[..., Scalar]
 
 
-def remembers(rule: Rule) -> bool:
-    """Whether a rule has a memory."""
-    return hasattr(rule, "begin")
+class StatefulRule(ABC):
+    """A rule with a memory: ``rule(fg, gg, memory, …)`` returns λ and the new memory.
+
+    The object keeps nothing: the solver saves the memory with the run, and a measurement discards the new memory.
+    """
+
+    #: Whether :meth:`step_size` multiplies the schedule's step size.
+    sets_step_size = False
+
+    @abstractmethod
+    def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
+        """Return the memory before the first step, a tuple of numbers like the scalar `zero`."""
+
+    #: ``rule(fg, gg, memory, …)``; further arguments are found by their names.
+    __call__: Callable[..., Any]
+
+    def step_size(self, memory: tuple[Scalar, ...]) -> Scalar:
+        """Return a factor of each run's step size."""
+        raise NotImplementedError
+
+    def chosen(self, memory: tuple[Scalar, ...]) -> dict[str, Scalar]:
+        """Return numbers by name for the `chosen` of a result."""
+        return {}
 
 
 def multiplier(

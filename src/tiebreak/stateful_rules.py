@@ -8,11 +8,11 @@ not. These rules keep the projection, and change what is put into it.
 from dataclasses import dataclass
 
 from tiebreak import rules
-from tiebreak.rules import Scalar
+from tiebreak.rules import Scalar, StatefulRule
 
 
 @dataclass(frozen=True)
-class Averaged:
+class Averaged(StatefulRule):
     """λ = [β G − F]₊ / (G + ρ), F and G exponential averages of fg and gg: the projection for the averaged products.
 
     Parameters
@@ -58,7 +58,7 @@ class Averaged:
 
 
 @dataclass(frozen=True)
-class Dual:
+class Dual(StatefulRule):
     """λ as the dual variable of the projection: a proximal step a batch towards max λ(β gg − fg) − λ²(gg + ρ)/2, λ ≥ 0.
 
     λ ← [ρλ + τ(β gg − fg)]₊ / (ρ + τ(gg + ρ)), where ρ/τ weighs the past: a projected dynamical system for the dual. A

@@ -91,7 +91,7 @@ def prepare(
     lost = [
         n
         for n in MEASURES
-        if n in state.history and n not in Measurer(chosen, *levels).known
+        if n in state.history and n not in Measurer(chosen, *levels).available
     ]
     if lost:
         raise ValueError(

@@ -16,7 +16,7 @@ from tiebreak.methods import Method
 _CLOSE = 1e-3  # a row that depends on another is off by more; one that is summed in another order by far less
 
 
-def kept_apart(method: Method, dimension: int, dtype: Any) -> None:
+def check_runs_are_independent(method: Method, dimension: int, dtype: Any) -> None:
     """Raise ValueError if what is made of one run depends on the run beside it.
 
     Examples
@@ -24,7 +24,7 @@ def kept_apart(method: Method, dimension: int, dtype: Any) -> None:
     >>> from tiebreak.methods import sdbgd
     >>> def rule(fg, gg): return gg.mean()
     >>> rule.__module__ = "mine"  # what is the library's is not tried
-    >>> kept_apart(sdbgd.replace(rule=rule), 2, np.float64)
+    >>> check_runs_are_independent(sdbgd.replace(rule=rule), 2, np.float64)
     Traceback (most recent call last):
     ...
     ValueError: the rule of 'SDBGD': λ of a run depends on the runs beside it. It sees arrays with a value for each \

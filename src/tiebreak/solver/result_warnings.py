@@ -70,7 +70,7 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
     return found
 
 
-def warned(result: Result, resumed_at: int | None = None) -> Result:
+def warn_of_faults(result: Result, resumed_at: int | None = None) -> Result:
     """The result, after a warning for each, at whoever called the solver."""
     for text in remarks(result, resumed_at):
         warnings.warn(text, Remark, stacklevel=3)
