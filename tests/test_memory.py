@@ -6,12 +6,12 @@ import pytest
 import tiebreak
 from tiebreak import Schedule, methods, minimize, rules
 from tiebreak.stateful_rules import Averaged as AveragedProducts
-from tiebreak.stateful_rules import Dual
+from tiebreak.stateful_rules import Dual, StatefulRule
 
 PAPER = tiebreak.problems.paper()
 
 
-class Averaged(rules.StatefulRule):
+class Averaged(StatefulRule):
     """λ from averages of the inner products; `calls` counts how often it was asked."""
 
     calls = 0
@@ -188,7 +188,7 @@ def test_what_a_rule_returns_is_checked():
     with pytest.raises(TypeError, match=r"memory of 3, must return \(λ, memory\)"):
         solve(method=METHOD.replace(rule=Forgetful(), others={}))
 
-    class Bare(rules.StatefulRule):
+    class Bare(StatefulRule):
         def begin(self, zero):
             return (zero,)
 

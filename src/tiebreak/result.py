@@ -52,7 +52,7 @@ class Status(Enum):
 
 _ROUNDING = 1e-6  # of the values: no less is a difference
 
-#: What may be known of a point, in the order of tables.
+#: The measures of a point, in the order of tables.
 MEASURES = (
     "direction_squared",
     "lower_gradient_squared",

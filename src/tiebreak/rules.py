@@ -15,14 +15,14 @@ by_value   α (g − target)        ρ       keeps g near a target that a user c
 least      min{by_value, β gg}   ρ       Gong & Liu 2021
 ========== ===================== ======= =====================================================
 
-A rule with a memory (an average of inner products, a dual variable) is a :class:`StatefulRule`.
+A rule with a memory (an average of inner products, a dual variable) is a
+:class:`tiebreak.stateful_rules.StatefulRule`.
 
 The functions use only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per
 run), torch 0-d tensors and JAX tracers; nothing is imported. Defined at every corner: gg + r = 0 gives λ = 0, and a
 NaN or an infinity among the inputs never comes out as a finite number.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -30,31 +30,6 @@ from typing import Any, TypeAlias
 Scalar: TypeAlias = Any
 #: ``rule(fg, gg, …)``: the further arguments are taken by name from the schedule (``barrier``, ``regularizer``, …).
 Rule: TypeAlias = Callable[..., Scalar]
-
-
-class StatefulRule(ABC):
-    """A rule with a memory: ``rule(fg, gg, memory, …)`` returns λ and the new memory.
-
-    The object keeps nothing: the solver saves the memory with the run, and a measurement discards the new memory.
-    """
-
-    #: Whether :meth:`step_size` multiplies the schedule's step size.
-    sets_step_size = False
-
-    @abstractmethod
-    def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
-        """Return the memory before the first step, a tuple of numbers like the scalar `zero`."""
-
-    #: ``rule(fg, gg, memory, …)``; further arguments are found by their names.
-    __call__: Callable[..., Any]
-
-    def step_size(self, memory: tuple[Scalar, ...]) -> Scalar:
-        """Return a factor of each run's step size."""
-        raise NotImplementedError
-
-    def chosen(self, memory: tuple[Scalar, ...]) -> dict[str, Scalar]:
-        """Return numbers by name for the `chosen` of a result."""
-        return {}
 
 
 def multiplier(
@@ -182,7 +157,7 @@ def least(
     # 0 · gg gives a Python float gg's type: torch would make float32 of a float times a comparison.
     value = rate * (lower_value - target) + 0 * gg
     gradient = barrier * gg
-    # Selecting by a product is exact in every library; the differences keep what is not finite from being lost by it.
+    # Selecting by a product is exact in every library; the differences preserve NaN and infinity.
     smaller = value * (value <= gradient) + gradient * (gradient < value)
     return multiplier(
         fg, gg, smaller + (value - value) + (gradient - gradient), regularizer

@@ -30,7 +30,7 @@ __all__ = [
     "Storm",
 ]
 
-#: What front ends that take names know them by. A base optimizer smooths the direction again: hence λ alone.
+#: Estimators by name, for front ends that take names. A base optimizer smooths the direction: hence direction=False.
 ESTIMATORS: dict[str, Estimator] = {
     "minibatch": Minibatch(),
     "average": Average(direction=False),

@@ -134,20 +134,20 @@ class PerLevel(Estimator):
     @property
     def needs(self) -> tuple[str, ...]:
         """What the schedule has to set."""
-        found = []
+        needed = []
         for level, other in (LEVELS, LEVELS[::-1]):
             names = getattr(self, level).needs
-            found += [
+            needed += [
                 f"{level}_momentum" if name == "momentum" else name
                 for name in names
                 if not name.startswith(other)
             ]
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(needed))
 
     def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
         """What the level's own asks for."""
-        own: Estimator = getattr(self, level)
-        return own.asks(level, parameters)
+        part: Estimator = getattr(self, level)
+        return part.asks(level, parameters)
 
     def cycle(self, parameters: Any) -> int | None:
         """After how many steps the costs repeat, where the laws are constant."""
@@ -157,8 +157,8 @@ class PerLevel(Estimator):
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """What the level's own remembers."""
-        own: Estimator = getattr(self, level)
-        return own.begin(level, zeros, zero)
+        part: Estimator = getattr(self, level)
+        return part.begin(level, zeros, zero)
 
     def update(
         self,
@@ -169,5 +169,5 @@ class PerLevel(Estimator):
         parameters: Parameters,
     ) -> Update:
         """The level's own estimate."""
-        own: Estimator = getattr(self, level)
-        return own.update(level, fresh, before, memory, parameters)
+        part: Estimator = getattr(self, level)
+        return part.update(level, fresh, before, memory, parameters)

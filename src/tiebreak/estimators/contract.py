@@ -8,9 +8,9 @@ from tiebreak.schedules import Law, Parameters
 
 #: Anything with arithmetic: an array, a tensor, a tracer, or a number.
 Value: TypeAlias = Any
-#: What an estimator remembers of a level.
+#: The memory of an estimator for a level.
 Memory: TypeAlias = tuple[Any, ...]
-#: An estimate, and the memory after it.
+#: An estimate, and the new memory.
 Update: TypeAlias = tuple[Value, Memory]
 
 LEVELS = ("upper", "lower")
@@ -116,14 +116,14 @@ class Estimator(ABC):
 
 def of_level(parameters: Any, name: str, level: str) -> Any:
     """A level's own parameter, `upper_…` or `lower_…`, or else the one of both levels."""
-    own = getattr(parameters, f"{level}_{name}")
-    return getattr(parameters, name, None) if own is None else own
+    value = getattr(parameters, f"{level}_{name}")
+    return getattr(parameters, name, None) if value is None else value
 
 
 def points(estimator: Estimator, level: str, parameters: Any) -> Any:
     """At how many points this step's samples of a level are evaluated."""
-    known = getattr(parameters, f"{level}_points")
-    return estimator.asks(level, parameters)[1] if known is None else known
+    count = getattr(parameters, f"{level}_points")
+    return estimator.asks(level, parameters)[1] if count is None else count
 
 
 def estimate(

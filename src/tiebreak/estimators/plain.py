@@ -123,7 +123,7 @@ class Average(WithMomentum):
         nothing = (
             weight == 0
         )  # α has been 0 so far: then the newest gradient is all there is
-        # Of the newest gradient, so that all weights add up to 1; 0 · weight keeps float32 what it is.
+        # The share of the newest gradient makes all weights add up to 1; 0 · weight preserves float32.
         share = (0 * weight + rate + nothing) / (weight + nothing)
         mean = (1 - share) * mean + share * fresh
         return mean, (mean, weight)

@@ -12,11 +12,11 @@ from tiebreak.estimators.contract import Memory, estimate
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
 from tiebreak.result import Status
-from tiebreak.rules import StatefulRule
 from tiebreak.schedules import Parameters
 from tiebreak.solver.checkpoint import State
 from tiebreak.solver.curvature_probe import CurvatureProbe
 from tiebreak.solver.objective import Level
+from tiebreak.stateful_rules import StatefulRule
 from tiebreak.stationarity import dot, products
 
 _WIDE = np.dtype(np.float64)

@@ -247,7 +247,7 @@ def _errors(estimator: Any, level: str, many: Any, sigma: float, ell: float) -> 
         return refreshed_errors(
             sigma,
             ell,
-            estimator.anew(many) == 1,
+            estimator.refreshes(many) == 1,
             batch,
             getattr(many, f"{level}_refresh"),
         )
