@@ -23,7 +23,7 @@ from tiebreak.solver.objective import Level
 from tiebreak.stationarity import Values, best_multiplier
 
 UNDECIDABLE = "cannot be decided"
-#: Multiples of the estimated best λ that are tried.
+#: Multiples of the estimated best λ to choose from.
 _CHOICES = (0, 0.25, 0.5, 0.75, 1, 1.5)
 _FARTHEST = 30  # powers of e by which more samples are considered
 _TINY = (
@@ -32,7 +32,9 @@ _TINY = (
 _CARRIERS = (
     20  # samples that must carry the spread before group means count as near normal
 )
-_AGREEMENT = 3.0  # times the mean: the least spread of single terms of a sum that is only sampled
+_AGREEMENT = (
+    3.0  # the least spread of single terms of a sampled sum, in units of the mean
+)
 
 
 @dataclass(frozen=True)
@@ -101,15 +103,13 @@ class Certificate:
             f"min ‖∇f + λ∇g‖²    {self.stationarity_squared}   at λ = {self.multiplier:.3g}",
         ]
         if self.epsilon is not None:
-            unseen = (
+            hidden = (
                 self.lower_gradient_squared.low == 0
                 and self.stationarity_squared.high > self.epsilon[0]
             )
-            word = "at least" if unseen else "about"
-            more = (
-                f", {word} {self.more_samples:,} more samples per level"
-                if self.more_samples
-                else ""
+            word = "at least" if hidden else "about"
+            more = f", {word} {self.more_samples:,} more samples per level" * bool(
+                self.more_samples
             )
             where = f"at (ε_f, ε_g) = ({self.epsilon[0]:g}, {self.epsilon[1]:g})"
             lines.append(f"{self.verdict} {where}{more}")
@@ -182,58 +182,18 @@ def certify(
         raise ValueError(f"confidence={confidence!r} must be in (0, 1)")
     target = None if epsilon is None else positive_pair("epsilon", epsilon)
     count = min(total, most) // 2 * 2
-    half = count // 2
-    risk = 1 - confidence
-    rngs = default_rng(seed).spawn(2)
+    upper_rng, lower_rng = default_rng(seed).spawn(2)
     try:
-        above, below = (
-            _sampled(
-                Level(name, oracle, point.shape, point.dtype), rng, point, total, count
-            )
-            for name, oracle, rng in zip(
-                ("upper", "lower"), (upper, lower), rngs, strict=True
-            )
-        )
+        above = _sampled("upper", upper, upper_rng, point, total, count)
+        below = _sampled("lower", lower, lower_rng, point, total, count)
     except (ValueError, IndexError) as error:
         hint = ". Of a result with runs give result.x[0]" if point.ndim > 1 else ""
         raise ValueError(
             f"x of shape {point.shape} cannot be evaluated: {error}{hint}"
         ) from error
-    a = above.rows
-    b = below.rows
-
-    lower_gradient_squared = _square(b).interval(risk / 4)
-    # λ̂ from the first half: it minimises an upper limit, not an estimate, because λ multiplies the noise of ∇g.
-    first = _square(b[:half])
-    guess = float(
-        best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0))
-    )
-    choices = [guess * factor for factor in _CHOICES]
-    multiplier = min(
-        choices,
-        key=lambda factor: _square(a[:half] + factor * b[:half]).limit(risk / 4),
-    )
-    a2 = a[half:]
-    b2 = b[half:]
-    c2 = a2 + multiplier * b2
-    own = _square(c2)
-    cross = _UStatistic(c2, b2)
-    curvature = _square(b2).limit(-risk / 12)
-    # min over λ ≥ 0 of ‖c + (λ−λ̂)b‖² from below: ⟨c, b⟩ is near 0 at the minimiser, so little is lost.
-    lost = 0.0
-    for slope, room in (
-        (-cross.limit(-risk / 24), math.inf),
-        (cross.limit(risk / 24), multiplier),
-    ):
-        if slope > 0 and room > 0:
-            way = min(slope / curvature, room) if curvature > 0 else room
-            lost = max(
-                lost,
-                math.inf if math.isinf(way) else 2 * way * slope - way**2 * curvature,
-            )
-    high = own.limit(risk / 4)
-    low = min(max(0.0, own.limit(-risk / 12) - lost), max(high, 0.0))
-    stationarity = Interval(own.value, low, max(high, 0.0))
+    risk = 1 - confidence
+    lower_gradient_squared = _square(below.rows).interval(risk / 4)
+    stationarity, multiplier = _stationarity(above.rows, below.rows, risk)
     needed = max(above.needed, below.needed)
     if below.needed:
         lower_gradient_squared = Interval(
@@ -244,31 +204,24 @@ def certify(
     verdict = ""
     more = 0
     if target is not None:
-        judged = ((stationarity, target[0]), (lower_gradient_squared, target[1]))
-        if all(interval.high <= limit for interval, limit in judged):
-            verdict = "stationary"
-        elif any(interval.low > limit for interval, limit in judged):
-            verdict = "not stationary"
-        elif needed:
-            verdict = "not decided"
+        verdict = _verdict(stationarity, lower_gradient_squared, target)
+        if verdict == "not decided" and needed:
             more = needed - total
-        else:
-            verdict = "not decided"
-            factor = _factor(a, b, target, risk)
-            told = lower_gradient_squared.high / (
-                _TINY * target[1]
-            )  # times the samples: ∇g is told from 0, or tiny
-            if (
+        elif verdict == "not decided":
+            a = above.rows
+            b = below.rows
+            # So many times the samples tell ∇g from 0, or show that ∇g is tiny.
+            times = lower_gradient_squared.high / (_TINY * target[1])
+            # λ = 0 will not do, and ∇g, along which λ would have to help, may be 0.
+            hidden = (
                 lower_gradient_squared.low == 0
                 and _square(a).limit(-risk / 4) > target[0]
-            ):
-                # λ = 0 will not do, and ∇g, along which λ would have to help, is not told from 0.
-                verdict = UNDECIDABLE if told <= 1 else verdict
-            more = (
-                0
-                if verdict == UNDECIDABLE
-                else _round(max(0.1, (factor or told) - 1) * total)
             )
+            if hidden and times <= 1:
+                verdict = UNDECIDABLE
+            else:
+                factor = _factor(a, b, target, risk) or times
+                more = _round(max(0.1, factor - 1) * total)
     return Certificate(
         lower_gradient_squared,
         stationarity,
@@ -281,6 +234,52 @@ def certify(
         below.calls,
         (above.assumption, below.assumption),
     )
+
+
+def _stationarity(a: Values, b: Values, risk: float) -> tuple[Interval, float]:
+    """An interval for min over λ ≥ 0 of ‖∇f + λ∇g‖², and λ̂: chosen on the first half of the groups, judged on the second."""
+    half = len(a) // 2
+    first = _square(b[:half])
+    guess = float(
+        best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0))
+    )
+
+    def upper_limit(multiplier: float) -> float:
+        return _square(a[:half] + multiplier * b[:half]).limit(risk / 4)
+
+    # λ̂ minimises an upper limit, not an estimate, because λ multiplies the noise of ∇g.
+    multiplier = min((guess * factor for factor in _CHOICES), key=upper_limit)
+    second = b[half:]
+    c = a[half:] + multiplier * second
+    square = _square(c)
+    cross = _UStatistic(c, second)
+    curvature = _square(second).limit(-risk / 12)
+    # min over λ ≥ 0 of ‖c + (λ−λ̂)b‖² from below: ⟨c, b⟩ is near 0 at the minimiser, so little is lost.
+    rising = _loss(-cross.limit(-risk / 24), math.inf, curvature)
+    falling = _loss(cross.limit(risk / 24), multiplier, curvature)
+    high = max(square.limit(risk / 4), 0.0)
+    low = max(0.0, square.limit(-risk / 12) - max(rising, falling))
+    return Interval(square.value, min(low, high), high), multiplier
+
+
+def _loss(slope: float, room: float, curvature: float) -> float:
+    """max over 0 ≤ w ≤ room of 2 w slope − w² curvature."""
+    if slope <= 0 or room <= 0:
+        return 0.0
+    way = room
+    if curvature > 0:
+        way = min(slope / curvature, room)
+    return math.inf if math.isinf(way) else 2 * way * slope - way**2 * curvature
+
+
+def _verdict(
+    stationarity: Interval, lower: Interval, target: tuple[float, float]
+) -> str:
+    if stationarity.high <= target[0] and lower.high <= target[1]:
+        return "stationary"
+    if stationarity.low > target[0] or lower.low > target[1]:
+        return "not stationary"
+    return "not decided"
 
 
 class _UStatistic:
@@ -300,8 +299,8 @@ class _UStatistic:
         self.n = n
         self.value = float(kernel.sum() / (n * (n - 1)))
         rows = kernel.sum(axis=1) / (n - 1)
-        rest = kernel - rows[:, None] - rows[None, :] + self.value
-        np.fill_diagonal(rest, 0.0)
+        residual = kernel - rows[:, None] - rows[None, :] + self.value
+        np.fill_diagonal(residual, 0.0)
         # Hoeffding's decomposition: Var = linear/n + degenerate/(n(n−1)). A row's mean leaves out the row itself, which
         # shrinks its deviation by (n−2)/(n−1).
         self.linear = (
@@ -310,7 +309,7 @@ class _UStatistic:
             / (n - 1)
             * ((n - 1) / (n - 2)) ** 2
         )
-        self.degenerate = 2 * float(np.sum(rest**2)) / (n * (n - 1))
+        self.degenerate = 2 * float(np.sum(residual**2)) / (n * (n - 1))
 
     def width(self, tail: float, factor: float = 1.0) -> float:
         """How far the truth may lie above the value, or for a negative `tail` below, but for this probability.
@@ -324,7 +323,7 @@ class _UStatistic:
         largest = self.largest / factor
         if tail > 0:
             # The linear part, 4μᵀΣμ, is small wherever the estimate of μ happens to be; but μ may be off by e with
-            # eᵀΣe ~ tr Σ²/n, and an upper limit must reckon with that. (Below, a small estimate only widens.)
+            # eᵀΣe ~ tr Σ²/n, and an upper limit must include e. (Below, a small estimate only widens.)
             error = (degenerate / 2 + max(z**2 - 1, 0) * largest**2) / n
             linear = (math.sqrt(linear) + 2 * math.sqrt(error)) ** 2
         return z * math.sqrt(linear / n + degenerate / (n * (n - 1)))
@@ -346,13 +345,13 @@ class _UStatistic:
         error is not likely, and would take any number of samples.
         """
         variance = self.linear / self.n + self.degenerate / (self.n * (self.n - 1))
-        shrunk = max(0.0, self.value - variance / self.value) if self.value > 0 else 0.0
+        shrunk = 0.0
+        if self.value > 0:
+            shrunk = max(0.0, self.value - variance / self.value)
         off = min(math.sqrt(variance) / 2, 0.2 * limit)
-        return (
-            shrunk
-            if abs(shrunk - limit) >= off
-            else limit + math.copysign(off, shrunk - limit)
-        )
+        if abs(shrunk - limit) >= off:
+            return shrunk
+        return limit + math.copysign(off, shrunk - limit)
 
 
 def _factor(
@@ -399,7 +398,10 @@ def _factor(
             return None
     while high - low > 0.01:
         middle = (low + high) / 2
-        low, high = (low, middle) if decides(math.exp(middle)) else (middle, high)
+        if decides(math.exp(middle)):
+            high = middle
+        else:
+            low = middle
     return math.exp(high)
 
 
@@ -413,50 +415,61 @@ class _Sampled(NamedTuple):
     rows: Values
     calls: int
     assumption: str
-    needed: int  # samples that would support an interval; 0 if these do
+    needed: int  # the number of samples that would support an interval; 0 if no more are needed
 
 
 def _sampled(
-    level: Level, rng: np.random.Generator, point: Values, total: int, count: int
+    name: str,
+    oracle: Any,
+    rng: np.random.Generator,
+    point: Values,
+    total: int,
+    count: int,
 ) -> _Sampled:
     """Evaluate a level at the point: exactly if that is not dearer than `total` samples, else in `count` groups."""
-    symbol = "∇f" if level.name == "upper" else "∇g"
+    level = Level(name, oracle, point.shape, point.dtype)
     oracle = level.oracle
+    symbol = {"upper": "∇f", "lower": "∇g"}[name]
     place = point.reshape(1, -1)
     terms = oracle.n if isinstance(oracle, FiniteSum) else 0
+    exact = 0 < terms <= total
     size = total // count
-    if 0 < terms <= total:
-        rows: Any = np.repeat(level.exact(place), count, axis=0)
-        assumption = f"{symbol}: exact, all {terms:,} terms were evaluated"
+    rows: Any
+    if exact:
+        rows = np.repeat(level.exact(place), count, axis=0)
         calls = terms
     else:
         groups = [
             level.gradient(place, level.draw([rng], [size])[0]) for _ in range(count)
         ]
         rows = np.concatenate(groups)
-        assumption = (
-            f"{symbol}: the means of {count} groups of {size:,} samples are near normal"
-        )
         calls = size * count
     if not np.isfinite(rows).all():
         raise ValueError(
-            f"the {level.name} gradient is not finite at x; nothing can be certified there"
+            f"the {name} gradient is not finite at x; nothing can be certified there"
         )
-    if level.deterministic or calls == terms:
-        return _Sampled(rows, calls, assumption if terms else f"{symbol}: exact", 0)
-    if type(oracle) is Gaussian:
-        return _Sampled(rows, calls, f"{symbol}: Gaussian noise", 0)
-    doubt = _doubt(rows, size, bool(terms))
+    doubt = ""
+    if exact:
+        assumption = f"{symbol}: exact, all {terms:,} terms were evaluated"
+    elif level.deterministic:
+        assumption = f"{symbol}: exact"
+    elif type(oracle) is Gaussian:
+        assumption = f"{symbol}: Gaussian noise"
+    else:
+        assumption = (
+            f"{symbol}: the means of {count} groups of {size:,} samples are near normal"
+        )
+        doubt = _doubt(rows, size, bool(terms))
     if not doubt:
         return _Sampled(rows, calls, assumption, 0)
-    needed = terms or 2 * total
-    remedy = (
-        f"samples={needed} evaluates all terms"
-        if terms
-        else "more samples, or an exact oracle, would tell"
-    )
+    remedy = "more samples, or an exact oracle, would tell"
+    if terms:
+        remedy = f"samples={terms} evaluates all terms"
     return _Sampled(
-        rows, calls, f"{symbol}: no interval, because {doubt}; {remedy}", needed
+        rows,
+        calls,
+        f"{symbol}: no interval, because {doubt}; {remedy}",
+        terms or 2 * total,
     )
 
 
