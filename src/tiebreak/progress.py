@@ -206,13 +206,14 @@ class Line:
             self._share = share
             self._name = name
             self._fresh = True
-            self._words = [f"step {steps:,}"] if steps is not None else []
-            self._words += [words] if words else []
-            self._words += [
-                f"{key} {_short(value)}"
-                for key, value in (numbers or {}).items()
-                if math.isfinite(value)
-            ]
+            self._words = []
+            if steps is not None:
+                self._words.append(f"step {steps:,}")
+            if words:
+                self._words.append(words)
+            for key, value in (numbers or {}).items():
+                if math.isfinite(value):
+                    self._words.append(f"{key} {_short(value)}")
             for key, value in (curves or {}).items():
                 if math.isfinite(value):
                     series = self._curves.setdefault(name, {})
@@ -258,17 +259,20 @@ class Line:
         measured = math.isfinite(self._share)
         narrow = self.terminal and get_terminal_size().columns <= _WIDE
         remaining = self._left()
-        parts = [f"{math.floor(100 * min(self._share, 1.0)):3} %"] if measured else []
-        parts += [f"in {clock(spent)}"] if remaining is None or not narrow else []
-        parts += [f"{clock(remaining)} left"] if remaining is not None else []
+        parts = []
+        if measured:
+            parts.append(f"{math.floor(100 * min(self._share, 1.0)):3} %")
+        if remaining is None or not narrow:
+            parts.append(f"in {clock(spent)}")
+        if remaining is not None:
+            parts.append(f"{clock(remaining)} left")
         parts += self._words
         curves = self._curves.get(self._name, {})
         length = _LENGTH // 3 if narrow else _LENGTH
-        parts += [
-            f"{key} {sparkline(values, length)} {_short(values[-1])}"
-            for key, values in curves.items()
-        ]
-        parts += [self._name] if self._name else []
+        for key, values in curves.items():
+            parts.append(f"{key} {sparkline(values, length)} {_short(values[-1])}")
+        if self._name:
+            parts.append(self._name)
         return (" " if narrow else "  ").join(parts)
 
     def _left(self) -> float | None:

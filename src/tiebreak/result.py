@@ -385,11 +385,9 @@ class Result:
             np.mean(np.atleast_1d(p.lower_value)[rise > 0])
             for p in (self.start, self.last)
         )
-        runs = (
-            ""
-            if len(rise) == 1
-            else f" in {risen} of {len(rise)} runs" + " (means)" * (risen > 1)
-        )
+        runs = ""
+        if len(rise) > 1:
+            runs = f" in {risen} of {len(rise)} runs" + " (means)" * (risen > 1)
         return f"g ended at {after:.4g}, above {before:.2g} where it began{runs}"
 
     @property
@@ -407,26 +405,30 @@ class Result:
         return f"<{self}>"
 
     def __str__(self) -> str:
-        runs = "" if isinstance(self.status, Status) else f", {len(self.status)} runs"
-        lines = [f"{self.method}{runs}: {self.message}"]
-        lines.append(
-            f"  steps {_span(self.steps)}, upper calls {_span(self.upper_calls)}, lower calls {_span(self.lower_calls)}"
+        single = isinstance(self.status, Status)
+        runs = "" if single else f", {len(self.status)} runs"
+        steps, upper_calls, lower_calls = map(
+            _span, (self.steps, self.upper_calls, self.lower_calls)
         )
+        lines = [
+            f"{self.method}{runs}: {self.message}",
+            f"  steps {steps}, upper calls {upper_calls}, lower calls {lower_calls}",
+        ]
         for name in MEASURES:
             value = getattr(self.last, name)
             if value is not None:
                 lines.append(
                     f"  {name:<24} {np.mean(value):.4g}"
-                    + ("" if np.ndim(value) == 0 else " (mean over runs)")
+                    + " (mean over runs)" * (not single)
                 )
         if self.rise_in_words:
             lines.append(f"  {self.rise_in_words}")
         if self.chosen:
-            each = ", ".join(
+            medians = [
                 f"{name} {np.median(value):.3g}" for name, value in self.chosen.items()
-            )
+            ]
             lines.append(
-                f"  at the end{'' if isinstance(self.status, Status) else ' (medians)'}: {each}"
+                f"  at the end{' (medians)' * (not single)}: {', '.join(medians)}"
             )
         return "\n".join(lines)
 

@@ -158,18 +158,21 @@ def estimate(
         fresh = before = gradient(x)
         inner = estimator.begin(level, 0 * fresh, zero(fresh))
         last = x
-    elif estimator.scheduled:
-        fresh = gradient(x)
-        inner = memory[1:] if twice else memory
-        last = x
-        before = gradient(memory[0]) if twice else fresh
-        update = estimator.later
     else:
-        count = points(estimator, level, parameters)
-        fresh = gradient(x, count > 0)
-        before = gradient(memory[0], count > 1) if twice else fresh
+        last = x
         inner = memory[1:] if twice else memory
-        last = memory[0] if twice and count == 0 else x
+        if estimator.scheduled:
+            fresh = before = gradient(x)
+            if twice:
+                before = gradient(memory[0])
+            update = estimator.later
+        else:
+            count = points(estimator, level, parameters)
+            fresh = before = gradient(x, count > 0)
+            if twice:
+                before = gradient(memory[0], count > 1)
+                if count == 0:
+                    last = memory[0]
     result: Any = update(level, fresh, before, inner, parameters)
     name = f"estimator={type(estimator).__name__}"
     if not (isinstance(result, tuple) and len(result) == 2):

@@ -64,9 +64,9 @@ def _first(
     """Σ h(x_i) over the first coordinates, the others free; L = 1 and G = √count if |h''| ≤ 1 and |h'| ≤ 1."""
 
     def gradient(x: Array) -> Any:
-        found = np.zeros_like(x)
-        found[..., :count] = slope(_contiguous(x, count))
-        return found
+        slopes = np.zeros_like(x)
+        slopes[..., :count] = slope(_contiguous(x, count))
+        return slopes
 
     return Landscape(
         lambda x: value(_contiguous(x, count)).sum(axis=-1),
@@ -133,9 +133,9 @@ def gorge(count: int, slope: float, width: float) -> Landscape:
         return walls.value(x) + slope * width * _phi(x[..., count] / width)
 
     def gradient(x: Array) -> Any:
-        found = walls.gradient(x)
-        found[..., count] = slope * _phi_slope(x[..., count] / width)
-        return found
+        slopes = walls.gradient(x)
+        slopes[..., count] = slope * _phi_slope(x[..., count] / width)
+        return slopes
 
     return Landscape(value, gradient, 1.0, math.sqrt(count + slope**2))
 
@@ -155,11 +155,11 @@ def sine(count: int) -> Landscape:
 
     def gradient(x: Array) -> Any:
         first, u = gap(x)
-        found = np.zeros_like(x)
+        slopes = np.zeros_like(x)
         slope = _phi_slope(u)
-        found[..., :count] = -np.cos(first) * slope
-        found[..., count : 2 * count] = slope
-        return found
+        slopes[..., :count] = -np.cos(first) * slope
+        slopes[..., count : 2 * count] = slope
+        return slopes
 
     return Landscape(
         lambda x: _phi(gap(x)[1]).sum(axis=-1), gradient, 2.25, math.sqrt(2 * count)

@@ -68,9 +68,7 @@ class Student(Gaussian):
 
     def __init__(self, *common: Any, **named: Any) -> None:
         super().__init__(*common, **named)
-        self.samples_ahead = (
-            2**19
-        )  # drawing is the work, so no more than this is drawn ahead
+        self.samples_ahead = 2**19  # drawing is the work
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
         """The noise of the batch means, steps × runs × x's shape."""
@@ -78,9 +76,8 @@ class Student(Gaussian):
         noise: Array = np.empty((len(sizes), len(rngs), *shape))
         for i, size in enumerate(sizes):
             for j, rng in enumerate(rngs):
-                spread = self._spread(
-                    rng, size
-                )  # first, and in one order: a run's stream is the same in any block
+                # Always in this order: the stream of a run is the same in any block.
+                spread = self._spread(rng, size)
                 noise[i, j] = rng.standard_normal(shape) * spread
         noise *= self.sigma
         return noise
@@ -127,8 +124,10 @@ class Phase(Gaussian):
 
     def sample_block(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Array:
         """A and C of the batch means, steps × runs × x's shape × 2."""
-        both = Gaussian(self._gradient, self.sigma, shape=(*self.shape_of_x(), 2))
-        return both.sample_block(rngs, sizes)
+        waves_of_batches = Gaussian(
+            self._gradient, self.sigma, shape=(*self.shape_of_x(), 2)
+        )
+        return waves_of_batches.sample_block(rngs, sizes)
 
     def gradient(self, x: Array, token: Array | None = None) -> Array:
         """∇(x), and the batch's wave at x."""
@@ -166,10 +165,9 @@ def waves(
     array([2., 4.])
     """
     drawn = default_rng([_TERMS, dimension]).standard_normal((dimension, _TERMS, 2))
-    apart = np.linalg.qr(drawn - drawn.mean(axis=1, keepdims=True))[
-        0
-    ]  # columns stay orthogonal to the ones
-    both = np.concatenate(np.moveaxis(apart, 2, 0)).T.copy() * (
+    # The columns of Q are orthogonal to (1, …, 1), as the centered ones are.
+    apart = np.linalg.qr(drawn - drawn.mean(axis=1, keepdims=True))[0]
+    amplitudes = np.concatenate(np.moveaxis(apart, 2, 0)).T.copy() * (
         sigma * math.sqrt(_TERMS)
     )  # (n, 2d): the A's, the C's
     frequency = 1 / sigma if sigma else 1.0
@@ -178,7 +176,7 @@ def waves(
         x: Array, indices: Array, weights: Array
     ) -> tuple[Array, Array, Array, Array]:
         # A product for each point by itself: the same last bits however many points there are.
-        mixed = (weights[..., None, :] @ both[indices])[..., 0, :]
+        mixed = (weights[..., None, :] @ amplitudes[indices])[..., 0, :]
         return (
             weights.sum(axis=-1),
             frequency * x,
@@ -188,18 +186,13 @@ def waves(
 
     def slope(x: Array, indices: Array, weights: Array) -> Array:
         total, angle, a, c = parts(x, indices, weights)
-        found: Array = (
-            total[..., None] * gradient(x) + a * np.cos(angle) + c * np.sin(angle)
-        )
-        return found
+        wave = a * np.cos(angle) + c * np.sin(angle)
+        return np.asarray(total[..., None] * gradient(x) + wave)
 
     def height(x: Array, indices: Array, weights: Array) -> Array:
         total, angle, a, c = parts(x, indices, weights)
-        found: Array = (
-            total * value(x)
-            + (a * np.sin(angle) - c * np.cos(angle)).sum(axis=-1) / frequency
-        )
-        return found
+        wave = (a * np.sin(angle) - c * np.cos(angle)).sum(axis=-1) / frequency
+        return np.asarray(total * value(x) + wave)
 
     return FiniteSum(slope, _TERMS, height, weighted=True, vectorized=True).bind(
         (dimension,)

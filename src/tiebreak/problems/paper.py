@@ -28,7 +28,7 @@ def upper_value(x: Array) -> Any:
 def upper_gradient(x: Array) -> Array:
     if (
         x.shape == _ALONE and x.dtype is _DOUBLE
-    ):  # floats are quicker, and sums, products, roots are those of arrays
+    ):  # floats are quicker, and round like arrays
         u, v = x.tolist()[0]
         u = u - CENTER[0]
         v = v - CENTER[1]
@@ -48,7 +48,7 @@ def lower_value(x: Array) -> Any:
 
 def lower_gradient(x: Array) -> Array:
     if x.shape == _ALONE and x.dtype is _DOUBLE:
-        # Sines and exponentials of arrays all the same: NumPy may have others for a number.
+        # Sines and exponentials come from arrays: NumPy may round others for a number.
         y = x.item(1)
         gradient = np.sin(x)
         gradient[0, 1] = y * np.exp(np.array([-0.5 * (y * y)])).item()
@@ -97,7 +97,8 @@ def paper(
         "vectorized": True,
         "per_sample": per_sample,
     }
-    of_upper, of_lower = (sigma if own is None else own for own in (sigma_f, sigma_g))
+    of_upper = sigma if sigma_f is None else sigma_f
+    of_lower = sigma if sigma_g is None else sigma_g
     upper = Gaussian(upper_gradient, of_upper, upper_value, **options)
     lower = Gaussian(lower_gradient, of_lower, lower_value, **options)
     start = np.array(x0, dtype=float)

@@ -30,13 +30,13 @@ class _Upper:
         self.norm = rng.uniform(0.5, 2)
         self.ripple = rng.uniform(0.2, 0.8)
         scales = np.append(self.norm, self.norm * rng.uniform(0.2, 1, dimension - 1))
-        left, right = (_orthogonal(rng, dimension) for _ in range(2))
-        self.matrix = np.ascontiguousarray(left * scales @ right.T)
+        first, right = (_orthogonal(rng, dimension) for _ in range(2))
+        self.matrix = np.ascontiguousarray(first * scales @ right.T)
         self.transposed = np.ascontiguousarray(self.matrix.T)
         self.direction = right[:, 0].copy()
         self.center = rng.normal(0, 2, dimension)
-        # ∇²√(1+‖y‖²) lies between 0 and I, which it is at y = 0; the ripple's second derivative between −κ and κ. Both
-        # are largest at c, along u.
+        # ∇²√(1+‖y‖²) lies between 0 and I, with equality at y = 0; the second derivative of the ripple lies between −κ
+        # and κ. Each is largest at c, along u.
         self.smoothness = self.norm**2 + self.ripple
         # Along u, far out, the slope of the first term tends to ‖A‖, and the ripple's is κ again and again.
         self.slopes = np.array([self.norm, self.ripple])

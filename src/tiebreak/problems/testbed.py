@@ -45,11 +45,10 @@ def islands(d: int, m: int, size: float) -> Parts:
 
 def valley(d: int, m: int, size: float) -> Parts:
     """Argmin a winding manifold of half the dimension, y = sin x: f must be followed around bends."""
-    rest = d - 2 * m
-    center = np.repeat(
-        [math.pi / 2, 2.0, 1.0], (m, m, rest)
-    )  # one above a crest: no point of the curve is nearer
-    start = np.append(_between(-2, -1, m), np.repeat([1.0, -1.0], (m, rest)))
+    free = d - 2 * m
+    # c lies above a crest: no point of the curve is nearer than the crest.
+    center = np.repeat([math.pi / 2, 2.0, 1.0], (m, m, free))
+    start = np.append(_between(-2, -1, m), np.repeat([1.0, -1.0], (m, free)))
     solution = np.repeat([math.pi / 2, 1.0], (m, d - m))
     return _pull(center, size), landscapes.sine(m), start, solution
 
@@ -85,12 +84,10 @@ def flat(d: int, m: int, size: float) -> Parts:
 def saddle(d: int, m: int, size: float) -> Parts:
     """2^m wells with ridges between them; the start is on the wrong side of every ridge, close to its top."""
     signs = np.resize([1.0, -1.0], m)
-    rest = np.ones(d - m)
-    center = np.append(0.5 * signs, rest)
-    start = np.append(-0.1 * signs, -rest)
-    solution = np.append(
-        math.sqrt(3) * signs, rest
-    )  # of ±√3, the one on c's side is nearer
+    ones = np.ones(d - m)
+    center = np.append(0.5 * signs, ones)
+    start = np.append(-0.1 * signs, -ones)
+    solution = np.append(math.sqrt(3) * signs, ones)  # ±√3, on the side of c
     return _pull(center, size), landscapes.wells(m), start, solution
 
 
@@ -141,12 +138,11 @@ _MADE: Mapping[str, Callable[..., Parts]] = MappingProxyType(
         for f in (islands, valley, sphere, plateau, flat, saddle, conditioned, stiff)
     }
 )
-#: Every family of problems, and the dimension it has where none is said.
+#: Every family of problems, and its default dimension.
 FAMILIES: Mapping[str, int] = MappingProxyType(
     {"paper": 2, "random": 5} | dict.fromkeys(_MADE, 2) | {"conditioned": 10}
 )
-#: The standard selection: every family but "stiff", which is made for one question; most kinds of noise, 2 to 10⁴
-#: dimensions.
+#: The standard selection: every family except "stiff", most kinds of noise, 2 to 10⁴ dimensions.
 TESTBED: tuple[str, ...] = (
     "paper",
     "islands-2",
@@ -211,7 +207,7 @@ def named(
     size = _either("dimension", size, dimension)
     kind = _either("noise", kind, noise)
     d = whole("dimension", FAMILIES[family] if size is None else size)
-    kind = "gaussian" if kind is None else kind
+    kind = kind or "gaussian"
     if kind not in NOISES:
         raise ValueError(f"noise={kind!r} must be one of {', '.join(NOISES)}")
     if not 2 <= d <= _LARGEST:
@@ -220,22 +216,25 @@ def named(
         raise ValueError(
             f"dimension={d} must be at most {_SAMPLED} with noise='sampled': its terms are kept in memory"
         )
-    asked = {"sigma": sigma, "sigma_f": sigma_f, "sigma_g": sigma_g}
-    for word, value in asked.items():
+    options = {"sigma": sigma, "sigma_f": sigma_f, "sigma_g": sigma_g}
+    for word, value in options.items():
         if value is not None:
             nonnegative(word, value)
-    both = NOISES[kind] if sigma is None else sigma
-    strengths = [both if own is None else own for own in (sigma_f, sigma_g)]
+    strength = NOISES[kind] if sigma is None else sigma
+    upper_strength = strength if sigma_f is None else sigma_f
+    lower_strength = strength if sigma_g is None else sigma_g
     if family == "paper":
         if d != 2 or kind != "gaussian":
             raise ValueError(
                 f"dimension={d}, noise={kind!r}: the paper's problem has dimension 2 and Gaussian noise"
             )
-        return paper(sigma_f=strengths[0], sigma_g=strengths[1])
+        return paper(sigma_f=upper_strength, sigma_g=lower_strength)
     title = f"{family}-{d}" + f"-{kind}" * (kind != "gaussian")
     if family == "random":
         words = "".join(
-            f", {word}={value!r}" for word, value in asked.items() if value is not None
+            f", {word}={value!r}"
+            for word, value in options.items()
+            if value is not None
         )
         if words or kind not in ("gaussian", "multiplicative"):
             raise ValueError(
@@ -246,10 +245,8 @@ def named(
         return replace(drawn, name=title)
     m = d // 2
     f, g, start, solution = _MADE[family](d, m, math.sqrt(m))
-    (upper, total_f), (lower, total_g) = (
-        noisy(kind, h.gradient, h.value, d, h.slope, strength)
-        for h, strength in zip((f, g), strengths, strict=True)
-    )
+    upper, total_f = noisy(kind, f.gradient, f.value, d, f.slope, upper_strength)
+    lower, total_g = noisy(kind, g.gradient, g.value, d, g.slope, lower_strength)
     constants = constants_at(start, f, g, f.slope, total_f, total_g)
     return Problem(title, upper, lower, start, solution, constants)
 
@@ -264,16 +261,18 @@ def describe(family: str) -> str:
 
 def _parsed(name: str) -> tuple[str, int | None, str | None]:
     """Family, dimension and noise of a name; the last two only if they are there."""
-    family, *rest = str(name).strip().lower().split("-")
+    family, *words = str(name).strip().lower().split("-")
     if family not in FAMILIES:
         raise ValueError(
             f"name={name!r} must begin with one of {', '.join(FAMILIES)}{nearest(family, FAMILIES)}"
         )
-    size = (
-        int(rest.pop(0)) if rest and rest[0].isdecimal() and len(rest[0]) < 9 else None
-    )
-    kind = rest.pop(0) if rest else None
-    if rest or (kind is not None and kind not in NOISES):
+    size: int | None = None
+    kind: str | None = None
+    if words and words[0].isdecimal() and len(words[0]) < 9:
+        size = int(words.pop(0))
+    if words:
+        kind = words.pop(0)
+    if words or (kind is not None and kind not in NOISES):
         raise ValueError(
             f"name={name!r} must be a family, a dimension and a noise such as 'valley-100-heavy'; noises "
             f"are {', '.join(NOISES)}"

@@ -235,7 +235,7 @@ def _loaded(resume: Any) -> tuple[State, str]:
 def _resumed_method(state: State, source: str, method: Any) -> Method:
     """The method to go on with: the one that made the state."""
     c = state.configuration
-    given = method
+    named = method is None
     if method is None:
         rows = [row for row in methods.NAMED.values() if row.name == c.method]
         if not rows:
@@ -249,9 +249,11 @@ def _resumed_method(state: State, source: str, method: Any) -> Method:
             f"method={chosen.name!r} must be {c.method!r}, which {source!r} was made with"
         )
     if _fingerprint(chosen) != c.fingerprint:
-        remedy = f"method={chosen.name!r} is another one"
-        if given is None:
-            remedy = "method=None: give it again"
+        remedy = (
+            "method=None: give it again"
+            if named
+            else f"method={chosen.name!r} is another one"
+        )
         raise ValueError(
             f"{remedy}; {source!r} was made with a {c.method} of another rule, estimator or schedule"
         )

@@ -25,7 +25,7 @@ Charged: TypeAlias = tuple[Parameters, tuple[int, int]]
 _LARGEST = 2**63 - 1  # calls are counted in 64 bits
 _LARGE = 1e12  # a batch in which single calls do not matter
 _AHEAD = 256  # steps whose parameters are computed at once
-_TOO_MANY = 2 * 10**7  # steps to be counted one after another
+_TOO_MANY = 2 * 10**7  # steps to be counted singly
 _LONGEST_CYCLE = 2**20  # steps whose costs are kept
 
 
@@ -224,11 +224,11 @@ def steps_within(
             )
         costs = calls(method, Many(method.schedule, size, steps))
         charged = [np.asarray(level, dtype=np.float64) for level in costs]
-        # Batches are whole, so counting them in whole numbers is exact; beyond 2^62 a float must do.
+        # Whole batches are counted exactly in whole numbers; beyond 2^62 a float must do.
         if all(level.max() < 2**62 / size for level in charged):
             charged = [level.astype(np.int64) for level in charged]
-        left = budget - upper - lower
-        room = left if left <= _LARGEST else float(left)
+        budget_left = budget - upper - lower
+        room = budget_left if budget_left <= _LARGEST else float(budget_left)
         fit = int(np.searchsorted(np.cumsum(sum(charged)), room, side="right"))
         steps += fit
         upper += int(charged[0][:fit].sum())
@@ -260,19 +260,19 @@ def _steps_of_cycles(
         costs = map(int, np.broadcast_to(level, cycle).tolist())
         sums.append(list(accumulate(costs, initial=0)))
     total = [upper + lower for upper, lower in zip(*sums, strict=True)]
-    left = budget - sum(first)
+    budget_left = budget - sum(first)
     cycles = (most - 1) // cycle
     if total[-1]:
-        cycles = min(left // total[-1], cycles)
-    rest = (
-        bisect_right(total, left - cycles * total[-1]) - 1
+        cycles = min(budget_left // total[-1], cycles)
+    remainder = (
+        bisect_right(total, budget_left - cycles * total[-1]) - 1
     )  # steps of an incomplete cycle
-    rest = min(rest, most - 1 - cycles * cycle, cycle)
+    remainder = min(remainder, most - 1 - cycles * cycle, cycle)
     upper, lower = (
-        cost + cycles * level[-1] + level[rest]
+        cost + cycles * level[-1] + level[remainder]
         for cost, level in zip(first, sums, strict=True)
     )
-    return 1 + cycles * cycle + rest, upper, lower
+    return 1 + cycles * cycle + remainder, upper, lower
 
 
 class Many:
@@ -306,7 +306,7 @@ class Many:
             if name in WHOLE:
                 values = np.maximum(1, np.floor(values))
             if name in ("period", "upper_hold", "lower_hold"):
-                # Steps are divided by these, in whole numbers.
+                # Steps are divided by these parameters, in whole numbers.
                 values = np.minimum(values, 2.0**62).astype(np.int64)
         setattr(self, name, values)
         return values
@@ -333,8 +333,8 @@ def law_values(law: Law, steps: int, start: int = 0) -> Values:
         t = np.maximum(1.0, t / law.start)
     values: Values = law.constant * t**law.exponent
     if law.exponent > 0:
-        # Near a whole number the last bits decide how a batch is floored, and they must be the law's own. Among large
-        # numbers, all of which are near one, a single call does not matter.
+        # Near a whole number the last bits decide how a batch is floored, so the law itself is called. In large batches
+        # a single call does not matter.
         near = (np.abs(values - np.rint(values)) <= 2e-13 * values) & (values < _LARGE)
         for i in np.flatnonzero(near).tolist():
             values[i] = law(start + i)

@@ -25,9 +25,9 @@ from tiebreak.stationarity import dot, residuals
 Columns = dict[str, NDArray[Any]]
 
 _PER_DECADE = 50
-_TOGETHER = 64  # iterates that are measured at once
-_MANY = 2**16  # numbers that may wait for that
-_RARELY = 19  # times as long as a measurement for progress took, until the next one
+_TOGETHER = 64  # iterates in a measurement
+_MANY = 2**16  # numbers that may wait for a measurement
+_RARELY = 19  # pause between measurements for progress, in units of their duration
 _SHOWN = ("multiplier", "direction_squared", "lower_gradient_squared")
 
 
@@ -75,13 +75,13 @@ class Measurer:
     @property
     def available(self) -> tuple[str, ...]:
         """The measures that the oracles provide."""
-        both = self.lower.has_exact and self.upper.has_exact
+        exact = self.lower.has_exact and self.upper.has_exact
         single = {
             "lower_value": self.lower.has_value,
             "upper_value": self.upper.has_value,
             "lower_gradient_squared": self.lower.has_exact,
         }
-        return tuple(name for name in MEASURES if single.get(name, both))
+        return tuple(name for name in MEASURES if single.get(name, exact))
 
     def __call__(
         self, x: Array, parameters: Sequence[Parameters], memory: Sequence[Any] = ()
@@ -106,10 +106,10 @@ class Measurer:
                     def multiplier(fg: Any, gg: Any) -> Any:
                         return self.method.multiplier(fg, gg, arguments, memory)
 
-                    both = residuals(upper, lower, multiplier)
-                    columns["direction_squared"] = both.direction_squared
-                    columns["stationarity_squared"] = both.stationarity_squared
-                    columns["exact_multiplier"] = both.multiplier
+                    norms = residuals(upper, lower, multiplier)
+                    columns["direction_squared"] = norms.direction_squared
+                    columns["stationarity_squared"] = norms.stationarity_squared
+                    columns["exact_multiplier"] = norms.multiplier
         return {name: columns[name] for name in MEASURES if name in columns}
 
     def _arguments(

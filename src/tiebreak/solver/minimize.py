@@ -103,7 +103,7 @@ def minimize(
     >>> result.x.round(3)
     array([2., 2.])
     """
-    with locked(checkpoint):  # before it is read: another process may be writing it
+    with locked(checkpoint):  # before reading: another process may be writing
         setup = prepare(
             upper,
             lower,
@@ -240,7 +240,7 @@ class _Solver:
             upper_tokens = self.streams["upper"].block(upper_sizes)
             lower_tokens = self.streams["lower"].block(lower_sizes)
             replaced = self.streams["selection"].block(weights)
-            # One test of all steps at once is faster than one at every step.
+            # Testing all steps at once is faster than testing at every step.
             some = replaced.any(axis=1).tolist()
             selecting = [
                 row if any_row else None
@@ -346,8 +346,8 @@ class _Solver:
         state.selected_measures = {}
         if measured:
             self.recorder.flush(state.alive, now.k)
-            # An iterate is measured with the parameters of the step that it starts. The last one starts none, and takes
-            # those of the step before: a schedule need not be defined beyond the last step.
+            # An iterate is measured with the parameters of the following step. The last iterate takes the parameters of
+            # the step before: a schedule need not be defined beyond the last step.
             ends = [max(0, steps - 1) for steps in state.steps.tolist()]
             picks = state.selected_step.tolist()
             at = {

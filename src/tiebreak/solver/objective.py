@@ -49,13 +49,13 @@ class Level:
         self._draws_blocks = hasattr(oracle, "sample_block")
         self.samples_ahead = getattr(oracle, "samples_ahead", None) or float("inf")
         self._additive = bool(getattr(oracle, "additive", False))
-        # Where it takes rows as they are, there are one or two calls less at every step.
+        # An oracle that takes rows unchanged saves calls at every step.
         self._plain = self.vectorized and len(shape) == 1
         #: Whether nothing is random, as far as is known: no noise is drawn then.
         self.deterministic = type(oracle) is Exact or (
             type(oracle) is Gaussian and not np.any(oracle.sigma)
         )
-        self.tokens: Any = None  # of the step that is being made
+        self.tokens: Any = None  # of the present step
         # The last two points of an additive oracle, each with its exact gradient.
         self._points: Any = (None, None, None, None)
 

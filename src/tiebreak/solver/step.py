@@ -1,7 +1,7 @@
 """One step of all living runs: measure, decide, move."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,8 @@ from tiebreak.stateful_rules import StatefulRule
 from tiebreak.stationarity import dot, products
 
 _WIDE = np.dtype(np.float64)
-_FEW = 4  # numbers that Python moves in less time than NumPy
-_SMALL = 16  # numbers that Python checks in less time than NumPy
+_FEW = 4  # Python moves so few numbers in less time than NumPy
+_SMALL = 16  # Python checks so few numbers in less time than NumPy
 
 
 class SelectedIterate(NamedTuple):
@@ -74,8 +74,8 @@ class StepState(NamedTuple):
             state.memory["lower"],
             _rows(state.rule, rows),
             selected,
-            int(state.upper_calls[rows[0]]) if rows else 0,
-            int(state.lower_calls[rows[0]]) if rows else 0,
+            int(state.upper_calls[rows].max(initial=0)),
+            int(state.lower_calls[rows].max(initial=0)),
             np.zeros(len(rows)),
         )
 
@@ -84,8 +84,8 @@ class StepState(NamedTuple):
         selected = self.selected
         return self._replace(
             x=frozen(self.x[rows]),
-            upper=None if self.upper is None else _rows(self.upper, rows),
-            lower=None if self.lower is None else _rows(self.lower, rows),
+            upper=_rows(self.upper, rows),
+            lower=_rows(self.lower, rows),
             rule=_rows(self.rule, rows),
             selected=SelectedIterate(
                 selected.x[rows], selected.step[rows], _rows(selected.rule, rows)
@@ -199,7 +199,7 @@ class Stepper:
             pace = (pace * self.step_sizes(rule))[:, None]
         moved, all_finite = take_step(x, a, b, multiplier, pace)
         failures: dict[int, str] = {}
-        # A NaN or an infinity in a, b or λ always reaches the new iterate, so one check of it is enough.
+        # A NaN or an infinity in a, b or λ always reaches the new iterate, so a single check is enough.
         if not all_finite:
             fine = np.asarray(np.isfinite(moved).all(axis=1))
             each = np.atleast_1d(multiplier)
@@ -225,7 +225,7 @@ class Stepper:
             lower_calls + cost[1],
             multiplier,
         )
-        # This is StepState(*following) in half the time.
+        # StepState(*following) takes twice the time.
         return tuple.__new__(StepState, following), failures
 
     def _measurement(
@@ -300,8 +300,13 @@ def fault(a: Array, b: Array, multiplier: np.float64) -> str:
     return f"the multiplier is {multiplier}{reason}"
 
 
-def _rows(columns: Memory, rows: list[int]) -> Memory:
-    return tuple(column[rows] for column in columns)
+@overload
+def _rows(columns: Memory, rows: list[int]) -> Memory: ...
+@overload
+def _rows(columns: None, rows: list[int]) -> None: ...
+def _rows(columns: Memory | None, rows: list[int]) -> Memory | None:
+    """The rows of each column; None before the first step."""
+    return None if columns is None else tuple(column[rows] for column in columns)
 
 
 def _selected(condition: NDArray[np.bool_], columns: Memory, others: Memory) -> Memory:
