@@ -57,18 +57,18 @@ class Known(NamedTuple):
     weight: Scalar
     ratio: Scalar
     upper_smoothness: Scalar
-    lower_smoothness: Scalar
     upper_curvature: Scalar
-    lower_curvature: Scalar
     upper_largest: Scalar
-    lower_largest: Scalar
     upper_along: Scalar
-    lower_along: Scalar
     upper_along_largest: Scalar
-    lower_along_largest: Scalar
     upper_variance: Scalar
-    lower_variance: Scalar
     upper_share: Scalar
+    lower_smoothness: Scalar
+    lower_curvature: Scalar
+    lower_largest: Scalar
+    lower_along: Scalar
+    lower_along_largest: Scalar
+    lower_variance: Scalar
     lower_share: Scalar
     reach: Scalar
     steepest: Scalar
@@ -196,34 +196,16 @@ class Balance(StatefulRule):
             moved > (0.1 * resolution) ** 2
         ) * 1.0  # 0 if the change is only rounding
         rate = self.forget / (k + 6)
-        levels = memory[3 : 3 + 2 * len(_Level._fields)]  # of f and of g in turn
+        count = len(_Level._fields)
         upper = _updated(
-            _Level(*levels[::2]),
-            *(
-                upper_change,
-                upper_along,
-                upper_spread,
-                moved,
-                resolved,
-                upper_batch,
-                m.upper_batch,
-                momentum,
-                rate,
-            ),
+            _Level(*memory[3 : 3 + count]),
+            (upper_change, upper_along, upper_spread, upper_batch, m.upper_batch),
+            (moved, resolved, momentum, rate),
         )
         lower = _updated(
-            _Level(*levels[1::2]),
-            *(
-                lower_change,
-                lower_along,
-                lower_spread,
-                moved,
-                resolved,
-                lower_batch,
-                m.lower_batch,
-                momentum,
-                rate,
-            ),
+            _Level(*memory[3 + count : 3 + 2 * count]),
+            (lower_change, lower_along, lower_spread, lower_batch, m.lower_batch),
+            (moved, resolved, momentum, rate),
         )
         reach = larger(away**0.5, (1 - rate) * m.reach)
         steepest = larger(ff**0.5, m.steepest)
@@ -248,18 +230,9 @@ class Balance(StatefulRule):
             # Nothing limits the step if both gradients vanish, and the step must not grow until it overflows.
             longest = m.step_size * (1 + (self.longer - 1) * ((ff > 0) | (gg > 0)))
             step = self._step(gg, ff, weight, upper, lower, longest)
-        batches = upper_batch + 0 * gg, lower_batch + 0 * gg
-        memory_values = [
-            step,
-            weight,
-            ratio,
-            *_pairs(upper, lower),
-            reach,
-            steepest,
-            *batches,
-            floor,
-        ]
-        return weight, Known(*memory_values)
+        batches = (upper_batch + 0 * gg, lower_batch + 0 * gg)
+        choice = (step, weight, ratio)
+        return weight, Known(*choice, *upper, *lower, reach, steepest, *batches, floor)
 
     def _weighed(
         self,
@@ -368,18 +341,11 @@ class Balance(StatefulRule):
 
 
 def _updated(
-    level: _Level,
-    change: Scalar,
-    along: Scalar,
-    spread: Scalar,
-    moved: Scalar,
-    resolved: Scalar,
-    batch: Scalar,
-    last_batch: Scalar,
-    momentum: Scalar,
-    rate: float,
+    level: _Level, measured: tuple[Any, ...], common: tuple[Any, ...]
 ) -> _Level:
     """A level after a step: σ² is averaged over the steps that the estimate is averaged over."""
+    change, along, spread, batch, last_batch = measured
+    moved, resolved, momentum, rate = common
     curvature = resolved * quotient(change, moved) ** 0.5
     average = level.curvature + rate * resolved * (curvature - level.curvature)
     part = level.along + rate * resolved * (quotient(along, moved) - level.along)
@@ -393,10 +359,6 @@ def _updated(
         (1 - momentum) * level.variance + momentum * variance,
         (1 - momentum) ** 2 * level.share + momentum**2 / batch,
     )
-
-
-def _pairs(upper: _Level, lower: _Level) -> list[Scalar]:
-    return [value for pair in zip(upper, lower, strict=True) for value in pair]
 
 
 def _or_one(value: Scalar) -> Scalar:
