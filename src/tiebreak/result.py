@@ -186,12 +186,7 @@ class History:
         >>> mean > result.last.lower_gradient_squared
         True
         """
-        if np.any(np.diff(self.step) != 1):
-            warnings.warn(
-                "the history is thinned: each row stands for the steps up to the next one. record=1 makes means exact",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        self.warn_if_thinned(stacklevel=3)
         schedule = getattr(weight, "schedule", weight)
         steps = range(int(self.step[-1]))
         if weight is None:
@@ -208,6 +203,15 @@ class History:
         sums = before[ends] - before[starts]
         mean = np.sum(np.where(sums > 0, sums * values, 0.0), axis=0) / sums.sum(axis=0)
         return float(mean[0]) if self.single else mean
+
+    def warn_if_thinned(self, stacklevel: int = 2) -> None:
+        """Warn that a mean over the rows is not one over the steps, unless every step was recorded."""
+        if np.any(np.diff(self.step) != 1):
+            warnings.warn(
+                "the history is thinned: each row stands for the steps up to the next one. record=1 makes means exact",
+                RuntimeWarning,
+                stacklevel=stacklevel,
+            )
 
     def tidy(self) -> dict[str, NDArray[Any]]:
         """Columns of equal length, a row for each run and recorded step, runs one after another."""

@@ -263,7 +263,7 @@ class Visits:
 
 
 def rare_visits(history: History, schedule: Schedule | Law) -> Visits:
-    """Look back at a run: `schedule` gives ρ_k. Best with ``record=1``; thinned records stand for the steps they skip.
+    """Look back at a run: `schedule` gives ρ_k. Rows of a thinned history stand for the steps they skip, with a warning.
 
     Examples
     --------
@@ -284,6 +284,7 @@ def rare_visits(history: History, schedule: Schedule | Law) -> Visits:
         raise ValueError(
             "history must hold at least two records of lower_gradient_squared: run with record=1 and exact gradients"
         )
+    history.warn_if_thinned(stacklevel=3)
     steps = np.asarray(history.step)
     ratio = (
         history.columns["lower_gradient_squared"][:-1]
